@@ -15,6 +15,7 @@ import (
 type Queue struct {
 	handle   *C.ringfile_queue
 	requests []C.shim_read
+	refused  C.int // the negative errno of a read that could not be added
 }
 
 // Result is the result of one read of a queue.
@@ -64,9 +65,9 @@ func (q *Queue) Add(f *File, reads []Read, firstID uint64) (int, error) {
 	if len(reads) == 0 {
 		return 0, nil
 	}
-	added := C.shim_queue_read(q.handle, f.handle, &q.requests[0], C.size_t(len(reads)))
+	added := C.shim_queue_read(q.handle, f.handle, &q.requests[0], C.size_t(len(reads)), &q.refused)
 	if int(added) < len(reads) {
-		return int(added), &Error{Errno: syscall.EBADF, Text: C.GoString(C.ringfile_last_error())}
+		return int(added), errorOf(int64(q.refused), C.GoString(C.ringfile_last_error()))
 	}
 	return len(reads), nil
 }

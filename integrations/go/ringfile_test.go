@@ -368,6 +368,14 @@ func TestQueue(t *testing.T) {
 	if n, err := queue.Add(file, []ringfile.Read{{}}, 0); n != 0 || !errors.Is(err, syscall.EINVAL) {
 		t.Fatalf("a read of nothing: %v", err)
 	}
+	elsewhere := make(chan error)
+	go func() {
+		_, err := queue.Add(file, reads[:1], 0)
+		elsewhere <- err
+	}()
+	if err := <-elsewhere; !errors.Is(err, syscall.EPERM) {
+		t.Fatalf("another thread: %v", err)
+	}
 	must(t, queue.Close())
 	if _, err := ringfile.NewQueue(0); !errors.Is(err, syscall.EINVAL) {
 		t.Fatalf("no depth: %v", err)

@@ -70,12 +70,14 @@ int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *
     return (int)done;
 }
 
-size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count)
+size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count, int *error)
 {
-    size_t added = 0;
-    while (added < count && ringfile_queue_read(queue, file, (void *)reads[added].data,
-                                                reads[added].length, reads[added].offset, reads[added].user_data, NULL) == 0) {
-        added++;
+    for (size_t added = 0; added < count; added++) {
+        const shim_read *one = &reads[added];
+        *error = ringfile_queue_read(queue, file, (void *)one->data, one->length, one->offset, one->user_data, NULL);
+        if (*error < 0) {
+            return added;
+        }
     }
-    return added;
+    return count;
 }

@@ -28,13 +28,14 @@ typedef struct shim_flight {
 
 /* Returns the eventfd(2) that is readable when a flight has ended; a negative errno if there is none. One per process. */
 int shim_bell(void);
-/* Returns NULL with errno and `text` if the batch cannot be made. */
+/* Returns NULL if the batch cannot be made. */
 shim_flight *shim_flight_new(uintptr_t owner);
 /* Adds reads and starts them. Returns 0 or a negative errno with the flight's text; then nothing was started. */
 int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *reads, size_t count);
 /* Takes all flights that have ended, linked by `next`. Only one thread at a time. */
 shim_flight *shim_ended(void);
-/* Adds reads to a queue. Returns how many were added: fewer if one could not be (ringfile_last_error). */
-size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count);
+/* Adds reads to a queue. Returns how many were added: fewer if one could not be, whose negative errno goes to `error`
+ * (ringfile_last_error). */
+size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count, int *error);
 
 #endif

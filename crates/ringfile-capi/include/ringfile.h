@@ -460,7 +460,8 @@ int ringfile_async_read_cancel(const struct ringfile_async_read *read);
 // Waits for a read, closes the handle, and returns the result: the bytes read, fewer than wanted only at the end of
 // the file, or a negative errno. The memory belongs to the caller again.
 //
-// Any thread. Blocks.
+// Any thread. Blocks. -EDEADLK, without effect, in the function of a started batch: the handle stays open, and the
+// memory the library's.
 int64_t ringfile_async_read_wait(struct ringfile_async_read *read);
 
 // Creates a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
@@ -727,7 +728,7 @@ int ringfile_open(const char *path,
 // RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 //
 // Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
-// ringfile_close, which closes the duplicate.
+// ringfile_close, which closes the duplicate, or when this call fails.
 //
 // Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
 //

@@ -14,6 +14,7 @@
 #ifndef RINGFILE_HPP
 #define RINGFILE_HPP
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -371,15 +372,15 @@ public:
 
 namespace detail {
 
-// Giving a read up waits for it, and discards its result.
+// Giving a read up waits for it, and discards its result. Fails only where nothing may wait.
 inline int wait_for(ringfile_async_read* read) noexcept {
-    ringfile_async_read_wait(read);
-    return 0;
+    return ringfile_async_read_wait(read) == -EDEADLK ? -EDEADLK : 0;
 }
 
 }  // namespace detail
 
-// A read that any thread may wait for. If none does, the destructor waits: the memory must stay valid until then.
+// A read that any thread may wait for. If none does, the destructor waits: the memory must stay valid until then. The
+// function of a started batch must not destroy one, since nothing may wait there.
 class async_read : public detail::owner<ringfile_async_read, detail::wait_for> {
 public:
     using owner::owner;
@@ -400,10 +401,18 @@ public:
     // Cancels it: wait() returns std::errc::operation_canceled if this was in time.
     void cancel() { check(ringfile_async_read_cancel(get())); }
     void cancel(std::error_code& error) noexcept { check(ringfile_async_read_cancel(get()), error); }
-    // Takes the result, once; nothing is owned then.
-    std::size_t wait() { return static_cast<std::size_t>(check(ringfile_async_read_wait(release()))); }
-    std::size_t wait(std::error_code& error) noexcept {
-        return static_cast<std::size_t>(check(ringfile_async_read_wait(release()), error));
+    // Takes the result, once; nothing is owned then. std::errc::resource_deadlock_would_occur, in the function of a
+    // started batch: the read is still owned.
+    std::size_t wait() { return static_cast<std::size_t>(check(take())); }
+    std::size_t wait(std::error_code& error) noexcept { return static_cast<std::size_t>(check(take(), error)); }
+
+private:
+    std::int64_t take() noexcept {
+        const std::int64_t result = ringfile_async_read_wait(get());
+        if (result != -EDEADLK) {
+            release();
+        }
+        return result;
     }
 };
 

@@ -213,6 +213,11 @@ impl Under {
         while !self.advance()? {
             self.alarm.wait();
         }
+        // The wake-up that this thread heard may have come just before the read got a place. In a forked child, a thread
+        // that does not exist may hold the bell's lock forever.
+        if fork::generation() == self.process && std::mem::take(&mut self.alarm.lock().has_place) {
+            WINDOW.leave();
+        }
         match std::mem::replace(&mut *self.lock()?, State::Taken) {
             State::Over(result) => Ok(result? as i64),
             State::Running(_) | State::Taken => {
@@ -287,7 +292,8 @@ pub extern "C" fn ringfile_async_read_cancel(read: *const ringfile_async_read) -
 /// Waits for a read, closes the handle, and returns the result: the bytes read, fewer than wanted only at the end of
 /// the file, or a negative errno. The memory belongs to the caller again.
 ///
-/// Any thread. Blocks.
+/// Any thread. Blocks. -EDEADLK, without effect, in the function of a started batch: the handle stays open, and the
+/// memory the library's.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_wait(read: *mut ringfile_async_read) -> i64 {
     call(|| {
@@ -450,6 +456,41 @@ mod tests {
         assert!(into[KEPT..].iter().all(|into| into[0] == 0));
         assert_eq!(&other, b"23456789");
         assert_eq!(ringfile_close(file) + ringfile_close(pipe), 0);
+    }
+
+    #[test]
+    fn place_is_returned_though_the_waiting_thread_heard_the_bell_first() {
+        let (ours, mut theirs) = std::io::pipe().unwrap();
+        let mut pipe = ptr::null_mut();
+        // SAFETY: the descriptor is duplicated.
+        let result = unsafe { ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &raw mut pipe) };
+        assert_eq!(result, 0);
+        let mut into = [0; 7];
+        let mut batch = Batch::with_capacity(1);
+        // SAFETY: the test waits before its memory goes.
+        let buffer = unsafe { memory::at(into.as_mut_ptr().cast(), into.len()) };
+        batch.read(&file::get(pipe).ok().unwrap(), buffer.ok().unwrap(), 0);
+        let under = Under::new(batch.into_future());
+        // As `enter` and `start` do, while another thread waits. Other tests use the window too.
+        let has_place = || {
+            let mut reads = WINDOW.lock();
+            let is_free = reads.in_flight < MOST_IN_FLIGHT;
+            reads.in_flight += usize::from(is_free);
+            is_free
+        };
+        while !has_place() {
+            std::thread::yield_now();
+        }
+        let mut state = under.lock().ok().unwrap();
+        assert!(!state.advance(&under.alarm));
+        theirs.write_all(b"content").unwrap();
+        under.alarm.wait();
+        assert!(under.alarm.keep_place());
+        drop(state);
+        assert_eq!(under.wait().ok(), Some(7));
+        assert!(!under.alarm.lock().has_place);
+        assert_eq!(&into, b"content");
+        assert_eq!(ringfile_close(pipe), 0);
     }
 
     #[test]

@@ -14,9 +14,10 @@ use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File, RangeSync, Start
 use crate::error::{Fault, Result, call, done, errno, remember};
 use crate::file::{self, ringfile_file};
 use crate::fork::Guard;
+use crate::memory::Span;
 use crate::raw::{self, Growing};
 use crate::table::Table;
-use crate::{control, local, memory};
+use crate::{control, local};
 
 /// Operations that are carried out together.
 pub struct ringfile_batch {
@@ -77,38 +78,18 @@ enum Step {
 }
 
 enum What {
-    Read { memory: Memory, offset: u64 },
-    Write { memory: Memory, offset: u64 },
-    WriteDurable { memory: Memory, offset: u64 },
-    WriteAtomic { memory: Memory, offset: u64 },
-    Readv { parts: Vec<Memory>, offset: u64 },
-    Writev { parts: Vec<Memory>, offset: u64 },
+    Read { memory: Span, offset: u64 },
+    Write { memory: Span, offset: u64 },
+    WriteDurable { memory: Span, offset: u64 },
+    WriteAtomic { memory: Span, offset: u64 },
+    Readv { parts: Vec<Span>, offset: u64 },
+    Writev { parts: Vec<Span>, offset: u64 },
     SyncData,
     SyncAll,
     SyncRange { offset: u64, length: u64, what: RangeSync },
     Allocate { mode: AllocateMode, offset: u64, length: u64 },
     Truncate { length: u64 },
     Advise { offset: u64, length: u64, advice: Advice },
-}
-
-/// The caller's memory, which is used when the batch is carried out.
-#[derive(Clone, Copy)]
-struct Memory(iovec);
-
-// SAFETY: an address and a number; who carries the batch out promises what `memory::at` needs.
-unsafe impl Send for Memory {}
-
-impl Memory {
-    fn new(data: *const c_void, length: usize) -> Self {
-        Self(iovec { iov_base: data.cast_mut(), iov_len: length })
-    }
-
-    /// # Safety
-    /// As [`memory::at`].
-    unsafe fn buffer(self) -> Result<Buffer> {
-        // SAFETY: as the caller says.
-        unsafe { memory::at(self.0.iov_base, self.0.iov_len) }
-    }
 }
 
 fn lock(batch: &Mutex<State>) -> Result<MutexGuard<'_, State>> {
@@ -154,10 +135,10 @@ fn add(
 ///
 /// # Safety
 /// As [`raw::array`].
-unsafe fn parts(parts: *const iovec, count: usize) -> Result<Vec<Memory>> {
+unsafe fn parts(parts: *const iovec, count: usize) -> Result<Vec<Span>> {
     // SAFETY: as the caller says.
     let parts = unsafe { raw::array(parts, count, "the parts") }?;
-    Ok(parts.iter().map(|part| Memory(*part)).collect())
+    parts.iter().map(|part| Span::new(part.iov_base, part.iov_len)).collect()
 }
 
 /// Creates a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
@@ -199,7 +180,7 @@ pub unsafe extern "C" fn ringfile_batch_read(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    add(batch, file, user_data, || Ok(What::Read { memory: Memory::new(data, length), offset }))
+    add(batch, file, user_data, || Ok(What::Read { memory: Span::new(data, length)?, offset }))
 }
 
 /// Adds a write of `length` bytes from `data` at `offset`; otherwise as ringfile_batch_read.
@@ -214,7 +195,7 @@ pub unsafe extern "C" fn ringfile_batch_write(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    add(batch, file, user_data, || Ok(What::Write { memory: Memory::new(data, length), offset }))
+    add(batch, file, user_data, || Ok(What::Write { memory: Span::new(data.cast_mut(), length)?, offset }))
 }
 
 /// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_batch_write. A failure is
@@ -230,7 +211,9 @@ pub unsafe extern "C" fn ringfile_batch_write_durable(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    add(batch, file, user_data, || Ok(What::WriteDurable { memory: Memory::new(data, length), offset }))
+    add(batch, file, user_data, || {
+        Ok(What::WriteDurable { memory: Span::new(data.cast_mut(), length)?, offset })
+    })
 }
 
 /// Adds an atomic write (RWF_ATOMIC), of which a power cut leaves all or nothing, see ringfile_write_atomic; otherwise
@@ -246,7 +229,9 @@ pub unsafe extern "C" fn ringfile_batch_write_atomic(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    add(batch, file, user_data, || Ok(What::WriteAtomic { memory: Memory::new(data, length), offset }))
+    add(batch, file, user_data, || {
+        Ok(What::WriteAtomic { memory: Span::new(data.cast_mut(), length)?, offset })
+    })
 }
 
 /// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_batch_read. The array of
@@ -380,9 +365,8 @@ pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
     call(|| {
         local::may_wait()?;
         with(batch, |state| {
-            let (batch, begun) = state.begin();
-            let done = batch.run();
-            Ok(state.end(begun, done))
+            let done = state.begin().run();
+            Ok(state.end(done))
         })
     })
 }
@@ -459,16 +443,21 @@ pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, event
 fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) -> Result<()> {
     let whole = BATCHES.get(batch)?;
     with(batch, |state| {
-        let (batch, begun) = state.begin();
-        let started = batch.start(move |done| {
+        let started = state.begin().start(move |done| {
             // Waits at most for the start itself, or for who looks whether it has ended.
             let mut state = whole.lock().unwrap_or_else(PoisonError::into_inner);
-            let failed = state.end(begun, done);
+            let failed = state.end(done);
             state.under_way = None;
             drop(state);
             report(failed);
-        })?;
-        state.under_way = Some(started);
+        });
+        match started {
+            Ok(started) => state.under_way = Some(started),
+            Err(error) => {
+                state.results.clear();
+                return Err(error.into());
+            }
+        }
         Ok(())
     })
 }
@@ -491,9 +480,8 @@ pub extern "C" fn ringfile_batch_cancel(batch: *mut ringfile_batch) -> c_int {
 }
 
 impl State {
-    /// The operations that were added, as a batch, and the indices of their results: those refused here have theirs
-    /// already.
-    fn begin(&mut self) -> (Batch, Vec<usize>) {
+    /// Returns the operations that were added, as a batch, and makes room for their results.
+    fn begin(&mut self) -> Batch {
         let mut batch = Batch::with_capacity(self.operations).stop_on_error(self.options.stop_on_error != 0);
         if self.options.in_flight != 0 {
             batch = batch.in_flight(self.options.in_flight);
@@ -503,30 +491,23 @@ impl State {
         }
         self.results.clear();
         self.errors.clear();
-        let mut begun = Vec::with_capacity(self.operations);
         for step in self.steps.drain(..) {
             let Step::Operation { what, file, user_data } = step else {
                 batch.barrier();
                 continue;
             };
-            let index = self.results.len();
-            let result = match add_to(&mut batch, what, &file) {
-                Ok(()) => {
-                    begun.push(index);
-                    0
-                }
-                Err(fault) => fault.note(),
-            };
-            self.results.push(ringfile_result { user_data, result });
+            add_to(&mut batch, what, &file);
+            // What stays there if a defect ends the run.
+            self.results.push(ringfile_result { user_data, result: -i64::from(libc::ECANCELED) });
         }
         self.operations = 0;
-        (batch, begun)
+        batch
     }
 
     /// Keeps the results of the operations. Returns how many failed.
-    fn end(&mut self, begun: Vec<usize>, done: Vec<Done>) -> i64 {
-        for (index, done) in begun.into_iter().zip(done) {
-            self.results[index].result = match done.result {
+    fn end(&mut self, done: Vec<Done>) -> i64 {
+        for (index, (result, done)) in self.results.iter_mut().zip(done).enumerate() {
+            result.result = match done.result {
                 Ok(bytes) => bytes as i64,
                 Err(error) => {
                     let text = error.to_string();
@@ -540,17 +521,17 @@ impl State {
     }
 }
 
-fn add_to(batch: &mut Batch, what: What, file: &File) -> Result<()> {
+fn add_to(batch: &mut Batch, what: What, file: &File) {
     // SAFETY: the memory is there and the operation's alone until the batch was carried out, says the header; for a write it
     // is only read.
     unsafe {
         match what {
-            What::Read { memory, offset } => batch.read(file, memory.buffer()?, offset),
-            What::Write { memory, offset } => batch.write(file, memory.buffer()?, offset),
-            What::WriteDurable { memory, offset } => batch.write_durable(file, memory.buffer()?, offset),
-            What::WriteAtomic { memory, offset } => batch.write_atomic(file, memory.buffer()?, offset),
-            What::Readv { parts, offset } => batch.read_vectored(file, buffers(parts)?, offset),
-            What::Writev { parts, offset } => batch.write_vectored(file, buffers(parts)?, offset),
+            What::Read { memory, offset } => batch.read(file, memory.buffer(), offset),
+            What::Write { memory, offset } => batch.write(file, memory.buffer(), offset),
+            What::WriteDurable { memory, offset } => batch.write_durable(file, memory.buffer(), offset),
+            What::WriteAtomic { memory, offset } => batch.write_atomic(file, memory.buffer(), offset),
+            What::Readv { parts, offset } => batch.read_vectored(file, buffers(parts), offset),
+            What::Writev { parts, offset } => batch.write_vectored(file, buffers(parts), offset),
             What::SyncData => batch.sync_data(file),
             What::SyncAll => batch.sync_all(file),
             What::SyncRange { offset, length, what } => batch.sync_range(file, offset, length, what),
@@ -559,12 +540,11 @@ fn add_to(batch: &mut Batch, what: What, file: &File) -> Result<()> {
             What::Advise { offset, length, advice } => batch.advise(file, offset, length, advice),
         };
     }
-    Ok(())
 }
 
 /// # Safety
-/// As [`Memory::buffer`], for each part.
-unsafe fn buffers(parts: Vec<Memory>) -> Result<Vec<Buffer>> {
+/// As [`Span::buffer`], for each part.
+unsafe fn buffers(parts: Vec<Span>) -> Vec<Buffer> {
     // SAFETY: as the caller says.
     parts.into_iter().map(|part| unsafe { part.buffer() }).collect()
 }

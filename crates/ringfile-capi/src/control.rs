@@ -91,6 +91,7 @@ pub extern "C" fn ringfile_sync_range(
     flags: u32,
 ) -> c_int {
     done(|| {
+        local::may_wait()?;
         let file = file::get(file)?;
         let (Ok(from), Ok(len)) = (i64::try_from(offset), i64::try_from(length)) else {
             return Err(Fault::invalid("the range is beyond 2^63 bytes"));

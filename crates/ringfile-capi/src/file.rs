@@ -132,6 +132,10 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
             from.flags & !ALL
         )));
     }
+    if from.reserved != 0 {
+        let text = "`reserved` is not 0: this version knows no option there, so use a newer library";
+        return Err(Fault::new(libc::E2BIG, text));
+    }
     let has = |flag| from.flags & flag != 0;
     let mut options = OpenOptions::new();
     options
@@ -199,7 +203,7 @@ pub unsafe extern "C" fn ringfile_open(
 /// RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 ///
 /// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
-/// ringfile_close, which closes the duplicate.
+/// ringfile_close, which closes the duplicate, or when this call fails.
 ///
 /// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
 ///

@@ -67,11 +67,44 @@ pub(crate) fn remove(start: usize) -> Option<Buffer> {
 /// Returns the memory of an operation, as a buffer of that capacity and length.
 ///
 /// # Safety
-/// `len` bytes are there, and nobody else touches them until the buffer is dropped; for a write others may read them.
+/// As [`Span::buffer`].
 #[inline]
 pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
     // SAFETY: as the caller says.
-    unsafe { Lookup::new().at(data, len) }
+    Ok(unsafe { Span::new(data, len)?.buffer() })
+}
+
+/// The place of an operation's memory. Invariant: not null, unless it is empty, and no longer than memory can be.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    data: *mut u8,
+    len: usize,
+}
+
+// SAFETY: an address and a number; the caller of `buffer` promises what that needs.
+unsafe impl Send for Span {}
+
+impl Span {
+    #[inline]
+    pub(crate) fn new(data: *mut c_void, len: usize) -> Result<Self> {
+        if data.is_null() && len > 0 {
+            return Err(Fault::null("the memory of the operation"));
+        }
+        if len > isize::MAX as usize {
+            return Err(Fault::invalid(format!("{len} bytes are more than memory can have")));
+        }
+        Ok(Self { data: data.cast(), len })
+    }
+
+    /// Returns a buffer of that capacity and length.
+    ///
+    /// # Safety
+    /// The bytes are there, and nobody else touches them until the buffer is dropped; for a write others may read them.
+    #[inline]
+    pub(crate) unsafe fn buffer(self) -> Buffer {
+        // SAFETY: as the caller says.
+        unsafe { Lookup::new().buffer(self) }
+    }
 }
 
 /// Known memory, locked for reading once for all operations of a loop.
@@ -90,26 +123,30 @@ impl Lookup {
     /// As [`at`].
     #[inline]
     pub(crate) unsafe fn at(&self, data: *mut c_void, len: usize) -> Result<Buffer> {
-        if data.is_null() && len > 0 {
-            return Err(Fault::null("the memory of the operation"));
-        }
-        if len > isize::MAX as usize {
-            return Err(Fault::invalid(format!("{len} bytes are more than memory can have")));
-        }
+        // SAFETY: as the caller says.
+        Ok(unsafe { self.buffer(Span::new(data, len)?) })
+    }
+
+    /// See [`Span::buffer`].
+    ///
+    /// # Safety
+    /// As [`Span::buffer`].
+    #[inline]
+    unsafe fn buffer(&self, Span { data, len }: Span) -> Buffer {
         if let Some(known) = self.0.as_ref().filter(|_| len > 0) {
             // SAFETY: as the caller says.
-            match unsafe { shares(known, data.cast(), len) } {
+            match unsafe { shares(known, data, len) } {
                 Shares::None => {}
-                Shares::Whole(buffer) => return Ok(buffer),
+                Shares::Whole(buffer) => return buffer,
                 Shares::Parts(parts) => {
                     // SAFETY: as the caller says.
-                    return Ok(unsafe { Buffer::from_raw_with_owner(data.cast(), len, parts) });
+                    return unsafe { Buffer::from_raw_with_owner(data, len, parts) };
                 }
             }
         }
-        let data = if data.is_null() { std::ptr::dangling_mut() } else { data.cast() };
+        let data = if data.is_null() { std::ptr::dangling_mut() } else { data };
         // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
-        Ok(unsafe { Buffer::from_raw(data, len) })
+        unsafe { Buffer::from_raw(data, len) }
     }
 }
 
@@ -125,7 +162,7 @@ enum Shares {
 /// Shares of all known memory that an operation's overlaps, so that none of it is unregistered or released meanwhile.
 ///
 /// # Safety
-/// As [`at`].
+/// As [`Span::buffer`].
 unsafe fn shares(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> Shares {
     let start = data.addr();
     let end = start.saturating_add(len);

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ri
             return Err(Fault::null("where the queue is to go"));
         }
         if depth > 1 << 20 {
-            return Err(Fault::invalid(format!("a depth of {depth} is too large: use at most 4096")));
+            return Err(Fault::invalid(format!("a depth of {depth} is too large: use at most 2^20")));
         }
         // Freeing it waits.
         local::may_wait()?;

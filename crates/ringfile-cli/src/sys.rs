@@ -249,23 +249,29 @@ mod tests {
     fn own_cpu_grows_with_work() {
         let before = own_usage().expect("getrusage");
         let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(60) {
-            std::hint::spin_loop();
+        // On a busy machine this thread gets a small part of a processor.
+        while own_usage().expect("getrusage").since(&before).cpu() <= Duration::from_millis(5) {
+            assert!(start.elapsed() < Duration::from_secs(60), "no work is seen");
         }
-        let spent = own_usage().expect("getrusage").since(&before).cpu();
-        assert!(spent > Duration::from_millis(5), "{spent:?}");
     }
 
     #[test]
     fn an_ended_child_tells_its_time_before_it_is_waited_for() {
-        let mut child = std::process::Command::new("sleep").arg("0.2").spawn().expect("sleep starts");
+        let began = Instant::now();
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cat starts");
         assert!(!has_ended(&child).expect("waitid"));
+        std::thread::sleep(Duration::from_millis(200));
+        // It ends with its input.
+        drop(child.stdin.take());
         while !has_ended(&child).expect("waitid") {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(has_ended(&child).expect("waitid"), "asking takes nothing away");
         if let Some(time) = main_thread_cpu(&child) {
-            assert!(time > Duration::ZERO && time < Duration::from_millis(200), "{time:?}");
+            assert!(time > Duration::ZERO && time < began.elapsed(), "{time:?}");
         }
         assert!(child.wait().expect("wait").success());
         assert_eq!(main_thread_cpu(&child), None);

@@ -14,12 +14,13 @@ use tokio::sync::RwLock;
 use super::api::local::LocalFileSystem;
 use super::api::path::Path;
 use super::api::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
-    UploadPart,
+    CopyMode, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    RenameOptions, RenameTargetMode, Result, UploadPart,
 };
 use super::{etag, get_result, put_result};
 use crate::RingfileStore;
+use crate::staged::Links;
 use crate::store::{self, Store, Upload};
 
 const STORE: &str = "RingfileStore";
@@ -53,6 +54,11 @@ async fn settle(store: &RingfileStore, location: &Path, folder: Option<PathBuf>)
 async fn before(store: &RingfileStore, location: &Path) -> Result<Option<PathBuf>> {
     let path = path_of(store, location)?;
     store.store.folder_before(path).await.map_err(|error| failed(error, location))
+}
+
+async fn links(store: &RingfileStore, from: &Path, to: &Path) -> Result<Links> {
+    let (from, to) = (path_of(store, from)?, path_of(store, to)?);
+    store::blocking(move || Ok(Links::of(&from, &to))).await.map_err(|error| failed(error, &Path::ROOT))
 }
 
 /// Makes the removal of a location durable, and closes its file.
@@ -94,8 +100,14 @@ impl ObjectStore for RingfileStore {
         }
         let upload =
             self.store.stage(path_of(self, location)?).await.map_err(|error| failed(error, location))?;
-        let (upload, written) = (Arc::new(RwLock::new(Some(upload))), Arc::default());
-        Ok(Box::new(Parts { location: location.clone(), upload, offset: 0, written, is_removed: false }))
+        Ok(Box::new(Parts {
+            location: location.clone(),
+            upload: Some(upload),
+            writing: Arc::default(),
+            offset: 0,
+            written: Arc::default(),
+            is_removed: false,
+        }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -129,11 +141,7 @@ impl ObjectStore for RingfileStore {
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let path = path_of(self, location)?;
-        let read = async {
-            let opened = self.store.open(path).await?;
-            self.store.read_ranges(&opened, ranges).await
-        };
-        read.await.map_err(|error| failed(error, location))
+        self.store.read_ranges(path, ranges).await.map_err(|error| failed(error, location))
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
@@ -164,13 +172,23 @@ impl ObjectStore for RingfileStore {
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let folder = before(self, to).await?;
-        super::local(self).copy_opts(from, to, options).await?;
+        // Copies are links: renaming one to another does nothing, and would leave a temporary name.
+        if options.mode == CopyMode::Create || links(self, from, to).await? == Links::OfTwoFiles {
+            super::local(self).copy_opts(from, to, options).await?;
+        }
         settle(self, to, folder).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let folder = before(self, to).await?;
-        super::local(self).rename_opts(from, to, options).await?;
+        // As above: the old name would stay.
+        if options.target_mode == RenameTargetMode::Overwrite
+            && links(self, from, to).await? == Links::OfOneFile
+        {
+            super::local(self).delete(from).await?;
+        } else {
+            super::local(self).rename_opts(from, to, options).await?;
+        }
         settle(self, to, folder).await?;
         settle_gone(self, from).await
     }
@@ -179,8 +197,10 @@ impl ObjectStore for RingfileStore {
 /// An upload in parts, each of which is written to its place as soon as it arrives.
 struct Parts {
     location: Path,
-    /// Parts hold a read lock while they are written; empty when the upload is complete or aborted.
-    upload: Arc<RwLock<Option<Upload>>>,
+    /// `None` when the upload is complete or aborted.
+    upload: Option<Upload>,
+    /// Parts hold a read lock while they are written.
+    writing: Arc<RwLock<()>>,
     /// Where the next part begins.
     offset: u64,
     /// The bytes of the parts that have been written. Fewer than `offset` if a part failed, or was dropped before it was.
@@ -217,12 +237,13 @@ impl MultipartUpload for Parts {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
         let (offset, len) = (self.offset, data.content_length() as u64);
         self.offset += len;
-        let (upload, location) = (Arc::clone(&self.upload), self.location.clone());
+        let file = self.upload.as_ref().map(|upload| upload.file.clone());
+        let (writing, location) = (Arc::clone(&self.writing), self.location.clone());
         let written = Arc::clone(&self.written);
         Box::pin(async move {
-            let upload = upload.read().await;
-            let upload = upload.as_ref().ok_or_else(|| over(&location))?;
-            let write = store::write_all(&upload.file, data.into_iter().collect(), offset);
+            let _writing = writing.read().await;
+            let file = file.ok_or_else(|| over(&location))?;
+            let write = store::write_all(&file, data.into_iter().collect(), offset);
             write.await.map_err(|error| failed(error, &location))?;
             // Relaxed: `complete` reads it under the lock.
             written.fetch_add(len, Ordering::Relaxed);
@@ -232,8 +253,10 @@ impl MultipartUpload for Parts {
 
     /// Fails, and removes what was written, unless every part was written: the object would have holes, or be cut short.
     async fn complete(&mut self) -> Result<PutResult> {
+        let writing = Arc::clone(&self.writing);
         // Waits for the parts that are being written.
-        let upload = self.upload.write().await.take().ok_or_else(|| over(&self.location))?;
+        let _none_is = writing.write().await;
+        let upload = self.upload.take().ok_or_else(|| over(&self.location))?;
         let (written, whole) = (self.written.load(Ordering::Relaxed), self.offset);
         let published = if written == whole {
             upload.publish(true).await
@@ -248,13 +271,23 @@ impl MultipartUpload for Parts {
         published.map(put_result).map_err(|error| failed(error, &self.location))
     }
 
-    /// Does nothing after a `complete` that failed, so that `WriteMultipart`, which then aborts, returns that failure.
+    /// Does not wait for parts: the caller may have stopped polling one. Does nothing after a `complete` that failed, so that
+    /// `WriteMultipart`, which then aborts, returns that failure.
     async fn abort(&mut self) -> Result<()> {
         if std::mem::take(&mut self.is_removed) {
             return Ok(());
         }
-        let upload = self.upload.write().await.take().ok_or_else(|| over(&self.location))?;
+        let upload = self.upload.take().ok_or_else(|| over(&self.location))?;
         remove(upload).await.map_err(|error| failed(error, &self.location))
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        if let Some(upload) = self.upload.take() {
+            // Takes long if it is large.
+            store::in_background(move || drop(upload));
+        }
     }
 }
 

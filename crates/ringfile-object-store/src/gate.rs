@@ -1,4 +1,5 @@
-//! Limits how much memory reading calls may hold at once, so that a thousand of them do not use it all.
+//! Limits how much memory reading calls may hold at once, and how many there are, so that a thousand of them use up neither
+//! memory nor descriptors: each has its object open.
 //!
 //! A call waits here for other calls' reads, never for memory that a consumer holds. Invariant: no call waits forever.
 //! A call that is no longer polled keeps its share; if that makes others wait, they continue after [`PATIENCE`].
@@ -14,6 +15,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The memory for which one permit is taken.
 const UNIT: usize = 4096;
+/// The number of calls at once, however little they read: as many as tokio lets block at once, which limits
+/// `LocalFileSystem` in the same way, and half of the usual limit on descriptors.
+const MOST_CALLS: usize = 512;
 
 pub(crate) struct Gate {
     permits: Arc<Semaphore>,
@@ -47,7 +51,8 @@ impl Gate {
 
     /// Waits for a share of this many bytes, or of the limit if that is smaller.
     pub(crate) async fn enter(self: &Arc<Self>, bytes: usize) -> Share {
-        let units = bytes.div_ceil(UNIT).clamp(1, self.most);
+        let least = self.most.div_ceil(MOST_CALLS);
+        let units = bytes.div_ceil(UNIT).clamp(least, self.most);
         let permits = Arc::clone(&self.permits);
         let permit = match permits.try_acquire_many_owned(units as u32) {
             Ok(permit) => Some(permit),
@@ -63,9 +68,10 @@ impl Gate {
                 self.0.fetch_sub(1, Ordering::Relaxed);
             }
         }
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // `SeqCst`, as in `look`: either this call sees that the watch is over, or the watch sees this call.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
         let _waits = Waits(&self.waiting);
-        if !self.is_watched.swap(true, Ordering::AcqRel) && !watch(self) {
+        if !self.is_watched.swap(true, Ordering::SeqCst) && !watch(self) {
             // Otherwise nothing would let this call in later.
             return None;
         }
@@ -76,9 +82,9 @@ impl Gate {
     /// Lets waiting calls in if no call has ended for a while. Returns false when the watch is over.
     fn look(&self, ended_before: &mut usize) -> bool {
         if self.waiting.load(Ordering::Relaxed) == 0 {
-            self.is_watched.store(false, Ordering::Release);
+            self.is_watched.store(false, Ordering::SeqCst);
             // A call that began to wait just now has seen the watch, or starts another one.
-            return self.waiting.load(Ordering::Acquire) > 0 && !self.is_watched.swap(true, Ordering::AcqRel);
+            return self.waiting.load(Ordering::SeqCst) > 0 && !self.is_watched.swap(true, Ordering::SeqCst);
         }
         let ended = self.ended.load(Ordering::Relaxed);
         if std::mem::replace(ended_before, ended) == ended {
@@ -106,7 +112,7 @@ fn watch(gate: &Arc<Gate>) -> bool {
         }
     });
     if started.is_err() {
-        gate.is_watched.store(false, Ordering::Release);
+        gate.is_watched.store(false, Ordering::SeqCst);
     }
     started.is_ok()
 }
@@ -143,6 +149,16 @@ mod tests {
         drop(second);
         drop(block_on(third));
         assert_eq!(gate.permits.available_permits(), 8);
+    }
+
+    #[test]
+    fn calls_that_read_little_are_limited_by_their_number() {
+        let gate = Gate::new(10 * MOST_CALLS * UNIT);
+        let all: Vec<_> = (0..MOST_CALLS).map(|_| block_on(gate.enter(1))).collect();
+        let mut next = Box::pin(gate.enter(1));
+        assert!(next.as_mut().now_or_never().is_none());
+        drop(all);
+        assert!(next.as_mut().now_or_never().is_some());
     }
 
     #[test]

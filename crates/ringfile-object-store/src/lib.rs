@@ -15,6 +15,7 @@ mod v014;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use ringfile::Pool;
 
@@ -36,8 +37,9 @@ pub enum Caching {
     Direct,
     /// Cached data is read from the cache, the rest past it; data that is read repeatedly gets cached
     /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
-    /// each. It closes a file at once if the store itself replaces or deletes the object, and within about a second if
-    /// another process does, provided that the store is read meanwhile. The space of a removed file is freed only then.
+    /// each, if they are on ext4, XFS, Btrfs or F2FS; elsewhere each call opens its object again, and remembers nothing. It
+    /// closes a file at once if the store itself replaces or deletes the object, and within about a second if another
+    /// process does, provided that the store is read meanwhile. The space of a removed file is freed only then.
     Adaptive,
 }
 
@@ -154,8 +156,9 @@ impl Builder {
     }
 
     /// Sets the memory for reads in bytes: the capacity of the store's pool, and the limit for all calls of
-    /// `get_ranges` together; others wait. 256 MiB by default. Memory that consumers hold in [`bytes::Bytes`] comes
-    /// from the pool too; if it is full, memory comes from outside, so that no call waits for its own query.
+    /// `get_ranges` together; others wait, also beyond 512 calls. 256 MiB by default. Streams together read half of it
+    /// ahead; beyond that each has one short piece at a time. Memory that consumers hold in [`bytes::Bytes`] comes from the
+    /// pool too; if it is full, memory comes from outside, so that no call waits for its own query.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self
@@ -204,6 +207,8 @@ impl Builder {
             sync: self.sync,
             gate: Gate::new(self.memory),
             recent: Arc::new(recent::Recent::new()),
+            pieces: AtomicUsize::new(0),
+            most_pieces: store::most_pieces(self.memory),
         });
         Ok(RingfileStore {
             store,

@@ -1,8 +1,8 @@
 //! The adaptive files that were read last, which stay open.
 //!
 //! An adaptive file counts repeated reads to decide what to cache; if each call opened it anew, it would never learn
-//! that. What always holds: a file is found by device and inode, which no other has while it is open; and nothing that
-//! may wait happens under the lock.
+//! that. What always holds: a file is found by device and inode, which no other has while it is open, on file systems
+//! that are known for that; and nothing that may wait happens under the lock.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 
 use ringfile::File;
 
+/// Local file systems on which one inode is one file, whichever descriptor reads it: ext2 to 4, XFS, Btrfs, F2FS
+/// (include/uapi/linux/magic.h). A FUSE server may give each descriptor the content that the object had when it was opened,
+/// and some file systems give two files one number.
+const ONE_FILE_EACH: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 /// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;
 /// How often a store in use looks for files that others have removed.
@@ -46,6 +50,11 @@ impl Entry {
 impl Recent {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(Inner { entries: Vec::new(), checked: Instant::now() }))
+    }
+
+    /// Whether a file may stay open.
+    pub(crate) fn may_keep(file: &std::fs::File) -> bool {
+        rustix::fs::fstatfs(file).is_ok_and(|facts| ONE_FILE_EACH.contains(&(facts.f_type as u32)))
     }
 
     /// The file with these metadata, if it is open.

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -81,6 +81,31 @@ impl Drop for Staged {
     fn drop(&mut self) {
         if self.is_open {
             let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What two paths name, whether a symbolic link or a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Links {
+    OfTwoFiles,
+    /// Different names of one file.
+    OfOneFile,
+    /// The same name, perhaps by another way.
+    Same,
+}
+
+impl Links {
+    pub(crate) fn of(from: &Path, to: &Path) -> Self {
+        let file = |path: &Path| {
+            let metadata = fs::symlink_metadata(path).ok().filter(|metadata| !metadata.is_dir())?;
+            Some((metadata.dev(), metadata.ino()))
+        };
+        let name = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
+        match file(from) {
+            Some(one) if Some(one) == file(to) && name(from) == name(to) => Self::Same,
+            Some(one) if Some(one) == file(to) => Self::OfOneFile,
+            _ => Self::OfTwoFiles,
         }
     }
 }

@@ -6,10 +6,12 @@ use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use futures_util::stream::{self, Stream, StreamExt};
-use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, WhenFull};
+use futures_util::FutureExt;
+use futures_util::stream::{self, FuturesOrdered, Stream, StreamExt};
+use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, Route, WhenFull};
 
 use crate::Caching;
 use crate::gate::Gate;
@@ -19,8 +21,12 @@ use crate::staged::{self, Staged};
 
 /// The maximum length of a read that merges ranges.
 const MOST_MERGED: u64 = 8 << 20;
+/// What direct I/O aligns to at most, on usual file systems.
+const LARGEST_BLOCK: u64 = 4 << 10;
 /// One piece of a stream.
 const CHUNK: u64 = 1 << 20;
+/// One piece of a stream that has no share, and so does not read ahead.
+const SHORT_CHUNK: u64 = 128 << 10;
 /// How many pieces of a stream are read ahead.
 const AHEAD: usize = 4;
 
@@ -33,6 +39,14 @@ pub(crate) struct Store {
     pub(crate) sync: bool,
     pub(crate) gate: Arc<Gate>,
     pub(crate) recent: Arc<Recent>,
+    /// The shares of streams, and their limit.
+    pub(crate) pieces: AtomicUsize,
+    pub(crate) most_pieces: usize,
+}
+
+/// How many pieces all streams together may have: half of the memory.
+pub(crate) fn most_pieces(memory: usize) -> usize {
+    memory / 2 / CHUNK as usize
 }
 
 /// An open object, with metadata read from the open file.
@@ -63,7 +77,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 }
 
 /// Runs a function that waits for the file system, and does not wait for its end; in tokio, on a thread for blocking work.
-fn in_background(run: impl FnOnce() + Send + 'static) {
+pub(crate) fn in_background(run: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(tokio) => drop(tokio.spawn_blocking(run)),
         Err(_) => run(),
@@ -90,7 +104,11 @@ impl Store {
                 }
                 match self.recent.find(&metadata) {
                     Some(file) => file,
-                    None => self.recent.keep(&metadata, self.options().adopt(opened)?),
+                    None => {
+                        let is_known = Recent::may_keep(&opened);
+                        let file = self.options().adopt(opened)?;
+                        if is_known && file.is_adaptive() { self.recent.keep(&metadata, file) } else { file }
+                    }
                 }
             }
         };
@@ -113,15 +131,18 @@ impl Store {
         options
     }
 
-    /// Reads ranges, all in flight together. Those that begin at the object's end or beyond are an error, those that go beyond
-    /// are cut.
-    pub(crate) async fn read_ranges(&self, opened: &Opened, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
+    /// Reads ranges of an object, all in flight together. Those that begin at its end or beyond are an error, those that go
+    /// beyond are cut.
+    pub(crate) async fn read_ranges(&self, path: PathBuf, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
+        // Before it is opened, so that a waiting call has no descriptor; the file's block is not known yet.
+        let pieces = ranges::plan(asked, LARGEST_BLOCK, self.merge_gap, MOST_MERGED);
+        let lengths = pieces.iter().map(|piece| piece.span.end - piece.span.start);
+        let bytes = lengths.fold(0, u64::saturating_add);
+        let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
+        let opened = self.open(path).await?;
         let size = opened.metadata.len();
         let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
-        let pieces = self.plan(&opened.file, &ranges);
-        let bytes: u64 = pieces.iter().map(|piece| piece.span.end - piece.span.start).sum();
-        let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
-        self.read_all(&opened.file, &ranges, pieces).await
+        self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
     }
 
     /// Which reads give these ranges of a file.
@@ -157,18 +178,30 @@ impl Store {
         Ok(given)
     }
 
-    /// A stream of a range, with reads ahead of the consumer.
+    /// A stream of a range, with reads ahead of the consumer, as far as there are shares for all streams together.
     pub(crate) fn stream(
         self: &Arc<Self>,
         opened: Opened,
         range: Range<u64>,
     ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
-        let (store, opened) = (Arc::clone(self), Arc::new(opened));
-        let read = move |range: Range<u64>| {
-            let (store, opened) = (Arc::clone(&store), Arc::clone(&opened));
-            async move { store.read_piece(&opened.file, range).await }
-        };
-        stream::iter(chunks(range)).map(read).buffered(AHEAD)
+        let state = (Arc::clone(self), Arc::new(opened), range, FuturesOrdered::new(), None);
+        let pieces = stream::unfold(state, |(store, opened, mut left, mut reads, given)| async move {
+            // The consumer has asked for the next piece, so it has probably used this one.
+            drop(given);
+            while reads.len() < AHEAD && !left.is_empty() {
+                let share = PieceShare::new(&store);
+                if share.is_none() && !reads.is_empty() {
+                    break;
+                }
+                let piece = first_piece(&left, if share.is_some() { CHUNK } else { SHORT_CHUNK });
+                left.start = piece.end;
+                let (store, opened) = (Arc::clone(&store), Arc::clone(&opened));
+                reads.push_back(async move { (store.read_piece(&opened.file, piece).await, share) });
+            }
+            let (read, share) = reads.next().await?;
+            Some((read, (store, opened, left, reads, share)))
+        });
+        pieces.fuse()
     }
 
     /// Reads one piece of a stream. Takes no share of the gate, which a stream that is not polled would keep.
@@ -188,14 +221,19 @@ impl Store {
     /// Memory for a read: the pool's, or from outside of it.
     fn memory(&self, span: &Range<u64>) -> io::Result<AnyBuffer> {
         let len = usize::try_from(span.end - span.start).map_err(io::Error::other)?;
-        match self.pool.get(len) {
-            Ok(buffer) => Ok(buffer.into()),
-            Err(PoolError::TooLarge { .. }) => {
+        // Not `get`, which blocks the thread if the pool is the user's and `WhenFull::Wait`.
+        match self.pool.get_async(len).now_or_never() {
+            Some(Ok(buffer)) => Ok(buffer.into()),
+            Some(Err(PoolError::TooLarge { .. })) => {
                 let mut memory = Vec::new();
                 memory.try_reserve_exact(len).map_err(|_| ErrorKind::OutOfMemory)?;
                 Ok(memory.into())
             }
-            Err(error) => Err(error.into()),
+            Some(Err(error)) => Err(error.into()),
+            None => {
+                let why = format!("the pool has no {len} bytes now, and gives no memory from outside");
+                Err(io::Error::new(ErrorKind::OutOfMemory, why))
+            }
         }
     }
 
@@ -204,7 +242,8 @@ impl Store {
         let sync = self.sync;
         let (staged, own) = blocking(move || Staged::create(&target, sync)).await?;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).dont_cache(self.caching == Caching::Direct);
+        // Not on the caller's thread: each object is a new file, of which nothing is known when its first, long write starts.
+        options.read(true).write(true).route(Route::Workers).dont_cache(self.caching == Caching::Direct);
         let file = options.adopt(own.try_clone()?)?;
         Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
@@ -246,6 +285,25 @@ impl Store {
     }
 }
 
+/// The right of a stream to have a piece of full length: in flight, read ahead, or with its consumer.
+struct PieceShare(Arc<Store>);
+
+impl PieceShare {
+    /// `None` if the streams have as many as they may.
+    fn new(store: &Arc<Store>) -> Option<Self> {
+        let share = Self(Arc::clone(store));
+        // Relaxed: it only counts.
+        let before = store.pieces.fetch_add(1, Ordering::Relaxed);
+        (before < store.most_pieces).then_some(share)
+    }
+}
+
+impl Drop for PieceShare {
+    fn drop(&mut self) {
+        self.0.pieces.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// An object that is being written.
 pub(crate) struct Upload {
     staged: Staged,
@@ -284,7 +342,7 @@ fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
     // A FIFO would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
-        Ok(file) => Some(Ok(file.into())),
+        Ok(file) => Some(without_flags(file.into())),
         Err(Errno::AGAIN | Errno::NOSYS | Errno::PERM | Errno::INVAL) => None,
         Err(error) => Some(Err(error.into())),
     }
@@ -292,7 +350,18 @@ fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
 
 fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path)
+    match std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
+        // It is no FIFO, but another process has a lease on it, whose return this waits for.
+        Err(error) if error.kind() == ErrorKind::WouldBlock => std::fs::File::open(path),
+        opened => opened.and_then(without_flags),
+    }
+}
+
+/// Makes reads wait as usual: with O_NONBLOCK, io_uring calls file systems without non-blocking reads on the submitting thread,
+/// one read after the other (`io_file_get_flags` in io_uring/io_uring.c).
+fn without_flags(file: std::fs::File) -> io::Result<std::fs::File> {
+    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())?;
+    Ok(file)
 }
 
 /// Returns the part of a range that an object of this size has.
@@ -307,14 +376,9 @@ fn cut(range: &Range<u64>, size: u64) -> io::Result<Range<u64>> {
     Ok(range.start..range.end.min(size).max(range.start))
 }
 
-/// A stream's pieces: they end at multiples of [`CHUNK`], and so of any block.
-fn chunks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> + Send {
-    let mut next = range.start;
-    std::iter::from_fn(move || {
-        let start = next;
-        next = ((start / CHUNK + 1) * CHUNK).min(range.end);
-        (start < range.end).then_some(start..next)
-    })
+/// The first piece of what is left of a stream. It ends at a multiple of `most`, and so of any block.
+fn first_piece(left: &Range<u64>, most: u64) -> Range<u64> {
+    left.start..((left.start / most + 1) * most).min(left.end)
 }
 
 fn frozen(buffer: AnyBuffer) -> Bytes {

@@ -41,14 +41,17 @@ impl<T: Send + Sync> Value<T> {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
+    /// Returns the value, if there is one.
+    #[inline]
+    pub(crate) fn get(&'static self) -> Option<&'static T> {
+        // SAFETY: the value was put here completely, and is never dropped or changed.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+
     /// Returns the value; calls `find` if there is none yet. A value that another thread was quicker to find is dropped.
     #[inline]
     pub(crate) fn get_or(&'static self, find: impl FnOnce() -> T) -> &'static T {
-        // SAFETY: the value was put here completely, and is never dropped or changed.
-        match unsafe { self.0.load(Ordering::Acquire).as_ref() } {
-            Some(value) => value,
-            None => self.set(find()),
-        }
+        self.get().unwrap_or_else(|| self.set(find()))
     }
 
     #[cold]
@@ -60,7 +63,7 @@ impl<T: Send + Sync> Value<T> {
             Err(theirs) => {
                 // SAFETY: made above from a box, and nobody else has seen it.
                 drop(unsafe { Box::from_raw(ours) });
-                // SAFETY: as in `get_or`.
+                // SAFETY: as in `get`.
                 unsafe { &*theirs }
             }
         }
@@ -116,7 +119,7 @@ mod tests {
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: ends a child that waits, by a signal.
-                unsafe { libc::alarm(10) };
+                unsafe { libc::alarm(180) };
                 let sum = NUMBER.get_or(|| 2) + VALUE.get_or(|| 3);
                 // SAFETY: ends the child without running anything else.
                 unsafe { libc::_exit(sum as i32) };

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ringfile::{Batch, File, Metrics, OpenOptions, Pool, Queue, block_on, metrics};
-use support::cache::{cache, cached_pages, drop_cache, is_read_ahead};
+use support::cache::{Cached, cache, cached_pages, drop_cache, is_read_ahead};
 use support::mounts::Loop;
 use support::{Folder, assert_content, content, in_child, in_child_with, skip};
 
@@ -87,7 +87,7 @@ fn cached_data_is_read_from_the_cache() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("what_is_cached", &folder, "data") else { return };
-    cache(&path, 1 << 20, 1 << 20);
+    let _cached = Cached::new(&path, 1 << 20, 1 << 20);
     let before = counts();
     for offset in ((1 << 20)..(2 << 20)).step_by(64 << 10) {
         read(&file, offset, 64 << 10);
@@ -138,8 +138,7 @@ fn the_cached_beginning_is_taken_and_the_rest_read_past_the_cache() {
 
 fn take_the_cached_beginning(folder: &Folder, way: u32) {
     let Some((file, path)) = cold("the_cached_beginning", folder, "data") else { return };
-    cache(&path, 0, 5 * PAGE);
-    cache(&path, 10 * PAGE, PAGE);
+    let _cached = [Cached::new(&path, 0, 5 * PAGE), Cached::new(&path, 10 * PAGE, PAGE)];
     assert_eq!(cached_pages(&path), 6);
     let (before, partial) = (counts(), metrics().cache_partial);
     for (offset, len) in
@@ -200,7 +199,7 @@ fn batches_queues_and_vectored_reads_use_both_descriptors() {
     let folder = folder();
     let Some((file, path)) = cold("batches_queues_and_vectored", &folder, "data") else { return };
     let pool = Pool::new(16 << 20);
-    cache(&path, 0, 1 << 20);
+    let _cached = Cached::new(&path, 0, 1 << 20);
     let before_pages = cached_pages(&path);
     let before = counts();
     for merge in [None, Some(64 << 10)] {
@@ -375,7 +374,7 @@ fn it_works_in_any_executor_and_from_many_threads() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("it_works_in_any_executor", &folder, "data") else { return };
-    cache(&path, 1 << 20, 2 << 20);
+    let _cached = Cached::new(&path, 1 << 20, 2 << 20);
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let file = file.clone();

@@ -724,8 +724,7 @@ fn f22_in_a_forked_child_every_call_fails() {
         // SAFETY: the child has this thread alone and ends with `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: changes this process alone.
-            unsafe { libc::alarm(15) };
+            support::end_if_it_hangs();
             let append = log.append(b"child").await.map(drop);
             let all = [append, log.flush().await, log.sync().await, log.close().await];
             let told = all.into_iter().all(|result| {

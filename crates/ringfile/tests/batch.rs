@@ -134,7 +134,8 @@ fn bad_operations_get_clear_errors_and_the_others_are_done() {
     let overflow = batch.read(&file, Vec::with_capacity(10), u64::MAX - 5);
     let negative = batch.write(&write_only, vec![1], -1i64 as u64);
     let wrong = batch.read(&write_only, Vec::with_capacity(10), 7);
-    let misaligned = batch.write(&direct, vec![1; 100], 100);
+    // Without direct I/O it is written, and changes nothing.
+    let misaligned = batch.write(&direct, content(100, 100), 100);
     let tail = batch.read(&file, Vec::with_capacity(100), 8 * PAGE as u64 - 30);
     let beyond = batch.read(&file, Vec::with_capacity(100), 100 * PAGE as u64);
     let good = batch.read(&file, Vec::with_capacity(PAGE), 5);
@@ -251,6 +252,27 @@ fn no_more_are_in_flight_than_allowed() {
     for (page, done) in run.join().unwrap().into_iter().enumerate() {
         assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
         assert_eq!(done.result.unwrap(), PAGE);
+    }
+}
+
+#[test]
+fn an_operation_that_takes_long_does_not_hold_up_the_others() {
+    let test = "an_operation_that_takes_long_does_not_hold_up_the_others";
+    let Some(server) = Server::or_skip(test, content(0, 64 * PAGE)) else { return };
+    server.rule(Op::Read, 0..1, 1, Act::Hold);
+    let file = overlapping(&server);
+    let run = std::thread::spawn(move || {
+        let mut batch = Batch::new().in_flight(8);
+        for page in 0..64 {
+            batch.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64);
+        }
+        batch.run()
+    });
+    server.wait_held(1);
+    support::wait_for("the reads beside it", || server.log().len() == 63);
+    server.release();
+    for (page, done) in run.join().unwrap().into_iter().enumerate() {
+        assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
     }
 }
 

@@ -9,12 +9,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::mpsc;
 
-use ringfile::{BufResult, Buffer, File, Pool, Runtime, block_on, metrics, thread_metrics};
+use ringfile::{BufResult, Buffer, File, Pool, Queue, Runtime, block_on, metrics, thread_metrics};
+use support::filters::deny;
 use support::fuse::{Act, Op, Server};
 use support::mounts::Loop;
 use support::{
     Folder, Random, all, assert_content, content, in_child, is_without_ring, must_end, needs_ring,
-    open_descriptors, open_on_ring, poll_once, ring_options, wait_for, yield_now, yield_until,
+    open_descriptors, open_on_ring, pipe, poll_once, ring_options, wait_for, yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -364,6 +365,29 @@ fn f05_a_future_dropped_on_another_thread_is_cancelled_on_its_own() {
     assert_eq!(pool.metrics().in_use, PAGE, "the server has not answered");
     server.release();
     assert_comes_back(&pool);
+}
+
+/// A thread that can't have a ring while the I/O threads have theirs (F09).
+#[test]
+fn f05_an_operation_of_a_queue_is_cancelled_on_another_threads_ring() {
+    if !needs_ring("f05_an_operation_of_a_queue_is_cancelled_on_another_threads_ring") {
+        return;
+    }
+    let (pipe, _writer) = pipe();
+    // Starts the I/O threads without the filter.
+    let mut read = pipe.read_at(Vec::with_capacity(4), 0);
+    assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
+    drop(read);
+    must_end("reads of a silent pipe", move || {
+        deny(libc::SYS_io_uring_setup, libc::EPERM);
+        let mut queue = Queue::new();
+        let [first, second] = [0, 1].map(|number| queue.read(&pipe, Vec::with_capacity(4), 0, number));
+        queue.submit();
+        assert!(queue.cancel(first));
+        let done = queue.wait_by(first).unwrap();
+        assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
+        assert!(!queue.is_done(second), "it was not cancelled");
+    });
 }
 
 #[test]

@@ -356,12 +356,10 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
             // The memory belongs to the parent.
             std::mem::forget(open);
         };
-        // SAFETY: a call without memory; and the end of a process that is to run nothing of its parent's.
-        unsafe {
-            libc::alarm(30);
-            let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
-            libc::_exit(i32::from(!passed));
-        }
+        support::end_if_it_hangs();
+        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
+        // SAFETY: the end of a process that is to run nothing of its parent's.
+        unsafe { libc::_exit(i32::from(!passed)) };
     }
     all_are_right();
     let mut status = 0;

@@ -311,18 +311,16 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     assert!(!pipe.metadata().unwrap().is_file());
     std::io::Write::write_all(&mut ours, b"some").unwrap();
     // On this thread, which has its ring; the other thread ends a wait that would have no end.
+    let (answered, is_answered) = std::sync::mpsc::channel();
     let writer = std::thread::spawn(move || {
-        std::thread::sleep(support::patience() / 4);
+        let was_answered = is_answered.recv_timeout(support::patience()).is_ok();
         drop(ours);
+        was_answered
     });
-    let began = std::time::Instant::now();
     let got = block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap();
     assert_eq!(got, b"some");
-    assert!(
-        began.elapsed() < support::patience() / 4,
-        "what a pipe has is an answer, without waiting for more"
-    );
-    writer.join().unwrap();
+    let _ = answered.send(());
+    assert!(writer.join().unwrap(), "what a pipe has is an answer, without waiting for more");
 }
 
 /// Turns the process into one of a user without privileges that may lock this much memory. No other process has that
@@ -355,6 +353,13 @@ fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_s
     if !needs_ring(name) {
         return;
     }
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    if release.starts_with("5.") {
+        return skip(
+            name,
+            "this kernel (before 6.11, or a later 6.1 or 6.6) never stops trying to create the thread",
+        );
+    }
     if !in_unprivileged_child(name, 8 << 20) {
         return;
     }
@@ -363,13 +368,16 @@ fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_s
     block_on(async {
         file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap();
         limit(libc::RLIMIT_NPROC, 1);
-        match file.allocate(AllocateMode::KeepSize, 0, 1 << 20).await {
-            Ok(()) => skip(name, "the ring had a thread already"),
-            Err(error) => {
-                assert_eq!(error.errno(), Some(libc::EAGAIN), "{error}");
-                assert!(error.to_string().contains("RLIMIT_NPROC"), "{error}");
-                let resubmitted = thread_metrics().resubmitted;
-                assert!(resubmitted < 20, "{resubmitted}");
+        for operation in [file.allocate(AllocateMode::KeepSize, 0, 1 << 20), file.sync_all()] {
+            let before = thread_metrics();
+            match operation.await {
+                Ok(()) => return skip(name, "the ring had a thread already"),
+                Err(error) => {
+                    assert_eq!(error.errno(), Some(libc::EAGAIN), "{error}");
+                    assert!(error.to_string().contains("RLIMIT_NPROC"), "{error}");
+                    let resubmitted = (thread_metrics() - before).resubmitted;
+                    assert!(resubmitted < 20, "{resubmitted}");
+                }
             }
         }
         assert_content(&file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap(), 0);

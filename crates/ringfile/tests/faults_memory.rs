@@ -133,8 +133,7 @@ fn f38_a_child_finds_no_lock_of_memory_taken() {
             // `_exit`, so that no destructor of the parent runs twice.
             let child = unsafe { libc::fork() };
             if child == 0 {
-                // SAFETY: ends the child if it hangs.
-                unsafe { libc::alarm(15) };
+                support::end_if_it_hangs();
                 use_memory(&pool, &lent);
                 // SAFETY: as above.
                 unsafe { libc::_exit(0) };

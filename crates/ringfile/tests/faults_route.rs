@@ -8,6 +8,8 @@ use std::cell::Cell;
 use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,18 +27,23 @@ fn writable(path: &std::path::Path) -> File {
 
 /// Returns the counts of the operations of `run`, and how many turns another task of this thread had meanwhile.
 async fn beside<F: Future>(run: F) -> (Metrics, usize, F::Output) {
-    let (turns, ends) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-    let (theirs, end) = (Rc::clone(&turns), Rc::clone(&ends));
+    beside_with(&Arc::default(), run).await
+}
+
+/// The same, with a counter of all turns, which other threads may look at.
+async fn beside_with<F: Future>(turns: &Arc<AtomicUsize>, run: F) -> (Metrics, usize, F::Output) {
+    let ends = Rc::new(Cell::new(false));
+    let (theirs, end) = (Arc::clone(turns), Rc::clone(&ends));
     let other = spawn(async move {
         while !end.get() {
-            theirs.set(theirs.get() + 1);
+            theirs.fetch_add(1, Ordering::Relaxed);
             yield_now().await;
         }
     });
     yield_now().await;
-    let (before, had) = (thread_metrics(), turns.get());
+    let (before, had) = (thread_metrics(), turns.load(Ordering::Relaxed));
     let output = run.await;
-    let (counts, had) = (thread_metrics() - before, turns.get() - had);
+    let (counts, had) = (thread_metrics() - before, turns.load(Ordering::Relaxed) - had);
     ends.set(true);
     other.await.unwrap();
     (counts, had, output)
@@ -73,16 +80,22 @@ fn f28_a_write_that_stalls_sends_its_file_back_to_the_ring() {
 const FREEZE: libc::Ioctl = 0xC004_5877_u32 as libc::Ioctl;
 const THAW: libc::Ioctl = 0xC004_5878_u32 as libc::Ioctl;
 
-/// Freezes a file system, whose writes then block as on an overloaded disk, and thaws it after a while.
-fn freeze(folder: &std::path::Path, how_long: Duration) -> std::thread::JoinHandle<()> {
+/// Freezes a file system, whose writes then block as on an overloaded disk, and thaws it when `wait` returns.
+fn freeze(folder: &std::path::Path, wait: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> {
     let folder = std::fs::File::open(folder).unwrap();
     // SAFETY: both calls take a number that they do not use.
     assert_eq!(unsafe { libc::ioctl(folder.as_raw_fd(), FREEZE, 0) }, 0);
     std::thread::spawn(move || {
-        std::thread::sleep(how_long);
+        wait();
         // SAFETY: as above.
         assert_eq!(unsafe { libc::ioctl(folder.as_raw_fd(), THAW, 0) }, 0);
     })
+}
+
+/// Returns whether a thread of this process is blocked in the kernel, where no signal reaches it.
+fn is_blocked(thread: libc::pid_t) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
 }
 
 #[test]
@@ -97,23 +110,40 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
             let file = writable(&disk.path().join("data"));
             // The first calls allocate, and may be so slow that the file uses the ring for a moment.
             let began = std::time::Instant::now();
-            let (mut inline, mut last) = (0, 0);
-            while inline < 1000 || last < 64 {
-                let before = thread_metrics();
-                for page in 0..64 {
-                    file.write_at(content(page * PAGE as u64, PAGE), page * PAGE as u64).await.unwrap();
+            let (mut inline, mut is_stalled) = (0, false);
+            while !is_stalled {
+                let mut last = 0;
+                while inline < 1000 || last < 64 {
+                    let before = thread_metrics();
+                    for page in 0..64 {
+                        file.write_at(content(page * PAGE as u64, PAGE), page * PAGE as u64).await.unwrap();
+                    }
+                    last = (thread_metrics() - before).inline_ops;
+                    inline += last;
+                    assert!(began.elapsed() < support::patience(), "{inline} inline writes");
                 }
-                last = (thread_metrics() - before).inline_ops;
-                inline += last;
-                assert!(began.elapsed() < support::patience(), "{inline} inline writes");
+                // SAFETY: returns a number.
+                let this = unsafe { libc::gettid() };
+                let thawed = freeze(disk.path(), move || {
+                    let began = std::time::Instant::now();
+                    while !is_blocked(this) && began.elapsed() < Duration::from_secs(2) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    std::thread::sleep(Duration::from_millis(200));
+                });
+                let (stalled, _, ()) =
+                    beside(async { drop(file.write_at(content(0, PAGE), 0).await.unwrap()) }).await;
+                thawed.join().unwrap();
+                // On a busy machine the last of the quick writes may have been slow, and this one is not inline.
+                is_stalled = (stalled.ops, stalled.inline_ops) == (1, 1);
             }
-            let thawed = freeze(disk.path(), Duration::from_millis(200));
-            let (stalled, _, ()) =
-                beside(async { drop(file.write_at(content(0, PAGE), 0).await.unwrap()) }).await;
-            thawed.join().unwrap();
-            assert_eq!((stalled.ops, stalled.inline_ops), (1, 1));
-            let thawed = freeze(disk.path(), Duration::from_millis(200));
-            let (counts, turns, ()) = beside(async {
+            // Until the other task has had its turns; without them, after a time that is long enough.
+            let turns = Arc::new(AtomicUsize::new(0));
+            let seen = Arc::clone(&turns);
+            let thawed = freeze(disk.path(), move || {
+                support::comes_true(|| seen.load(Ordering::Relaxed) > 200);
+            });
+            let (counts, turns, ()) = beside_with(&turns, async {
                 let writes =
                     (0..8).map(|page| file.write_at(content(page * 4096, PAGE), page * 4096)).collect();
                 assert!(all(writes).await.into_iter().all(|result| result.is_ok()));
@@ -121,7 +151,7 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
             .await;
             thawed.join().unwrap();
             assert_eq!((counts.ops, counts.inline_ops), (8, 0), "{counts:?}");
-            assert!(turns > 100, "another task had {turns} turns in 200 ms");
+            assert!(turns > 100, "another task had {turns} turns while the file system was frozen");
             assert_content(&file.read_exact_at(vec![0; 64 * PAGE], 0).await.unwrap(), 0);
             drop(file);
         });
@@ -346,7 +376,8 @@ async fn cached_reads_are_inline(file: &File) {
 #[test]
 fn f32_direct_io_on_an_overlay_keeps_its_depth() {
     let name = "f32_direct_io_on_an_overlay_keeps_its_depth";
-    let layers = Folder::new();
+    // In the build folder, which is usually on a disk: direct I/O in memory does not wait.
+    let layers = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     let Some(overlay) = Mount::overlay(name, &content(0, 256 * PAGE), &layers) else { return };
     let path = overlay.path().join("below");
     let Ok(file) = OpenOptions::new().read(true).write(true).direct(true).open(path) else {

@@ -47,6 +47,17 @@ fn pipe_reads_of_a_dropped_batch_or_future_are_cancelled() {
 }
 
 #[test]
+fn a_sync_of_a_directory_is_waited_for() {
+    let folder = Folder::new();
+    for route in [Route::Auto, Route::Workers] {
+        let directory = OpenOptions::new().read(true).route(route).open(folder.path()).unwrap();
+        let mut sync = directory.sync_all();
+        assert!(block_on(poll_once(&mut sync)).is_pending());
+        block_on(sync).unwrap();
+    }
+}
+
+#[test]
 fn reads_that_wait_for_room_when_the_loop_ends_are_over_and_never_begun() {
     const READS: usize = 600;
     must_end("a loop with more reads of a pipe than its ring has room for", || {

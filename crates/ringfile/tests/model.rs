@@ -755,8 +755,9 @@ fn a_stream_waits_for_memory_that_others_have() {
         let file = File::open(&path).unwrap();
         let pool = Pool::new(8192);
         let all = [pool.get(4096).unwrap(), pool.get(4096).unwrap()];
+        let theirs = pool.clone();
         let thread = std::thread::spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(30));
+            support::wait_for("the stream to wait", || theirs.metrics().waits > 0);
             drop(all);
         });
         let read = block_on(async {

@@ -4,15 +4,18 @@
 
 mod support;
 
+use std::future::IntoFuture;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
-use ringfile::{Appender, IoBuf, IoBufMut, OpenOptions, Pool, Route, block_on};
+use ringfile::{Appender, Batch, IoBuf, IoBufMut, OpenOptions, Pool, Queue, Route, Runtime, block_on};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, is_without_ring, must_end, poll_once, ring_options, yield_until,
+    Folder, all, assert_content, content, in_child, is_without_ring, must_end, pipe, poll_once, ring_options,
+    yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -143,6 +146,67 @@ fn a_waker_that_panics_costs_an_appenders_other_tasks_nothing() {
             let good = (0..40).map(|_| log.sync()).collect();
             futures::executor::block_on(all(good)).into_iter().for_each(|synced| synced.map(drop).unwrap());
         }
+    });
+}
+
+#[test]
+fn a_runtimes_other_tasks_go_on_though_a_waker_panicked_on_their_thread() {
+    let ((bad, mut word), (good, mut later)) = (pipe(), pipe());
+    must_end("a task beside a waker that panics", move || {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let _bad = runtime.spawn(async move {
+            let waker = Waker::from(Arc::new(PanicWaker));
+            let mut read = bad.read_at(vec![0; 4], 0);
+            assert!(Pin::new(&mut read).poll(&mut Context::from_waker(&waker)).is_pending());
+            tell.send(()).unwrap();
+            std::future::pending::<()>().await;
+            drop(read);
+        });
+        let good = runtime.spawn(async move { good.read_at(vec![0; 4], 0).await.unwrap() });
+        told.recv().unwrap();
+        word.write_all(b"word").unwrap();
+        later.write_all(b"more").unwrap();
+        assert_eq!(good.join().unwrap(), b"more");
+        assert_eq!(runtime.spawn(async { 7 }).join().unwrap(), 7);
+    });
+}
+
+#[test]
+fn a_batch_that_is_cancelled_ends_though_its_waker_panicked() {
+    let (pipe, _writer) = pipe();
+    must_end("a batch whose waker panicked", move || {
+        block_on(async {
+            // With more to start, the waker is called before all have ended.
+            let mut batch = Batch::new().in_flight(16);
+            for _ in 0..64 {
+                batch.read(&pipe, vec![0; 4], 0);
+            }
+            let mut run = batch.into_future();
+            let waker = Waker::from(Arc::new(PanicWaker));
+            assert!(Pin::new(&mut run).poll(&mut Context::from_waker(&waker)).is_pending());
+            let _ = catch_unwind(AssertUnwindSafe(|| run.cancel()));
+            assert!(run.await.into_iter().all(|done| done.result.is_err()));
+        });
+    });
+}
+
+#[test]
+fn a_thread_ends_though_the_waker_of_a_queue_that_it_leaked_panics() {
+    let name = "a_thread_ends_though_the_waker_of_a_queue_that_it_leaked_panics";
+    if !in_child(name) {
+        return;
+    }
+    let (pipe, _writer) = pipe();
+    must_end("a thread with a leaked queue", move || {
+        let mut queue = Queue::new();
+        queue.read(&pipe, Vec::with_capacity(4), 0, 0);
+        block_on(async {
+            let waker = Waker::from(Arc::new(PanicWaker));
+            let ready = pin!(queue.ready());
+            assert!(ready.poll(&mut Context::from_waker(&waker)).is_pending());
+        });
+        std::mem::forget(queue);
     });
 }
 

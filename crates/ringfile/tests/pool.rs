@@ -270,15 +270,24 @@ fn a_leaked_future_does_not_hold_up_the_end_of_the_pool() {
     assert_eq!(bell.rung(), 0);
 }
 
-/// Returns how much of the pool's memory is resident, as the kernel accounts for this process.
+/// Returns whether memory of a [`lone_pool`] is mapped at the address: such memory is not copied when the process forks.
+/// Other tests' threads may map something there as soon as it is free.
 fn is_mapped(address: usize) -> bool {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    maps.lines().any(|line| {
-        let (range, _) = line.split_once(' ').unwrap();
-        let (start, end) = range.split_once('-').unwrap();
-        let parse = |text| usize::from_str_radix(text, 16).unwrap();
-        (parse(start)..parse(end)).contains(&address)
-    })
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_there = false;
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+        let parse = |text| usize::from_str_radix(text, 16);
+        if let Some((start, end)) = range
+            && let (Ok(start), Ok(end)) = (parse(start), parse(end))
+        {
+            is_there = (start..end).contains(&address);
+        }
+        if is_there && let Some(flags) = line.strip_prefix("VmFlags:") {
+            return flags.split(' ').any(|flag| flag == "dc");
+        }
+    }
+    false
 }
 
 /// Makes a pool whose memory the kernel refuses to merge with adjacent mappings.
@@ -294,6 +303,7 @@ fn f27_bytes_outlive_the_pool_and_its_memory_goes_once() {
         buffer.extend_from_slice(&[at as u8]);
     }
     let address = buffer.as_ptr() as usize;
+    assert!(is_mapped(address));
     let bytes = buffer.freeze();
     assert_eq!(bytes.as_ptr() as usize, address, "not copied");
     drop(pool);

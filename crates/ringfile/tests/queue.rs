@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 
 use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route, thread_metrics};
 use support::forms::routes;
-use support::{Folder, assert_content, content, in_child, must_end, needs_ring, open_on_ring, skip};
+use support::{
+    Folder, assert_content, content, in_child, must_end, needs_ring, open_on_ring, reads_without_waiting,
+    skip,
+};
 
 const PAGE: usize = 4096;
 
@@ -204,10 +207,15 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
         }
         (ringfile::thread_metrics() - before).inline_ops
     };
-    match (inline_of(1), inline_of(16)) {
-        (64, 0) => {}
-        (64, 64) => support::skip(name, "the file system of the target folder has no non-blocking reads"),
-        other => panic!("{other:?}"),
+    let began = Instant::now();
+    loop {
+        match (inline_of(1), inline_of(16)) {
+            (64, 0) => return,
+            (64, 64) => return skip(name, "the file system of the target folder has no non-blocking reads"),
+            // A page was evicted; or such a file system's calls are timed, and one took long on a busy machine.
+            other => assert!(began.elapsed() < support::patience(), "{other:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -225,6 +233,10 @@ fn a_single_operation_that_is_waited_for_is_a_plain_call() {
         Ok(file) => file,
         Err(error) => return skip(name, error),
     };
+    // Otherwise the time that calls take decides.
+    if let Err(why) = reads_without_waiting(&file) {
+        return skip(name, why);
+    }
     let pool = Pool::new(1 << 20);
     let mut queue = Queue::new();
     let mut inline_and_enters = |pages: &[u64], submits: bool| {

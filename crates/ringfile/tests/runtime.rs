@@ -843,7 +843,7 @@ fn a_runtime_whose_last_handle_goes_on_its_own_thread_ends() {
             ended.send(()).unwrap();
         });
         drop(runtime);
-        ends.recv_timeout(Duration::from_secs(20)).expect("it ends, and its task goes on");
+        ends.recv_timeout(support::patience()).expect("it ends, and its task goes on");
         assert_eq!(dropped.load(Ordering::SeqCst), 1);
         assert!(task.join().is_ok());
     }

@@ -88,6 +88,22 @@ fn reads_of_a_stream_ignore_their_offset() {
 }
 
 #[test]
+fn an_exact_read_of_a_stream_tells_less_from_the_end() {
+    on_each_route("an_exact_read_of_a_stream_tells_less_from_the_end", |route| {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let file = file(reader);
+        writer.write_all(b"word").unwrap();
+        let failed = block_on(file.read_exact_at(vec![0; 10], 0)).unwrap_err();
+        assert_eq!((failed.kind(), failed.done()), (std::io::ErrorKind::UnexpectedEof, 4), "{route:?}");
+        assert!(failed.to_string().contains("one read gave less"), "{route:?}: {failed}");
+        assert_eq!(failed.into_buffer(), b"word");
+        drop(writer);
+        let failed = block_on(file.read_exact_at(vec![0; 10], 0)).unwrap_err();
+        assert!(failed.to_string().contains("too short"), "{route:?}: {failed}");
+    });
+}
+
+#[test]
 fn dropped_reads_of_pipes_leave_the_workers_to_others() {
     let name = "dropped_reads_of_pipes_leave_the_workers_to_others";
     if !in_child(name) {

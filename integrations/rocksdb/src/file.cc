@@ -141,10 +141,11 @@ int File::SyncData() const { return ringfile_sync_data(handle_); }
 
 int File::SyncAll() const { return ringfile_sync_all(handle_); }
 
-uint64_t File::Size() const {
-    const int64_t size = ringfile_size(handle_);
-    return size < 0 ? 0 : static_cast<uint64_t>(size);
+int File::SyncRange(uint64_t offset, uint64_t length, uint32_t flags) const {
+    return ringfile_sync_range(handle_, offset, length, flags);
 }
+
+int64_t File::Size() const { return ringfile_size(handle_); }
 
 // Device, inode, generation: the same each time a file is opened, and different once its inode number is reused.
 size_t File::UniqueId(char* id, size_t room) const {

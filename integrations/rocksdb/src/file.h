@@ -38,6 +38,9 @@ class File {
     int SyncData() const;
     int SyncAll() const;
 
+    // RINGFILE_SYNC_RANGE_... . Makes nothing durable, but a failure is one of later syncs too: the kernel reports it once.
+    int SyncRange(uint64_t offset, uint64_t length, uint32_t flags) const;
+
     // Operations in flight continue, and keep the file open until they finish.
     int Close();
 
@@ -51,7 +54,8 @@ class File {
     // Returns what these must be multiples of; a page for buffered files.
     size_t Alignment() const { return alignment_; }
 
-    uint64_t Size() const;
+    // Returns the size, or a negative errno.
+    int64_t Size() const;
     size_t UniqueId(char* id, size_t room) const;
 
     // Drops cached pages. Does nothing for direct files.

@@ -80,11 +80,15 @@ IOStatus FileSystem::OpenWritable(const std::string& path, uint32_t flags, const
     std::unique_ptr<File> file;
     const uint32_t direct = options.use_direct_writes ? RINGFILE_DIRECT : 0;
     const Access access{RINGFILE_WRITE | direct | flags, route_};
-    const IOStatus status = File::Open("While opening a file for writing", path, access, &file);
-    if (status.ok()) {
-        const uint64_t begin = beginning == Beginning::kAtEnd ? file->Size() : 0;
-        result->reset(new WritableFile(std::move(file), options, begin));
+    IOStatus status = File::Open("While opening a file for writing", path, access, &file);
+    if (!status.ok()) {
+        return status;
     }
+    const int64_t begin = beginning == Beginning::kAtEnd ? file->Size() : 0;
+    if (begin < 0) {
+        return file->Error("While looking for the end of a file", static_cast<int>(-begin));
+    }
+    result->reset(new WritableFile(std::move(file), options, static_cast<uint64_t>(begin)));
     return status;
 }
 

@@ -83,16 +83,13 @@ IOStatus WritableFile::RangeSync(uint64_t offset, uint64_t length, const IOOptio
     const bool strict = strict_bytes_per_sync_;
     const uint64_t from = strict ? 0 : offset;
     const uint64_t bytes = strict ? offset + length : length;
-    const unsigned flags = SYNC_FILE_RANGE_WRITE | (strict ? SYNC_FILE_RANGE_WAIT_BEFORE : 0);
-    if (sync_file_range(file_->descriptor(), static_cast<off_t>(from), static_cast<off_t>(bytes), flags) == 0) {
-        return IOStatus::OK();
-    }
-    const int error = errno;
+    const uint32_t flags = RINGFILE_SYNC_RANGE_WRITE | (strict ? RINGFILE_SYNC_RANGE_WAIT_BEFORE : 0);
+    const int error = -file_->SyncRange(from, bytes, flags);
     // Some kernels and file systems do not support it.
     if (error == ENOSYS || error == EOPNOTSUPP) {
         return FSWritableFile::RangeSync(offset, length, options, dbg);
     }
-    return file_->Error("While beginning to write back", error);
+    return error == 0 ? IOStatus::OK() : file_->Error("While beginning to write back", error);
 }
 
 IOStatus WritableFile::Truncate(uint64_t size, const IOOptions&, IODebugContext*) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <iostream>
 #include <iterator>
 #include <stdexcept>
@@ -238,6 +239,28 @@ void start_a_batch(const ringfile::file& file) {
     expect(error == std::errc::bad_file_descriptor && close(ended) == 0, "no eventfd");
 }
 
+// Nothing may wait in the function of a started batch, so a read that is waited for there stays owned.
+void wait_in_the_function(const ringfile::file& file) {
+    struct shared {
+        ringfile::async_read read;
+        std::error_code waited, closed;
+        std::promise<void> ended;
+    } shared;
+    std::vector<char> data(page_size);
+    shared.read = ringfile::async_read::start(file, data.data(), page_size, 0);
+    auto batch = ringfile::batch::create();
+    const auto wait = [](void* context, std::int64_t) {
+        auto& of = *static_cast<struct shared*>(context);
+        of.read.wait(of.waited);
+        of.closed = of.read.close();
+        of.ended.set_value();
+    };
+    batch.start(wait, &shared);
+    shared.ended.get_future().wait();
+    expect(shared.waited == std::errc::resource_deadlock_would_occur && shared.closed == shared.waited, "refused");
+    expect(shared.read && shared.read.wait() == page_size && is_full_of(data, 'a'), "the read was not lost");
+}
+
 void run_a_batch(const ringfile::file& file) {
     std::vector<char> data(page_size), page(page_size, 'c');
     auto batch = ringfile::batch::create();
@@ -412,6 +435,7 @@ void run(const std::string& folder) {
     std::fill_n(pages.begin() + page_size, page_size, 'b');
     file.write(pages.data(), pages.size(), 0);
     read_on_any_thread(file);
+    wait_in_the_function(file);
     read_by_token(file);
     change_a_file_by_queue_and_batch(file);
     run_a_batch(file);

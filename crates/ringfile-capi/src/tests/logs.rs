@@ -86,7 +86,7 @@ fn the_function_may_fork() {
     let file = open(std::path::Path::new("/proc/self/exe"), RINGFILE_READ, RINGFILE_ROUTE_RING);
     // SAFETY: these change this process alone, which has an alarm against hanging.
     let taken: Vec<c_int> = unsafe {
-        libc::alarm(20);
+        libc::alarm(180);
         let most = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &most), 0);
         std::iter::repeat_with(|| libc::dup(0)).take_while(|&other| other >= 0).collect()

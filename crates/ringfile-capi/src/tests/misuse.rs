@@ -131,6 +131,10 @@ fn errors_of_opening_say_what_is_wrong() {
     fails(open(path.as_ptr(), RINGFILE_READ | RINGFILE_CREATE, 0), libc::EINVAL, "need write");
     fails(open(path.as_ptr(), 1 << 30, 0), libc::EINVAL, "unknown bits 0x40000000");
     fails(open(path.as_ptr(), RINGFILE_READ, 9), libc::EINVAL, "RINGFILE_ROUTE_");
+    let later = ringfile_open_options { reserved: 1, ..options(RINGFILE_READ, 0) };
+    // SAFETY: pointers to what is here.
+    let result = unsafe { ringfile_open(path.as_ptr(), &later, &mut file) };
+    fails(result, libc::E2BIG, "`reserved` is not 0");
     // SAFETY: pointers to what is here, or null.
     unsafe {
         fails(ringfile_open_fd(-1, ptr::null(), &mut file), libc::EBADF, "-1 is not a file descriptor");

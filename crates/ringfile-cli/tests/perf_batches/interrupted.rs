@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use crate::perf;
 use crate::support::{
-    Finished, children_of, folder, installed, interrupt, json, runs, skip, wait_for_thread,
+    Finished, children_of, folder, installed, interrupt, json, runs, skip, wait_for_thread, wait_for_work,
 };
 
 /// The commands, with the engine that runs first and the name of its thread.
@@ -43,9 +43,8 @@ fn while_measuring() {
             let out = folder.path().join("out.json");
             let arguments = format!("--size 8m --duration 10m --warmup 0s --engines {engine}");
             let (child, path) = start(command, &arguments, &out);
-            wait_for_thread(child.id(), thread);
             // Without a warm-up, the first batch starts at once.
-            std::thread::sleep(Duration::from_millis(500));
+            wait_for_work(child.id(), thread);
             assert!(path.exists(), "the run ended early");
             let finished = interrupt(child, signal);
             assert!(finished.stdout.contains(&format!("|{engine}")), "{command} {engine}: {finished:#?}");
@@ -98,8 +97,7 @@ fn while_others_have_their_turn() {
         let arguments =
             format!("--size 8m --duration 2s --warmup 0s --rounds 100 --engines ringfile,{engine}");
         let (child, path) = start("multiread", &arguments, &out);
-        wait_for_thread(child.id(), thread);
-        std::thread::sleep(Duration::from_millis(300));
+        wait_for_work(child.id(), thread);
         let finished = interrupt(child, Signal::SIGINT);
         if finished.stderr.contains("a ring by hand failed") {
             skip("while_others_have_their_turn", &finished.stderr);

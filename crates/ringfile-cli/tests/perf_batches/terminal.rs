@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
 
 use crate::perf;
-use crate::support::{installed, ring_is_forbidden, routes, skip, wait_for_thread};
+use crate::support::{installed, ring_is_forbidden, routes, skip, wait_for_work};
 
 /// A screen of some width and any height, as far as the program moves its cursor.
 struct Screen {
@@ -92,18 +93,36 @@ fn on_terminal(program: &Command, width: usize) -> (Child, File) {
     (child, File::from(terminal.master))
 }
 
-/// Returns all output until the program ends, read as it comes: a full terminal would stop the program, and Ctrl-C
-/// drops unread output.
-fn read_all(master: &File) -> JoinHandle<String> {
-    let mut master = master.try_clone().expect("another descriptor");
-    std::thread::spawn(move || {
-        let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
-        // EIO: nobody has the other end open any more.
-        while let Ok(count @ 1..) = master.read(&mut piece) {
-            bytes.extend(&piece[..count]);
-        }
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+/// The output of a program, read as it comes: a full terminal would stop the program, and Ctrl-C drops unread output.
+struct Shown {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Shown {
+    fn on(master: &File) -> Shown {
+        let (mut master, bytes) = (master.try_clone().expect("another descriptor"), Arc::default());
+        let theirs: Arc<Mutex<Vec<u8>>> = Arc::clone(&bytes);
+        let reader = std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            // EIO: nobody has the other end open any more.
+            while let Ok(count @ 1..) = master.read(&mut piece) {
+                theirs.lock().expect("nobody panicked").extend(&piece[..count]);
+            }
+        });
+        Shown { bytes, reader }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().expect("nobody panicked")).into_owned()
+    }
+
+    /// Waits until the program has ended, and returns all its output.
+    fn all(self) -> String {
+        let Shown { bytes, reader } = self;
+        reader.join().expect("it is read");
+        String::from_utf8_lossy(&bytes.lock().expect("nobody panicked")).into_owned()
+    }
 }
 
 #[test]
@@ -141,7 +160,7 @@ fn nothing_wraps_or_is_cut_off() {
             program.args("--size 4m --duration 5ms --warmup 0s --numjobs 2 --route".split(' '));
             program.arg(route).args(&arguments);
             let (mut child, master) = on_terminal(&program, width);
-            let output = read_all(&master).join().expect("it is read");
+            let output = Shown::on(&master).all();
             assert!(child.wait().expect("the program ends").success(), "{output}");
             let screen = Screen::of(&output, width);
             let text = screen.text();
@@ -170,12 +189,16 @@ fn ctrl_c_leaves_no_bar() {
             program
                 .args("--size 4m --cache warm --duration 10m --warmup 0s --numjobs 1 --batch 8".split(' '));
             let (mut child, mut master) = on_terminal(program.args(["--engines", engine]), width);
-            let output = read_all(&master);
-            wait_for_thread(child.id(), "ringfile-0");
+            let shown = Shown::on(&master);
+            wait_for_work(child.id(), "ringfile-0");
             // The bar is drawn twice a second.
-            std::thread::sleep(Duration::from_millis(1500));
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while !shown.so_far().contains(" left  ") {
+                assert!(Instant::now() < deadline, "no bar is drawn: {}", shown.so_far());
+                std::thread::sleep(Duration::from_millis(20));
+            }
             master.write_all(b"\x03").expect("a key is pressed");
-            let output = output.join().expect("it is read");
+            let output = shown.all();
             assert_eq!(child.wait().expect("the program ends").code(), Some(130), "{output}");
             assert!(output.contains(" left  ") && output.contains("^C"), "there was a bar: {output:?}");
             let screen = Screen::of(&output, width);

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 
 use crate::support::{
     Finished, children_of, folder, installed, interrupt, json, perf_file, runs, skip, wait_for_thread,
+    wait_for_work,
 };
 
 /// Starts a run of two cells of ten minutes each, and waits until the first is running.
@@ -18,9 +19,8 @@ fn start(arguments: &[&str], out: &Path) -> (Child, PathBuf) {
     command.args(arguments).arg("--json").arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("the program starts");
     let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
-    wait_for_thread(child.id(), "ringfile-0");
     // Without a warm-up, the first operations start at once.
-    std::thread::sleep(Duration::from_millis(500));
+    wait_for_work(child.id(), "ringfile-0");
     assert!(path.exists(), "the run ended early");
     (child, path)
 }

@@ -122,16 +122,40 @@ pub fn is_root() -> bool {
 #[track_caller]
 pub fn wait_for_thread(process: u32, name: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while !threads_of(process).any(|thread| thread.trim() == name) {
+    while !tasks_of(process).any(|task| comm(&task).trim() == name) {
         assert!(Instant::now() < deadline, "no thread {name} came up");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-fn threads_of(process: u32) -> impl Iterator<Item = String> {
+/// Waits until a process has a thread of that name and has used so much more processor time that operations have ended,
+/// if nothing makes them wait.
+#[track_caller]
+pub fn wait_for_work(process: u32, name: &str) {
+    wait_for_thread(process, name);
+    let used = || tasks_of(process).map(|task| ticks(&task)).sum::<u64>();
+    let (before, deadline) = (used(), Instant::now() + Duration::from_secs(120));
+    while used() < before + 20 {
+        assert!(Instant::now() < deadline, "process {process} does not work");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn tasks_of(process: u32) -> impl Iterator<Item = PathBuf> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    // A thread may end between listing and reading it.
-    tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+    tasks.map(|task| task.path())
+}
+
+/// Returns a thread's name; a thread may end between listing and reading it.
+fn comm(task: &Path) -> String {
+    std::fs::read_to_string(task.join("comm")).unwrap_or_default()
+}
+
+/// Returns the processor time of a thread, in ticks of 10 ms.
+fn ticks(task: &Path) -> u64 {
+    let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
 /// Sends a signal and waits for the end of the process.

@@ -35,7 +35,7 @@ impl Drop for Mounted {
         // The kernel closes files that a ring had open a moment after the program has ended.
         let unmounted =
             || Command::new("umount").arg(&self.0).output().is_ok_and(|done| done.status.success());
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !unmounted() {
             assert!(Instant::now() < deadline, "{} stays busy", self.0.display());
             std::thread::sleep(Duration::from_millis(20));

@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::samples::{self, batch, buffers, pool};
-use crate::support::{Finished, SHORT, disk_folder, folder, interrupt, perf_file, run, wait_for_thread};
+use crate::support::{Finished, SHORT, disk_folder, folder, interrupt, perf_file, run, wait_for_work};
 
 /// Returns a command that reports.
 pub fn report() -> Command {
@@ -104,8 +103,7 @@ fn an_interrupted_run_leaves_its_page() {
     command.args("--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread --iodepth 4".split(' '));
     command.arg("--report").arg(&html).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().expect("the program starts");
-    wait_for_thread(child.id(), "ringfile-0");
-    std::thread::sleep(Duration::from_millis(500));
+    wait_for_work(child.id(), "ringfile-0");
     interrupt(child, Signal::SIGTERM).fails(130);
     let page = text(&html);
     assert_stands_alone(&page);

@@ -9,9 +9,8 @@ use super::remote::Handler;
 use super::slot::{Key, Owner, State};
 use super::start::Place;
 use super::submit::IGNORED;
-use super::target::FileKind;
 use super::wake::Wake;
-use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with, workers};
+use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with};
 use crate::memory::Held;
 
 /// Gets the kernel to cancel an operation that this thread's ring has, where it still can. It ends by its handler in any
@@ -26,10 +25,9 @@ pub(crate) fn cancel(place: Place) {
     deferred.settle();
 }
 
-/// Gets the kernel to cancel the operations of a handler on the rings of `drivers`, where it still can. Each ends by its
-/// handler in any case. Called with no lock held.
-pub(crate) fn cancel_all(handler: &Arc<dyn Handler>, drivers: &[u64]) {
-    workers::withdraw(&**handler, None);
+/// Gets the kernel to cancel what a handler does not want any more, where it still can, on the rings of `drivers`. Each
+/// operation ends by its handler in any case. Called with no lock held.
+pub(crate) fn cancel_on_rings(handler: &Arc<dyn Handler>, drivers: &[u64]) {
     let mut deferred = Deferred::default();
     let own = with(|driver| {
         driver.cancel_handler(handler, &mut deferred);
@@ -57,7 +55,7 @@ impl Driver {
             slot.owner = Owner::Nobody;
             return Some((Held::None, std::mem::take(&mut slot.wake), None));
         }
-        let withdrawn = state == State::Waiting || self.withdraw(kind, position);
+        let withdrawn = state == State::Waiting || self.withdraw(key, kind, position);
         if withdrawn {
             self.no_longer_in_flight(key);
             let wake = std::mem::take(&mut self.slots.at(key.slot()).wake);
@@ -73,11 +71,11 @@ impl Driver {
     }
 
     /// Takes an entry back, unless the kernel may have it already.
-    fn withdraw(&mut self, kind: RingKind, position: u32) -> bool {
+    fn withdraw(&mut self, key: Key, kind: RingKind, position: u32) -> bool {
         match kind {
             RingKind::Main | RingKind::Polled | RingKind::Commands | RingKind::PolledCommands => {
                 let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
-                ring.is_some_and(|ring| ring.withdraw(position, IGNORED))
+                ring.is_some_and(|ring| ring.withdraw(position, key.to_user_data(), IGNORED))
             }
             RingKind::Aio => self.context.aio.as_mut().is_some_and(|aio| aio.withdraw(position)),
         }
@@ -95,7 +93,7 @@ impl Driver {
             State::Waiting | State::InFlight => slot.cancelled = true,
         }
         self.counts.cancelled += 1;
-        if state == State::InFlight && !self.withdraw(kind, position) {
+        if state == State::InFlight && !self.withdraw(key, kind, position) {
             self.waiting.push_back(Waiting::Cancellation(key));
             return self.submit_waiting();
         }
@@ -123,14 +121,15 @@ impl Driver {
     fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
         let slot = self.slots.at(key.slot());
         let is_new = !slot.cancelled && slot.owner != Owner::Nobody;
-        if is_new && self.files.target(slot.file).is_some_and(|target| target.kind == FileKind::Other) {
+        let kind = slot.request.kind;
+        if is_new && self.files.target(slot.file).is_some_and(|target| target.may_wait_forever(kind)) {
             self.cancel_queued(key, deferred);
         }
     }
 
-    /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result goes to `handler`.
+    /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result `handler` does not want any more.
     pub(super) fn cancel_handler(&mut self, handler: &Arc<dyn Handler>, deferred: &mut Deferred) {
-        for key in self.slots.of_handler(handler) {
+        for key in self.slots.unwanted_of(handler) {
             self.cancel_queued(key, deferred);
         }
     }

@@ -65,7 +65,8 @@ impl Driver {
         let Some(rings) = self.rings.as_mut() else { return Entered { home, wanted: 0, refused } };
         let has_some = |ring: &mut Ring| ring.has_completions() || ring.has_deferred();
         let is_some = home.others().any(|kind| rings.get(kind).is_some_and(has_some));
-        let wanted = if is_told && !spins && !is_some { wanted } else { 0 };
+        // What was refused has ended without a completion, or must be submitted again.
+        let wanted = if is_told && !spins && !is_some && !refused { wanted } else { 0 };
         Entered { home, wanted, refused }
     }
 

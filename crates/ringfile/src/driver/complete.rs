@@ -11,7 +11,7 @@ use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
-use super::{ActiveTasks, Deferred, Driver, FileKind, Kind, LocalHandler, Metrics};
+use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics};
 use crate::event;
 use crate::ring::{Cqe, Ring};
 
@@ -143,10 +143,9 @@ impl Driver {
         let Some(target) = self.files.target(slot.file) else { return true };
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
         let answer = match answer {
-            // Nobody cancelled it: the ring could not create a thread for the operation. A sync may have been cancelled
-            // with the write that it is linked to, and must not run before that write.
+            // Nobody cancelled it: the ring could not create a thread for the operation.
             Err(libc::ECANCELED)
-                if wanted && slot.request.kind != Kind::Sync && target.kind != FileKind::Other =>
+                if wanted && !slot.behind_link && !target.may_wait_forever(slot.request.kind) =>
             {
                 Err(NO_THREAD)
             }
@@ -163,7 +162,7 @@ impl Driver {
             Step::GoOn => {
                 self.counts.resubmitted += 1;
                 slot.state = State::Waiting;
-                slot.request.linked = false;
+                (slot.request.linked, slot.behind_link) = (false, false);
                 self.submit_again(key);
                 false
             }

@@ -2,8 +2,9 @@
 //! delivering results.
 //!
 //! Knows tasks, buffers and remote requests, and no ring. Invariants: this work may run user code, which may call the
-//! driver again; if it panics, the rest is done the next time.
+//! driver again; if it panics, the rest is done the next time, or when the list is dropped.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -66,7 +67,7 @@ impl Deferred {
 
     /// Returns whether this work may make a task ready: memory that returns to its pool wakes tasks that wait for it.
     #[inline]
-    pub(super) fn may_wake_someone(&self) -> bool {
+    pub(crate) fn may_wake_someone(&self) -> bool {
         self.has_something() || self.own_results.count > 0
     }
 
@@ -133,6 +134,13 @@ impl Deferred {
             Some(errno) => remote.refuse(errno),
             None => send_to_workers(remote),
         });
+    }
+}
+
+impl Drop for Deferred {
+    /// Does what a panic has left: somebody waits for each result and each wake-up.
+    fn drop(&mut self) {
+        while self.has_something() && catch_unwind(AssertUnwindSafe(|| self.settle_all())).is_err() {}
     }
 }
 

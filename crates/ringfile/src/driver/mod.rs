@@ -43,6 +43,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -53,7 +54,7 @@ use crate::memory::Held;
 use crate::metrics::{CacheEvent, Counters, Metrics};
 use crate::ring::{Ring, RingOptions, thread_end};
 
-pub(crate) use cancel::{cancel, cancel_all};
+pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
@@ -497,7 +498,8 @@ impl Drop for Driver {
             std::mem::forget(std::mem::take(&mut self.context));
             return;
         }
-        self.drain();
+        // The kernel must have finished with all memory before it is freed, whatever a user's waker does.
+        while catch_unwind(AssertUnwindSafe(|| self.drain())).is_err() {}
         self.shared.counters.publish(&self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::{Ended, FileKind, Finished, Kept, Request, Shared, Target, workers};
+use super::{Ended, Finished, Kept, Request, Shared, Target, workers};
 use crate::memory::Held;
 use crate::ring::fork;
 
@@ -109,8 +109,8 @@ impl RemoteRequest {
 
     pub(crate) fn is_wanted(&self) -> bool {
         // An operation that may wait forever must not keep a thread from leaving its loop.
-        let waits_in_vain =
-            self.target.kind == FileKind::Other && self.hold.as_ref().is_some_and(|hold| hold.0.is_leaving());
+        let waits_in_vain = self.target.may_wait_forever(self.request.kind)
+            && self.hold.as_ref().is_some_and(|hold| hold.0.is_leaving());
         self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
     }
 

@@ -31,7 +31,7 @@ pub(crate) enum Mail {
     Watch(Key),
     /// A future was dropped on another thread.
     Cancel(Key),
-    /// The results of this handler's remote requests are no longer wanted.
+    /// Some or all results of this handler's remote requests are no longer wanted.
     CancelOrders(Arc<dyn Handler>),
     /// The driver with this number leaves its loop: operations for it that may wait forever are cancelled.
     CancelHeld(u64),
@@ -158,7 +158,7 @@ impl Shared {
         self.is_inherited() && self.id != FORKED_BY.load(Ordering::Relaxed)
     }
 
-    /// Cancels the remote requests of a handler. The handler lives at least until then, so that no other has its
+    /// Cancels the remote requests that a handler does not want any more. The handler lives at least until then, so that no other has its
     /// address.
     pub(crate) fn post_cancellation(&self, handler: Arc<dyn Handler>) {
         // In a forked child the thread does not exist.

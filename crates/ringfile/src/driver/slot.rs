@@ -84,6 +84,8 @@ pub(crate) struct Slot {
     pub cancelled: bool,
     /// Where it goes.
     pub ring: RingKind,
+    /// Whether the kernel cancels it if the linked operation before it fails or is short.
+    pub behind_link: bool,
     /// 0, or why the operation failed; Linux has none above 4095.
     pub errno: u16,
     pub file: u32,
@@ -106,6 +108,7 @@ impl Slot {
             owner: Owner::Here,
             cancelled: false,
             ring: RingKind::Main,
+            behind_link: false,
             errno: 0,
             file: 0,
             position: NONE,
@@ -166,6 +169,7 @@ impl Slots {
         slot.owner = Owner::Here;
         slot.cancelled = false;
         slot.ring = ring;
+        slot.behind_link = false;
         slot.errno = 0;
         slot.file = file;
         slot.request = *request;
@@ -232,13 +236,15 @@ impl Slots {
         self.with_state(|state| state == State::Done)
     }
 
-    /// The unanswered operations whose results go to `handler`.
-    pub(crate) fn of_handler(&self, handler: &Arc<dyn Handler>) -> Vec<Key> {
-        let wanted = |key: &Key| match &self.slots[key.slot() as usize].wake {
-            Wake::Handler(known, _) => std::ptr::addr_eq(known.address(), handler.address()),
+    /// The unanswered operations whose results would go to `handler`, which does not want them any more.
+    pub(crate) fn unwanted_of(&self, handler: &Arc<dyn Handler>) -> Vec<Key> {
+        let unwanted = |key: &Key| match &self.slots[key.slot() as usize].wake {
+            Wake::Handler(known, index) => {
+                std::ptr::addr_eq(known.address(), handler.address()) && !known.is_wanted(*index)
+            }
             _ => false,
         };
-        self.unanswered().filter(wanted).collect()
+        self.unanswered().filter(unwanted).collect()
     }
 
     /// The unanswered operations which the thread with this driver waits for before it leaves its loop.

@@ -316,6 +316,7 @@ pub(crate) fn start_linked(
         let [write_wake, sync_wake] = &mut wakes;
         let write = driver.queue(target, &request, write.1, RingKind::Main, write_wake);
         let sync = driver.queue(target, sync.0, sync.1, RingKind::Main, sync_wake);
+        driver.slots.at(sync.slot()).behind_link = true;
         Some([write, sync].map(|key| Place { driver: driver.id, key }))
     });
     event::emit_deferred();

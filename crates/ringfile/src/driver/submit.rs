@@ -131,7 +131,12 @@ impl Driver {
         let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
         let has_aio = self.context.aio.is_some();
         if has_aio {
+            let ended = self.counts.ops;
             self.submit_to_aio(most, deferred);
+            if self.counts.ops != ended {
+                // No completion announces what was refused: its task must be woken first.
+                wanted = 0;
+            }
         }
         let Some(rings) = self.rings.as_ref() else { return self.wait_in_aio(wanted, deadline) };
         if has_aio && self.context.keeps_awake() {

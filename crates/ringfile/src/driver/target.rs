@@ -283,6 +283,12 @@ impl Target {
         kind.is_write() && self.lanes.file_system() == FileSystem::Fuse && self.direct().is_some()
     }
 
+    /// Whether such an operation may wait for another process or a person, and so forever.
+    #[inline]
+    pub(crate) fn may_wait_forever(&self, kind: Kind) -> bool {
+        self.kind == FileKind::Other && kind.moves_data()
+    }
+
     /// The kind of ring that its operations of this kind go to.
     #[inline]
     pub(crate) fn ring_for(&self, kind: Kind) -> RingKind {

@@ -189,7 +189,9 @@ pub(crate) fn error(
 pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: Ended) -> Error {
     let is_read = request.kind.is_read();
     if errno == 0 {
+        let gave_less = done > 0 && file.0.target.kind == FileKind::Other;
         let (kind, why) = match is_read {
+            true if gave_less => (ErrorKind::UnexpectedEof, "one read gave less; read on with read_at"),
             true => (ErrorKind::UnexpectedEof, "the file is too short"),
             false if request.is_atomic() => {
                 (ErrorKind::WriteZero, "the kernel wrote only a part of an atomic write")

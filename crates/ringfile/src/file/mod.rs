@@ -146,10 +146,11 @@ impl File {
         Io::read(self, buffer, offset).or_less()
     }
 
-    /// Reads as [`read_at`](Self::read_at) does, but fails if the file ends before the buffer's capacity is filled.
+    /// Reads as [`read_at`](Self::read_at) does, but fails if the file ends before the buffer's capacity is filled, or if
+    /// one read of a pipe, a socket or another device gives less.
     ///
     /// # Errors
-    /// Also `UnexpectedEof` if the file is too short.
+    /// Also `UnexpectedEof` if less was read; the error holds the buffer with it.
     pub fn read_exact_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::read(self, buffer, offset)
     }
@@ -163,11 +164,10 @@ impl File {
         IoVectored::read(self, buffers, offset).or_less()
     }
 
-    /// Reads as [`read_vectored_at`](Self::read_vectored_at) does, but fails if the file ends before all capacities are
-    /// filled.
+    /// Reads as [`read_vectored_at`](Self::read_vectored_at) does, but fails if less was read than all capacities hold.
     ///
     /// # Errors
-    /// Also `UnexpectedEof` if the file is too short.
+    /// As [`read_exact_at`](Self::read_exact_at).
     pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
         IoVectored::read(self, buffers, offset)
     }

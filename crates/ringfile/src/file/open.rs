@@ -195,7 +195,7 @@ impl OpenOptions {
     ///
     /// Sequential reads, in several places of the file at once, are read ahead past the cache, into at most 32 MiB of
     /// the library's memory for all files. That needs a file that was opened only for reading, has not changed for 5
-    /// seconds, and lies on ext4, XFS, Btrfs or F2FS. For other files the kernel reads ahead into the cache. Batches,
+    /// seconds, and lies on ext4, XFS or Btrfs. For other files the kernel reads ahead into the cache. Batches,
     /// queues and readers with several reads in flight need no read-ahead.
     ///
     /// Data that is read again gets cached: a block of 64 KiB (for smaller reads, a page) that was read twice is read

@@ -169,12 +169,16 @@ impl Engine {
         true
     }
 
-    /// Arranges that the awaiting task is woken when there is work: when all operations in flight have ended, or an
-    /// eighth of them if `source` has more to start. False if there is work now.
-    pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
+    /// Returns how many results are worth going on for: of all operations in flight, or of an eighth of them if `source`
+    /// has more to start, so that a slow one does not leave the others' places empty.
+    fn enough(&self, source: &impl Source) -> usize {
         let in_flight = self.on_ring + self.elsewhere;
-        let at_least = if source.has_more() { in_flight / 8 } else { in_flight };
-        self.remote.wake(waker, at_least.max(1))
+        (if source.has_more() { in_flight / 8 } else { in_flight }).max(1)
+    }
+
+    /// Arranges that the awaiting task is woken when there is work. False if there is work now.
+    pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
+        self.remote.wake(waker, self.enough(source))
     }
 
     fn note_driver(&mut self, driver: u64) {
@@ -190,17 +194,23 @@ impl Engine {
             return;
         }
         self.remote.close();
-        driver::cancel_all(&self.handler, &self.drivers);
+        self.cancel_unwanted(None);
     }
 
     /// Cancels everything in flight; each operation still gives its result.
     pub(super) fn cancel_all(&self, source: &mut impl Source) {
         for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at() == At::Elsewhere {
+            if source.is_open(index) && source.op(index).at() != At::Nowhere {
                 self.remote.cancel(index);
             }
         }
-        driver::cancel_all(&self.handler, &self.drivers);
+        self.cancel_unwanted(None);
+    }
+
+    /// Cancels what is not wanted any more, or only that with this index, wherever it is.
+    fn cancel_unwanted(&self, only: Option<u32>) {
+        driver::withdraw(&*self.remote, only);
+        driver::cancel_on_rings(&self.handler, &self.drivers);
     }
 
     /// Cancels operations; each still gives its result.
@@ -218,8 +228,7 @@ impl Engine {
         }
         if are_elsewhere {
             // Once for all of them: it visits everything that no worker has begun.
-            let only = if let [index] = indices { Some(*index) } else { None };
-            driver::withdraw(&*self.remote, only);
+            self.cancel_unwanted(if let [index] = indices { Some(*index) } else { None });
         }
     }
 }
@@ -299,7 +308,7 @@ impl ThreadEngine {
                     return None;
                 }
                 if engine.elsewhere == 0 {
-                    return Some(more.try_into().unwrap_or(u32::MAX));
+                    return Some(more.min(engine.enough(source)).try_into().unwrap_or(u32::MAX));
                 }
                 if engine.remote.wake(&guard.waker(), 1) {
                     return Some(1);

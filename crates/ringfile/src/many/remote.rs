@@ -19,7 +19,7 @@ use crate::ring::fork;
 /// See the module.
 pub(super) struct RemoteResults {
     mailbox: Mailbox<(u32, Finished)>,
-    /// Operations that other threads have but need not begin.
+    /// Operations that are cancelled: other threads need not begin them, and their rings ask the kernel.
     cancelled: Mutex<BTreeSet<u32>>,
     /// Readable while a result is available; created when first asked for.
     signal: OnceLock<OwnedFd>,
@@ -58,7 +58,7 @@ impl RemoteResults {
         self.mailbox.wake(waker, at_least)
     }
 
-    /// Notes that an operation which another thread has need not be begun.
+    /// Notes that an operation which another thread has is cancelled.
     pub(super) fn cancel(&self, index: u32) {
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
     }

@@ -279,16 +279,22 @@ impl Ring {
         position
     }
 
-    /// Withdraws the entry at `position`, unless the kernel may already have it: it becomes a no-op whose completion
-    /// carries `user_data`.
-    pub(crate) fn withdraw(&mut self, position: u32, user_data: u64) -> bool {
+    /// Withdraws the entry at `position` with the user data `own`, unless the kernel may already have it: it becomes a
+    /// no-op whose completion carries `user_data`.
+    pub(crate) fn withdraw(&mut self, position: u32, own: u64, user_data: u64) -> bool {
         let waiting = self.next.wrapping_sub(self.first_ours());
         if self.next.wrapping_sub(position).wrapping_sub(1) >= waiting {
             return false;
         }
+        let entry = self.entry(position);
+        // Another one has the position after 2^32 entries, which a read of a pipe may outlast.
+        // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
+        if unsafe { entry.as_ref() }.user_data != own {
+            return false;
+        }
         let nop = Sqe { opcode: uapi::io_uring_op::IORING_OP_NOP as u8, user_data, ..Sqe::default() };
-        // SAFETY: the position is one that the kernel has not been given.
-        unsafe { self.entry(position).write(nop) };
+        // SAFETY: as above.
+        unsafe { entry.write(nop) };
         true
     }
 
@@ -419,7 +425,7 @@ impl Ring {
         let position = self.cut_off.take()?;
         // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
         let cut_off = unsafe { self.entry(position).as_ref() }.user_data;
-        self.withdraw(position, user_data).then_some(cut_off)
+        self.withdraw(position, cut_off, user_data).then_some(cut_off)
     }
 
     /// [`enter`](Self::enter) that waits for completions, but not longer than `at_most`.

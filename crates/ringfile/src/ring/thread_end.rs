@@ -6,14 +6,16 @@
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;
-use std::sync::OnceLock;
 
-static END: OnceLock<fn()> = OnceLock::new();
-static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
+use crate::once::Value;
+
+static END: Value<fn()> = Value::new();
+/// If two threads create one at once, one of the two is never used.
+static KEY: Value<Option<libc::pthread_key_t>> = Value::new();
 
 /// Makes this thread call `end`, the same function for every call, when it ends.
 pub(crate) fn ask(end: fn()) {
-    END.get_or_init(|| end);
+    END.get_or(|| end);
     set((&raw const END).cast());
 }
 
@@ -23,7 +25,7 @@ pub(crate) fn cancel() {
 }
 
 fn set(value: *const c_void) {
-    let key = KEY.get_or_init(|| {
+    let key = KEY.get_or(|| {
         let mut key = 0;
         // SAFETY: the key is written to a local; the function is there for as long as the library, which a thread that
         // has asked keeps by the destructor of a local, until that cancels.

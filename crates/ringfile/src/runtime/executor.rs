@@ -345,7 +345,8 @@ impl Loop {
     }
 
     fn turn(&mut self, may_sleep: bool) {
-        let idle = with_tasks(|tasks| tasks.ready.is_empty());
+        // A panic in the last turn may have left work.
+        let idle = with_tasks(|tasks| tasks.ready.is_empty()) && !self.deferred.may_wake_someone();
         driver::turn(may_sleep && idle, &mut self.deferred);
         let woken = &mut self.deferred.tasks;
         with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));

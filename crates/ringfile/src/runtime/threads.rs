@@ -1,6 +1,7 @@
 //! Threads, one a core, each with its loop.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle as Thread;
@@ -141,7 +142,10 @@ impl Worker {
             }
             if let Some(mut thread) = Loop::enter(options) {
                 let _ = started.send(Ok(thread.remote()));
-                thread.run_commands();
+                // The thread's other tasks go on.
+                while catch_unwind(AssertUnwindSafe(|| thread.run_commands())).is_err() {
+                    tracing::error!("a waker or a buffer panicked on a thread of a runtime");
+                }
             }
         };
         let ended =
@@ -224,7 +228,7 @@ impl Runtime {
             // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends
             // after the task.
             if let Some(thread) = worker.thread.take().filter(|thread| thread.thread().id() != own) {
-                // A loop does not panic: its tasks' panics are their results.
+                // The thread does not panic: its tasks' panics are their results.
                 let _ = thread.join();
             }
         }

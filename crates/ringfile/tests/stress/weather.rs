@@ -10,7 +10,7 @@ use ringfile::{AllocateMode, Batch, File, OpenOptions, Route, block_on};
 use crate::World;
 use crate::model::{PAGE, Place, assert_written, page};
 use crate::support::forms::routes;
-use crate::support::{Folder, Random};
+use crate::support::{Folder, Random, patience};
 
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
@@ -123,9 +123,6 @@ fn read_what_is_cut(world: &Arc<World>, file: &File, mut random: Random) {
     }
 }
 
-/// The longest time for what a forked child does.
-const CHILD: Duration = Duration::from_secs(30);
-
 /// Forks now and then, beside everything that the other threads do. The child uses memory and makes plain calls.
 pub fn fork(world: &Arc<World>, mut random: Random) {
     let place = world.places.iter().find(|place| place.name.contains("Inline")).unwrap_or(&world.places[0]);
@@ -165,7 +162,7 @@ fn wait_for_child(child: i32) -> i32 {
         if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
             return status;
         }
-        if began.elapsed() > CHILD {
+        if began.elapsed() > patience() {
             // SAFETY: a child of this process's, which was not waited for.
             unsafe { libc::kill(child, libc::SIGABRT) };
             panic!("the forked child {child} hangs");

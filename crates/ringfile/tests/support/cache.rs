@@ -38,8 +38,41 @@ pub fn cache(path: &Path, offset: usize, len: usize) {
     let _ = file.read_at(&mut vec![0; len], offset as u64).unwrap();
 }
 
+/// Bytes of a file that the kernel may not evict from the page cache until this is dropped, if so much memory may be
+/// locked.
+pub struct Cached {
+    address: *mut libc::c_void,
+    len: usize,
+}
+
+impl Cached {
+    /// Reads these bytes into the cache. `offset` is that of a page.
+    pub fn new(path: &Path, offset: usize, len: usize) -> Self {
+        cache(path, offset, len);
+        let file = std::fs::File::open(path).unwrap();
+        let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
+        // SAFETY: a new mapping, which is never accessed.
+        unsafe {
+            let address =
+                libc::mmap(std::ptr::null_mut(), len, read, shared, file.as_raw_fd(), offset as i64);
+            assert_ne!(address, libc::MAP_FAILED);
+            // Without reading around a page that is missing.
+            assert_eq!(libc::madvise(address, len, libc::MADV_RANDOM), 0);
+            libc::mlock(address, len);
+            Self { address, len }
+        }
+    }
+}
+
+impl Drop for Cached {
+    fn drop(&mut self) {
+        // SAFETY: a mapping of its own, to whose memory nothing refers.
+        assert_eq!(unsafe { libc::munmap(self.address, self.len) }, 0);
+    }
+}
+
 /// Returns whether adaptive files are read ahead on the file system of `path`.
 pub fn is_read_ahead(path: &Path) -> bool {
     let output = std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(path).output().unwrap();
-    matches!(String::from_utf8(output.stdout).unwrap().trim(), "ext2/ext3" | "xfs" | "btrfs" | "f2fs")
+    matches!(String::from_utf8(output.stdout).unwrap().trim(), "ext2/ext3" | "xfs" | "btrfs")
 }

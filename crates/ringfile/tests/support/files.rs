@@ -14,10 +14,16 @@ impl Folder {
 
     pub fn inside(parent: &Path) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("ringfile-fault-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = parent.join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
+        std::fs::create_dir_all(parent).unwrap();
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = parent.join(format!("ringfile-fault-{}-{number}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                // Left by a process that was killed and had the same number.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                created => return created.map(|()| Self(path)).unwrap(),
+            }
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -43,8 +49,14 @@ pub struct TempPath(PathBuf);
 impl TempPath {
     pub fn new(folder: impl AsRef<Path>, name: &str) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(folder.as_ref().join(format!("ringfile-test-{name}-{}-{number}", std::process::id())))
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = folder.as_ref().join(format!("ringfile-test-{name}-{}-{number}", std::process::id()));
+            // Otherwise left by a process that was killed and had the same number.
+            if !path.exists() {
+                return Self(path);
+            }
+        }
     }
 
     /// Makes a path in the build folder, which is usually on a disk.
@@ -78,4 +90,15 @@ pub fn pipe() -> (ringfile::File, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
     (ringfile::File::from(reader), writer)
+}
+
+/// Tells whether reads of a direct file need not wait for the device, which on an overlay they do.
+pub fn reads_without_waiting(file: &ringfile::File) -> Result<(), String> {
+    use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};
+    let mut page = ringfile::Pool::new(4096).get(4096).unwrap();
+    page.resize(4096, 0);
+    match preadv2(file, &mut [IoSliceMut::new(&mut page)], 0, ReadWriteFlags::NOWAIT) {
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(format!("the file system has no direct I/O that does not wait: {error}")),
+    }
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use {
-    files::{Folder, TempPath, pipe},
+    files::{Folder, TempPath, pipe, reads_without_waiting},
     machine::{
         has_registered_buffers, has_shared_registrations, needs_registered_buffers, patience, status_kib,
     },
@@ -129,6 +129,12 @@ pub fn must_end<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 
 /// Returns how many descriptors this process has open. Only meaningful in a test's own process.
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Ends this process, a forked child, by a signal if it hangs. Takes no lock, so [`patience`] is not asked.
+pub fn end_if_it_hangs() {
+    // SAFETY: sets a timer of this process, and names no memory.
+    unsafe { libc::alarm(180) };
 }
 
 const CHILD: &str = "RINGFILE_FAULT_CHILD";

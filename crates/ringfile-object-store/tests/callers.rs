@@ -1,0 +1,183 @@
+//! What callers, and other processes, may do to a store: no call blocks its thread, waits for ever, or leaves something behind.
+
+#![cfg(feature = "object-store-014")]
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::fs;
+use std::slice::from_ref;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use object_store_014::path::Path;
+use object_store_014::{Error, ObjectStore, ObjectStoreExt};
+use ringfile::{Pool, WhenFull};
+use ringfile_object_store::{Caching, RingfileStore};
+use tempfile::TempDir;
+
+fn folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn store(folder: &TempDir, caching: Caching) -> RingfileStore {
+    RingfileStore::builder().prefix(folder.path()).caching(caching).build().unwrap()
+}
+
+const LONG: usize = 8 << 20;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A write may wait for the disk, and a caller may stop polling a part that it gives up.
+#[tokio::test]
+async fn a_part_is_not_written_by_its_callers_thread_and_aborting_does_not_wait_for_it() {
+    let folder = folder();
+    let store = store(&folder, Caching::Buffered);
+    let mut upload = store.put_multipart(&Path::from("object")).await.unwrap();
+    let mut part = upload.put_part(vec![7; LONG].into());
+    assert!(futures::poll!(&mut part).is_pending());
+    let aborted = tokio::time::timeout(PATIENCE, upload.abort()).await;
+    aborted.expect("it does not wait").unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    let _ = part.await;
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Copies are hard links, and renaming one to another does nothing (`rename(2)`).
+#[tokio::test]
+async fn copying_again_leaves_no_temporary_name_and_renaming_to_a_copy_removes_the_old_one() {
+    let folder = folder();
+    let store = store(&folder, Caching::Buffered);
+    let names = || {
+        let entries = fs::read_dir(folder.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let (one, two) = (Path::from("1"), Path::from("2"));
+    store.put(&one, "content".into()).await.unwrap();
+    store.copy(&one, &one).await.unwrap();
+    store.rename(&one, &one).await.unwrap();
+    assert_eq!(names(), ["1"]);
+    store.copy(&one, &two).await.unwrap();
+    store.copy(&one, &two).await.unwrap();
+    assert_eq!(names(), ["1", "2"]);
+    assert!(matches!(store.rename_if_not_exists(&one, &two).await, Err(Error::AlreadyExists { .. })));
+    store.rename(&one, &two).await.unwrap();
+    assert_eq!(names(), ["2"]);
+    // One name by two ways is not removed.
+    std::os::unix::fs::symlink(".", folder.path().join("way")).unwrap();
+    store.copy(&two, &one).await.unwrap();
+    store.rename(&two, &Path::from("way/2")).await.unwrap();
+    assert_eq!(names(), ["1", "2", "way"]);
+    assert_eq!(store.get(&two).await.unwrap().bytes().await.unwrap(), "content");
+}
+
+#[tokio::test]
+async fn a_full_pool_of_the_users_does_not_block_the_thread() {
+    let folder = folder();
+    let path = Path::from("object");
+    let pool = Pool::builder().capacity(1 << 20).when_full(WhenFull::Wait).build().unwrap();
+    let store = RingfileStore::builder().prefix(folder.path()).pool(pool.clone()).build().unwrap();
+    store.put(&path, "content".into()).await.unwrap();
+    let held = pool.get(1 << 20).unwrap();
+    let (sender, done) = tokio::sync::oneshot::channel();
+    std::thread::spawn({
+        let (store, path) = (store.clone(), path.clone());
+        move || sender.send(futures::executor::block_on(store.get_ranges(&path, from_ref(&(0..3)))).is_err())
+    });
+    let fails = tokio::time::timeout(PATIENCE, done).await;
+    assert!(fails.expect("it does not block").unwrap());
+    drop(held);
+    assert_eq!(store.get_ranges(&path, from_ref(&(0..3))).await.unwrap()[0], "con");
+}
+
+/// What is not adaptive has nothing to remember.
+#[tokio::test]
+async fn files_that_are_not_adaptive_do_not_stay_open() {
+    // A tmpfs, where that is.
+    let folder = TempDir::new_in("/dev/shm").unwrap();
+    let store = store(&folder, Caching::Adaptive);
+    let path = Path::from("object");
+    store.put(&path, "content".into()).await.unwrap();
+    store.get(&path).await.unwrap().bytes().await.unwrap();
+    // The worker that wrote it may be about to close it.
+    let is_open = || {
+        let open = fs::read_dir("/proc/self/fd").unwrap();
+        let mut names = open.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+        names.any(|name| name.starts_with(folder.path()))
+    };
+    let wait = || std::thread::sleep(Duration::from_millis(10));
+    assert!((0..500).any(|_| !is_open() || (wait(), false).1));
+}
+
+/// Without O_NONBLOCK, which makes io_uring read one after the other where a file system has no such reads.
+#[tokio::test]
+async fn objects_are_opened_as_usual_and_leases_are_waited_for() {
+    let folder = folder();
+    let store = store(&folder, Caching::Buffered);
+    let path = Path::from("object");
+    store.put(&path, "content".into()).await.unwrap();
+    for _ in 0..2 {
+        let got = store.get(&path).await.unwrap();
+        let open = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
+        let at = open
+            .filter(|entry| {
+                fs::read_link(entry.path()).is_ok_and(|name| name == folder.path().join("object"))
+            })
+            .map(|entry| entry.file_name().into_string().unwrap());
+        for number in at.collect::<Vec<_>>() {
+            let info = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).unwrap();
+            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+            let flags = u32::from_str_radix(flags.trim(), 8).unwrap();
+            assert_eq!(flags & rustix::fs::OFlags::NONBLOCK.bits(), 0, "{info}");
+        }
+        drop(got);
+    }
+    let holder = std::process::Command::new("python3")
+        .args(["-c", LEASE])
+        .arg(folder.path().join("object"))
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let Ok(mut holder) = holder else {
+        eprintln!("SKIPPED: no Python to hold a lease");
+        return;
+    };
+    let mut ready = [0];
+    std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut ready).unwrap();
+    let got = store.get_ranges(&path, from_ref(&(0..3))).await;
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(got.unwrap()[0], "con");
+}
+
+/// Streams that nobody polls hold what they have read ahead.
+#[tokio::test]
+async fn many_slow_streams_read_ahead_no_more_than_the_store_may() {
+    let folder = folder();
+    let store = RingfileStore::builder().prefix(folder.path()).memory(16 << 20).build().unwrap();
+    let path = Path::from("object");
+    let content: Vec<u8> = (0..LONG + 1000).map(|at| (at / 1000) as u8).collect();
+    store.put(&path, content.clone().into()).await.unwrap();
+    let mut streams = Vec::new();
+    for _ in 0..200 {
+        let mut stream = store.get(&path).await.unwrap().into_stream();
+        let first = stream.next().await.unwrap().unwrap();
+        streams.push((first, stream));
+    }
+    let metrics = store.pool().metrics();
+    let held = metrics.in_use + metrics.outside_bytes;
+    assert!(held < 48 << 20, "{} MiB", held >> 20);
+    // All go on, whoever has read ahead.
+    for (first, stream) in streams.into_iter().rev().step_by(50) {
+        let rest: Vec<_> = stream.try_collect().await.unwrap();
+        assert!([vec![first], rest].concat().concat() == content);
+    }
+}
+
+/// Holds a lease on a file until the kernel asks for it, as a file server may.
+const LEASE: &str = "
+import fcntl, os, signal, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+signal.signal(signal.SIGIO, lambda *_: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK))
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print('.', flush=True)
+time.sleep(20)
+";

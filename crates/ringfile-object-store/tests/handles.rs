@@ -1,0 +1,103 @@
+//! F50 on a file system whose server gives each descriptor the content that the object had when it was opened, as those of
+//! cloud storage do.
+
+#![cfg(feature = "object-store-014")]
+#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+
+use std::ffi::OsStr;
+use std::path::Path as FilePath;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
+};
+use object_store_014::ObjectStoreExt;
+use object_store_014::path::Path;
+use ringfile_object_store::{Caching, RingfileStore};
+
+const LEN: usize = 100_000;
+const ALWAYS_ASK: Duration = Duration::ZERO;
+
+/// One file, `object`, of which each byte is the number of its version.
+struct Versions(Arc<AtomicU64>);
+
+impl Versions {
+    fn attributes(&self, ino: INodeNo) -> FileAttr {
+        let is_root = ino == INodeNo::ROOT;
+        let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(self.0.load(Ordering::SeqCst));
+        FileAttr {
+            ino,
+            size: if is_root { 0 } else { LEN as u64 },
+            blocks: 0,
+            atime: changed,
+            mtime: changed,
+            ctime: changed,
+            crtime: changed,
+            kind: if is_root { FileType::Directory } else { FileType::RegularFile },
+            perm: 0o777,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+}
+
+impl Filesystem for Versions {
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if parent == INodeNo::ROOT && name == "object" {
+            reply.entry(&ALWAYS_ASK, &self.attributes(INodeNo(2)), Generation(0));
+        } else {
+            reply.error(Errno::ENOENT);
+        }
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        reply.attr(&ALWAYS_ASK, &self.attributes(ino));
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.opened(FileHandle(self.0.load(Ordering::SeqCst)), FopenFlags::empty());
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        version: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let left = LEN.saturating_sub(offset as usize);
+        reply.data(&vec![version.0 as u8; left.min(size as usize)]);
+    }
+}
+
+#[tokio::test]
+async fn f50_a_descriptor_that_stays_open_shows_no_replaced_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let version = Arc::new(AtomicU64::new(1));
+    let mounted = fuser::spawn_mount(Versions(Arc::clone(&version)), folder.path(), &Config::default());
+    let session = match mounted {
+        Ok(session) if FilePath::new("/dev/fuse").exists() => session,
+        _ => return eprintln!("SKIPPED: no FUSE file system can be mounted here"),
+    };
+    for caching in [Caching::Buffered, Caching::Direct, Caching::Adaptive] {
+        let store = RingfileStore::builder().prefix(folder.path()).caching(caching).build().unwrap();
+        for _ in 0..3 {
+            let now = version.fetch_add(1, Ordering::SeqCst) + 1;
+            let got = store.get(&Path::from("object")).await.unwrap();
+            assert_eq!(got.meta.last_modified.timestamp() as u64, now);
+            assert!(got.bytes().await.unwrap() == vec![now as u8; LEN], "{caching:?}, version {now}");
+        }
+    }
+    session.umount_and_join().unwrap();
+}
