@@ -6,10 +6,11 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use ringfile::{Buffer, File, OpenOptions, Pool, Route};
+use ringfile::{Buffer, File, IoBuf, IoBufMut, OpenOptions, Pool, Route};
 
 use crate::allocations;
 use crate::data::PAGE;
@@ -136,15 +137,8 @@ async fn reads(path: &Path, size: u64, depth: usize) -> io::Result<()> {
     row("read, pooled fixed", buffers(&fixed, depth)?, read(&cached, size)).await?;
     row("read, pooled fixed, O_DIRECT", buffers(&fixed, depth)?, read(&direct, size)).await?;
     row("read, pooled normal", buffers(&normal, depth)?, read(&cached, size)).await?;
-    row("read, Vec<u8>", (0..depth).map(|_| Vec::with_capacity(PAGE)).collect(), {
-        let file = cached.clone();
-        async move |buffer: Vec<u8>, n| {
-            let buffer = file.read_at(buffer, offset(n, size)).await?;
-            expect(buffer.len(), PAGE)?;
-            Ok(buffer)
-        }
-    })
-    .await?;
+    let vecs = (0..depth).map(|_| Vec::with_capacity(PAGE)).collect();
+    row("read, Vec<u8>", vecs, read::<Vec<u8>>(&cached, size)).await?;
     row("read into a new pooled buffer each time", vec![(); depth], {
         let (file, pool) = (cached.clone(), fixed.clone());
         async move |(), n| {
@@ -182,34 +176,33 @@ async fn writes(path: &Path, size: u64, depth: usize) -> io::Result<()> {
     for buffer in &mut full {
         buffer.resize(PAGE, 1);
     }
-    row("write, pooled fixed", full, {
-        let file = file.clone();
-        async move |buffer: Buffer, n| {
-            let buffer = file.write_at(buffer, offset(n, size)).await?;
-            expect(buffer.len(), PAGE)?;
-            Ok(buffer)
-        }
-    })
-    .await?;
-    row("write, Vec<u8>", vec![vec![2; PAGE]; depth], {
-        let file = file.clone();
-        async move |buffer: Vec<u8>, n| {
-            let buffer = file.write_at(buffer, offset(n, size)).await?;
-            expect(buffer.len(), PAGE)?;
-            Ok(buffer)
-        }
-    })
-    .await
+    row("write, pooled fixed", full, write(&file, size)).await?;
+    row("write, Vec<u8>", vec![vec![2; PAGE]; depth], write(&file, size)).await
 }
 
 fn buffers(pool: &Pool, count: usize) -> io::Result<Vec<Buffer>> {
     (0..count).map(|_| Ok(pool.get(PAGE)?)).collect()
 }
 
-fn read(file: &File, size: u64) -> impl AsyncFn(Buffer, u64) -> io::Result<Buffer> + Clone + 'static {
+fn read<B: IoBufMut + Deref<Target = [u8]>>(
+    file: &File,
+    size: u64,
+) -> impl AsyncFn(B, u64) -> io::Result<B> + Clone + 'static {
     let file = file.clone();
-    async move |buffer: Buffer, n: u64| {
+    async move |buffer: B, n: u64| {
         let buffer = file.read_at(buffer, offset(n, size)).await?;
+        expect(buffer.len(), PAGE)?;
+        Ok(buffer)
+    }
+}
+
+fn write<B: IoBuf + Deref<Target = [u8]>>(
+    file: &File,
+    size: u64,
+) -> impl AsyncFn(B, u64) -> io::Result<B> + Clone + 'static {
+    let file = file.clone();
+    async move |buffer: B, n: u64| {
+        let buffer = file.write_at(buffer, offset(n, size)).await?;
         expect(buffer.len(), PAGE)?;
         Ok(buffer)
     }

@@ -6,8 +6,12 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use clap::Args;
+use fastrand::Rng;
+use ringfile_cli::shared;
 
 use crate::device;
 
@@ -16,47 +20,57 @@ pub const PAGE: usize = 4096;
 
 const CHUNK: usize = 1 << 20;
 
-/// A random generator (xorshift64*) for the offsets of reads and the bytes of pages.
-#[derive(Debug, Clone)]
-pub struct XorShift(u64);
+/// The file under test, and how often it is measured.
+#[derive(Debug, Args)]
+pub struct Place {
+    /// The file, or a block device where the command takes one; a file that does not exist is created and filled
+    #[arg(long)]
+    pub file: PathBuf,
+    /// Bytes of it to use
+    #[arg(long, default_value = "1g", value_parser = shared::size)]
+    pub size: u64,
+    /// Overwrite the content of the file or the device; a mounted device is refused
+    #[arg(long)]
+    pub fill: bool,
+    /// Remove the file at the end; never a device
+    #[arg(long)]
+    pub remove: bool,
+    /// Rounds of all sides in turn
+    #[arg(long, default_value_t = 5)]
+    pub rounds: usize,
+    /// Seed of the offsets
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
 
-impl XorShift {
-    /// Makes a generator whose stream depends on `seed` only.
-    pub fn new(seed: u64) -> XorShift {
-        // The finalizer of splitmix64, so that adjacent seeds give unlike streams; xorshift must not start at 0.
-        let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        XorShift((z ^ (z >> 31)) | 1)
+impl Place {
+    /// Makes sure that the file holds what the checks expect. Returns the bytes to use, a multiple of `block`.
+    pub fn prepare(&self, block: u64) -> io::Result<u64> {
+        if self.rounds == 0 {
+            return Err(io::Error::other("no rounds, no result"));
+        }
+        prepare(&self.file, self.size, self.fill, block)
     }
 
-    /// Returns the next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// Returns a number below `limit`.
-    pub fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(limit)) >> 64) as u64
+    /// Removes the file if requested, whatever the result is.
+    pub fn clean_up_after(&self, result: io::Result<()>) -> io::Result<()> {
+        if self.remove && self.file.is_file() {
+            return result.and(std::fs::remove_file(&self.file));
+        }
+        result
     }
 }
 
 /// The numbers below `count`, in an order that depends on the seed alone.
 pub fn shuffled(count: u64, seed: u64) -> Arc<[u64]> {
-    let mut random = XorShift::new(seed);
     let mut numbers: Vec<u64> = (0..count).collect();
-    for last in (1..numbers.len()).rev() {
-        numbers.swap(last, random.below(last as u64 + 1) as usize);
-    }
+    Rng::with_seed(seed).shuffle(&mut numbers);
     numbers.into()
 }
 
 fn words(offset: u64) -> impl Iterator<Item = u64> {
-    let mut rest = XorShift::new(offset);
-    std::iter::once(offset).chain(std::iter::repeat_with(move || rest.next_u64()))
+    let mut rest = Rng::with_seed(offset);
+    std::iter::once(offset).chain(std::iter::repeat_with(move || rest.u64(..)))
 }
 
 /// Writes the page that belongs at `offset`.
@@ -94,15 +108,15 @@ pub fn fill(file: &File, size: u64) -> io::Result<()> {
         at += len as u64;
     }
     file.sync_all()?;
-    device::drop_from_cache(file)
+    shared::drop_cache(file)
 }
 
 /// Returns whether some pages, including the first and the last, hold what [`fill`] writes.
 pub fn looks_filled(file: &File, size: u64) -> io::Result<bool> {
     let pages = size / PAGE as u64;
-    let mut random = XorShift::new(size);
+    let mut random = Rng::with_seed(size);
     let mut page = [0; PAGE];
-    let probes = [0, pages - 1].into_iter().chain(std::iter::repeat_with(|| random.below(pages)).take(62));
+    let probes = [0, pages - 1].into_iter().chain(std::iter::repeat_with(|| random.u64(..pages)).take(62));
     for probe in probes {
         let offset = probe * PAGE as u64;
         match file.read_exact_at(&mut page, offset) {
@@ -130,7 +144,7 @@ pub fn prepare(path: &Path, wanted: u64, may_fill: bool, block: u64) -> io::Resu
     }
     let size = usable(path, wanted, device::length(&file)?, block, false)?;
     let filled = looks_filled(&file, size)?;
-    device::drop_from_cache(&file)?;
+    shared::drop_cache(&file)?;
     if filled {
         return Ok(size);
     }
@@ -159,15 +173,5 @@ mod tests {
         pages[2 * PAGE - 1] ^= 1;
         assert!(!is_right(8192, &pages));
         assert!(is_right(8192, &pages[..PAGE]));
-    }
-
-    #[test]
-    fn below_stays_below_and_reaches_everything() {
-        let mut random = XorShift::new(1);
-        let mut seen = [0; 8];
-        for _ in 0..8000 {
-            seen[random.below(8) as usize] += 1;
-        }
-        assert!(seen.iter().all(|&n| n > 800), "{seen:?}");
     }
 }

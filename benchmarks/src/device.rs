@@ -1,4 +1,4 @@
-//! What the kernel tells about the file under test: its device's counters, its share of the page cache, its mounts.
+//! What the kernel tells about the file under test: its device's counters, its share of the page cache.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -6,8 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// cachestat(2), the same number on every architecture.
-const SYS_CACHESTAT: libc::c_long = 451;
+use ringfile_cli::shared::check_unused;
 
 /// Returns whether it is a block device.
 pub fn is_block_device(metadata: &Metadata) -> bool {
@@ -60,8 +59,8 @@ pub fn open_for_fill(path: &Path) -> io::Result<File> {
     options.read(true).write(true);
     match path.metadata() {
         Ok(metadata) if is_block_device(&metadata) => {
-            refuse_if_mounted(path, metadata.rdev())?;
-            // O_EXCL without O_CREAT: the kernel itself refuses a device that anything else has claimed.
+            check_unused(path, &metadata).map_err(|failure| io::Error::other(failure.to_string()))?;
+            // Claimed until it is filled: O_EXCL without O_CREAT: the kernel itself refuses a device that anything else has claimed.
             options.custom_flags(libc::O_EXCL);
         }
         Ok(metadata) if !metadata.is_file() => {
@@ -79,36 +78,11 @@ pub fn open_for_fill(path: &Path) -> io::Result<File> {
     })
 }
 
-fn refuse_if_mounted(path: &Path, device: u64) -> io::Result<()> {
-    let number = format!("{}:{}", libc::major(device), libc::minor(device));
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    match mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .find(|line| line.get(2) == Some(&&*number))
-    {
-        None => Ok(()),
-        Some(line) => {
-            let at = line.get(4).copied().unwrap_or("?");
-            Err(io::Error::other(format!("{} is mounted at {at}: not written to", path.display())))
-        }
-    }
-}
-
 /// Returns the length of a file or block device in bytes.
 pub fn length(file: &File) -> io::Result<u64> {
     use std::io::{Seek, SeekFrom};
     let mut file = file;
     file.seek(SeekFrom::End(0))
-}
-
-/// Drops the file's clean pages from the page cache.
-pub fn drop_from_cache(file: &File) -> io::Result<()> {
-    // SAFETY: plain system call on an open descriptor, no memory handed over.
-    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
-    }
 }
 
 /// Reads the first `size` bytes once, which puts them into the page cache.
@@ -121,35 +95,6 @@ pub fn read_in(file: &File, size: u64) -> io::Result<()> {
         at += len as u64;
     }
     Ok(())
-}
-
-/// Returns the share of the first `size` bytes in the page cache, 0 to 1; `None` before Linux 6.5.
-pub fn cached_share(file: &File, size: u64) -> io::Result<Option<f64>> {
-    #[repr(C)]
-    struct Range {
-        offset: u64,
-        len: u64,
-    }
-    #[repr(C)]
-    #[derive(Default)]
-    struct Stat {
-        cache: u64,
-        dirty: u64,
-        writeback: u64,
-        evicted: u64,
-        recently_evicted: u64,
-    }
-    let range = Range { offset: 0, len: size };
-    let mut stat = Stat::default();
-    // SAFETY: both structures have the layout of the kernel's `cachestat_range` and `cachestat`, and outlive the call.
-    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut stat, 0) };
-    if result == 0 {
-        // SAFETY: sysconf reads a constant.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-        return Ok(Some((stat.cache * page) as f64 / size as f64));
-    }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() == Some(libc::ENOSYS) { Ok(None) } else { Err(error) }
 }
 
 /// Returns the share of the first `size` bytes in the page cache, 0 to 1, by mincore(2). Unlike cachestat(2) it sees
@@ -176,13 +121,4 @@ pub fn resident_share(file: &File, size: u64) -> io::Result<f64> {
     }
     let pages = resident.iter().filter(|&&state| state & 1 != 0).count();
     Ok(pages as f64 / resident.len() as f64)
-}
-
-/// Tells the kernel that this open file is read at random, so that a read brings in only its own pages.
-pub fn expect_random(file: &impl AsRawFd) -> io::Result<()> {
-    // SAFETY: plain system call on an open descriptor, no memory handed over.
-    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) } {
-        0 => Ok(()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
-    }
 }

@@ -8,13 +8,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::data::{self, PAGE, XorShift};
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::data::{self, PAGE};
 
 /// One read in this many is checked to its last byte.
 const SAMPLE: u64 = 1024;
 
 /// The work of a side.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
     /// The file or block device.
     pub path: PathBuf,
@@ -41,7 +44,7 @@ pub struct Job {
 }
 
 /// The order in which blocks are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
     /// At random.
     Random,
@@ -101,7 +104,7 @@ impl Window<'_> {
     pub fn stream(&self, task: usize) -> Stream {
         let blocks = self.job.size / self.job.block as u64;
         Stream {
-            random: XorShift::new(self.job.seed.wrapping_mul(0x1_0000).wrapping_add(task as u64)),
+            random: Rng::with_seed(self.job.seed.wrapping_mul(0x1_0000).wrapping_add(task as u64)),
             block: self.job.block,
             part: self.job.part(),
             blocks,
@@ -136,7 +139,7 @@ impl Share {
 /// One task's reads.
 #[derive(Debug)]
 pub struct Stream {
-    random: XorShift,
+    random: Rng,
     share: Option<Share>,
     block: usize,
     part: usize,
@@ -157,7 +160,7 @@ impl Stream {
             return None;
         }
         let block = match &mut self.share {
-            None => self.random.below(self.blocks),
+            None => self.random.u64(..self.blocks),
             Some(share) => share.next()?,
         };
         self.offset = block * self.block as u64;
@@ -245,7 +248,7 @@ fn wrong(offset: u64, len: usize, claimed: Option<u64>) -> io::Error {
 }
 
 /// Counts of one task, or of all of them.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub struct Tally {
     /// Reads that ended while time was counted.
     pub ops: u64,
@@ -364,6 +367,17 @@ mod tests {
         };
         assert_eq!(offsets(1), offsets(1));
         assert_ne!(offsets(1), offsets(2));
+    }
+
+    #[test]
+    fn counts_survive_the_way_between_processes() {
+        let tally = Tally { ops: 1, checksum: u64::MAX, span: Duration::from_nanos(8), ..Tally::default() };
+        let text = serde_json::to_string(&tally).unwrap();
+        let back: Tally = serde_json::from_str(&text).unwrap();
+        assert_eq!((back.ops, back.checksum, back.span), (1, u64::MAX, Duration::from_nanos(8)));
+        assert!(
+            serde_json::from_str::<Tally>("1 2 3").is_err() && serde_json::from_str::<Tally>("").is_err()
+        );
     }
 
     #[test]

@@ -16,7 +16,6 @@ mod routes;
 mod sides;
 mod table;
 mod throughput;
-mod units;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use data::Place;
 use job::Job;
+use ringfile_cli::shared::{self, Table};
 use sides::{BATCHES, SIDES, Side, VECTORED};
 
 #[derive(Debug, Parser)]
@@ -35,7 +36,9 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    common: Option<Common>,
+    place: Option<Place>,
+    #[command(flatten)]
+    how: How,
     #[command(flatten)]
     reads: Reads,
 }
@@ -71,7 +74,7 @@ enum Command {
     },
     /// One measurement of `tokio`, which starts this command
     #[command(hide = true)]
-    InTokio(in_tokio::One),
+    InTokio { one: in_tokio::One },
     /// Random reads and writes of ringfile by each route, on several file systems (see places.sh)
     Routes(routes::Options),
     /// Adaptive files beside buffered and direct ones: throughput with the page cache empty and full
@@ -94,7 +97,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct Reads {
     /// Bytes of one read
-    #[arg(long, default_value = "4k", value_parser = units::size)]
+    #[arg(long, default_value = "4k", value_parser = shared::size)]
     bs: u64,
     /// Reads in flight, one table for each number
     #[arg(long, value_delimiter = ',', default_value = "16,128")]
@@ -109,55 +112,50 @@ struct Reads {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// The file, or a block device; a file that does not exist is created and filled
-    #[arg(long)]
-    file: PathBuf,
-    /// Bytes of it to use
-    #[arg(long, default_value = "1g", value_parser = units::size)]
-    size: u64,
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, Args)]
+struct How {
     /// O_DIRECT; without it, reads from the page cache
     #[arg(long)]
     direct: bool,
-    /// Overwrite the content of the file or the device; a mounted device is refused
-    #[arg(long)]
-    fill: bool,
-    /// Remove the file at the end; never a device
-    #[arg(long)]
-    remove: bool,
     /// Counted time of one run
-    #[arg(long, default_value = "1s", value_parser = units::duration)]
+    #[arg(long, default_value = "1s", value_parser = shared::duration)]
     duration: Duration,
     /// Time before it, not counted
-    #[arg(long, default_value = "300ms", value_parser = units::duration)]
+    #[arg(long, default_value = "300ms", value_parser = shared::duration)]
     warmup: Duration,
-    /// Rounds of all sides in turn
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Seed of the offsets
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let result = match (cli.command, cli.common) {
+    let result = match (cli.command, cli.place) {
         (Some(Command::Sides), _) => {
             list();
             Ok(())
         }
-        (Some(Command::Vectored(common)), _) => common.clean_up_after(vectored(&common)),
+        (Some(Command::Vectored(common)), _) => common.place.clean_up_after(vectored(&common)),
         (Some(Command::Allocs { file }), _) => allocs(&file),
         (Some(Command::Batch { common, batch, in_flight }), _) => {
-            common.clean_up_after(batches(&common, &batch, &in_flight))
+            common.place.clean_up_after(batches(&common, &batch, &in_flight))
         }
-        (Some(Command::Tokio { common, tasks }), _) => common.clean_up_after(tokio_reads(&common, &tasks)),
-        (Some(Command::InTokio(one)), _) => in_tokio::measure(&one),
+        (Some(Command::Tokio { common, tasks }), _) => {
+            common.place.clean_up_after(tokio_reads(&common, &tasks))
+        }
+        (Some(Command::InTokio { one }), _) => in_tokio::measure(&one),
         (Some(Command::Routes(options)), _) => routes::compare(&options),
         (Some(Command::Adaptive(options)), _) => throughput::adaptive(&options),
         (Some(Command::GetRanges(options)), _) => throughput::get_ranges(&options),
         (Some(Command::Blocked(options)), _) => Err(blocked::run(&options)),
         (Some(Command::Fuse { directory, backing }), _) => fuse::serve(&directory, &backing),
-        (None, Some(common)) => common.clean_up_after(compare(&common, &cli.reads)),
+        (None, Some(place)) => {
+            let common = Common { place, how: cli.how };
+            common.place.clean_up_after(compare(&common, &cli.reads))
+        }
         (None, None) => Err(io::Error::other("which file? --file PATH")),
     };
     match result {
@@ -178,13 +176,13 @@ fn list() {
 fn compare(common: &Common, reads: &Reads) -> io::Result<()> {
     let (sides, base) = with_repeat(chosen(&reads.sides)?, &reads.base)?;
     job::check_block(reads.bs, 1).map_err(io::Error::other)?;
-    let size = prepare(common, reads.bs)?;
+    let size = common.place.prepare(reads.bs)?;
     for &depth in &reads.depth {
         if depth == 0 {
             return Err(io::Error::other("depth 0 reads nothing"));
         }
         let job = common.job(size, reads.bs as usize, 1, depth);
-        let outcomes = rounds::measure(&sides, &job, common.rounds)?;
+        let outcomes = rounds::measure(&sides, &job, common.place.rounds)?;
         table::print(&sides, &outcomes, base, &job);
     }
     Ok(())
@@ -194,16 +192,16 @@ fn vectored(common: &Common) -> io::Result<()> {
     const PARTS: usize = 32;
     const DEPTH: usize = 16;
     let block = PARTS * data::PAGE;
-    let size = prepare(common, block as u64)?;
+    let size = common.place.prepare(block as u64)?;
     let (sides, base) = with_repeat(VECTORED.to_vec(), VECTORED[0].name)?;
     let job = common.job(size, block, PARTS, DEPTH);
-    let outcomes = rounds::measure(&sides, &job, common.rounds)?;
+    let outcomes = rounds::measure(&sides, &job, common.place.rounds)?;
     table::print(&sides, &outcomes, base, &job);
 
     let plain = ["ringfile", "ringfile-normal", "hand", "hand-normal"].map(str::to_owned);
     let (sides, base) = with_repeat(chosen(&plain)?, "ringfile")?;
     let job = common.job(size, data::PAGE, 1, DEPTH);
-    let outcomes = rounds::measure(&sides, &job, common.rounds)?;
+    let outcomes = rounds::measure(&sides, &job, common.place.rounds)?;
     table::print(&sides, &outcomes, base, &job);
     Ok(())
 }
@@ -212,9 +210,9 @@ fn tokio_reads(common: &Common, tasks: &[usize]) -> io::Result<()> {
     if tasks.contains(&0) {
         return Err(io::Error::other("no tasks read nothing"));
     }
-    let size = prepare(common, data::PAGE as u64)?;
+    let size = common.place.prepare(data::PAGE as u64)?;
     for &tasks in tasks {
-        in_tokio::compare(&common.job(size, data::PAGE, 1, tasks), common.rounds)?;
+        in_tokio::compare(&common.job(size, data::PAGE, 1, tasks), common.place.rounds)?;
     }
     Ok(())
 }
@@ -223,41 +221,38 @@ fn batches(common: &Common, reads: &[usize], in_flight: &[usize]) -> io::Result<
     if reads.iter().chain(in_flight).any(|&number| number == 0) {
         return Err(io::Error::other("a batch of nothing"));
     }
-    let size = prepare(common, data::PAGE as u64)?;
+    let size = common.place.prepare(data::PAGE as u64)?;
     let (sides, base) = with_repeat(BATCHES.to_vec(), BATCHES[0].name)?;
     let pairs = || reads.iter().flat_map(|&reads| in_flight.iter().map(move |&most| (reads, most)));
     for (reads, most) in pairs() {
         let job = Job { in_flight: Some(most), ..common.job(size, data::PAGE, 1, reads) };
-        let outcomes = rounds::measure(&sides, &job, common.rounds)?;
+        let outcomes = rounds::measure(&sides, &job, common.place.rounds)?;
         table::print(&sides, &outcomes, base, &job);
     }
     allocations::count_all_threads();
     println!("\n### Heap allocations of one batch, all threads\n");
-    println!("| route | reads | in flight | in building it | in `run` |");
-    println!("|---|--:|--:|--:|--:|");
+    let table = Table::default().text("route").number("reads").number("in flight");
+    let mut table = table.number("in building it").number("in `run`");
     for route in [ringfile::Route::Auto, ringfile::Route::Ring] {
         for (reads, most) in pairs() {
-            let (built, run) = sides::batch_allocations(&common.file, common.direct, route, reads, most)?;
-            println!("| {route:?} | {reads} | {most} | {built} | {run} |");
+            let (built, run) =
+                sides::batch_allocations(&common.place.file, common.how.direct, route, reads, most)?;
+            table.row(vec![
+                format!("{route:?}"),
+                reads.to_string(),
+                most.to_string(),
+                built.to_string(),
+                run.to_string(),
+            ]);
         }
     }
+    print!("{table}");
     Ok(())
 }
 
 fn allocs(file: &Path) -> io::Result<()> {
     const SIZE: u64 = 64 << 20;
-    let common = Common {
-        file: file.to_owned(),
-        size: SIZE,
-        direct: false,
-        fill: false,
-        remove: false,
-        duration: Duration::ZERO,
-        warmup: Duration::ZERO,
-        rounds: 1,
-        seed: 1,
-    };
-    let size = prepare(&common, data::PAGE as u64)?;
+    let size = data::prepare(file, SIZE, false, data::PAGE as u64)?;
     allocs::run(file, size)
 }
 
@@ -280,36 +275,20 @@ fn with_repeat(mut sides: Vec<Side>, base: &str) -> io::Result<(Vec<Side>, usize
     Ok((sides, index))
 }
 
-/// Prepares the file as [`data::prepare`] does; returns the bytes to use, a multiple of `block`.
-fn prepare(common: &Common, block: u64) -> io::Result<u64> {
-    if common.rounds == 0 {
-        return Err(io::Error::other("no rounds, no result"));
-    }
-    data::prepare(&common.file, common.size, common.fill, block)
-}
-
 impl Common {
     fn job(&self, size: u64, block: usize, parts: usize, depth: usize) -> Job {
         Job {
-            path: self.file.clone(),
+            path: self.place.file.clone(),
             size,
-            direct: self.direct,
+            direct: self.how.direct,
             block,
             parts,
             depth,
             in_flight: None,
-            warmup: self.warmup,
-            duration: self.duration,
-            seed: self.seed,
+            warmup: self.how.warmup,
+            duration: self.how.duration,
+            seed: self.place.seed,
             order: job::Order::Random,
         }
-    }
-
-    /// Removes the file if requested, whatever the result is.
-    fn clean_up_after(&self, result: io::Result<()>) -> io::Result<()> {
-        if self.remove && self.file.is_file() {
-            return result.and(std::fs::remove_file(&self.file));
-        }
-        result
     }
 }

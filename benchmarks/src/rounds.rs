@@ -8,6 +8,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use ringfile_cli::shared::{self, Spread};
+
 use crate::allocations;
 use crate::device::{self, ReadCounter};
 use crate::job::{Job, Tally};
@@ -40,58 +42,68 @@ impl Outcome {
     }
 }
 
-/// Runs all rounds; returns the outcomes of each side, in the given order.
-pub fn measure(sides: &[Side], job: &Job, rounds: usize) -> io::Result<Vec<Vec<Outcome>>> {
-    let mut outcomes = vec![Vec::with_capacity(rounds); sides.len()];
+/// Runs all sides in turn, in each round beginning with the next one, and returns the outcomes of each side. `run` gets the
+/// number of the round, from 1, and the index of the side; a side that it returns nothing for is left out.
+pub fn in_turn<T, E>(
+    rounds: usize,
+    sides: usize,
+    mut run: impl FnMut(usize, usize) -> Result<Option<T>, E>,
+) -> Result<Vec<Vec<T>>, E> {
+    let mut outcomes: Vec<Vec<T>> = (0..sides).map(|_| Vec::with_capacity(rounds)).collect();
     for round in 0..rounds {
-        for turn in 0..sides.len() {
-            let index = (turn + round) % sides.len();
-            let side = &sides[index];
-            let outcome = run_one(side, job).map_err(|error| {
-                let name = side.name;
-                io::Error::new(
-                    error.kind(),
-                    format!("{name}, depth {}, round {}: {error}", job.depth, round + 1),
-                )
-            })?;
-            eprintln!(
-                "round {}/{rounds} depth {:<3} {:<18} {:>9.1} kIOPS",
-                round + 1,
-                job.depth,
-                side.name,
-                outcome.iops() / 1e3
-            );
-            outcomes[index].push(outcome);
+        for turn in 0..sides {
+            let side = (turn + round) % sides;
+            outcomes[side].extend(run(round + 1, side)?);
         }
     }
     Ok(outcomes)
 }
 
-fn run_one(side: &Side, job: &Job) -> io::Result<Outcome> {
+/// Runs all rounds; returns the outcomes of each side, in the given order.
+pub fn measure(sides: &[Side], job: &Job, rounds: usize) -> io::Result<Vec<Vec<Outcome>>> {
+    let names: Vec<&str> = sides.iter().map(|side| side.name).collect();
+    measure_with(&names, job, rounds, |side, job| (sides[side].run)(job))
+}
+
+/// The same of sides that `run` tells apart by their index.
+pub fn measure_with(
+    names: &[&str],
+    job: &Job,
+    rounds: usize,
+    run: impl Fn(usize, &Job) -> io::Result<Tally> + Sync,
+) -> io::Result<Vec<Vec<Outcome>>> {
+    in_turn(rounds, names.len(), |round, side| {
+        let (name, depth) = (names[side], job.depth);
+        let outcome = run_one(job, || run(side, job)).map_err(|error| {
+            io::Error::new(error.kind(), format!("{name}, depth {depth}, round {round}: {error}"))
+        })?;
+        let kiops = outcome.iops() / 1e3;
+        eprintln!("round {round}/{rounds} depth {depth:<3} {name:<18} {kiops:>9.1} kIOPS");
+        Ok(Some(outcome))
+    })
+}
+
+fn run_one(job: &Job, run: impl Fn() -> io::Result<Tally> + Sync) -> io::Result<Outcome> {
     let counter = if job.direct { Some(counter_of(&job.path)?) } else { None };
     let buffered = if job.direct { None } else { Some(File::open(&job.path)?) };
     let cached_before = buffered.as_ref().map(|file| warm(file, job.size)).transpose()?.flatten();
     let reads_before = counter.as_ref().map(ReadCounter::read).transpose()?;
-    let cpu_before = cpu_time();
-    let run = side.run;
+    let cpu_before = cpu_time()?;
     let (result, allocations) = std::thread::scope(|scope| {
-        let thread = scope.spawn(move || {
+        let thread = scope.spawn(|| {
             let before = allocations::here();
-            let result = run(job);
+            let result = run();
             (result, allocations::here() - before)
         });
         thread.join().map_err(|_| io::Error::other("panicked"))
     })?;
-    let cpu = cpu_time().saturating_sub(cpu_before);
+    let cpu = cpu_time()?.saturating_sub(cpu_before);
     let tally = result?;
     let device_reads = match (&counter, reads_before) {
         (Some(counter), Some(before)) => Some(counter.read()? - before),
         _ => None,
     };
-    let cached_after = match &buffered {
-        Some(file) => device::cached_share(file, job.size)?,
-        None => None,
-    };
+    let cached_after = buffered.as_ref().and_then(|file| shared::cached_fraction(file, job.size));
     check(job, &tally, device_reads, counter.as_ref().is_some_and(|counter| counter.exclusive))?;
     Ok(Outcome {
         tally,
@@ -115,13 +127,10 @@ fn counter_of(path: &Path) -> io::Result<ReadCounter> {
 /// Reads the file into the page cache unless all of it is cached; returns its share afterwards.
 fn warm(file: &File, size: u64) -> io::Result<Option<f64>> {
     // The kernel evicts idle pages within a minute, so this is done before every run, not once.
-    match device::cached_share(file, size)? {
-        Some(share) if share >= 1.0 => Ok(Some(share)),
-        _ => {
-            device::read_in(file, size)?;
-            device::cached_share(file, size)
-        }
+    if shared::cached_fraction(file, size).is_none_or(|share| share < 1.0) {
+        device::read_in(file, size)?;
     }
+    Ok(shared::cached_fraction(file, size))
 }
 
 fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -> io::Result<()> {
@@ -145,59 +154,24 @@ fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -
 
 /// Returns the user and system time so far of the process and of its children that ended; kernel workers are threads of
 /// the process, so they are included.
-pub fn cpu_time() -> Duration {
-    let of = |whom| {
-        // SAFETY: all-zero bytes are a valid `rusage`.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: `usage` outlives the call.
-        unsafe { libc::getrusage(whom, &mut usage) };
-        let part = |time: libc::timeval| {
-            Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
-        };
-        part(usage.ru_utime) + part(usage.ru_stime)
-    };
-    of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN)
+pub fn cpu_time() -> io::Result<Duration> {
+    Ok(shared::own_usage()?.cpu() + shared::children_cpu()?)
 }
 
-/// Median, minimum and maximum.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Spread {
-    /// The middle value, or the mean of the two middle ones.
-    pub median: f64,
-    /// The smallest.
-    pub min: f64,
-    /// The largest.
-    pub max: f64,
+/// Returns the spread of the figures of at least one round.
+pub fn spread_of(figures: impl IntoIterator<Item = f64>) -> Spread {
+    Spread::of(figures).expect("there is a round")
 }
 
-impl Spread {
-    /// Computes them for at least one value.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Spread {
-        let mut values: Vec<f64> = values.into_iter().collect();
-        assert!(!values.is_empty(), "a spread of nothing");
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let median =
-            if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
-        Spread { median, min: values[0], max: values[values.len() - 1] }
-    }
-
-    /// Computes them for the ratios within each round.
-    pub fn of_ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
-        Spread::of(over.iter().zip(under).map(|(a, b)| a.iops() / b.iops()))
-    }
+/// Returns the spread of the ratios within each round.
+pub fn spread_of_ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
+    spread_of(over.iter().zip(under).map(|(a, b)| a.iops() / b.iops()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::job::Order;
-
-    #[test]
-    fn medians() {
-        assert_eq!(Spread::of([3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });
-        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).median, 2.5);
-    }
 
     #[test]
     fn a_device_that_was_not_read_is_noticed() {

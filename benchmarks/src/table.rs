@@ -1,17 +1,18 @@
 //! Markdown tables on standard output.
 
+use ringfile_cli::shared::{Spread, Table};
+
 use crate::job::Job;
-use crate::rounds::{Outcome, Spread};
+use crate::rounds::{Outcome, spread_of, spread_of_ratios};
 use crate::sides::Side;
 
 /// Prints one table: all sides of one job. `base` is the row whose ratio to every other row is shown.
 pub fn print(sides: &[Side], outcomes: &[Vec<Outcome>], base: usize, job: &Job) {
     let name = sides[base].name;
     println!("\n### {}\n", title(job));
-    println!(
-        "| side | settings | kIOPS median [min..max] | {name} / side | mean µs | max µs | CPU µs/op | allocs/op | device reads/op |"
-    );
-    println!("|---|---|--:|--:|--:|--:|--:|--:|--:|");
+    let table = Table::default().text("side").text("settings").number("kIOPS median [min..max]");
+    let table = table.number(format!("{name} / side")).number("mean µs").number("max µs");
+    let mut table = table.number("CPU µs/op").number("allocs/op").number("device reads/op");
     for (side, rounds) in sides.iter().zip(outcomes) {
         let total = |of: fn(&Outcome) -> f64| rounds.iter().map(of).sum::<f64>();
         let ops = total(|o| o.tally.ops as f64);
@@ -22,16 +23,19 @@ pub fn print(sides: &[Side], outcomes: &[Vec<Outcome>], base: usize, job: &Job) 
             Some(reads) => format!("{:.3}", reads as f64 / all_ops),
             None => "–".to_owned(),
         };
-        println!(
-            "| {} | {} | {} | {} | {mean:.1} | {max:.0} | {:.2} | {:.3} | {device} |",
-            side.name,
-            side.settings,
-            spread(Spread::of(rounds.iter().map(|o| o.iops() / 1e3)), 1),
-            spread(Spread::of_ratios(&outcomes[base], rounds), 3),
-            total(|o| o.cpu.as_secs_f64()) / all_ops * 1e6,
-            total(|o| o.allocations as f64) / all_ops,
-        );
+        table.row(vec![
+            side.name.into(),
+            side.settings.into(),
+            spread(spread_of(rounds.iter().map(|o| o.iops() / 1e3)), 1),
+            spread(spread_of_ratios(&outcomes[base], rounds), 3),
+            format!("{mean:.1}"),
+            format!("{max:.0}"),
+            format!("{:.2}", total(|o| o.cpu.as_secs_f64()) / all_ops * 1e6),
+            format!("{:.3}", total(|o| o.allocations as f64) / all_ops),
+            device,
+        ]);
     }
+    print!("{table}");
     footnote(outcomes, job);
 }
 

@@ -3,106 +3,68 @@
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use clap::{Args, ValueEnum};
 use ringfile::{Buffer, File, OpenOptions, Pool, Route};
+use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 
 use super::driven::Ring;
 use super::{Flavor, Way};
 use crate::data::PAGE;
-use crate::job::{Job, Order, Stream, Tally};
+use crate::job::{Job, Stream, Tally};
 
 /// Threads of the multi-thread runtime.
 const WORKERS: usize = 2;
 
-/// The result that a process of [`run`] prints.
-#[derive(Debug, Args)]
+/// What a process measures, in JSON as its argument.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct One {
-    #[arg(long, value_enum)]
     way: Way,
-    #[arg(long, value_enum)]
     flavor: Flavor,
-    #[arg(long)]
-    path: PathBuf,
-    #[arg(long)]
-    size: u64,
-    #[arg(long)]
-    direct: bool,
-    #[arg(long)]
-    tasks: usize,
-    #[arg(long)]
-    warmup_ms: u64,
-    #[arg(long)]
-    duration_ms: u64,
-    #[arg(long)]
-    seed: u64,
+    job: Job,
+}
+
+impl FromStr for One {
+    type Err = serde_json::Error;
+
+    fn from_str(text: &str) -> Result<One, serde_json::Error> {
+        serde_json::from_str(text)
+    }
 }
 
 /// Starts a process that does the job this way, and reads its counts.
 pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
+    let one = serde_json::to_string(&One { way, flavor, job: job.clone() })?;
     let mut command = Command::new(std::env::current_exe()?);
-    command
-        .arg("in-tokio")
-        .args(["--way", &name(way)])
-        .args(["--flavor", &name(flavor)])
-        .arg("--path")
-        .arg(&job.path)
-        .args(["--size", &job.size.to_string()])
-        .args(["--tasks", &job.depth.to_string()])
-        .args(["--warmup-ms", &job.warmup.as_millis().to_string()])
-        .args(["--duration-ms", &job.duration.as_millis().to_string()])
-        .args(["--seed", &job.seed.to_string()])
-        .args(job.direct.then_some("--direct"))
-        .stderr(Stdio::inherit());
-    let output = command.output()?;
-    let line = String::from_utf8_lossy(&output.stdout);
-    match super::from_line(&line) {
-        Some(tally) if output.status.success() => Ok(tally),
+    let output = command.args(["in-tokio", &one]).stderr(Stdio::inherit()).output()?;
+    match serde_json::from_slice(&output.stdout) {
+        Ok(tally) if output.status.success() => Ok(tally),
         _ => Err(io::Error::other(format!("the measuring process ended with {}", output.status))),
     }
 }
 
-/// The arguments, as on the command line.
-fn name(value: impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-}
-
-/// Does one measurement in such a process: prints its counts as a line of numbers.
+/// Does one measurement in such a process: prints its counts as JSON.
 pub fn measure(one: &One) -> io::Result<()> {
-    let job = Job {
-        path: one.path.clone(),
-        size: one.size,
-        direct: one.direct,
-        block: PAGE,
-        parts: 1,
-        depth: one.tasks,
-        in_flight: None,
-        warmup: Duration::from_millis(one.warmup_ms),
-        duration: Duration::from_millis(one.duration_ms),
-        seed: one.seed,
-        order: Order::Random,
-    };
+    let job = &one.job;
     let runtime = match one.flavor {
         Flavor::Current => Builder::new_current_thread().enable_io().build()?,
         Flavor::Multi => Builder::new_multi_thread().worker_threads(WORKERS).enable_io().build()?,
     };
     let tally = match one.way {
-        Way::Auto => with_ringfile(&runtime, &job, Route::Auto),
-        Way::IoThread => with_ringfile(&runtime, &job, Route::Ring),
+        Way::Auto => with_ringfile(&runtime, job, Route::Auto),
+        Way::IoThread => with_ringfile(&runtime, job, Route::Ring),
         Way::TwoIoThreads => {
             ringfile::set_io_threads(2);
-            with_ringfile(&runtime, &job, Route::Ring)
+            with_ringfile(&runtime, job, Route::Ring)
         }
-        Way::SpawnBlocking => runtime.block_on(with_preads(&job)),
-        Way::Driven => runtime.block_on(with_ring(&job, one.flavor, false)),
-        Way::DrivenAtOnce => runtime.block_on(with_ring(&job, one.flavor, true)),
+        Way::SpawnBlocking => runtime.block_on(with_preads(job)),
+        Way::Driven => runtime.block_on(with_ring(job, one.flavor, false)),
+        Way::DrivenAtOnce => runtime.block_on(with_ring(job, one.flavor, true)),
     }?;
-    println!("{}", super::to_line(&tally));
+    println!("{}", serde_json::to_string(&tally)?);
     Ok(())
 }
 

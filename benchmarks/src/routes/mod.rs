@@ -14,11 +14,13 @@ use std::time::Duration;
 
 use clap::Args;
 use ringfile::Route;
+use ringfile_cli::shared;
 
-use crate::units;
 use place::{Named, Place};
 use row::{Pattern, Row};
 use run::{Outcome, Refused};
+
+use crate::rounds::in_turn;
 
 /// The columns; the last is `auto` once more, whose distance from the one before is the noise.
 const SIDES: &[(&str, Route)] = &[
@@ -46,7 +48,7 @@ pub struct Options {
     #[arg(long, value_delimiter = ',')]
     only: Vec<Pattern>,
     /// Bytes of the file
-    #[arg(long, default_value = "256m", value_parser = units::size)]
+    #[arg(long, default_value = "256m", value_parser = shared::size)]
     size: u64,
     /// Operations in flight
     #[arg(long, value_delimiter = ',', default_value = "1,16")]
@@ -55,7 +57,7 @@ pub struct Options {
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Time before it, not counted
-    #[arg(long, default_value = "200ms", value_parser = units::duration)]
+    #[arg(long, default_value = "200ms", value_parser = shared::duration)]
     warmup: Duration,
     /// Rounds of all routes in turn
     #[arg(long, default_value_t = 5)]
@@ -104,18 +106,13 @@ fn measure(
     row: &Row,
     rounds: usize,
 ) -> Result<Vec<Vec<Outcome>>, Refused> {
-    let mut outcomes = vec![Vec::with_capacity(rounds); SIDES.len()];
-    for round in 0..rounds {
-        for turn in 0..SIDES.len() {
-            let index = (turn + round) % SIDES.len();
-            let (name, route) = SIDES[index];
-            if route == Route::Aio && row.mode != row::Mode::Direct {
-                continue;
-            }
-            let outcome = runs.run(place, row, route)?;
-            eprintln!("round {}/{rounds} {row} {name:<8} {:>9.1} kIOPS", round + 1, outcome.kiops);
-            outcomes[index].push(outcome);
+    in_turn(rounds, SIDES.len(), |round, side| {
+        let (name, route) = SIDES[side];
+        if route == Route::Aio && row.mode != row::Mode::Direct {
+            return Ok(None);
         }
-    }
-    Ok(outcomes)
+        let outcome = runs.run(place, row, route)?;
+        eprintln!("round {round}/{rounds} {row} {name:<8} {:>9.1} kIOPS", outcome.kiops);
+        Ok(Some(outcome))
+    })
 }

@@ -8,16 +8,18 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use crate::data::{self, PAGE, XorShift};
+use fastrand::Rng;
+
+use crate::data::{self, PAGE};
 
 const CHUNK: usize = 1 << 20;
 
 /// Returns a page of run `run`, without its offset.
 pub fn blank(run: u64) -> [u8; PAGE] {
-    let mut random = XorShift::new(run);
+    let mut random = Rng::with_seed(run);
     let mut page = [0; PAGE];
     for (index, bytes) in page.chunks_exact_mut(8).enumerate() {
-        let word = if index == 1 { run } else { random.next_u64() };
+        let word = if index == 1 { run } else { random.u64(..) };
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     page

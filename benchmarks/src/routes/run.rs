@@ -5,11 +5,10 @@
 
 use std::fs::File as StdFile;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use ringfile::{Buffer, File, Metrics, OpenOptions, Pool, Route};
+use ringfile::{Buffer, File, OpenOptions, Pool, Route};
+use ringfile_cli::shared::{self, RouteOps};
 
 use super::pages::{self, Written};
 use super::place::Place;
@@ -43,44 +42,21 @@ pub struct Outcome {
     /// Thousands of operations per second.
     pub kiops: f64,
     /// Operations, warm-up included, by route.
-    pub went: Went,
+    pub went: RouteOps,
     /// The share of the file in the page cache before and after; none for a direct run.
     pub cached: Option<(f64, f64)>,
 }
 
-/// Operations by route.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Went {
-    /// Through a ring.
-    pub ring: u64,
-    /// By plain calls on the thread.
-    pub inline: u64,
-    /// By workers.
-    pub workers: u64,
-    /// By Linux AIO.
-    pub aio: u64,
-}
-
-impl Went {
-    fn of(counts: Metrics) -> Went {
-        let (inline, workers, aio) = (counts.inline_ops, counts.worker_ops, counts.aio_ops);
-        Went { ring: counts.ops.saturating_sub(inline + workers + aio), inline, workers, aio }
-    }
-
-    fn total(self) -> u64 {
-        self.ring + self.inline + self.workers + self.aio
-    }
-
-    fn is_right(self, route: Route, ops: u64) -> bool {
-        let asked = match route {
-            Route::Ring => self.ring,
-            Route::Inline => self.inline,
-            Route::Workers => self.workers,
-            Route::Aio => self.aio,
-            _ => self.total(),
-        };
-        asked == ops && self.total() == ops
-    }
+/// Whether all operations went the way that was asked for.
+fn is_right(went: &RouteOps, route: Route, ops: u64) -> bool {
+    let asked = match route {
+        Route::Ring => went.ring,
+        Route::Inline => went.inline,
+        Route::Workers => went.workers,
+        Route::Aio => went.aio,
+        _ => went.total(),
+    };
+    asked == ops && went.total() == ops
 }
 
 /// All runs of a comparison.
@@ -115,9 +91,9 @@ impl Runs {
         };
         let before = ringfile::metrics();
         let (tally, written) = self.on_a_thread(&job, row, route)?;
-        let went = Went::of(ringfile::metrics() - before);
+        let went = RouteOps::of(&(ringfile::metrics() - before));
 
-        if !went.is_right(route, tally.all_ops) {
+        if !is_right(&went, route, tally.all_ops) {
             let all = tally.all_ops;
             return Err(io::Error::other(format!("{route:?}, {all} operations, counted {went:?}")).into());
         }
@@ -175,7 +151,7 @@ fn prepare(file: &StdFile, size: u64, mode: Mode) -> Result<f64, Refused> {
         }
         return Ok(device::resident_share(file, size)?);
     }
-    device::drop_from_cache(file)?;
+    shared::drop_cache(file)?;
     let share = device::resident_share(file, size)?;
     if mode == Mode::Uncached && share > DROPPED {
         return Err(Refused::Skipped(format!("{:.0} % stays in memory when it is dropped", share * 100.0)));
@@ -209,7 +185,7 @@ async fn work(job: &Job, direction: Direction, route: Route, run: u64) -> Result
         opened => opened.map_err(io::Error::from)?,
     };
     if job.order == Order::ShuffledOnce {
-        device::expect_random(&file.as_fd().as_raw_fd())?;
+        shared::advise_order(&file, true)?;
     }
     let buffers =
         (0..job.depth).map(|_| pool.get(PAGE)).collect::<Result<Vec<_>, _>>().map_err(io::Error::from)?;

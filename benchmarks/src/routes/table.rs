@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use ringfile_cli::shared::{RouteOps, Spread};
+
 use super::row::Row;
-use super::run::{Outcome, Went};
+use super::run::Outcome;
 use super::{SIDES, SINGLE};
-use crate::rounds::Spread;
+use crate::rounds::spread_of;
 use crate::table;
 
 /// The column of `auto` among the sides; a second `auto` (A/A) follows it.
@@ -23,7 +25,7 @@ pub fn header() {
 pub fn row(row: &Row, outcomes: &[Vec<Outcome>]) {
     let spread = |side: usize| match &outcomes[side][..] {
         [] => "–".to_owned(),
-        outcomes => table::spread(Spread::of(outcomes.iter().map(|outcome| outcome.kiops)), 1),
+        outcomes => table::spread(spread_of(outcomes.iter().map(|outcome| outcome.kiops)), 1),
     };
     let over = |side: usize| ratios(&outcomes[AUTO], &outcomes[side]);
     let best = best(outcomes);
@@ -67,19 +69,14 @@ fn best(outcomes: &[Vec<Outcome>]) -> usize {
 }
 
 fn ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
-    Spread::of(over.iter().zip(under).map(|(a, b)| a.kiops / b.kiops))
+    spread_of(over.iter().zip(under).map(|(a, b)| a.kiops / b.kiops))
 }
 
 /// Returns the shares of the routes in all runs of these sides.
 fn went(sides: &[Vec<Outcome>]) -> String {
-    let mut sum = Went::default();
-    for outcome in sides.iter().flatten() {
-        sum.ring += outcome.went.ring;
-        sum.inline += outcome.went.inline;
-        sum.workers += outcome.went.workers;
-        sum.aio += outcome.went.aio;
-    }
-    let all = (sum.ring + sum.inline + sum.workers + sum.aio) as f64;
+    let mut sum = RouteOps::default();
+    sides.iter().flatten().for_each(|outcome| sum += outcome.went);
+    let all = sum.total() as f64;
     let parts = [("ring", sum.ring), ("inline", sum.inline), ("workers", sum.workers), ("aio", sum.aio)];
     let parts = parts.into_iter().filter(|(_, count)| *count > 0);
     parts
@@ -95,7 +92,7 @@ fn cached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
         return "–".to_owned();
     }
     let range = |of: fn(&(f64, f64)) -> f64| {
-        let spread = Spread::of(shares.iter().map(of));
+        let spread = spread_of(shares.iter().map(of));
         let (low, high) = (spread.min * 100.0, spread.max * 100.0);
         if high - low < 0.5 { format!("{high:.0} %") } else { format!("{low:.0}..{high:.0} %") }
     };
@@ -109,7 +106,7 @@ mod tests {
     #[test]
     fn the_best_route_is_the_one_that_auto_does_worst_against() {
         let side = |figures: [f64; 3]| {
-            figures.map(|kiops| Outcome { kiops, went: Went::default(), cached: None }).to_vec()
+            figures.map(|kiops| Outcome { kiops, went: RouteOps::default(), cached: None }).to_vec()
         };
         let outcomes = [
             [10.0, 30.0, 10.0],

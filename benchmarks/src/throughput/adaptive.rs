@@ -11,8 +11,8 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use ringfile::{Buffer, File, OpenOptions, Pool, block_on};
 
-use super::{Cache, Place, Run, Trial, cells, ratios};
-use crate::data::PAGE;
+use super::{Cache, Run, Trial, cells, ratios, runs_in_turn};
+use crate::data::{PAGE, Place};
 use crate::job::{Job, Order, Stream, Tally};
 use crate::table::spread;
 
@@ -123,7 +123,7 @@ fn wait_until_trusted(path: &Path) -> io::Result<()> {
 fn compare_row(place: &Place, size: u64, row: &Row) -> io::Result<()> {
     let sides = [row.sides[0], row.sides[1], row.sides[0]];
     let names = [sides[0].name(), sides[1].name(), "A/A"];
-    let runs = place.in_turn(row.what, &names, |side| measure(place, size, row, sides[side]))?;
+    let runs = runs_in_turn(row.what, place.rounds, &names, |side| measure(place, size, row, sides[side]))?;
     let over = |above: usize, below: usize| {
         let rate = ratios(&runs[above], &runs[below], Run::mib_per_second);
         let cpu = ratios(&runs[above], &runs[below], Run::cpu_ms_per_gb);

@@ -14,8 +14,8 @@ use object_store::{ObjectStore, path};
 use ringfile_object_store::{Caching, RingfileStore};
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Cache, Place, Run, Trial, cells, ratios};
-use crate::data::{self, PAGE};
+use super::{Cache, Run, Trial, cells, ratios, runs_in_turn};
+use crate::data::{self, PAGE, Place};
 use crate::table::spread;
 
 const RANGE: u64 = 128 << 10;
@@ -58,7 +58,7 @@ fn compare_all(options: &Options) -> io::Result<()> {
     println!("|---|---|--:|--:|--:|--:|");
     let names = SIDES.map(|(name, _)| name);
     for (cache, what) in [(Cache::Empty, "cold"), (Cache::Full, "warm")] {
-        let runs = place.in_turn(what, &names, |side| {
+        let runs = runs_in_turn(what, place.rounds, &names, |side| {
             let trial = Trial::prepare(place, size, cache)?;
             let store = store(&place.file, SIDES[side].1)?;
             trial.measure(|| read(options, &store, &runtime, size))

@@ -8,16 +8,14 @@ mod get_ranges;
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::time::Instant;
 
-use clap::Args;
+use ringfile_cli::shared::{self, Spread};
 
-use crate::data;
+use crate::data::Place;
 use crate::device::{self, ReadCounter};
-use crate::rounds::{Spread, cpu_time};
+use crate::rounds::{cpu_time, in_turn, spread_of};
 use crate::table::spread;
-use crate::units;
 
 pub use adaptive::{Options as Adaptive, compare as adaptive};
 pub use get_ranges::{Options as GetRanges, compare as get_ranges};
@@ -27,68 +25,20 @@ const LEFT: f64 = 0.001;
 /// The share of a full cache that the kernel may have given away during a run.
 const GIVEN_AWAY: f64 = 0.01;
 
-/// The file under test.
-#[derive(Debug, Args)]
-struct Place {
-    /// The file, on a disk with O_DIRECT; made and filled if it is not there
-    #[arg(long)]
-    file: PathBuf,
-    /// Bytes of it to use
-    #[arg(long, default_value = "1g", value_parser = units::size)]
-    size: u64,
-    /// Overwrite what the file holds
-    #[arg(long)]
-    fill: bool,
-    /// Remove the file in the end
-    #[arg(long)]
-    remove: bool,
-    /// Rounds of all sides in turn
-    #[arg(long, default_value_t = 5)]
+/// Runs all sides in turn, in each round beginning with the next one. Returns the runs of each side.
+fn runs_in_turn(
+    what: &str,
     rounds: usize,
-    /// Seed of the offsets
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-}
-
-impl Place {
-    /// Makes sure that the file holds what the checks expect. Returns the bytes to use, a multiple of `block`.
-    fn prepare(&self, block: u64) -> io::Result<u64> {
-        if self.rounds == 0 {
-            return Err(io::Error::other("no rounds, no result"));
-        }
-        data::prepare(&self.file, self.size, self.fill, block)
-    }
-
-    fn clean_up_after(&self, result: io::Result<()>) -> io::Result<()> {
-        if self.remove { result.and(std::fs::remove_file(&self.file)) } else { result }
-    }
-
-    /// Runs all sides in turn, in each round beginning with the next one. Returns the runs of each side.
-    fn in_turn(
-        &self,
-        what: &str,
-        sides: &[&str],
-        mut run: impl FnMut(usize) -> io::Result<Run>,
-    ) -> io::Result<Vec<Vec<Run>>> {
-        let mut runs = vec![Vec::with_capacity(self.rounds); sides.len()];
-        for round in 0..self.rounds {
-            for turn in 0..sides.len() {
-                let side = (turn + round) % sides.len();
-                let done = run(side).map_err(|error| {
-                    io::Error::new(error.kind(), format!("{what}, {}: {error}", sides[side]))
-                })?;
-                eprintln!(
-                    "round {}/{} {what} {:<18} {:>7.0} MiB/s",
-                    round + 1,
-                    self.rounds,
-                    sides[side],
-                    done.mib_per_second()
-                );
-                runs[side].push(done);
-            }
-        }
-        Ok(runs)
-    }
+    sides: &[&str],
+    mut run: impl FnMut(usize) -> io::Result<Run>,
+) -> io::Result<Vec<Vec<Run>>> {
+    in_turn(rounds, sides.len(), |round, side| {
+        let name = sides[side];
+        let done =
+            run(side).map_err(|error| io::Error::new(error.kind(), format!("{what}, {name}: {error}")))?;
+        eprintln!("round {round}/{rounds} {what} {name:<18} {:>7.0} MiB/s", done.mib_per_second());
+        Ok(Some(done))
+    })
 }
 
 /// What the page cache has of the file when a run begins.
@@ -125,7 +75,7 @@ fn mib(bytes: u64) -> f64 {
 
 /// The cells of a table's row that both tables have: throughput, processor time, what the device read.
 fn cells(runs: &[Run]) -> String {
-    let of = |figure: fn(&Run) -> f64| Spread::of(runs.iter().map(figure));
+    let of = |figure: fn(&Run) -> f64| spread_of(runs.iter().map(figure));
     let (rate, cpu) = (of(Run::mib_per_second), of(Run::cpu_ms_per_gb));
     let device = of(|run| mib(run.device_bytes)).median;
     format!("{} | {} | {device:.0}", spread(rate, 0), spread(cpu, 0))
@@ -133,7 +83,7 @@ fn cells(runs: &[Run]) -> String {
 
 /// The ratios inside each round.
 fn ratios(over: &[Run], under: &[Run], figure: fn(&Run) -> f64) -> Spread {
-    Spread::of(over.iter().zip(under).map(|(one, other)| figure(one) / figure(other)))
+    spread_of(over.iter().zip(under).map(|(one, other)| figure(one) / figure(other)))
 }
 
 /// One run to come, with the page cache as it shall be.
@@ -154,7 +104,7 @@ impl Trial {
             Cache::Empty => {
                 // Dirty pages can't be dropped.
                 trial.file.sync_data()?;
-                device::drop_from_cache(&trial.file)?;
+                shared::drop_cache(&trial.file)?;
                 match trial.cached()? {
                     share if share <= LEFT => Ok(trial),
                     share => Err(io::Error::other(format!("{:.1} % stay in the cache", share * 100.0))),
@@ -175,12 +125,12 @@ impl Trial {
 
     /// Measures reads, which say how many bytes they brought, and checks where these came from.
     fn measure(self, read: impl FnOnce() -> io::Result<u64>) -> io::Result<Run> {
-        let (device, cpu, began) = (self.counter.bytes()?, cpu_time(), Instant::now());
+        let (device, cpu, began) = (self.counter.bytes()?, cpu_time()?, Instant::now());
         let bytes = read()?;
         let run = Run {
             bytes,
             seconds: began.elapsed().as_secs_f64(),
-            cpu: (cpu_time() - cpu).as_secs_f64(),
+            cpu: (cpu_time()? - cpu).as_secs_f64(),
             device_bytes: self.counter.bytes()? - device,
         };
         let is_right = match self.cache {

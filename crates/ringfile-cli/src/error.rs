@@ -73,6 +73,11 @@ pub fn io_on(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::Io(format!("{what} {}: {}", path.display(), errno_text(error)))
 }
 
+/// The same of a file that the user named, with what to do about it.
+pub fn cant(what: &str, path: &Path, error: &io::Error, advice: &str) -> Failure {
+    Failure::Usage(format!("can't {what} {}: {}; {advice}", path.display(), errno_text(error)))
+}
+
 /// A read or write that moved fewer bytes than were asked, which inside the file is an error.
 pub fn short(what: &str, path: &Path, offset: u64, moved: usize, asked: usize) -> Failure {
     Failure::Io(format!(

@@ -33,6 +33,17 @@ mod values;
 mod verify;
 mod whole;
 
+/// What `benchmarks/` shares with the command: figures, tables, and what the kernel is asked about files. No interface for
+/// anybody else: it changes without notice.
+#[doc(hidden)]
+pub mod shared {
+    pub use crate::model::{RouteOps, Spread};
+    pub use crate::report::table::Table;
+    pub use crate::sys::{advise_order, cached_fraction, children_cpu, drop_cache, own_usage};
+    pub use crate::testfile::device::check_unused;
+    pub use crate::values::{duration, size};
+}
+
 use std::ffi::OsStr;
 use std::io::Write;
 use std::process::ExitCode;

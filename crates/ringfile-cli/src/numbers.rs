@@ -45,6 +45,11 @@ pub fn count(value: f64) -> String {
     text
 }
 
+/// A count of things: `1 round`, `3 rounds`.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// `4.2 %`, `13 %`.
 pub fn per_cent(fraction: f64) -> String {
     let value = fraction * 100.0;

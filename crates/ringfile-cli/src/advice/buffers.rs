@@ -5,7 +5,7 @@
 
 use super::measured::{Better, Contest, Measured, Runs, elsewhere};
 use crate::model::advice::{Advice, Setting, Sure, Value};
-use crate::model::{Buffers, Cache, Metric, Route, Run, Setup};
+use crate::model::{Buffers, Cache, Metric, Route, Run, Setup, by};
 use crate::report::judge::{self, Cell, Verdict};
 use crate::report::routes::why_not_fixed;
 use crate::values::name;
@@ -70,14 +70,7 @@ fn verdict(measured: &Measured<'_>, subject: Buffers, base: Buffers, metric: Met
     let of_kind =
         |kind: Buffers| measured.runs(|run| run.setup.buffers == kind && run.setup.cache != Cache::Cold);
     let (subjects, bases) = (of_kind(subject), of_kind(base));
-    let mut cells: Vec<(Setup, Runs<'_>)> = Vec::new();
-    for run in subjects {
-        let key = Setup { buffers: base, ..run.setup };
-        match cells.iter_mut().find(|(other, _)| *other == key) {
-            Some((_, runs)) => runs.push(run),
-            None => cells.push((key, vec![run])),
-        }
-    }
+    let cells = by(&subjects, |run| Setup { buffers: base, ..run.setup });
     let cells = cells.into_iter().filter_map(|(key, subject)| {
         let base: Runs<'_> = bases.iter().copied().filter(|run| run.setup == key).collect();
         Cell::of(&subject, &base, metric)

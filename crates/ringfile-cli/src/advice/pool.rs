@@ -3,6 +3,7 @@
 use super::size;
 use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::model::{Params, Route};
+use crate::numbers::counted;
 use crate::values::Bytes;
 
 /// A pool smaller than that saves nothing that anyone would miss.
@@ -17,10 +18,10 @@ pub fn capacity(params: &Params, depth: usize, block: u64, cpus: usize) -> Advic
     let in_flight = (depth as u64).saturating_mul(block).saturating_mul(threads as u64);
     let wanted = in_flight.saturating_mul(2).clamp(LEAST, MOST).next_multiple_of(1 << 20);
     let enough = if wanted == LEAST { "; less than 64 MiB saves nothing" } else { "" };
-    let threads = if threads == 1 { "1 thread".into() } else { format!("{threads} threads") };
     let because = format!(
-        "{depth} in flight of {} for {threads} make {}, and as much again for what is in use meanwhile{enough}",
+        "{depth} in flight of {} for {} make {}, and as much again for what is in use meanwhile{enough}",
         Bytes(block),
+        counted(threads, "thread"),
         Bytes(in_flight),
     );
     Advice::new(Setting::Capacity, Value::Text(size(wanted)), because, Sure::NotCompared)

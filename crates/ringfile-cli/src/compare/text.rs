@@ -3,7 +3,7 @@
 use super::differences::{Comparison, Difference};
 use crate::error::one_line;
 use crate::model::columns;
-use crate::numbers::{change, per_cent};
+use crate::numbers::{change, counted, per_cent};
 use crate::report::table::Table;
 use crate::terminal;
 
@@ -27,8 +27,7 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     }
     let inside = columns::COMPARED.iter().filter_map(|metric| {
         let count = comparison.inside.iter().filter(|difference| difference.metric == *metric).count();
-        (count > 0)
-            .then(|| format!("{} in {count} cell{}", metric.title(), if count == 1 { "" } else { "s" }))
+        (count > 0).then(|| format!("{} in {}", metric.title(), counted(count, "cell")))
     });
     let inside: Vec<String> = inside.collect();
     let mut lines = Vec::new();

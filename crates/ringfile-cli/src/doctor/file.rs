@@ -16,7 +16,7 @@ use super::durable::Durable;
 use super::flags::NonBlocking;
 use super::place::{self, Medium, Place};
 use super::route::Taken;
-use crate::error::{Failure, errno_text, usage};
+use crate::error::{Failure, cant, errno_text, usage};
 use crate::report::output;
 
 /// What was found out about PATH.
@@ -99,12 +99,8 @@ pub const TRIED: usize = 64 << 10;
 
 fn kind(path: &Path) -> Result<Kind, Failure> {
     let shown = path.display();
-    let metadata = std::fs::metadata(path).map_err(|error| {
-        Failure::Usage(format!(
-            "can't look at {shown}: {}; name a file, folder or block device",
-            errno_text(&error)
-        ))
-    })?;
+    let metadata = std::fs::metadata(path)
+        .map_err(|error| cant("look at", path, &error, "name a file, folder or block device"))?;
     let file_type = metadata.file_type();
     match () {
         () if file_type.is_file() => Ok(Kind::File),

@@ -7,9 +7,12 @@ use console::{Style, style};
 
 use super::Report;
 use super::device::{Device, Kind};
+use super::features::Feature;
 use super::findings::{Finding, Severity, time};
 use super::process::{Limit, Process};
 use crate::error::one_line;
+use crate::model::by;
+use crate::numbers::counted;
 use crate::terminal;
 use crate::values::Bytes;
 
@@ -144,7 +147,7 @@ fn sentence(text: &str) -> String {
 fn summary(report: &Report) -> String {
     let process = &report.process;
     let mut parts = vec![format!("Linux {}", report.kernel.as_deref().unwrap_or("unknown"))];
-    parts.push(format!("{} core{}", process.cpus, if process.cpus == 1 { "" } else { "s" }));
+    parts.push(counted(process.cpus, "core"));
     if process.virtual_machine == Some(true) {
         parts.push("a virtual machine".into());
     }
@@ -249,8 +252,7 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
         facts.push(("space", format!("{} of {} free", Bytes(available), Bytes(total))));
     }
     if let Some(size) = file.size {
-        let pieces =
-            file.extents.map(|extents| format!(" in {extents} piece{}", if extents == 1 { "" } else { "s" }));
+        let pieces = file.extents.map(|extents| format!(" in {}", counted(extents as usize, "piece")));
         facts.push(("size", format!("{}{}", Bytes(size), pieces.unwrap_or_default())));
     }
     if !file.attributes.is_empty() {
@@ -389,14 +391,9 @@ fn features(report: &Report) -> Vec<(&'static str, String)> {
     }
     for (word, usable) in [("does not", Some(false)), ("not known", None)] {
         // One reason often holds for several.
-        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-        for feature in named(usable) {
-            match reasons.iter_mut().find(|(why, _)| *why == feature.why) {
-                Some((_, names)) => names.push(&feature.name),
-                None => reasons.push((&feature.why, vec![&feature.name])),
-            }
-        }
-        for (index, (why, names)) in reasons.into_iter().enumerate() {
+        let features: Vec<&Feature> = named(usable).collect();
+        for (index, (why, features)) in by(&features, |feature| &feature.why).into_iter().enumerate() {
+            let names: Vec<&str> = features.iter().map(|feature| feature.name.as_str()).collect();
             facts.push((if index == 0 { word } else { "" }, format!("{}: {why}", names.join(", "))));
         }
     }

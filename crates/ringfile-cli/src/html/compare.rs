@@ -12,7 +12,7 @@ use crate::compare::load::Saved;
 use crate::compare::text;
 use crate::error::one_line;
 use crate::model::{Better, Metric, columns};
-use crate::numbers::change;
+use crate::numbers::{change, counted};
 use crate::report::table::Table;
 
 /// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
@@ -45,11 +45,7 @@ fn session(saved: &Saved) -> Markup {
         "file",
         format!("{} on {}", one_line(&results.params.file), one_line(&results.machine.filesystem)),
     ));
-    let rounds = if results.params.rounds == 1 {
-        "1 round".into()
-    } else {
-        format!("{} rounds", results.params.rounds)
-    };
+    let rounds = counted(results.params.rounds as usize, "round");
     facts.push((
         "runs",
         format!(
@@ -79,14 +75,14 @@ fn beside(comparison: &Comparison<'_>, several: bool) -> Markup {
             h3 { "The largest" }
             (table(comparison, largest))
             @if !rest.is_empty() {
-                details { summary { "The other " (count(rest.len(), "figure")) " outside the spread" } (table(comparison, rest)) }
+                details { summary { "The other " (counted(rest.len(), "figure")) " outside the spread" } (table(comparison, rest)) }
             }
         }
     };
     let inside = html! {
         @if !comparison.inside.is_empty() {
             details {
-                summary { (count(comparison.inside.len(), "figure")) small { "inside the spread, the largest change first" } }
+                summary { (counted(comparison.inside.len(), "figure")) small { "inside the spread, the largest change first" } }
                 (table(comparison, &comparison.inside))
             }
         }
@@ -96,7 +92,7 @@ fn beside(comparison: &Comparison<'_>, several: bool) -> Markup {
     let counted = format!(
         "{} of {}. Change of the medians; bars and range reach from the least to the most that the rounds of both make.",
         comparison.outside.len(),
-        count(all, "figure")
+        counted(all, "figure")
     );
     html! {
         (page::section(&format!("{of}What differs outside the spread"), &counted, outside))
@@ -105,15 +101,11 @@ fn beside(comparison: &Comparison<'_>, several: bool) -> Markup {
     }
 }
 
-fn count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 fn alone(name: &str, cells: &[String]) -> Markup {
     html! {
         @if !cells.is_empty() {
             details {
-                summary { "Only in " bdi { (one_line(name)) } small { (count(cells.len(), "cell")) ", not compared" } }
+                summary { "Only in " bdi { (one_line(name)) } small { (counted(cells.len(), "cell")) ", not compared" } }
                 ul.notes { @for cell in cells { li { (cell) } } }
             }
         }

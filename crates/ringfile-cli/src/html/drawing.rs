@@ -256,26 +256,22 @@ fn plot(look: &Look<'_>, what: What, x: Factor, title: String, groups: &[&Group<
 
 /// Where there is no axis: a row for each series, a dot for each round.
 fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> Strip {
-    let rows = groups.iter().map(|group| {
-        let label = look.layout.name(group[0]);
-        let dots = group.iter().filter_map(|run| {
-            let figure = what.metric().of(run)?;
-            Some(Dot {
-                x: figure,
-                tip: format!(
-                    "{label}, round {}: {} {}",
-                    run.round,
-                    what.metric().text(figure),
-                    what.metric().unit()
-                ),
-            })
-        });
-        let dots = dots.collect();
-        Row::of_dots(label, look.style(group[0]), dots)
-    });
-    let rows: Vec<Row> = rows.collect();
+    let row =
+        |group: &&Group<'_>| rounds(look.layout.name(group[0]), look.style(group[0]), group, what.metric());
+    let rows: Vec<Row> = groups.iter().map(row).collect();
     let x = Scale::from_zero(rows.iter().flat_map(|row| &row.dots).map(|dot| dot.x), what.label());
     Strip { title, x_title: what.y_title().into(), x, noise: None, rows }
+}
+
+/// Returns a row with a dot for each round.
+pub fn rounds(label: String, style: usize, runs: &[&Run], metric: Metric) -> Row {
+    let dots = runs.iter().filter_map(|run| {
+        let figure = metric.of(run)?;
+        let tip = format!("{label}, round {}: {} {}", run.round, metric.text(figure), metric.unit());
+        Some(Dot { x: figure, tip })
+    });
+    let dots = dots.collect();
+    Row::of_dots(label, style, dots)
 }
 
 fn point(name: &str, what: What, axis: Factor, group: &Group<'_>) -> Option<Point> {

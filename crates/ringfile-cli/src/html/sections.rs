@@ -9,11 +9,11 @@ use super::layout::titled;
 use super::marks;
 use super::page;
 use super::scale::{self, Scale};
-use super::strip::{Dot, Row, Strip};
+use super::strip::Strip;
 use super::tables;
 use crate::error::one_line;
-use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, Run, by, distinct, words};
-use crate::numbers::figure;
+use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, by, distinct, words};
+use crate::numbers::{counted, figure};
 use crate::report::profile;
 use crate::values::{self, Bytes, short_size};
 
@@ -67,7 +67,7 @@ pub fn header(results: &Results) -> Markup {
     }
     .to_string();
     io += if params.verify { ", contents checked" } else { "" };
-    let rounds = if params.rounds == 1 { "1 round".into() } else { format!("{} rounds", params.rounds) };
+    let rounds = counted(params.rounds as usize, "round");
     let length = match params.io_size_bytes {
         Some(bytes) => Bytes(bytes).to_string(),
         None => format!("{} s", params.duration_s),
@@ -107,9 +107,8 @@ pub fn header(results: &Results) -> Markup {
 /// What is known of a machine.
 pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
     let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "unknown".into(), one_line);
-    let cores = if machine.cpus == 1 { "1 core".into() } else { format!("{} cores", machine.cpus) };
     let mut facts = vec![
-        ("processor", format!("{}, {cores}", known(&machine.cpu_model))),
+        ("processor", format!("{}, {}", known(&machine.cpu_model), counted(machine.cpus, "core"))),
         ("kernel", known(&machine.kernel)),
     ];
     facts.extend(machine.fio.as_ref().map(|fio| ("compared with", one_line(fio))));
@@ -176,10 +175,8 @@ fn choices(look: &Look<'_>) -> Markup {
             .into_iter()
             .map(|(title, runs)| {
                 let groups = by(&runs, |run| words(&parts, &run.setup));
-                let rows = groups.into_iter().map(|(label, runs)| {
-                    let dots = runs.iter().map(|run| Dot { x: run.iops, tip: tip(&label, run) }).collect();
-                    Row::of_dots(label, 0, dots)
-                });
+                let rows =
+                    groups.into_iter().map(|(label, runs)| drawing::rounds(label, 0, &runs, Metric::Iops));
                 let x = Scale::logarithmic(runs.iter().map(|run| run.iops), scale::count);
                 Strip {
                     title: titled(&title, "All runs"),
@@ -195,10 +192,6 @@ fn choices(look: &Look<'_>) -> Markup {
                    in it), and on each route: ring is io_uring, inline a plain call, auto what the library chooses. A dot is \
                    one round, the bar their median. The axis is logarithmic.";
     page::section("Direct or buffered, and which route", meaning, page::plots(plots))
-}
-
-fn tip(label: &str, run: &Run) -> String {
-    format!("{label}, round {}: {} IOPS", run.round, Metric::Iops.text(run.iops))
 }
 
 /// Where CPU time goes, for each kind of buffers that was profiled.

@@ -203,22 +203,9 @@ fn by_round(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(u32, f64, f
 }
 
 /// What all setups of a cell have in common: one of them has the A/A run for all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
-    numjobs: usize,
-    processes: Option<usize>,
-    iodepth: usize,
-    batch: Option<usize>,
-    inflight: Option<usize>,
-    rw: Rw,
-    block: u64,
-}
-
-impl Place {
-    fn of(setup: &Setup) -> Place {
-        let &Setup { numjobs, processes, iodepth, batch, inflight, rw, block, .. } = setup;
-        Place { numjobs, processes, iodepth, batch, inflight, rw, block }
-    }
+fn place_of(setup: &Setup) -> Setup {
+    let &Setup { numjobs, processes, iodepth, batch, inflight, rw, block, .. } = setup;
+    Setup { numjobs, processes, iodepth, batch, inflight, rw, block, ..Setup::default() }
 }
 
 /// The noise of one figure in a session, from its A/A runs.
@@ -227,7 +214,7 @@ pub struct Noise {
     /// |logarithm| of every A/A ratio, with what was done.
     all: Vec<(Rw, f64)>,
     /// Logarithms of the A/A ratios of each cell, with their rounds.
-    cells: HashMap<Place, Vec<(u32, f64)>>,
+    cells: HashMap<Setup, Vec<(u32, f64)>>,
     /// What can be compared in the session: the risk is divided among that many.
     comparisons: usize,
 }
@@ -240,15 +227,15 @@ impl Noise {
             .filter(|run| run.role == Role::Measure)
             .map(|run| ((run.setup, run.round), run))
             .collect();
-        let mut cells: HashMap<Place, Vec<(u32, f64)>> = HashMap::new();
+        let mut cells: HashMap<Setup, Vec<(u32, f64)>> = HashMap::new();
         for again in runs.iter().filter(|run| run.role == Role::Aa) {
             let first = measured.get(&(again.setup, again.round)).and_then(|run| metric.of(run));
             let ratio = metric.of(again).zip(first).and_then(|(again, first)| log_ratio(again, first));
             if let Some(ratio) = ratio {
-                cells.entry(Place::of(&again.setup)).or_default().push((again.round, ratio));
+                cells.entry(place_of(&again.setup)).or_default().push((again.round, ratio));
             }
         }
-        let of_cell = |(place, ratios): (&Place, &Vec<(u32, f64)>)| {
+        let of_cell = |(place, ratios): (&Setup, &Vec<(u32, f64)>)| {
             let rw = place.rw;
             ratios.iter().map(move |(_, ratio)| (rw, ratio.abs())).collect::<Vec<_>>()
         };
@@ -269,7 +256,7 @@ impl Noise {
 
     /// What a ratio must be away from 1 in every round, as a fraction, in the cell of a setup. Infinite without A/A.
     pub fn in_cell(&self, setup: &Setup, rounds: usize) -> f64 {
-        (self.spread(&Place::of(setup)) * reach(rounds, self.comparisons)).exp_m1()
+        (self.spread(&place_of(setup)) * reach(rounds, self.comparisons)).exp_m1()
     }
 
     /// The same for changes of another kind than A/A: |logarithms|.
@@ -279,7 +266,7 @@ impl Noise {
 
     /// The upper quartile of the A/A changes in a cell: of its own or of the session's, whichever is more. Writes are often
     /// noisier than reads, so only those of the session count that did the same, where there are enough.
-    fn spread(&self, place: &Place) -> f64 {
+    fn spread(&self, place: &Setup) -> f64 {
         let same = |(rw, ratio): &(Rw, f64)| (*rw == place.rw).then_some(*ratio);
         let same: Vec<f64> = self.all.iter().filter_map(same).collect();
         let session =
@@ -290,7 +277,7 @@ impl Noise {
     }
 
     /// The A/A ratios of a cell, the outlying ones no larger than they may count.
-    fn tamed(&self, place: &Place) -> Option<Vec<(u32, f64)>> {
+    fn tamed(&self, place: &Setup) -> Option<Vec<(u32, f64)>> {
         let most = OUTLYING * self.spread(place);
         let ratios = self.cells.get(place)?.iter();
         Some(ratios.map(|&(round, ratio)| (round, ratio.clamp(-most, most))).collect())
@@ -323,7 +310,7 @@ fn reach(rounds: usize, comparisons: usize) -> f64 {
 /// One cell of several that are judged as a whole.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    place: Place,
+    place: Setup,
     /// Subject and base of each round.
     rounds: Vec<(u32, f64, f64)>,
 }
@@ -331,7 +318,7 @@ pub struct Cell {
 impl Cell {
     /// Of the runs of two sides in one cell; `None` where no round has both.
     pub fn of(subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Cell> {
-        let place = Place::of(&base.first()?.setup);
+        let place = place_of(&base.first()?.setup);
         let rounds = by_round(subject, base, metric);
         (!rounds.is_empty()).then_some(Cell { place, rounds })
     }

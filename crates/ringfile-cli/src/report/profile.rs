@@ -1,7 +1,7 @@
 //! The tables of `--profile`: where CPU time went.
 
 use super::table::Table;
-use crate::model::{Buffers, Hot, Profile};
+use crate::model::{Buffers, Hot, Profile, by};
 use crate::numbers::figure;
 use crate::values::{self, short_size};
 
@@ -80,15 +80,9 @@ impl Side {
 
 /// Profiles of the same work, one for each kind of buffers.
 fn cells(profiles: &[Profile]) -> Vec<Vec<&Profile>> {
-    let work = |profile: &Profile| (values::name(&profile.rw), profile.block_size_bytes, profile.iodepth);
-    let mut cells: Vec<Vec<&Profile>> = Vec::new();
-    for profile in profiles {
-        match cells.iter_mut().find(|cell| work(cell[0]) == work(profile)) {
-            Some(cell) => cell.push(profile),
-            None => cells.push(vec![profile]),
-        }
-    }
-    cells
+    let work = |profile: &Profile| (profile.rw, profile.block_size_bytes, profile.iodepth);
+    let all: Vec<&Profile> = profiles.iter().collect();
+    by(&all, work).into_iter().map(|(_, cell)| cell).collect()
 }
 
 /// All functions of a cell, the most expensive first.

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use crate::error::{Failure, errno_text, usage};
+use crate::error::{Failure, cant, usage};
 use crate::model::{Results, Run, SCHEMA};
 
 /// More than any results take: profiles of four kinds and thousands of runs are some MiB.
@@ -13,9 +13,7 @@ const LARGEST: u64 = 256 << 20;
 /// Reads the results in a file. The error says in one line what the file is instead.
 pub fn read(path: &Path) -> Result<Results, Failure> {
     let shown = path.display();
-    let cant = |error: std::io::Error| {
-        Failure::Usage(format!("can't read {shown}: {}; name a file that --json wrote", errno_text(&error)))
-    };
+    let cant = |error: std::io::Error| cant("read", path, &error, "name a file that --json wrote");
     if !fs::metadata(path).map_err(cant)?.is_file() {
         return usage(format!("{shown} is no file: name one that --json wrote"));
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::stat::{major, minor};
 
 use super::{Intent, mounts};
-use crate::error::{Failure, errno_text, usage};
+use crate::error::{Failure, cant, usage};
 
 /// Refuses a device that is mounted, or that the system holds in another way: through one of its partitions,
 /// as swap, as part of a volume.
@@ -28,9 +28,7 @@ pub fn check_unused(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
             "{} is in use (mounted, swap, or part of a volume): free it, or name another --file",
             path.display()
         )),
-        Err(error) => {
-            usage(format!("can't open {}: {}; name another --file", path.display(), errno_text(&error)))
-        }
+        Err(error) => Err(cant("open", path, &error, super::ANOTHER)),
     }
 }
 
@@ -52,8 +50,7 @@ pub fn check_namespace(path: &Path, device: &Path, intent: Intent) -> Result<(),
     if !intent.direct {
         return usage(format!("{} takes NVMe commands, past the page cache: add --direct", path.display()));
     }
-    let metadata = std::fs::metadata(device).map_err(|error| {
-        Failure::Usage(format!("can't look at {}: {}", device.display(), errno_text(&error)))
-    })?;
+    let metadata =
+        std::fs::metadata(device).map_err(|error| cant("look at", device, &error, super::ANOTHER))?;
     check_unused(device, &metadata)
 }

@@ -5,7 +5,7 @@
 //! here is gone afterwards, however the run ends, but where it is killed: then the next run names it (`leftover.rs`).
 
 pub mod cache;
-mod device;
+pub mod device;
 mod fill;
 pub mod leftover;
 pub mod mounts;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use nix::sys::statvfs::statvfs;
 
 use crate::cli::TestFileArgs;
-use crate::error::{Failure, errno_text, io_on, usage};
+use crate::error::{Failure, cant, errno_text, io_on, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::report::output::folder_of;
@@ -33,6 +33,9 @@ const DEFAULT_FOLDER: &str = "/dev/shm";
 
 /// Where it lies for what measures a disk: not /tmp, which is memory on many machines.
 const DEFAULT_DISK_FOLDER: &str = "/var/tmp";
+
+/// What to do about a file that can't be used.
+const ANOTHER: &str = "name another --file";
 
 /// What stands for the file system where there is none.
 const BLOCK_DEVICE: &str = "block device";
@@ -112,11 +115,7 @@ impl TestFile {
                     check_space(path, args.size)?;
                     TestFile::create(path, args.size, intent, interrupt, Vec::new())
                 }
-                Err(error) => usage(format!(
-                    "can't look at {}: {}; name another --file",
-                    path.display(),
-                    errno_text(&error)
-                )),
+                Err(error) => Err(cant("look at", path, &error, ANOTHER)),
             },
         }
     }
@@ -162,13 +161,7 @@ impl TestFile {
         notes: Vec<String>,
     ) -> Result<TestFile, Failure> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
-        let buffered = file.map_err(|error| {
-            Failure::Usage(format!(
-                "can't create {}: {}; name another --file",
-                path.display(),
-                errno_text(&error)
-            ))
-        })?;
+        let buffered = file.map_err(|error| cant("create", path, &error, ANOTHER))?;
         interrupt.own_file(path);
         TestFile::check(path, true, size, buffered, intent, interrupt, notes)
     }
@@ -201,17 +194,10 @@ impl TestFile {
         }
         let through_cache = namespace.as_deref().unwrap_or(path);
         let opened = OpenOptions::new().read(true).write(intent.writes).open(through_cache);
-        let mut buffered = opened.map_err(|error| {
-            Failure::Usage(format!(
-                "can't open {}: {}; name another --file",
-                path.display(),
-                errno_text(&error)
-            ))
-        })?;
-        let length = buffered.seek(SeekFrom::End(0)).map_err(|error| {
-            let (path, error) = (path.display(), errno_text(&error));
-            Failure::Usage(format!("can't tell the size of {path}: {error}; name another --file"))
-        })?;
+        let mut buffered = opened.map_err(|error| cant("open", path, &error, ANOTHER))?;
+        let length = buffered
+            .seek(SeekFrom::End(0))
+            .map_err(|error| cant("tell the size of", path, &error, ANOTHER))?;
         if length == 0 && kind.is_file() && args.overwrite {
             return TestFile::open_empty(path, args.size, intent, interrupt);
         }

@@ -15,14 +15,13 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// The memory of one operation.
     type Block: Block;
 
-    /// What a block is written from.
-    type Written: IoBuf;
-
     /// Room for just `length` bytes.
     fn take(&self, length: usize) -> impl Future<Output = Result<Self::Block, Failure>>;
 
     /// A block that was filled, as it is written.
-    fn to_write(block: Self::Block) -> Self::Written;
+    fn to_write(block: Self::Block) -> impl IoBuf {
+        block
+    }
 
     /// The library's pool, if it is that.
     fn pool(&self) -> Option<&Pool> {
@@ -39,11 +38,6 @@ pub trait Block: IoBufMut + Deref<Target = [u8]> {
 /// The library's pool.
 impl Source for Pool {
     type Block = Buffer;
-    type Written = Buffer;
-
-    fn to_write(block: Buffer) -> Buffer {
-        block
-    }
 
     fn pool(&self) -> Option<&Pool> {
         Some(self)
@@ -70,11 +64,6 @@ pub struct Malloc;
 
 impl Source for Malloc {
     type Block = BytesMut;
-    type Written = BytesMut;
-
-    fn to_write(block: BytesMut) -> BytesMut {
-        block
-    }
 
     async fn take(&self, length: usize) -> Result<BytesMut, Failure> {
         Ok(aligned(length))
@@ -91,6 +80,12 @@ fn aligned(length: usize) -> BytesMut {
     memory
 }
 
+fn aligned_copy(block: &[u8]) -> BytesMut {
+    let mut memory = aligned(block.len());
+    memory.extend_from_slice(block);
+    memory
+}
+
 impl Block for BytesMut {
     fn append(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
@@ -103,11 +98,6 @@ pub struct Plain;
 
 impl Source for Plain {
     type Block = Vec<u8>;
-    type Written = Vec<u8>;
-
-    fn to_write(block: Vec<u8>) -> Vec<u8> {
-        block
-    }
 
     async fn take(&self, length: usize) -> Result<Vec<u8>, Failure> {
         Ok(Vec::with_capacity(length))
@@ -121,12 +111,9 @@ pub struct Copied;
 
 impl Source for Copied {
     type Block = Vec<u8>;
-    type Written = BytesMut;
 
-    fn to_write(block: Vec<u8>) -> BytesMut {
-        let mut memory = aligned(block.len());
-        memory.extend_from_slice(&block);
-        memory
+    fn to_write(block: Vec<u8>) -> impl IoBuf {
+        aligned_copy(&block)
     }
 
     async fn take(&self, length: usize) -> Result<Vec<u8>, Failure> {
@@ -160,7 +147,7 @@ mod tests {
             check(&Malloc, length, true);
             check(&Plain, length, false);
             check(&Copied, length, false);
-            let written = Copied::to_write(vec![7; length]);
+            let written = aligned_copy(&vec![7; length]);
             assert!(written.as_ptr().align_offset(ALIGNMENT) == 0 && written[..] == vec![7; length]);
         }
     }

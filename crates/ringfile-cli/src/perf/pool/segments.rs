@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use ringfile::{AllocateMode, File, OpenOptions};
 
 use super::run::TICK;
-use crate::error::{Failure, errno_text, library};
+use crate::error::{Failure, cant, library};
 
 /// Where segments come from, and go back to.
 #[derive(Debug)]
@@ -208,9 +208,8 @@ fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> rin
 /// a multiple of; 1 without.
 pub fn check_folder(folder: &Path, direct: bool) -> Result<u64, Failure> {
     let shown = folder.display();
-    let metadata = std::fs::metadata(folder).map_err(|error| {
-        Failure::Usage(format!("can't look at {shown}: {}; name another --folder", errno_text(&error)))
-    })?;
+    let metadata = std::fs::metadata(folder)
+        .map_err(|error| cant("look at", folder, &error, "name another --folder"))?;
     if !metadata.is_dir() {
         return Err(Failure::Usage(format!("{shown} is no folder: name one with --folder")));
     }
