@@ -83,7 +83,11 @@ int io_getevents(struct thread_data *td, unsigned int min, unsigned int max, con
 {
 	struct job *job = job_of(td);
 	int64_t nanoseconds = min ? -1 : 0;
+	/* Waiting submits what was added; fio must have counted it before. */
+	int error = io_commit(td);
 
+	if (error)
+		return error;
 	if (min && timeout)
 		nanoseconds = timeout->tv_sec * INT64_C(1000000000) + timeout->tv_nsec;
 	return (int)ringfile_queue_wait(job->queue, job->results, max < job->depth ? max : job->depth, min, nanoseconds);
