@@ -314,8 +314,9 @@ func TestManyGoroutines(t *testing.T) {
 			}
 		}
 	}
-	// Go's own threads, ringfile's, and its workers if there is no io_uring: none per batch.
-	limit := 8*runtime.GOMAXPROCS(0) + 48
+	// Go's own threads, ringfile's, and its workers if there is no io_uring: none per batch. Go starts threads beside those
+	// that are in calls of C when they lose their processor, which happens often on a busy machine.
+	limit := 8*runtime.GOMAXPROCS(0) + goroutines/4
 	t.Logf("at most %d threads, allowed %d", most, limit)
 	if most > limit {
 		t.Errorf("%d threads", most)

@@ -44,16 +44,16 @@ fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
     super::local(store).path_to_filesystem(location)
 }
 
-/// Makes an object durable that another call has put at a location.
+/// Prepares that an object gets a name. Returns what [`settle`] must know from before.
+async fn before(store: &RingfileStore, from: &Path, to: &Path) -> Result<Option<PathBuf>> {
+    let (old, new) = (path_of(store, from)?, path_of(store, to)?);
+    store.store.before(old, new).await.map_err(|error| failed(error, from))
+}
+
+/// Makes the new name of an object durable.
 async fn settle(store: &RingfileStore, location: &Path, folder: Option<PathBuf>) -> Result<()> {
     let path = path_of(store, location)?;
     store.store.settle(path, folder).await.map_err(|error| failed(error, location))
-}
-
-/// Returns what [`settle`] must know from before an object is put at a location.
-async fn before(store: &RingfileStore, location: &Path) -> Result<Option<PathBuf>> {
-    let path = path_of(store, location)?;
-    store.store.folder_before(path).await.map_err(|error| failed(error, location))
 }
 
 async fn links(store: &RingfileStore, from: &Path, to: &Path) -> Result<Links> {
@@ -171,7 +171,7 @@ impl ObjectStore for RingfileStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        let folder = before(self, to).await?;
+        let folder = before(self, from, to).await?;
         // Copies are links: renaming one to another does nothing, and would leave a temporary name.
         if options.mode == CopyMode::Create || links(self, from, to).await? == Links::OfTwoFiles {
             super::local(self).copy_opts(from, to, options).await?;
@@ -180,7 +180,7 @@ impl ObjectStore for RingfileStore {
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        let folder = before(self, to).await?;
+        let folder = before(self, from, to).await?;
         // As above: the old name would stay.
         if options.target_mode == RenameTargetMode::Overwrite
             && links(self, from, to).await? == Links::OfOneFile
@@ -271,8 +271,8 @@ impl MultipartUpload for Parts {
         published.map(put_result).map_err(|error| failed(error, &self.location))
     }
 
-    /// Does not wait for parts: the caller may have stopped polling one. Does nothing after a `complete` that failed, so that
-    /// `WriteMultipart`, which then aborts, returns that failure.
+    /// Does not wait for parts: the caller may have stopped polling one. Does nothing after a `complete` that failed, so
+    /// that `WriteMultipart`, which then aborts, returns that failure.
     async fn abort(&mut self) -> Result<()> {
         if std::mem::take(&mut self.is_removed) {
             return Ok(());

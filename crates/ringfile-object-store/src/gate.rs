@@ -1,5 +1,5 @@
-//! Limits how much memory reading calls may hold at once, and how many there are, so that a thousand of them use up neither
-//! memory nor descriptors: each has its object open.
+//! Limits how much memory reading calls may hold at once, and how many there are, so that a thousand of them use up
+//! neither memory nor descriptors: each has its object open.
 //!
 //! A call waits here for other calls' reads, never for memory that a consumer holds. Invariant: no call waits forever.
 //! A call that is no longer polled keeps its share; if that makes others wait, they continue after [`PATIENCE`].

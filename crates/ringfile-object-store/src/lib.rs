@@ -37,8 +37,8 @@ pub enum Caching {
     Direct,
     /// Cached data is read from the cache, the rest past it; data that is read repeatedly gets cached
     /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
-    /// each, if they are on ext4, XFS, Btrfs or F2FS; elsewhere each call opens its object again, and remembers nothing. It
-    /// closes a file at once if the store itself replaces or deletes the object, and within about a second if another
+    /// each, if they are on ext4, XFS, Btrfs or F2FS; elsewhere each call opens its object again, and remembers nothing.
+    /// It closes a file at once if the store itself replaces or deletes the object, and within about a second if another
     /// process does, provided that the store is read meanwhile. The space of a removed file is freed only then.
     Adaptive,
 }
@@ -157,8 +157,8 @@ impl Builder {
 
     /// Sets the memory for reads in bytes: the capacity of the store's pool, and the limit for all calls of
     /// `get_ranges` together; others wait, also beyond 512 calls. 256 MiB by default. Streams together read half of it
-    /// ahead; beyond that each has one short piece at a time. Memory that consumers hold in [`bytes::Bytes`] comes from the
-    /// pool too; if it is full, memory comes from outside, so that no call waits for its own query.
+    /// ahead; beyond that each has one short piece at a time. Memory that consumers hold in [`bytes::Bytes`] comes from
+    /// the pool too; if it is full, memory comes from outside, so that no call waits for its own query.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use ringfile::File;
 
 /// Local file systems on which one inode is one file, whichever descriptor reads it: ext2 to 4, XFS, Btrfs, F2FS
-/// (include/uapi/linux/magic.h). A FUSE server may give each descriptor the content that the object had when it was opened,
-/// and some file systems give two files one number.
+/// (include/uapi/linux/magic.h). A FUSE server may give each descriptor the content that the object had when it was
+/// opened, and some file systems give two files one number.
 const ONE_FILE_EACH: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 /// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;

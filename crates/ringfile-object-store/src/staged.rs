@@ -127,11 +127,15 @@ pub(crate) fn nearest_folder(path: &Path) -> PathBuf {
     there.unwrap_or_else(|| Path::new("/")).to_owned()
 }
 
-/// Makes durable the names in an object's folder, and those of folders that were created below `there`.
+/// Makes durable the names in an object's folder, and those of folders that were created below `there`. Another call may
+/// have removed the object by now, and its folders.
 pub(crate) fn sync_folders(path: &Path, there: &Path) -> Result<()> {
     let above = path.ancestors().skip(1);
     for folder in above.take_while(|folder| folder.starts_with(there)) {
-        open_folder(folder)?.sync_all()?;
+        match open_folder(folder) {
+            Err(error) if is_gone(&error) => {}
+            opened => opened?.sync_all()?,
+        }
     }
     Ok(())
 }
@@ -154,7 +158,7 @@ fn open_folder(path: &Path) -> Result<fs::File> {
 }
 
 /// Whether it is not there, or an object has its name by now.
-fn is_gone(error: &Error) -> bool {
+pub(crate) fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 

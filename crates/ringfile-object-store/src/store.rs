@@ -248,20 +248,27 @@ impl Store {
         Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Returns the nearest folder of a path that exists, if objects are made durable. Others may be created by
-    /// `LocalFileSystem`.
-    pub(crate) async fn folder_before(&self, path: PathBuf) -> io::Result<Option<PathBuf>> {
-        if self.sync { blocking(move || Ok(Some(staged::nearest_folder(&path)))).await } else { Ok(None) }
-    }
-
-    /// Makes an object durable, if that was asked for, after another call has put it there, with the folders made since
-    /// [`folder_before`](Self::folder_before); and closes the file it replaced.
-    pub(crate) async fn settle(&self, path: PathBuf, folder: Option<PathBuf>) -> io::Result<()> {
-        self.settle_by(move || {
-            open_to_read(&path)?.sync_all()?;
-            folder.map_or(Ok(()), |folder| staged::sync_folders(&path, &folder))
+    /// Makes the content of `from` durable, if that was asked for, before `LocalFileSystem` gives it the name `to`; and
+    /// returns the nearest folder of that which exists, since others may be created.
+    pub(crate) async fn before(&self, from: PathBuf, to: PathBuf) -> io::Result<Option<PathBuf>> {
+        if !self.sync {
+            return Ok(None);
+        }
+        blocking(move || {
+            match open_to_read(&from) {
+                // `LocalFileSystem` says so.
+                Err(error) if staged::is_gone(&error) => {}
+                opened => opened?.sync_all()?,
+            }
+            Ok(Some(staged::nearest_folder(&to)))
         })
         .await
+    }
+
+    /// Makes that name durable, with the folders created since [`before`](Self::before); and closes the file that it
+    /// replaced.
+    pub(crate) async fn settle(&self, path: PathBuf, folder: Option<PathBuf>) -> io::Result<()> {
+        self.settle_by(move || folder.map_or(Ok(()), |folder| staged::sync_folders(&path, &folder))).await
     }
 
     /// The same for a name that has gone. Its folders may have gone too, up to `root`.

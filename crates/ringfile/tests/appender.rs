@@ -360,12 +360,16 @@ fn syncs_that_wait_share_one() {
         let log = futures::executor::block_on(async { Appender::open(&file, &Pool::new(1 << 20), 0).await })
             .unwrap();
         server.rule(Op::Write, EVERYWHERE, 1, Act::Hold);
+        let asked = Arc::new(AtomicUsize::new(0));
         let syncing = || {
-            let log = log.clone();
+            let (log, asked) = (log.clone(), Arc::clone(&asked));
             std::thread::spawn(move || {
                 futures::executor::block_on(async {
                     let at = log.append(&[7; 100]).await?;
-                    log.sync().await?;
+                    let mut sync = log.sync();
+                    assert!(poll_once(&mut sync).await.is_pending());
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    sync.await?;
                     assert!(log.durable() >= at + 100);
                     ringfile::Result::Ok(())
                 })
@@ -375,14 +379,13 @@ fn syncs_that_wait_share_one() {
         let first = syncing();
         server.wait_held(1);
         let others: Vec<_> = (0..20).map(|_| syncing()).collect();
-        wait_for("all to append", || log.len() == 2100);
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        wait_for("all to ask", || asked.load(Ordering::SeqCst) == 21);
+        assert_eq!(log.len(), 2100);
         server.release();
         for thread in others.into_iter().chain([first]) {
             must_end("a sync", move || thread.join().unwrap().unwrap());
         }
         let counts = log.metrics();
-        // A thread that had not asked for a sync when the server answered may cause one more.
         assert!((2..=3).contains(&counts.syncs), "{route:?}, {durability:?}: {counts:?}");
         assert_eq!((counts.appends, counts.writes), (21, counts.syncs), "{route:?}, {durability:?}");
         let asked = server.log();

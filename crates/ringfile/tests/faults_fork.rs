@@ -16,7 +16,7 @@ use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
     Folder, all, assert_content, content, end_if_it_hangs, has_registered_buffers, in_child, is_without_ring,
-    needs_ring, open_on_ring, poll_once, yield_now, yield_until,
+    needs_ring, open_on_ring, poll_once, skip, workers_are_forced, yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -126,6 +126,27 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
             );
         }
     });
+}
+
+#[test]
+fn f22_a_forked_child_writes_durably_without_a_ring() {
+    let name = "f22_a_forked_child_writes_durably_without_a_ring";
+    if workers_are_forced() {
+        return skip(name, "RINGFILE_BACKEND=workers forbids plain calls too");
+    }
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &[0; PAGE]);
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).custom_flags(libc::O_DSYNC).open(&path).unwrap();
+    block_on(file.write_at(content(0, PAGE / 2), 0)).unwrap();
+    let child = fork(|| {
+        block_on(file.write_at(content(PAGE as u64 / 2, PAGE / 2), PAGE as u64 / 2)).unwrap();
+    });
+    assert_passed(child);
+    assert_content(&std::fs::read(&path).unwrap(), 0);
 }
 
 #[test]

@@ -152,6 +152,37 @@ fn f51_a_durable_write_that_fails_is_remembered() {
     }
 }
 
+/// Each write to such a file is a durable one.
+#[test]
+fn f51_a_write_that_fails_on_a_file_opened_with_o_dsync_is_remembered() {
+    let name = "f51_a_write_that_fails_on_a_file_opened_with_o_dsync_is_remembered";
+    for route in routes() {
+        for (flag, in_batch) in [(libc::O_DSYNC, false), (libc::O_SYNC, true)] {
+            let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).custom_flags(flag).route(route);
+            let file = options.open(server.path()).unwrap();
+            let write = || {
+                if !in_batch {
+                    return block_on(file.write_at(content(0, PAGE), 0)).map(drop).map_err(Error::from);
+                }
+                let mut batch = Batch::new();
+                batch.write(&file, content(0, PAGE), 0);
+                batch.run().remove(0).result.map(drop)
+            };
+            write().unwrap();
+            server.rule(Op::Write, EVERYWHERE, 1, Act::Fail(libc::EIO));
+            for _ in 0..2 {
+                assert_eq!(write().unwrap_err().errno(), Some(libc::EIO), "{route:?}, {in_batch}");
+            }
+            for later in WAYS {
+                let failed = later.sync(&file).expect_err(&format!("{route:?}, {later:?}"));
+                assert_eq!(failed.errno(), Some(libc::EIO), "{route:?}, {later:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn f51_a_sync_whose_future_is_dropped_is_remembered_too() {
     let name = "f51_a_sync_whose_future_is_dropped_is_remembered_too";

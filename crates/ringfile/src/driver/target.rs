@@ -15,6 +15,7 @@ use super::op::{Kind, Rules, device_size};
 use super::rings::RingKind;
 use super::route::{FileSystem, Lanes, Route};
 use crate::ring::{Ring, fork};
+use linux_raw_sys::general::RWF_DSYNC;
 use rustix::fs::OFlags;
 
 /// Linux 6.14, include/uapi/linux/fs.h.
@@ -93,6 +94,8 @@ pub(crate) struct Target {
     streams: bool,
     /// Whether writes go to the end, whatever their offset.
     pub appends: bool,
+    /// The flags of all its writes: `RWF_DSYNC`, or 0.
+    write_flags: u32,
     /// The namespace, if operations are NVMe commands.
     namespace: Option<Box<Namespace>>,
     pub path: Option<PathBuf>,
@@ -145,7 +148,12 @@ impl Target {
         target.ring = ring;
         target.streams =
             kind == FileKind::Other && rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(0)).is_err();
-        target.appends = rustix::fs::fcntl_getfl(&fd).is_ok_and(|flags| flags.contains(OFlags::APPEND));
+        let flags = rustix::fs::fcntl_getfl(&fd).unwrap_or(OFlags::empty());
+        target.appends = flags.contains(OFlags::APPEND);
+        // `O_SYNC` has this bit too; rustix's constant (1.1.6) has both bits.
+        if kind != FileKind::Other && flags.bits() & libc::O_DSYNC.cast_unsigned() != 0 {
+            target.write_flags = RWF_DSYNC;
+        }
         target.fd = Some(fd.into());
         target
     }
@@ -190,6 +198,7 @@ impl Target {
             ring: RingKind::Main,
             streams: false,
             appends: false,
+            write_flags: 0,
             namespace: None,
             path,
             lanes,
@@ -259,6 +268,13 @@ impl Target {
     pub(crate) fn do_not_cache(&self) {
         self.must_not_cache.store(true, Ordering::Relaxed);
         self.cache_flags.store(RWF_DONTCACHE, Ordering::Relaxed);
+    }
+
+    /// Returns the flags that a new operation of this kind has on this file. A write to a file that was opened with `O_DSYNC`
+    /// or `O_SYNC` is a durable one in any case; the flag says so.
+    #[inline]
+    pub(crate) fn flags_of(&self, kind: Kind) -> u32 {
+        if kind.is_write() { self.write_flags } else { 0 }
     }
 
     /// Returns the additional flags of operations that move data.

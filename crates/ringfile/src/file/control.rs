@@ -146,7 +146,8 @@ impl File {
     /// As `fsync(2)`. **A failed sync is remembered**: data that was not yet synced may be lost, although Linux would
     /// let the next `fsync` succeed. So after a sync or a [durable write](Self::write_durable_at) has failed, each
     /// later one of this `File` and its clones fails with the same errno without being tried, in batches and queues
-    /// too. Reads and plain writes continue. To sync again, open the file again, and check or rewrite what was written
+    /// too. Every write to a file that was opened with `O_DSYNC` or `O_SYNC` is a durable one. Reads and plain writes
+    /// continue. To sync again, open the file again, and check or rewrite what was written
     /// since the last successful sync. A sync that was cancelled, or that the file does not support (`EINVAL`), is not
     /// remembered; nor are failures of calls on other descriptors ([`note_failed_sync`](Self::note_failed_sync)).
     pub fn sync_all(&self) -> Control<'_> {

@@ -90,7 +90,8 @@ enum Stage<'a> {
 impl<'a> Transfer<'a> {
     #[inline]
     fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64) -> Self {
-        let request = Request { kind, op_flags: 0, offset, start: 0, want, linked: false };
+        let op_flags = file.target().flags_of(kind);
+        let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
         Self { operation: Operation::new(file, request, held), exact: true }
     }
 
@@ -130,9 +131,9 @@ impl<'a, B: IoBuf> Io<'a, B> {
         Self { transfer, buffer: PhantomData }.with_flags(RWF_ATOMIC)
     }
 
-    /// Flags for this write alone: `RWF_…`.
+    /// Further flags for this write alone: `RWF_…`.
     pub(super) fn with_flags(mut self, op_flags: u32) -> Self {
-        self.transfer.operation.request.op_flags = op_flags;
+        self.transfer.operation.request.op_flags |= op_flags;
         self
     }
 

@@ -249,10 +249,10 @@ impl Batch {
         let has_room = self.refused == 0 && self.ops.len() < MOST_OPERATIONS;
         let wanted = self.ops.len() + 1;
         if has_room && self.ops.try_reserve(1).is_ok() && self.results.try_reserve(wanted).is_ok() {
-            let file = self.files.enter(file);
+            let number = self.files.enter(file);
             self.ops.push(Op::NOTHING);
             if let Some(op) = self.ops.last_mut() {
-                op.ask(file, asked);
+                op.ask(number, file, asked);
             }
         } else {
             self.refused += 1;

@@ -119,7 +119,7 @@ impl Entries {
         // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        entry.op.insert(Op::NOTHING).ask(number, asked);
+        entry.op.insert(Op::NOTHING).ask(number, file, asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;

@@ -199,11 +199,12 @@ impl Op {
         descriptor: Descriptor::Open,
     };
 
-    /// Becomes an operation on a file.
+    /// Becomes an operation on a file, which has this number among [`Files`].
     #[inline(always)]
-    pub(super) fn ask(&mut self, file: u32, mut asked: Asked) {
-        let Asked { kind, op_flags, offset, want, .. } = asked;
-        self.file = file;
+    pub(super) fn ask(&mut self, number: u32, file: &File, mut asked: Asked) {
+        let Asked { kind, offset, want, .. } = asked;
+        let op_flags = asked.op_flags | file.target().flags_of(kind);
+        self.file = number;
         self.request = Request { kind, op_flags, offset, start: 0, want, linked: false };
         asked.held.move_to(&mut self.held);
         // There is nothing left to drop, which would be looked for out of line.

@@ -31,10 +31,10 @@ use crate::ring::fork;
 /// A file is read ahead only if it was not changed for this long: longer than a write takes.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Local file systems that set the change time with each write, whoever makes it, and read directly only before or after a
-/// buffered write (both take the inode's lock): ext2 to 4, XFS, Btrfs (include/uapi/linux/magic.h). F2FS reads directly while
-/// a buffered write goes on (`f2fs_dio_read_iter`), and an atomic write changes the data when it is committed, but the time
-/// earlier.
+/// Local file systems that set the change time with each write, whoever makes it, and read directly only before or after
+/// a buffered write (both take the inode's lock): ext2 to 4, XFS, Btrfs (include/uapi/linux/magic.h). F2FS reads directly
+/// while a buffered write goes on (`f2fs_dio_read_iter`), and an atomic write changes the data when it is committed, but
+/// the time earlier.
 const KEEP_TIMES: [u32; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 /// The change time, in seconds and nanoseconds.
