@@ -66,8 +66,9 @@ async fn await_all(readers: Vec<(Reader, Recorder)>, until: &Until) -> Vec<(Read
 
 /// The outcome of threads whose operations the library counted for the process.
 pub fn outcome(measured: Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
-    let (counted, enter_sizes) = (Counted::of(&measured.counted), Some(EnterSizes::of(&measured.counted)));
-    Outcome { enter_sizes, ..Outcome::of_threads(measured, threads).counted(counted) }
+    let (counted, enter_sizes) = (Counted::of(&measured.counted), EnterSizes::of(&measured.counted));
+    let outcome = Outcome::of_threads(measured, threads);
+    Outcome { counted: Some(counted), enter_sizes: Some(enter_sizes), ..outcome }
 }
 
 /// Whether a read moved the whole block.

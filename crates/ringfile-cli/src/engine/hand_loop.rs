@@ -40,7 +40,7 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
     let outcome = Outcome::of_threads(measured, latencies);
     let fixed_ops = if job.setup.buffers.registered() { outcome.ops } else { 0 };
     let routes = RouteOps { ring: outcome.ops, ..RouteOps::default() };
-    Ok((outcome.counted(Counted { enters, fixed_ops, routes }), all))
+    Ok((Outcome { counted: Some(Counted { enters, fixed_ops, routes }), ..outcome }, all))
 }
 
 /// What the operations of a ring move to and from.

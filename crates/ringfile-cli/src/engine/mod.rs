@@ -45,12 +45,8 @@ pub struct Outcome {
     pub usage: Option<sys::Usage>,
     /// What the whole machine did within the window, where the engine runs in the process.
     pub whole: Option<Whole>,
-    /// Calls of `io_uring_enter`, and of what AIO takes in its place, for ringfile.
-    pub enters: Option<u64>,
-    /// Operations whose every submission was fixed, for ringfile.
-    pub fixed_ops: Option<u64>,
-    /// Which way the operations went, for ringfile.
-    pub route_ops: Option<RouteOps>,
+    /// What this library counted, or a ring by hand.
+    pub counted: Option<Counted>,
     /// Histograms of `io_uring_enter`, for ringfile in batches.
     pub enter_sizes: Option<EnterSizes>,
     /// The first failure.
@@ -58,7 +54,7 @@ pub struct Outcome {
 }
 
 /// What the library counted on some threads, or on all.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Counted {
     /// Calls of `io_uring_enter`, and of what AIO takes in its place.
     pub enters: u64,
@@ -73,6 +69,11 @@ impl Counted {
     pub fn of(counted: &::ringfile::Metrics) -> Counted {
         let enters = counted.enters + counted.aio_calls;
         Counted { enters, fixed_ops: counted.fixed_ops, routes: RouteOps::of(counted) }
+    }
+
+    /// System calls that carried operations.
+    pub fn system_calls(self) -> u64 {
+        self.enters + self.routes.inline + self.routes.workers
     }
 }
 
@@ -132,28 +133,16 @@ impl Outcome {
             errors: self.errors,
             latency_ns: self.latency,
             cpu_us_per_io: self.cpu.and_then(|cpu| for_one(cpu, self.ops)),
-            system_calls: self.system_calls(),
+            system_calls: self.counted.map(Counted::system_calls),
             whole_machine: self.whole.as_ref().map(|whole| whole.in_time(run.duration_s)),
-            enters: self.enters,
-            fixed_ops: self.fixed_ops,
-            route_ops: self.route_ops,
+            enters: self.counted.map(|counted| counted.enters),
+            fixed_ops: self.counted.map(|counted| counted.fixed_ops),
+            route_ops: self.counted.map(|counted| counted.routes),
             enter_sizes: self.enter_sizes.clone(),
             access: Some(job.access),
             io_size_bytes: job.amount.map(|amount| amount * setup.block),
             ..run
         }
-    }
-
-    /// System calls that carried operations, where that is counted.
-    pub fn system_calls(&self) -> Option<u64> {
-        let routes = self.route_ops?;
-        Some(self.enters? + routes.inline + routes.workers)
-    }
-
-    /// With what this library counted.
-    fn counted(self, counted: Counted) -> Outcome {
-        let Counted { enters, fixed_ops, routes } = counted;
-        Outcome { enters: Some(enters), fixed_ops: Some(fixed_ops), route_ops: Some(routes), ..self }
     }
 
     /// Of threads that each have their latencies and the time of their last completion. What only this library

@@ -179,7 +179,7 @@ impl Counts {
 
     fn outcome(self, measured: Measured) -> (Outcome, Recorder) {
         let outcome = Outcome::of_threads(measured, vec![(self.recorder.clone(), self.last)]);
-        (outcome.counted(self.counted), self.recorder)
+        (Outcome { counted: Some(self.counted), ..outcome }, self.recorder)
     }
 }
 

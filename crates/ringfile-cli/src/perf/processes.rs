@@ -12,12 +12,11 @@ use nix::unistd::Pid;
 
 use super::worker::Answer;
 pub use super::worker::Order;
-use crate::engine::Outcome;
 use crate::engine::window::TICK;
+use crate::engine::{Counted, Outcome};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::latency::Recorder;
-use crate::model::RouteOps;
 use crate::sys::Usage;
 
 /// The first argument of the process, which is no command for users.
@@ -173,24 +172,21 @@ impl Drop for Worker {
 /// Sums up processes that worked at the same time.
 fn sum(answers: &[Answer]) -> Outcome {
     let outcomes = || answers.iter().map(|answer| &answer.outcome);
-    let (mut recorder, mut routes) = (Recorder::new(), RouteOps::default());
+    let (mut recorder, mut counted) = (Recorder::new(), Counted::default());
     answers.iter().for_each(|answer| recorder.merge(&answer.latencies));
-    outcomes().filter_map(|outcome| outcome.route_ops).for_each(|ops| routes += ops);
-    let total = |count: fn(&Outcome) -> Option<u64>| outcomes().filter_map(count).sum::<u64>();
+    outcomes().filter_map(|outcome| outcome.counted).for_each(|more| counted += more);
     let usages: Option<Vec<Usage>> = outcomes().map(|outcome| outcome.usage).collect();
     let usage = usages.map(|usages| usages.iter().fold(Usage::NONE, |sum, usage| sum.and(usage)));
     Outcome {
-        ops: total(|outcome| Some(outcome.ops)),
-        errors: total(|outcome| Some(outcome.errors)),
+        ops: outcomes().map(|outcome| outcome.ops).sum(),
+        errors: outcomes().map(|outcome| outcome.errors).sum(),
         duration: together(answers),
         latency: recorder.summary(),
         cpu: usage.map(|usage| usage.cpu()),
         usage,
         // All windows are about the same time.
         whole: outcomes().find_map(|outcome| outcome.whole),
-        enters: Some(total(|outcome| outcome.enters)),
-        fixed_ops: Some(total(|outcome| outcome.fixed_ops)),
-        route_ops: Some(routes),
+        counted: Some(counted),
         enter_sizes: None,
         failure: outcomes().find_map(|outcome| outcome.failure.clone()),
     }
@@ -208,6 +204,7 @@ fn together(answers: &[Answer]) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::RouteOps;
 
     fn answer(ops: u64, millis: u64) -> Answer {
         let mut latencies = Recorder::new();
@@ -223,9 +220,7 @@ mod tests {
             ops,
             duration: Duration::from_millis(millis),
             usage: Some(usage),
-            enters: Some(5),
-            fixed_ops: Some(ops),
-            route_ops: Some(RouteOps { ring: ops, ..RouteOps::default() }),
+            counted: Some(Counted { enters: 5, fixed_ops: ops, routes: RouteOps::default() }),
             ..Outcome::default()
         };
         Answer { outcome, latencies, refused: None }
@@ -234,7 +229,8 @@ mod tests {
     #[test]
     fn rates_add_up() {
         let outcome = sum(&[answer(100, 1000), answer(300, 1500)]);
-        assert_eq!((outcome.ops, outcome.enters, outcome.fixed_ops), (400, Some(10), Some(400)));
+        let counted = outcome.counted.expect("both have it");
+        assert_eq!((outcome.ops, counted.enters, counted.fixed_ops), (400, 10, 400));
         let rate = outcome.ops as f64 / outcome.duration.as_secs_f64();
         assert!((rate - 300.0).abs() < 1e-6, "{rate}");
         let usage = outcome.usage.expect("both have it");

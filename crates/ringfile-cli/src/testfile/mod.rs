@@ -102,29 +102,32 @@ pub struct TestFile {
     _record: Option<Record>,
 }
 
-impl TestFile {
-    /// Finds or makes the test file and checks all that can be checked without I/O.
-    pub fn open(args: &TestFileArgs, intent: Intent, interrupt: &Interrupt) -> Result<TestFile, Failure> {
-        match &args.file {
-            None => TestFile::create_default(args, intent, interrupt),
+/// What a test file is made or opened for.
+struct Opening<'a> {
+    args: &'a TestFileArgs,
+    intent: Intent,
+    interrupt: &'a Interrupt,
+}
+
+impl Opening<'_> {
+    fn open(&self) -> Result<TestFile, Failure> {
+        match &self.args.file {
+            None => self.create_default(),
             Some(path) => match std::fs::metadata(path) {
-                Ok(_) => TestFile::open_existing(path, args, intent, interrupt),
+                Ok(_) => self.open_existing(path),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     check_folder(path)?;
                     check_can_be_made(path)?;
-                    check_space(path, args.size)?;
-                    TestFile::create(path, args.size, intent, interrupt, Vec::new())
+                    check_space(path, self.args.size)?;
+                    self.create(path, self.args.size, Vec::new())
                 }
                 Err(error) => Err(cant("look at", path, &error, ANOTHER)),
             },
         }
     }
 
-    fn create_default(
-        args: &TestFileArgs,
-        intent: Intent,
-        interrupt: &Interrupt,
-    ) -> Result<TestFile, Failure> {
+    fn create_default(&self) -> Result<TestFile, Failure> {
+        let (wanted, intent) = (self.args.size, self.intent);
         if intent.direct && intent.default_place == DefaultPlace::Memory {
             return usage(format!(
                 "{DEFAULT_FOLDER} is memory and has no direct I/O: name a --file on a disk"
@@ -138,40 +141,30 @@ impl TestFile {
         // Whole MiB of three quarters: others live there too.
         let usable = (room / 4 * 3) & !((1 << 20) - 1);
         let mut notes = Vec::new();
-        if args.size > room {
+        if wanted > room {
             notes.push(format!(
                 "{folder} has room for {} only: using a file of {} instead of {}",
                 Bytes(room),
                 Bytes(usable),
-                Bytes(args.size)
+                Bytes(wanted)
             ));
         }
-        let size = if args.size > room { usable } else { args.size };
+        let size = if wanted > room { usable } else { wanted };
         if size < intent.block {
             return usage(format!("{folder} is full: make room there, or name a --file elsewhere"));
         }
-        TestFile::create(&path, size, intent, interrupt, notes)
+        self.create(&path, size, notes)
     }
 
-    fn create(
-        path: &Path,
-        size: u64,
-        intent: Intent,
-        interrupt: &Interrupt,
-        notes: Vec<String>,
-    ) -> Result<TestFile, Failure> {
+    fn create(&self, path: &Path, size: u64, notes: Vec<String>) -> Result<TestFile, Failure> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let buffered = file.map_err(|error| cant("create", path, &error, ANOTHER))?;
-        interrupt.own_file(path);
-        TestFile::check(path, true, size, buffered, intent, interrupt, notes)
+        self.interrupt.own_file(path);
+        self.check(path, true, size, buffered, notes)
     }
 
-    fn open_existing(
-        path: &Path,
-        args: &TestFileArgs,
-        intent: Intent,
-        interrupt: &Interrupt,
-    ) -> Result<TestFile, Failure> {
+    fn open_existing(&self, path: &Path) -> Result<TestFile, Failure> {
+        let (args, intent) = (self.args, self.intent);
         let metadata = std::fs::metadata(path).map_err(|error| io_on("can't look at", path, &error))?;
         let kind = metadata.file_type();
         let namespace = device::block_device_of(path, &metadata);
@@ -199,7 +192,7 @@ impl TestFile {
             .seek(SeekFrom::End(0))
             .map_err(|error| cant("tell the size of", path, &error, ANOTHER))?;
         if length == 0 && kind.is_file() && args.overwrite {
-            return TestFile::open_empty(path, args.size, intent, interrupt);
+            return self.open_empty(path);
         }
         let mut notes = Vec::new();
         if length < args.size {
@@ -213,8 +206,7 @@ impl TestFile {
         if kind.is_file() && metadata.blocks() * 512 < length / 100 * 99 {
             notes.push(format!("{} has holes: reading those costs no I/O", path.display()));
         }
-        let mut test_file =
-            TestFile::check(path, false, args.size.min(length), buffered, intent, interrupt, notes)?;
+        let mut test_file = self.check(path, false, args.size.min(length), buffered, notes)?;
         if namespace.is_some() {
             test_file.filesystem = "NVMe namespace".into();
             test_file.block_device = namespace;
@@ -223,12 +215,8 @@ impl TestFile {
     }
 
     /// A file with nothing in it that may be written to: it is made as large as a new one.
-    fn open_empty(
-        path: &Path,
-        size: u64,
-        intent: Intent,
-        interrupt: &Interrupt,
-    ) -> Result<TestFile, Failure> {
+    fn open_empty(&self, path: &Path) -> Result<TestFile, Failure> {
+        let size = self.args.size;
         check_space(path, size)?;
         let opened = OpenOptions::new().read(true).write(true).open(path);
         let buffered = opened.map_err(|error| {
@@ -236,23 +224,22 @@ impl TestFile {
             Failure::Usage(format!("can't open {path} to fill it: {error}; name another --file"))
         })?;
         let note = format!("{} was empty: filled to {}, and stays so", path.display(), Bytes(size));
-        let mut test_file = TestFile::check(path, false, size, buffered, intent, interrupt, vec![note])?;
+        let mut test_file = self.check(path, false, size, buffered, vec![note])?;
         test_file.unfilled = true;
         Ok(test_file)
     }
 
     fn check(
+        &self,
         path: &Path,
         created: bool,
         size: u64,
         buffered: File,
-        intent: Intent,
-        interrupt: &Interrupt,
         mut notes: Vec<String>,
     ) -> Result<TestFile, Failure> {
         let record = if created { Record::of(path, &buffered) } else { None };
         let filesystem = filesystem(path, &buffered);
-        let block = intent.block;
+        let block = self.intent.block;
         let used = size / block * block;
         if used != size && used > 0 {
             notes.push(format!("using {used} of {size} bytes: whole blocks of {block}"));
@@ -268,7 +255,7 @@ impl TestFile {
             notes,
             buffered,
             block_device: None,
-            interrupt: interrupt.clone(),
+            interrupt: self.interrupt.clone(),
             _record: record,
         };
         if size == 0 {
@@ -285,10 +272,17 @@ impl TestFile {
                 path.display()
             ));
         }
-        if intent.direct {
+        if self.intent.direct {
             test_file.check_direct()?;
         }
         Ok(test_file)
+    }
+}
+
+impl TestFile {
+    /// Finds or makes the test file and checks all that can be checked without I/O.
+    pub fn open(args: &TestFileArgs, intent: Intent, interrupt: &Interrupt) -> Result<TestFile, Failure> {
+        Opening { args, intent, interrupt }.open()
     }
 
     /// The library's own word on direct I/O: it tells a file system that takes O_DIRECT and does not do it.

@@ -51,29 +51,16 @@ fn ring(report: &Report) -> Option<Finding> {
     let refused = std::io::Error::from_raw_os_error(errno);
     let detail = |why: &str| format!("io_uring_setup: {}; {why}; {cost}", crate::error::errno_text(&refused));
     let finding = |why: &str, fix: String| Some(Finding::costly(1000, title, detail(why), fix));
+    let allow = "as root: `sysctl -w kernel.io_uring_disabled=0`";
     match (errno, process.io_uring_disabled) {
-        (libc::EPERM, Some(2)) => finding(
-            "kernel.io_uring_disabled is 2: nobody may",
-            "as root: `sysctl -w \
-                                                                  kernel.io_uring_disabled=0`"
-                .into(),
-        ),
+        (libc::EPERM, Some(2)) => finding("kernel.io_uring_disabled is 2: nobody may", allow.into()),
         (libc::EPERM, Some(1)) => {
-            let group = process.io_uring_group.filter(|&group| group >= 0);
-            let fix = match group {
-                Some(group) => format!(
-                    "add this user to the group {group}, or as root: `sysctl -w \
-                                        kernel.io_uring_disabled=0`"
-                ),
-                None => "as root: `sysctl -w kernel.io_uring_disabled=0`, or `sysctl -w \
-                         kernel.io_uring_group=GID` for a group"
-                    .into(),
+            let fix = match process.io_uring_group.filter(|&group| group >= 0) {
+                Some(group) => format!("add this user to the group {group}, or {allow}"),
+                None => format!("{allow}, or `sysctl -w kernel.io_uring_group=GID` for a group"),
             };
-            finding(
-                "kernel.io_uring_disabled is 1: only root and the members of kernel.io_uring_group \
-                     may",
-                fix,
-            )
+            let who = "only root and the members of kernel.io_uring_group may";
+            finding(&format!("kernel.io_uring_disabled is 1: {who}"), fix)
         }
         _ if process.seccomp.as_deref() == Some("filter") => finding(
             "a seccomp filter is on this process, as container engines set one",
@@ -81,12 +68,9 @@ fn ring(report: &Report) -> Option<Finding> {
              --security-opt seccomp=PROFILE.json`)"
                 .into(),
         ),
-        (libc::ENOSYS, _) => finding(
-            "this kernel has none",
-            "use Linux 5.6 or newer, with \
-                                                              CONFIG_IO_URING=y"
-                .into(),
-        ),
+        (libc::ENOSYS, _) => {
+            finding("this kernel has none", "use Linux 5.6 or newer, with CONFIG_IO_URING=y".into())
+        }
         (libc::ENOMEM, _) => finding(
             "RLIMIT_MEMLOCK has no room for a ring",
             "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the systemd unit".into(),

@@ -6,8 +6,8 @@ use ringfile::PoolMetrics;
 
 use super::ledger::Ledger;
 use super::run::{Job, Outcome};
-use crate::engine::{Counted, rated};
-use crate::model::{Actor, Memory, PoolFigures, PoolRun, Role, RouteOps, Run, Rw, Setup, Side};
+use crate::engine::rated;
+use crate::model::{Actor, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
 use crate::sys::Usage;
 
 /// The producers' figures and the consumers', of those that there are.
@@ -41,9 +41,9 @@ fn setup(job: &Job, memory: Memory, side: Side) -> Setup {
 fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -> Run {
     let is_producer = setup.side == Some(Side::Producer);
     let ledger = if is_producer { &outcome.produced } else { &outcome.consumed };
-    let (ops, Counted { enters, fixed_ops, routes }) = (ledger.latency.count(), ledger.counted);
+    let (ops, mut counted) = (ledger.latency.count(), ledger.counted);
     // What workers did they have counted elsewhere.
-    let routes = RouteOps { workers: ops.saturating_sub(routes.total()), ..routes };
+    counted.routes.workers = ops.saturating_sub(counted.routes.total());
     // A write takes many messages, and syncs are operations too: the library's counts are then not those of blocks.
     let each_is_one = !(job.messages || job.sync && is_producer);
     let time = measured_time(job, outcome, ledger);
@@ -51,10 +51,10 @@ fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -
     let mut run = Run {
         pool: Some(of_pool(job, is_producer, outcome, ledger, run.duration_s)),
         latency_ns: ledger.latency.summary(),
-        system_calls: each_is_one.then_some(enters + routes.inline + routes.workers),
-        enters: Some(enters),
-        fixed_ops: each_is_one.then_some(fixed_ops),
-        route_ops: each_is_one.then_some(routes),
+        system_calls: each_is_one.then_some(counted.system_calls()),
+        enters: Some(counted.enters),
+        fixed_ops: each_is_one.then_some(counted.fixed_ops),
+        route_ops: each_is_one.then_some(counted.routes),
         ..run
     };
     let refused = ringfile::refused_registration().map(|refused| refused.to_string());
