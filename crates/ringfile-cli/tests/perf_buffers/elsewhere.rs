@@ -1,9 +1,8 @@
 //! A user other than root, with little memory that may be locked.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 
-use crate::support::{installed, is_root, json, run, runs, skip};
+use crate::support::{installed, is_root, json, run, runs, skip, unprivileged};
 
 #[test]
 fn another_user_gets_results_and_advice() {
@@ -21,9 +20,7 @@ fn another_user_gets_results_and_advice() {
     for memlock in ["8388608", "65536"] {
         let out = shared.path().join(format!("{memlock}.json"));
         let config = shared.path().join(format!("{memlock}.toml"));
-        let mut command = Command::new("prlimit");
-        command.arg(format!("--memlock={memlock}:{memlock}"));
-        command.args("setpriv --reuid 65534 --regid 65534 --clear-groups".split(' ')).arg(&program);
+        let mut command = unprivileged(memlock, &program);
         command
             .args("perf buffers --size 16m --duration 30ms --warmup 5ms --rounds 3 --rw randread".split(' '));
         command.args("--bs 4k,32k --iodepth 1,16 --processes 1 --profile --json".split(' ')).arg(&out);

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -116,6 +117,21 @@ pub fn routes() -> &'static [&'static str] {
 /// Returns whether the user is root.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
+}
+
+/// The first of the users that have nothing, and no other process.
+pub const USERS: u32 = 63_000;
+
+/// Returns the program as one of those users, which may lock this many bytes of memory. Each call takes another user: the
+/// kernel counts over all processes of a user, and memory of rings that have ended only some time later.
+pub fn unprivileged(memlock: &str, program: &Path) -> Command {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = std::process::id().wrapping_mul(16) + NEXT.fetch_add(1, Ordering::Relaxed);
+    let user = (USERS + number % 1900).to_string();
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--memlock={memlock}:{memlock}"));
+    command.args(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups"]).arg(program);
+    command
 }
 
 /// Waits until a process has a thread of that name, which shows the engine that is running.

@@ -2,20 +2,16 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
-use crate::support::{Finished, folder, installed, is_root, json, ring_is_forbidden, run, runs, skip};
-
-/// A user that owns nothing.
-const NOBODY: &str = "65534";
+use crate::support::{
+    Finished, folder, installed, is_root, json, ring_is_forbidden, run, runs, skip, unprivileged,
+};
 
 fn run_as_nobody(memlock: &str, program: &Path, folder: &Path, out: &Path) -> Finished {
-    let mut command = Command::new("prlimit");
-    command.arg(format!("--memlock={memlock}:{memlock}"));
-    command.args(["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program);
+    let mut command = unprivileged(memlock, program);
     command.args("perf file --size 4m --duration 50ms --warmup 5ms --route ring".split(' '));
     command.args("--numjobs 1,2 --iodepth 1,16 --json".split(' ')).arg(out).arg("--file");
-    run(command.arg(folder.join("data.bin")))
+    run(command.arg(folder.join(format!("{memlock}.bin"))))
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{folder, installed, is_root, json, run, runs, skip};
+use crate::support::{folder, installed, is_root, json, run, runs, skip, unprivileged};
 use crate::{brief, files_in, perf_pool, short};
 
 /// A file system mounted for a test.
@@ -120,9 +120,7 @@ fn another_user() {
     std::fs::copy(env!("CARGO_BIN_EXE_ringfile"), &program).expect("copy");
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("permissions");
     let as_nobody = |memlock: &str, folder: &Path| {
-        let mut command = Command::new("prlimit");
-        command.arg(format!("--memlock={memlock}:{memlock}"));
-        command.args("setpriv --reuid 65534 --regid 65534 --clear-groups".split(' ')).arg(&program);
+        let mut command = unprivileged(memlock, &program);
         command.args("perf pool --size 16m --bs 16k --duration 100ms --warmup 20ms --folder".split(' '));
         run(command.arg(folder))
     };
