@@ -38,10 +38,17 @@ fn open_on_ring(data: &TempFile) -> File {
     OpenOptions::new().read(true).route(Route::Ring).open(&data.0).unwrap()
 }
 
-/// Opens a file of zeros whose reads are answered as they are submitted. Those of a file in the temporary folder are not
-/// where its file system has no non-blocking reads: tmpfs and overlays have none.
+/// Opens a file of zeros whose reads are answered as they are submitted. In the temporary folder they are not if its file
+/// system has no non-blocking reads, as tmpfs and overlays; those of `/dev/zero` are not before Linux 6.0.
 fn zeros() -> File {
-    OpenOptions::new().read(true).route(Route::Ring).open("/dev/zero").unwrap()
+    let data = TempFile::new(&[0; 4096]);
+    let file = std::fs::File::open(&data.0).unwrap();
+    let mut block = [0; 4096];
+    let parts = &mut [std::io::IoSliceMut::new(&mut block)];
+    match rustix::io::preadv2(&file, parts, 0, rustix::io::ReadWriteFlags::NOWAIT) {
+        Ok(4096) => open_on_ring(&data),
+        _ => OpenOptions::new().read(true).route(Route::Ring).open("/dev/zero").unwrap(),
+    }
 }
 
 /// Whether the ring is not switched off; says that `test` is skipped where it is.
