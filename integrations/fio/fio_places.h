@@ -7,8 +7,8 @@
 #define RINGFILE_FIO_PLACES_H
 
 /*
- * A job has 192,056 bytes, of which the engine needs these few. It reaches them by offset: a structure would name
- * nothing else.
+ * A job has 192,056 bytes, of which the engine needs only these fields. It accesses them by offset, since a structure
+ * would consist almost entirely of padding.
  */
 enum {
 	TD_READ_IOLOG_FILE = 3136,
@@ -22,7 +22,7 @@ enum {
 
 #define TD_FIELD(td, type, place) (*(type *)(void *)((char *)(td) + (place)))
 
-/* One list, for the assertions here and for `layout`, which prints the same from fio's headers. */
+/* One list, used by the assertions here and by `layout`, which checks it against fio's headers. */
 #define FIO_OFFSETS(AT)                                                                                                     \
 	AT(fio_file, fd, 20)                                                                                                \
 	AT(fio_file, file_name, 40)                                                                                         \

@@ -30,7 +30,7 @@ static int add(struct job *job, struct io_u *io_u)
 	}
 }
 
-/* Prints an error once, of which fio would only show the errno. */
+/* Prints an error once, because fio would only show its errno. */
 static void tell(struct job *job, const struct io_u *io_u, int error)
 {
 	if (job->refused_before)
@@ -66,7 +66,8 @@ int io_commit(struct thread_data *td)
 
 	if (!count)
 		return 0;
-	/* Before they are submitted, because operations that are plain calls finish in there. */
+	/* The time is taken before they are submitted, because operations that are plain calls finish during the submission.
+	 * */
 	fio_gettime(&now, NULL);
 	for (unsigned int i = 0; i < count; i++) {
 		job->collected[i]->issue_time = now;

@@ -20,7 +20,7 @@ int job_init(struct thread_data *td)
 
 	/* A fio of the same version that was built differently has its fields at other offsets. */
 	if (TD_FIELD(td, struct ioengine_ops *, TD_IO_OPS) != &ringfile_engine) {
-		log_err("ringfile: this engine is for Debian's %s and another build of it runs: use /usr/bin/fio\n", FIO_VERSION);
+		log_err("ringfile: this engine is for Debian's %s, but another build of it is running: use /usr/bin/fio\n", FIO_VERSION);
 		return ENOEXEC;
 	}
 	job = calloc(1, sizeof(*job));
@@ -89,7 +89,8 @@ void job_io_u_free(struct thread_data *td, struct io_u *io_u)
 		end_io(job_of(td));
 }
 
-/* A process has threads that work for the job; beside other threads, only the job's own counts can be told apart. */
+/* In a process of its own, all threads work for the job. Among other jobs' threads, only the counts of the job's own
+ * thread belong to it. */
 static void show_counts(void)
 {
 	struct ringfile_counts counts = { .size = sizeof(counts) };

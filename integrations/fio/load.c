@@ -1,5 +1,5 @@
 /*
- * Gives fio the engine when it loads the library, or says why not.
+ * Gives fio the engine when it loads the library, or prints why not.
  *
  * Invariants: a fio of another version gets no engine, and its memory is not accessed.
  */
@@ -37,8 +37,8 @@ __attribute__((visibility("default"))) void get_ioengine(struct ioengine_ops **o
 		*ops = &ringfile_engine;
 		return;
 	}
-	/* Calls no function of fio, which may have other functions. */
-	fprintf(stderr, "ringfile: this engine is for %s and the one that loads it is %s: run it with Debian 12's fio\n",
+	/* Calls no function of fio, since another version may have other functions. */
+	fprintf(stderr, "ringfile: this engine is for %s, but %s has loaded it: run it with Debian 12's fio\n",
 		FIO_VERSION, running ? running : "of an unknown version");
 	*ops = NULL;
 }

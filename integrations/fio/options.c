@@ -8,10 +8,10 @@
 struct fio_option ringfile_options[] = {
 	{
 		.name = "route",
-		.lname = "Which way operations go",
+		.lname = "Route of operations",
 		.type = FIO_OPT_STR,
 		.off1 = offsetof(struct options, route),
-		.help = "Which way operations go: the cheapest for each file, or one for all",
+		.help = "Route of operations: the cheapest for each file, or the same for all",
 		.def = "auto",
 		.posval = {
 			{ .ival = "auto", .oval = RINGFILE_ROUTE_AUTO, .help = "The cheapest, found from each file's first operations" },
@@ -36,7 +36,7 @@ struct fio_option ringfile_options[] = {
 		.lname = "Counts of operations",
 		.type = FIO_OPT_BOOL,
 		.off1 = offsetof(struct options, counts),
-		.help = "Say at the end of each job which way its operations went",
+		.help = "Print the operations by route at the end of each job",
 		.def = "0",
 		OF_ENGINE,
 	},

@@ -32,12 +32,12 @@ type Read struct {
 	Err error
 }
 
-// request turns a read into C's. It fails if the read's fields are not valid.
+// request converts a read to the C type. It fails if the read's fields are not valid.
 func (r *Read) request(at int) (C.shim_read, error) {
 	data, ok := r.Buffer.part(r.Start, r.Length)
 	if !ok || r.Offset < 0 {
 		return C.shim_read{}, &Error{Errno: syscall.EINVAL, Text: fmt.Sprintf(
-			"read %d: its part of the buffer is empty or not inside of it, or its offset is negative", at)}
+			"read %d: its part of the buffer is empty or outside the buffer, or its offset is negative", at)}
 	}
 	return C.shim_read{data: C.uintptr_t(uintptr(data)), length: C.size_t(r.Length), offset: C.uint64_t(r.Offset)}, nil
 }
@@ -79,7 +79,7 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	select {
 	case <-flight.ended:
 	case <-ctx.Done():
-		// It can fail only while the end is being reported.
+		// The call can fail only while the end is being reported.
 		C.ringfile_batch_cancel(flight.c.batch)
 		<-flight.ended
 	}
@@ -89,8 +89,8 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 var maxBatches int64 = 64
 
 // SetMaxBatches sets how many batches may be in flight at once in this process (default: 64); goroutines with further
-// batches wait in Go. Enough to keep the disk busy is enough: more only use more memory. It has no effect after the
-// first ReadBatch.
+// batches wait in Go. As soon as the disk is busy, more batches only use more memory. It has no effect after the first
+// ReadBatch.
 func SetMaxBatches(batches int) {
 	if batches > 0 {
 		atomic.StoreInt64(&maxBatches, int64(batches))
@@ -107,14 +107,14 @@ type flight struct {
 var flights struct {
 	once    sync.Once
 	err     error
-	running chan struct{} // as many batches at once as SetMaxBatches says
-	starts  chan struct{} // as many starts at once as there are processors: no more threads are needed for them
+	running chan struct{} // as many concurrent batches as SetMaxBatches allows
+	starts  chan struct{} // as many concurrent starts as there are processors, since each occupies a thread
 
 	lock sync.Mutex
 	idle []*flight
 }
 
-// open makes what all flights share, once.
+// open creates what all flights share, once.
 func open() {
 	bell := C.shim_bell()
 	if bell < 0 {

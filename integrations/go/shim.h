@@ -7,8 +7,8 @@
 
 #include "ringfile.h"
 
-/* A read that is to be added to a batch or a queue. `data` is the address of C memory: a number, so that Go need not look
- * whether it is its own. */
+/* A read to add to a batch or a queue. `data` is the address of C memory, passed as a number, so that Go need not check
+ * whether it is Go memory. */
 typedef struct shim_read {
     uintptr_t data;
     size_t length;
@@ -28,7 +28,7 @@ typedef struct shim_flight {
 
 /* Returns the eventfd(2) that is readable when a flight has ended; a negative errno if there is none. One per process. */
 int shim_bell(void);
-/* Returns NULL if the batch cannot be made. */
+/* Returns NULL, with errno set, if the batch cannot be created. */
 shim_flight *shim_flight_new(uintptr_t owner);
 /* Adds reads and starts them. Returns 0 or a negative errno with the flight's text; then nothing was started. */
 int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *reads, size_t count);

@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target}
 build=${RINGFILE_ROCKSDB_BUILD:-$CARGO_TARGET_DIR/rocksdb}
 cache=${RINGFILE_ROCKSDB_CACHE:-$build/rocksdb-source}
 plugin=$build/libringfile_rocksdb.so
-# The version whose sources and tools the tests are for.
+# The version of RocksDB whose sources and tools the tests use.
 version=7.8.3
 
 say() {
@@ -52,7 +52,7 @@ counted() {
     cat "$2" 2>/dev/null | awk -v name="ringfile.$1" '$1 == name { sum += $2 } END { print sum + 0 }'
 }
 
-# Returns whether this machine has io_uring for us: without it, the file system works, through plain calls.
+# Returns whether this process may use io_uring: without it, the file system works through plain calls.
 has_ring() {
     test "${RINGFILE_BACKEND:-}" != workers && test "${RINGFILE_BACKEND:-}" != aio && test "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0
 }

@@ -1,4 +1,4 @@
-# What runs under each version of RocksDB. Sourced, after common.sh.
+# Tests that run under each version of RocksDB. Sourced, after common.sh.
 #
 # Needs: checks, the folder of the programs of check/; folder, an empty one; stress, in seconds; and plain_tool and
 # ringfile_tool, which run one of RocksDB's tools without the file system and with it.
@@ -6,13 +6,13 @@
 own_tests() {
     mkdir "$folder/own"
     "$checks/file_system" "$folder/own" >"$folder/own.log" || fail "$(cat "$folder/own.log")"
-    # All ways must look the same to RocksDB.
+    # All routes must look the same to RocksDB.
     RINGFILE_BACKEND=workers "$checks/file_system" "$folder/own" >/dev/null
 }
 
 async_reads() {
     RINGFILE_ROCKSDB_STRESS_SECONDS=$stress "$checks/async_reads" "$folder/own"
-    # If this process has no io_uring, the other ways remain.
+    # If this process has no io_uring, the other routes remain.
     RINGFILE_ROCKSDB_STRESS_SECONDS=1 RINGFILE_BACKEND=workers "$checks/async_reads" "$folder/own"
 }
 
@@ -27,7 +27,7 @@ read_all() {
     grep -q '(5000 of 5000 found)' <<<"$out" || fail "keys are missing in $db: $out"
 }
 
-# Iterators that let the next piece be read while they go through this one.
+# Runs iterators that read the next piece while they process the current one.
 iterators() {
     local out
     statistics=$folder/iterator-statistics

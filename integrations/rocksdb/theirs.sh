@@ -76,7 +76,7 @@ run_theirs() {
     local program=$1 uri=$2 log=$3 folder status=0
     shift 3
     folder=$(fresh_folder)
-    # env_basic_test confuses the two.
+    # env_basic_test expects the URI in another variable.
     local variable=TEST_FS_URI
     test "$(basename "$program")" != env_basic_test || variable=TEST_ENV_URI
     timeout -k 10 3600 env "$variable=$uri" TEST_TMPDIR="$folder" LD_PRELOAD="$plugin" \

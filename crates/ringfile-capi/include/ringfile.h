@@ -10,7 +10,7 @@
  * same handle. -EOPNOTSUPP: the file system, the kernel or a forked child (see FORK) does not support the request.
  * -ENOTRECOVERABLE: a defect of the library, which is reported instead of ending the process.
  *
- * HANDLES. Pointers to pools, buffers, memory, files, batches and queues are numbers in disguise: they point to
+ * HANDLES. Pointers to pools, buffers, memory, files, batches and queues are opaque numbers: they point to
  * nothing, and may be compared and copied. Using a closed handle is an error; it never refers to another object.
  *
  * THREADS. Any thread may use pools, buffers, memory, files and batches, several threads at once (a batch: one at a
@@ -96,10 +96,10 @@
 // Wait for those.
 #define RINGFILE_SYNC_RANGE_WAIT_AFTER 4
 
-// ringfile_open_options.flags: for reading.
+// ringfile_open_options.flags: open for reading.
 #define RINGFILE_READ 1
 
-// For writing.
+// Open for writing.
 #define RINGFILE_WRITE 2
 
 // Create the file if it does not exist. Needs RINGFILE_WRITE.
@@ -147,9 +147,9 @@
 // A plain call on one of a small pool of worker threads.
 #define RINGFILE_ROUTE_WORKERS 4
 
-// Linux AIO, for files with RINGFILE_DIRECT: opening others fails with -EINVAL, and operations on those where it is
-// the default. Writes that make the file longer, and syncs, use other ways. An error without AIO. RINGFILE_ROUTE_AUTO
-// uses it for direct I/O if there is no io_uring.
+// Linux AIO, for files with RINGFILE_DIRECT: opening other files with this route fails with -EINVAL, and if it is the
+// default route, their operations fail. Writes that make the file longer, and syncs, use other ways. An error without
+// AIO. RINGFILE_ROUTE_AUTO uses it for direct I/O if there is no io_uring.
 #define RINGFILE_ROUTE_AIO 5
 
 // ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
@@ -161,7 +161,7 @@
 // Each write is followed by an fdatasync that is submitted with it.
 #define RINGFILE_DURABILITY_FSYNC 2
 
-// The version of the interface that this header is of: major, minor, patch.
+// The version of the interface that this header declares: major, minor, patch.
 #define RINGFILE_VERSION_MAJOR 0
 
 // See RINGFILE_VERSION_MAJOR.
@@ -170,16 +170,17 @@
 // See RINGFILE_VERSION_MAJOR.
 #define RINGFILE_VERSION_PATCH 0
 
-// The level of a message: a defect, or something that is lost.
+// The level of a message: a defect, or something was lost.
 #define RINGFILE_LOG_ERROR 1
 
-// Something does not work as it should, and is done in another way: no io_uring, memory that cannot be registered.
+// Something does not work as it should, and the library works around it: no io_uring, memory that cannot be
+// registered.
 #define RINGFILE_LOG_WARNING 2
 
 // Something that is worth knowing.
 #define RINGFILE_LOG_INFO 3
 
-// What the library found out and decided.
+// What the library detected and decided.
 #define RINGFILE_LOG_DEBUG 4
 
 // ringfile_pool_options.huge_pages: huge pages if the system provides them transparently.
@@ -197,7 +198,7 @@
 // ringfile_buffer_get blocks until its turn has come, first come, first served.
 #define RINGFILE_WHEN_FULL_WAIT 1
 
-// Memory is allocated outside the pool, up to `outside_limit` bytes at a time; it is never registered.
+// Memory is allocated outside the pool, up to `outside_limit` bytes at any time; it is never registered.
 #define RINGFILE_WHEN_FULL_OUTSIDE 2
 
 // A read that any thread may wait for.
@@ -221,7 +222,7 @@ typedef struct ringfile_pool ringfile_pool;
 // A queue of operations that are added, submitted together, and collected as they finish.
 typedef struct ringfile_queue ringfile_queue;
 
-// Options of a batch. All zeros but `size` are the defaults.
+// Options of a batch. A field that is 0 selects the default; only `size` must be set.
 typedef struct ringfile_batch_options {
     // sizeof(ringfile_batch_options).
     size_t size;
@@ -231,7 +232,7 @@ typedef struct ringfile_batch_options {
     uint32_t stop_on_error;
     // Not 0: reads of a file with at most `merge_gap` bytes between them are merged.
     uint32_t merge_reads;
-    // See there.
+    // See `merge_reads`.
     size_t merge_gap;
 } ringfile_batch_options;
 
@@ -240,14 +241,14 @@ typedef void (*ringfile_batch_done)(void *context, int64_t failed);
 
 // The result of one operation of a batch or a queue.
 typedef struct ringfile_result {
-    // The number that was given with the operation.
+    // The number that was passed with the operation.
     uint64_t user_data;
-    // Bytes read or written, 0 for a sync, or a negative errno. A read has fewer than wanted only at the end of the file;
-    // a write has all.
+    // Bytes read or written, 0 for a sync, or a negative errno. A read returns fewer bytes than requested only at the
+    // end of the file; a write writes all.
     int64_t result;
 } ringfile_result;
 
-// Options for opening a file. All zeros but `size` and `flags` are the defaults.
+// Options for opening a file. A field that is 0 selects the default; only `size` and `flags` must be set.
 typedef struct ringfile_open_options {
     // sizeof(ringfile_open_options).
     size_t size;
@@ -282,7 +283,7 @@ typedef struct ringfile_counts {
     uint64_t enters;
     // Submissions beyond the first of an operation: after a short count, EINTR or EAGAIN.
     uint64_t resubmitted;
-    // Operations that were given up before they finished.
+    // Operations that were cancelled before they finished.
     uint64_t cancelled;
     // Operations that ended with an errno.
     uint64_t failed;
@@ -294,8 +295,8 @@ typedef struct ringfile_counts {
     uint64_t inline_ops;
     // Operations that a worker carried out.
     uint64_t worker_ops;
-    // Operations that Linux AIO carried out. Operations that are none of inline, workers' and AIO's went through a
-    // ring.
+    // Operations that Linux AIO carried out. All operations that are not counted as inline, worker or AIO operations
+    // went through a ring.
     uint64_t aio_ops;
     // Calls of io_submit and io_getevents.
     uint64_t aio_calls;
@@ -303,16 +304,16 @@ typedef struct ringfile_counts {
     uint64_t refused_contexts;
     // Operations that went to an NVMe drive as its own commands.
     uint64_t passthrough_ops;
-    // Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a row of hits one of 16 is looked at, and
-    // counts for all of them.
+    // Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a series of hits only one read in 16
+    // is checked, and counts for all 16.
     uint64_t cache_hits;
-    // Reads of such files whose data, or a part of it, was not there.
+    // Reads of such files whose data, or a part of it, was not in the page cache.
     uint64_t cache_misses;
-    // Of these, those whose beginning was taken from the cache, and only the rest read past it.
+    // Misses whose beginning was read from the cache, and only the rest past it.
     uint64_t cache_partial;
-    // Of the misses, those that were read through the cache, since they had been read before.
+    // Misses that were read through the cache, because the data had been read before.
     uint64_t cache_admitted;
-    // Bytes of such files that were read ahead, and then asked for.
+    // Bytes of such files that were read ahead, and then used.
     uint64_t ahead_used;
     // Bytes that were read ahead in vain.
     uint64_t ahead_unused;
@@ -320,11 +321,11 @@ typedef struct ringfile_counts {
 
 // One read of ringfile_read_many.
 typedef struct ringfile_read_request {
-    // Bytes into the file.
+    // Offset in the file, in bytes.
     uint64_t offset;
-    // Where the bytes are to go.
+    // The memory to read into.
     void *data;
-    // How many are wanted.
+    // The number of bytes to read.
     size_t length;
     // Set by the call: the bytes read, fewer than `length` only at the end of the file, or a negative errno.
     int64_t result;
@@ -334,8 +335,8 @@ typedef struct ringfile_read_request {
 // belongs to the library and is valid until the function returns.
 typedef void (*ringfile_log)(void *context, int level, const char *message);
 
-// What the file system knows about a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN
-// if the file system does not tell.
+// Metadata of a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN if the file system
+// does not record it.
 typedef struct ringfile_metadata {
     // sizeof(ringfile_metadata), set by the caller.
     size_t size;
@@ -355,22 +356,22 @@ typedef struct ringfile_metadata {
     uint32_t uid;
     // Its group.
     uint32_t gid;
-    // The last access.
+    // Time of the last access.
     int64_t accessed;
     // Time of the last change of the content.
     int64_t modified;
     // Time of the last change of content or metadata.
     int64_t changed;
-    // When it was created.
+    // Time of creation.
     int64_t created;
-    // Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not tell,
-    // or the file does not support direct I/O.
+    // Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not report
+    // it, or the file does not support direct I/O.
     uint32_t direct_bytes;
     // Addresses of direct I/O must be multiples of this; 0 as above.
     uint32_t direct_memory;
 } ringfile_metadata;
 
-// Options of a pool. All zeros but `size` and `capacity` are the defaults.
+// Options of a pool. A field that is 0 selects the default; only `size` and `capacity` must be set.
 typedef struct ringfile_pool_options {
     // sizeof(ringfile_pool_options).
     size_t size;
@@ -426,8 +427,8 @@ typedef struct ringfile_pool_counts {
 extern "C" {
 #endif // __cplusplus
 
-// Starts a read of `length` bytes from `offset` into `data`, that any thread may wait for. `*read` gets its handle, to be
-// closed with ringfile_async_read_wait. The memory is the library's until that returns.
+// Starts a read of `length` bytes from `offset` into `data`, that any thread may wait for. `*read` gets its handle, to
+// be closed with ringfile_async_read_wait. The memory belongs to the library until that returns.
 //
 // Any thread. Does not wait for a disk: a thread of the library reads uncached data (ringfile_set_io_threads), or, if
 // the file's route is a plain call, this one. A ringfile_queue costs less if a single thread does everything. An error
@@ -436,8 +437,8 @@ extern "C" {
 // At most 128 of these reads are in flight at once in a process. The others start in order as those finish, or when
 // ringfile_async_read_is_done or ringfile_async_read_wait is called for them.
 //
-// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
-// handle is to go.
+// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to memory
+// for the handle.
 int ringfile_async_read_start(const struct ringfile_file *file,
                               void *data,
                               size_t length,
@@ -457,18 +458,18 @@ int ringfile_async_read_is_done(const struct ringfile_async_read *read);
 // Any thread. Does not block.
 int ringfile_async_read_cancel(const struct ringfile_async_read *read);
 
-// Waits for a read, closes the handle, and returns the result: the bytes read, fewer than wanted only at the end of
+// Waits for a read, closes the handle, and returns the result: the bytes read, fewer than requested only at the end of
 // the file, or a negative errno. The memory belongs to the caller again.
 //
-// Any thread. Blocks. -EDEADLK, without effect, in the function of a started batch: the handle stays open, and the
-// memory the library's.
+// Any thread. Blocks. In the function of a started batch it fails with -EDEADLK, without effect: the handle stays
+// open, and the memory belongs to the library.
 int64_t ringfile_async_read_wait(struct ringfile_async_read *read);
 
 // Creates a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
 //
 // Any thread. Does not block.
 //
-// Pointers: `options` points to one whose size is set, or is NULL; `batch` points to where the handle is to go.
+// Pointers: `options` is NULL or points to a struct whose `size` is set; `batch` points to memory for the handle.
 int ringfile_batch_create(const struct ringfile_batch_options *options,
                           struct ringfile_batch **batch);
 
@@ -518,7 +519,7 @@ int64_t ringfile_batch_write_atomic(struct ringfile_batch *batch,
                                     uint64_t user_data);
 
 // Adds a read from `offset` into several parts, one after another; otherwise as ringfile_batch_read. The array of
-// parts is read here, and need not exist afterwards.
+// parts is copied, and may be freed when this returns.
 //
 // Pointers: `count` parts at `parts`, and memory for each as ringfile_batch_read.
 int64_t ringfile_batch_readv(struct ringfile_batch *batch,
@@ -636,7 +637,7 @@ int ringfile_batch_cancel(struct ringfile_batch *batch);
 //
 // Any thread. Does not block.
 //
-// Pointers: `results` points to where the address is to go.
+// Pointers: `results` points to memory for the address.
 int64_t ringfile_batch_results(const struct ringfile_batch *batch,
                                const struct ringfile_result **results);
 
@@ -698,7 +699,7 @@ int ringfile_advise(const struct ringfile_file *file, uint64_t offset, uint64_t 
 //
 // Any thread. Blocks. Errors are those of open(2) and fsync(2).
 //
-// Pointers: `path` is a text that ends with 0.
+// Pointers: `path` is a NUL-terminated string.
 int ringfile_sync_directory(const char *path);
 
 // Returns the last error of this thread in words: which operation on which file failed, why, and what to try. An empty
@@ -706,8 +707,8 @@ int ringfile_sync_directory(const char *path);
 // the same thread.
 //
 // If operations of many have failed (batches, queues, ringfile_read_many), the text describes the last failed one
-// whose result was taken. While a thread is ending, in destructors of its locals and of pthread keys, the text may
-// only say that. Never blocks, never fails.
+// whose result was taken. While a thread is ending, in destructors of thread-locals and of pthread keys, the text may
+// say no more than that. Never blocks, never fails.
 const char *ringfile_last_error(void);
 
 // Opens a file. `*file` gets the handle, to be closed with ringfile_close.
@@ -717,22 +718,23 @@ const char *ringfile_last_error(void);
 // Any thread. Blocks as open(2). Errors are those of open(2); -EOPNOTSUPP: direct I/O is not available, and nothing
 // was created or cut; -EINVAL: options that contradict each other.
 //
-// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set, and `file` to where the handle is to go.
+// Pointers: `path` is a NUL-terminated string; `options` points to a struct whose `size` is set, and `file` to memory
+// for the handle.
 int ringfile_open(const char *path,
                   const struct ringfile_open_options *options,
                   struct ringfile_file **file);
 
-// Makes a file of a descriptor, which stays the caller's: the library duplicates it, until ringfile_close. The access
-// mode is the descriptor's. These options apply: RINGFILE_DIRECT (which switches direct I/O on for the descriptor and
-// all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL, RINGFILE_DONT_CACHE,
-// RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
+// Makes a file of a descriptor, which still belongs to the caller: the library uses a duplicate, until ringfile_close.
+// The access mode is that of the descriptor. These options apply: RINGFILE_DIRECT (which switches direct I/O on for
+// the descriptor and all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
+// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 //
 // Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 // ringfile_close, which closes the duplicate, or when this call fails.
 //
-// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
+// Any thread. Does not block. -EBADF: `fd` is not a descriptor; -EMFILE: no room for the duplicate.
 //
-// Pointers: `options` points to one whose size is set, or is NULL; `file` points to where the handle is to go.
+// Pointers: `options` is NULL or points to a struct whose `size` is set; `file` points to memory for the handle.
 int ringfile_open_fd(int fd,
                      const struct ringfile_open_options *options,
                      struct ringfile_file **file);
@@ -761,7 +763,7 @@ int ringfile_is_adaptive(const struct ringfile_file *file);
 // Stores the required multiples of direct I/O: of offsets and lengths (`*bytes`) and of addresses (`*memory`); 1 for
 // buffered I/O. Either pointer may be NULL. Any thread; does not block.
 //
-// Pointers: pointers that are not NULL may be written to.
+// Pointers: each pointer is NULL or may be written to.
 int ringfile_alignment(const struct ringfile_file *file,
                        size_t *bytes,
                        size_t *memory);
@@ -770,7 +772,7 @@ int ringfile_alignment(const struct ringfile_file *file,
 // powers of two, and how many pieces of memory the kernel accepts for one; all 0 if the file does not support them.
 // Each pointer may be NULL. Any thread; does not block.
 //
-// Pointers: pointers that are not NULL may be written to.
+// Pointers: each pointer is NULL or may be written to.
 int ringfile_atomic_limits(const struct ringfile_file *file,
                            size_t *min,
                            size_t *max,
@@ -780,20 +782,20 @@ int ringfile_atomic_limits(const struct ringfile_file *file,
 // for I/O: do not close it, or put another file in its place. It is closed with the file. Any thread; does not block.
 int ringfile_fd(const struct ringfile_file *file);
 
-// Stores the counters of the whole process. Those of a running thread are as of its last wait.
+// Stores the counters of the whole process. Those of a running thread are from its last wait.
 //
 // Any thread. Takes a lock for a moment.
 //
-// Pointers: `counts` points to a struct whose size is set.
+// Pointers: `counts` points to a struct whose `size` is set.
 int ringfile_metrics(struct ringfile_counts *counts);
 
 // Stores the counters of the calling thread, exact at this moment. Does not block.
 //
-// Pointers: `counts` points to a struct whose size is set.
+// Pointers: `counts` points to a struct whose `size` is set.
 int ringfile_thread_metrics(struct ringfile_counts *counts);
 
 // Describes what io_uring offers here, as words separated by spaces: for the calling thread's ring, or for a temporary
-// one. Writes as much as there is room for, with a 0 behind it. Returns the length of the whole text without the 0.
+// one. Writes as much as there is room for, followed by a NUL. Returns the length of the whole text without the NUL.
 //
 // Any thread. May create a ring. Fails if none can be created: the error text says why.
 //
@@ -808,11 +810,11 @@ const char *ringfile_version(void);
 // block.
 int ringfile_set_default_route(uint32_t default_route);
 
-// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start. No effect once
-// they were started. Any thread; does not block.
+// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start. Has no effect
+// after they have started. Any thread; does not block.
 int ringfile_set_io_threads(size_t threads);
 
-// Sets how many workers there may be (RINGFILE_ROUTE_WORKERS); 0 for the default. Any thread; does not block.
+// Sets the maximum number of worker threads (RINGFILE_ROUTE_WORKERS); 0 for the default. Any thread; does not block.
 int ringfile_set_worker_threads(size_t threads);
 
 // Releases what the calling thread's ring keeps between blocking calls: files that were closed, shares of registered
@@ -863,9 +865,9 @@ int64_t ringfile_write_durable(const struct ringfile_file *file,
 // Linux 6.11). Not durable by itself: call ringfile_sync_data afterwards. `length` must be a power of two within
 // ringfile_atomic_limits, `offset` a multiple of it, and the file direct. Returns `length`.
 //
-// Any thread. Blocks. Errors are those of pwritev2(2); EOPNOTSUPP if the file does not support atomic writes, and
-// EINVAL for one that it does not accept: ringfile_last_error says what it accepts. Nothing was written then. Never
-// writes a part.
+// Any thread. Blocks. Errors are those of pwritev2(2); -EOPNOTSUPP if the file does not support atomic writes, and
+// -EINVAL for a length or an offset that it does not accept: ringfile_last_error says what it accepts. In these cases
+// nothing was written. Never writes a part.
 //
 // Pointers: `length` bytes at `data`, as at the top of this file.
 int64_t ringfile_write_atomic(const struct ringfile_file *file,
@@ -899,7 +901,7 @@ int64_t ringfile_writev(const struct ringfile_file *file,
 // ringfile_last_error() describes the last one that failed. For the others strerror(-result) says what the errno
 // means; a batch keeps a text for each (ringfile_batch_error).
 //
-// Any thread. Blocks. Allocates nothing once the thread has done as many together.
+// Any thread. Blocks. Allocates nothing once the thread has done as many reads in one call.
 //
 // Pointers: `count` requests at `requests`, and memory for each, as at the top of this file.
 int ringfile_read_many(const struct ringfile_file *file,
@@ -907,13 +909,14 @@ int ringfile_read_many(const struct ringfile_file *file,
                        size_t count);
 
 // Sets the function for the library's messages: that it works without io_uring, that memory could not be registered,
-// defects. Each message is passed to `callback`, with `context`; NULL, the default, switches messages off. For the
-// whole process: the last call counts. When it returns, the previous function is not running and is not called again.
+// defects. Each message is passed to `callback`, with `context`; NULL, the default, switches messages off. Applies to
+// the whole process; the last call wins. When it returns, the previous function is not running and is not called
+// again.
 //
 // The function may be called by any thread, by several at once, inside any function of this header, and by threads of
 // the library. It must be quick, must return (no longjmp, no C++ exception), and must not call functions of this
-// header: ringfile_set_log returns -EDEADLK there, others may fail or deadlock. Messages of the same thread meanwhile
-// are lost, and so are those of another thread during a fork or this call.
+// header: ringfile_set_log returns -EDEADLK there, others may fail or deadlock. Messages that the same thread causes
+// meanwhile are lost, as are those of other threads during a fork or this call.
 //
 // Any thread. Waits for the previous function. -EBUSY: something else in this program receives the messages.
 int ringfile_set_log(ringfile_log callback,
@@ -922,10 +925,10 @@ int ringfile_set_log(ringfile_log callback,
 // Registers memory of the caller (a buffer pool, a page cache), so that operations on any part of it use io_uring's
 // fixed buffers, whichever function starts them. `*memory` gets the handle.
 //
-// The `length` bytes at `data` stay the caller's. Keep them until ringfile_memory_unregister has succeeded; in
-// between, the caller may use all parts that no operation uses. The first operation on each GiB registers it and pins
-// its pages (RLIMIT_MEMLOCK); if the kernel refuses, operations work unregistered. An operation across a multiple of 1
-// GiB from `data` is unregistered.
+// The `length` bytes at `data` still belong to the caller. Keep them until ringfile_memory_unregister has succeeded;
+// in between, the caller may use all parts that no operation uses. The first operation on each GiB registers it and
+// pins its pages (RLIMIT_MEMLOCK); if the kernel refuses, operations work unregistered. An operation across a multiple
+// of 1 GiB from `data` is unregistered.
 //
 // Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer.
 //
@@ -947,12 +950,13 @@ int ringfile_memory_is_in_use(const struct ringfile_memory *memory);
 // up, and cuts the file for RINGFILE_TRUNCATE. If the result is 0, `*file` gets the handle when the result is taken.
 // It is not touched before, nor when the queue is freed, which closes the file.
 //
-// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
-// operation is carried out. The path and the options are read here, and may go when this returns. Allocates a few hundred
-// bytes. The queue's own thread; does not block. Errors of open(2) are the operation's result.
+// `user_data` and `token` as ringfile_queue_read. A relative path starts at the process's working directory when the
+// operation is carried out. The path and the options are copied, and may be freed when this returns. Allocates a few
+// hundred bytes. The queue's own thread; does not block. Errors of open(2) are the operation's result.
 //
-// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set; `file` points to where the handle is
-// to go, until the result was taken; `token` is NULL or points to where the token is to go.
+// Pointers: `path` is a NUL-terminated string; `options` points to a struct whose `size` is set; `file` points to
+// memory for the handle, which stays valid until the result was taken; `token` is NULL or points to memory for the
+// token.
 int ringfile_queue_open_file(struct ringfile_queue *queue,
                              const char *path,
                              const struct ringfile_open_options *options,
@@ -963,7 +967,7 @@ int ringfile_queue_open_file(struct ringfile_queue *queue,
 // Adds the renaming of a file or a directory (rename(2)), which replaces an existing file. Otherwise as
 // ringfile_queue_unlink.
 //
-// Pointers: `from` and `to` are texts that end with 0; `token` as ringfile_queue_unlink.
+// Pointers: `from` and `to` are NUL-terminated strings; `token` as ringfile_queue_unlink.
 int ringfile_queue_rename(struct ringfile_queue *queue,
                           const char *from,
                           const char *to,
@@ -974,11 +978,11 @@ int ringfile_queue_rename(struct ringfile_queue *queue,
 // freeing the blocks of a large file does not block this one. The blocks of a file that is still open are freed by the
 // thread that closes it last.
 //
-// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
-// operation is carried out. The path is read here, and may go when this returns. Allocates a few hundred bytes. The
+// `user_data` and `token` as ringfile_queue_read. A relative path starts at the process's working directory when the
+// operation is carried out. The path is copied, and may be freed when this returns. Allocates a few hundred bytes. The
 // queue's own thread; does not block.
 //
-// Pointers: `path` is a text that ends with 0; `token` is NULL or points to where the token is to go.
+// Pointers: `path` is a NUL-terminated string; `token` is NULL or points to memory for the token.
 int ringfile_queue_unlink(struct ringfile_queue *queue,
                           const char *path,
                           uint64_t user_data,
@@ -1001,7 +1005,8 @@ int ringfile_queue_mkdir(struct ringfile_queue *queue,
 // filled when the result is taken. It is not touched before, nor when the queue is freed. Otherwise as
 // ringfile_queue_unlink.
 //
-// Pointers: `metadata` points to one whose size is set, until the result was taken; all else as ringfile_queue_unlink.
+// Pointers: `metadata` points to a struct whose `size` is set, and stays valid until the result was taken; all else as
+// ringfile_queue_unlink.
 int ringfile_queue_statx(struct ringfile_queue *queue,
                          const char *path,
                          struct ringfile_metadata *metadata,
@@ -1012,7 +1017,7 @@ int ringfile_queue_statx(struct ringfile_queue *queue,
 //
 // Any thread. Does not block. -EINVAL: invalid options; -ENOMEM: the system has no memory, or no huge pages.
 //
-// Pointers: `options` points to one whose size is set, and `pool` to where the handle is to go.
+// Pointers: `options` points to a struct whose `size` is set, and `pool` to memory for the handle.
 int ringfile_pool_create(const struct ringfile_pool_options *options, struct ringfile_pool **pool);
 
 // Closes a pool. Its buffers stay valid until they are released; then the memory returns to the system.
@@ -1024,16 +1029,16 @@ int ringfile_pool_free(struct ringfile_pool *pool);
 //
 // Any thread. Takes the pool's lock for a moment.
 //
-// Pointers: `counts` points to a struct whose size is set.
+// Pointers: `counts` points to a struct whose `size` is set.
 int ringfile_pool_metrics(const struct ringfile_pool *pool, struct ringfile_pool_counts *counts);
 
 // Gets a buffer of a pool, with that capacity and length 0. `*buffer` gets the handle, to be closed with
 // ringfile_buffer_release.
 //
-// Any thread. Blocks only if the pool is full and set to wait. -ENOMEM: the pool is full, or can never provide so
+// Any thread. Blocks only if the pool is full and set to wait. -ENOMEM: the pool is full, or can never provide that
 // much.
 //
-// Pointers: `buffer` points to where the handle is to go.
+// Pointers: `buffer` points to memory for the handle.
 int ringfile_buffer_get(const struct ringfile_pool *pool,
                         size_t capacity,
                         struct ringfile_buffer **buffer);
@@ -1055,7 +1060,7 @@ int64_t ringfile_buffer_length(const struct ringfile_buffer *buffer);
 int ringfile_buffer_set_length(struct ringfile_buffer *buffer,
                                size_t length);
 
-// Closes a buffer. Its memory returns to the pool at once, or when the operations on it have finished.
+// Closes a buffer. Its memory returns to the pool at once, or after the operations on it have finished.
 //
 // Any thread. Does not block. The memory must not be accessed afterwards.
 int ringfile_buffer_release(struct ringfile_buffer *buffer);
@@ -1066,7 +1071,7 @@ int ringfile_buffer_release(struct ringfile_buffer *buffer);
 // Only this thread may use it, together with other queues, batches and blocking calls. Operations use that thread's
 // ring, and no other thread. None allocates once the queue has grown to its depth. Does not block.
 //
-// Pointers: `queue` points to where the handle is to go.
+// Pointers: `queue` points to memory for the handle.
 int ringfile_queue_create(size_t depth,
                           struct ringfile_queue **queue);
 
@@ -1078,8 +1083,8 @@ int ringfile_queue_create(size_t depth,
 //
 // The queue's own thread. Does not block.
 //
-// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `token` is NULL or points to
-// where the token is to go.
+// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `token` is NULL or points
+// to memory for the token.
 int ringfile_queue_read(struct ringfile_queue *queue,
                         const struct ringfile_file *file,
                         void *data,
@@ -1124,7 +1129,7 @@ int ringfile_queue_write_atomic(struct ringfile_queue *queue,
                                 uint64_t *token);
 
 // Adds a read from `offset` into several parts, one after another; otherwise as ringfile_queue_read. The array of
-// parts is read here, and need not exist afterwards. Allocates.
+// parts is copied, and may be freed when this returns. Allocates.
 //
 // Pointers: `count` parts at `parts`, and memory for each until the result was taken, as at the top of this file; `token` as
 // ringfile_queue_read.
@@ -1150,7 +1155,7 @@ int ringfile_queue_writev(struct ringfile_queue *queue,
 // Adds an fdatasync, which covers the writes that have finished when it is submitted. `token` as ringfile_queue_read.
 // The queue's own thread; does not block.
 //
-// Pointers: `token` is NULL or points to where the token is to go.
+// Pointers: `token` is NULL or points to memory for the token.
 int ringfile_queue_sync_data(struct ringfile_queue *queue,
                              const struct ringfile_file *file,
                              uint64_t user_data,
@@ -1219,7 +1224,7 @@ int ringfile_queue_submit(struct ringfile_queue *queue);
 // nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
 // order in which they finished. Returns how many: 0 if none has finished in time, or none is open.
 //
-// The queue's own thread. Blocks as said. `at_least` above `room` counts as `room`.
+// The queue's own thread. Blocks as described. `at_least` above `room` counts as `room`.
 //
 // Pointers: `results` points to an array of `room` results.
 int64_t ringfile_queue_wait(struct ringfile_queue *queue,
@@ -1254,7 +1259,7 @@ int ringfile_queue_is_done(struct ringfile_queue *queue,
 // An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 // is cancelled; what a disk has begun runs to its end.
 //
-// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as there.
+// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
 int ringfile_queue_cancel(struct ringfile_queue *queue,
                           uint64_t token);
 
@@ -1262,10 +1267,10 @@ int ringfile_queue_cancel(struct ringfile_queue *queue,
 // or another io_uring, beside sockets and timers. When it is readable, call ringfile_queue_wait with a timeout of 0,
 // or ringfile_queue_submit and ringfile_queue_take.
 //
-// It is level-triggered. It may be readable without a result, but never the other way round, even if other queues or
-// batches of the thread collect the completion. It announces only operations that were submitted. There is nothing to
-// read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to the caller: close(2) it before or
-// after the queue is closed. For a closed queue it announces nothing.
+// It is level-triggered. It may be readable although there is no result, but it is always readable if there is one,
+// even if other queues or batches of the thread collect the completion. It announces only operations that were
+// submitted. There is nothing to read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to
+// the caller: close(2) it before or after the queue is closed. For a closed queue it announces nothing.
 //
 // The queue's own thread. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
 int ringfile_queue_descriptor(struct ringfile_queue *queue);

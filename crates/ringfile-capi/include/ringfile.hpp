@@ -97,7 +97,7 @@ private:
 
 }  // namespace detail
 
-// Options with their size set and all else at the default.
+// Returns options with `size` set and all other fields at their defaults.
 inline ringfile_pool_options pool_options(std::size_t capacity) noexcept {
     ringfile_pool_options options{};
     options.size = sizeof options;
@@ -198,7 +198,7 @@ public:
     bool is_in_use() const noexcept { return ringfile_memory_is_in_use(get()) == 1; }
 };
 
-// An open file. Reads return the number of bytes read, fewer than wanted only at the end of the file.
+// An open file. Reads return the number of bytes read, fewer than requested only at the end of the file.
 class file : public detail::owner<ringfile_file, ringfile_close> {
 public:
     using owner::owner;
@@ -243,7 +243,7 @@ public:
                        std::error_code& error) const noexcept {
         check(ringfile_write_durable(get(), data, length, offset), error);
     }
-    // All or nothing after a power cut; atomic_limits() returns what the file accepts.
+    // Writes so that a power cut leaves all or nothing; atomic_limits() returns what the file accepts.
     void write_atomic(const void* data, std::size_t length, std::uint64_t offset) const {
         check(ringfile_write_atomic(get(), data, length, offset));
     }
@@ -293,7 +293,7 @@ public:
     void sync_data(std::error_code& error) const noexcept { check(ringfile_sync_data(get()), error); }
     void sync_all() const { check(ringfile_sync_all(get())); }
     void sync_all(std::error_code& error) const noexcept { check(ringfile_sync_all(get()), error); }
-    // RINGFILE_SYNC_RANGE_...; makes nothing durable.
+    // `flags`: RINGFILE_SYNC_RANGE_.... Makes nothing durable.
     void sync_range(std::uint64_t offset, std::uint64_t length, std::uint32_t flags) const {
         check(ringfile_sync_range(get(), offset, length, flags));
     }
@@ -362,7 +362,7 @@ public:
     }
     // The library's descriptor: do not close or replace it.
     int descriptor() const { return static_cast<int>(check(ringfile_fd(get()))); }
-    // -1 where there is none.
+    // -1 if there is none.
     int descriptor(std::error_code& error) const noexcept {
         const int number = ringfile_fd(get());
         error = code_of(number);
@@ -372,15 +372,15 @@ public:
 
 namespace detail {
 
-// Giving a read up waits for it, and discards its result. Fails only where nothing may wait.
+// Closing a read waits for it, and discards its result. Fails only if the thread must not wait here.
 inline int wait_for(ringfile_async_read* read) noexcept {
     return ringfile_async_read_wait(read) == -EDEADLK ? -EDEADLK : 0;
 }
 
 }  // namespace detail
 
-// A read that any thread may wait for. If none does, the destructor waits: the memory must stay valid until then. The
-// function of a started batch must not destroy one, since nothing may wait there.
+// A read that any thread may wait for. If no thread does, the destructor waits: the memory must stay valid until then.
+// The function of a started batch must not destroy one, since it must not wait.
 class async_read : public detail::owner<ringfile_async_read, detail::wait_for> {
 public:
     using owner::owner;
@@ -401,8 +401,8 @@ public:
     // Cancels it: wait() returns std::errc::operation_canceled if this was in time.
     void cancel() { check(ringfile_async_read_cancel(get())); }
     void cancel(std::error_code& error) noexcept { check(ringfile_async_read_cancel(get()), error); }
-    // Takes the result, once; nothing is owned then. std::errc::resource_deadlock_would_occur, in the function of a
-    // started batch: the read is still owned.
+    // Takes the result, once; afterwards nothing is owned. In the function of a started batch it fails with
+    // std::errc::resource_deadlock_would_occur, and the read is still owned.
     std::size_t wait() { return static_cast<std::size_t>(check(take())); }
     std::size_t wait(std::error_code& error) noexcept { return static_cast<std::size_t>(check(take(), error)); }
 
@@ -542,7 +542,7 @@ public:
     void start(done_function done, void* context, std::error_code& error) noexcept {
         check(ringfile_batch_start(get(), done, context), error);
     }
-    // An eventfd has 1 added to it at the end.
+    // At the end, 1 is added to the eventfd.
     void start_eventfd(int eventfd) { check(ringfile_batch_start_eventfd(get(), eventfd)); }
     void start_eventfd(int eventfd, std::error_code& error) noexcept {
         check(ringfile_batch_start_eventfd(get(), eventfd), error);
@@ -732,7 +732,7 @@ public:
         check(ringfile_queue_advise(get(), of.get(), offset, length, advice, user_data, &token), error);
         return token;
     }
-    // The handle goes to `*opened`, and the metadata to `*to`, when the result is taken: see the C header.
+    // When the result is taken, `*opened` gets the handle, and `*to` the metadata: see the C header.
     std::uint64_t open_file(const char* path, const ringfile_open_options& options, ringfile_file** opened,
                             std::uint64_t user_data) {
         std::uint64_t token = 0;
@@ -920,8 +920,8 @@ inline void sync_directory(const char* path, std::error_code& error) noexcept {
 }
 
 // Receives the library's messages: RINGFILE_LOG_..., and one line. See ringfile_set_log for what it may do; its
-// exceptions are caught here. It is a function without state, because state might not be valid in a forked child, or be
-// freed in time.
+// exceptions are caught here. It is a function without state, because state might be invalid in a forked child, or
+// freed too early.
 using log_function = void (*)(int level, const char* message);
 
 // Sets it for the whole process; nullptr switches it off. When this returns, the previous one is not running.

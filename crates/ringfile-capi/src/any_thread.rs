@@ -1,4 +1,4 @@
-//! Single reads that any thread may wait for, whichever thread started them.
+//! Single reads that any thread may wait for, no matter which thread started them.
 //!
 //! Invariants: the memory of a read belongs to the caller again when the call that took its result returns, and never
 //! before; a result is taken once.
@@ -30,8 +30,8 @@ pub(crate) fn hold() -> [Guard; 2] {
     [ASYNC_READS.hold(), Box::new(WINDOW.lock())]
 }
 
-/// How many reads are in flight at once. A device completes what it has begun, so the others wait in the [`Window`],
-/// where cancelling is free. More would not fill a device's queue better.
+/// The maximum number of reads in flight at once. A device completes what it has begun, so the other reads wait in the
+/// [`Window`], where cancelling costs nothing. More would not fill a device's queue better.
 const MOST_IN_FLIGHT: usize = 128;
 
 static WINDOW: Window = Window { inner: Mutex::new(Reads { in_flight: 0, waiting: VecDeque::new() }) };
@@ -86,10 +86,10 @@ impl Window {
     }
 }
 
-/// A read that is under way.
+/// A read that was started.
 struct Under {
     state: Mutex<State>,
-    /// The process that began it, by [`fork::generation`].
+    /// The process that started it, by [`fork::generation`].
     process: u32,
     alarm: Arc<Alarm>,
 }
@@ -141,7 +141,7 @@ impl Alarm {
         bell.as_mut().unwrap_or_else(|poisoned| poisoned.get_mut()).rung = false;
     }
 
-    /// Keeps a place in the window until the bell rings. False where it has rung meanwhile.
+    /// Keeps a place in the window until the wake-up arrives. Returns false if it has already arrived.
     fn keep_place(&self) -> bool {
         let mut bell = self.lock();
         let has_rung = std::mem::take(&mut bell.rung);
@@ -193,7 +193,7 @@ impl Under {
             }
         }
         drop(state);
-        // The bell that was heard here may have been for a thread that waits.
+        // The wake-up that was taken here may have been for a waiting thread.
         self.alarm.ring();
         false
     }
@@ -227,8 +227,8 @@ impl Under {
     }
 }
 
-/// Starts a read of `length` bytes from `offset` into `data`, that any thread may wait for. `*read` gets its handle, to be
-/// closed with ringfile_async_read_wait. The memory is the library's until that returns.
+/// Starts a read of `length` bytes from `offset` into `data`, that any thread may wait for. `*read` gets its handle, to
+/// be closed with ringfile_async_read_wait. The memory belongs to the library until that returns.
 ///
 /// Any thread. Does not wait for a disk: a thread of the library reads uncached data (ringfile_set_io_threads), or, if
 /// the file's route is a plain call, this one. A ringfile_queue costs less if a single thread does everything. An error
@@ -237,8 +237,8 @@ impl Under {
 /// At most 128 of these reads are in flight at once in a process. The others start in order as those finish, or when
 /// ringfile_async_read_is_done or ringfile_async_read_wait is called for them.
 ///
-/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to where the
-/// handle is to go.
+/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to memory
+/// for the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_async_read_start(
     file: *const ringfile_file,
@@ -249,20 +249,21 @@ pub unsafe extern "C" fn ringfile_async_read_start(
 ) -> c_int {
     done(|| {
         if read.is_null() {
-            return Err(Fault::null("where the handle of the read is to go"));
+            return Err(Fault::null("the pointer to the read's handle"));
         }
         let file = file::get(file)?;
-        // SAFETY: the memory is there and the read's alone until its result was taken, says the header.
+        // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until the result
+        // was taken.
         let buffer = unsafe { memory::at(data, length) }?;
         let mut batch = Batch::with_capacity(1);
         batch.read(&file, buffer, offset);
         let under = Arc::new(Under::new(batch.into_future()));
         WINDOW.enter(&under);
         match ASYNC_READS.add(Arc::clone(&under)) {
-            // SAFETY: not null, and to be written to, says the header.
-            Ok(handle) => unsafe { raw::put(read, handle, "where the handle of the read is to go") },
+            // SAFETY: it is not null, and may be written to by the contract in the header.
+            Ok(handle) => unsafe { raw::put(read, handle, "the pointer to the read's handle") },
             Err(fault) => {
-                // The memory is the caller's again when this returns.
+                // The memory belongs to the caller again when this returns.
                 let _ = under.wait();
                 Err(fault)
             }
@@ -289,11 +290,11 @@ pub extern "C" fn ringfile_async_read_cancel(read: *const ringfile_async_read) -
     done(|| ASYNC_READS.get(read)?.cancel())
 }
 
-/// Waits for a read, closes the handle, and returns the result: the bytes read, fewer than wanted only at the end of
+/// Waits for a read, closes the handle, and returns the result: the bytes read, fewer than requested only at the end of
 /// the file, or a negative errno. The memory belongs to the caller again.
 ///
-/// Any thread. Blocks. -EDEADLK, without effect, in the function of a started batch: the handle stays open, and the
-/// memory the library's.
+/// Any thread. Blocks. In the function of a started batch it fails with -EDEADLK, without effect: the handle stays
+/// open, and the memory belongs to the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_wait(read: *mut ringfile_async_read) -> i64 {
     call(|| {
@@ -319,7 +320,7 @@ mod tests {
         let mut named = tempfile::NamedTempFile::new().unwrap();
         named.write_all(bytes).unwrap();
         let path = CString::new(named.path().as_os_str().as_bytes()).unwrap();
-        // SAFETY: all zeros is a value of integers.
+        // SAFETY: it consists of integers, for which zero is a valid value.
         let mut options: ringfile_open_options = unsafe { std::mem::zeroed() };
         (options.size, options.flags) = (size_of::<ringfile_open_options>(), RINGFILE_READ);
         let mut file = ptr::null_mut();
@@ -331,7 +332,7 @@ mod tests {
     fn start(file: *const ringfile_file, into: &mut [u8], offset: u64) -> *mut ringfile_async_read {
         let mut read = ptr::null_mut();
         let (data, length) = (into.as_mut_ptr().cast(), into.len());
-        // SAFETY: every test waits before its memory goes.
+        // SAFETY: every test waits for the read before it frees the memory.
         let result = unsafe { ringfile_async_read_start(file, data, length, offset, &raw mut read) };
         assert_eq!(result, 0);
         read
@@ -356,7 +357,7 @@ mod tests {
         let begins = move || {
             let mut read = ptr::null_mut();
             let file = ptr::without_provenance(handle);
-            // SAFETY: the test waits before its memory goes.
+            // SAFETY: the test waits for the read before it frees the memory.
             let result = unsafe {
                 ringfile_async_read_start(
                     file,
@@ -420,7 +421,7 @@ mod tests {
         assert_eq!(ringfile_close(file) + ringfile_close(pipe), 0);
     }
 
-    /// The bytes that lie in a pipe.
+    /// Returns the number of bytes in a pipe.
     fn left_in(pipe: &std::io::PipeReader) -> i32 {
         let mut bytes = 0;
         // SAFETY: the kernel writes one number.
@@ -467,11 +468,11 @@ mod tests {
         assert_eq!(result, 0);
         let mut into = [0; 7];
         let mut batch = Batch::with_capacity(1);
-        // SAFETY: the test waits before its memory goes.
+        // SAFETY: the test waits for the read before it frees the memory.
         let buffer = unsafe { memory::at(into.as_mut_ptr().cast(), into.len()) };
         batch.read(&file::get(pipe).ok().unwrap(), buffer.ok().unwrap(), 0);
         let under = Under::new(batch.into_future());
-        // As `enter` and `start` do, while another thread waits. Other tests use the window too.
+        // The same steps as `enter` and `start`, while another thread waits. Other tests use the window too.
         let has_place = || {
             let mut reads = WINDOW.lock();
             let is_free = reads.in_flight < MOST_IN_FLIGHT;

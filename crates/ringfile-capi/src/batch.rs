@@ -28,14 +28,14 @@ pub struct ringfile_batch {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_result {
-    /// The number that was given with the operation.
+    /// The number that was passed with the operation.
     pub user_data: u64,
-    /// Bytes read or written, 0 for a sync, or a negative errno. A read has fewer than wanted only at the end of the file;
-    /// a write has all.
+    /// Bytes read or written, 0 for a sync, or a negative errno. A read returns fewer bytes than requested only at the
+    /// end of the file; a write writes all.
     pub result: i64,
 }
 
-/// Options of a batch. All zeros but `size` are the defaults.
+/// Options of a batch. A field that is 0 selects the default; only `size` must be set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_batch_options {
@@ -47,16 +47,16 @@ pub struct ringfile_batch_options {
     pub stop_on_error: u32,
     /// Not 0: reads of a file with at most `merge_gap` bytes between them are merged.
     pub merge_reads: u32,
-    /// See there.
+    /// See `merge_reads`.
     pub merge_gap: usize,
 }
 
-// SAFETY: integers alone, with the size first.
+// SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_batch_options {}
 
 static BATCHES: Table<Arc<Mutex<State>>> = Table::new("ringfile_batch", 13);
 
-/// Locks the table of batches while the process forks; a batch is never waited for.
+/// Locks the table of batches while the process forks. Batches themselves are not locked.
 pub(crate) fn hold() -> Guard {
     BATCHES.hold()
 }
@@ -68,7 +68,7 @@ struct State {
     operations: usize,
     results: Vec<ringfile_result>,
     errors: Vec<(usize, CString)>,
-    /// It was started, and its end not reported.
+    /// The started batch, until its end is reported.
     under_way: Option<StartedBatch>,
 }
 
@@ -131,12 +131,12 @@ fn add(
     })
 }
 
-/// The parts of a vectored operation.
+/// Returns the parts of a vectored operation.
 ///
 /// # Safety
 /// As [`raw::array`].
 unsafe fn parts(parts: *const iovec, count: usize) -> Result<Vec<Span>> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     let parts = unsafe { raw::array(parts, count, "the parts") }?;
     parts.iter().map(|part| Span::new(part.iov_base, part.iov_len)).collect()
 }
@@ -145,23 +145,23 @@ unsafe fn parts(parts: *const iovec, count: usize) -> Result<Vec<Span>> {
 ///
 /// Any thread. Does not block.
 ///
-/// Pointers: `options` points to one whose size is set, or is NULL; `batch` points to where the handle is to go.
+/// Pointers: `options` is NULL or points to a struct whose `size` is set; `batch` points to memory for the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_batch_create(
     options: *const ringfile_batch_options,
     batch: *mut *mut ringfile_batch,
 ) -> c_int {
     done(|| {
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         let options = unsafe { raw::options(options, "ringfile_batch_options") }?;
         if batch.is_null() {
-            return Err(Fault::null("where the batch is to go"));
+            return Err(Fault::null("the pointer to the batch's handle"));
         }
         let (steps, results, errors) = (Vec::new(), Vec::new(), Vec::new());
         let state = State { options, steps, operations: 0, results, errors, under_way: None };
         let handle = BATCHES.add(Arc::new(Mutex::new(state)))?;
-        // SAFETY: as the header says.
-        unsafe { raw::put(batch, handle, "where the batch is to go") }
+        // SAFETY: by the contract in the header.
+        unsafe { raw::put(batch, handle, "the pointer to the batch's handle") }
     })
 }
 
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn ringfile_batch_write_atomic(
 }
 
 /// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_batch_read. The array of
-/// parts is read here, and need not exist afterwards.
+/// parts is copied, and may be freed when this returns.
 ///
 /// Pointers: `count` parts at `parts`, and memory for each as ringfile_batch_read.
 #[unsafe(no_mangle)]
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn ringfile_batch_readv(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     let what = || Ok(What::Readv { parts: unsafe { self::parts(parts, count) }?, offset });
     add(batch, file, user_data, what)
 }
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn ringfile_batch_writev(
     offset: u64,
     user_data: u64,
 ) -> i64 {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     let what = || Ok(What::Writev { parts: unsafe { self::parts(parts, count) }?, offset });
     add(batch, file, user_data, what)
 }
@@ -403,9 +403,9 @@ pub unsafe extern "C" fn ringfile_batch_start(
         let callback = done.ok_or_else(|| Fault::null("the function to call at the end"))?;
         let context = Context(context);
         start(batch, move |failed| {
-            // All of it, not the pointer in it alone, which could not be moved to the thread.
+            // The closure must capture the whole struct: the pointer inside could not be sent to the thread.
             let context = context;
-            // SAFETY: the function takes what was given with it, on any thread, says the header.
+            // SAFETY: by the contract in the header, the function accepts its context on any thread.
             local::report(|| unsafe { callback(context.0, failed) });
         })
     })
@@ -413,7 +413,7 @@ pub unsafe extern "C" fn ringfile_batch_start(
 
 struct Context(*mut c_void);
 
-// SAFETY: the caller's own pointer, which goes back to the caller's function and is not followed here.
+// SAFETY: the pointer is only passed to the caller's function, and not dereferenced here.
 unsafe impl Send for Context {}
 
 /// Starts the batch as ringfile_batch_start does, with an eventfd(2) instead of the function: at the end 1 is added to
@@ -424,14 +424,14 @@ unsafe impl Send for Context {}
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, eventfd: c_int) -> c_int {
     done(|| {
-        // SAFETY: a call that takes a number.
+        // SAFETY: the call takes only a number.
         let own = unsafe { libc::fcntl(eventfd, libc::F_DUPFD_CLOEXEC, 0) };
         if own < 0 {
             let error = std::io::Error::last_os_error();
             let text = format!("duplicating the eventfd {eventfd}: {error}");
             return Err(Fault::new(error.raw_os_error().unwrap_or(libc::EBADF), text));
         }
-        // SAFETY: it was made for this.
+        // SAFETY: the descriptor was just created, and nothing else owns it.
         let own = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(own) });
         start(batch, move |_| {
             // If its count is at the limit, it is readable anyway.
@@ -444,7 +444,7 @@ fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) 
     let whole = BATCHES.get(batch)?;
     with(batch, |state| {
         let started = state.begin().start(move |done| {
-            // Waits at most for the start itself, or for who looks whether it has ended.
+            // Waits at most for the start itself, or for a thread that checks whether the batch has ended.
             let mut state = whole.lock().unwrap_or_else(PoisonError::into_inner);
             let failed = state.end(done);
             state.under_way = None;
@@ -480,7 +480,7 @@ pub extern "C" fn ringfile_batch_cancel(batch: *mut ringfile_batch) -> c_int {
 }
 
 impl State {
-    /// Returns the operations that were added, as a batch, and makes room for their results.
+    /// Returns the added operations as a batch, and makes room for their results.
     fn begin(&mut self) -> Batch {
         let mut batch = Batch::with_capacity(self.operations).stop_on_error(self.options.stop_on_error != 0);
         if self.options.in_flight != 0 {
@@ -497,7 +497,7 @@ impl State {
                 continue;
             };
             add_to(&mut batch, what, &file);
-            // What stays there if a defect ends the run.
+            // This value stays if a defect ends the run.
             self.results.push(ringfile_result { user_data, result: -i64::from(libc::ECANCELED) });
         }
         self.operations = 0;
@@ -522,8 +522,8 @@ impl State {
 }
 
 fn add_to(batch: &mut Batch, what: What, file: &File) {
-    // SAFETY: the memory is there and the operation's alone until the batch was carried out, says the header; for a write it
-    // is only read.
+    // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until the batch was
+    // carried out; for a write it is only read.
     unsafe {
         match what {
             What::Read { memory, offset } => batch.read(file, memory.buffer(), offset),
@@ -545,7 +545,7 @@ fn add_to(batch: &mut Batch, what: What, file: &File) {
 /// # Safety
 /// As [`Span::buffer`], for each part.
 unsafe fn buffers(parts: Vec<Span>) -> Vec<Buffer> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     parts.into_iter().map(|part| unsafe { part.buffer() }).collect()
 }
 
@@ -554,7 +554,7 @@ unsafe fn buffers(parts: Vec<Span>) -> Vec<Buffer> {
 ///
 /// Any thread. Does not block.
 ///
-/// Pointers: `results` points to where the address is to go.
+/// Pointers: `results` points to memory for the address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_batch_results(
     batch: *const ringfile_batch,
@@ -562,8 +562,8 @@ pub unsafe extern "C" fn ringfile_batch_results(
 ) -> i64 {
     call(|| {
         with(batch, |state| {
-            // SAFETY: as the header says.
-            unsafe { raw::put(results, state.results.as_ptr(), "where the results are to go") }?;
+            // SAFETY: by the contract in the header.
+            unsafe { raw::put(results, state.results.as_ptr(), "the pointer to the results") }?;
             Ok(state.results.len() as i64)
         })
     })

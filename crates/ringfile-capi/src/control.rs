@@ -109,7 +109,7 @@ pub extern "C" fn ringfile_sync_range(
     })
 }
 
-/// The meaning of RINGFILE_SYNC_RANGE_... in an operation of a queue or a batch.
+/// Returns the meaning of RINGFILE_SYNC_RANGE_... in an operation of a queue or a batch.
 pub(crate) fn range_sync(flags: u32) -> Result<RangeSync> {
     const FINISH: u32 =
         RINGFILE_SYNC_RANGE_WAIT_BEFORE | RINGFILE_SYNC_RANGE_WRITE | RINGFILE_SYNC_RANGE_WAIT_AFTER;
@@ -126,7 +126,7 @@ pub(crate) fn range_sync(flags: u32) -> Result<RangeSync> {
     })
 }
 
-/// The meaning of a RINGFILE_ALLOCATE_...
+/// Returns the meaning of a RINGFILE_ALLOCATE_...
 pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode> {
     Ok(match mode {
         RINGFILE_ALLOCATE_EXTEND => AllocateMode::Extend,
@@ -138,7 +138,7 @@ pub(crate) fn allocate_mode(mode: u32) -> Result<AllocateMode> {
     })
 }
 
-/// The meaning of a RINGFILE_ADVICE_...
+/// Returns the meaning of a RINGFILE_ADVICE_...
 pub(crate) fn advice(advice: u32) -> Result<Advice> {
     Ok(match advice {
         RINGFILE_ADVICE_NORMAL => Advice::Normal,
@@ -195,11 +195,11 @@ pub extern "C" fn ringfile_advise(
 ///
 /// Any thread. Blocks. Errors are those of open(2) and fsync(2).
 ///
-/// Pointers: `path` is a text that ends with 0.
+/// Pointers: `path` is a NUL-terminated string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_sync_directory(path: *const c_char) -> c_int {
     done(|| {
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         let path = unsafe { raw::path(path) }?;
         Ok(block_on(ringfile::sync_dir(path))??)
     })

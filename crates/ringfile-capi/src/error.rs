@@ -1,6 +1,6 @@
-//! How failures reach C: a negative errno, and a text that the thread can ask for.
+//! How failures are reported to C: a negative errno, and a text that the thread can query.
 //!
-//! Invariants: a panic ends here, as an error of the function that was called.
+//! Invariant: a panic does not leave this file; it becomes an error of the function that was called.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -34,7 +34,7 @@ impl Fault {
         Self::new(libc::EFAULT, format!("{what} is NULL"))
     }
 
-    /// Keeps the text for `ringfile_last_error`, and gives the number.
+    /// Keeps the text for `ringfile_last_error`, and returns the negative errno.
     pub(crate) fn note(self) -> i64 {
         remember(self.text);
         -i64::from(self.errno)
@@ -52,7 +52,7 @@ pub(crate) fn remember(text: impl Into<Vec<u8>>) {
     });
 }
 
-/// The errno of an error that may have none of its own.
+/// Returns the errno of an error that may have none of its own.
 pub(crate) fn errno(error: &Error) -> i32 {
     error.errno().unwrap_or_else(|| errno_of(error.kind()))
 }
@@ -89,7 +89,7 @@ impl From<PoolError> for Fault {
     }
 }
 
-/// Carries a function out: its number, or the negative errno.
+/// Runs a function, and returns its number or the negative errno.
 #[inline]
 pub(crate) fn call(act: impl FnOnce() -> Result<i64>) -> i64 {
     match catch_unwind(AssertUnwindSafe(act)) {
@@ -117,8 +117,8 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Fault {
 /// the same thread.
 ///
 /// If operations of many have failed (batches, queues, ringfile_read_many), the text describes the last failed one
-/// whose result was taken. While a thread is ending, in destructors of its locals and of pthread keys, the text may
-/// only say that. Never blocks, never fails.
+/// whose result was taken. While a thread is ending, in destructors of thread-locals and of pthread keys, the text may
+/// say no more than that. Never blocks, never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_last_error() -> *const c_char {
     const NOTHING: &CStr = c"";

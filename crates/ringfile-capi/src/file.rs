@@ -1,4 +1,4 @@
-//! Opening, closing and looking at files.
+//! Opening, closing and querying files.
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -22,13 +22,13 @@ pub(crate) fn hold() -> Guard {
     FILES.hold()
 }
 
-/// The file behind a handle.
+/// Returns the file behind a handle.
 #[inline]
 pub(crate) fn get(file: *const ringfile_file) -> Result<File> {
     FILES.get(file)
 }
 
-/// Gives a file a handle.
+/// Creates a handle for a file.
 pub(crate) fn add(file: File) -> Result<*mut ringfile_file> {
     FILES.add(file)
 }
@@ -39,9 +39,9 @@ pub(crate) fn with<R>(file: *const ringfile_file, act: impl FnOnce(&File) -> R) 
     FILES.with(file, act)
 }
 
-/// ringfile_open_options.flags: for reading.
+/// ringfile_open_options.flags: open for reading.
 pub const RINGFILE_READ: u32 = 1;
-/// For writing.
+/// Open for writing.
 pub const RINGFILE_WRITE: u32 = 2;
 /// Create the file if it does not exist. Needs RINGFILE_WRITE.
 pub const RINGFILE_CREATE: u32 = 4;
@@ -75,9 +75,9 @@ pub const RINGFILE_ROUTE_RING: u32 = 2;
 pub const RINGFILE_ROUTE_INLINE: u32 = 3;
 /// A plain call on one of a small pool of worker threads.
 pub const RINGFILE_ROUTE_WORKERS: u32 = 4;
-/// Linux AIO, for files with RINGFILE_DIRECT: opening others fails with -EINVAL, and operations on those where it is
-/// the default. Writes that make the file longer, and syncs, use other ways. An error without AIO. RINGFILE_ROUTE_AUTO
-/// uses it for direct I/O if there is no io_uring.
+/// Linux AIO, for files with RINGFILE_DIRECT: opening other files with this route fails with -EINVAL, and if it is the
+/// default route, their operations fail. Writes that make the file longer, and syncs, use other ways. An error without
+/// AIO. RINGFILE_ROUTE_AUTO uses it for direct I/O if there is no io_uring.
 pub const RINGFILE_ROUTE_AIO: u32 = 5;
 
 /// ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
@@ -87,7 +87,7 @@ pub const RINGFILE_DURABILITY_DSYNC: u32 = 1;
 /// Each write is followed by an fdatasync that is submitted with it.
 pub const RINGFILE_DURABILITY_FSYNC: u32 = 2;
 
-/// Options for opening a file. All zeros but `size` and `flags` are the defaults.
+/// Options for opening a file. A field that is 0 selects the default; only `size` and `flags` must be set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_open_options {
@@ -107,10 +107,10 @@ pub struct ringfile_open_options {
     pub reserved: u32,
 }
 
-// SAFETY: integers alone, with the size first.
+// SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_open_options {}
 
-/// The route of a number; none for the default.
+/// Returns the route that a number stands for; `None` for the default.
 pub(crate) fn route(number: u32) -> Result<Option<Route>> {
     Ok(match number {
         RINGFILE_ROUTE_DEFAULT => None,
@@ -178,7 +178,8 @@ pub(crate) fn open_options(from: &ringfile_open_options) -> Result<OpenOptions> 
 /// Any thread. Blocks as open(2). Errors are those of open(2); -EOPNOTSUPP: direct I/O is not available, and nothing
 /// was created or cut; -EINVAL: options that contradict each other.
 ///
-/// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set, and `file` to where the handle is to go.
+/// Pointers: `path` is a NUL-terminated string; `options` points to a struct whose `size` is set, and `file` to memory
+/// for the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_open(
     path: *const c_char,
@@ -186,28 +187,28 @@ pub unsafe extern "C" fn ringfile_open(
     file: *mut *mut ringfile_file,
 ) -> c_int {
     done(|| {
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         let (path, given) = unsafe { (raw::path(path)?, raw::options(options, "ringfile_open_options")?) };
         if file.is_null() {
-            return Err(Fault::null("where the file is to go"));
+            return Err(Fault::null("the pointer to the file's handle"));
         }
         let handle = FILES.add(open_options(&given)?.open(path)?)?;
-        // SAFETY: as the header says.
-        unsafe { raw::put(file, handle, "where the file is to go") }
+        // SAFETY: by the contract in the header.
+        unsafe { raw::put(file, handle, "the pointer to the file's handle") }
     })
 }
 
-/// Makes a file of a descriptor, which stays the caller's: the library duplicates it, until ringfile_close. The access
-/// mode is the descriptor's. These options apply: RINGFILE_DIRECT (which switches direct I/O on for the descriptor and
-/// all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL, RINGFILE_DONT_CACHE,
-/// RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
+/// Makes a file of a descriptor, which still belongs to the caller: the library uses a duplicate, until ringfile_close.
+/// The access mode is that of the descriptor. These options apply: RINGFILE_DIRECT (which switches direct I/O on for
+/// the descriptor and all that share it; if it is on it stays on), RINGFILE_BUFFERED_FALLBACK, RINGFILE_POLL,
+/// RINGFILE_DONT_CACHE, RINGFILE_NAMESPACE_WRITES, RINGFILE_ADAPTIVE, route and durability. `options` may be NULL.
 ///
 /// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 /// ringfile_close, which closes the duplicate, or when this call fails.
 ///
-/// Any thread. Does not block. -EBADF: no descriptor; -EMFILE: no room for the duplicate.
+/// Any thread. Does not block. -EBADF: `fd` is not a descriptor; -EMFILE: no room for the duplicate.
 ///
-/// Pointers: `options` points to one whose size is set, or is NULL; `file` points to where the handle is to go.
+/// Pointers: `options` is NULL or points to a struct whose `size` is set; `file` points to memory for the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_open_fd(
     fd: c_int,
@@ -215,22 +216,22 @@ pub unsafe extern "C" fn ringfile_open_fd(
     file: *mut *mut ringfile_file,
 ) -> c_int {
     done(|| {
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         let given = unsafe { raw::options(options, "ringfile_open_options") }?;
         if file.is_null() {
-            return Err(Fault::null("where the file is to go"));
+            return Err(Fault::null("the pointer to the file's handle"));
         }
         if fd < 0 {
             return Err(Fault::new(libc::EBADF, format!("{fd} is not a file descriptor")));
         }
-        // SAFETY: borrowed for one call, which fails where it is not open.
+        // SAFETY: borrowed for one call, which fails if the descriptor is not open.
         let own = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(libc::EBADF);
             Fault::new(errno, format!("duplicating descriptor {fd}: {error}"))
         })?;
         let handle = FILES.add(open_options(&given)?.adopt(own.into())?)?;
-        // SAFETY: as the header says.
-        unsafe { raw::put(file, handle, "where the file is to go") }
+        // SAFETY: by the contract in the header.
+        unsafe { raw::put(file, handle, "the pointer to the file's handle") }
     })
 }
 
@@ -270,7 +271,7 @@ pub extern "C" fn ringfile_is_adaptive(file: *const ringfile_file) -> c_int {
 /// Stores the required multiples of direct I/O: of offsets and lengths (`*bytes`) and of addresses (`*memory`); 1 for
 /// buffered I/O. Either pointer may be NULL. Any thread; does not block.
 ///
-/// Pointers: pointers that are not NULL may be written to.
+/// Pointers: each pointer is NULL or may be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_alignment(
     file: *const ringfile_file,
@@ -281,7 +282,7 @@ pub unsafe extern "C" fn ringfile_alignment(
         let alignment = with(file, File::alignment)?;
         for (to, value) in [(bytes, alignment.bytes), (memory, alignment.memory)] {
             if !to.is_null() {
-                // SAFETY: as the header says.
+                // SAFETY: by the contract in the header.
                 unsafe { raw::put(to, value, "the alignment") }?;
             }
         }
@@ -293,7 +294,7 @@ pub unsafe extern "C" fn ringfile_alignment(
 /// powers of two, and how many pieces of memory the kernel accepts for one; all 0 if the file does not support them.
 /// Each pointer may be NULL. Any thread; does not block.
 ///
-/// Pointers: pointers that are not NULL may be written to.
+/// Pointers: each pointer is NULL or may be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_atomic_limits(
     file: *const ringfile_file,
@@ -306,7 +307,7 @@ pub unsafe extern "C" fn ringfile_atomic_limits(
         let values = limits.map_or([0; 3], |limits| [limits.min, limits.max, limits.segments]);
         for (to, value) in [min, max, segments].into_iter().zip(values) {
             if !to.is_null() {
-                // SAFETY: as the header says.
+                // SAFETY: by the contract in the header.
                 unsafe { raw::put(to, value, "the limits") }?;
             }
         }

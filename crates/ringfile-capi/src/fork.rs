@@ -1,4 +1,4 @@
-//! Forks: the child finds the locks of this interface free, whatever other threads of the parent did.
+//! Forks: a child finds the locks of this interface free, whatever other threads of the parent were doing.
 //!
 //! Invariants: a thread that forks holds the locks of all tables, and of the known memory, until both processes exist.
 //! They are taken in the order in which they are nested elsewhere.
@@ -23,14 +23,14 @@ pub(crate) fn heed() {
     static DONE: AtomicBool = AtomicBool::new(false);
     // No `Once`: a child forked in the middle of one would wait for it forever.
     if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
-        // SAFETY: the functions are there for as long as the library, whose unloading takes them out. Where there is no
-        // memory for the entry, forks go on as without.
+        // SAFETY: the functions exist as long as the library; unloading it removes the handlers. If there is no memory
+        // for the entry, forks work as without it.
         let _ = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after_in_child)) };
     }
 }
 
 extern "C" fn before() {
-    // A thread that ends has no place for the guards, and takes no lock.
+    // A thread that is ending has no place for the guards, and takes no lock.
     let _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
         held.push(file::hold());
@@ -43,11 +43,11 @@ extern "C" fn before() {
     });
 }
 
-/// Forks between the first process and this one.
+/// The number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// A number that a forked child and its parent do not share, from the first fork that was [heeded](heed). `getpid` is a
-/// system call each time.
+/// Returns a number that differs between a forked child and its parent, after the first call of [`heed`]. `getpid`
+/// would be a system call each time.
 pub(crate) fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }

@@ -9,7 +9,7 @@ use crate::file::route;
 use crate::local;
 use crate::raw::{self, Growing};
 
-/// The version of the interface that this header is of: major, minor, patch.
+/// The version of the interface that this header declares: major, minor, patch.
 #[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_VERSION_MAJOR: u32 = 0;
 /// See RINGFILE_VERSION_MAJOR.
@@ -38,7 +38,7 @@ pub struct ringfile_counts {
     pub enters: u64,
     /// Submissions beyond the first of an operation: after a short count, EINTR or EAGAIN.
     pub resubmitted: u64,
-    /// Operations that were given up before they finished.
+    /// Operations that were cancelled before they finished.
     pub cancelled: u64,
     /// Operations that ended with an errno.
     pub failed: u64,
@@ -50,8 +50,8 @@ pub struct ringfile_counts {
     pub inline_ops: u64,
     /// Operations that a worker carried out.
     pub worker_ops: u64,
-    /// Operations that Linux AIO carried out. Operations that are none of inline, workers' and AIO's went through a
-    /// ring.
+    /// Operations that Linux AIO carried out. All operations that are not counted as inline, worker or AIO operations
+    /// went through a ring.
     pub aio_ops: u64,
     /// Calls of io_submit and io_getevents.
     pub aio_calls: u64,
@@ -59,22 +59,22 @@ pub struct ringfile_counts {
     pub refused_contexts: u64,
     /// Operations that went to an NVMe drive as its own commands.
     pub passthrough_ops: u64,
-    /// Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a row of hits one of 16 is looked at, and
-    /// counts for all of them.
+    /// Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a series of hits only one read in 16
+    /// is checked, and counts for all 16.
     pub cache_hits: u64,
-    /// Reads of such files whose data, or a part of it, was not there.
+    /// Reads of such files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,
-    /// Of these, those whose beginning was taken from the cache, and only the rest read past it.
+    /// Misses whose beginning was read from the cache, and only the rest past it.
     pub cache_partial: u64,
-    /// Of the misses, those that were read through the cache, since they had been read before.
+    /// Misses that were read through the cache, because the data had been read before.
     pub cache_admitted: u64,
-    /// Bytes of such files that were read ahead, and then asked for.
+    /// Bytes of such files that were read ahead, and then used.
     pub ahead_used: u64,
     /// Bytes that were read ahead in vain.
     pub ahead_unused: u64,
 }
 
-// SAFETY: integers alone, with the size first.
+// SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_counts {}
 
 fn counts(metrics: Metrics) -> ringfile_counts {
@@ -105,28 +105,28 @@ fn counts(metrics: Metrics) -> ringfile_counts {
     }
 }
 
-/// Stores the counters of the whole process. Those of a running thread are as of its last wait.
+/// Stores the counters of the whole process. Those of a running thread are from its last wait.
 ///
 /// Any thread. Takes a lock for a moment.
 ///
-/// Pointers: `counts` points to a struct whose size is set.
+/// Pointers: `counts` points to a struct whose `size` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_metrics(counts: *mut ringfile_counts) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     done(|| unsafe { raw::give(counts, &self::counts(ringfile::metrics()), "ringfile_counts") })
 }
 
 /// Stores the counters of the calling thread, exact at this moment. Does not block.
 ///
-/// Pointers: `counts` points to a struct whose size is set.
+/// Pointers: `counts` points to a struct whose `size` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_thread_metrics(counts: *mut ringfile_counts) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     done(|| unsafe { raw::give(counts, &self::counts(ringfile::thread_metrics()), "ringfile_counts") })
 }
 
 /// Describes what io_uring offers here, as words separated by spaces: for the calling thread's ring, or for a temporary
-/// one. Writes as much as there is room for, with a 0 behind it. Returns the length of the whole text without the 0.
+/// one. Writes as much as there is room for, followed by a NUL. Returns the length of the whole text without the NUL.
 ///
 /// Any thread. May create a ring. Fails if none can be created: the error text says why.
 ///
@@ -135,8 +135,8 @@ pub unsafe extern "C" fn ringfile_thread_metrics(counts: *mut ringfile_counts) -
 pub unsafe extern "C" fn ringfile_ring_features(text: *mut c_char, room: usize) -> i64 {
     call(|| {
         let features = ringfile::ring_features()?.join(" ");
-        // SAFETY: as the header says; a c_char is a byte.
-        let text = unsafe { raw::array_mut(text.cast::<u8>(), room, "where the features are to go") }?;
+        // SAFETY: by the contract in the header; a c_char is a byte.
+        let text = unsafe { raw::array_mut(text.cast::<u8>(), room, "the pointer to the text") }?;
         if let Some(most) = room.checked_sub(1) {
             let len = features.len().min(most);
             text[..len].copy_from_slice(&features.as_bytes()[..len]);
@@ -178,8 +178,8 @@ fn some(threads: usize) -> Result<usize> {
     }
 }
 
-/// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start. No effect once
-/// they were started. Any thread; does not block.
+/// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start. Has no effect
+/// after they have started. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
     done(|| {
@@ -188,7 +188,7 @@ pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
     })
 }
 
-/// Sets how many workers there may be (RINGFILE_ROUTE_WORKERS); 0 for the default. Any thread; does not block.
+/// Sets the maximum number of worker threads (RINGFILE_ROUTE_WORKERS); 0 for the default. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_worker_threads(threads: usize) -> c_int {
     done(|| {

@@ -13,29 +13,29 @@ use crate::local::{self, block_on};
 use crate::pool::{self, ringfile_buffer};
 use crate::{memory, raw};
 
-/// How many reads of one ringfile_read_many are in flight at once.
+/// The maximum number of reads in flight for one ringfile_read_many.
 const AT_ONCE: usize = 256;
 
 /// One read of ringfile_read_many.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_read_request {
-    /// Bytes into the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Where the bytes are to go.
+    /// The memory to read into.
     pub data: *mut c_void,
-    /// How many are wanted.
+    /// The number of bytes to read.
     pub length: usize,
     /// Set by the call: the bytes read, fewer than `length` only at the end of the file, or a negative errno.
     pub result: i64,
 }
 
-/// The number of a result.
+/// Returns the number that stands for a result in C.
 pub(crate) fn number(done: Done) -> Result<i64> {
     Ok(done.result? as i64)
 }
 
-/// The number of a result, or the negative errno, with the text kept.
+/// Returns the number that stands for a result in C, or the negative errno after keeping the error's text.
 pub(crate) fn number_or_errno(done: Done) -> i64 {
     match done.result {
         Ok(bytes) => bytes as i64,
@@ -53,7 +53,7 @@ fn lost() -> Fault {
     )
 }
 
-/// Carries one operation out.
+/// Carries out one operation.
 fn one(file: *const ringfile_file, add: impl FnOnce(&mut Queue, &File) -> Result<()>) -> Result<i64> {
     let file = file::get(file)?;
     local::blocking(|queue| {
@@ -79,7 +79,8 @@ pub unsafe extern "C" fn ringfile_read(
 ) -> i64 {
     call(|| {
         one(file, |queue, file| {
-            // SAFETY: the memory is there and the operation's alone until this returns, says the header.
+            // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until this
+            // returns.
             queue.read(file, unsafe { memory::at(data, length) }?, offset, 0);
             Ok(())
         })
@@ -100,7 +101,7 @@ pub unsafe extern "C" fn ringfile_write(
 ) -> i64 {
     call(|| {
         one(file, |queue, file| {
-            // SAFETY: the memory is there and nobody changes it until this returns, says the header.
+            // SAFETY: by the contract in the header, the memory is valid and unchanged until this returns.
             queue.write(file, unsafe { memory::at(data.cast_mut(), length) }?, offset, 0);
             Ok(())
         })
@@ -120,7 +121,7 @@ pub extern "C" fn ringfile_buffer_read(
     call(|| {
         let (data, capacity, _) = pool::extent(buffer)?;
         let read = one(file, |queue, file| {
-            // SAFETY: the buffer's own memory, of which the operation has a share.
+            // SAFETY: it is the buffer's own memory, which the operation's share keeps alive.
             queue.read(file, unsafe { memory::at(data, capacity) }?, offset, 0);
             Ok(())
         })?;
@@ -141,7 +142,7 @@ pub extern "C" fn ringfile_buffer_write(
     call(|| {
         let (data, _, length) = pool::extent(buffer)?;
         one(file, |queue, file| {
-            // SAFETY: the buffer's own memory, of which the operation has a share.
+            // SAFETY: it is the buffer's own memory, which the operation's share keeps alive.
             queue.write(file, unsafe { memory::at(data, length) }?, offset, 0);
             Ok(())
         })
@@ -163,7 +164,8 @@ pub unsafe extern "C" fn ringfile_write_durable(
 ) -> i64 {
     call(|| {
         let file = file::get(file)?;
-        // SAFETY: the memory is there and nobody changes it until this returns, says the header; `block_on` waits.
+        // SAFETY: by the contract in the header, the memory is valid and unchanged until this returns; `block_on`
+        // waits.
         let buffer = unsafe { memory::at(data.cast_mut(), length) }?;
         block_on(file.write_durable_at(buffer, offset))?.map_err(ringfile::Error::from)?;
         Ok(length as i64)
@@ -174,9 +176,9 @@ pub unsafe extern "C" fn ringfile_write_durable(
 /// Linux 6.11). Not durable by itself: call ringfile_sync_data afterwards. `length` must be a power of two within
 /// ringfile_atomic_limits, `offset` a multiple of it, and the file direct. Returns `length`.
 ///
-/// Any thread. Blocks. Errors are those of pwritev2(2); EOPNOTSUPP if the file does not support atomic writes, and
-/// EINVAL for one that it does not accept: ringfile_last_error says what it accepts. Nothing was written then. Never
-/// writes a part.
+/// Any thread. Blocks. Errors are those of pwritev2(2); -EOPNOTSUPP if the file does not support atomic writes, and
+/// -EINVAL for a length or an offset that it does not accept: ringfile_last_error says what it accepts. In these cases
+/// nothing was written. Never writes a part.
 ///
 /// Pointers: `length` bytes at `data`, as at the top of this file.
 #[unsafe(no_mangle)]
@@ -188,22 +190,22 @@ pub unsafe extern "C" fn ringfile_write_atomic(
 ) -> i64 {
     call(|| {
         one(file, |queue, file| {
-            // SAFETY: the memory is there and nobody changes it until this returns, says the header; `one` waits.
+            // SAFETY: by the contract in the header, the memory is valid and unchanged until this returns; `one` waits.
             queue.write_atomic(file, unsafe { memory::at(data.cast_mut(), length) }?, offset, 0);
             Ok(())
         })
     })
 }
 
-/// The parts of a vectored operation, as buffers, and their length together.
+/// Returns the parts of a vectored operation as buffers, and their total length.
 ///
 /// # Safety
 /// As [`raw::array`] and, for each part, [`memory::at`].
 pub(crate) unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<Buffer>, usize)> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     let parts = unsafe { raw::array(parts, count, "the parts") }?;
     let known = memory::Lookup::new();
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     let each = parts.iter().map(|part| unsafe { known.at(part.iov_base, part.iov_len) });
     let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
     let total = total.ok_or_else(|| Fault::invalid("the parts together are longer than any file"))?;
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn ringfile_readv(
 ) -> i64 {
     call(|| {
         let file = file::get(file)?;
-        // SAFETY: as the header says; `block_on` waits.
+        // SAFETY: by the contract in the header; `block_on` waits.
         let (buffers, _) = unsafe { buffers(parts, count) }?;
         let read = block_on(file.read_vectored_at(buffers, offset))?.map_err(ringfile::Error::from)?;
         Ok(read.iter().map(|part| part.len() as i64).sum())
@@ -245,7 +247,7 @@ pub unsafe extern "C" fn ringfile_writev(
 ) -> i64 {
     call(|| {
         let file = file::get(file)?;
-        // SAFETY: as the header says; `block_on` waits.
+        // SAFETY: by the contract in the header; `block_on` waits.
         let (buffers, total) = unsafe { buffers(parts, count) }?;
         block_on(file.write_vectored_at(buffers, offset))?.map_err(ringfile::Error::from)?;
         Ok(total as i64)
@@ -258,7 +260,7 @@ pub unsafe extern "C" fn ringfile_writev(
 /// ringfile_last_error() describes the last one that failed. For the others strerror(-result) says what the errno
 /// means; a batch keeps a text for each (ringfile_batch_error).
 ///
-/// Any thread. Blocks. Allocates nothing once the thread has done as many together.
+/// Any thread. Blocks. Allocates nothing once the thread has done as many reads in one call.
 ///
 /// Pointers: `count` requests at `requests`, and memory for each, as at the top of this file.
 #[unsafe(no_mangle)]
@@ -269,7 +271,7 @@ pub unsafe extern "C" fn ringfile_read_many(
 ) -> c_int {
     call(|| {
         let file = file::get(file)?;
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         let requests = unsafe { raw::array_mut(requests, count, "the requests") }?;
         local::blocking(|queue| read_many(queue, &file, requests))
     }) as c_int
@@ -281,7 +283,8 @@ fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_reque
         let known = memory::Lookup::new();
         while next < requests.len() && next - over < AT_ONCE {
             let request = &mut requests[next];
-            // SAFETY: the memory is there and the read's alone until `ringfile_read_many` returns, says the header.
+            // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until
+            // `ringfile_read_many` returns.
             match unsafe { known.at(request.data, request.length) } {
                 Ok(buffer) => {
                     queue.read(file, buffer, request.offset, next as u64);
@@ -294,7 +297,7 @@ fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_reque
             next += 1;
         }
         drop(known);
-        // A few at a time, so that the device always has many.
+        // Only a few are taken at a time, so that the device always has many in flight.
         let open = next - over;
         if open == 0 {
             continue;

@@ -2,8 +2,8 @@
 //!
 //! Knows only the public interface of ringfile. Invariants: no panic crosses the boundary (`error.rs`); a handle that
 //! is closed, null or of another kind is detected (`table.rs`, `local.rs`); all access through the caller's pointers is
-//! in `raw.rs` and `memory.rs`. The documentation of each function is that of the header, which cbindgen generates from
-//! these files.
+//! in `raw.rs` and `memory.rs`. The documentation of each function is also that in the header, which cbindgen generates
+//! from these files.
 
 #![allow(non_camel_case_types, reason = "names of C")]
 
@@ -27,4 +27,4 @@ mod table;
 mod tests;
 
 #[cfg(not(target_pointer_width = "64"))]
-compile_error!("the C interface needs pointers of 64 bits, in which handles are told apart");
+compile_error!("the C interface needs pointers of 64 bits, which encode the kind of a handle");

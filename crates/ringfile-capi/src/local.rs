@@ -22,11 +22,11 @@ pub(crate) fn hold() -> Guard {
     QUEUES.hold()
 }
 
-/// A queue of this thread's.
+/// A queue of this thread.
 pub(crate) struct Own {
     handle: *const (),
     pub(crate) queue: Queue,
-    /// Where to write results that are more than a number, by the token of their operation.
+    /// Where to write results that are more than a number, by operation token.
     pub(crate) rooms: HashMap<u64, Room>,
 }
 
@@ -45,11 +45,11 @@ impl Drop for Own {
 thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
     static BLOCKING: RefCell<Option<Queue>> = const { RefCell::new(None) };
-    /// The thread is the library's, and tells of the end of a batch.
+    /// Set while this thread, which belongs to the library, reports the end of a batch.
     static REPORTS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Looks at this thread's queues. An error while the thread ends, and inside of another call.
+/// Accesses this thread's queues. Fails while the thread is ending, and inside another call.
 #[inline]
 fn own<R>(look: impl FnOnce(&mut Vec<Own>) -> Result<R>) -> Result<R> {
     let looked = OWN.try_with(|list| look(&mut *list.try_borrow_mut().map_err(|_| inside())?));
@@ -67,7 +67,7 @@ fn inside() -> Fault {
     Fault::new(libc::EDEADLK, "the call was made inside another call of this thread")
 }
 
-/// Whether the calling thread may wait: an error inside of a batch's callback.
+/// Returns an error if the calling thread must not wait, as inside a batch's callback.
 pub(crate) fn may_wait() -> Result<()> {
     if !REPORTS.try_with(Cell::get).unwrap_or(false) {
         return Ok(());
@@ -90,7 +90,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output> {
     Ok(ringfile::block_on(future))
 }
 
-/// Makes a queue this thread's own.
+/// Adds a queue to those of this thread.
 pub(crate) fn add<H>(queue: Queue) -> Result<*mut H> {
     let handle: *mut H = QUEUES.add(())?;
     let added = Own { handle: handle.cast_const().cast(), queue, rooms: HashMap::new() };
@@ -100,13 +100,13 @@ pub(crate) fn add<H>(queue: Queue) -> Result<*mut H> {
     })
 }
 
-/// Uses a queue of this thread's.
+/// Uses a queue of this thread.
 #[inline]
 pub(crate) fn with<H, R>(handle: *const H, act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
     with_rooms(handle, |own| act(&mut own.queue))
 }
 
-/// Uses a queue of this thread's, and where its results go.
+/// Uses a queue of this thread, and the places for its results.
 #[inline]
 pub(crate) fn with_rooms<H, R>(handle: *const H, act: impl FnOnce(&mut Own) -> Result<R>) -> Result<R> {
     own(|list| match list.iter_mut().find(|own| own.handle == handle.cast()) {
@@ -134,8 +134,9 @@ pub(crate) fn remove<H>(handle: *const H) -> Result<Own> {
     })
 }
 
-/// The queue for this thread's blocking operations, which is empty before and after each. Keeping it means that its
-/// ring is made once, and learns of memory and files once. A thread that is ending makes one for each operation.
+/// Runs `act` on the queue for this thread's blocking operations, which is empty before and after each. The thread
+/// keeps the queue, so its ring is created once, and registers memory and files once. A thread that is ending creates a
+/// queue for each operation.
 pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
     may_wait()?;
     let mut act = Some(act);
@@ -158,7 +159,7 @@ pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R
 pub(crate) fn rest() -> Result<()> {
     let queue =
         BLOCKING.try_with(|queue| queue.try_borrow_mut().map(|mut queue| queue.take()).map_err(|_| inside()));
-    // A thread that ends has given it up already.
+    // A thread that is ending has already dropped the queue.
     drop(queue.unwrap_or(Ok(None))?);
     Ok(())
 }

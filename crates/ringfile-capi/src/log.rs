@@ -17,13 +17,14 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::error::{Fault, done};
 use crate::fork::{self, Guard};
 
-/// The level of a message: a defect, or something that is lost.
+/// The level of a message: a defect, or something was lost.
 pub const RINGFILE_LOG_ERROR: c_int = 1;
-/// Something does not work as it should, and is done in another way: no io_uring, memory that cannot be registered.
+/// Something does not work as it should, and the library works around it: no io_uring, memory that cannot be
+/// registered.
 pub const RINGFILE_LOG_WARNING: c_int = 2;
 /// Something that is worth knowing.
 pub const RINGFILE_LOG_INFO: c_int = 3;
-/// What the library found out and decided.
+/// What the library detected and decided.
 pub const RINGFILE_LOG_DEBUG: c_int = 4;
 
 /// A function that receives the library's messages: its context, a level (RINGFILE_LOG_...), and one line, which
@@ -37,7 +38,7 @@ struct Log {
     context: *mut c_void,
 }
 
-// SAFETY: the header has the function called by any thread.
+// SAFETY: by the contract in the header, any thread may call the function.
 unsafe impl Send for Log {}
 // SAFETY: as above.
 unsafe impl Sync for Log {}
@@ -45,11 +46,11 @@ unsafe impl Sync for Log {}
 static LOG: RwLock<Option<Log>> = RwLock::new(None);
 
 thread_local! {
-    /// The thread is in the caller's function.
+    /// Set while this thread runs the caller's function.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Locks the log while the process forks. Not in the caller's function, during which it is locked.
+/// Locks the log while the process forks; not inside the caller's function, during which it is locked already.
 pub(crate) fn hold() -> Option<Guard> {
     (!INSIDE.get()).then(|| Box::new(LOG.write().unwrap_or_else(PoisonError::into_inner)) as Guard)
 }
@@ -58,7 +59,7 @@ struct Teller;
 
 impl Subscriber for Teller {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        // Asked each time: the function may come and go.
+        // Asked for each event: the function may be set and removed at any time.
         if *metadata.level() <= Level::DEBUG { Interest::sometimes() } else { Interest::never() }
     }
 
@@ -67,7 +68,8 @@ impl Subscriber for Teller {
     }
 
     fn event(&self, event: &Event<'_>) {
-        // Not waited for: this thread may have a lock of the library's that one which forks waits for, with this one held.
+        // The lock is not waited for: this thread may hold a lock of the library for which a forking thread waits while
+        // it holds this one.
         let log = match LOG.try_read() {
             Ok(log) => log,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -83,7 +85,8 @@ impl Subscriber for Teller {
         let mut line = Line::default();
         event.record(&mut line);
         INSIDE.set(true);
-        // SAFETY: the function may be called by any thread until another is set, which waits for this, says the header.
+        // SAFETY: by the contract in the header, any thread may call the function until another one is set, and setting
+        // one waits for this call.
         unsafe { (told.callback)(told.context, level, line.into_text().as_ptr()) };
         INSIDE.set(false);
     }
@@ -114,7 +117,7 @@ impl Visit for Line {
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Writing to a text does not fail.
+        // Writing to a string does not fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
             name => write!(self.named, "; {name}: {value:?}"),
@@ -132,13 +135,14 @@ impl Line {
 }
 
 /// Sets the function for the library's messages: that it works without io_uring, that memory could not be registered,
-/// defects. Each message is passed to `callback`, with `context`; NULL, the default, switches messages off. For the
-/// whole process: the last call counts. When it returns, the previous function is not running and is not called again.
+/// defects. Each message is passed to `callback`, with `context`; NULL, the default, switches messages off. Applies to
+/// the whole process; the last call wins. When it returns, the previous function is not running and is not called
+/// again.
 ///
 /// The function may be called by any thread, by several at once, inside any function of this header, and by threads of
 /// the library. It must be quick, must return (no longjmp, no C++ exception), and must not call functions of this
-/// header: ringfile_set_log returns -EDEADLK there, others may fail or deadlock. Messages of the same thread meanwhile
-/// are lost, and so are those of another thread during a fork or this call.
+/// header: ringfile_set_log returns -EDEADLK there, others may fail or deadlock. Messages that the same thread causes
+/// meanwhile are lost, as are those of other threads during a fork or this call.
 ///
 /// Any thread. Waits for the previous function. -EBUSY: something else in this program receives the messages.
 #[unsafe(no_mangle)]

@@ -1,8 +1,8 @@
 //! Memory for I/O, found by its address: pools' buffers, registered memory of the caller, and any other memory.
 //!
 //! Invariants: an owner keeps the memory that is known here; an operation on it shares the owner's buffer, so the
-//! memory can be freed or unregistered only after the operation has finished. An operation that lies partly outside
-//! such memory, or in several pieces of it, shares all that it overlaps.
+//! memory can be freed or unregistered only after the operation has finished. An operation whose memory lies partly
+//! outside known memory, or in several pieces of it, shares every piece that it overlaps.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -21,9 +21,9 @@ pub struct ringfile_memory {
     _opaque: [u8; 0],
 }
 
-/// By its first address.
+/// The known memory, by its first address.
 static KNOWN: RwLock<BTreeMap<usize, Buffer>> = RwLock::new(BTreeMap::new());
-/// How much is known, so that nobody takes the lock where nothing is.
+/// The number of known pieces, so that the lock is not taken if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 static REGISTERED: Table<Registered> = Table::new("ringfile_memory", 3);
@@ -33,7 +33,7 @@ struct Registered {
     start: usize,
 }
 
-/// Locks the known memory while the process forks, then what of it is registered.
+/// Locks the known memory, then the table of registered memory, while the process forks.
 pub(crate) fn hold() -> [Guard; 2] {
     [Box::new(known()), REGISTERED.hold()]
 }
@@ -56,7 +56,7 @@ pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
     Ok(())
 }
 
-/// Hides it from new operations. Operations that share it keep it until they have finished.
+/// Removes a buffer, so that new operations do not find it. Operations that share it keep it until they have finished.
 pub(crate) fn remove(start: usize) -> Option<Buffer> {
     let mut known = known();
     let buffer = known.remove(&start);
@@ -64,24 +64,25 @@ pub(crate) fn remove(start: usize) -> Option<Buffer> {
     buffer
 }
 
-/// Returns the memory of an operation, as a buffer of that capacity and length.
+/// Returns the memory of an operation as a buffer with this capacity and length.
 ///
 /// # Safety
 /// As [`Span::buffer`].
 #[inline]
 pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     Ok(unsafe { Span::new(data, len)?.buffer() })
 }
 
-/// The place of an operation's memory. Invariant: not null, unless it is empty, and no longer than memory can be.
+/// The address and length of an operation's memory. Invariant: an address other than null, unless the length is 0, and at
+/// most `isize::MAX` bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     data: *mut u8,
     len: usize,
 }
 
-// SAFETY: an address and a number; the caller of `buffer` promises what that needs.
+// SAFETY: it is an address and a number; the caller of `buffer` promises what `buffer` needs.
 unsafe impl Send for Span {}
 
 impl Span {
@@ -91,18 +92,18 @@ impl Span {
             return Err(Fault::null("the memory of the operation"));
         }
         if len > isize::MAX as usize {
-            return Err(Fault::invalid(format!("{len} bytes are more than memory can have")));
+            return Err(Fault::invalid(format!("{len} bytes are more than any memory has")));
         }
         Ok(Self { data: data.cast(), len })
     }
 
-    /// Returns a buffer of that capacity and length.
+    /// Returns a buffer over this memory, with its length as capacity and length.
     ///
     /// # Safety
-    /// The bytes are there, and nobody else touches them until the buffer is dropped; for a write others may read them.
+    /// The memory is valid, and nothing else accesses it, until the buffer is dropped; for a write others may read it.
     #[inline]
     pub(crate) unsafe fn buffer(self) -> Buffer {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         unsafe { Lookup::new().buffer(self) }
     }
 }
@@ -123,7 +124,7 @@ impl Lookup {
     /// As [`at`].
     #[inline]
     pub(crate) unsafe fn at(&self, data: *mut c_void, len: usize) -> Result<Buffer> {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         Ok(unsafe { self.buffer(Span::new(data, len)?) })
     }
 
@@ -134,23 +135,23 @@ impl Lookup {
     #[inline]
     unsafe fn buffer(&self, Span { data, len }: Span) -> Buffer {
         if let Some(known) = self.0.as_ref().filter(|_| len > 0) {
-            // SAFETY: as the caller says.
+            // SAFETY: by this function's contract.
             match unsafe { shares(known, data, len) } {
                 Shares::None => {}
                 Shares::Whole(buffer) => return buffer,
                 Shares::Parts(parts) => {
-                    // SAFETY: as the caller says.
+                    // SAFETY: by this function's contract.
                     return unsafe { Buffer::from_raw_with_owner(data, len, parts) };
                 }
             }
         }
         let data = if data.is_null() { std::ptr::dangling_mut() } else { data };
-        // SAFETY: as the caller says. Memory that comes from C is initialised, whatever is in it.
+        // SAFETY: by this function's contract. Memory that comes from C counts as initialised, whatever it contains.
         unsafe { Buffer::from_raw(data, len) }
     }
 }
 
-/// The part of an operation's memory that is known.
+/// The known buffers that an operation's memory overlaps.
 enum Shares {
     None,
     /// All of it lies in one buffer.
@@ -168,10 +169,10 @@ unsafe fn shares(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> 
     let end = start.saturating_add(len);
     let overlapped = |(first, buffer): (&usize, &Buffer)| {
         let (low, high) = (start.max(*first), end.min(first + buffer.capacity()));
-        // SAFETY: the bytes are the operation's alone, says the caller, and within the buffer.
+        // SAFETY: by this function's contract only the operation accesses the bytes, and they lie within the buffer.
         (low < high).then(|| unsafe { buffer.share(low - first, high - low) })
     };
-    // Known memory does not overlap: what begins before a piece that ends before the operation's ends there too.
+    // Known pieces do not overlap: all pieces before one that ends before the operation's memory end before it, too.
     let mut shares = known.range(..end).rev().map_while(overlapped);
     match shares.next() {
         None => Shares::None,
@@ -180,16 +181,16 @@ unsafe fn shares(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> 
     }
 }
 
-/// Keeps nothing: who registered the memory does.
+/// Owns nothing: the caller that registered the memory keeps it.
 struct Callers;
 
 /// Registers memory of the caller (a buffer pool, a page cache), so that operations on any part of it use io_uring's
 /// fixed buffers, whichever function starts them. `*memory` gets the handle.
 ///
-/// The `length` bytes at `data` stay the caller's. Keep them until ringfile_memory_unregister has succeeded; in
-/// between, the caller may use all parts that no operation uses. The first operation on each GiB registers it and pins
-/// its pages (RLIMIT_MEMLOCK); if the kernel refuses, operations work unregistered. An operation across a multiple of 1
-/// GiB from `data` is unregistered.
+/// The `length` bytes at `data` still belong to the caller. Keep them until ringfile_memory_unregister has succeeded;
+/// in between, the caller may use all parts that no operation uses. The first operation on each GiB registers it and
+/// pins its pages (RLIMIT_MEMLOCK); if the kernel refuses, operations work unregistered. An operation across a multiple
+/// of 1 GiB from `data` is unregistered.
 ///
 /// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer.
 ///
@@ -205,7 +206,7 @@ pub unsafe extern "C" fn ringfile_memory_register(
             return Err(Fault::null(if data.is_null() {
                 "the memory to register"
             } else {
-                "where the handle is to go"
+                "the pointer to the handle"
             }));
         }
         if length == 0 || length > isize::MAX as usize {
@@ -221,8 +222,8 @@ pub unsafe extern "C" fn ringfile_memory_register(
             ));
         }
         let handle = REGISTERED.add(Registered { start }).inspect_err(|_| drop(remove(start)))?;
-        // SAFETY: not null, and to be written to, says the header.
-        unsafe { raw::put(memory, handle, "where the handle is to go") }
+        // SAFETY: it is not null, and may be written to by the contract in the header.
+        unsafe { raw::put(memory, handle, "the pointer to the handle") }
     })
 }
 
@@ -247,7 +248,7 @@ pub extern "C" fn ringfile_memory_unregister(memory: *mut ringfile_memory) -> c_
         let gone = known.remove(&start);
         COUNT.store(known.len(), Ordering::Release);
         drop(known);
-        // Unregistering is a system call: outside of the lock.
+        // Unregistering is a system call, so it is done without the lock.
         drop(gone);
         Ok(())
     })

@@ -1,7 +1,7 @@
 //! Operations on paths, in queues: opening, renaming, removing, creating directories, reading metadata.
 //!
-//! An operation's additional results are written when its result is taken, so never to memory that the caller may have
-//! released: a queue that is freed writes nothing.
+//! Invariant: an operation's additional result is written when its result is taken, and a queue that is freed writes
+//! nothing. So memory that the caller may have released is never written to.
 
 use std::ffi::{c_char, c_int};
 use std::path::Path;
@@ -17,8 +17,8 @@ use crate::local::{self, Own, Room};
 use crate::queue::ringfile_queue;
 use crate::raw::{self, Growing};
 
-/// What the file system knows about a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN
-/// if the file system does not tell.
+/// Metadata of a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN if the file system
+/// does not record it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_metadata {
@@ -40,25 +40,25 @@ pub struct ringfile_metadata {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// The last access.
+    /// Time of the last access.
     pub accessed: i64,
     /// Time of the last change of the content.
     pub modified: i64,
     /// Time of the last change of content or metadata.
     pub changed: i64,
-    /// When it was created.
+    /// Time of creation.
     pub created: i64,
-    /// Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not tell,
-    /// or the file does not support direct I/O.
+    /// Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not report
+    /// it, or the file does not support direct I/O.
     pub direct_bytes: u32,
     /// Addresses of direct I/O must be multiples of this; 0 as above.
     pub direct_memory: u32,
 }
 
-// SAFETY: integers alone, with the size first.
+// SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_metadata {}
 
-/// Nanoseconds since 1970; those beyond 292 years from then are the last that fit.
+/// Converts a time to nanoseconds since 1970. Times more than 292 years away become the nearest value that fits.
 fn nanoseconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
@@ -88,7 +88,7 @@ fn record(metadata: &Metadata) -> ringfile_metadata {
     }
 }
 
-/// Takes the result of the operation that has ended first: its `user_data`, and as [`deliver`].
+/// Takes the result of the operation that ended first: its `user_data`, and what [`deliver`] returns.
 ///
 /// # Safety
 /// As [`deliver`], for each operation of the queue.
@@ -98,20 +98,21 @@ pub(crate) unsafe fn take(own: &mut Own) -> Option<(u64, i64)> {
         return own.queue.take().map(|(user_data, done)| (user_data, number_or_errno(done)));
     }
     let (token, user_data, done) = own.queue.take_with_token()?;
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     Some((user_data, unsafe { deliver(own, token, done) }))
 }
 
-/// Writes an operation's result to where its caller wants it; returns the result's number, or the negative errno.
+/// Writes an operation's additional result to the memory that its caller named; returns the number of the result, or
+/// the negative errno.
 ///
 /// # Safety
-/// The room that was named for the operation may be written to.
+/// The memory that was named for the operation's result may be written to.
 #[inline]
 pub(crate) unsafe fn deliver(own: &mut Own, token: Token, done: Done) -> i64 {
     if own.rooms.is_empty() {
         return number_or_errno(done);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     unsafe { deliver_to_room(own.rooms.remove(&token.to_u64()), done) }
 }
 
@@ -123,11 +124,11 @@ pub(crate) unsafe fn deliver(own: &mut Own, token: Token, done: Done) -> i64 {
 unsafe fn deliver_to_room(room: Option<Room>, mut done: Done) -> i64 {
     let written = match (room, done.take_file(), done.take_metadata()) {
         (Some(Room::File(to)), Some(opened), _) => file::add(opened).and_then(|handle| {
-            // SAFETY: as the caller says.
-            unsafe { raw::put(to, handle, "where the file is to go") }
+            // SAFETY: by this function's contract.
+            unsafe { raw::put(to, handle, "the pointer to the file's handle") }
         }),
         (Some(Room::Metadata(to)), _, Some(metadata)) => {
-            // SAFETY: as the caller says.
+            // SAFETY: by this function's contract.
             unsafe { raw::give(to, &record(&metadata), "ringfile_metadata") }
         }
         (Some(_) | None, _, _) => Ok(()),
@@ -138,10 +139,10 @@ unsafe fn deliver_to_room(room: Option<Room>, mut done: Done) -> i64 {
     }
 }
 
-/// Adds an operation on a path, and writes its token to where that is wanted.
+/// Adds an operation on a path, and writes its token to `token` if that is not null.
 ///
 /// # Safety
-/// `path` is null or a text that ends with 0; `token` is null, or may be written to.
+/// `path` is null or a NUL-terminated string; `token` is null, or may be written to.
 unsafe fn add(
     queue: *mut ringfile_queue,
     path: *const c_char,
@@ -150,7 +151,7 @@ unsafe fn add(
     add: impl FnOnce(&mut Queue, &Path) -> Result<Token>,
 ) -> c_int {
     done(|| {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         let path = unsafe { raw::path(path) }?;
         let added = local::with_rooms(queue, |own| {
             let added = add(&mut own.queue, path)?.to_u64();
@@ -160,7 +161,7 @@ unsafe fn add(
             Ok(added)
         })?;
         if !token.is_null() {
-            // SAFETY: it may be written to, says the caller.
+            // SAFETY: it may be written to, by this function's contract.
             unsafe { token.write(added) };
         }
         Ok(())
@@ -171,12 +172,13 @@ unsafe fn add(
 /// up, and cuts the file for RINGFILE_TRUNCATE. If the result is 0, `*file` gets the handle when the result is taken.
 /// It is not touched before, nor when the queue is freed, which closes the file.
 ///
-/// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
-/// operation is carried out. The path and the options are read here, and may go when this returns. Allocates a few hundred
-/// bytes. The queue's own thread; does not block. Errors of open(2) are the operation's result.
+/// `user_data` and `token` as ringfile_queue_read. A relative path starts at the process's working directory when the
+/// operation is carried out. The path and the options are copied, and may be freed when this returns. Allocates a few
+/// hundred bytes. The queue's own thread; does not block. Errors of open(2) are the operation's result.
 ///
-/// Pointers: `path` is a text that ends with 0; `options` points to one whose size is set; `file` points to where the handle is
-/// to go, until the result was taken; `token` is NULL or points to where the token is to go.
+/// Pointers: `path` is a NUL-terminated string; `options` points to a struct whose `size` is set; `file` points to
+/// memory for the handle, which stays valid until the result was taken; `token` is NULL or points to memory for the
+/// token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_open_file(
     queue: *mut ringfile_queue,
@@ -188,20 +190,20 @@ pub unsafe extern "C" fn ringfile_queue_open_file(
 ) -> c_int {
     let open = |queue: &mut Queue, path: &Path| {
         if file.is_null() {
-            return Err(Fault::null("where the file is to go"));
+            return Err(Fault::null("the pointer to the file's handle"));
         }
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         let given = unsafe { raw::options(options, "ringfile_open_options") }?;
         Ok(queue.open(path, &file::open_options(&given)?, user_data))
     };
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, path, token, Some(Room::File(file)), open) }
 }
 
 /// Adds the renaming of a file or a directory (rename(2)), which replaces an existing file. Otherwise as
 /// ringfile_queue_unlink.
 ///
-/// Pointers: `from` and `to` are texts that end with 0; `token` as ringfile_queue_unlink.
+/// Pointers: `from` and `to` are NUL-terminated strings; `token` as ringfile_queue_unlink.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_rename(
     queue: *mut ringfile_queue,
@@ -210,10 +212,10 @@ pub unsafe extern "C" fn ringfile_queue_rename(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     let rename =
         |queue: &mut Queue, from: &Path| Ok(queue.rename(from, unsafe { raw::path(to) }?, user_data));
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, from, token, None, rename) }
 }
 
@@ -221,11 +223,11 @@ pub unsafe extern "C" fn ringfile_queue_rename(
 /// freeing the blocks of a large file does not block this one. The blocks of a file that is still open are freed by the
 /// thread that closes it last.
 ///
-/// `user_data` and `token` as ringfile_queue_read. A relative path begins at the working directory of the moment at which the
-/// operation is carried out. The path is read here, and may go when this returns. Allocates a few hundred bytes. The
+/// `user_data` and `token` as ringfile_queue_read. A relative path starts at the process's working directory when the
+/// operation is carried out. The path is copied, and may be freed when this returns. Allocates a few hundred bytes. The
 /// queue's own thread; does not block.
 ///
-/// Pointers: `path` is a text that ends with 0; `token` is NULL or points to where the token is to go.
+/// Pointers: `path` is a NUL-terminated string; `token` is NULL or points to memory for the token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_unlink(
     queue: *mut ringfile_queue,
@@ -233,7 +235,7 @@ pub unsafe extern "C" fn ringfile_queue_unlink(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, path, token, None, |queue, path| Ok(queue.remove_file(path, user_data))) }
 }
 
@@ -247,7 +249,7 @@ pub unsafe extern "C" fn ringfile_queue_rmdir(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, path, token, None, |queue, path| Ok(queue.remove_dir(path, user_data))) }
 }
 
@@ -261,7 +263,7 @@ pub unsafe extern "C" fn ringfile_queue_mkdir(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, path, token, None, |queue, path| Ok(queue.create_dir(path, user_data))) }
 }
 
@@ -269,7 +271,8 @@ pub unsafe extern "C" fn ringfile_queue_mkdir(
 /// filled when the result is taken. It is not touched before, nor when the queue is freed. Otherwise as
 /// ringfile_queue_unlink.
 ///
-/// Pointers: `metadata` points to one whose size is set, until the result was taken; all else as ringfile_queue_unlink.
+/// Pointers: `metadata` points to a struct whose `size` is set, and stays valid until the result was taken; all else as
+/// ringfile_queue_unlink.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_statx(
     queue: *mut ringfile_queue,
@@ -279,10 +282,10 @@ pub unsafe extern "C" fn ringfile_queue_statx(
     token: *mut u64,
 ) -> c_int {
     let stat = |queue: &mut Queue, path: &Path| {
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         unsafe { raw::room(metadata, "ringfile_metadata") }?;
         Ok(queue.metadata(path, user_data))
     };
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, path, token, Some(Room::Metadata(metadata)), stat) }
 }

@@ -1,6 +1,6 @@
 //! Pools, and the buffers that come from them.
 //!
-//! Invariants: a buffer's memory is known by its address (`memory.rs`) from its getting to its release.
+//! Invariant: from the time when a buffer is handed out until it is released, `memory.rs` finds its memory by address.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -49,10 +49,10 @@ pub const RINGFILE_HUGE_PAGES_REQUIRE: u32 = 2;
 pub const RINGFILE_WHEN_FULL_ERROR: u32 = 0;
 /// ringfile_buffer_get blocks until its turn has come, first come, first served.
 pub const RINGFILE_WHEN_FULL_WAIT: u32 = 1;
-/// Memory is allocated outside the pool, up to `outside_limit` bytes at a time; it is never registered.
+/// Memory is allocated outside the pool, up to `outside_limit` bytes at any time; it is never registered.
 pub const RINGFILE_WHEN_FULL_OUTSIDE: u32 = 2;
 
-/// Options of a pool. All zeros but `size` and `capacity` are the defaults.
+/// Options of a pool. A field that is 0 selects the default; only `size` and `capacity` must be set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ringfile_pool_options {
@@ -74,7 +74,7 @@ pub struct ringfile_pool_options {
     pub dont_fork: u32,
 }
 
-// SAFETY: integers alone, with the size first.
+// SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_pool_options {}
 
 /// Counters of a pool. Filled by ringfile_pool_metrics.
@@ -111,7 +111,7 @@ pub struct ringfile_pool_counts {
     pub refused_registrations: u64,
 }
 
-// SAFETY: integers alone, with the size first.
+// SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_pool_counts {}
 
 fn build(options: &ringfile_pool_options) -> Result<Pool> {
@@ -150,21 +150,21 @@ fn build(options: &ringfile_pool_options) -> Result<Pool> {
 ///
 /// Any thread. Does not block. -EINVAL: invalid options; -ENOMEM: the system has no memory, or no huge pages.
 ///
-/// Pointers: `options` points to one whose size is set, and `pool` to where the handle is to go.
+/// Pointers: `options` points to a struct whose `size` is set, and `pool` to memory for the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_pool_create(
     options: *const ringfile_pool_options,
     pool: *mut *mut ringfile_pool,
 ) -> c_int {
     done(|| {
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         let options = unsafe { raw::options(options, "ringfile_pool_options") }?;
         if pool.is_null() {
-            return Err(Fault::null("where the pool is to go"));
+            return Err(Fault::null("the pointer to the pool's handle"));
         }
         let handle = POOLS.add(build(&options)?)?;
-        // SAFETY: as the header says.
-        unsafe { raw::put(pool, handle, "where the pool is to go") }
+        // SAFETY: by the contract in the header.
+        unsafe { raw::put(pool, handle, "the pointer to the pool's handle") }
     })
 }
 
@@ -180,7 +180,7 @@ pub extern "C" fn ringfile_pool_free(pool: *mut ringfile_pool) -> c_int {
 ///
 /// Any thread. Takes the pool's lock for a moment.
 ///
-/// Pointers: `counts` points to a struct whose size is set.
+/// Pointers: `counts` points to a struct whose `size` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_pool_metrics(
     pool: *const ringfile_pool,
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn ringfile_pool_metrics(
             registered_bytes: metrics.registered_bytes as u64,
             refused_registrations: metrics.refused_registrations as u64,
         };
-        // SAFETY: as the header says.
+        // SAFETY: by the contract in the header.
         unsafe { raw::give(counts, &known, "ringfile_pool_counts") }
     })
 }
@@ -212,10 +212,10 @@ pub unsafe extern "C" fn ringfile_pool_metrics(
 /// Gets a buffer of a pool, with that capacity and length 0. `*buffer` gets the handle, to be closed with
 /// ringfile_buffer_release.
 ///
-/// Any thread. Blocks only if the pool is full and set to wait. -ENOMEM: the pool is full, or can never provide so
+/// Any thread. Blocks only if the pool is full and set to wait. -ENOMEM: the pool is full, or can never provide that
 /// much.
 ///
-/// Pointers: `buffer` points to where the handle is to go.
+/// Pointers: `buffer` points to memory for the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_buffer_get(
     pool: *const ringfile_pool,
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn ringfile_buffer_get(
 ) -> c_int {
     done(|| {
         if buffer.is_null() {
-            return Err(Fault::null("where the buffer is to go"));
+            return Err(Fault::null("the pointer to the buffer's handle"));
         }
         if capacity == 0 {
             return Err(Fault::invalid("a buffer of 0 bytes was requested: request at least 1"));
@@ -239,8 +239,8 @@ pub unsafe extern "C" fn ringfile_buffer_get(
             ));
         }
         let handle = BUFFERS.add(Arc::new(known)).inspect_err(|_| drop(memory::remove(start)))?;
-        // SAFETY: as the header says.
-        unsafe { raw::put(buffer, handle, "where the buffer is to go") }
+        // SAFETY: by the contract in the header.
+        unsafe { raw::put(buffer, handle, "the pointer to the buffer's handle") }
     })
 }
 
@@ -283,14 +283,14 @@ pub(crate) fn set_length(buffer: *const ringfile_buffer, length: usize) -> Resul
     Ok(())
 }
 
-/// A buffer's memory, capacity and length.
+/// Returns a buffer's memory, capacity and length.
 pub(crate) fn extent(buffer: *const ringfile_buffer) -> Result<(*mut c_void, usize, usize)> {
     let known = BUFFERS.get(buffer)?;
     let start = std::ptr::with_exposed_provenance_mut(known.start);
     Ok((start, known.capacity, known.length.load(Ordering::Acquire)))
 }
 
-/// Closes a buffer. Its memory returns to the pool at once, or when the operations on it have finished.
+/// Closes a buffer. Its memory returns to the pool at once, or after the operations on it have finished.
 ///
 /// Any thread. Does not block. The memory must not be accessed afterwards.
 #[unsafe(no_mangle)]

@@ -23,25 +23,25 @@ pub struct ringfile_queue {
 /// Only this thread may use it, together with other queues, batches and blocking calls. Operations use that thread's
 /// ring, and no other thread. None allocates once the queue has grown to its depth. Does not block.
 ///
-/// Pointers: `queue` points to where the handle is to go.
+/// Pointers: `queue` points to memory for the handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ringfile_queue) -> c_int {
     done(|| {
         if queue.is_null() {
-            return Err(Fault::null("where the queue is to go"));
+            return Err(Fault::null("the pointer to the queue's handle"));
         }
         if depth > 1 << 20 {
             return Err(Fault::invalid(format!("a depth of {depth} is too large: use at most 2^20")));
         }
-        // Freeing it waits.
+        // Freeing a queue waits for its operations.
         local::may_wait()?;
         let handle = local::add(Queue::with_capacity(depth))?;
-        // SAFETY: as the header says.
-        unsafe { raw::put(queue, handle, "where the queue is to go") }
+        // SAFETY: by the contract in the header.
+        unsafe { raw::put(queue, handle, "the pointer to the queue's handle") }
     })
 }
 
-/// Adds an operation, and writes its token to where that is wanted.
+/// Adds an operation, and writes its token to `token` if that is not null.
 ///
 /// # Safety
 /// `token` is null, or may be written to.
@@ -55,7 +55,7 @@ unsafe fn add(
     done(|| {
         let added = local::with(queue, |own| file::with(file, |file| add(own, file))?)?;
         if !token.is_null() {
-            // SAFETY: it may be written to, says the caller.
+            // SAFETY: it may be written to, by this function's contract.
             unsafe { token.write(added.to_u64()) };
         }
         Ok(())
@@ -70,8 +70,8 @@ unsafe fn add(
 ///
 /// The queue's own thread. Does not block.
 ///
-/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `token` is NULL or points to
-/// where the token is to go.
+/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `token` is NULL or points
+/// to memory for the token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_read(
     queue: *mut ringfile_queue,
@@ -82,7 +82,8 @@ pub unsafe extern "C" fn ringfile_queue_read(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: the token as the header says; the memory is there and the operation's alone until its result was taken.
+    // SAFETY: by the contract in the header, the token may be written to, the memory is valid, and nothing else
+    // accesses it, until the result was taken.
     unsafe {
         add(queue, file, token, |queue, file| {
             Ok(queue.read(file, memory::at(data, length)?, offset, user_data))
@@ -103,7 +104,8 @@ pub unsafe extern "C" fn ringfile_queue_write(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: the token as the header says; the memory is there and unchanged until the result was taken.
+    // SAFETY: by the contract in the header, the token may be written to, and the memory is valid and unchanged until
+    // the result was taken.
     unsafe {
         add(queue, file, token, |queue, file| {
             Ok(queue.write(file, memory::at(data.cast_mut(), length)?, offset, user_data))
@@ -125,7 +127,7 @@ pub unsafe extern "C" fn ringfile_queue_write_durable(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as for a write.
+    // SAFETY: as for `ringfile_queue_write`.
     unsafe {
         add(queue, file, token, |queue, file| {
             Ok(queue.write_durable(file, memory::at(data.cast_mut(), length)?, offset, user_data))
@@ -147,7 +149,7 @@ pub unsafe extern "C" fn ringfile_queue_write_atomic(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as for a write.
+    // SAFETY: as for `ringfile_queue_write`.
     unsafe {
         add(queue, file, token, |queue, file| {
             Ok(queue.write_atomic(file, memory::at(data.cast_mut(), length)?, offset, user_data))
@@ -156,7 +158,7 @@ pub unsafe extern "C" fn ringfile_queue_write_atomic(
 }
 
 /// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_queue_read. The array of
-/// parts is read here, and need not exist afterwards. Allocates.
+/// parts is copied, and may be freed when this returns. Allocates.
 ///
 /// Pointers: `count` parts at `parts`, and memory for each until the result was taken, as at the top of this file; `token` as
 /// ringfile_queue_read.
@@ -202,7 +204,7 @@ pub unsafe extern "C" fn ringfile_queue_writev(
 /// Adds an fdatasync, which covers the writes that have finished when it is submitted. `token` as ringfile_queue_read.
 /// The queue's own thread; does not block.
 ///
-/// Pointers: `token` is NULL or points to where the token is to go.
+/// Pointers: `token` is NULL or points to memory for the token.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringfile_queue_sync_data(
     queue: *mut ringfile_queue,
@@ -210,7 +212,7 @@ pub unsafe extern "C" fn ringfile_queue_sync_data(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_data(file, user_data))) }
 }
 
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn ringfile_queue_sync_all(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_all(file, user_data))) }
 }
 
@@ -246,7 +248,7 @@ pub unsafe extern "C" fn ringfile_queue_sync_range(
     let sync = |queue: &mut Queue, file: &File| {
         Ok(queue.sync_range(file, offset, length, control::range_sync(flags)?, user_data))
     };
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, sync) }
 }
 
@@ -267,7 +269,7 @@ pub unsafe extern "C" fn ringfile_queue_allocate(
     let allocate = |queue: &mut Queue, file: &File| {
         Ok(queue.allocate(file, control::allocate_mode(mode)?, offset, length, user_data))
     };
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, allocate) }
 }
 
@@ -282,7 +284,7 @@ pub unsafe extern "C" fn ringfile_queue_truncate(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, |queue, file| Ok(queue.set_len(file, length, user_data))) }
 }
 
@@ -302,7 +304,7 @@ pub unsafe extern "C" fn ringfile_queue_advise(
     let advise = |queue: &mut Queue, file: &File| {
         Ok(queue.advise(file, offset, length, control::advice(advice)?, user_data))
     };
-    // SAFETY: as the header says.
+    // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, advise) }
 }
 
@@ -324,7 +326,7 @@ pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
 /// nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
 /// order in which they finished. Returns how many: 0 if none has finished in time, or none is open.
 ///
-/// The queue's own thread. Blocks as said. `at_least` above `room` counts as `room`.
+/// The queue's own thread. Blocks as described. `at_least` above `room` counts as `room`.
 ///
 /// Pointers: `results` points to an array of `room` results.
 #[unsafe(no_mangle)]
@@ -336,14 +338,14 @@ pub unsafe extern "C" fn ringfile_queue_wait(
     timeout_ns: i64,
 ) -> i64 {
     call(|| {
-        // SAFETY: as the header says.
-        let results = unsafe { raw::array_mut(results, room, "where the results are to go") }?;
+        // SAFETY: by the contract in the header.
+        let results = unsafe { raw::array_mut(results, room, "the pointer to the results") }?;
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
         local::with_rooms(queue, |own| {
             own.queue.wait(at_least.min(room), timeout);
             let mut taken = 0;
             for to in results {
-                // SAFETY: as the header says.
+                // SAFETY: by the contract in the header.
                 let Some((user_data, result)) = (unsafe { path::take(own) }) else { break };
                 *to = ringfile_result { user_data, result };
                 taken += 1;
@@ -368,7 +370,7 @@ pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64
     call(|| {
         local::with_rooms(queue, |own| {
             let done = own.queue.wait_by(token)?;
-            // SAFETY: as the header says.
+            // SAFETY: by the contract in the header.
             Ok(unsafe { path::deliver(own, token, done) })
         })
     })
@@ -383,7 +385,7 @@ pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) ->
     let token = Token::from_u64(token);
     call(|| {
         local::with_rooms(queue, |own| match own.queue.take_by(token) {
-            // SAFETY: as the header says.
+            // SAFETY: by the contract in the header.
             Some(done) => Ok(unsafe { path::deliver(own, token, done) }),
             None if own.queue.contains(token) => {
                 Err(Fault::new(libc::EAGAIN, "the operation has not finished"))
@@ -414,7 +416,7 @@ pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64)
 /// An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 /// is cancelled; what a disk has begun runs to its end.
 ///
-/// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as there.
+/// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) -> c_int {
     let token = Token::from_u64(token);
@@ -432,10 +434,10 @@ pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) 
 /// or another io_uring, beside sockets and timers. When it is readable, call ringfile_queue_wait with a timeout of 0,
 /// or ringfile_queue_submit and ringfile_queue_take.
 ///
-/// It is level-triggered. It may be readable without a result, but never the other way round, even if other queues or
-/// batches of the thread collect the completion. It announces only operations that were submitted. There is nothing to
-/// read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to the caller: close(2) it before or
-/// after the queue is closed. For a closed queue it announces nothing.
+/// It is level-triggered. It may be readable although there is no result, but it is always readable if there is one,
+/// even if other queues or batches of the thread collect the completion. It announces only operations that were
+/// submitted. There is nothing to read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to
+/// the caller: close(2) it before or after the queue is closed. For a closed queue it announces nothing.
 ///
 /// The queue's own thread. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
 #[unsafe(no_mangle)]

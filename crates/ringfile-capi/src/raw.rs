@@ -1,6 +1,6 @@
 //! Reading and writing through pointers that come from C.
 //!
-//! Invariants: a null pointer is an error; for all others the header says what they must point to, and the functions
+//! Invariants: a null pointer is an error; the header documents what any other pointer must point to, and the functions
 //! here access no more than that.
 
 use std::ffi::{CStr, OsStr, c_char};
@@ -9,30 +9,30 @@ use std::path::Path;
 
 use crate::error::{Fault, Result};
 
-/// A struct of the header's that begins with its size, and for which all zeros is a value.
+/// A struct in the header that begins with its size, and for which all zeros is a value.
 ///
 /// # Safety
-/// `repr(C)`, of integers alone, with a `size_t` first.
+/// The type is `repr(C)` and consists of integers only, with a `size_t` first.
 pub(crate) unsafe trait Growing: Copy {}
 
-/// The struct as this version knows it, from one that the caller's version of the header may have made shorter or longer.
-/// Defaults where the pointer is null.
+/// Returns the struct as this version knows it. The caller's struct may be shorter or longer, since it comes from the
+/// caller's version of the header. A null pointer means the defaults.
 ///
 /// # Safety
-/// A pointer that is not null points to a struct whose first field says how long it is.
+/// A pointer that is not null points to a struct whose first field contains its size.
 pub(crate) unsafe fn options<T: Growing>(from: *const T, what: &str) -> Result<T> {
-    // SAFETY: all zeros is a value of integers.
+    // SAFETY: the struct consists of integers, for which zero is a valid value.
     let mut known: T = unsafe { std::mem::zeroed() };
     if from.is_null() {
         return Ok(known);
     }
-    // SAFETY: the size is there, says the caller.
+    // SAFETY: the size is readable, by this function's contract.
     let given = unsafe { from.cast::<usize>().read() };
     if !(size_of::<usize>()..=4096).contains(&given) {
         return Err(Fault::invalid(format!("the size of {what} is {given}: set its field `size` to sizeof")));
     }
     let own = size_of::<T>();
-    // SAFETY: that many bytes are there, says the caller by their size, and fit.
+    // SAFETY: the caller's struct has that many bytes, by its size field, and they fit here.
     unsafe { from.cast::<u8>().copy_to_nonoverlapping((&raw mut known).cast(), given.min(own)) };
     for at in own..given {
         // SAFETY: within the caller's struct.
@@ -53,11 +53,11 @@ pub(crate) unsafe fn options<T: Growing>(from: *const T, what: &str) -> Result<T
 /// # Safety
 /// As [`options`]; the struct may be written.
 pub(crate) unsafe fn give<T: Growing>(to: *mut T, known: &T, what: &str) -> Result<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     let room = unsafe { room(to, what) }?;
     let size = size_of::<usize>();
     let len = room.min(size_of::<T>()) - size;
-    // SAFETY: behind the size, within both structs.
+    // SAFETY: the bytes follow the size, and lie within both structs.
     unsafe {
         let from = std::ptr::from_ref(known).cast::<u8>().add(size);
         from.copy_to_nonoverlapping(to.cast::<u8>().add(size), len);
@@ -73,7 +73,7 @@ pub(crate) unsafe fn room<T: Growing>(to: *const T, what: &str) -> Result<usize>
     if to.is_null() {
         return Err(Fault::null(what));
     }
-    // SAFETY: the size is there, says the caller.
+    // SAFETY: the size is readable, by this function's contract.
     let room = unsafe { to.cast::<usize>().read() };
     if !(size_of::<usize>()..=4096).contains(&room) {
         return Err(Fault::invalid(format!("the size of {what} is {room}: set its field `size` to sizeof")));
@@ -81,7 +81,7 @@ pub(crate) unsafe fn room<T: Growing>(to: *const T, what: &str) -> Result<usize>
     Ok(room)
 }
 
-/// Puts a result where the caller wants it.
+/// Writes a result to the caller's memory.
 ///
 /// # Safety
 /// A pointer that is not null may be written to.
@@ -89,7 +89,7 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Result<()> {
     if to.is_null() {
         return Err(Fault::null(what));
     }
-    // SAFETY: it may be written to, says the caller.
+    // SAFETY: it may be written to, by this function's contract.
     unsafe { to.write(value) };
     Ok(())
 }
@@ -97,30 +97,30 @@ pub(crate) unsafe fn put<T>(to: *mut T, value: T, what: &str) -> Result<()> {
 /// Returns a path, or an error for a null pointer.
 ///
 /// # Safety
-/// A pointer that is not null points to a text that ends with 0 and stays for as long as the path is used.
+/// A pointer that is not null points to a NUL-terminated string and stays for as long as the path is used.
 pub(crate) unsafe fn path<'a>(text: *const c_char) -> Result<&'a Path> {
     if text.is_null() {
         return Err(Fault::null("the path"));
     }
-    // SAFETY: a text that ends with 0, says the caller.
+    // SAFETY: it is a NUL-terminated string, by this function's contract.
     let text = unsafe { CStr::from_ptr(text) };
     Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
 }
 
-/// An array to read. Null is one without elements.
+/// Returns an array to read. A null pointer stands for an empty array.
 ///
 /// # Safety
-/// `count` elements are there, and stay unchanged for as long as they are used.
+/// `count` elements are valid, and stay unchanged while they are used.
 pub(crate) unsafe fn array<'a, T>(from: *const T, count: usize, what: &str) -> Result<&'a [T]> {
     check(from, count, what)?;
-    // SAFETY: as the caller says; for none, any aligned pointer will do.
+    // SAFETY: by this function's contract; for none, any aligned pointer will do.
     Ok(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(from, count) } })
 }
 
-/// An array to write to. Null is one without elements.
+/// Returns an array to write to. A null pointer stands for an empty array.
 ///
 /// # Safety
-/// `count` elements are there, and nobody else uses them for as long.
+/// `count` elements are valid, and nothing else accesses them while they are used.
 pub(crate) unsafe fn array_mut<'a, T>(to: *mut T, count: usize, what: &str) -> Result<&'a mut [T]> {
     check(to, count, what)?;
     // SAFETY: as above.

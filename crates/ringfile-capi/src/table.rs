@@ -30,12 +30,12 @@ struct Slot<T> {
 }
 
 impl<T> Table<T> {
-    /// `tag`: odd, under 16, of no other table.
+    /// Creates a table. `tag` must be odd, below 16, and different for each table.
     pub(crate) const fn new(what: &'static str, tag: usize) -> Self {
         Self { what, tag, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
     }
 
-    /// Locks it while the process forks.
+    /// Locks the table while the process forks.
     pub(crate) fn hold(&'static self) -> Guard
     where
         T: 'static,
@@ -43,7 +43,7 @@ impl<T> Table<T> {
         Box::new(self.slots.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives a value a handle.
+    /// Adds a value, and returns its handle.
     pub(crate) fn add<H>(&self, value: T) -> Result<*mut H> {
         fork::heed();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl<T> Table<T> {
         (number & ((1 << TAG_BITS) - 1) == self.tag).then_some((place, (number >> 32) as u32))
     }
 
-    /// Looks at the value behind a handle.
+    /// Accesses the value behind a handle.
     #[inline]
     pub(crate) fn with<H, R>(&self, handle: *const H, look: impl FnOnce(&T) -> R) -> Result<R> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);

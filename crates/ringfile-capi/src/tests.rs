@@ -1,7 +1,7 @@
 //! Uses the interface as a C program does, from Rust, and checks bytes, counts and errors. Programs in C are in
 //! `examples/`.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod ending;
 mod forks;
@@ -24,7 +24,7 @@ use crate::pool::{ringfile_pool, ringfile_pool_create, ringfile_pool_options};
 const PAGE: usize = 4096;
 
 fn said() -> String {
-    // SAFETY: a text that ends with 0, of this thread.
+    // SAFETY: a NUL-terminated string, of this thread.
     unsafe { CStr::from_ptr(ringfile_last_error()) }.to_str().unwrap().to_owned()
 }
 
@@ -40,7 +40,7 @@ fn fails(result: impl Into<i64>, errno: i32, text: &str) {
     assert!(said().contains(text), "{:?} in {:?}", text, said());
 }
 
-/// Each byte of a page is the page's number.
+/// Returns pages in which each byte is the page's number.
 fn content(pages: usize) -> Vec<u8> {
     (0..pages * PAGE).map(|at| (at / PAGE) as u8).collect()
 }
@@ -61,7 +61,7 @@ fn options(flags: u32, route: u32) -> ringfile_open_options {
     }
 }
 
-/// The ring, or the default route if the environment switches the ring off.
+/// Returns the ring, or the default route if the environment switches the ring off.
 fn ring() -> u32 {
     match std::env::var_os("RINGFILE_BACKEND") {
         None => file::RINGFILE_ROUTE_RING,
@@ -72,7 +72,7 @@ fn ring() -> u32 {
 fn open(path: &Path, flags: u32, route: u32) -> *mut ringfile_file {
     let path = CString::new(path.to_str().unwrap()).unwrap();
     let mut file = ptr::null_mut();
-    // SAFETY: pointers to what is here.
+    // SAFETY: the pointers are to local values.
     well(unsafe { ringfile_open(path.as_ptr(), &options(flags, route), &mut file) });
     file
 }
@@ -80,7 +80,7 @@ fn open(path: &Path, flags: u32, route: u32) -> *mut ringfile_file {
 fn pool(capacity: usize) -> *mut ringfile_pool {
     let options = ringfile_pool_options { capacity, ..pool_options() };
     let mut pool = ptr::null_mut();
-    // SAFETY: pointers to what is here.
+    // SAFETY: the pointers are to local values.
     well(unsafe { ringfile_pool_create(&options, &mut pool) });
     pool
 }

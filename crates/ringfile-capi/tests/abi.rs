@@ -5,7 +5,7 @@
 //! compiler lays out the structs. Changing or removing a line breaks programs that are already linked; adding one does
 //! not. The README says what versions promise, under "Binary compatibility".
 
-#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -54,7 +54,8 @@ fn the_library_exports_the_functions_of_the_header_and_nothing_else() {
         println!("skipped {name}: it builds the library with cargo, which did not start it");
         return;
     };
-    // target/debug/deps/abi-…: cargo builds no shared library for tests by itself, but has built what it consists of.
+    // The path of this program: target/debug/deps/abi-…. Cargo does not build the shared library for tests, but has
+    // built its parts.
     let program = std::env::current_exe().unwrap();
     let target = program.ancestors().nth(3).unwrap();
     let mut build = Command::new(cargo);
@@ -85,7 +86,7 @@ fn folder() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The name by which installed programs look for the library. `install` and cargo-c give it the same one.
+/// Returns the name by which installed programs look for the library. `install` and cargo-c give it the same one.
 fn soname() -> String {
     match [env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR")] {
         ["0", minor] => format!("libringfile.so.0.{minor}"),
@@ -93,7 +94,7 @@ fn soname() -> String {
     }
 }
 
-/// The lines of the list, or none if there is no C compiler.
+/// Returns the lines of the list; `None` if there is no C compiler.
 fn interface() -> Option<String> {
     let header = Header::read();
     let mut program =
@@ -136,7 +137,7 @@ fn compile_and_run(program: &str) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// What `ringfile.h` declares. cbindgen wrote it, so its form is regular.
+/// The declarations in `ringfile.h`. cbindgen has written it, so its form is regular.
 struct Header {
     constants: Vec<String>,
     structs: Vec<Struct>,
@@ -177,7 +178,7 @@ impl Header {
         let mut code = String::new();
         for line in declarations.lines().map(str::trim) {
             match line.strip_prefix("#define ") {
-                // The version's own parts change with every version.
+                // The constants of the version change with every version.
                 Some(define) if !define.starts_with("RINGFILE_VERSION_") => {
                     constants.extend(define.split(' ').next().map(str::to_owned));
                 }
@@ -204,7 +205,7 @@ impl Header {
                 fields.map(|field| split_name(field).unwrap()).map(|(kind, name)| Field { name, kind });
             self.structs.push(Struct { name, fields: fields.collect() });
         } else if let Some(typedef) = statement.strip_prefix("typedef ") {
-            // A type whose fields C does not see is only a name: `typedef struct ringfile_file ringfile_file`.
+            // An opaque type is only a name: `typedef struct ringfile_file ringfile_file`.
             if let Some((returns, rest)) = typedef.split_once("(*") {
                 let (name, parameters) = rest.split_once(")(").unwrap();
                 self.functions.push(function(returns, name, parameters, true));
@@ -231,7 +232,7 @@ fn function(returns: &str, name: &str, parameters: &str, pointer: bool) -> Funct
     }
 }
 
-/// Splits `const char *path` into its type and its name. None for a type alone: `void`.
+/// Splits `const char *path` into its type and its name. `None` for a type without a name: `void`.
 fn split_name(declaration: &str) -> Option<(String, String)> {
     let words = declaration.split_whitespace().collect::<Vec<_>>().join(" ");
     let kind = words.trim_end_matches(|letter: char| letter.is_ascii_alphanumeric() || letter == '_');

@@ -1,6 +1,7 @@
-//! CPU cycles and instructions of this process, where the machine has counters for them.
+//! CPU cycles and instructions of this process, if the machine has counters for them.
 //!
-//! Counting begins once, before the process has threads, and covers all that start later, kernel workers included.
+//! Counting starts once, before the process has threads, and covers all threads that start later, kernel workers
+//! included.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -19,18 +20,18 @@ struct Counters {
 /// Cycles and instructions so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
-    /// CPU cycles, user and kernel where the kernel is allowed to be looked at.
+    /// CPU cycles in user space, and in the kernel if this user may count those.
     pub cycles: u64,
     /// Instructions, likewise.
     pub instructions: u64,
 }
 
-/// Begins to count in this process; where that can't be had, [`so_far`] has nothing.
+/// Starts counting in this process; if that fails, [`so_far`] returns `None`.
 pub fn begin() {
     COUNTERS.get_or_init(|| open().ok().map(Mutex::new));
 }
 
-/// What was counted so far; `None` where nothing counts.
+/// Returns the counts so far; `None` if nothing is counted.
 pub fn so_far() -> Option<Counted> {
     let counters = COUNTERS.get()?.as_ref()?;
     let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +40,7 @@ pub fn so_far() -> Option<Counted> {
     Some(Counted { cycles, instructions })
 }
 
-/// Why there are none to be had; `None` where there are.
+/// Returns why nothing is counted; `None` if counting works.
 pub fn why_not() -> Option<String> {
     let error = open().err()?;
     Some(match error.raw_os_error() {
@@ -55,7 +56,7 @@ pub fn why_not() -> Option<String> {
 }
 
 fn open() -> std::io::Result<Counters> {
-    // What an unprivileged user may count is the user's own side alone.
+    // An unprivileged user may only count user space.
     counters(true).or_else(|error| match error.raw_os_error() {
         Some(libc::EACCES | libc::EPERM) => counters(false),
         _ => Err(error),

@@ -1,7 +1,7 @@
-//! How a command fails: the one line the user gets, and the exit code.
+//! How a command fails: one line for the user, and the exit code.
 //!
-//! Exit codes: 2 for input that can't be carried out (found before any I/O), 1 for I/O that failed while
-//! measuring, 130 when interrupted. Every message is one line and says what to do, or what failed where.
+//! Exit codes: 2 for input that cannot be carried out (found before any I/O), 1 for I/O that failed while measuring,
+//! 130 after an interrupt. Every message is one line and says what to do, or what failed where.
 
 use std::fmt;
 use std::io;
@@ -9,10 +9,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a command did not do all it was asked.
+/// Why a command did not complete.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Failure {
-    /// The input can't be carried out as given; nothing was measured.
+    /// The input cannot be carried out as given; nothing was measured.
     Usage(String),
     /// I/O failed while the command ran.
     Io(String),
@@ -21,7 +21,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What the process exits with.
+    /// Returns the exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
@@ -40,17 +40,17 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Shorthand for input that can't be carried out.
+/// Returns a [`Failure::Usage`].
 pub fn usage<T>(what: impl Into<String>) -> Result<T, Failure> {
     Err(Failure::Usage(what.into()))
 }
 
-/// An error text with the errno in it, in one wording everywhere.
+/// Returns the text of an error with its errno, worded the same everywhere.
 pub fn errno_text(error: &io::Error) -> String {
     error.to_string().replace("(os error ", "(errno ")
 }
 
-/// A text as one line that moves no cursor: names of files, and what other programs say, may hold any character.
+/// Returns a text as one line without control characters: file names and other programs' output may contain any.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
@@ -63,30 +63,30 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// An operation on a place in a file that failed: what, where, errno.
+/// Returns the failure of an operation at an offset: what was done, where, and the errno.
 pub fn io_at(what: &str, path: &Path, offset: u64, error: &io::Error) -> Failure {
     Failure::Io(format!("{what} at offset {offset} of {} failed: {}", path.display(), errno_text(error)))
 }
 
-/// An operation on a whole file that failed.
+/// Returns the failure of an operation on a whole file.
 pub fn io_on(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure::Io(format!("{what} {}: {}", path.display(), errno_text(error)))
 }
 
-/// The same of a file that the user named, with what to do about it.
+/// Returns the error for a file that the user named, with advice.
 pub fn cant(what: &str, path: &Path, error: &io::Error, advice: &str) -> Failure {
     Failure::Usage(format!("can't {what} {}: {}; {advice}", path.display(), errno_text(error)))
 }
 
-/// A read or write that moved fewer bytes than were asked, which inside the file is an error.
+/// Returns the failure of a read or write that moved fewer bytes than requested; inside the file that is an error.
 pub fn short(what: &str, path: &Path, offset: u64, moved: usize, asked: usize) -> Failure {
     Failure::Io(format!(
-        "{what} at offset {offset} of {} moved {moved} of {asked} bytes: did the file get shorter meanwhile?",
+        "{what} at offset {offset} of {} moved {moved} of {asked} bytes: was the file truncated meanwhile?",
         path.display()
     ))
 }
 
-/// A block that does not hold what was written to it.
+/// Returns the failure of a block whose content is not what was written to it.
 pub fn mismatch(path: &Path, offset: u64, wrong: &str) -> Failure {
     Failure::Io(format!(
         "the block at offset {offset} of {} is not what was written: {wrong}",
@@ -94,7 +94,7 @@ pub fn mismatch(path: &Path, offset: u64, wrong: &str) -> Failure {
     ))
 }
 
-/// An error of the library, which names file, offset and errno itself.
+/// Converts an error of the library, whose text already names file, offset and errno.
 pub fn library(error: &ringfile::Error) -> Failure {
     Failure::Io(error.to_string().replace("(os error ", "(errno "))
 }

@@ -11,18 +11,18 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::error::one_line;
 
-/// Shows warnings from here on; `bar` is taken away while one is written.
+/// Shows warnings from now on; `bar` is hidden while one is written.
 pub fn show(bar: Option<ProgressBar>) {
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(Level::WARN)
         .event_format(OneLine)
         .with_writer(move || Line { bar: bar.clone() })
         .finish();
-    // Another subscriber is there only in tests that run in one process; it shows the warnings then.
+    // Fails only if there is another subscriber, as in tests that run in one process; that one shows the warnings then.
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// `warning: ` and what the event says.
+/// Formats an event as `warning: ` and its message.
 struct OneLine;
 
 impl<S, N> FormatEvent<S, N> for OneLine
@@ -42,7 +42,7 @@ where
     }
 }
 
-/// Standard error, with the progress bar out of the way. The subscriber writes whole lines.
+/// Writes to standard error while the progress bar is hidden. The subscriber writes whole lines.
 struct Line {
     bar: Option<ProgressBar>,
 }

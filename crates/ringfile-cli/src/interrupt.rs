@@ -1,7 +1,6 @@
-//! Ctrl-C, SIGTERM and a terminal that goes away: the first asks the run to end, the next one that is meant as such
-//! ends the process at once.
+//! Handles Ctrl-C, SIGTERM and SIGHUP: the first signal asks the run to end, a later one ends the process at once.
 //!
-//! A file that this process made is removed either way: on the first signal by its owner, on the second here.
+//! A file that this process created is removed either way: after the first signal by its owner, after the second here.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,11 +13,11 @@ use signal_hook::iterator::Signals;
 
 use crate::error::{Failure, errno_text};
 
-/// How long after the first a signal is still the same request: timeout(1), for one, sends each twice, to the process
-/// and to its group.
+/// Signals that arrive within this time of the first one belong to the same request: timeout(1), for example, sends
+/// each signal twice, to the process and to its group.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// Whether the user asked for the end; cheap to clone and to ask.
+/// Tells whether the user asked the run to end; cheap to clone and to query.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Shared>);
 
@@ -29,7 +28,7 @@ struct Shared {
 }
 
 impl Interrupt {
-    /// Catches the signals of this process from here on.
+    /// Installs the signal handlers of this process.
     pub fn catch_signals() -> Result<Interrupt, Failure> {
         Self::try_catch().map_err(|error| Failure::Io(format!("can't catch signals: {}", errno_text(&error))))
     }
@@ -58,23 +57,23 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    /// Whether the user asked for the end.
+    /// Returns whether the user asked the run to end.
     pub fn asked(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }
 
-    /// Names the file to remove should the process have to end at once.
+    /// Names the file to remove if a second signal ends the process.
     pub fn own_file(&self, path: &Path) {
         *self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_path_buf());
     }
 
-    /// Removes the file named last, once.
+    /// Removes the file that was named last, at most once.
     pub fn remove_own_file(&self) {
         remove_own_file(&self.0);
     }
 }
 
-/// Whether whoever started this process had it ignore a signal.
+/// Returns whether the process was started with this signal ignored, as nohup does.
 fn ignored_from_the_start(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -84,7 +83,7 @@ fn ignored_from_the_start(signal: i32) -> bool {
 
 fn remove_own_file(shared: &Shared) {
     if let Some(path) = shared.own_file.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        // Nothing is left to tell it to when this fails: the file is gone already, or the folder is.
+        // If this fails, the file or its folder is already gone.
         let _ = std::fs::remove_file(path);
     }
 }

@@ -1,7 +1,8 @@
-//! One measurement as every engine gets it, and the sequence of operations that a task of it does.
+//! The description of one run that every engine receives, and the sequence of operations that each of its tasks carries
+//! out.
 //!
-//! What must hold: with `--verify` no two tasks ever touch the same block, so that a block's contents are
-//! always known; without it the tasks of a thread take their operations from the thread's [`Share`].
+//! Invariants: with `--verify` no two tasks ever touch the same block, so that a block's contents are always known;
+//! without it the tasks of a thread take their operations from the thread's [`Share`].
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -16,8 +17,8 @@ use crate::share::{Share, part_of};
 use crate::verify::Verifier;
 use fastrand::Rng;
 
-/// When the loop of `ringfile-queue` and fio's own loop submit and collect, by fio's job options of the same names. `None`
-/// keeps the engine's default.
+/// When the loops of `ringfile-queue` and fio submit and collect, as fio's options `iodepth_batch_submit`,
+/// `iodepth_batch_complete` and `iodepth_low`. `None` keeps the engine's default.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchSettings {
     /// Operations submitted together.
@@ -28,39 +29,40 @@ pub struct BatchSettings {
     pub low: Option<usize>,
 }
 
-/// One measurement: what to do, how much in parallel, how long.
+/// One run: what to do, how much in parallel, how long.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
-    /// What was chosen for it.
+    /// The value of each factor.
     pub setup: Setup,
-    /// Parts of each operation's memory; 1 where it is whole.
+    /// Parts of each operation's memory; 1 if it is not vectored.
     pub parts: usize,
-    /// Blocks in the part of the file that is used, from its start.
+    /// Blocks in the part of the file that is used, which begins at offset 0.
     pub blocks: u64,
     /// When an engine with a queue submits and collects.
     pub settings: BatchSettings,
-    /// Time that is not counted, before.
+    /// Warm-up, which is not counted.
     pub warmup: Duration,
-    /// Longest time that is measured. A run with an amount, or with [`Access::Once`], ends when its operations are done.
+    /// The longest measured time. A run with an amount, or with [`Access::Once`], ends earlier when its operations are
+    /// done.
     pub duration: Duration,
-    /// Which blocks operations take.
+    /// Which blocks operations visit.
     pub access: Access,
     /// Operations of all threads together; `None` without a limit.
     pub amount: Option<u64>,
-    /// Seed of the random offsets; processes that measure together have different ones.
+    /// Seed of the random offsets; it differs between the processes of one run.
     pub seed: u64,
-    /// Contents to check; never in another process.
+    /// Checks contents. Worker processes never do.
     #[serde(skip)]
     pub verify: Option<Arc<Verifier>>,
 }
 
 impl Job {
-    /// Blocks of one thread. Threads have separate parts in sequential access and with [`Access::Once`].
+    /// Returns the blocks of one thread. Threads have separate parts in sequential access and with [`Access::Once`].
     pub fn part(&self, thread: usize) -> Range<u64> {
         part_of(self.blocks, self.setup.numjobs, thread)
     }
 
-    /// Reads in a batch; 1 where reads go one by one.
+    /// Returns the number of reads in a batch; 1 if reads are submitted one by one.
     pub fn batch_size(&self) -> usize {
         self.setup.batch.unwrap_or(1)
     }
@@ -70,12 +72,12 @@ impl Job {
         self.setup.inflight.unwrap_or(1)
     }
 
-    /// Which way the library's operations go.
+    /// Returns the route of the library's operations.
     pub fn route(&self) -> Route {
         self.setup.route.unwrap_or(Route::Auto)
     }
 
-    /// Offsets of random blocks of a share, a sequence of its own for each number.
+    /// Returns offsets of random blocks of a share: a different sequence for each number.
     pub fn offsets(&self, number: usize, share: &Arc<Share>) -> Offsets {
         Offsets {
             block: self.setup.block,
@@ -86,12 +88,12 @@ impl Job {
         }
     }
 
-    /// Random numbers, a sequence of its own for each number.
+    /// Returns a random number generator, seeded differently for each number.
     pub fn random(&self, number: u64) -> Rng {
         Rng::with_seed((self.seed << 32) + number + 1)
     }
 
-    /// The sequences of one thread's tasks, which take from its share.
+    /// Returns the tasks of one thread, which take their operations from its share.
     pub fn tasks(&self, thread: usize, share: &Arc<Share>) -> Vec<Task> {
         let shared_position = Rc::new(Cell::new(0));
         (0..self.setup.iodepth).map(|index| self.task(thread, index, share, &shared_position)).collect()
@@ -144,7 +146,7 @@ struct Blocks {
 enum Order {
     /// Any of the blocks.
     Random,
-    /// The share's own order, in which each block comes once.
+    /// The order of the share, which contains each block once.
     Once,
     /// The next position, shared by the tasks of a thread.
     InTurn(Rc<Cell<u64>>),
@@ -175,7 +177,7 @@ impl Offsets {
         Some(self.of(number))
     }
 
-    /// The offset of the operation with that number in the share.
+    /// Returns the offset of the operation with this number in the share.
     fn of(&mut self, number: u64) -> u64 {
         let block = match self.access {
             Access::Once => self.share.block(number),
@@ -188,20 +190,20 @@ impl Offsets {
 /// One operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
-    /// Where, in bytes.
+    /// Offset in bytes.
     pub offset: u64,
-    /// A write, else a read.
+    /// Whether it is a write; otherwise it is a read.
     pub write: bool,
 }
 
 impl Operation {
-    /// What it is called in an error.
+    /// Returns its name in error messages.
     pub fn verb(&self) -> &'static str {
         if self.write { "write" } else { "read" }
     }
 }
 
-/// The operations that one task does, one after the other.
+/// The operations that one task carries out, one after another.
 #[derive(Debug)]
 pub struct Task {
     rw: Rw,
@@ -234,24 +236,24 @@ impl Task {
         Some(Operation { offset: (self.range.first + index * self.range.step) * self.block, write })
     }
 
-    /// Fills a buffer with what the writes carry when contents are not checked.
+    /// Fills a buffer with the random bytes that are written when contents are not checked.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         self.random.fill(bytes);
     }
 
-    /// Whether contents are checked, which takes time that belongs to no operation.
+    /// Returns whether contents are checked; that takes time that counts for no operation's latency.
     pub fn verifies(&self) -> bool {
         self.verify.is_some()
     }
 
-    /// Puts into a buffer what a write carries.
+    /// Prepares the buffer of an operation: a checked write gets its content.
     pub fn before(&self, operation: Operation, bytes: &mut [u8]) {
         if let (Some(verify), true) = (&self.verify, operation.write) {
             verify.stamp(bytes, operation.offset);
         }
     }
 
-    /// Takes note of a write, checks what a read gave.
+    /// Records a write, or checks the content of a read.
     pub fn after(&self, operation: Operation, bytes: &[u8]) -> Result<(), String> {
         match &self.verify {
             None => Ok(()),
@@ -269,7 +271,7 @@ pub mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// A job with blocks of 512 bytes.
+    /// Returns a job with blocks of 512 bytes.
     pub fn job(rw: Rw, numjobs: usize, iodepth: usize, blocks: u64, verify: bool) -> Job {
         let setup = Setup { numjobs, iodepth, rw, block: 512, ..Setup::default() };
         Job {
@@ -339,7 +341,7 @@ pub mod tests {
         for rw in [Rw::RandRead, Rw::Read] {
             let job = Job { access: Access::Once, ..job(rw, 3, 4, 101, false) };
             let mut tasks: Vec<Task> = (0..3).flat_map(|thread| tasks(&job, thread)).collect();
-            // In turns of one for each, and one turn more than there can be.
+            // Each task in turn takes one, for one turn more than there can be.
             let mut blocks: Vec<u64> = (0..102)
                 .flat_map(|_| tasks.iter_mut().flat_map(|task| offsets(task, 1)).collect::<Vec<_>>())
                 .collect();

@@ -1,16 +1,17 @@
-//! Latencies of one run: a histogram of fixed size, and exact sum, minimum and maximum beside it.
+//! Latencies of one run: a histogram of fixed size, with the exact sum, minimum and maximum.
 //!
-//! Recording allocates nothing and takes a few nanoseconds, so that it can stand in the measured loop.
+//! Recording allocates nothing and takes a few nanoseconds, so the measured loop can call it.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// The longest latency told apart, a minute; longer ones count as this in percentiles, exactly in the maximum.
+/// The longest latency that the histogram resolves, one minute. Percentiles count a longer one as this; the maximum is
+/// exact.
 const LONGEST_NANOS: u64 = 60_000_000_000;
 
-/// What one thread saw.
+/// The latencies that one thread measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(into = "Saved", from = "Saved")]
 pub struct Recorder {
@@ -20,7 +21,7 @@ pub struct Recorder {
     max: u64,
 }
 
-/// The same as text can hold it: between processes.
+/// The serialized form, for passing between processes.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     /// Nanoseconds, and how often.
@@ -57,7 +58,7 @@ impl From<Saved> for Recorder {
 }
 
 impl Recorder {
-    /// Empty, with three significant digits.
+    /// Returns an empty recorder with three significant digits.
     pub fn new() -> Recorder {
         let histogram =
             Histogram::new_with_bounds(1, LONGEST_NANOS, 3).expect("the bounds are constants that fit");
@@ -78,19 +79,19 @@ impl Recorder {
         (self.min, self.max) = (self.min.min(nanos), self.max.max(nanos));
     }
 
-    /// Adds what another thread saw.
+    /// Adds another thread's latencies.
     pub fn merge(&mut self, other: &Recorder) {
         self.histogram.add(&other.histogram).expect("all recorders have the same bounds");
         self.sum += other.sum;
         (self.min, self.max) = (self.min.min(other.min), self.max.max(other.max));
     }
 
-    /// How many operations were counted.
+    /// Returns the number of operations counted.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The percentiles; `None` where nothing was counted.
+    /// Returns the percentiles; `None` if nothing was counted.
     pub fn summary(&self) -> Option<Latency> {
         let at = |quantile| self.histogram.value_at_quantile(quantile).min(self.max);
         (self.count() > 0).then(|| Latency {

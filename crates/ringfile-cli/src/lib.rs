@@ -1,7 +1,7 @@
 //! The `ringfile` command: measures on this machine what each disk I/O choice is worth.
 //!
-//! This file only starts: it reads the command line, calls the command, and turns what went wrong into one
-//! line on standard error and an exit code.
+//! This file parses the command line, runs the command, and reports an error as one line on standard error and an exit
+//! code.
 
 mod advice;
 mod cli;
@@ -84,14 +84,14 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // There is nowhere to say it when standard error is gone; the exit code still does.
+            // If standard error is closed, only the exit code can report it.
             let _ = writeln!(std::io::stderr(), "error: {failure}");
             ExitCode::from(failure.exit_code())
         }
     }
 }
 
-/// Prints what was asked for in place of a run; a reader that went away is not an error.
+/// Prints the help or the version; a closed pipe is not an error.
 fn help(asked: &clap::Error) -> ExitCode {
     match asked.print() {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -111,7 +111,7 @@ fn asks_for_help(error: &clap::Error) -> bool {
     )
 }
 
-/// What clap says over several lines, in one: the error and its tips, without the usage.
+/// Returns clap's message of several lines as one: the error and its tips, without the usage.
 fn one_line(text: &str) -> String {
     let text = text.split("\nUsage:").next().unwrap_or(text);
     let text = text.split("\nFor more information").next().unwrap_or(text);

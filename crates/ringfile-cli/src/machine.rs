@@ -1,51 +1,51 @@
-//! Facts about the machine, for the results. What can't be found out is `None`, never an error.
+//! Facts about the machine, for the results. An unknown fact is `None`, never an error.
 
 use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
-/// What a file of /proc or /sys holds, without blanks around it; `None` where that is nothing.
+/// Returns the content of a file of /proc or /sys, trimmed; `None` if it is empty or cannot be read.
 pub fn text(path: impl AsRef<Path>) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_string()).filter(|text| !text.is_empty())
 }
 
-/// The number that such a file holds.
+/// Returns the number in such a file.
 pub fn number<T: FromStr>(path: impl AsRef<Path>) -> Option<T> {
     text(path)?.parse().ok()
 }
 
-/// The release of the running kernel.
+/// Returns the release of the running kernel.
 pub fn kernel() -> Option<String> {
     text("/proc/sys/kernel/osrelease")
 }
 
-/// What the processor calls itself.
+/// Returns the processor's model name.
 pub fn cpu_model() -> Option<String> {
     let text = text("/proc/cpuinfo")?;
     field(&text, "model name").or_else(|| field(&text, "Processor")).map(str::to_string)
 }
 
-/// Cores this process may use.
+/// Returns the number of cores that this process may use.
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Bytes of memory that can be had without swapping.
+/// Returns the bytes of memory available without swapping.
 pub fn memory_available() -> Option<u64> {
     bytes(&text("/proc/meminfo")?, "MemAvailable")
 }
 
-/// Bytes that a field of /proc/meminfo tells.
+/// Returns the bytes that a field of /proc/meminfo states.
 pub fn bytes(meminfo: &str, name: &str) -> Option<u64> {
     field(meminfo, name)?.strip_suffix(" kB")?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
 }
 
-/// Whether buffers of so many bytes would take more than half of the memory that can be had.
+/// Returns whether buffers of this many bytes would take more than half of the available memory.
 pub fn is_too_much(buffers: u64) -> bool {
     memory_available().is_some_and(|available| buffers > available / 2)
 }
 
-/// The value of a field in texts of `name: value` lines, as /proc has them.
+/// Returns the value of a field in a text of `name: value` lines, such as /proc/meminfo.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines()
         .filter_map(|line| line.split_once(':'))

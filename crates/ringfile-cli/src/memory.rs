@@ -1,28 +1,28 @@
-//! Aligned memory for the plain calls, so that O_DIRECT takes it.
+//! Aligned memory for plain calls with O_DIRECT.
 //!
-//! The ring's engines use the library's pool; what fills the file and what the library is compared with does
-//! not, so that neither depends on what is measured.
+//! Engines of this library use its pool. The code that fills the test file, and the engines that the library is
+//! compared with, use this, so that they do not depend on what is measured.
 
-/// Bytes whose first one lies on a multiple of [`ALIGNMENT`].
+/// A byte buffer whose address is a multiple of [`ALIGNMENT`].
 pub struct AlignedBytes {
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
-/// More than any device asks for.
+/// No device requires more.
 pub const ALIGNMENT: usize = 4096;
 
 impl AlignedBytes {
-    /// `length` bytes, all 0.
+    /// Returns `length` zeroed bytes.
     pub fn zeroed(length: usize) -> AlignedBytes {
         let bytes = vec![0; length + ALIGNMENT];
-        // Never moves again: the vector is not grown.
+        // The vector never grows, so its memory does not move.
         let start = bytes.as_ptr().align_offset(ALIGNMENT);
         AlignedBytes { bytes, start, length }
     }
 
-    /// The bytes, to read and to write.
+    /// Returns the bytes, to read and to write.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.length]
     }

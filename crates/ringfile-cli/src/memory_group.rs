@@ -1,17 +1,17 @@
-//! A control group of this process's own, with a limit for its memory, the page cache of what it reads included.
+//! A control group for this process alone, which limits its memory including the page cache of what it reads.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The process is in a group of its own, until this is dropped.
+/// Keeps the process in its own control group until dropped.
 pub struct MemoryGroup {
     before: PathBuf,
     own: PathBuf,
 }
 
 impl MemoryGroup {
-    /// Makes a group below the process's own, or in version 2 below the root, and enters it.
+    /// Creates a group below the process's current one (in cgroup v2, below the root) and moves the process into it.
     pub fn enter(bytes: u64) -> io::Result<MemoryGroup> {
         let groups = fs::read_to_string("/proc/self/cgroup")?;
         let name = format!("ringfile-{}", std::process::id());
@@ -42,7 +42,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // What can't be undone stays until the process is gone, and is an empty folder then.
+        // If this fails, an empty group remains after the process has ended.
         let _ = self.move_to(&self.before);
         let _ = fs::remove_dir(&self.own);
     }

@@ -1,6 +1,6 @@
 //! Short numbers for tables and sentences.
 
-/// A count for each second in at most six characters: `830`, `12.3k`, `1,204k`.
+/// Formats a rate per second in at most six characters: `830`, `12.3k`, `1,204k`.
 pub fn rate(value: f64) -> String {
     if value < 1000.0 {
         format!("{value:.0}")
@@ -11,7 +11,7 @@ pub fn rate(value: f64) -> String {
     }
 }
 
-/// Any other figure, with about three digits: `0.72`, `12.3`, `1,204`.
+/// Formats a figure with about three digits: `0.72`, `12.3`, `1,204`.
 pub fn figure(value: f64) -> String {
     if value < 9.995 {
         format!("{value:.2}")
@@ -22,7 +22,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// A change in per cent, with its sign: `+3.2`, `-41`, `+4.5k`.
+/// Formats a change in per cent, with its sign: `+3.2`, `-41`, `+4.5k`.
 pub fn change(value: f64) -> String {
     match value.abs() {
         size if size < 9.95 => format!("{value:+.1}"),
@@ -32,7 +32,7 @@ pub fn change(value: f64) -> String {
     }
 }
 
-/// A whole number with its thousands apart: `12`, `1,204`.
+/// Formats a whole number with separated thousands: `12`, `1,204`.
 pub fn count(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
@@ -45,12 +45,12 @@ pub fn count(value: f64) -> String {
     text
 }
 
-/// A count of things: `1 round`, `3 rounds`.
+/// Formats a count with its noun: `1 round`, `3 rounds`.
 pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// `4.2 %`, `13 %`.
+/// Formats a fraction in per cent: `4.2 %`, `13 %`.
 pub fn per_cent(fraction: f64) -> String {
     let value = fraction * 100.0;
     if value.abs() < 9.95 { format!("{value:.1} %") } else { format!("{value:.0} %") }

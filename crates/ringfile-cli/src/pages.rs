@@ -1,5 +1,5 @@
-//! `ringfile man` and `ringfile completions`: what packages and shells want to have, made from the definition of the command
-//! line.
+//! `ringfile man` and `ringfile completions`: manual pages and shell completions, generated from the definition of the
+//! command line.
 
 use std::io;
 use std::path::Path;
@@ -40,7 +40,7 @@ fn listing(folder: &Path, pages: &[(String, String)]) -> Result<(), Failure> {
     output::print(&names.collect::<String>())
 }
 
-/// All pages, the main one first: the name of its file, and its text.
+/// Returns all pages, the main one first: each file's name and text.
 fn pages() -> io::Result<Vec<(String, String)>> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();

@@ -1,6 +1,6 @@
-//! How far a command is, on a terminal's standard error; nothing anywhere else.
+//! The progress bar, on standard error if that is a terminal; otherwise nothing.
 //!
-//! It costs next to no CPU time, for that would be counted as the measurement's.
+//! It must take next to no CPU time, since that would be counted as the measurement's.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::error::one_line;
 use crate::events;
 use crate::terminal::BarTerminal;
 
-/// Progress through steps of known length, and the place for remarks meanwhile.
+/// Shows the progress through steps of known length, and prints messages without tearing the bar.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -23,12 +23,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// For steps that take `total` together. Shows the library's warnings too, unless `quiet`.
+    /// Returns a progress bar for steps that take `total` together. Also shows the library's warnings, unless `quiet`.
     pub fn new(total: Duration, quiet: bool) -> Progress {
         let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
         let bar = (!quiet && !dumb && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(millis(total));
-            // Two a second: drawing is the only thing beside the measurement that takes CPU time.
+            // Draws twice a second: apart from the measurement, only drawing takes CPU time.
             let terminal = Box::new(BarTerminal::stderr());
             bar.set_draw_target(ProgressDrawTarget::term_like_with_hz(terminal, 2));
             if let Ok(style) = ProgressStyle::with_template("{percent:>3}%  {msg}  {wide_bar}") {
@@ -42,36 +42,36 @@ impl Progress {
         Progress { bar, quiet, total, done: Duration::ZERO, step: Duration::ZERO, step_start: Instant::now() }
     }
 
-    /// Begins a step that takes about `length`; the one before it is done.
+    /// Ends the previous step, and begins one that takes about `length`.
     pub fn begin(&mut self, length: Duration) {
         self.done += self.step;
         self.step = length;
         self.step_start = Instant::now();
     }
 
-    /// Shows how far the step is; of its label as many parts as there is room for.
+    /// Shows the progress of the step, and as many parts of its label as there is room for.
     pub fn tick(&self, label: &[String]) {
         let Some(bar) = &self.bar else { return };
         let position = self.done + self.step_start.elapsed().min(self.step);
         let left = Duration::from_secs(self.total.saturating_sub(position).as_secs());
         bar.set_position(millis(position));
-        // The percentage and the blanks behind it take six columns, those before the bar two.
+        // The percentage and the blanks after it take six columns, the blanks before the bar two.
         let room = usize::from(BarTerminal::stderr().columns()).saturating_sub(8);
         bar.set_message(message(&format!("{} left", humantime::format_duration(left)), label, room));
     }
 
-    /// Says something that the user should know now, in a line of its own.
+    /// Prints a warning on its own line.
     pub fn warn(&self, text: &str) {
         self.say(&format!("warning: {text}"));
     }
 
-    /// Says what is about to be done.
+    /// Prints what is about to be done.
     pub fn say(&self, text: &str) {
         if self.quiet {
             return;
         }
         let write = || {
-            // Nobody is left to be told when standard error is gone.
+            // If standard error is closed, nobody can be told.
             let _ = writeln!(std::io::stderr(), "{}", one_line(text));
         };
         match &self.bar {
@@ -80,7 +80,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -88,7 +88,7 @@ impl Progress {
     }
 }
 
-/// What stands beside the bar, in at most `room` columns where the first part fits.
+/// Returns the text beside the bar, in at most `room` columns if the first part of the label fits.
 fn message(left: &str, label: &[String], room: usize) -> String {
     let mut message = left.to_string();
     for (index, part) in label.iter().enumerate() {

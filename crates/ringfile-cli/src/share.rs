@@ -1,8 +1,8 @@
-//! A thread's share of a job: its blocks, and the number of its operations.
+//! The share of a job that one thread does: its blocks, and the number of its operations.
 //!
-//! All tasks and batches of the thread take their operations from one [`Share`], on whatever threads they run. What always
-//! holds: a phase hands out no more operations than the limit, and with [`Access::Once`] no block twice. The shares of all
-//! threads cover all blocks and do not overlap.
+//! All tasks and batches of the thread take their operations from one [`Share`], even if they run on other threads.
+//! Invariants: a phase hands out no more operations than the limit, and with [`Access::Once`] no block twice. The
+//! shares of all threads cover all blocks and do not overlap.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub struct Share {
     limit: Option<u64>,
     /// Operations handed out in this phase.
     taken: AtomicU64,
-    /// 0 for the warm-up, 1 for the measurement, which has another order.
+    /// 0 for the warm-up, 1 for the measurement, which visits the blocks in another order.
     phase: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ mod tests {
     use crate::job::tests::job;
     use crate::model::Rw;
 
-    /// What all shares hand out in a phase, taken in turns of `count`.
+    /// Returns the blocks that all shares hand out in a phase, `count` at a time in turn.
     fn blocks_of(shares: &[Share], count: u64) -> Vec<u64> {
         let mut blocks = Vec::new();
         loop {
@@ -124,7 +124,7 @@ mod tests {
                 orders.push(order);
                 shares.iter().for_each(Share::restart);
             }
-            assert!(blocks < 1000 || orders[0] != orders[1], "the measurement has an order of its own");
+            assert!(blocks < 1000 || orders[0] != orders[1], "the measurement has a different order");
         }
     }
 

@@ -1,4 +1,5 @@
-//! Permutations of the numbers below a count, computed number by number: a random order of all blocks without a table.
+//! Computes random permutations of the numbers below a count, one number at a time: a random order of all blocks
+//! without a table.
 //!
 //! Invariants: for each key, [`Shuffle::at`] is a bijection of the numbers below the count.
 
@@ -15,11 +16,11 @@ pub struct Shuffle {
 /// Rounds of mixing. After two, neighbours still lie in visible patterns.
 const ROUNDS: u32 = 4;
 
-/// Odd, so that multiplying by it modulo a power of two loses nothing (the multiplier of splitmix64's finalizer).
+/// Odd, so that multiplication by it modulo a power of two can be undone (the multiplier of splitmix64's finalizer).
 const MULTIPLIER: u64 = 0xbf58_476d_1ce4_e5b9;
 
 impl Shuffle {
-    /// For the numbers below `count`.
+    /// Returns permutations of the numbers below `count`.
     pub fn new(count: u64) -> Shuffle {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         let mask = if bits == u64::BITS { u64::MAX } else { (1 << bits) - 1 };
@@ -38,7 +39,7 @@ impl Shuffle {
         number
     }
 
-    /// Permutes the numbers up to the mask: each step can be undone.
+    /// Permutes the numbers up to the mask: each step is invertible.
     fn mix(&self, mut number: u64, key: u64) -> u64 {
         for round in 0..ROUNDS {
             number = number.wrapping_add(key.rotate_left(round * 17)) & self.mask;
@@ -85,8 +86,8 @@ mod tests {
         let (count, key) = (262_144, Rng::with_seed(3).u64(..));
         let shuffle = Shuffle::new(count);
         let order: Vec<u64> = (0..count).map(|index| shuffle.at(index, key)).collect();
-        // Of random numbers, half rise; neighbours are a third of the count apart on average, and next to each other twice
-        // in as many steps as there are numbers.
+        // In a random order, half of the steps rise, the average step is a third of the count, and about two steps in
+        // the whole order are between adjacent numbers.
         let rising = order.windows(2).filter(|pair| pair[0] < pair[1]).count() as f64 / count as f64;
         assert!((0.48..0.52).contains(&rising), "{rising}");
         let apart = order.windows(2).map(|pair| pair[0].abs_diff(pair[1]) as f64).sum::<f64>();
@@ -94,7 +95,7 @@ mod tests {
         assert!((0.31..0.36).contains(&apart), "{apart}");
         let next = order.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
         assert!(next < 20, "{next}");
-        // Each quarter of the run goes over the whole file.
+        // Each quarter of the run visits the whole file.
         for part in order.chunks(order.len() / 4) {
             let low = part.iter().filter(|&&number| number < count / 2).count() as f64 / part.len() as f64;
             assert!((0.48..0.52).contains(&low), "{low}");

@@ -1,7 +1,7 @@
-//! What the kernel is asked directly: CPU time, page cache residency, facts about files.
+//! Direct calls of the kernel: CPU time, page cache residency, facts about files.
 //!
-//! The `unsafe` here is for calls that no wrapper has yet, in `sys/ring.rs` for the doctor's rings; the crate's other is in
-//! `engine/by_hand.rs` and `engine/hand_loop.rs`.
+//! `unsafe` is used here for system calls that no crate wraps yet, and in `sys/ring.rs` for the doctor's rings. The
+//! only other `unsafe` of this crate is in `engine/by_hand.rs` and `engine/hand_loop.rs`.
 
 pub mod ring;
 
@@ -19,41 +19,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::counters;
 
-/// Makes a context of Linux AIO, and submits nothing to it.
+/// Creates a Linux AIO context and submits an empty list to it.
 ///
 /// # Errors
-/// As `io_setup(2)` and `io_submit(2)`.
+/// Those of `io_setup(2)` and `io_submit(2)`.
 pub fn try_aio() -> io::Result<()> {
     let check = |answer: libc::c_long| if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
     let mut context: libc::c_ulong = 0;
     // SAFETY: the kernel writes one number of this type.
     check(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) })?;
-    // SAFETY: an empty list, which the kernel does not read.
+    // SAFETY: the list is empty, so the kernel does not read it.
     let submitted = check(unsafe {
         libc::syscall(libc::SYS_io_submit, context, 0 as libc::c_long, std::ptr::null::<*const u8>())
     });
-    // SAFETY: no memory is passed, and nothing uses the context any more.
+    // SAFETY: no memory is passed, and nothing uses the context afterwards.
     check(unsafe { libc::syscall(libc::SYS_io_destroy, context) })?;
     submitted
 }
 
-/// What a process has used of the machine.
+/// The resources that a process or thread has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// CPU time in user space.
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// Context switches, voluntary and not.
+    /// Voluntary and involuntary context switches.
     pub context_switches: u64,
-    /// CPU cycles, where they are counted.
+    /// CPU cycles, if they are counted.
     pub cycles: Option<u64>,
-    /// Instructions, where they are counted.
+    /// Instructions, if they are counted.
     pub instructions: Option<u64>,
 }
 
 impl Usage {
-    /// Nothing, all of it counted.
+    /// Zero of everything.
     pub const NONE: Usage = Usage {
         user: Duration::ZERO,
         system: Duration::ZERO,
@@ -62,7 +62,7 @@ impl Usage {
         instructions: Some(0),
     };
 
-    /// What both used together.
+    /// Returns the sum of both.
     pub fn and(&self, other: &Usage) -> Usage {
         Usage {
             user: self.user + other.user,
@@ -73,12 +73,12 @@ impl Usage {
         }
     }
 
-    /// CPU time, user and system.
+    /// Returns the CPU time, user and system.
     pub fn cpu(&self) -> Duration {
         self.user + self.system
     }
 
-    /// What was used since an earlier look.
+    /// Returns what was used since an earlier measurement.
     pub fn since(&self, earlier: &Usage) -> Usage {
         Usage {
             user: self.user.saturating_sub(earlier.user),
@@ -93,8 +93,8 @@ impl Usage {
     }
 }
 
-/// What this process has used so far, kernel workers of its rings included: they are threads of the process, and the
-/// kernel sums all of its threads, live and ended.
+/// Returns what this process has used so far. This includes the kernel workers of its rings: they are threads of the
+/// process, and the kernel adds up all of its threads, live and ended.
 pub fn own_usage() -> io::Result<Usage> {
     let counted = counters::so_far();
     Ok(Usage {
@@ -104,13 +104,13 @@ pub fn own_usage() -> io::Result<Usage> {
     })
 }
 
-/// What the calling thread has used so far, without kernel workers.
+/// Returns what the calling thread has used so far, without kernel workers.
 pub fn thread_usage() -> io::Result<Usage> {
     usage_of(UsageWho::RUSAGE_THREAD)
 }
 
-/// User and system CPU time of all ended child processes that were waited for. The difference around one
-/// child is what `wait4` reports for it.
+/// Returns the user and system CPU time of all child processes that have been waited for. The increase caused by one
+/// child equals what `wait4` reports for it.
 pub fn children_cpu() -> io::Result<Duration> {
     Ok(usage_of(UsageWho::RUSAGE_CHILDREN)?.cpu())
 }
@@ -132,27 +132,27 @@ fn usage_of(who: UsageWho) -> io::Result<Usage> {
     })
 }
 
-/// The cores that this process may run on, from the first.
+/// Returns the cores that this process may run on, in ascending order.
 pub fn allowed_cores() -> Vec<usize> {
     let Ok(set) = nix::sched::sched_getaffinity(Pid::from_raw(0)) else { return vec![0] };
     (0..nix::sched::CpuSet::count()).filter(|&core| set.is_set(core).unwrap_or(false)).collect()
 }
 
-/// Whether a child has ended; it stays to be waited for.
+/// Returns whether a child has ended, without reaping it.
 pub fn has_ended(child: &Child) -> io::Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     Ok(waitid(Id::Pid(Pid::from_raw(child.id().cast_signed())), flags)? != WaitStatus::StillAlive)
 }
 
-/// CPU time of the main thread of a child that was not waited for yet, alone; `None` where the kernel does not
-/// tell (built without CONFIG_SCHED_INFO).
+/// Returns the CPU time of only the main thread of a child that has not been reaped; `None` if the kernel was built
+/// without CONFIG_SCHED_INFO.
 pub fn main_thread_cpu(child: &Child) -> Option<Duration> {
     let id = child.id();
     let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/schedstat")).ok()?;
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Counts of a file's pages.
+/// Numbers of a file's pages in the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CachedPages {
     /// In the page cache.
@@ -161,7 +161,8 @@ pub struct CachedPages {
     pub evicted: u64,
 }
 
-/// The fraction of the first `bytes` of the file that is in the page cache; `None` where the kernel does not tell.
+/// Returns the fraction of the first `bytes` of the file that is in the page cache; `None` if the kernel does not
+/// report it.
 pub fn cached_fraction(file: &File, bytes: u64) -> Option<f64> {
     let (pages, page) = (cached_pages(file, bytes)?, page_size()?);
     (bytes > 0).then(|| (pages.now as f64 / bytes.div_ceil(page) as f64).min(1.0))
@@ -196,7 +197,7 @@ pub fn cached_pages(file: &File, bytes: u64) -> Option<CachedPages> {
     (status == 0).then_some(CachedPages { now: stat.cached, evicted: stat.evicted })
 }
 
-/// Bytes of a page of memory.
+/// Returns the size of a page of memory in bytes.
 pub fn page_size() -> Option<u64> {
     let page = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
     u64::try_from(page).ok()
@@ -207,7 +208,7 @@ pub fn drop_cache(file: &File) -> io::Result<()> {
     Ok(posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
 }
 
-/// Tells the kernel whether reads come in order, as fio does: it decides about read-ahead.
+/// Tells the kernel whether reads will be random, as fio does; the kernel then decides about read-ahead.
 pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
     let advice = if random {
         PosixFadviseAdvice::POSIX_FADV_RANDOM
@@ -217,7 +218,7 @@ pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
     Ok(posix_fadvise(file, 0, 0, advice)?)
 }
 
-/// How many pieces a file lies in on its device; `None` where the file system does not tell (FIEMAP).
+/// Returns the number of extents of a file on its device; `None` if the file system does not report them (FIEMAP).
 pub fn extents(file: &File) -> Option<u64> {
     /// `struct fiemap` of linux/fiemap.h, without room for extents: the kernel then only counts.
     #[repr(C)]
@@ -249,7 +250,7 @@ mod tests {
     fn own_cpu_grows_with_work() {
         let before = own_usage().expect("getrusage");
         let start = Instant::now();
-        // On a busy machine this thread gets a small part of a processor.
+        // On a busy machine this thread gets only part of a processor.
         while own_usage().expect("getrusage").since(&before).cpu() <= Duration::from_millis(5) {
             assert!(start.elapsed() < Duration::from_secs(60), "no work is seen");
         }
@@ -264,7 +265,7 @@ mod tests {
             .expect("cat starts");
         assert!(!has_ended(&child).expect("waitid"));
         std::thread::sleep(Duration::from_millis(200));
-        // It ends with its input.
+        // It ends when its input ends.
         drop(child.stdin.take());
         while !has_ended(&child).expect("waitid") {
             std::thread::sleep(Duration::from_millis(5));

@@ -1,5 +1,5 @@
-//! What a terminal needs that a file or pipe does not: lines that fit its width, and a progress bar that stays on one
-//! line when the terminal echoes Ctrl-C beside it.
+//! Output for a terminal: lines that fit its width, and a progress bar that stays on one line even when the terminal
+//! echoes Ctrl-C beside it.
 
 use std::io;
 
@@ -9,16 +9,16 @@ use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 use crate::error::one_line;
 
-/// Columns of the terminal that standard output is; `None` where it is none.
+/// Returns the columns of standard output's terminal; `None` if it is not a terminal.
 pub fn width() -> Option<usize> {
     let term = Term::stdout();
     let (_, columns) = term.is_term().then(|| term.size_checked()).flatten()?;
-    // Some say 0 when they do not know.
+    // Some terminals report 0 if they do not know their width.
     Some(usize::from(columns)).filter(|&columns| columns > 0)
 }
 
-/// Breaks a text between words into lines of at most `width` characters; all but the first begin with `indent`. A word
-/// that is longer has a line of its own.
+/// Breaks a text between words into lines of at most `width` characters; all but the first begin with `indent`. A
+/// longer word gets its own line.
 pub fn wrap(text: &str, width: usize, indent: &str) -> String {
     let options = Options::new(width).subsequent_indent(indent).break_words(false);
     let options =
@@ -26,7 +26,7 @@ pub fn wrap(text: &str, width: usize, indent: &str) -> String {
     textwrap::fill(text, options.wrap_algorithm(WrapAlgorithm::FirstFit))
 }
 
-/// Notes for standard output, each on lines of its own.
+/// Returns the notes for standard output, each on its own lines.
 pub fn notes(notes: &[String], width: Option<usize>) -> String {
     let line = |note: &String| {
         let note = format!("- {}", one_line(note));
@@ -35,21 +35,21 @@ pub fn notes(notes: &[String], width: Option<usize>) -> String {
     notes.iter().map(line).collect()
 }
 
-/// Standard error as a terminal that is a little narrower than it is. Progress bars fill their line to the last column;
-/// what the terminal echoes then, `^C`, would begin a new line, and the bar's own would never be cleared.
+/// Standard error, reported as a little narrower than it is. A progress bar fills its line to the last column; the
+/// terminal's echo of `^C` would then start a new line, and the bar's line would never be cleared.
 #[derive(Debug)]
 pub struct BarTerminal(Term);
 
 impl BarTerminal {
-    /// Columns that are left free: `^C` twice.
+    /// Columns left free, for `^C` twice.
     const FREE: u16 = 4;
 
-    /// Standard error, drawn to at once.
+    /// Returns standard error, drawn without a delay.
     pub fn stderr() -> BarTerminal {
         BarTerminal(Term::buffered_stderr())
     }
 
-    /// Columns that there are for the bar.
+    /// Returns the columns available to the bar.
     pub fn columns(&self) -> u16 {
         self.0.size().1.saturating_sub(Self::FREE).max(1)
     }

@@ -1,7 +1,7 @@
-//! Reading and writing the values that options take: sizes, durations, lists of words.
+//! Parses and formats the values of options: sizes, durations, lists of words.
 //!
-//! k, m and g are powers of 1024 in both directions. A list is separated by commas, never empty, and names
-//! nothing twice.
+//! k, m and g are powers of 1024 in both directions. A list is separated by commas, never empty, and contains nothing
+//! twice.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -14,7 +14,7 @@ use clap::ValueEnum;
 pub struct List<T>(Vec<T>);
 
 impl<T> List<T> {
-    /// The values, in the order given.
+    /// Returns the values, in the order given.
     pub fn values(&self) -> &[T] {
         &self.0
     }
@@ -39,17 +39,17 @@ impl<T: PartialEq> List<T> {
     }
 }
 
-/// A list of sizes in bytes.
+/// Parses a list of sizes in bytes.
 pub fn sizes(text: &str) -> Result<List<u64>, String> {
     List::parse(text, size)
 }
 
-/// A list of words from a fixed set.
+/// Parses a list of words from a fixed set.
 pub fn words<T: ValueEnum + PartialEq>(text: &str) -> Result<List<T>, String> {
     words_of(T::value_variants(), text)
 }
 
-/// A list of some of these words.
+/// Parses a list of some of these words.
 pub fn words_of<T: ValueEnum + PartialEq>(known: &[T], text: &str) -> Result<List<T>, String> {
     List::parse(text, |word| {
         known.iter().find(|value| name(*value) == word).cloned().ok_or_else(|| {
@@ -59,7 +59,7 @@ pub fn words_of<T: ValueEnum + PartialEq>(known: &[T], text: &str) -> Result<Lis
     })
 }
 
-/// A list of counts from 1 to `MAX`.
+/// Parses a list of counts from 1 to `MAX`.
 pub fn counts<const MAX: usize>(text: &str) -> Result<List<usize>, String> {
     List::parse(text, |number| match number.parse() {
         Ok(count) if (1..=MAX).contains(&count) => Ok(count),
@@ -67,7 +67,7 @@ pub fn counts<const MAX: usize>(text: &str) -> Result<List<usize>, String> {
     })
 }
 
-/// A count from 1 to `MAX`.
+/// Parses a count from 1 to `MAX`.
 pub fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
     match text.trim().parse() {
         Ok(count) if (1..=MAX).contains(&count) => Ok(count),
@@ -75,7 +75,7 @@ pub fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A count from 0 to `MAX`.
+/// Parses a count from 0 to `MAX`.
 pub fn count_or_none<const MAX: u32>(text: &str) -> Result<u32, String> {
     match text.trim().parse() {
         Ok(count) if count <= MAX => Ok(count),
@@ -83,12 +83,12 @@ pub fn count_or_none<const MAX: u32>(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The word for a value of a fixed set, as the command line and JSON spell it.
+/// Returns the word for a value of a fixed set, as the command line and the JSON spell it.
 pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map(|word| word.get_name().to_string()).unwrap_or_default()
 }
 
-/// A size in bytes, more than 0: `4096`, `4k`, `4KiB`, `1g`.
+/// Parses a size in bytes, more than 0: `4096`, `4k`, `4KiB`, `1g`.
 pub fn size(text: &str) -> Result<u64, String> {
     match parse_size::Config::new().with_binary().parse_size(text) {
         Ok(0) => Err("a size of 0 measures nothing; give at least 1".into()),
@@ -97,24 +97,25 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes that a run reads or writes.
+/// The amount that a run reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoSize {
     /// The size of the used part of the file.
     All,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
 }
 
-/// How much to do: a size, or `all`.
+/// Parses an amount: a size, or `all`.
 pub fn io_size(text: &str) -> Result<IoSize, String> {
     if text == "all" { Ok(IoSize::All) } else { size(text).map(IoSize::Bytes) }
 }
 
-/// More than memory can do, so a slip of the hand; times of operations at this rate still fit 128 bits.
+/// The highest accepted rate: a higher one, faster than memory, is a typing error. Times computed at this rate still
+/// fit 128 bits.
 const FASTEST: u64 = 1 << 40;
 
-/// Bytes a second, more than 0: `500MB`, `500m`, `500MiB/s`.
+/// Parses a rate in bytes per second, more than 0: `500MB`, `500m`, `500MiB/s`.
 pub fn rate(text: &str) -> Result<u64, String> {
     match size(text.strip_suffix("/s").unwrap_or(text)) {
         Ok(fast) if fast > FASTEST => Err("more than any disk does; give at most 1t".into()),
@@ -125,10 +126,10 @@ pub fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The longest that one run may take: sums over all runs, and points in time that far ahead, always fit.
+/// The longest accepted time of one run, so that sums over all runs and times in the future cannot overflow.
 pub const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A duration of at most a day, which may be 0: `2s`, `500ms`, `1m`.
+/// Parses a duration of at most a day, which may be 0: `2s`, `500ms`, `1m`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(long) if long > LONGEST => Err("too long; give at most 24h".into()),
@@ -137,7 +138,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration of at least a millisecond.
+/// Parses a duration of at least a millisecond.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         short if short < Duration::from_millis(1) => Err("too short to measure; give at least 1ms".into()),
@@ -145,7 +146,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 pub fn shell_word(word: &OsStr) -> String {
     let text = word.to_string_lossy();
     let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);
@@ -156,7 +157,7 @@ pub fn shell_word(word: &OsStr) -> String {
     }
 }
 
-/// A size as the command line takes it, in as few characters: `4k`, `1m`.
+/// Formats a size as the command line accepts it, in few characters: `4k`, `1m`.
 pub fn short_size(bytes: u64) -> String {
     match [(30, "g"), (20, "m"), (10, "k")].iter().find(|(shift, _)| bytes.is_multiple_of(1 << shift)) {
         Some((shift, unit)) if bytes > 0 => format!("{}{unit}", bytes >> shift),
@@ -164,13 +165,13 @@ pub fn short_size(bytes: u64) -> String {
     }
 }
 
-/// A size in bytes as a person reads it.
+/// Formats a size in bytes for people.
 pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-        // Small sizes are those that blocks must fit: 4097 bytes are not 4.0 KiB.
+        // Small sizes matter exactly, for instance as alignments: 4097 bytes must not become 4.0 KiB.
         if self.0 < 1 << 20 && !self.0.is_multiple_of(512) {
             return write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" });
         }

@@ -1,8 +1,8 @@
-//! Blocks that tell whether they are the ones that were written: `--verify`.
+//! The content of blocks for `--verify`, which shows whether a block is the one that was written last.
 //!
-//! Every block carries its offset, the count of writes it has had, and a checksum over all of it. The count
-//! of writes is remembered for each block, so a write that was lost is found, not only one that was torn.
-//! What must hold: no two operations are in flight on one block (each task owns its blocks, see `job`).
+//! Every block holds its offset, the number of times it was written, and a checksum of the whole block. The number of
+//! writes of each block is remembered, so lost writes are found as well as torn ones. Invariant: no two operations are
+//! in flight on one block (each task owns its blocks, see `job`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ const HEADER: usize = 16;
 /// The smallest block that can be verified.
 pub const SMALLEST_BLOCK: u64 = 32;
 
-/// What every block of the file should hold.
+/// The expected content of every block of the file.
 #[derive(Debug)]
 pub struct Verifier {
     block: u64,
@@ -22,12 +22,12 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// For a file of `blocks` blocks of `block` bytes, none written yet.
+    /// Creates a verifier for a file of `blocks` blocks of `block` bytes, none of them written yet.
     pub fn new(block: u64, blocks: u64) -> Verifier {
         Verifier { block, writes: (0..blocks).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Makes `bytes` the block for the next write at `offset`.
+    /// Puts the content of the next write at `offset` into `bytes`.
     pub fn stamp(&self, bytes: &mut [u8], offset: u64) {
         let count = self.count(offset).load(Ordering::Relaxed).wrapping_add(1);
         let (header, body) = bytes.split_at_mut(HEADER);
@@ -38,12 +38,12 @@ impl Verifier {
         bytes[..4].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// The write at `offset` is done: from now on reads must see it.
+    /// Records that the write at `offset` has finished: later reads must return its content.
     pub fn written(&self, offset: u64) {
         self.count(offset).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether `bytes`, read at `offset`, are what was written there last; says what is wrong.
+    /// Checks that `bytes`, read at `offset`, are what was written there last; returns what is wrong.
     pub fn check(&self, bytes: &[u8], offset: u64) -> Result<(), String> {
         let field32 =
             |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);

@@ -25,7 +25,7 @@ use crate::store::{self, Store, Upload};
 
 const STORE: &str = "RingfileStore";
 
-/// An error of the file system, for an object.
+/// Converts an error of the file system to one about an object.
 fn failed(error: io::Error, path: &Path) -> Error {
     let (kind, path, source) = (error.kind(), path.to_string(), error.into());
     match kind {
@@ -181,7 +181,7 @@ impl ObjectStore for RingfileStore {
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let folder = before(self, from, to).await?;
-        // As above: the old name would stay.
+        // As in the copy above: the rename would do nothing, and the old name would stay.
         if options.target_mode == RenameTargetMode::Overwrite
             && links(self, from, to).await? == Links::OfOneFile
         {
@@ -201,11 +201,12 @@ struct Parts {
     upload: Option<Upload>,
     /// Parts hold a read lock while they are written.
     writing: Arc<RwLock<()>>,
-    /// Where the next part begins.
+    /// The offset at which the next part begins.
     offset: u64,
-    /// The bytes of the parts that have been written. Fewer than `offset` if a part failed, or was dropped before it was.
+    /// The number of bytes of the parts that have been written. Less than `offset` if a part failed, or was dropped
+    /// before it was written.
     written: Arc<AtomicU64>,
-    /// A `complete` that failed has removed the upload.
+    /// Whether a failed `complete` has removed the upload.
     is_removed: bool,
 }
 
@@ -271,8 +272,8 @@ impl MultipartUpload for Parts {
         published.map(put_result).map_err(|error| failed(error, &self.location))
     }
 
-    /// Does not wait for parts: the caller may have stopped polling one. Does nothing after a `complete` that failed, so
-    /// that `WriteMultipart`, which then aborts, returns that failure.
+    /// Does not wait for parts, since the caller may have stopped polling one. Does nothing after a failed `complete`:
+    /// then `WriteMultipart` aborts, and should return that failure.
     async fn abort(&mut self) -> Result<()> {
         if std::mem::take(&mut self.is_removed) {
             return Ok(());
@@ -285,7 +286,7 @@ impl MultipartUpload for Parts {
 impl Drop for Parts {
     fn drop(&mut self) {
         if let Some(upload) = self.upload.take() {
-            // Takes long if it is large.
+            // Freeing a large file takes long.
             store::in_background(move || drop(upload));
         }
     }

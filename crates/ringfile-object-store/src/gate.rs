@@ -1,5 +1,5 @@
-//! Limits how much memory reading calls may hold at once, and how many there are, so that a thousand of them use up
-//! neither memory nor descriptors: each has its object open.
+//! Limits how much memory reading calls hold at once, and how many of them run: each has its object open, so a thousand
+//! calls could use up memory or descriptors.
 //!
 //! A call waits here for other calls' reads, never for memory that a consumer holds. Invariant: no call waits forever.
 //! A call that is no longer polled keeps its share; if that makes others wait, they continue after [`PATIENCE`].
@@ -13,17 +13,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// If no call has ended for this long, waiting calls are let in.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The memory for which one permit is taken.
+/// The bytes of memory for one permit.
 const UNIT: usize = 4096;
-/// The number of calls at once, however little they read: as many as tokio lets block at once, which limits
-/// `LocalFileSystem` in the same way, and half of the usual limit on descriptors.
+/// The largest number of calls at once, however little they read: the number of tokio's threads for blocking work,
+/// which limits `LocalFileSystem` in the same way, and half of the usual limit on descriptors.
 const MOST_CALLS: usize = 512;
 
 pub(crate) struct Gate {
     permits: Arc<Semaphore>,
     most: usize,
     waiting: AtomicUsize,
-    /// Calls that have ended.
+    /// The number of calls that have ended.
     ended: AtomicUsize,
     /// Permits that were given beyond the limit, and are removed again as calls end.
     beyond: Mutex<usize>,
@@ -72,7 +72,7 @@ impl Gate {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let _waits = Waits(&self.waiting);
         if !self.is_watched.swap(true, Ordering::SeqCst) && !watch(self) {
-            // Otherwise nothing would let this call in later.
+            // Without a watch, nothing would let this call in later.
             return None;
         }
         // Fails only if the semaphore is closed, which never happens.
@@ -83,7 +83,7 @@ impl Gate {
     fn look(&self, ended_before: &mut usize) -> bool {
         if self.waiting.load(Ordering::Relaxed) == 0 {
             self.is_watched.store(false, Ordering::SeqCst);
-            // A call that began to wait just now has seen the watch, or starts another one.
+            // A call that has just begun to wait has either seen this watch, or starts another one.
             return self.waiting.load(Ordering::SeqCst) > 0 && !self.is_watched.swap(true, Ordering::SeqCst);
         }
         let ended = self.ended.load(Ordering::Relaxed);

@@ -29,11 +29,11 @@ compile_error!("choose the version of the trait: feature object-store-013, objec
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Caching {
-    /// Through it: best for data that is read again and fits.
+    /// Through the page cache: best for data that is read repeatedly and fits into it.
     #[default]
     Buffered,
-    /// Past it (O_DIRECT), if the file system supports that, otherwise through it: best for data that is larger than
-    /// memory, or read once.
+    /// Past the page cache (O_DIRECT) if the file system supports that, otherwise through it: best for data that is
+    /// larger than memory, or read only once.
     Direct,
     /// Cached data is read from the cache, the rest past it; data that is read repeatedly gets cached
     /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
@@ -60,7 +60,7 @@ impl RingfileStore {
     /// Creates a store over the whole file system, with default settings.
     ///
     /// # Errors
-    /// As [`Builder::build`].
+    /// Those of [`Builder::build`].
     pub fn new() -> std::io::Result<Self> {
         Self::builder().build()
     }
@@ -68,7 +68,7 @@ impl RingfileStore {
     /// Creates a store over a folder, with default settings.
     ///
     /// # Errors
-    /// As [`Builder::build`].
+    /// Those of [`Builder::build`].
     pub fn new_with_prefix(folder: impl AsRef<Path>) -> std::io::Result<Self> {
         Self::builder().prefix(folder).build()
     }
@@ -189,7 +189,7 @@ impl Builder {
         self
     }
 
-    /// Makes the store.
+    /// Creates the store.
     ///
     /// # Errors
     /// If the folder does not exist, or the pool cannot be created.

@@ -7,14 +7,14 @@ use std::ops::Range;
 /// One read, and the requested ranges inside it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Piece {
-    /// Multiples of the file's block.
+    /// The range to read; its ends are multiples of the file's block.
     pub(crate) span: Range<u64>,
-    /// The index of each range inside it.
+    /// The indices of the requested ranges inside it.
     pub(crate) wanted: Vec<usize>,
 }
 
-/// The reads for `ranges`, in the order of their offsets. Ranges with at most `gap` bytes between them are read together, but no
-/// read that is merged is longer than `most`. Empty ranges need no read.
+/// Returns the reads for `ranges`, in the order of their offsets. Ranges with at most `gap` bytes between them are read
+/// together, but no read that is merged is longer than `most`. Empty ranges need no read.
 pub(crate) fn plan(ranges: &[Range<u64>], block: u64, gap: u64, most: u64) -> Vec<Piece> {
     let mut order: Vec<usize> = (0..ranges.len()).filter(|&at| !ranges[at].is_empty()).collect();
     order.sort_unstable_by_key(|&at| (ranges[at].start, ranges[at].end));

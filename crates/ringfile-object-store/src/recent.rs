@@ -1,8 +1,8 @@
 //! The adaptive files that were read last, which stay open.
 //!
 //! An adaptive file counts repeated reads to decide what to cache; if each call opened it anew, it would never learn
-//! that. What always holds: a file is found by device and inode, which no other has while it is open, on file systems
-//! that are known for that; and nothing that may wait happens under the lock.
+//! that. Invariants: a file is found by device and inode, which no other has while it is open, on file
+//! systems that are known to guarantee that; and nothing that may wait happens under the lock.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use ringfile::File;
 
 /// Local file systems on which one inode is one file, whichever descriptor reads it: ext2 to 4, XFS, Btrfs, F2FS
-/// (include/uapi/linux/magic.h). A FUSE server may give each descriptor the content that the object had when it was
-/// opened, and some file systems give two files one number.
+/// (include/uapi/linux/magic.h). A FUSE server may show each descriptor the content that the object had when it was
+/// opened, and some file systems give two files the same inode number.
 const ONE_FILE_EACH: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 /// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;
-/// How often a store in use looks for files that others have removed.
+/// How often a store in use checks for files that others have removed.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
 /// See the module.
@@ -26,7 +26,7 @@ pub(crate) struct Recent(Mutex<Inner>);
 struct Inner {
     /// In order of use, the most recently read one last.
     entries: Vec<Entry>,
-    /// When a check for removed files last began.
+    /// The time at which the last check for removed files began.
     checked: Instant,
 }
 
@@ -52,12 +52,12 @@ impl Recent {
         Self(Mutex::new(Inner { entries: Vec::new(), checked: Instant::now() }))
     }
 
-    /// Whether a file may stay open.
+    /// Returns whether a file may stay open: its file system gives no other file its device and inode meanwhile.
     pub(crate) fn may_keep(file: &std::fs::File) -> bool {
         rustix::fs::fstatfs(file).is_ok_and(|facts| ONE_FILE_EACH.contains(&(facts.f_type as u32)))
     }
 
-    /// The file with these metadata, if it is open.
+    /// Returns the file with these metadata, if it is open.
     pub(crate) fn find(&self, metadata: &Metadata) -> Option<File> {
         let entries = &mut self.inner().entries;
         let at = entries.iter().rposition(|entry| entry.is_of(metadata.dev(), metadata.ino()))?;

@@ -1,4 +1,4 @@
-//! Unfinished objects: written beside their place, under a name that listings leave out, then renamed.
+//! Unfinished objects: written under a temporary name that listings omit, then renamed.
 //!
 //! Invariant: the object's own name shows the old object or the whole new one; with syncing, also after a crash.
 
@@ -8,11 +8,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the folders of an object are created again when other calls remove them. Each attempt can lose against such a
-/// call, so a number of attempts would be too small or too large, depending on the file system and the other calls.
+/// How long the folders of an object are created again when other calls remove them. Any attempt can lose against such
+/// a call; how many are needed depends on the file system and the other calls, so the limit is a time, not a number of
+/// attempts.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A file beside the place of an object. Removed when dropped, unless it was published.
+/// A temporary file next to an object. Removed when dropped, unless it was published.
 pub(crate) struct Staged {
     path: PathBuf,
     target: PathBuf,
@@ -38,7 +39,7 @@ impl Staged {
                     return Ok((staged, file));
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-                // Again, as long as other calls remove the folder before it holds the file.
+                // Tried again as long as other calls remove the folder before it holds the file.
                 Err(error)
                     if error.kind() == ErrorKind::NotFound
                         && since.get_or_insert_with(Instant::now).elapsed() < PATIENCE =>
@@ -60,7 +61,7 @@ impl Staged {
         if replace {
             fs::rename(&self.path, &self.target)?;
         } else {
-            // In one step: there are never two names, and none if another call was first.
+            // Renamed in one step: there are never two names, and the name is not taken over if another call was first.
             match rename_new(&self.path, &self.target) {
                 Err(error) if error.kind() == ErrorKind::InvalidInput => {
                     fs::hard_link(&self.path, &self.target)?;
@@ -85,13 +86,13 @@ impl Drop for Staged {
     }
 }
 
-/// What two paths name, whether a symbolic link or a file.
+/// The relation between the files, or symbolic links, that two paths name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Links {
     OfTwoFiles,
     /// Different names of one file.
     OfOneFile,
-    /// The same name, perhaps by another way.
+    /// The same directory entry, perhaps by another path.
     Same,
 }
 
@@ -157,7 +158,7 @@ fn open_folder(path: &Path) -> Result<fs::File> {
     fs::OpenOptions::new().read(true).custom_flags(only_folders).open(path)
 }
 
-/// Whether it is not there, or an object has its name by now.
+/// Returns whether the folder no longer exists, or an object has its name by now.
 pub(crate) fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }

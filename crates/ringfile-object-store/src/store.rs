@@ -21,11 +21,11 @@ use crate::staged::{self, Staged};
 
 /// The maximum length of a read that merges ranges.
 const MOST_MERGED: u64 = 8 << 20;
-/// What direct I/O aligns to at most, on usual file systems.
+/// The largest alignment that direct I/O needs on usual file systems.
 const LARGEST_BLOCK: u64 = 4 << 10;
-/// One piece of a stream.
+/// The length of one piece of a stream.
 const CHUNK: u64 = 1 << 20;
-/// One piece of a stream that has no share, and so does not read ahead.
+/// The length of one piece of a stream that has no share, and so does not read ahead.
 const SHORT_CHUNK: u64 = 128 << 10;
 /// How many pieces of a stream are read ahead.
 const AHEAD: usize = 4;
@@ -44,7 +44,7 @@ pub(crate) struct Store {
     pub(crate) most_pieces: usize,
 }
 
-/// How many pieces all streams together may have: half of the memory.
+/// The number of pieces that all streams together may have: half of the memory.
 pub(crate) fn most_pieces(memory: usize) -> usize {
     memory / 2 / CHUNK as usize
 }
@@ -55,12 +55,13 @@ pub(crate) struct Opened {
     pub(crate) metadata: Metadata,
 }
 
-/// If the pool is full, memory comes from outside: a call must not wait for memory that its own query holds.
+/// Creates the store's pool. If it is full, memory comes from outside: a call must not wait for memory that its own
+/// query holds.
 pub(crate) fn pool(capacity: usize) -> Result<Pool, PoolError> {
     Pool::builder().capacity(capacity).when_full(WhenFull::Outside { limit: usize::MAX }).build()
 }
 
-/// The middle of an ETag, as in `LocalFileSystem`, so that both give an object the same one.
+/// Returns the middle of an ETag, computed as in `LocalFileSystem`, so that an object has the same ETag in both.
 pub(crate) fn etag(metadata: &Metadata) -> String {
     let since = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
     format!("{:x}-{:x}-{:x}", metadata.ino(), since.unwrap_or_default().as_micros(), metadata.len())
@@ -76,7 +77,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// Runs a function that waits for the file system, and does not wait for its end; in tokio, on a thread for blocking work.
+/// Starts a function that waits for the file system, without waiting for it to end; in tokio, on a thread for blocking
+/// work.
 pub(crate) fn in_background(run: impl FnOnce() + Send + 'static) {
     match tokio::runtime::Handle::try_current() {
         Ok(tokio) => drop(tokio.spawn_blocking(run)),
@@ -117,7 +119,7 @@ impl Store {
 
     fn options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        // Nobody else sees it.
+        // No other code sees the descriptor.
         options.read(true).one_descriptor(true);
         match self.caching {
             Caching::Buffered => {}
@@ -131,10 +133,10 @@ impl Store {
         options
     }
 
-    /// Reads ranges of an object, all in flight together. Those that begin at its end or beyond are an error, those that go
-    /// beyond are cut.
+    /// Reads ranges of an object, all in flight together. A range that begins at the object's end or beyond is an error;
+    /// one that extends beyond it is cut.
     pub(crate) async fn read_ranges(&self, path: PathBuf, asked: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
-        // Before it is opened, so that a waiting call has no descriptor; the file's block is not known yet.
+        // Waits before opening the file, so that a waiting call has no descriptor; the file's block is not known yet.
         let pieces = ranges::plan(asked, LARGEST_BLOCK, self.merge_gap, MOST_MERGED);
         let lengths = pieces.iter().map(|piece| piece.span.end - piece.span.start);
         let bytes = lengths.fold(0, u64::saturating_add);
@@ -145,7 +147,7 @@ impl Store {
         self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
     }
 
-    /// Which reads give these ranges of a file.
+    /// Plans the reads for these ranges of a file.
     fn plan(&self, file: &File, ranges: &[Range<u64>]) -> Vec<Piece> {
         ranges::plan(ranges, self.block(file), self.merge_gap, MOST_MERGED)
     }
@@ -178,7 +180,7 @@ impl Store {
         Ok(given)
     }
 
-    /// A stream of a range, with reads ahead of the consumer, as far as there are shares for all streams together.
+    /// Returns a stream of a range, which reads ahead of the consumer as far as the limit for all streams allows.
     pub(crate) fn stream(
         self: &Arc<Self>,
         opened: Opened,
@@ -218,10 +220,10 @@ impl Store {
         file.alignment().bytes.max(least) as u64
     }
 
-    /// Memory for a read: the pool's, or from outside of it.
+    /// Returns memory for a read: from the pool, or from outside of it.
     fn memory(&self, span: &Range<u64>) -> io::Result<AnyBuffer> {
         let len = usize::try_from(span.end - span.start).map_err(io::Error::other)?;
-        // Not `get`, which blocks the thread if the pool is the user's and `WhenFull::Wait`.
+        // Not `get`: with a pool of the user's that has `WhenFull::Wait`, it blocks the thread.
         match self.pool.get_async(len).now_or_never() {
             Some(Ok(buffer)) => Ok(buffer.into()),
             Some(Err(PoolError::TooLarge { .. })) => {
@@ -231,18 +233,21 @@ impl Store {
             }
             Some(Err(error)) => Err(error.into()),
             None => {
-                let why = format!("the pool has no {len} bytes now, and gives no memory from outside");
+                let why = format!(
+                    "the pool has no {len} free bytes, and its settings allow no memory outside of it"
+                );
                 Err(io::Error::new(ErrorKind::OutOfMemory, why))
             }
         }
     }
 
-    /// Begins an object: a file beside its place.
+    /// Begins an object, as a temporary file.
     pub(crate) async fn stage(&self, target: PathBuf) -> io::Result<Upload> {
         let sync = self.sync;
         let (staged, own) = blocking(move || Staged::create(&target, sync)).await?;
         let mut options = OpenOptions::new();
-        // Not on the caller's thread: each object is a new file, of which nothing is known when its first, long write starts.
+        // Not on the caller's thread: each object is a new file, and whether its first, long write would block is not
+        // known.
         options.read(true).write(true).route(Route::Workers).dont_cache(self.caching == Caching::Direct);
         let file = options.adopt(own.try_clone()?)?;
         Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
@@ -265,13 +270,13 @@ impl Store {
         .await
     }
 
-    /// Makes that name durable, with the folders created since [`before`](Self::before); and closes the file that it
-    /// replaced.
+    /// Makes an object's name durable, with the folders created since [`before`](Self::before), and closes the file that
+    /// it replaced.
     pub(crate) async fn settle(&self, path: PathBuf, folder: Option<PathBuf>) -> io::Result<()> {
         self.settle_by(move || folder.map_or(Ok(()), |folder| staged::sync_folders(&path, &folder))).await
     }
 
-    /// The same for a name that has gone. Its folders may have gone too, up to `root`.
+    /// Does the same for a name that was removed. Its folders may have been removed too, up to `root`.
     pub(crate) async fn settle_removal(&self, path: PathBuf, root: PathBuf) -> io::Result<()> {
         self.settle_by(move || staged::sync_removal(&path, &root)).await
     }
@@ -296,7 +301,7 @@ impl Store {
 struct PieceShare(Arc<Store>);
 
 impl PieceShare {
-    /// `None` if the streams have as many as they may.
+    /// Returns `None` if the limit is reached.
     fn new(store: &Arc<Store>) -> Option<Self> {
         let share = Self(Arc::clone(store));
         // Relaxed: it only counts.
@@ -333,7 +338,7 @@ impl Upload {
     }
 }
 
-/// Writes chunks one behind the other from `offset` on, without a copy.
+/// Writes chunks one after another from `offset` on, without a copy.
 pub(crate) async fn write_all(file: &File, chunks: Vec<Bytes>, offset: u64) -> io::Result<()> {
     let chunks: Vec<Bytes> = chunks.into_iter().filter(|chunk| !chunk.is_empty()).collect();
     if !chunks.is_empty() {
@@ -346,7 +351,7 @@ pub(crate) async fn write_all(file: &File, chunks: Vec<Bytes>, offset: u64) -> i
 fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
     use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
     use rustix::io::Errno;
-    // A FIFO would wait for its writer.
+    // Opening a FIFO would wait for its writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
         Ok(file) => Some(without_flags(file.into())),
@@ -358,7 +363,7 @@ fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
 fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     match std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
-        // It is no FIFO, but another process has a lease on it, whose return this waits for.
+        // Not a FIFO: another process has a lease on the file, and this open waits until it is given up.
         Err(error) if error.kind() == ErrorKind::WouldBlock => std::fs::File::open(path),
         opened => opened.and_then(without_flags),
     }
@@ -383,7 +388,7 @@ fn cut(range: &Range<u64>, size: u64) -> io::Result<Range<u64>> {
     Ok(range.start..range.end.min(size).max(range.start))
 }
 
-/// The first piece of what is left of a stream. It ends at a multiple of `most`, and so of any block.
+/// Returns the first piece of the rest of a stream. It ends at a multiple of `most`, and so of any block.
 fn first_piece(left: &Range<u64>, most: u64) -> Range<u64> {
     left.start..((left.start / most + 1) * most).min(left.end)
 }
@@ -397,7 +402,7 @@ fn frozen(buffer: AnyBuffer) -> Bytes {
     }
 }
 
-/// The object has become shorter since it was opened.
+/// Returns the error for an object that has become shorter since it was opened.
 #[cold]
 fn shrunk(range: &Range<u64>, end: u64) -> io::Error {
     let why = format!(

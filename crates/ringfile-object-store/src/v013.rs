@@ -8,7 +8,7 @@ mod adapter;
 use api::local::LocalFileSystem;
 use api::{Attributes, GetResult, GetResultPayload, ObjectMeta, PutResult};
 
-/// An ETag as this version's `LocalFileSystem` writes it.
+/// Returns an ETag as this version's `LocalFileSystem` writes it.
 fn etag(middle: String) -> String {
     middle
 }

@@ -1,4 +1,4 @@
-//! What callers, and other processes, may do to a store: no call blocks its thread, waits for ever, or leaves something
+//! Whatever callers and other processes do to a store, no call blocks its thread, waits forever, or leaves anything
 //! behind.
 
 #![cfg(feature = "object-store-014")]
@@ -26,7 +26,7 @@ fn store(folder: &TempDir, caching: Caching) -> RingfileStore {
 const LONG: usize = 8 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A write may wait for the disk, and a caller may stop polling a part that it gives up.
+/// A write may wait for the disk, and a caller may stop polling a part that it abandons.
 #[tokio::test]
 async fn a_part_is_not_written_by_its_callers_thread_and_aborting_does_not_wait_for_it() {
     let folder = folder();
@@ -63,7 +63,7 @@ async fn copying_again_leaves_no_temporary_name_and_renaming_to_a_copy_removes_t
     assert!(matches!(store.rename_if_not_exists(&one, &two).await, Err(Error::AlreadyExists { .. })));
     store.rename(&one, &two).await.unwrap();
     assert_eq!(names(), ["2"]);
-    // One name by two ways is not removed.
+    // A rename to the same name by another path removes nothing.
     std::os::unix::fs::symlink(".", folder.path().join("way")).unwrap();
     store.copy(&two, &one).await.unwrap();
     store.rename(&two, &Path::from("way/2")).await.unwrap();
@@ -90,10 +90,10 @@ async fn a_full_pool_of_the_users_does_not_block_the_thread() {
     assert_eq!(store.get_ranges(&path, from_ref(&(0..3))).await.unwrap()[0], "con");
 }
 
-/// What is not adaptive has nothing to remember.
+/// A file that is not adaptive has nothing to remember.
 #[tokio::test]
 async fn files_that_are_not_adaptive_do_not_stay_open() {
-    // A tmpfs.
+    // Usually a tmpfs.
     let Ok(folder) = TempDir::new_in("/dev/shm") else {
         eprintln!("SKIPPED: no /dev/shm");
         return;
@@ -115,7 +115,8 @@ async fn files_that_are_not_adaptive_do_not_stay_open() {
     }
 }
 
-/// Without O_NONBLOCK, which makes io_uring read one after the other where a file system has no such reads.
+/// Without O_NONBLOCK, with which io_uring carries out reads one after the other on file systems without non-blocking
+/// reads.
 #[tokio::test]
 async fn objects_are_opened_as_usual_and_leases_are_waited_for() {
     let folder = folder();
@@ -197,7 +198,7 @@ async fn many_slow_streams_read_ahead_no_more_than_the_store_may() {
     let metrics = store.pool().metrics();
     let held = metrics.in_use + metrics.outside_bytes;
     assert!(held < 48 << 20, "{} MiB", held >> 20);
-    // All go on, whoever has read ahead.
+    // All streams continue, whichever has read ahead.
     for (first, stream) in streams.into_iter().rev().step_by(50) {
         let rest: Vec<_> = stream.try_collect().await.unwrap();
         assert!([vec![first], rest].concat().concat() == content);

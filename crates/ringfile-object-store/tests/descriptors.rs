@@ -1,4 +1,4 @@
-//! Many calls at once with few descriptors. A process of its own, since the limit is that of the process.
+//! Many calls at once with few descriptors. In its own test program, since the limit is that of the process.
 
 #![cfg(feature = "object-store-014")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
@@ -22,7 +22,7 @@ async fn calls_that_wait_have_no_descriptor() {
         let store = RingfileStore::builder().prefix(folder.path()).caching(caching).memory(16 << 20);
         let store = store.build().unwrap();
         store.put(&path, vec![7; 100_000].into()).await.unwrap();
-        // Not in the cache, so that the calls wait for the drive.
+        // Dropped from the cache, so that the calls wait for the drive.
         let file = File::open(folder.path().join("object")).unwrap();
         file.sync_all().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();

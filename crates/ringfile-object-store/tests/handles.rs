@@ -1,5 +1,5 @@
-//! F50 on a file system whose server gives each descriptor the content that the object had when it was opened, as those of
-//! cloud storage do.
+//! F50 on a file system whose server shows each descriptor the content that the object had when it was opened, as FUSE
+//! servers for cloud storage do.
 
 #![cfg(feature = "object-store-014")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]

@@ -1,6 +1,6 @@
 //! The test suite of the `object_store` crate, and further tests, on both versions of the trait.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 macro_rules! suite {
     ($name:ident, $api:ident) => {
@@ -27,7 +27,7 @@ macro_rules! suite {
                 range.map(|at| (at ^ at >> 8 ^ at >> 16) as u8).collect()
             }
 
-            /// In the build folder, where O_DIRECT works, unlike in a tmpfs.
+            /// Makes a folder in the build folder, where O_DIRECT works, unlike on a tmpfs.
             fn folder() -> TempDir {
                 tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
             }
@@ -219,7 +219,7 @@ macro_rules! suite {
                 }
             }
 
-            /// F50 with writers all the time: a mixture would show.
+            /// F50 with permanent writers: a mixture of old and new content would be noticed.
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn f50_readers_beside_writers_see_no_mix() {
                 let folder = folder();
@@ -274,7 +274,7 @@ macro_rules! suite {
                 assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), "first");
             }
 
-            /// An object never has holes, and is never cut short, where a part failed or was given up.
+            /// An object never has holes, and is never cut short, if a part failed or was dropped.
             #[tokio::test]
             async fn an_upload_without_all_of_its_parts_is_not_completed() {
                 let folder = folder();
@@ -377,7 +377,7 @@ macro_rules! suite {
                 store.delete(&other).await.unwrap();
                 assert_eq!(open_files(0), 0, "what was deleted");
 
-                // Removed by others: closed by reads of another object, which is open already.
+                // A file that others remove is closed by reads of another object that is already open.
                 fs::write(&file, "short").unwrap();
                 store.get(&path).await.unwrap().bytes().await.unwrap();
                 fs::write(folder.path().join("next"), "next").unwrap();

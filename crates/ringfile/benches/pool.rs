@@ -1,4 +1,4 @@
-//! Measures a get and a drop of a pooled buffer against the C allocator and against a free list under a lock.
+//! Compares getting and dropping a pooled buffer with the C allocator, and with a free list under a lock.
 //!
 //! `cargo bench -p ringfile --bench pool` prints a Markdown table. In each round all contenders run in turn, so that a
 //! slow moment of the machine hits all of them; the pool runs twice in each round, and the ratio of the two (A/A) shows
@@ -14,7 +14,7 @@ use ringfile::Pool;
 const ROUNDS: usize = 9;
 /// Pairs of a get and a drop that one thread makes in one round.
 const PAIRS: u32 = 400_000;
-/// How many of these run before the clock starts.
+/// The number of pairs that run before the clock starts.
 const WARM_UP: u32 = 20_000;
 
 struct Contender {
@@ -40,7 +40,7 @@ fn compare(size: usize, threads: usize, rounds: usize) {
     let contenders = contenders(&pool, size);
     let mut results = vec![Vec::new(); contenders.len()];
     for round in 0..rounds {
-        // Alternately from both ends, so that no contender is always the first.
+        // Rounds start alternately from either end, so that no contender is always the first.
         let mut order: Vec<_> = (0..contenders.len()).collect();
         if round % 2 == 1 {
             order.reverse();
@@ -80,7 +80,7 @@ fn contenders(pool: &Pool, size: usize) -> Vec<Contender> {
     let c = move |pairs| {
         for pair in 0..pairs {
             let mut memory = ptr::null_mut();
-            // SAFETY: the arguments are valid; what it gives is freed once.
+            // SAFETY: the arguments are valid; the returned memory is freed once.
             unsafe {
                 assert_eq!(libc::posix_memalign(&mut memory, 4096, size), 0);
                 touch(memory.cast(), pair);

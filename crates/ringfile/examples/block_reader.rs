@@ -1,8 +1,8 @@
 //! A storage engine's block reader, before and after: `cargo run --example block_reader`.
 //!
-//! `read_exact_at` of the standard library first, then the same blocks by ringfile: one at a time, many at once, ahead of a
-//! scan, by a loop of the engine's own, by futures, into the engine's own cache, and written back.
-//! docs/guide/c.md goes through it. Each step checks the bytes of every block.
+//! `read_exact_at` of the standard library first, then the same blocks by ringfile: one at a time, many at once, ahead
+//! of a scan, by the engine's own loop, by futures, into the engine's own cache, and written back. docs/guide/c.md
+//! explains it. Each step checks the bytes of every block.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::FileExt;
@@ -12,17 +12,17 @@ use ringfile::{Batch, Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory};
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
 
-/// What the engine has.
+/// The engine's reader before the change.
 fn read_before(file: &std::fs::File, block: &mut [u8], number: u64) -> Result<()> {
     file.read_exact_at(block, number * BLOCK as u64)
 }
 
-/// Step 1: one block by one call. The buffer goes in and comes back; its length is `BLOCK` then.
+/// Step 1: one block with one call. The call takes the buffer and returns it, with length `BLOCK`.
 fn read_block(file: &File, block: Buffer, number: u64) -> Result<Buffer> {
     Ok(ringfile::block_on(file.read_exact_at(block, number * BLOCK as u64))?)
 }
 
-/// Step 2: all blocks that are known to be wanted, in one go. From any thread.
+/// Step 2: all blocks that are needed soon, with one call, from any thread.
 fn read_blocks(file: &File, pool: &Pool, numbers: &[u64]) -> Result<Vec<Buffer>> {
     let mut batch = Batch::with_capacity(numbers.len());
     for number in numbers {
@@ -31,15 +31,15 @@ fn read_blocks(file: &File, pool: &Pool, numbers: &[u64]) -> Result<Vec<Buffer>>
     batch.run().into_iter().map(whole).collect()
 }
 
-/// The block that was read. A read has fewer bytes than its buffer only where the file ends.
+/// Returns the block that was read. A read returns fewer bytes than its buffer holds only at the end of the file.
 fn whole(done: ringfile::Done) -> Result<Buffer> {
     if done.result? < BLOCK {
-        return Err(Error::new(ErrorKind::UnexpectedEof, "the file ends inside of the block"));
+        return Err(Error::new(ErrorKind::UnexpectedEof, "the file ends inside the block"));
     }
     done.buffer.and_then(ringfile::AnyBuffer::into_pooled).ok_or_else(|| Error::other("a sync has no block"))
 }
 
-/// Step 3: a scan that has the next blocks read while it uses this one.
+/// Step 3: a scan that reads the next blocks while it uses the current one.
 fn scan(file: &File, pool: &Pool, ahead: u64, mut consume: impl FnMut(u64, &[u8])) -> Result<()> {
     let mut queue = Queue::new();
     let mut under_way = std::collections::VecDeque::new();
@@ -55,7 +55,7 @@ fn scan(file: &File, pool: &Pool, ahead: u64, mut consume: impl FnMut(u64, &[u8]
     Ok(())
 }
 
-/// Step 4: a loop of the engine's own, which keeps `depth` reads in flight.
+/// Step 4: the engine's own loop, which keeps `depth` reads in flight.
 fn serve(
     file: &File,
     pool: &Pool,
@@ -80,7 +80,7 @@ fn serve(
     Ok(())
 }
 
-/// Step 5: in an executor, ringfile's or another's. Blocks nothing but the task.
+/// Step 5: in an executor, ringfile's or another's. Blocks only the task.
 async fn look_up(file: &File, pool: &Pool, number: u64) -> Result<Buffer> {
     let block = pool.get_async(BLOCK).await?;
     Ok(file.read_exact_at(block, number * BLOCK as u64).await?)
@@ -129,7 +129,7 @@ fn main() -> Result<()> {
 
     let pool = Pool::new(4 << 20);
     let before = std::fs::File::open(&path)?;
-    // The engine goes on with its own descriptor, where it wants to.
+    // The engine can continue to use its own descriptor.
     let lent = File::from(before.try_clone()?);
     let mut options = OpenOptions::new();
     let direct = options.read(true).write(true).direct(true).buffered_fallback(true).open(&path)?;
@@ -139,7 +139,7 @@ fn main() -> Result<()> {
         if version == 1 {
             let dirty = (0..BLOCKS).map(|number| Ok((number, new_block(&pool, number)?)));
             write_blocks(&direct, dirty.collect::<Result<_>>()?)?;
-            // Of a log: on stable storage when it returns.
+            // For a log: the data is on stable storage when it returns.
             ringfile::block_on(direct.write_durable_at(new_block(&pool, 5)?, 5 * BLOCK as u64))?;
         }
         let is_right = |number: u64, block: &[u8]| assert_eq!(block, content(number, version), "{number}");
@@ -182,7 +182,7 @@ fn new_block(pool: &Pool, number: u64) -> Result<Buffer> {
     Ok(block)
 }
 
-/// Bytes that no other block has, nor this one in another version.
+/// Returns bytes that differ from those of other blocks, and of other versions of this block.
 fn content(number: u64, version: u64) -> Vec<u8> {
     (0..BLOCK as u64).map(|at| (number * 31 + at / 16 + version) as u8).collect()
 }

@@ -1,6 +1,6 @@
 //! Errors: the errno, what was being done to which file, and what to try.
 //!
-//! [`Error`] stands alone; [`BufError`] carries the buffer of the operation that failed. Both turn into
+//! [`Error`] has no buffer; [`BufError`] also holds the buffer of the failed operation. Both convert to
 //! [`std::io::Error`], so `?` works in functions that return that.
 
 use std::borrow::Cow;
@@ -48,7 +48,7 @@ static NO_MEMORY: Context = Context {
     path: None,
     offset: None,
     done: 0,
-    reason: Some(Cow::Borrowed("there is no memory for so many; run several batches, one after another")),
+    reason: Some(Cow::Borrowed("there is no memory for that many; run several batches, one after another")),
 };
 
 impl Error {
@@ -95,7 +95,7 @@ impl Error {
         })))
     }
 
-    /// An operation that found no memory for itself. Allocates nothing.
+    /// Returns the error of an operation for which there was no memory. Allocates nothing.
     pub(crate) fn no_memory() -> Self {
         Self(None)
     }
@@ -139,7 +139,7 @@ impl Error {
         self.with(|context| context.done = done)
     }
 
-    /// Why, and what to do about it.
+    /// Adds the reason, and what to do about it.
     pub(crate) fn because(self, reason: impl Into<Cow<'static, str>>) -> Self {
         self.with(|context| context.reason = Some(reason.into()))
     }

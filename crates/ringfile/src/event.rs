@@ -1,19 +1,21 @@
-//! Events for `tracing` that come up while a lock or the driver is held: kept, and emitted once nothing is.
+//! Events for `tracing` that occur while a lock or the driver is held: they are kept, and emitted when nothing is held
+//! any more.
 //!
-//! A subscriber is anybody's code: it may do I/O, take pool memory, or fork. Invariants: an event is emitted on the
-//! thread it came up on, after [`emit_deferred`] was called with no lock, borrow or one-time initialisation of ours held.
+//! A subscriber is user code: it may do I/O, take pool memory, or fork. Invariant: an event is emitted on the thread on
+//! which it occurred, by [`emit_deferred`], which is called with no lock, borrow or one-time initialisation of ours in
+//! progress.
 
 use std::cell::{Cell, RefCell};
 
 type Event = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// Whether `DEFERRED` has any: one load for each turn of a driver.
+    /// Whether `DEFERRED` has events: one load for each turn of a driver.
     static ANY: Cell<bool> = const { Cell::new(false) };
     static DEFERRED: RefCell<Vec<Event>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps an event for this thread's next [`emit_deferred`]. Events that come up while the thread ends are lost.
+/// Keeps an event for this thread's next [`emit_deferred`]. Events that occur while the thread ends are lost.
 #[cold]
 pub(crate) fn defer(event: impl FnOnce() + 'static) {
     let kept = DEFERRED.try_with(|deferred| deferred.borrow_mut().push(Box::new(event)));

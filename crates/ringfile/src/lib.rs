@@ -66,15 +66,15 @@
 //! buffer is, and polling it there costs a message between the two threads. Files, pools and buffers are `Send + Sync`.
 //! Tasks stay on their thread.
 //!
-//! A waker is called on the thread where its operation has ended, which may be one of the library's, and never under a lock. It
-//! may start, poll and drop operations. It must not wait for one to end: the thread that calls it may be the one that would
-//! end it. The wakers of executors only leave a message.
+//! A waker is called on the thread where its operation has ended, which may be one of the library's, and never under a
+//! lock. It may start, poll and drop operations. It must not wait for one to end: the thread that calls it may be the
+//! one that would end it. (Executors' wakers only post a message.)
 //!
 //! # Routes
 //!
-//! io_uring passes some I/O to kernel threads, which costs many times what the I/O does: on tmpfs and overlayfs, and
-//! buffered writes on most file systems. ringfile learns this from each file's first operations, separately for reads and
-//! writes, and makes plain calls where they are cheaper. [`Route`] selects one way.
+//! io_uring passes some I/O to kernel threads, which costs many times as much as the I/O itself: on tmpfs and
+//! overlayfs, and for buffered writes on most file systems. ringfile learns this from each file's first operations,
+//! separately for reads and writes, and makes plain calls where they are cheaper. [`Route`] selects one way.
 //!
 //! Without io_uring (an old kernel, a container's seccomp profile, the sysctl `kernel.io_uring_disabled`), direct I/O uses
 //! Linux AIO and worker threads carry out everything else; without AIO, worker threads do everything. One warning through
@@ -98,10 +98,10 @@
 //!
 //! # Kernels
 //!
-//! Linux 5.6 is the oldest version that can work. Versions are never compared: what the kernel refuses is given up, piece
-//! by piece. 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share, 6.15
-//! vectored I/O on registered memory. Registered memory counts against `RLIMIT_MEMLOCK`; if that refuses, I/O continues
-//! unregistered, with one warning through `tracing`, and [`refused_registration`] returns the cause.
+//! Linux 5.6 is the oldest version that can work. Versions are never compared: each feature that the kernel refuses is
+//! done without. 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share,
+//! 6.15 vectored I/O on registered memory. Registered memory counts against `RLIMIT_MEMLOCK`; if that refuses, I/O
+//! continues unregistered, with one warning through `tracing`, and [`refused_registration`] returns the cause.
 //!
 //! # Other runtimes' buffers
 //!

@@ -32,7 +32,8 @@ pub(crate) enum CacheEvent {
 
 /// Number of buckets of [`Metrics::submitted_per_enter`] and [`Metrics::completed_per_enter`].
 ///
-/// Bucket 0 counts calls with none, bucket `n` those with 2<sup>n-1</sup> to 2<sup>n</sup> - 1, the last one all with more.
+/// Bucket 0 counts calls with none, bucket `n` those with 2<sup>n-1</sup> to 2<sup>n</sup> - 1, and the last one all
+/// calls with more.
 pub const ENTER_BUCKETS: usize = 12;
 
 /// Counters of operations since the process, or the thread, began. Subtract two of them to measure an interval.
@@ -81,8 +82,8 @@ pub struct Metrics {
     pub inline_ops: u64,
     /// Operations that a worker carried out; they count on the worker's thread ([`Route::Workers`](crate::Route::Workers)).
     pub worker_ops: u64,
-    /// Operations that Linux AIO carried out ([`Route::Aio`](crate::Route::Aio)). Operations that are none of inline,
-    /// workers' and AIO's went through a ring.
+    /// Operations that Linux AIO carried out ([`Route::Aio`](crate::Route::Aio)). All operations that are not counted
+    /// as inline, worker or AIO operations went through a ring.
     pub aio_ops: u64,
     /// Calls of `io_submit` and `io_getevents`.
     pub aio_calls: u64,
@@ -94,18 +95,17 @@ pub struct Metrics {
     /// Calls of `io_uring_enter`, by the number of entries that each submitted (see [`ENTER_BUCKETS`]), except calls
     /// for a ring that polls the device.
     pub submitted_per_enter: [u64; ENTER_BUCKETS],
-    /// The same calls, by the number of completions that the thread collected between the call before and this one. So
-    /// a call's own completions are counted with the next call.
+    /// The same calls, by the number of completions that the thread collected between the previous call and this one.
+    /// So the completions of one call are counted with the next.
     pub completed_per_enter: [u64; ENTER_BUCKETS],
     /// Reads of [adaptive](crate::OpenOptions::adaptive) files whose data was in the page cache. In a series of hits
-    /// one read in 16 is checked, and counts for all of them.
+    /// only one read in 16 is checked, and counts for all 16.
     pub cache_hits: u64,
     /// Reads of adaptive files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,
-    /// Those of the misses whose beginning was in the cache and was taken from there, so that only the rest was read
-    /// past it.
+    /// Misses whose beginning was read from the cache, and only the rest past it.
     pub cache_partial: u64,
-    /// Those of the misses that were read through the cache, because they had been read before.
+    /// Misses that were read through the cache, because the data had been read before.
     pub cache_admitted: u64,
     /// Bytes that adaptive files read ahead, and that were used.
     pub ahead_used: u64,
@@ -114,7 +114,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// The counts that are not in a histogram.
+    /// Returns the counts that are not in a histogram.
     fn scalars(self) -> [u64; FIELDS] {
         [
             self.ops,
@@ -182,7 +182,7 @@ impl Metrics {
     }
 }
 
-/// The bucket that counts calls with `number` entries or completions.
+/// Returns the bucket that counts calls with `number` entries or completions.
 fn bucket(number: u32) -> usize {
     ((u32::BITS - number.leading_zeros()) as usize).min(ENTER_BUCKETS - 1)
 }
@@ -259,7 +259,7 @@ pub(crate) fn retire(counters: &Counters) {
 #[must_use]
 pub fn metrics() -> Metrics {
     let sum = Counters::default();
-    // Under one lock: a thread that ends in between would count twice.
+    // Both under one lock: a thread that ends in between would be counted twice.
     driver::for_each_driver(&mut |counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
     Metrics::from_array(sum.load())
 }

@@ -1,7 +1,7 @@
-//! Values that are found once for the whole process.
+//! Values that are computed once for the whole process.
 //!
 //! A `OnceLock` would not do: a child that is forked while another thread initialises one would wait for it forever.
-//! Here no thread waits for another. Several may find a value at the same time; all use the same one.
+//! Here no thread waits for another. Several may compute a value at the same time; all use the same one.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl Number {
 /// A value that is never dropped.
 pub(crate) struct Value<T>(AtomicPtr<T>);
 
-// SAFETY: threads share the value, and the one that found it may not be the one that drops a second one.
+// SAFETY: threads share the value, and the thread that drops a second value may not be the one that made it.
 unsafe impl<T: Send + Sync> Sync for Value<T> {}
 
 impl<T: Send + Sync> Value<T> {
@@ -48,7 +48,8 @@ impl<T: Send + Sync> Value<T> {
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Returns the value; calls `find` if there is none yet. A value that another thread was quicker to find is dropped.
+    /// Returns the value; calls `find` if there is none yet. If another thread was quicker, its value is used and ours
+    /// is dropped.
     #[inline]
     pub(crate) fn get_or(&'static self, find: impl FnOnce() -> T) -> &'static T {
         self.get().unwrap_or_else(|| self.set(find()))

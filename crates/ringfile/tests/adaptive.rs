@@ -1,6 +1,6 @@
 //! Adaptive files: cached data is read from the page cache, the rest past it, and data that is read again gets cached.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -17,7 +17,7 @@ const LEN: usize = 8 << 20;
 const PAGE: usize = 4096;
 const CACHESTAT: libc::c_long = 451;
 
-/// A folder in the build folder, which is usually on a disk.
+/// Returns a folder in the build folder, which is usually on a disk.
 fn folder() -> Folder {
     Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
@@ -78,7 +78,7 @@ fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
     assert!(cached_pages(&path) > LEN / PAGE * 9 / 10);
     let before = counts();
     (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
-    // After so many misses, only some of the reads look into the cache.
+    // After that many misses, only some of the reads check the cache.
     assert!(since(before)[1] < 16);
 }
 
@@ -94,7 +94,7 @@ fn cached_data_is_read_from_the_cache() {
         read(&file, offset + 123, 456);
     }
     assert_eq!(since(before), [32, 0, 0]);
-    // After that many hits in a row, only one read in 16 looks into the cache, so a miss is noticed within 16 reads.
+    // After that many hits in a row, only one read in 16 checks the cache, so a miss is noticed within 16 reads.
     for _ in 0..64 {
         read(&file, 1 << 20, PAGE);
     }
@@ -103,7 +103,7 @@ fn cached_data_is_read_from_the_cache() {
         read(&file, offset & !0xffff, 64 << 10);
     }
     let cached = cached_pages(&path);
-    assert!(cached <= (1 << 20) / PAGE + 16 * 32, "{cached} pages, and the scan's are no more to come");
+    assert!(cached <= (1 << 20) / PAGE + 16 * 32, "{cached} pages are cached, among them pages of the scan");
     assert!(since(before)[1] >= 80);
 }
 
@@ -259,7 +259,7 @@ fn let_it_be(path: &Path) {
         let changed = std::os::unix::fs::MetadataExt::ctime(&std::fs::metadata(path).unwrap());
         std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64 - changed > 6
     };
-    support::wait_for("the file to be left alone", is_quiet);
+    support::wait_for("the file to be unchanged for long enough", is_quiet);
 }
 
 /// Returns the bytes that were read ahead and used, and those that were read ahead in vain.
@@ -303,7 +303,7 @@ fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
     drop(file);
     let [used, unused] = ahead_since(before);
     assert!(used < 1 << 20 && unused <= 5 << 20, "{used} and {unused}");
-    // In pieces of an odd length, in another executor, up to the end and beyond.
+    // Reads pieces of an odd length, in another executor, up to the end and beyond.
     let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
     let before = ahead();
     let mut offset = 12_345;
@@ -330,7 +330,7 @@ fn a_reader_does_not_depend_on_the_loop_that_has_read_ahead() {
     let_it_be(&path);
     const STEP: usize = 64 << 10;
     block_on(async {
-        // What is in flight after each of these reads differs.
+        // After each of these reads, other pieces are in flight.
         for at in 0..24 {
             let buffer = file.read_exact_at(Vec::with_capacity(STEP), (at * STEP) as u64).await.unwrap();
             assert_content(&buffer, (at * STEP) as u64);
@@ -474,7 +474,7 @@ fn a_file_that_may_not_be_opened_again_is_buffered() {
     assert_eq!(counts(), [0; 3]);
 }
 
-/// Whether any process, this one among them, has a record lock on the file.
+/// Returns whether any process, this one among them, has a record lock on the file.
 fn is_locked(probe: &std::fs::File) -> bool {
     // SAFETY: zeros are a valid record, for the whole file.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -505,7 +505,7 @@ fn opening_files_and_asking_for_sizes_drops_no_record_locks() {
         assert!(is_locked(&probe), "{path:?}: opening it has dropped the lock");
         let is_device = device.as_ref().is_some_and(|device| device.device() == path.as_path());
         assert_eq!(file.size().unwrap(), if is_device { 1 << 20 } else { PAGE as u64 });
-        assert!(is_locked(&probe), "{path:?}: asking for its size has dropped the lock");
+        assert!(is_locked(&probe), "{path:?}: querying its size has dropped the lock");
     }
 }
 

@@ -49,8 +49,8 @@ fn direct(route: Route) -> OpenOptions {
     options
 }
 
-/// Makes a folder on a file system with direct I/O that does not wait, which an overlay has not, and in it a file of
-/// [`PAGES`] pages; `None` without such a file system.
+/// Makes a folder on a file system with direct I/O that does not wait (not an overlay), and in it a file of [`PAGES`]
+/// pages; `None` without such a file system.
 fn on_disk(test: &str) -> Option<(Folder, std::path::PathBuf)> {
     let mut why = None;
     for parent in [&std::env::temp_dir(), Path::new(env!("CARGO_TARGET_TMPDIR"))] {
@@ -104,7 +104,7 @@ fn other_operations(path: &Path, file: &File, pool: &Pool) {
         assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), 45 * PAGE);
         assert_content(&parts.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>(), PAGE as u64);
         file.write_vectored_at(parts, PAGE as u64).await.unwrap();
-        // At the end, behind it, and at unaligned offsets.
+        // At the end, beyond it, and at unaligned offsets.
         let last = file.read_at(pool.get(8 * PAGE).unwrap(), end - PAGE as u64).await.unwrap();
         assert_eq!(last.len(), PAGE);
         assert_eq!(file.read_at(pool.get(PAGE).unwrap(), end).await.unwrap().len(), 0);
@@ -155,7 +155,7 @@ fn f45_the_route_carries_every_form_and_workers_what_makes_the_file_longer() {
     assert_eq!(pool.metrics().in_use, 0);
 }
 
-/// Does what Docker's default profile does: it refuses io_uring and allows AIO.
+/// Does what Docker's default profile does: refuses io_uring and allows AIO.
 #[test]
 fn f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest() {
     let name = "f45_where_io_uring_is_refused_aio_carries_direct_io_and_workers_the_rest";
@@ -569,7 +569,7 @@ fn collect_by_descriptor(queue: &mut Queue, expected: usize, mut each: impl FnMu
         let mut polled = [libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         // SAFETY: one valid record.
         let answer = unsafe { libc::poll(polled.as_mut_ptr(), 1, support::patience().as_millis() as i32) };
-        assert_eq!(answer, 1, "nothing tells of the {} operations left", expected - ended);
+        assert_eq!(answer, 1, "nothing announces the {} remaining operations", expected - ended);
         queue.submit();
         while let Some((number, done)) = queue.take() {
             assert_eq!(done.result.unwrap(), LONG);
@@ -610,7 +610,7 @@ fn f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it() {
                 seen += 1;
             });
             assert_eq!(seen, LONG_READS);
-            // Afterwards the descriptor has nothing to signal.
+            // Afterwards the descriptor must not signal.
             let idle = || {
                 let fd = queue.descriptor().unwrap();
                 let mut polled = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
@@ -639,7 +639,7 @@ fn f45_a_thread_with_a_ring_and_aio_is_woken_by_both_and_by_others() {
     for routes in [vec![Route::Aio], vec![beside, Route::Aio]] {
         let files: Vec<_> = routes.iter().map(|&route| direct(route).open(&path).unwrap()).collect();
         let (pool, piece) = (pool.clone(), piece.clone());
-        support::must_end("reads beside wakes by another thread", move || {
+        support::must_end("reads while another thread wakes this one", move || {
             let (send, receive) = std::sync::mpsc::channel::<std::task::Waker>();
             let waking = std::thread::spawn(move || receive.iter().for_each(|waker| waker.wake()));
             block_on(async {
@@ -794,7 +794,7 @@ fn f45_an_operation_that_the_kernel_refuses_at_once_fails_alone() {
     }
 }
 
-/// The thread has a ring besides, and nothing else in flight that would wake it there.
+/// The thread also has a ring, on which nothing is in flight that would wake it.
 #[test]
 fn f45_an_operation_that_the_kernel_refuses_at_once_wakes_a_thread_with_a_ring() {
     let name = "f45_an_operation_that_the_kernel_refuses_at_once_wakes_a_thread_with_a_ring";
@@ -848,7 +848,7 @@ fn random_operations(path: &Path, seed: u64) {
         let (pool, file) = (pool.clone(), file.clone());
         async move {
             let mut random = Random::from_seed(seed + lane);
-            // What each page of this task holds: the offset whose content it has, or nothing yet.
+            // For each page of this task: the offset whose content it holds, if any.
             let mut pages: Vec<Option<u64>> = vec![None; 8];
             for _ in 0..150 {
                 let (index, own) = (random.below(8), random.below(1 << 20));

@@ -1,6 +1,6 @@
 //! `Appender`: records reach the file complete and in order, and are durable once it says so.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -113,12 +113,12 @@ fn appends_of_every_length_are_in_the_file_in_order_and_exact() {
     }
 }
 
-/// The routes on which an operation that the server holds back does not block the thread that started it.
+/// Returns the routes on which an operation that the server holds back does not block the thread that started it.
 fn held_routes() -> impl Iterator<Item = Route> {
     [Route::Ring, Route::Workers].into_iter().filter(|&route| route == Route::Workers || !is_without_ring())
 }
 
-/// A record: its length, writer and number, then bytes that follow from these.
+/// Returns a record: its length, writer and number, then bytes that follow from these.
 fn record(writer: u64, number: u64, len: usize) -> Vec<u8> {
     let seed = writer * 1_000_003 + number * 7919;
     [&(len as u64).to_le_bytes()[..], &seed.to_le_bytes(), &content(seed, len)].concat()
@@ -550,7 +550,7 @@ fn f51_a_failed_write_or_sync_is_final() {
                 assert_failed(&log, libc::EIO, &how);
                 let asked = server.log().len();
                 assert_failed(&log, libc::EIO, &how);
-                assert_eq!(server.log().len(), asked, "{how}: nothing is tried any more");
+                assert_eq!(server.log().len(), asked, "{how}: nothing is attempted any more");
             }
         }
     }
@@ -584,7 +584,7 @@ fn a_failure_is_reported_once_nothing_is_in_flight() {
             server.log().contains(&(Op::Write, len + PAGE as u64, 0))
         });
         server.wait_held(1);
-        wait_for("the appender to hear of it", || {
+        wait_for("the appender to notice it", || {
             Pin::new(&mut log.append(b"more")).poll(context).is_pending()
         });
         for _ in 0..10 {
@@ -605,7 +605,7 @@ fn a_file_that_may_not_grow_is_an_error() {
     if !in_child("a_file_that_may_not_grow_is_an_error") {
         return;
     }
-    // SAFETY: changes this process alone.
+    // SAFETY: it only changes this process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let limit = libc::rlimit { rlim_cur: 3 * PAGE as u64, rlim_max: libc::RLIM_INFINITY };
     let folder = folder();
@@ -724,7 +724,7 @@ fn f22_in_a_forked_child_every_call_fails() {
     block_on(async {
         let log = Appender::open(&file, &Pool::new(1 << 20), 0).await.unwrap();
         log.append(&content(0, 100)).await.unwrap();
-        // SAFETY: the child has this thread alone and ends with `_exit`.
+        // SAFETY: the child has only this thread, and ends with `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             support::end_if_it_hangs();
@@ -797,7 +797,7 @@ fn a_writer_that_is_killed_has_lost_nothing_that_was_durable() {
             };
             let mut left = 1 + random.below(40);
             while left > 0 {
-                left -= u64::from(told(lines.next().expect("the child goes on until it is killed")));
+                left -= u64::from(told(lines.next().expect("the child continues until it is killed")));
             }
             child.kill().unwrap();
             // Lines that it printed before it was killed count too.

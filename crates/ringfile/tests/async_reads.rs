@@ -1,6 +1,6 @@
 //! Reads with handles, as a thread without an executor uses them: RocksDB's ReadAsync, Poll and AbortIO.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -265,8 +265,8 @@ fn a_thread_ends_with_reads_open_that_it_keeps_for_itself_or_forgot() {
             let (pipe, pool) = (&pipe, &pool);
             std::thread::scope(|scope| {
                 let thread = scope.spawn(move || {
-                    // The order in which a thread drops its locals is not specified: these are dropped before and after
-                    // the driver's.
+                    // The order in which a thread drops its thread-locals is not specified: these are dropped before
+                    // and after the driver's.
                     READS.with_borrow(|reads| assert!(reads.is_none()));
                     let mut reads = Queue::new();
                     reads.start(pipe, pool.get(PAGE).unwrap(), 0);

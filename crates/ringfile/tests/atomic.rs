@@ -1,7 +1,7 @@
 //! Atomic writes: on XFS, which supports them from one block on any device, and refused everywhere else.
 //! `kernels/power-cuts` shows that a power cut leaves all or nothing.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -130,10 +130,7 @@ fn an_invalid_atomic_write_is_an_error_with_the_limits_and_writes_nothing() {
                 }
             }
         }
-        assert!(
-            file.is_direct(),
-            "{route:?}: an atomic write that is refused is no reason to go on buffered"
-        );
+        assert!(file.is_direct(), "{route:?}: a refused atomic write must not make the file buffered");
         assert!(std::fs::read(&path).unwrap() == vec![0; 256 * KIB], "{route:?}: something was written");
     }
 }

@@ -1,6 +1,6 @@
 //! Batches: bytes, order, errors, limits, from plain threads and inside executors.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -134,7 +134,7 @@ fn bad_operations_get_clear_errors_and_the_others_are_done() {
     let overflow = batch.read(&file, Vec::with_capacity(10), u64::MAX - 5);
     let negative = batch.write(&write_only, vec![1], -1i64 as u64);
     let wrong = batch.read(&write_only, Vec::with_capacity(10), 7);
-    // Without direct I/O it is written, and changes nothing.
+    // Without direct I/O the write is carried out, and changes nothing.
     let misaligned = batch.write(&direct, content(100, 100), 100);
     let tail = batch.read(&file, Vec::with_capacity(100), 8 * PAGE as u64 - 30);
     let beyond = batch.read(&file, Vec::with_capacity(100), 100 * PAGE as u64);
@@ -318,7 +318,7 @@ fn adjacent_reads_are_merged_on_request() {
                 assert!(ops <= most && (most < 40 || ops >= 40), "{ops} operations, gap {gap}");
             }
         }
-        // The end of the file in the middle of a merged group, and behind it.
+        // The end of the file in the middle of a merged group, and before it.
         let mut batch = Batch::new().merge_reads(PAGE);
         let end = 256 * PAGE as u64;
         for offset in [end - 2 * PAGE as u64, end - PAGE as u64, end, end + PAGE as u64] {

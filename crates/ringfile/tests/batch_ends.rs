@@ -1,6 +1,6 @@
 //! Batches that do not run to their end: dropped half way, larger than memory, or run while their thread ends.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -99,7 +99,7 @@ fn a_batch_that_is_run_while_its_thread_ends_is_done_or_refused() {
         let (ended, ends) = std::sync::mpsc::channel();
         must_end("a thread that runs batches as it ends", move || {
             let at_the_end = || AtTheEnd(file.clone(), ended.clone());
-            // The order in which a thread drops its locals is not specified: here before and after the driver's.
+            // The order in which a thread drops its thread-locals is not specified: here before and after the driver's.
             BEFORE.set(Some(at_the_end()));
             let mut batch = Batch::new();
             batch.read(&file, Vec::with_capacity(10), 0);

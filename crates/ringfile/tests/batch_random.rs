@@ -1,7 +1,7 @@
 //! Batches and reads with handles at random, compared with their expected results: on every route, with barriers,
 //! merged, failing, dropped half way and moved to other threads (F02, F04, F05, F08).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -29,7 +29,7 @@ fn one_of<'a, T>(random: &mut Random, list: &'a [T]) -> &'a T {
     &list[random.below(list.len() as u64) as usize]
 }
 
-/// A read of a random batch.
+/// A read in a random batch.
 struct Asked {
     /// Reads a file that is not open for reading.
     is_bad: bool,
@@ -126,7 +126,7 @@ fn assert_own(done: Done, offset: u64) {
         Ok(len) => {
             assert_eq!(len, buffer.len());
             let is_own = |(i, &byte): (usize, &u8)| byte == 0 || byte == byte_at(offset + i as u64);
-            assert!(buffer.iter().enumerate().all(is_own), "bytes of something else at {offset}");
+            assert!(buffer.iter().enumerate().all(is_own), "wrong bytes at {offset}");
         }
         Err(error) => {
             assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");

@@ -1,6 +1,6 @@
 //! Batches that report their end to a function: exactly once, on a thread of the library.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -58,7 +58,7 @@ fn results_come_in_order_on_another_thread_on_every_route() {
         assert_eq!(done.len(), PAGES);
         assert!(done.iter().zip((0..PAGES).rev()).all(|(done, page)| is_page(done, page)), "{route:?}");
         assert_ne!(thread, std::thread::current().id());
-        // Cached, so that plain calls do everything in the first poll; then an empty batch.
+        // The file is cached, so that plain calls do everything in the first poll; then an empty batch.
         let (done, thread) = start_and_wait(reads(&file, 0..1));
         assert!(is_page(&done[0], 0) && thread != std::thread::current().id());
         let (done, thread) = start_and_wait(Batch::new());

@@ -1,6 +1,6 @@
 //! Settings from a file and the environment: which one wins, what each changes, and what errors about bad ones say.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -170,7 +170,7 @@ fn what_is_no_file_of_settings_is_told() {
     assert_eq!(Config::load(folder.file("empty", b"")).unwrap(), Config::from_env().unwrap());
 }
 
-/// A random configuration, with or without each setting.
+/// Returns a random configuration, with or without each setting.
 fn random_config(random: &mut Random) -> Config {
     let routes = [Route::Auto, Route::Ring, Route::Inline, Route::Workers, Route::Aio];
     let huge_pages = [HugePages::Auto, HugePages::Never, HugePages::Require];
@@ -416,7 +416,10 @@ fn the_route_is_that_of_files_opened_with_the_settings() {
     };
     assert_eq!(taken("route = 'workers'"), (0, 1));
     if workers_are_forced() {
-        return skip(name, "RINGFILE_BACKEND=workers has workers carry out all, whatever a file's route");
+        return skip(
+            name,
+            "with RINGFILE_BACKEND=workers, workers carry out everything, whatever a file's route",
+        );
     }
     assert_eq!(taken("route = 'inline'"), (1, 0));
     if !is_without_ring() {

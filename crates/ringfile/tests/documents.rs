@@ -1,12 +1,12 @@
-//! The Markdown files of the repository: each passage of code is part of a program that runs, and each link leads
-//! somewhere.
+//! The Markdown files of the repository: each passage of code is part of a program that runs, and each link has a
+//! target.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Where the code of a passage must be found, word for word, by the passage's language.
+/// The files in which a passage must be found, word for word, by the passage's language.
 const RUNS: [(&str, &[&str]); 3] = [
     ("rust", &["crates/ringfile/tests/passages.rs", "crates/ringfile/examples"]),
     ("c", &["crates/ringfile-capi/examples/c"]),
@@ -129,5 +129,5 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
             }
         }
     }
-    assert!(broken.is_empty(), "links that lead nowhere:\n{}", broken.join("\n"));
+    assert!(broken.is_empty(), "links without a target:\n{}", broken.join("\n"));
 }

@@ -1,6 +1,6 @@
 //! Batches over direct files that turn buffered while their operations are under way (F16, F18).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{assert_content, content, in_child, must_end, ring_options, wait_fo
 const PAGE: usize = 4096;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
-/// A direct file that may turn buffered.
+/// Returns a direct file that may turn buffered.
 fn open(mut options: OpenOptions, server: &Server) -> File {
     let file = options.read(true).direct(true).buffered_fallback(true).open(server.path()).unwrap();
     assert!(file.is_direct());
@@ -32,7 +32,7 @@ fn assert_read(done: &ringfile::Done, offset: u64, len: usize) {
 fn f16_an_unaligned_read_in_flight_while_the_file_turns_buffered_gives_its_own_bytes() {
     let name = "f16_an_unaligned_read_in_flight_while_the_file_turns_buffered_gives_its_own_bytes";
     let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
-    // One refusal turns the file; the other read's chunk is at the server then.
+    // One refusal makes the file buffered while a chunk of the other read is at the server.
     server.direct_rule(Op::Read, 0..PAGE as u64, 1, Act::Fail(libc::EINVAL));
     server.rule(Op::Read, PAGE as u64..2 * PAGE as u64, 1, Act::Hold);
     let file = open(ring_options(), &server);
@@ -45,7 +45,7 @@ fn f16_an_unaligned_read_in_flight_while_the_file_turns_buffered_gives_its_own_b
             batch.run()
         });
         server.wait_held(1);
-        // Its batch may wait for both before it looks at either.
+        // Its batch may wait for both reads before it handles either.
         wait_for("the refusal", || server.log().contains(&(Op::Read, 0, 0)));
         server.release();
         let results = batch.join().unwrap();
@@ -55,7 +55,7 @@ fn f16_an_unaligned_read_in_flight_while_the_file_turns_buffered_gives_its_own_b
     });
 }
 
-/// By one worker, which begins with the second when the first has turned the file.
+/// The reads are done by one worker, which begins the second after the first has made the file buffered.
 #[test]
 fn f16_an_unaligned_read_that_waits_while_the_file_turns_buffered_gives_its_own_bytes() {
     let name = "f16_an_unaligned_read_that_waits_while_the_file_turns_buffered_gives_its_own_bytes";

@@ -1,7 +1,7 @@
 //! Callers that do unexpected things: they poll without a wake-up, drop tens of thousands of operations in flight, and
 //! call the library from their wakers (F35, F37, F44).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -143,7 +143,7 @@ impl<F: Fn() + Send + Sync + 'static> CallsBack<F> {
     const TABLE: RawWakerVTable = RawWakerVTable::new(Self::clone, Self::wake, Self::wake_by_ref, Self::drop);
 
     fn waker(act: F) -> Waker {
-        // SAFETY: the table's functions take what `Arc::into_raw` gave, and count its references.
+        // SAFETY: the table's functions take a pointer from `Arc::into_raw`, and count its references.
         unsafe { Waker::from_raw(RawWaker::new(Arc::into_raw(Arc::new(Self(act))).cast(), &Self::TABLE)) }
     }
 
@@ -177,7 +177,7 @@ impl<F: Fn() + Send + Sync + 'static> CallsBack<F> {
 }
 
 thread_local! {
-    /// Whether a waker's callback is running: what it does must not call back again.
+    /// Whether a waker's callback is running: the callback must not recurse.
     static CALLS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -336,7 +336,7 @@ fn f44_a_waker_of_a_task_s_handle_may_wait_for_that_task_s_thread() {
     });
 }
 
-/// A future that becomes ready when the sender is dropped.
+/// Returns a future that becomes ready when the sender is dropped.
 fn task() -> (futures::channel::oneshot::Sender<()>, impl Future<Output = ()> + Send) {
     let (sender, receiver) = futures::channel::oneshot::channel();
     (sender, async move {
@@ -357,7 +357,7 @@ fn a_file_closed_on_another_thread_is_released_with_the_next_turn() {
         reads.start(&waiting, Vec::with_capacity(1), 0);
         for through_a_loop in [false, true] {
             let (pipe, mut writer) = pipe();
-            // So often that the file is registered.
+            // Often enough for the file to be registered.
             for _ in 0..32 {
                 writer.write_all(b"x").unwrap();
                 queue.read(&pipe, Vec::with_capacity(1), 0, 0);

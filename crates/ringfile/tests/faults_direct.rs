@@ -202,7 +202,7 @@ fn f18_unaligned_direct_reads_give_just_the_bytes_asked_for() {
             let (offset, want) = (random.below(len as u64 + 5000), 1 + random.below(most) as usize);
             let expected = (len as u64).saturating_sub(offset).min(want as u64) as usize;
             let got = match random.below(3) {
-                // Memory at an odd address.
+                // A buffer at an odd address.
                 0 => {
                     let mut buffer = pool.get(want.next_multiple_of(PAGE).min(1 << 20)).unwrap();
                     let odd = 1 + random.below(600) as usize;
@@ -228,7 +228,7 @@ fn f18_unaligned_direct_reads_give_just_the_bytes_asked_for() {
         }
     });
     assert_eq!(pool.metrics().in_use, 0);
-    // At most the two blocks at the edges of each.
+    // At most the two blocks at its edges are read in addition.
     let moved = (thread_metrics() - before).bytes_read;
     assert!(moved <= wanted_bytes + 300 * 2 * PAGE as u64, "{moved} bytes read for {wanted_bytes}");
 }
@@ -247,7 +247,7 @@ fn f18_an_unaligned_read_does_not_wait_for_others_whose_futures_nobody_polls() {
                 assert!(poll_once(&mut read).await.is_pending());
                 begun.push(read);
             }
-            // The last one first: the others continue only when they are polled.
+            // The last read is polled first: the others continue only when they are polled.
             while let Some(read) = begun.pop() {
                 assert_content(&read.await.unwrap(), 77);
             }

@@ -1,7 +1,7 @@
 //! Threads, executors and processes that end, move, fork or go to sleep while other threads carry out their operations
 //! (F01 to F05, F09, F22 to F24, F31).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -22,7 +22,7 @@ use support::{
 const PAGE: usize = 4096;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
-/// The routes on which an operation that the server holds back is in flight, and not in a call of this thread.
+/// Returns the routes on which an operation that the server holds back is in flight, and not in a call of this thread.
 fn routes_that_wait() -> impl Iterator<Item = Route> {
     // Operations that other tests hold back at the same time occupy workers too.
     ringfile::set_worker_threads(128);
@@ -191,8 +191,8 @@ fn f02_buffers_of_futures_dropped_in_other_executors_stay_until_the_kernel_answe
         begin(&mut batch);
         server.wait_held(16);
         drop((reads, batch));
-        // Nobody else may have memory that the kernel may still write to: the test takes all free memory, and it must
-        // not change.
+        // Memory to which the kernel may still write must not be free: the test takes all free memory, which must not
+        // change.
         let taken: Vec<_> = std::iter::from_fn(|| pool.get(PAGE).ok())
             .map(|mut buffer| {
                 buffer.resize(PAGE, 0xEE);
@@ -339,7 +339,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
     all_are_right();
     let mut open = Queue::new();
     let handle = open.start(&files[0], pool.get(PAGE).unwrap(), 0);
-    // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with `_exit`.
+    // SAFETY: the child has only this thread, and the C library's allocator supports that; it ends with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let check = || {
@@ -358,7 +358,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
         };
         support::end_if_it_hangs();
         let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
-        // SAFETY: the end of a process that is to run nothing of its parent's.
+        // SAFETY: ends this process, and runs no destructor of the parent.
         unsafe { libc::_exit(i32::from(!passed)) };
     }
     all_are_right();
@@ -372,7 +372,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
 }
 
 /// A thread that goes to sleep just when its event arrives: an I/O thread that gets an operation, or a plain thread
-/// that an I/O thread or a worker tells of the end. 600,000 round trips in release builds.
+/// that is notified by an I/O thread or a worker. 600,000 round trips in release builds.
 #[test]
 fn f24_no_operation_is_slept_over_between_threads() {
     let rounds = if cfg!(debug_assertions) { 4000 } else { 100_000 };

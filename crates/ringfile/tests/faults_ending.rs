@@ -1,6 +1,6 @@
 //! The library called while a thread ends: from destructors of its locals and of pthread keys (F41).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -24,7 +24,7 @@ fn open(path: &Path, route: Route, durability: Durability) -> File {
     options.read(true).write(true).route(route).durability(durability).open(path).unwrap()
 }
 
-/// An executor that needs no thread-locals.
+/// Returns an executor that needs no thread-locals.
 fn poll_on<F: Future + Unpin>(mut future: F) -> F::Output {
     loop {
         let mut context = Context::from_waker(Waker::noop());
@@ -106,7 +106,7 @@ fn thread_ends(path: &Path, route: Route, used_before: bool) {
     let at_the_end = move |path: &Path| AtTheEnd(path.to_owned(), route, done.clone());
     let path = path.to_owned();
     must_end("a thread that uses the library as it ends", move || {
-        // The order in which a thread drops its locals is not specified: here before and after the library's.
+        // The order in which a thread drops its thread-locals is not specified: here before and after the library's.
         BEFORE.set(Some(at_the_end(&path)));
         at_the_end_of_keys(at_the_end(&path));
         if used_before {

@@ -1,4 +1,4 @@
-//! Processes that fork and continue on both sides: the parent's operations and memory stay right, and the child gets
+//! Processes that fork and continue on both sides: the parent's operations and memory stay intact, and the child gets
 //! errors (F22).
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
@@ -21,10 +21,10 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// Forks. The child does `check` and ends, with an alarm against hanging; gives the child's number.
+/// Forks. The child runs `check` and ends, with an alarm against hanging. Returns the child's process ID.
 fn fork(check: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with `_exit`, so
-    // that nothing of the parent's is run twice.
+    // SAFETY: the child has only this thread, and the C library's allocator supports that; it ends with `_exit`, so
+    // that no destructor of the parent runs twice.
     unsafe {
         match libc::fork() {
             0 => {
@@ -48,7 +48,7 @@ fn assert_passed(child: libc::pid_t) {
     assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
 }
 
-/// The routes on which an operation that the server holds back is in flight, or with another thread.
+/// Returns the routes on which an operation that the server holds back is in flight, or with another thread.
 fn routes() -> impl Iterator<Item = Route> {
     [Route::Ring, Route::Workers].into_iter().filter(|&route| route == Route::Workers || !is_without_ring())
 }
@@ -122,7 +122,7 @@ fn f22_a_forked_child_gets_clear_errors_and_the_parent_its_data() {
             assert_eq!(
                 (counts.ops, counts.fixed_ops, counts.stray),
                 (1, u64::from(has_registered_buffers()), 0),
-                "the child took nothing away"
+                "the child took nothing from the parent"
             );
         }
     });
@@ -184,7 +184,7 @@ fn f22_operations_in_flight_stay_the_parents() {
             unsafe { libc::_exit(if right { 0 } else { 1 }) };
         }
         assert_passed(child);
-        assert_eq!((metrics() - before).cancelled, 0, "the child reached into the parent's ring");
+        assert_eq!((metrics() - before).cancelled, 0, "the child used the parent's ring");
         server.release();
         reads.extend(waits);
         reads.extend(dropped);
@@ -214,7 +214,7 @@ fn f22_memory_that_a_child_gets_back_wakes_who_waits_for_it() {
         yield_now().await;
         drop(read);
         assert_eq!(pool.metrics().in_use, PAGE, "it waits for the pipe, and the kernel has its memory");
-        // SAFETY: as in `fork`; the child goes on as a task and ends with `_exit`.
+        // SAFETY: as in `fork`; the child continues as a task and ends with `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             end_if_it_hangs();
@@ -243,7 +243,7 @@ fn f22_a_child_that_ends_as_any_process_disturbs_nothing() {
             let offset = page * PAGE as u64;
             assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
         };
-        // So often that the file is registered.
+        // Often enough for the file to be registered.
         for page in 0..32 {
             read(page).await;
         }
@@ -350,7 +350,7 @@ fn f22_a_child_that_polls_a_read_which_another_thread_carries_out_gets_an_error_
     });
     assert_passed(child);
     ours.write_all(b"parent").unwrap();
-    assert_eq!(futures::executor::block_on(read).unwrap(), b"parent", "the parent's goes on");
+    assert_eq!(futures::executor::block_on(read).unwrap(), b"parent", "the parent's operation continues");
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn f22_a_child_that_polls_a_read_of_its_own_thread_s_ring_gets_an_error_at_once(
         assert_passed(fork(|| assert_given_up(read.as_mut().unwrap())));
         assert_passed(fork(|| drop(read.take())));
         ours.write_all(b"parent").unwrap();
-        assert_eq!(read.unwrap().await.unwrap(), b"parent", "the parent's goes on");
+        assert_eq!(read.unwrap().await.unwrap(), b"parent", "the parent's operation continues");
     });
 }
 
@@ -556,7 +556,11 @@ fn f22_a_child_that_polls_a_read_which_moved_between_threads_gets_an_error_and_t
         assert!(futures::executor::block_on(poll_once(read.as_mut().unwrap())).is_pending());
     }
     ours.write_all(b"parent").unwrap();
-    assert_eq!(futures::executor::block_on(read.unwrap()).unwrap(), b"parent", "the parent's goes on");
+    assert_eq!(
+        futures::executor::block_on(read.unwrap()).unwrap(),
+        b"parent",
+        "the parent's operation continues"
+    );
 }
 
 #[test]
@@ -594,7 +598,12 @@ fn f22_a_child_that_polls_a_batch_of_its_own_thread_s_ring_gets_errors_and_the_b
         assert_passed(fork(|| drop(run.take())));
         ours.write_all(b"parentparent").unwrap();
         for done in run.unwrap().await {
-            assert_eq!(done.buffer.unwrap()[..], b"parent"[..], "{:?}: the parent's goes on", done.result);
+            assert_eq!(
+                done.buffer.unwrap()[..],
+                b"parent"[..],
+                "{:?}: the parent's operation continues",
+                done.result
+            );
         }
     });
 }
@@ -619,7 +628,7 @@ fn f22_a_task_of_a_child_that_awaits_a_queue_gets_errors() {
         queue.read(&by_workers, Vec::with_capacity(6), 0, 2);
         queue.submit();
         yield_now().await;
-        // SAFETY: as in `fork`; the child goes on as a task and ends with `_exit`.
+        // SAFETY: as in `fork`; the child continues as a task and ends with `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             end_if_it_hangs();

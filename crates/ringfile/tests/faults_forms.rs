@@ -2,7 +2,7 @@
 //! in other executors, batches that block and that are awaited, reads with handles (F06, F07, F11 to F16, F18, F29,
 //! F30).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 

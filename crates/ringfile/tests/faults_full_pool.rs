@@ -1,6 +1,6 @@
 //! Futures that need pool memory while others hold all of it (F36).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 

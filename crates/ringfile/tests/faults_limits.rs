@@ -191,7 +191,7 @@ fn f09_without_descriptors_for_a_ring_the_workers_go_on() {
     }
 }
 
-/// From now on, `io_uring_enter` on this thread fails with `errno` if it is to submit this number of entries.
+/// Makes `io_uring_enter` on this thread fail with `errno` if it would submit this number of entries.
 fn refuse_submissions_of(entries: u32, errno: i32) {
     let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
     let (load, equal, answer) = (
@@ -320,11 +320,11 @@ fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     let got = block_on(pipe.read_at(Vec::with_capacity(100), 0)).unwrap();
     assert_eq!(got, b"some");
     let _ = answered.send(());
-    assert!(writer.join().unwrap(), "what a pipe has is an answer, without waiting for more");
+    assert!(writer.join().unwrap(), "a read of a pipe returns what is there, without waiting for more");
 }
 
-/// Turns the process into one of a user without privileges that may lock this much memory. No other process has that
-/// user, since the kernel counts over all processes of a user.
+/// Makes the process one of an unprivileged user that may lock this much memory. No other process has that user, since
+/// the kernel counts over all processes of a user.
 fn unprivileged(command: &mut Command, memlock: u64) {
     let user = 61_000 + std::process::id() % 1000 + if memlock > 1 << 20 { 1000 } else { 0 };
     // SAFETY: the closure makes two system calls, which are safe between fork and exec.
@@ -346,7 +346,7 @@ fn in_unprivileged_child(name: &str, memlock: u64) -> bool {
     in_child_with(name, |command| unprivileged(command, memlock))
 }
 
-/// The threads of a ring count as the user's.
+/// The threads of a ring count towards the user's limit.
 #[test]
 fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_signal() {
     let name = "f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_signal";

@@ -21,7 +21,7 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// A buffer of one page, full of `byte`.
+/// Returns a buffer of one page, full of `byte`.
 fn page(pool: &Pool, byte: u8) -> Buffer {
     let mut buffer = pool.get(PAGE).unwrap();
     buffer.resize(PAGE, byte);
@@ -129,7 +129,7 @@ fn f38_a_child_finds_no_lock_of_memory_taken() {
             });
         }
         for round in 0..200 {
-            // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with
+            // SAFETY: the child has only this thread, and the C library's allocator supports that; it ends with
             // `_exit`, so that no destructor of the parent runs twice.
             let child = unsafe { libc::fork() };
             if child == 0 {
@@ -234,7 +234,7 @@ fn read_while_a_subscriber_meddles(folder: &Folder) -> usize {
                 assert_content(&file.read_exact_at(pool.get(2 * PAGE).unwrap(), 0).await.unwrap(), 0);
             }
         });
-        // From a thread without a loop: an I/O thread or a worker carries the read out.
+        // From a thread without a loop: an I/O thread or a worker carries out the read.
         let mut read = pin!(file.read_exact_at(pool.get(PAGE).unwrap(), 0).into_future());
         futures::executor::block_on(async { assert_content(&read.as_mut().await.unwrap(), 0) });
         meddle();
@@ -355,7 +355,7 @@ fn f44_wakers_of_those_who_wait_for_memory_come_back_to_the_pool() {
             assert!(poll(&mut two, &second).is_pending());
             drop(buffer);
         }
-        assert!(pool.get(PAGE).is_ok(), "what was meant for a future that is gone is there again");
+        assert!(pool.get(PAGE).is_ok(), "the memory meant for the dropped future is available again");
         assert!(first.calls.load(Ordering::SeqCst) > 0 && second.calls.load(Ordering::SeqCst) > 0);
     });
 }

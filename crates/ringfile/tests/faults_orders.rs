@@ -1,7 +1,7 @@
 //! Operations that other threads carry out: a cancelled one ends whatever the kernel answers (F04), files that are
 //! closed while their operations start are closed in the end (F03), and an idle thread sleeps.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -41,7 +41,7 @@ fn answer_until(server: &Server, mut is_done: impl FnMut() -> bool) {
         is_done()
     });
     let asked = server.log().len() - before;
-    assert!(asked < 100, "asked {asked} times for what nobody wants");
+    assert!(asked < 100, "{asked} requests for an unwanted read");
 }
 
 #[test]
@@ -70,13 +70,13 @@ fn f04_a_read_that_is_aborted_is_not_begun_again_when_it_is_interrupted() {
 fn f04_a_read_that_is_dropped_is_not_begun_again_when_it_is_interrupted() {
     let name = "f04_a_read_that_is_dropped_is_not_begun_again_when_it_is_interrupted";
     let Some((server, file, pool)) = interrupting(name) else { return };
-    // On the ring of an I/O thread, or by a worker.
+    // The read is on the ring of an I/O thread, or with a worker.
     let mut read = file.read_at(pool.get(PAGE).unwrap(), 0);
     assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
     server.wait_held(1);
     drop(read);
     answer_until(&server, || pool.metrics().in_use == 0);
-    // On the thread's own ring, whose loop is not left before the end.
+    // The read is on the thread's own ring, whose loop runs until the end.
     std::thread::scope(|scope| {
         let in_loop = scope.spawn(|| {
             block_on(async {
@@ -145,7 +145,7 @@ fn f03_files_closed_just_as_their_operations_begin_leave_no_descriptor() {
         }
     });
     wait_for("the descriptors to be closed", || descriptors_of(&path) == 0);
-    // Threads that got so many messages still work.
+    // Threads that got that many messages still work.
     let file = open_on_ring(&path);
     assert_content(&futures::executor::block_on(file.read_exact_at(vec![0; PAGE], 0)).unwrap(), 0);
 }

@@ -52,7 +52,11 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
     for file in &files {
         use std::os::unix::fs::MetadataExt;
         let (shown, truth) = (file.metadata().unwrap(), std::fs::metadata(&path).unwrap());
-        assert_eq!(shown.ino(), truth.ino(), "the file's metadata, not those of what took its number");
+        assert_eq!(
+            shown.ino(),
+            truth.ino(),
+            "the file's metadata, not those of the file that took its number"
+        );
     }
     // Closed by somebody else, and its number is reused for another file.
     let file = &files[0];
@@ -68,7 +72,7 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
             assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
         }
     });
-    // SAFETY: gives the number back what it can close.
+    // SAFETY: restores an open descriptor under this number.
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), shown) }, shown);
 }
 
@@ -239,7 +243,7 @@ fn f03_a_panic_of_the_main_future_drains_and_leaves_the_thread_usable() {
 #[test]
 fn f03_futures_that_are_leaked_harm_nobody() {
     let folder = Folder::new();
-    // In a static, where a leak checker finds it.
+    // Kept in a static, where a leak checker finds it.
     static FILE: OnceLock<File> = OnceLock::new();
     let file = FILE.get_or_init(|| open_on_ring(folder.file("data", &content(0, 8 * PAGE))));
     let pool = Pool::new(1 << 20);
@@ -254,7 +258,7 @@ fn f03_futures_that_are_leaked_harm_nobody() {
             assert_content(&file.read_at(memory.get(PAGE).unwrap(), 0).await.unwrap(), 0);
         });
     });
-    // Kept for futures that nobody knows to be gone: never reused.
+    // The library cannot know that these futures are gone, so it never reuses their memory.
     assert_eq!(pool.metrics().in_use, 100 * PAGE);
 }
 

@@ -1,4 +1,4 @@
-//! Files whose calls are slow, and the route of their operations then; long submissions (F25, F28, F31, F32).
+//! Files whose calls are slow, and the route that their operations then take; long submissions (F25, F28, F31, F32).
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -30,7 +30,7 @@ async fn beside<F: Future>(run: F) -> (Metrics, usize, F::Output) {
     beside_with(&Arc::default(), run).await
 }
 
-/// The same, with a counter of all turns, which other threads may look at.
+/// The same, with a counter of all turns that other threads may read.
 async fn beside_with<F: Future>(turns: &Arc<AtomicUsize>, run: F) -> (Metrics, usize, F::Output) {
     let ends = Rc::new(Cell::new(false));
     let (theirs, end) = (Arc::clone(turns), Rc::clone(&ends));
@@ -137,7 +137,7 @@ fn f28_a_stall_after_many_quick_writes_sends_the_file_back_to_the_ring() {
                 // On a busy machine the last of the quick writes may have been slow, and this one is not inline.
                 is_stalled = (stalled.ops, stalled.inline_ops) == (1, 1);
             }
-            // Until the other task has had its turns; without them, after a time that is long enough.
+            // Until the other task has had its turns, or a time that is long enough for them has passed.
             let turns = Arc::new(AtomicUsize::new(0));
             let seen = Arc::clone(&turns);
             let thawed = freeze(disk.path(), move || {
@@ -167,7 +167,7 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
         return;
     }
     const READS: u64 = 2048;
-    /// More operations than this between two turns of another task are not a slice.
+    /// If more operations than this end between two turns of another task, submission is not sliced.
     const SLICE: u64 = 256;
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 512 * PAGE));
@@ -220,7 +220,7 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
     }
 }
 
-/// What a thread does while the kernel makes it wait in a write.
+/// Other tasks must run while the kernel makes a write wait.
 #[test]
 fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
     let name = "f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks";
@@ -267,7 +267,7 @@ fn f28_dirty_throttling_holds_up_the_writes_and_not_the_other_tasks() {
                     assert!(turns as u64 > 2 * ENOUGH, "the other task had {turns} turns");
                     break;
                 }
-                assert!(written < MOST, "calls go on to be made inline: {after:?} after {before:?}");
+                assert!(written < MOST, "calls are still made inline: {after:?} after {before:?}");
             }
             for i in 0..written.min(SPAN) {
                 assert_content(&file.read_exact_at(vec![0; LEN], offset(i)).await.unwrap(), offset(i));
@@ -298,7 +298,7 @@ fn f31_a_slow_file_without_non_blocking_io_is_not_read_inline_after_the_first_me
                 let before = thread_metrics();
                 assert_content(&file.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
                 let first = (thread_metrics() - before).inline_ops;
-                assert_eq!(first, 1, "the first is what tells");
+                assert_eq!(first, 1, "the first call is decisive");
                 let (counts, turns, ()) = beside(async {
                     for page in 0..4 {
                         let read = file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096);

@@ -365,7 +365,7 @@ fn f14_durable_writes_around_a_full_queue_are_synced_after_their_own_write() {
 
 #[test]
 fn f15_a_write_of_more_than_4_gib_is_split_and_not_cut() {
-    // /dev/null looks at no byte, so the memory is never populated.
+    // /dev/null reads no byte, so the memory is never populated.
     let len = (4 << 30) + 12_345;
     let file = ring_options().write(true).open("/dev/null").unwrap();
     block_on(async {
@@ -397,7 +397,7 @@ fn f15_a_read_of_more_than_4_gib_gets_every_byte() {
     if !file.is_direct() {
         return skip(name, "the temporary folder has no direct I/O, and 4 GiB of page cache are too much");
     }
-    let Some(memory) = Folded::new(len) else { return skip(name, "4 GiB of addresses can't be had") };
+    let Some(memory) = Folded::new(len) else { return skip(name, "4 GiB of addresses are not available") };
     let memory = block_on(file.read_exact_at(memory, 0)).unwrap();
     assert_eq!(memory.len, len);
     // The mapping repeats one MiB, so each place has the bytes that were written to it last.
@@ -415,10 +415,12 @@ fn f15_more_than_4_gib_in_every_form() {
     let path = folder.path().join("data");
     let holes = std::fs::File::create(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&holes, &content(4 << 30, MARK), 4 << 30).unwrap();
-    let Some(mut memory) = Folded::new(len) else { return skip(name, "4 GiB of addresses can't be had") };
+    let Some(mut memory) = Folded::new(len) else {
+        return skip(name, "4 GiB of addresses are not available");
+    };
     let base = ringfile::IoBufMut::as_mut_ptr(&mut memory);
-    // SAFETY: the mapping is the owner's, and only lent buffers are used; that one byte has several addresses harms none
-    // that looks at it only after the read.
+    // SAFETY: the mapping belongs to the owner, and only lent buffers are used. One byte has several addresses, which
+    // is harmless since it is only accessed after the read.
     let memory = unsafe { ringfile::RegisteredMemory::from_raw(base, len, memory) };
     for route in routes() {
         let mut options = OpenOptions::new();
@@ -455,7 +457,7 @@ struct Folded {
 
 // SAFETY: the mapping is this value's alone, and may be unmapped on any thread.
 unsafe impl Send for Folded {}
-// SAFETY: shared, it shows memory that nobody writes any more.
+// SAFETY: a shared reference only gives access to memory that is no longer written.
 unsafe impl Sync for Folded {}
 
 impl Folded {
@@ -508,7 +510,7 @@ unsafe impl ringfile::IoBuf for Folded {
     }
 }
 
-// SAFETY: as above; that one byte of memory has several addresses harms none that reads only afterwards.
+// SAFETY: as above; one byte has several addresses, which is harmless since it is only accessed after the read.
 unsafe impl ringfile::IoBufMut for Folded {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.base

@@ -1,6 +1,6 @@
 //! Syncs and durable writes that fail, and disks that become full in the middle of a direct write (F42, F43, F51).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -217,13 +217,13 @@ fn f51_a_sync_that_was_not_tried_is_not_remembered() {
     for route in routes() {
         let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
         for durability in [Durability::Dsync, Durability::Fsync] {
-            // Not open for writing.
+            // A file that is not open for writing.
             let mut options = OpenOptions::new();
             let file = options.read(true).durability(durability).route(route).open(server.path()).unwrap();
             let failed = block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap_err();
             assert_eq!(failed.errno(), Some(libc::EBADF));
             block_on(file.sync_all()).unwrap();
-            // Not aligned.
+            // A write that is not aligned.
             let file = options.write(true).direct(true).open(server.path()).unwrap();
             assert!(block_on(file.write_durable_at(content(0, 100), 0)).is_err());
             block_on(file.sync_all()).unwrap();
@@ -266,7 +266,7 @@ fn f43_a_full_disk_after_a_part_of_a_direct_write_is_told_as_such() {
 fn f43_a_direct_write_over_the_end_of_a_device_is_told_as_such() {
     let name = "f43_a_direct_write_over_the_end_of_a_device_is_told_as_such";
     let pool = Pool::new(64 * MIB);
-    // Once with a partial page at the end.
+    // The second length ends with a partial page.
     for len in [MIB, MIB + 3 * 512] {
         let Some(device) = Loop::over(name, &vec![0; len]) else { return };
         for route in routes() {
@@ -362,7 +362,7 @@ thread_local! {
     static BEGUN: RefCell<Option<Control<'static>>> = const { RefCell::new(None) };
 }
 
-/// A waker that begins a sync when it is cloned for the second time, and does nothing else.
+/// Returns a waker that begins a sync when it is cloned for the second time, and does nothing else.
 fn waker_that_begins_a_sync() -> Waker {
     fn clone(data: *const ()) -> RawWaker {
         CLONES.set(CLONES.get() + 1);

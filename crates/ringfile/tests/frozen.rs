@@ -16,7 +16,7 @@ use support::{
 
 const PAGE: usize = 4096;
 
-/// `len` frozen bytes, each `byte`.
+/// Returns `len` frozen bytes, each `byte`.
 fn frozen(pool: &Pool, len: usize, byte: u8) -> Bytes {
     let mut buffer = pool.get(len).unwrap();
     buffer.resize(len, byte);
@@ -28,7 +28,7 @@ fn writable(path: &TempPath) -> File {
     ring_options().read(true).write(true).create(true).open(path).unwrap()
 }
 
-/// Returns the operations that `run` makes on this thread, and how many of them use a registered buffer.
+/// Returns the number of operations of `run` on this thread, how many of them use a registered buffer, and the result.
 fn counted<T>(run: impl FnOnce() -> T) -> (u64, u64, T) {
     let before = thread_metrics();
     let result = run();
@@ -41,7 +41,7 @@ fn counted<T>(run: impl FnOnce() -> T) -> (u64, u64, T) {
 fn assert_counts<T>((ops, fixed, result): (u64, u64, T), expected: (u64, u64)) -> T {
     if !is_without_ring() {
         let expected = (expected.0, if has_registered_buffers() { expected.1 } else { 0 });
-        // Users other than root may lock little memory, which all their processes share.
+        // Users other than root may lock little memory, and all their processes share that limit.
         let is_refused = !is_root() && ringfile::refused_registration().is_some();
         let fixed = if is_refused && fixed < expected.1 { expected.1 } else { fixed };
         assert_eq!((ops, fixed), expected, "operations, and fixed ones");
@@ -232,7 +232,7 @@ fn bytes_of_lent_memory_keep_it_lent_while_they_are_in_flight() {
                 assert!(poll_once(&mut write).await.is_pending());
                 support::yields(3).await;
                 assert_eq!(memory.lent(), PAGE);
-                assert!(matches!(memory.lend(..1), Err(PoolError::Lent { .. })), "it can't be taken away");
+                assert!(matches!(memory.lend(..1), Err(PoolError::Lent { .. })), "it cannot be unmapped");
                 let mut content = vec![0; full + PAGE];
                 let reading = std::thread::spawn(move || {
                     reader.read_exact(&mut content).unwrap();

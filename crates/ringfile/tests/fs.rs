@@ -26,7 +26,7 @@ fn creating() -> OpenOptions {
     options
 }
 
-/// Each operation once, with its effect.
+/// Does each operation once, and checks its effect.
 async fn every_operation(folder: &Path) {
     let directory = folder.join("directory");
     fs::create_dir(&directory).await.unwrap();
@@ -239,7 +239,7 @@ fn an_open_that_nobody_takes_is_closed() {
         drop(opening);
         wait_for("all are closed", || descriptors_of(&path) == 0);
     }
-    // Its result is taken, and never used. Another thread may still be closing files of the last round.
+    // The results are taken, but never used. Another thread may still be closing files of the last round.
     let files = block_on(all(some()));
     wait_for("two descriptors for each file", || descriptors_of(&path) == 80);
     drop(files);
@@ -356,7 +356,7 @@ fn what_is_cancelled_before_it_is_submitted_is_not_carried_out() {
     assert_eq!(std::fs::read(&path).unwrap(), b"content");
 }
 
-/// Whatever a cancelled operation returns, it reports, and no descriptor stays open.
+/// A cancelled operation still reports a result, whatever it is, and no descriptor stays open.
 #[test]
 fn an_operation_cancelled_in_flight_reports_its_outcome() {
     let folder = Folder::new();
@@ -433,7 +433,7 @@ fn thousands_of_paths_leave_nothing_behind() {
     let before = open_descriptors();
     (0..20).for_each(|_| round(100));
     assert_eq!(open_descriptors(), before);
-    // Descriptor numbers are small, and used again.
+    // Descriptor numbers are small, and are reused.
     let file = File::open(&path).unwrap();
     let read = block_on(file.read_at(vec![0; 16], 0)).unwrap();
     assert_eq!(read, b"content");
@@ -465,7 +465,7 @@ fn a_forked_child_makes_plain_calls() {
     let mut queue = Queue::new();
     let open = queue.open(&path, &reading(), 0);
     queue.submit();
-    // SAFETY: the child has this thread alone, and ends with `_exit`.
+    // SAFETY: the child has only this thread, and ends with `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let check = || {

@@ -295,7 +295,11 @@ fn memory_from_outside_is_warned_of_once_for_each_pool() {
         let inside = first.get(64 << 10).unwrap();
         assert_eq!(warnings(), 0);
         let outside: Vec<_> = (0..10).map(|_| first.get(PAGE).unwrap()).collect();
-        assert_eq!((warnings(), first.metrics().outside_allocations), (1, 11), "one of them the listener's");
+        assert_eq!(
+            (warnings(), first.metrics().outside_allocations),
+            (1, 11),
+            "one of the allocations is the listener's"
+        );
         drop((inside, outside));
         // Waiting: by a future, and by growing.
         let second = full(1 << 20);

@@ -1,6 +1,6 @@
 //! What leaving a loop waits for, and what it does not wait for.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -85,7 +85,7 @@ fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
     must_end("loops beside an open read", || {
         let folder = Folder::new();
         let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
-        // Not one pipe for both: a worker that wants what the other one took would block in its call.
+        // Each route gets its own pipe: a worker that waits for data that another one took would block in its call.
         let ((first, mut writer), (second, _silent)) = (pipe(), pipe());
         let mut reads = Queue::new();
         let first = reads.start(&first, Vec::with_capacity(4), 0);

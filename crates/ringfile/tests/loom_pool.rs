@@ -147,7 +147,7 @@ struct Handle(NonNull<Core>);
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// A core whose blocks are all in use.
+    /// Returns a core whose blocks are all in use.
     fn new(blocks: u32) -> (Handle, Arc<AtomicBool>) {
         let freed = Arc::new(AtomicBool::new(false));
         let core = Core {
@@ -251,8 +251,8 @@ impl Handle {
         let core = self.0.as_ptr();
         // SAFETY: our anchors keep the core until they are taken away.
         if unsafe { Anchors::release(&raw const (*core).anchors, anchors) } {
-            // SAFETY: nobody else is left. Loom checks it: the cells fail if an access to them is not ordered before,
-            // and its objects if one is used after they are gone.
+            // SAFETY: nobody else is left. Loom checks that: a cell fails if an access to it is not ordered before this
+            // one, and an object of loom's if it is used after it was dropped.
             let core = unsafe { Box::from_raw(core) };
             core.alive.with_mut(|alive| unsafe { *alive = false });
             core.blocks.0.iter().for_each(|node| touch(NonNull::from(node)));

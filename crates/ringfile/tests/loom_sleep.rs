@@ -22,9 +22,9 @@ use sleep::{Asleep, Sleep};
 /// A thread's loop, as in `runtime/executor.rs` and `driver/complete.rs`, with what other threads may access.
 struct Loop {
     sleep: Sleep,
-    /// Tasks that other threads woke; the loop looks at them when it takes a notification.
+    /// Tasks that other threads woke; the loop checks them when it takes a notification.
     woken: Mutex<u32>,
-    /// Messages between drivers; the loop looks at them at the end of every turn.
+    /// Messages between drivers; the loop checks them at the end of every turn.
     mail: Mutex<u32>,
     /// The eventfd.
     bell: (Mutex<bool>, Condvar),

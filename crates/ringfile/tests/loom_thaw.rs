@@ -37,7 +37,7 @@ struct Block {
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// A block with one reference, held by a buffer.
+    /// Returns a block with one reference, held by a buffer.
     fn new() -> Arc<Block> {
         let block = Block {
             refs: Count::new(),

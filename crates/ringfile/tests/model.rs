@@ -26,7 +26,7 @@ use support::{Random, TempPath, must_end};
 /// Files grow to about this size.
 const LARGE: usize = 1 << 20;
 
-/// The pattern that writes take any piece of, at any alignment.
+/// The pattern from which writes take pieces at any alignment.
 static PATTERN: LazyLock<&'static [u8]> = LazyLock::new(|| {
     let mut rng = Random::new();
     Box::leak(rng.bytes(2 * LARGE).into_boxed_slice())
@@ -164,7 +164,7 @@ fn fill(mut buffer: Buffer, data: &[u8]) -> Buffer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
     Plain,
-    /// Whether a read must get all bytes, and a write is durable when it ends.
+    /// A read must get all bytes, and a write must be durable when it ends.
     Strict,
 }
 
@@ -256,7 +256,7 @@ async fn write(
         Kind::Buffers => {
             let pieces = cut(rng, data, block);
             let kinds = [Kind::Pooled, Kind::Unregistered, Kind::SplitOff];
-            // All of one kind, so possibly in one region, or mixed.
+            // Buffers of one kind, possibly in one region, or of mixed kinds.
             let (mixed, one) = (rng.chance(2), kinds[rng.index(3)]);
             let mut buffers = Vec::new();
             for piece in &pieces {
@@ -351,7 +351,7 @@ async fn read(
 ) {
     let aligned = file.is_direct() && !rng.chance(3);
     match kind {
-        // Its previous content makes no difference.
+        // The previous content must not matter.
         Kind::Vec => {
             let mut vec = Vec::with_capacity(n);
             vec.resize(rng.index(n + 1), 0xaa);
@@ -539,7 +539,7 @@ impl Run {
         for index in 0..count {
             let (start, len) = (index * each, number(&mut self.rng, each, block));
             let (file, memory, mut rng) = (self.file.clone(), Rc::clone(&memory), self.rng.clone());
-            // Otherwise the clone would give each operation the same numbers.
+            // The generator is advanced, since otherwise each operation would get the same numbers.
             (0..=index).for_each(|_| _ = self.rng.below(2));
             let one: Pin<Box<dyn Future<Output = ()>>> = if self.rng.chance(2) {
                 let data = self.pattern(len);
@@ -613,7 +613,7 @@ impl Run {
             if self.rng.chance(20) {
                 return;
             }
-            // Never more than the pool can spare.
+            // Never keeps more than the pool can spare.
             kept.truncate(1);
         }
         assert!(expected.is_empty(), "{} bytes are missing", expected.len());

@@ -1,9 +1,9 @@
-//! Counts heap allocations during operations: ten thousand of them must allocate no more often than five hundred.
+//! Counts heap allocations during operations: ten thousand operations must not allocate more often than five hundred.
 //!
-//! Counts the allocations of all threads, so each test has a process of its own: the harness allocates too, to start
+//! Counts the allocations of all threads, so each test has a separate process: the harness allocates too, to start
 //! tests and to report which ended or take long.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -23,7 +23,7 @@ static COUNT: AtomicU64 = AtomicU64::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         COUNT.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: what the caller promises is what the system's allocator asks for.
+        // SAFETY: the caller's promise is the one that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -45,17 +45,17 @@ static ALLOCATOR: Counting = Counting;
 const PAGE: usize = 4096;
 const PAGES: u64 = 64;
 const FEW: u64 = 500;
-/// How often `Route::Auto` may change its mind about a file while operations are counted.
+/// How often `Route::Auto` may change the route of a file while operations are counted.
 const CHANGES: usize = 20;
-/// Results, the batch itself, and a message to a driver: each run allocates these, whatever its length.
+/// The allocations of any run, whatever its length: results, the batch itself, and a message to a driver.
 const OF_A_RUN: u64 = 24;
 
-/// Runs a test in a process of its own: tens of thousands of operations take minutes on a slow and busy machine.
+/// Runs a test in a separate process: tens of thousands of operations take minutes on a slow and busy machine.
 fn alone(test: &str) -> bool {
     in_child_for(test, 30 * patience())
 }
 
-/// Returns the number of allocations meanwhile.
+/// Returns the number of allocations during `run`, and its result.
 fn allocations<T>(run: impl FnOnce() -> T) -> (u64, T) {
     let before = COUNT.load(Ordering::Relaxed);
     let result = run();
@@ -94,7 +94,7 @@ fn files(path: &std::path::Path) -> Vec<(String, Route, File)> {
     files
 }
 
-/// Counts after a first run of the larger size, in which memory that is kept grows.
+/// Counts after a first run of the larger size, in which reusable memory grows.
 ///
 /// `Route::Auto` times plain calls, and uses the ring instead if they wait, as on a disk that is busy for a while.
 /// The thread then creates its ring, and memory for the operations in flight there: 14 allocations, once, in a run of any
@@ -123,7 +123,7 @@ fn is_carried_by_workers(route: Route) -> bool {
     route == Route::Workers || support::is_without_ring()
 }
 
-/// The allocations that a longer run may have more: lists double now and then, and workers start under load.
+/// Returns how many more allocations a longer run may have: lists double now and then, and workers start under load.
 fn growth(route: Route) -> u64 {
     if is_carried_by_workers(route) { 64 } else { 8 }
 }
@@ -338,7 +338,7 @@ fn appends_and_syncs_allocate_nothing_while_the_pool_has_memory() {
     }
 }
 
-/// What can be written from shared bytes: they are cloned and cut without an allocation.
+/// Makes all kinds of writes from shared bytes, which are cloned and cut without an allocation.
 fn write_bytes(file: &File, sources: &[bytes::Bytes], count: u64) {
     block_on(async {
         for i in 0..count {

@@ -1,11 +1,11 @@
 //! F48: namespaces of NVMe drives, used with the drive's own commands. The test destroys their content.
 //!
 //! Needs drives, which kernels/nvme gives a guest under qemu. A variable names each of them; tests whose variable is
-//! not set are skipped by name: `RINGFILE_NVME` (`/dev/ng0n1`: blocks of 512 bytes, 64 MiB or more),
+//! not set are skipped and listed: `RINGFILE_NVME` (`/dev/ng0n1`: blocks of 512 bytes, 64 MiB or more),
 //! `RINGFILE_NVME_SMALL` (a drive with MDTS 3, so commands of 32 KiB; blocks of 4096 bytes), `RINGFILE_NVME_METADATA`
 //! (8 bytes with each block), `RINGFILE_NVME_READONLY`, `RINGFILE_NVME_GONE` (a separate drive, which is removed).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -67,7 +67,7 @@ impl Drive {
         Path::new("/dev").join(format!("nvme{}", name.strip_prefix("ng").unwrap()))
     }
 
-    /// Opens it past the page cache, which does not know what commands have written.
+    /// Opens the block device past the page cache, which does not notice what commands have written.
     fn block_layer(&self) -> BlockLayer {
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).custom_flags(libc::O_DIRECT);
@@ -152,7 +152,7 @@ fn f48_reads_give_what_the_block_device_shows() {
     assert_content(&read.unwrap(), 512);
 }
 
-/// An executor that knows nothing of ringfile.
+/// Returns an executor that knows nothing of ringfile.
 fn futures_block_on<F: Future + Send + 'static>(future: F) -> F::Output
 where
     F::Output: Send + 'static,
@@ -235,7 +235,7 @@ fn f48_queues_and_their_descriptors_know_commands() {
             if let Some(taken) = queue.take() {
                 break taken;
             }
-            assert!(is_readable(&descriptor), "nothing tells of the completion of read {i}");
+            assert!(is_readable(&descriptor), "nothing announces the completion of read {i}");
             queue.wait(0, Some(Duration::ZERO));
         };
         assert_eq!(number, i);
@@ -585,7 +585,8 @@ fn commands(drive: &Drive) -> u64 {
     (command.0[6], command.0[7]) = (address as u32, (address >> 32) as u32);
     command.0[9] = 512;
     command.0[10] = 127 << 16 | 0x02;
-    // SAFETY: the record has the 72 bytes that the number says, and the log the 512 that the record says.
+    // SAFETY: the record has the 72 bytes that the request number encodes, and the log the 512 bytes that the record
+    // names.
     let answer = unsafe {
         libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&file), 0xc048_4e41_u32 as libc::Ioctl, &raw mut command)
     };
@@ -594,8 +595,8 @@ fn commands(drive: &Drive) -> u64 {
     count(64) + count(80)
 }
 
-/// Measures what one more operation costs in system calls (of fio: those that submit and wait) and in commands, by two
-/// runs of which one does twice as many operations.
+/// Measures the system calls (for fio, only those that submit and wait) and commands per operation, from two runs of
+/// which one does twice as many operations.
 fn cost_of_one(drive: &Drive, run: impl Fn(usize) -> std::process::Command) -> (f64, f64) {
     let folder = support::Folder::new();
     let counts = [400, 800].map(|ops| {

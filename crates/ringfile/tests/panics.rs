@@ -1,6 +1,6 @@
-//! Wakers and buffers that panic when ringfile calls them: nobody else loses anything.
+//! Wakers and buffers that panic when ringfile calls them: no other operation is affected.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -23,7 +23,7 @@ const PAGE: usize = 4096;
 /// A buffer that panics when it is dropped.
 struct Bomb(Vec<u8>);
 
-// SAFETY: the vector's memory, which moves with neither.
+// SAFETY: the vector's memory is on the heap, and stays there when the value moves.
 unsafe impl IoBuf for Bomb {
     fn as_ptr(&self) -> *const u8 {
         self.0.as_ptr()
@@ -45,7 +45,7 @@ unsafe impl IoBufMut for Bomb {
     }
 
     unsafe fn set_len(&mut self, len: usize) {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         unsafe { self.0.set_len(len) };
     }
 }
@@ -58,7 +58,7 @@ impl Drop for Bomb {
     }
 }
 
-/// The routes on which another thread drops the buffer of a future that is gone.
+/// Returns the routes on which another thread drops the buffer of a future that is gone.
 fn routes() -> impl Iterator<Item = Route> {
     [Route::Ring, Route::Workers].into_iter().filter(|&route| route == Route::Workers || !is_without_ring())
 }
@@ -69,7 +69,7 @@ fn a_loop_ends_though_a_buffer_panicked_on_a_worker() {
     let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
     server.rule(Op::Read, 0..u64::MAX, 1, Act::Hold);
     let file = OpenOptions::new().read(true).route(Route::Workers).open(server.path()).unwrap();
-    must_end("a loop whose buffer panicked elsewhere", move || {
+    must_end("a loop whose buffer panicked on another thread", move || {
         block_on(async {
             let mut read = file.read_at(Bomb(Vec::with_capacity(100)), 0);
             assert!(poll_once(&mut read).await.is_pending());
@@ -142,7 +142,7 @@ fn a_waker_that_panics_costs_an_appenders_other_tasks_nothing() {
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 Pin::new(&mut bad).poll(&mut Context::from_waker(&waker)).is_pending()
             }));
-            // More than are woken at once; the bad one is among the first.
+            // There are more tasks than are woken at once; the bad one is among the first.
             let good = (0..40).map(|_| log.sync()).collect();
             futures::executor::block_on(all(good)).into_iter().for_each(|synced| synced.map(drop).unwrap());
         }
@@ -222,7 +222,7 @@ impl Hooked {
     }
 }
 
-// SAFETY: the vector's memory, which moves with neither.
+// SAFETY: the vector's memory is on the heap, and stays there when the value moves.
 unsafe impl IoBuf for Hooked {
     fn as_ptr(&self) -> *const u8 {
         self.bytes.as_ptr()
@@ -245,7 +245,7 @@ unsafe impl IoBufMut for Hooked {
 
     unsafe fn set_len(&mut self, len: usize) {
         (self.hook)();
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         unsafe { self.bytes.set_len(len) };
     }
 }

@@ -227,7 +227,7 @@ fn f26_no_waiter_is_lost_when_futures_are_dropped_at_any_time() {
     });
     let metrics = pool.metrics();
     assert_eq!(metrics.in_use, 0);
-    assert!(metrics.waits > 0, "nobody had to wait: the test shows nothing");
+    assert!(metrics.waits > 0, "no request had to wait, so the test shows nothing");
     assert!(metrics.classes.iter().all(|class| class.gets == class.returns && class.in_use == 0));
     // Nobody is left in the queue, so `get` needs no lock again.
     drop(pool.get(4096).unwrap());
@@ -270,8 +270,8 @@ fn a_leaked_future_does_not_hold_up_the_end_of_the_pool() {
     assert_eq!(bell.rung(), 0);
 }
 
-/// Returns whether memory of a [`lone_pool`] is mapped at the address: such memory is not copied when the process forks.
-/// Other tests' threads may map something there as soon as it is free.
+/// Returns whether memory of a [`lone_pool`] is mapped at the address: such memory is not copied when the process
+/// forks. Threads of other tests may map something there as soon as it is free.
 fn is_mapped(address: usize) -> bool {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_there = false;
@@ -318,7 +318,7 @@ fn f27_bytes_outlive_the_pool_and_its_memory_goes_once() {
             });
         }
     });
-    // Another test's thread may have mapped something there since, so look more than once before failing.
+    // Another test's thread may have mapped something there since, so this checks more than once before failing.
     let gone = (0..50).any(|_| {
         thread::sleep(Duration::from_millis(2));
         !is_mapped(address)
@@ -644,7 +644,8 @@ fn memory_outside_the_pool_has_a_hard_limit_too() {
     drop(frozen.pop());
     assert!(poll(&mut future, &bell).is_ready());
     drop(future);
-    // It is chance which thread got the last memory of the pool itself, so the remaining buffer may be from either.
+    // Chance decides which thread got the last memory of the pool itself, so the remaining buffer may be inside or
+    // outside the pool.
     let last = frozen.pop().unwrap();
     drop(frozen);
     let left = pool.metrics();
@@ -911,7 +912,7 @@ fn f22_pool_memory_stays_readable_in_a_forked_child() {
     let mut buffer = pool.get(10_000).unwrap();
     buffer.resize(10_000, 7);
     assert!(child_can_read(&buffer, 7));
-    assert!(buffer.iter().all(|byte| *byte == 7), "the parent's is as it was");
+    assert!(buffer.iter().all(|byte| *byte == 7), "the parent's memory is unchanged");
 }
 
 #[test]

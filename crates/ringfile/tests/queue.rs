@@ -1,6 +1,6 @@
 //! Queues: operations that a program with its own loop adds, submits and collects.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -159,10 +159,10 @@ fn memory_of_others_and_shares_of_registered_memory_are_read_into_in_place() {
     let mut queue = Queue::new();
     for page in 0..8 {
         let at = page * PAGE;
-        // SAFETY: the vector is there until the queue is empty, and is not touched before.
+        // SAFETY: the vector exists until the queue is empty, and is not accessed before.
         let buffer = unsafe { Buffer::from_raw(plain.as_mut_ptr().add(at), PAGE) };
         queue.read(&file, buffer, at as u64, 0);
-        // SAFETY: each share is of other bytes, and the whole is looked at when all are gone.
+        // SAFETY: the shares do not overlap, and the whole is accessed only after all were dropped.
         queue.read(&file, unsafe { whole.share(at, PAGE) }, at as u64, 1);
     }
     assert!(whole.is_shared());
@@ -212,7 +212,7 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
         match (inline_of(1), inline_of(16)) {
             (64, 0) => return,
             (64, 64) => return skip(name, "the file system of the target folder has no non-blocking reads"),
-            // A page was evicted; or such a file system's calls are timed, and one took long on a busy machine.
+            // A page was evicted; or calls are timed on this file system, and one took long on a busy machine.
             other => assert!(began.elapsed() < support::patience(), "{other:?}"),
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -223,7 +223,7 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
 #[test]
 fn a_single_operation_that_is_waited_for_is_a_plain_call() {
     let name = "a_single_operation_that_is_waited_for_is_a_plain_call";
-    // Other tests' threads release registered memory, of which every ring is told: that wakes a thread that waits.
+    // Other tests' threads release registered memory, of which every ring is notified: that wakes a waiting thread.
     if !needs_ring(name) || !in_child(name) {
         return;
     }
@@ -233,7 +233,7 @@ fn a_single_operation_that_is_waited_for_is_a_plain_call() {
         Ok(file) => file,
         Err(error) => return skip(name, error),
     };
-    // Otherwise the time that calls take decides.
+    // Otherwise the duration of calls decides the route.
     if let Err(why) = reads_without_waiting(&file) {
         return skip(name, why);
     }
@@ -255,7 +255,7 @@ fn a_single_operation_that_is_waited_for_is_a_plain_call() {
         let counts = thread_metrics() - before;
         (counts.inline_ops, counts.enters)
     };
-    // The first read tells the file that it is used by a queue, except on some routes.
+    // With the first read the file learns that a queue uses it, except on some routes.
     inline_and_enters(&[0], false);
     if inline_and_enters(&[1, 2], false).0 > 0 {
         return skip(name, "direct reads are plain calls here");
@@ -316,7 +316,7 @@ fn open_operations_of_a_queue_survive_a_loop_of_the_thread() {
     let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     let pool = Pool::new(4 << 20);
     let mut queue = Queue::new();
-    // More than one turn delivers.
+    // More operations than one turn of the loop returns results for.
     for number in 0..200 {
         queue.read(&file, pool.get(PAGE).unwrap(), number % 64 * PAGE as u64, number);
     }
@@ -335,7 +335,7 @@ fn waits_that_are_over_at_once_come_to_an_end_too() {
         let folder = Folder::new();
         let file = open_on_ring(folder.file("data", &content(0, 4 * PAGE)));
         let mut queue = Queue::new();
-        // More than one turn delivers.
+        // More operations than one turn of the loop returns results for.
         (0..300).for_each(|number| _ = queue.read(&file, vec![0; PAGE], number % 4 * PAGE as u64, number));
         queue.submit();
         while queue.wait(300, Some(Duration::from_nanos(1))) < 300 {}

@@ -1,6 +1,6 @@
 //! Queues beside other event sources: a descriptor to wait on, cancelling by token, and every kind of operation.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -91,7 +91,7 @@ fn unsubmitted_operations_are_never_carried_out() {
         let mut queue = Queue::new();
         let token = queue.write(&file, vec![0; PAGE], 0, 1);
         assert!(queue.cancel(token));
-        assert!(queue.cancel(token), "it is open until its result was made");
+        assert!(queue.cancel(token), "it is open until its result exists");
         let error = queue.wait_by(token).unwrap().result.unwrap_err();
         assert_eq!(error.errno(), Some(libc::ECANCELED), "{error}");
         assert_eq!(queue.wait_by(token).unwrap_err().kind(), ErrorKind::InvalidInput);
@@ -103,7 +103,7 @@ fn unsubmitted_operations_are_never_carried_out() {
 fn what_a_loop_put_off_and_was_cancelled_is_never_carried_out() {
     const LEN: usize = 256 << 10;
     if support::is_without_ring() {
-        return support::skip("what a loop puts off", "workers have begun it");
+        return support::skip("operations that a loop defers", "workers have begun it");
     }
     let folder = Folder::new();
     let path = folder.file("data", &vec![0; 7 * LEN]);
@@ -207,7 +207,7 @@ fn a_queue_is_one_source_of_an_epoll_beside_a_socket() {
                 }
             }
             queue.submit();
-            assert!(!is_readable(&descriptor, Duration::ZERO), "nothing is left to be had");
+            assert!(!is_readable(&descriptor, Duration::ZERO), "nothing is left");
         });
     }
 }
@@ -256,7 +256,8 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
                         assert_content(&read, 0);
                     }
                 }
-                // Whoever collected the completion, the descriptor stays readable until the result is taken.
+                // No matter which queue collected the completion, the descriptor stays readable until the result is
+                // taken.
                 loop {
                     assert!(is_readable(&descriptor, support::patience()), "round {round}: lost");
                     assert!(is_readable(&descriptor, Duration::ZERO) || first.len() == 1);
@@ -270,7 +271,7 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
                 first.submit();
                 assert!(
                     !is_readable(&descriptor, Duration::ZERO),
-                    "round {round}: readable for nothing, for ever"
+                    "round {round}: permanently readable without a result"
                 );
             }
         });

@@ -1,5 +1,5 @@
-//! Registered memory as a user sees it: registered buffers on every thread, pinned once, released with the pool, and
-//! continued I/O where registration is refused.
+//! Registered memory as a user sees it: registered buffers on every thread, pinned once, and released with the pool;
+//! I/O continues if registration is refused.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -154,7 +154,7 @@ fn memory_of_a_dropped_pool_is_unpinned_while_threads_sleep() {
             if round % 2 == 0 {
                 drop(pool);
             } else {
-                // On one of the threads themselves, in a task.
+                // The pool is dropped on one of the threads, in a task.
                 runtime.spawn_on(0, move || async move { drop(pool) }).join().unwrap();
             }
             assert!(
@@ -257,7 +257,7 @@ fn refused_registration_goes_on_without_and_warns_once() {
     if let Ok(path) = std::env::var(IN_CHILD) {
         return without_registration(&path);
     }
-    // If not root, what the other tests pin counts for the same user.
+    // For users other than root, memory that other tests pin counts against the same limit.
     let _alone = alone();
     let (path, _file) = file_of("refused", 64 << 10);
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -275,7 +275,7 @@ fn refused_registration_goes_on_without_and_warns_once() {
 
 fn without_registration(path: &str) {
     use rustix::process::{Resource, Rlimit, setrlimit};
-    // Enough for rings, but not for 2 MiB.
+    // The limit is enough for rings, but not for 2 MiB.
     let limit = Some(512 << 10);
     setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
     tracing::subscriber::set_global_default(Warnings).unwrap();
@@ -297,10 +297,10 @@ fn without_registration(path: &str) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(WARNINGS.load(Ordering::SeqCst), 1, "one warning");
     if !support::has_shared_registrations() {
-        assert_eq!(metrics().refused_registrations, 3, "asked for once by each thread's ring");
+        assert_eq!(metrics().refused_registrations, 3, "requested once by each thread's ring");
         return;
     }
-    assert_eq!(metrics().refused_registrations, 1, "asked for once, by the first thread");
+    assert_eq!(metrics().refused_registrations, 1, "requested once, by the first thread");
     let pool = pool.metrics();
     assert_eq!((pool.refused_registrations, pool.registered_regions), (1, 0));
 }

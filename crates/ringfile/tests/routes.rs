@@ -42,7 +42,7 @@ fn on_disk(name: &str) -> TempPath {
     filled(env!("CARGO_TARGET_TMPDIR"), name)
 }
 
-/// The routes that are available.
+/// Returns the routes that are available.
 fn routes() -> impl Iterator<Item = Route> {
     EVERY.into_iter().filter(|&route| route != Route::Ring || !is_without_ring())
 }
@@ -106,7 +106,7 @@ fn inline_calls_are_made_by_the_thread_that_polls() {
             assert_eq!((failed.kind(), failed.done()), (ErrorKind::UnexpectedEof, 3));
         });
         assert_eq!((counts.ops, counts.inline_ops, counts.failed), (4, 4, 0));
-        // The same on a thread without a loop.
+        // Then on a thread without a loop.
         let own = file.clone();
         std::thread::spawn(move || {
             futures::executor::block_on(read_and_write(&own));
@@ -163,9 +163,9 @@ fn cached_reads_do_not_wait_and_direct_reads_are_queued() {
     let file = options(Route::Auto).open(&path).unwrap();
     let counts = counted(read_and_write(&file));
     assert_eq!((counts.ops, counts.worker_ops, counts.failed), (BOTH, 0, 0));
-    assert!(counts.inline_ops > 0, "the first read at least: it is cached");
-    // On a thread without a ring, each read first tries an inline call. Not all of them are inline if a page was evicted;
-    // or if the file system has no non-blocking reads, so that calls are timed, and one took long on a busy machine.
+    assert!(counts.inline_ops > 0, "at least the first read: it is cached");
+    // On a thread without a ring, each read first tries an inline call. Some are not inline if a page was evicted, or if
+    // the file system has no non-blocking reads, so that calls are timed, and one took long on a busy machine.
     let elsewhere = || {
         let own = file.clone();
         let reads = move || {
@@ -257,7 +257,7 @@ fn f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring() {
             drop(read);
         }
         assert!(comes_true(|| pool.metrics().in_use == 0), "memory is kept by reads that nobody wants");
-        // None of the reads is left to take the next data.
+        // None of the reads remains to take the next data.
         writer.write_all(b"wanted").unwrap();
         let read = file.read_at(pool.get(PAGE).unwrap(), 0);
         assert_eq!(futures::executor::block_on(read).unwrap()[..], b"wanted"[..]);
@@ -353,7 +353,7 @@ fn the_default_route_is_that_of_files_opened_afterwards() {
     assert_eq!(ringfile::metrics().worker_ops, 1);
     ringfile::set_default_route(Route::Inline);
     assert_eq!(reads(File::open(&path).unwrap()).inline_ops, 1);
-    assert_eq!(reads(before).inline_ops, 1, "opened with the route of then: tmpfs goes inline");
+    assert_eq!(reads(before).inline_ops, 1, "opened with the default route of that time: tmpfs goes inline");
 }
 
 /// Does everything that a file can do, in any executor.
@@ -417,7 +417,7 @@ async fn everything(path: &Path, route: Route, direct: bool) {
     .await;
 }
 
-/// Each on its own files, in each folder and for each route.
+/// Runs the test on separate files, in each folder and for each route.
 async fn everywhere(name: &str) {
     for route in routes() {
         for folder in [env!("CARGO_TARGET_TMPDIR"), "/dev/shm"] {

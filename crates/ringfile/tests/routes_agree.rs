@@ -1,6 +1,6 @@
 //! Every route returns the same bytes, counts and errors, for usual and for odd operations.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -28,7 +28,7 @@ impl Outcomes {
         self.0.push((name.into(), format!("{outcome:?}")));
     }
 
-    /// The length that the buffer shows, the bytes done, and the error.
+    /// Records the length that the buffer shows, the bytes done, and the error.
     fn buffer(&mut self, name: impl Into<String>, result: Result<Vec<u8>, BufError<Vec<u8>>>) {
         match result {
             Ok(buffer) => self.note(name, Ok::<_, ()>(buffer.len())),
@@ -144,7 +144,7 @@ impl Files {
     }
 }
 
-/// Operations for which all kernels and file systems agree.
+/// Checks the operations for which all kernels and file systems agree.
 fn assert_usual(outcomes: &Outcomes) {
     use std::io::ErrorKind::{InvalidInput, IsADirectory, UnexpectedEof};
     let ok = Ok::<_, ()>;
@@ -177,7 +177,7 @@ fn assert_usual(outcomes: &Outcomes) {
     is_error("sync: /dev/null", libc::EINVAL);
 }
 
-/// On the disk, and on tmpfs.
+/// Makes a folder on the disk, and one on tmpfs.
 fn folders() -> [Folder; 2] {
     [Folder::new(), Folder::inside(Path::new("/dev/shm"))]
 }
@@ -235,7 +235,7 @@ fn a_read_that_is_refused_shows_no_bytes() {
     assert!(done.result.is_err() && done.buffer.unwrap().is_empty(), "in a batch");
 }
 
-/// Returns pieces of one byte value each, which tells them apart.
+/// Returns a piece that consists of one byte value, which identifies it.
 fn piece(number: u8, len: usize) -> Vec<u8> {
     vec![number; len]
 }

@@ -33,7 +33,7 @@ fn file_for_good(name: &str, content: &[u8]) -> (TempPath, &'static File) {
     (path, for_good(file))
 }
 
-/// In a static, where a leak checker finds it.
+/// Kept in a static, where a leak checker finds it.
 fn for_good(file: File) -> &'static File {
     static KEPT: Mutex<Vec<&'static File>> = Mutex::new(Vec::new());
     let file: &'static File = Box::leak(Box::new(file));
@@ -145,7 +145,7 @@ fn a_panicking_destructor_takes_no_thread_down() {
     });
 }
 
-/// A future that ends at once, and whose destructor is that of `held`.
+/// Returns a future that ends at once, and whose destructor is that of `held`.
 fn poll_fn_once<T>(held: T) -> impl Future<Output = ()> {
     std::future::poll_fn(move |_| {
         let _ = &held;
@@ -361,7 +361,7 @@ fn a_kernel_thread_submits_where_asked_to() {
                 assert_eq!(byte, [at as u8]);
             }
             let features = ringfile::ring_features().unwrap();
-            // Long enough for the kernel's thread to go to sleep.
+            // Takes long enough for the kernel's thread to go to sleep.
             goes.await;
             for at in 0..64 {
                 let byte = file.read_at(Vec::with_capacity(1), at).await.unwrap();
@@ -732,7 +732,7 @@ fn a_started_future_can_be_awaited_in_any_executor() {
     });
 }
 
-/// A minimal executor that is not ringfile's.
+/// Returns a minimal executor that is not ringfile's.
 fn park_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
@@ -843,7 +843,7 @@ fn a_runtime_whose_last_handle_goes_on_its_own_thread_ends() {
             ended.send(()).unwrap();
         });
         drop(runtime);
-        ends.recv_timeout(support::patience()).expect("it ends, and its task goes on");
+        ends.recv_timeout(support::patience()).expect("it ends, and its task continues");
         assert_eq!(dropped.load(Ordering::SeqCst), 1);
         assert!(task.join().is_ok());
     }

@@ -1,6 +1,6 @@
 //! Buffered I/O that leaves nothing in the page cache, if the file system supports it.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -36,7 +36,7 @@ fn a_stream_leaves_no_pages_where_a_usual_one_does() {
         assert!(left < LEN / 4096 / 4, "{left} pages were left by {route:?}");
     }
     let usual = File::open(&path).unwrap();
-    // Or the test can't fail. The kernel may evict pages at any time.
+    // Otherwise the test cannot fail. The kernel may evict pages at any time.
     wait_for("the whole file in the cache", || {
         block_on(usual.read_exact_at(Vec::with_capacity(LEN), 0)).unwrap();
         cached_pages(&path) == LEN / 4096

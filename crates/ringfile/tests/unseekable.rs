@@ -1,6 +1,6 @@
 //! Sockets, pipes and terminals: they have no offsets, and may never end.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod support;
 
@@ -130,7 +130,7 @@ fn dropped_reads_of_pipes_leave_the_workers_to_others() {
     });
 }
 
-/// A pipe in packet mode: a read takes one packet.
+/// Returns a pipe in packet mode: a read takes one packet.
 fn packets() -> (File, std::fs::File) {
     let mut ends = [-1; 2];
     // SAFETY: room for two descriptors.
@@ -200,7 +200,7 @@ fn a_stream_of_a_pipe_leaves_what_is_beyond_its_range() {
     });
 }
 
-/// A terminal: the end that types, and the end that receives lines.
+/// Returns a terminal: the end that types, and the end that receives lines.
 fn terminal() -> (std::fs::File, File) {
     let (mut typed_at, mut gets) = (-1, -1);
     let (name, termios, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
@@ -214,7 +214,8 @@ fn terminal() -> (std::fs::File, File) {
 const ONE_LINE: &[u8] = b"line\n";
 const READERS: usize = 4;
 
-/// A worker in that situation blocks in its call, where nothing reaches it.
+/// Returns whether a waiting read can be cancelled: a worker in this situation blocks in its call, where nothing
+/// reaches it.
 fn can_be_called_back(test: &str) -> bool {
     if is_without_ring() {
         skip(test, "a worker's read of a terminal can't be called back once another took the line");

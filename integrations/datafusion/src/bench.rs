@@ -1,6 +1,7 @@
 //! The benchmark: each query with every store in turn, with caches empty and full.
 //!
-//! A process of its own runs each query, so that its memory is its own. What it measures goes to its parent as lines.
+//! Each query runs in a separate process, so that its memory can be measured. It sends its figures to its parent as
+//! lines of text.
 
 mod group;
 mod report;
@@ -23,21 +24,21 @@ use crate::tpch::Data;
 use crate::usage::{Meter, Usage};
 use crate::{tables, tpch};
 
-/// Arguments that say what is measured.
+/// The arguments that select what is measured.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Plan {
     /// The data and the queries.
     #[command(flatten)]
     pub data: Data,
-    /// Rounds, in each of which every store has its turn
+    /// Rounds; each measures all stores in turn
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Run each query in a memory control group (version 1): what it takes at most, plus a quarter of the files
+    /// Run each query in a memory control group (version 1), limited to its peak memory plus a quarter of the files
     #[arg(long)]
     pub limit_memory: bool,
 }
 
-/// The stores in the order of the first round. One is there twice: what differs between the two is noise.
+/// The stores in the order of the first round. One is listed twice: the difference between its two results is noise.
 const CONTENDERS: [(&str, Side); 5] = [
     ("local", Side::Local),
     ("local again", Side::Local),
@@ -49,15 +50,16 @@ const CONTENDERS: [(&str, Side); 5] = [
 /// The environment variable with the control group that a query's process enters.
 const GROUP: &str = "RINGFILE_BENCH_GROUP";
 
-/// Runs of a query after the cold one, of which the last is measured: an adaptive store has admitted by then what it admits.
+/// Runs of a query after the cold one, of which the last is measured: by then an adaptive store has admitted to the
+/// cache what it ever admits.
 const REPEATS: usize = 3;
 
-/// What there is in the page cache when a query starts.
+/// The state of the page cache when a query starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nothing, and the session is new: it also reads the files' metadata.
+    /// Empty, and the session is new: it also reads the files' metadata.
     Cold,
-    /// What the same query left there: the fourth run, beginning with a cold one.
+    /// As the same query left it: the fourth run, after a cold one.
     Repeated,
     /// All files.
     Warm,
@@ -126,11 +128,11 @@ impl FromStr for Run {
     }
 }
 
-/// Measures all queries, and returns the results as Markdown. Writes each run's figures into a file, if given one. Takes root, to
-/// empty the page cache.
+/// Measures all queries, and returns the results as Markdown. Writes each run's figures into a file, if given one.
+/// Needs root, to empty the page cache.
 ///
 /// # Errors
-/// Where a query fails, or does not give the rows that it gave first; where the page cache cannot be emptied.
+/// If a query fails, or does not give the rows that it gave first, or if the page cache cannot be emptied.
 pub fn all(plan: &Plan, runs_file: Option<&Path>) -> Result<String> {
     let folder = tpch::generate(&plan.data.folder, plan.data.scale)?;
     let files = tables::files(&folder)?;
@@ -155,7 +157,7 @@ pub fn all(plan: &Plan, runs_file: Option<&Path>) -> Result<String> {
     Ok(report::markdown(plan, size, &runs))
 }
 
-/// Runs a query in a process of its own. Returns its runs, and its greatest use of memory.
+/// Runs a query in a separate process. Returns its runs, and its peak memory.
 fn run_process(plan: &Plan, query: usize, group: Option<&MemoryGroup>) -> Result<(Vec<Run>, u64)> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("bench-query").arg(&plan.data.folder).stdout(Stdio::piped());
@@ -190,7 +192,7 @@ pub async fn one(plan: &Plan, number: usize) -> Result<()> {
     }
     let query =
         Query { folder: tpch::generate(&plan.data.folder, plan.data.scale)?, number, scale: plan.data.scale };
-    // Also reads the program itself: what is not in use is not kept when caches are dropped.
+    // Also reads the program itself: its unused pages are evicted when caches are dropped.
     let expected = query.run(&query.session(Side::Local).await?).await?;
     for round in 0..plan.rounds {
         for turn in 0..CONTENDERS.len() {
@@ -277,7 +279,7 @@ fn read_files(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The most memory that this process had, in bytes.
+/// Returns the peak memory of this process, in bytes.
 fn peak() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let kib = status

@@ -7,7 +7,7 @@ pub mod tables;
 pub mod tpch;
 pub mod usage;
 
-/// Compiles the example there.
+/// Compiles the example in README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

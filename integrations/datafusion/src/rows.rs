@@ -1,4 +1,4 @@
-//! The rows of a result, to be compared whatever their order.
+//! The rows of a result, for comparisons that ignore their order.
 
 use std::cmp::Ordering;
 
@@ -8,17 +8,17 @@ use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Float64Type};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// Sums of floating-point numbers differ with their order, by less than this part.
+/// The result of summing floating-point numbers depends on their order, by less than this fraction.
 const TOLERANCE: f64 = 1e-9;
 
 #[derive(Clone, PartialEq, Debug)]
 enum Cell {
-    /// All that has one text for one value: also decimals, which are exact.
+    /// A value with exactly one text, including decimals, which are exact.
     Exact(String),
     Float(f64),
 }
 
-/// The rows of a result, in an order of their own.
+/// The rows of a result, sorted.
 #[derive(Clone, Debug)]
 pub struct Rows(Vec<Vec<Cell>>);
 
@@ -26,7 +26,7 @@ impl Rows {
     /// Takes the rows of a result.
     ///
     /// # Errors
-    /// Where a value has no text.
+    /// If a value has no text.
     pub fn new(batches: &[RecordBatch]) -> Result<Self> {
         let mut rows = Vec::new();
         for batch in batches {

@@ -11,7 +11,7 @@ use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 use ringfile_object_store::{Caching, RingfileStore};
 
-/// A store for `file://` URLs, and what it does with the page cache.
+/// A store for `file://` URLs, and how it uses the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// `object_store`'s own `LocalFileSystem`.
@@ -25,13 +25,13 @@ pub enum Side {
 }
 
 impl Side {
-    /// All of them, the one to compare with first.
+    /// All of them; the first is the one to compare with.
     pub const ALL: [Self; 4] = [Self::Local, Self::Adaptive, Self::Buffered, Self::Direct];
 
     /// Creates the store.
     ///
     /// # Errors
-    /// Where ringfile's pool cannot be made.
+    /// If ringfile's pool cannot be made.
     pub fn open(self) -> Result<Arc<dyn ObjectStore>> {
         let caching = match self {
             Self::Local => return Ok(Arc::new(LocalFileSystem::new())),
@@ -74,13 +74,13 @@ impl fmt::Display for Side {
 enum StoreName {
     /// ringfile
     Ringfile,
-    /// LocalFileSystem, as DataFusion has it
+    /// LocalFileSystem, DataFusion's own
     Local,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CacheName {
-    /// What is cached from the page cache, the rest past it
+    /// Cached data from the page cache, other data past it
     Adaptive,
     /// Through the page cache
     Buffered,
@@ -91,19 +91,19 @@ enum CacheName {
 /// The arguments that choose a [`Side`].
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct SideArgs {
-    /// What reads the files
+    /// The store that reads the files
     #[arg(long, value_enum, default_value = "ringfile")]
     store: StoreName,
-    /// What ringfile does with the page cache [default: adaptive]
+    /// How ringfile uses the page cache [default: adaptive]
     #[arg(long, value_enum)]
     cache: Option<CacheName>,
 }
 
 impl SideArgs {
-    /// Returns what was chosen.
+    /// Returns the chosen store.
     ///
     /// # Errors
-    /// Where a cache was chosen for a store that has no such setting.
+    /// If a cache was chosen for a store that has no such setting.
     pub fn side(self) -> Result<Side> {
         match (self.store, self.cache) {
             (StoreName::Local, None) => Ok(Side::Local),

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 
-/// Registers a table for each Parquet file in a folder, and for each folder in it that has some. A table's name is that of its
-/// file, without the extension, or of its folder. Returns the names in order.
+/// Registers a table for each Parquet file in a folder, and for each folder in it that contains any. A table's name is
+/// that of its file, without the extension, or of its folder. Returns the names in order.
 ///
 /// # Errors
-/// Where the folder cannot be read, has no Parquet files, has a name twice, or a file is no Parquet file.
+/// If the folder cannot be read, has no Parquet files, has a name twice, or a file is no Parquet file.
 pub async fn register(context: &SessionContext, folder: &Path) -> Result<Vec<String>> {
     let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
     let mut names = Vec::new();
@@ -38,15 +38,15 @@ pub async fn register(context: &SessionContext, folder: &Path) -> Result<Vec<Str
         names.push(name.to_owned());
     }
     if names.is_empty() {
-        bail!("{} has no Parquet files (*.parquet), and no folders with some", folder.display());
+        bail!("{} contains no Parquet files (*.parquet), and no folder that contains any", folder.display());
     }
     Ok(names)
 }
 
-/// The Parquet files of a folder's tables, in order.
+/// Returns the Parquet files of a folder's tables, in order.
 ///
 /// # Errors
-/// Where a folder cannot be read.
+/// If a folder cannot be read.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in entries(folder)? {

@@ -1,4 +1,4 @@
-//! TPC-H: its data, its queries with the validation parameters, and what they take.
+//! TPC-H: its data, and its queries with the validation parameters.
 
 use std::fs::{self, File};
 use std::num::NonZero;
@@ -26,11 +26,11 @@ use crate::rows::Rows;
 /// How many queries there are; they count from 1.
 pub const QUERIES: usize = 22;
 
-/// How many rows the queries give at scale factor 1, as TPC-H publishes them for validation.
+/// The number of rows that each query returns at scale factor 1, as TPC-H publishes for validation.
 pub const ROWS_AT_SCALE_1: [usize; QUERIES] =
     [4, 100, 10, 5, 5, 1, 4, 2, 175, 20, 1048, 2, 42, 1, 1, 18314, 1, 57, 1, 186, 100, 7];
 
-/// Rows of a row group, of which a column is what a scan reads at once: 0.1 to 4 MiB here.
+/// Rows of a row group. A scan reads one column of it at a time: 0.1 to 4 MiB here.
 const ROWS_OF_A_GROUP: usize = 128 << 10;
 
 /// Files of a large table.
@@ -61,10 +61,10 @@ const TEXTS: [&str; QUERIES] = [
     include_str!("../queries/q22.sql"),
 ];
 
-/// The text of a query, which counts from 1, for data of a scale factor.
+/// Returns the text of a query, which counts from 1, for data of a scale factor.
 ///
 /// # Errors
-/// Where there is no such query.
+/// If no query has this number.
 pub fn query(number: usize, scale: f64) -> Result<String> {
     let text = number.checked_sub(1).and_then(|at| TEXTS.get(at));
     let text = text.with_context(|| format!("there is no query {number}: they are 1 to {QUERIES}"))?;
@@ -75,19 +75,19 @@ pub fn query(number: usize, scale: f64) -> Result<String> {
 /// Runs a query, and returns its rows.
 ///
 /// # Errors
-/// Where DataFusion cannot plan or run it.
+/// If DataFusion cannot plan or run it.
 pub async fn run(context: &SessionContext, number: usize, scale: f64) -> Result<Rows> {
     let run =
         async { context.sql(&query(number, scale)?).await?.collect().await.map_err(anyhow::Error::from) };
     Rows::new(&run.await.with_context(|| format!("query {number}"))?)
 }
 
-/// Arguments that say which data, and which queries on it.
+/// The arguments that select the data, and the queries on it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Data {
     /// The folder that holds the folders of each scale factor
     pub folder: PathBuf,
-    /// The scale factor: about 0.4 GB of files for each
+    /// The scale factor: about 0.4 GB of files for each unit
     #[arg(long, default_value_t = 1.0)]
     pub scale: f64,
     /// The queries, such as 1,3-5
@@ -95,7 +95,7 @@ pub struct Data {
     pub queries: Queries,
 }
 
-/// Numbers of queries, which a text such as `1,3-5` gives.
+/// Numbers of queries, parsed from a text such as `1,3-5`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queries(pub Vec<usize>);
 
@@ -103,7 +103,7 @@ impl FromStr for Queries {
     type Err = anyhow::Error;
 
     /// # Errors
-    /// Where the text names none, or one that does not exist.
+    /// If the text names none, or one that does not exist.
     fn from_str(text: &str) -> Result<Self> {
         let mut queries = Vec::new();
         for part in text.split(',') {
@@ -122,13 +122,13 @@ impl FromStr for Queries {
     }
 }
 
-/// One file of a table: the table's name, which part of it, and of how many.
+/// One file of a table: the table's name, the number of the part, and the number of parts.
 type Part = (&'static str, i32, i32);
 
 /// Writes the tables of a scale factor into a folder beside others, unless they are there, and returns that folder.
 ///
 /// # Errors
-/// Where a file cannot be written, or the scale factor is not above 0.
+/// If a file cannot be written, or the scale factor is not above 0.
 pub fn generate(folder: &Path, scale: f64) -> Result<PathBuf> {
     ensure!(scale > 0.0, "a scale factor is above 0");
     let (done, new) = (folder.join(format!("sf{scale}")), folder.join(format!("sf{scale}.new")));
@@ -189,7 +189,7 @@ fn write(folder: &Path, (table, part, of): Part, scale: f64) -> Result<()> {
     for batch in batches {
         writer.write(&batch)?;
     }
-    // On the disk before anybody measures.
+    // The data must be on the disk before anything is measured.
     writer.into_inner()?.sync_all()?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What a query took: time, processor time, and what was read which way.
+//! The cost of a query: time, processor time, and how its data was read.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use ringfile::Metrics;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What was used so far.
+/// The totals at the start of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Meter {
     began: Instant,
@@ -17,14 +17,14 @@ pub struct Meter {
     ringfile: Metrics,
 }
 
-/// What was used in between.
+/// The resources used during a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Time that went by.
+    /// Elapsed time.
     pub time: Duration,
     /// Processor time of this process, all its threads together.
     pub cpu: Duration,
-    /// Time that the machine's processors were idle, all together; with one processor waiting all the time, `time`.
+    /// Idle time of all processors together; if one processor waits all the time, it equals `time`.
     pub idle: Duration,
     /// Bytes that this process made the kernel read from disks.
     pub disk: u64,
@@ -33,10 +33,10 @@ pub struct Usage {
 }
 
 impl Meter {
-    /// Begins to measure.
+    /// Starts a measurement.
     ///
     /// # Errors
-    /// Where `/proc` cannot be read.
+    /// If `/proc` cannot be read.
     pub fn start() -> Result<Self> {
         let (idle, disk) = (idle()?, disk()?);
         Ok(Self { idle, disk, ringfile: ringfile::metrics(), cpu: cpu(), began: Instant::now() })
@@ -45,7 +45,7 @@ impl Meter {
     /// Returns what was used since the start.
     ///
     /// # Errors
-    /// Where `/proc` cannot be read.
+    /// If `/proc` cannot be read.
     pub fn stop(self) -> Result<Usage> {
         let (time, cpu) = (self.began.elapsed(), cpu() - self.cpu);
         Ok(Usage {

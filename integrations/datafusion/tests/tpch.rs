@@ -1,6 +1,6 @@
 //! The 22 queries on a little data: the same rows with every store.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ async fn rows(folder: &Path, side: Side) -> Vec<Rows> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_queries_give_the_same_rows_with_every_store() {
-    // Where O_DIRECT is real: not in a tmpfs.
+    // A folder in which O_DIRECT works, unlike on a tmpfs.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let data = tpch::generate(folder.path(), SCALE).unwrap();
     let expected = rows(&data, Side::Local).await;

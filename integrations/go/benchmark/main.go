@@ -1,5 +1,5 @@
 // Benchmark reads random blocks of a file through both interfaces and through fio's io_uring, in turns, and prints the
-// operations per second of each and the per cent of fio's.
+// operations per second of each, also in per cent of fio's.
 //
 //	go run ./benchmark -file /var/tmp/f.bin
 package main
@@ -26,13 +26,13 @@ import (
 const block = 4096
 
 var (
-	path       = flag.String("file", "/var/tmp/ringfile-go.bin", "file to read; made where it is not there")
-	size       = flag.Int64("size", 1<<30, "bytes of a file that is made")
+	path       = flag.String("file", "/var/tmp/ringfile-go.bin", "file to read; created if it does not exist")
+	size       = flag.Int64("size", 1<<30, "size of a created file, in bytes")
 	length     = flag.Duration("time", 3*time.Second, "time of each measurement")
-	rounds     = flag.Int("rounds", 5, "measurements of each kind, after one that does not count")
+	rounds     = flag.Int("rounds", 5, "measurements of each kind, after one that is not counted")
 	goroutines = flag.Int("goroutines", 1000, "goroutines of the high-level interface")
 	batch      = flag.Int("batch", 32, "reads of each batch")
-	underWay   = flag.Int("under-way", 64, "batches under way at once")
+	underWay   = flag.Int("under-way", 64, "batches in flight at once")
 	depth      = flag.Int("depth", 128, "reads in flight of each queue and each of fio's jobs")
 	jobs       = flag.Int("jobs", 1, "queues (OS threads) of the low-level interface, and fio's jobs")
 )
@@ -131,7 +131,7 @@ func makeFile() error {
 	return file.Close()
 }
 
-// both runs so many workers until the time is over.
+// both runs this many workers until the time is over.
 func both(file *ringfile.File, pool *ringfile.Pool, workers int, work func(*worker) error) (figure, error) {
 	blocks, err := file.Size()
 	if err != nil {
@@ -194,7 +194,7 @@ func batches(w *worker) error {
 	return nil
 }
 
-// queue keeps reads in flight on an OS thread of its own.
+// queue keeps reads in flight on its own OS thread.
 func queue(w *worker) error {
 	buffer, err := w.pool.Get(*depth * block)
 	if err != nil {
@@ -266,6 +266,6 @@ func fio() (figure, error) {
 		return figure{}, fmt.Errorf("fio said %q: %w", out.String(), err)
 	}
 	job := said.Jobs[0]
-	// Its per cent are of one job's time.
+	// fio's percentages relate to the time of one job.
 	return figure{job.Read.Iops, (job.UsrCPU + job.SysCPU) / 100 * float64(*jobs) * 1e6 / job.Read.Iops}, nil
 }

@@ -45,7 +45,7 @@ using Random = std::mt19937_64;
 
 constexpr size_t kFileBytes = size_t{64} << 20;
 constexpr size_t kMiB = size_t{1} << 20;
-// As many reads of this size as the report of a slow AbortIO names: 62 MiB.
+// The number and size of reads in the report of a slow AbortIO: 62 MiB.
 constexpr size_t kAborted = 1000;
 constexpr size_t kAbortedBytes = 64 << 10;
 // The most asynchronous reads that ringfile has in flight.
@@ -93,7 +93,7 @@ struct AsyncRead {
     size_t got = 0;
 };
 
-// Stable addresses, because RocksDB gives them back to the callback.
+// The addresses must be stable, because RocksDB passes them to the callback.
 using AsyncReads = std::vector<std::unique_ptr<AsyncRead>>;
 
 // A file system with one file of known content.
@@ -272,7 +272,7 @@ void WhatWasNotBegunIsNeverRead(Scene* scene, Random* random) {
     for (size_t i = 0; i < kAborted; ++i) {
         scene->Start(&reads, i * kAbortedBytes, kAbortedBytes);
     }
-    // A read that is polled starts all the same.
+    // A read that is polled starts nevertheless.
     const std::vector<size_t> order = Shuffled(kAborted, random);
     const std::vector<size_t> polled(order.begin(), order.begin() + 10);
     const std::vector<size_t> aborted(order.begin() + 10, order.end());
@@ -333,9 +333,8 @@ void MultiReadGoesOnBesideAsyncReads(Scene* scene, Random* random) {
     }
 }
 
-// Some handles, in any order. They are polled and aborted again, and no callback runs twice. The caller has their
-// memory back at once.
-// caller's at once.
+// Aborts some handles in any order. They are polled and aborted again, and no callback runs twice. Their memory belongs
+// to the caller again at once.
 void AbortAPart(Scene* scene, size_t count, Random* random) {
     AsyncReads reads;
     scene->StartRandomly(&reads, count, random);
@@ -358,7 +357,7 @@ void AbortAPart(Scene* scene, size_t count, Random* random) {
     } else {
         scene->Poll(reads, others);
     }
-    // All of them again, in another order.
+    // All of them are polled again, in another order.
     scene->Poll(reads, Shuffled(count, random));
     scene->Abort(reads, Shuffled(count, random));
     for (const size_t index : aborted) {
@@ -414,7 +413,7 @@ void StressUnderSignals(Scene* scene, Random* random, std::chrono::seconds lengt
             if (rounds % 4 == 0) {
                 scene->DropCache();
             }
-            // Usually as many as RocksDB keeps open, sometimes more than may be in flight.
+            // Usually as many reads as RocksDB keeps open, sometimes more than may be in flight.
             AbortAPart(scene, 1 + (*random)() % (rounds % 8 == 0 ? 300 : 40), random);
         }
     }

@@ -11,7 +11,7 @@
 #define EXPECT(condition) \
     do { \
         if (!(condition)) { \
-            std::cerr << __FILE__ << ":" << __LINE__ << ": not so: " << #condition << "\n"; \
+            std::cerr << __FILE__ << ":" << __LINE__ << ": check failed: " << #condition << "\n"; \
             std::exit(1); \
         } \
     } while (false)

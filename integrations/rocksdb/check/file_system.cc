@@ -112,7 +112,7 @@ void EachRequestHasItsStatus(FSRandomAccessFile* file) {
     }
 }
 
-// The way long tables are read: many threads, one file.
+// Many threads read one file, as RocksDB does with large tables.
 void ManyThreadsReadOneFile(FSRandomAccessFile* file) {
     std::vector<std::thread> threads;
     for (size_t thread = 0; thread < 4; ++thread) {
@@ -183,7 +183,7 @@ void AsyncReadsEndOnAnyThread(FileSystem* files, FSRandomAccessFile* file) {
         EXPECT_OK(files->Poll(other, 1));
         std::vector<void*> given_up{aborted.handle};
         EXPECT_OK(files->AbortIO(given_up));
-        // The kernel does not have it any more.
+        // The kernel no longer uses the memory.
         aborted.memory.reset();
     }).join();
     EXPECT(there.called == 1 && there.ok && there.bytes == 64 * kPage);

@@ -1,10 +1,10 @@
 // Checks that each synced write survives when the writer is killed.
 //
-//   synced_writes write FOLDER FS    writes until it is killed; prints the number of each key once its write is synced
-// synced_writes verify FOLDER FS   reads such numbers from standard input, and looks for each of them
+//   synced_writes write FOLDER FS writes until it is killed; prints the number of each key once its write is synced
+//   synced_writes verify FOLDER FS reads such numbers from standard input, and checks that each of them exists
 //
-// FS is a file system's URI, or `default`. Tables are small and many, so that flushes and compactions go on all the
-// time; every other database uses direct I/O.
+// FS is a file system's URI, or `default`. Tables are small and many, so that flushes and compactions run all the time;
+// every other database uses direct I/O.
 #include <unistd.h>
 
 #include <cstdio>
@@ -90,7 +90,7 @@ void Write(rocksdb::DB* db, uint64_t first) {
         Check(db->Put(synced, Key(number), Value(number)), "writing " + Key(number));
         const std::string line = std::to_string(number) + "\n";
         if (write(STDOUT_FILENO, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-            Fail("nobody takes the numbers");
+            Fail("the numbers cannot be printed");
         }
     }
 }
@@ -100,9 +100,9 @@ int Verify(rocksdb::DB* db, bool asynchronous) {
     for (std::string line; std::getline(std::cin, line); ++count) {
         const uint64_t number = std::stoull(line);
         std::string value;
-        Check(db->Get({}, Key(number), &value), "write " + line + " was synced and is gone");
+        Check(db->Get({}, Key(number), &value), "write " + line + " was synced but is missing");
         if (value != Value(number)) {
-            Fail("write " + line + " was synced and is another");
+            Fail("write " + line + " was synced but has another value");
         }
     }
     rocksdb::ReadOptions ahead;

@@ -1,4 +1,4 @@
-// One read that was started by ReadAsync: what RocksDB's handle points to.
+// One read that was started by ReadAsync: the object behind RocksDB's handle.
 #include "async.h"
 
 #include "counters.h"
@@ -13,7 +13,7 @@ using rocksdb::Slice;
 
 AsyncRead::AsyncRead(const File& file, const FSReadRequest& request, ReadCallback callback, void* argument)
     : callback_(std::move(callback)), argument_(argument), path_(file.path()) {
-    // RocksDB's own request may be gone when the read ends.
+    // RocksDB's own request may no longer exist when the read ends.
     request_.offset = request.offset;
     request_.len = request.len;
     request_.scratch = request.scratch;
@@ -69,8 +69,8 @@ void AsyncRead::Poll(const std::vector<void*>& handles) {
 }
 
 void AsyncRead::Abort(const std::vector<void*>& handles) {
-    // Cancels all before it waits for any, the last first: a read that has not started is dropped before an earlier one
-    // ends and makes room for it.
+    // Cancels all reads before it waits for any, the last first: a read that has not started is dropped before an
+    // earlier one ends and makes room for it.
     for (auto handle = handles.rbegin(); handle != handles.rend(); ++handle) {
         auto* read = static_cast<AsyncRead*>(*handle);
         if (read != nullptr && read->read_ != nullptr) {

@@ -1,4 +1,4 @@
-// One read that was started by ReadAsync: what RocksDB's handle points to.
+// One read that was started by ReadAsync: the object behind RocksDB's handle.
 #pragma once
 
 #include <string>
@@ -30,11 +30,11 @@ class AsyncRead {
   private:
     AsyncRead(const File& file, const rocksdb::FSReadRequest& request, ReadCallback callback, void* argument);
 
-    // The result, once the memory is free again.
+    // Waits for the read, and returns the result; the memory is free afterwards.
     int64_t Wait();
     void Finish(int64_t done, bool aborted);
 
-    // Null after it was waited for.
+    // Null after the read was waited for.
     ringfile_async_read* read_ = nullptr;
     rocksdb::FSReadRequest request_;
     ReadCallback callback_;

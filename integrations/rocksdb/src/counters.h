@@ -1,4 +1,4 @@
-// Counts of RocksDB's calls. Relaxed: they are sums, and order nothing.
+// Counts of RocksDB's calls. Updated with relaxed ordering: they are sums, and do not synchronise anything.
 #pragma once
 
 #include <atomic>

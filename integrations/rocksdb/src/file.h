@@ -38,7 +38,8 @@ class File {
     int SyncData() const;
     int SyncAll() const;
 
-    // RINGFILE_SYNC_RANGE_... . Makes nothing durable, but a failure is one of later syncs too: the kernel reports it once.
+    // RINGFILE_SYNC_RANGE_... . Makes nothing durable, but later syncs fail after a failure: the kernel reports it only
+    // once.
     int SyncRange(uint64_t offset, uint64_t length, uint32_t flags) const;
 
     // Operations in flight continue, and keep the file open until they finish.
@@ -51,7 +52,7 @@ class File {
     // Returns whether RocksDB must use aligned memory, offsets and lengths.
     bool direct() const { return direct_; }
 
-    // Returns what these must be multiples of; a page for buffered files.
+    // Returns what memory, offsets and lengths must be multiples of; a page for buffered files.
     size_t Alignment() const { return alignment_; }
 
     // Returns the size, or a negative errno.

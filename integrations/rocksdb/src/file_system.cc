@@ -45,7 +45,7 @@ FileSystem::FileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, Route r
     ReportAtExit();
 }
 
-// Mapped files are not read: they go to the base, as do all files that RocksDB writes by mapping.
+// Mapped files go to the base, as do all files that RocksDB writes by mapping.
 IOStatus FileSystem::NewRandomAccessFile(const std::string& path, const FileOptions& options,
                                          std::unique_ptr<FSRandomAccessFile>* result, IODebugContext* dbg) {
     if (options.use_mmap_reads) {
@@ -120,7 +120,7 @@ IOStatus FileSystem::ReuseWritableFile(const std::string& path, const std::strin
     return renamed.ok() ? OpenWritable(path, 0, options, Beginning::kEmpty, result) : renamed;
 }
 
-// All threads, as in RocksDB's own file system.
+// Applies to all threads, as in RocksDB's own file system.
 IOStatus FileSystem::Poll(std::vector<void*>& handles, size_t) {
     AsyncRead::Poll(handles);
     return IOStatus::OK();

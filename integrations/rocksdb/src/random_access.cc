@@ -28,7 +28,7 @@ IOStatus RandomAccessFile::Read(uint64_t offset, size_t n, const IOOptions&, Sli
 }
 
 IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, const IOOptions&, IODebugContext*) {
-    // One for each thread, so that a call allocates nothing once the thread has made one of that size.
+    // One list for each thread, so that a call allocates nothing once the thread has made a call of that size.
     static thread_local std::vector<ringfile_read_request> reads;
     reads.resize(count);
     for (size_t i = 0; i < count; ++i) {
@@ -40,7 +40,7 @@ IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, cons
     } else {
         failed = ringfile_read_many(file_->handle(), reads.data(), count);
     }
-    // If none was started, each gets that result: RocksDB applies this call's own status to all of them.
+    // If no read was started, each gets this result: RocksDB would apply the status of the call to all of them.
     uint64_t bytes = 0;
     uint64_t errors = 0;
     for (size_t i = 0; i < count; ++i) {

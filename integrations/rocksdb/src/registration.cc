@@ -1,4 +1,4 @@
-// Makes RocksDB find the file system by its URI, from the moment that this library is loaded.
+// Registers the file system's URI with RocksDB when this library is loaded.
 #include "file_system.h"
 #include "rocksdb/env.h"
 #include "rocksdb/utilities/object_registry.h"

@@ -51,7 +51,7 @@ class WritableFile : public rocksdb::FSWritableFile {
     const std::unique_ptr<File> file_;
     const bool may_allocate_;
     const bool allocate_keeps_size_;
-    // Where the next append goes; the data before it is valid.
+    // The offset of the next append; the data before it is valid.
     uint64_t size_;
     bool open_ = true;
 };

@@ -1,5 +1,5 @@
-//! What the guest of the power-cut harness shares with the replay of its drive's log: what is written, what is reported
-//! as durable, and where. `kernels/power-cuts` runs both.
+//! Shared by the guest of the power-cut harness and the replay of its drive's log: what is written, what is reported as
+//! durable, and where. `kernels/power-cuts` runs both.
 
 pub mod promise;
 pub mod stamp;
@@ -36,9 +36,9 @@ pub const ATOMIC: SlotFile = SlotFile { number: 6, name: "atomic", slot: 16384, 
 /// All of them.
 pub const SLOT_FILES: [SlotFile; 6] = [DSYNC, FSYNC, SYNC_DATA, BATCH, SYNC_ALL, ATOMIC];
 
-/// The number of the files that are created, renamed and removed.
+/// How many files are created, renamed and removed.
 pub const NAMED: u32 = 7;
-/// Bytes of each of these.
+/// The size of each of these files, in bytes.
 pub const NAMED_BYTES: usize = 3 * stamp::SECTOR;
 /// The files of the appenders: buffered and direct.
 pub const LOGS: [&str; 2] = ["log-buffered", "log-direct"];

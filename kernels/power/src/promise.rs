@@ -1,16 +1,16 @@
 //! What the guest reports, and the sector that holds the report.
 //!
 //! A report is one sector, written to another partition of the same drive after the library has said that the data is
-//! durable. So the drive's log has it behind the moment of that answer: a power cut behind the report is after the
-//! answer.
+//! durable. So its entry in the drive's log comes after that moment: a power cut after the report is also after the
+//! library's answer.
 
 use crate::mix;
 use crate::stamp::SECTOR;
 
 const MAGIC: u64 = 0x6d6f_7270_6569_7365;
-/// The numbers that make a promise.
+/// The number of words in a promise.
 const WORDS: usize = 4;
-/// As many as fit into a sector, behind its header.
+/// The largest number of promises that fit into a sector, after its header.
 pub const MOST: usize = (SECTOR / 8 - 4) / WORDS;
 
 /// What must hold from now on.
@@ -35,7 +35,7 @@ pub enum Promise {
     Appended {
         /// The number of the log.
         log: u64,
-        /// How many bytes.
+        /// The number of valid bytes.
         len: u64,
     },
 }

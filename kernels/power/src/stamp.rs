@@ -1,7 +1,7 @@
-//! The data that is written: sectors that name their record, version and part, and a stream whose bytes follow from
-//! their offset.
+//! The data that is written: sectors that name their record, version and part, and a stream whose bytes are derived
+//! from their offset.
 //!
-//! Every byte of a sector follows from its stamp, so that no other content can be mistaken for it.
+//! Every byte of a sector is derived from its stamp, so that no other content can be mistaken for it.
 
 use crate::mix;
 
@@ -18,7 +18,7 @@ pub struct Stamp {
     pub file: u32,
     /// The record's position in the file.
     pub slot: u64,
-    /// How often the record was written before.
+    /// The number of times that the record was written before.
     pub version: u64,
     /// The sector's number in the record.
     pub index: u32,

@@ -1,7 +1,7 @@
 /*
  * A storage engine's block reader, before and after: pread(2) first, then the same blocks through ringfile, one at a
- * time, many at once, ahead of a scan, in a loop of the engine's own, into its own cache, and written back.
- * docs/guide/c.md explains it step by step. Each step checks the bytes of every block.
+ * time, many at once, ahead of a scan, in the engine's own loop, into its own cache, and written back. docs/guide/c.md
+ * explains it step by step. Each step checks the bytes of every block.
  *
  * Usage: block_reader [FOLDER], where it makes and removes a file; the current folder by default.
  */
@@ -17,7 +17,7 @@
 
 enum { BLOCK = 4096, BLOCKS = 256, FRAMES = 32 };
 
-/* What the engine has: one block at a time, with pread(2). */
+/* The engine's reader before the change: one block at a time, with pread(2). */
 static int pread_block(int fd, void *block, uint64_t number)
 {
     char *to = block;
@@ -38,7 +38,7 @@ static int pread_block(int fd, void *block, uint64_t number)
     return 0;
 }
 
-/* Step 1: the same function with one call. */
+/* Step 1: the same function over ringfile. */
 static int read_block(const ringfile_file *file, void *block, uint64_t number)
 {
     int64_t got = ringfile_read(file, block, BLOCK, number * BLOCK);
@@ -91,7 +91,7 @@ static int scan(const ringfile_file *file, unsigned char *const frames[], size_t
     return result;
 }
 
-/* Step 4: a loop of the engine's own, which keeps a read in flight for each of `depth` frames. */
+/* Step 4: the engine's own loop, which keeps a read in flight for each of `depth` frames. */
 static int serve(const ringfile_file *file, unsigned char *const frames[], size_t depth, uint64_t total)
 {
     ringfile_queue *queue;
@@ -106,7 +106,7 @@ static int serve(const ringfile_file *file, unsigned char *const frames[], size_
         result = ringfile_queue_read(queue, file, frames[begun], BLOCK, numbers[begun] * BLOCK, begun, NULL);
     }
     while (result == 0 && ended < total) {
-        /* A millisecond at most, so that the loop gets to its other work; 0 only looks. */
+        /* Waits at most a millisecond, so that the loop gets to its other work; 0 would only check. */
         int64_t taken = ringfile_queue_wait(queue, results, FRAMES, 1, 1000000);
         result = taken < 0 ? (int)taken : 0;
         for (int64_t at = 0; result == 0 && at < taken; at++, ended++) {
@@ -164,14 +164,15 @@ static int write_blocks(const ringfile_file *file, unsigned char *const frames[]
     return failed == 0 ? 0 : -EIO;
 }
 
-/* Step 6, for a log: on stable storage when it returns. */
+/* Step 6, for a log: the data is on stable storage when it returns. */
 static int append_record(const ringfile_file *log, const void *block, uint64_t end)
 {
     int64_t written = ringfile_write_durable(log, block, BLOCK, end);
     return written < 0 ? (int)written : 0;
 }
 
-/* Step 6, for a block in its place: the old one or the new one after a power cut. Returns 0 if the file does not support it. */
+/* Step 6, for overwriting a block in place: after a power cut there is either the old block or the new one. Returns 0
+ * if the file does not support it. */
 static int64_t replace_block(const ringfile_file *file, const void *block, uint64_t number)
 {
     size_t least, most;
@@ -189,14 +190,14 @@ static int64_t replace_block(const ringfile_file *file, const void *block, uint6
 static void expect(int truth, const char *what, int line)
 {
     if (!truth) {
-        fprintf(stderr, "block_reader.c:%d: not so: %s (last error: %s)\n", line, what, ringfile_last_error());
+        fprintf(stderr, "block_reader.c:%d: check failed: %s (last error: %s)\n", line, what, ringfile_last_error());
         exit(1);
     }
 }
 
 static unsigned char version = 0;
 
-/* A byte that no other block has at this place, nor this one in another version. */
+/* Returns a byte that differs from those of other blocks, and other versions of this block, at the same place. */
 static unsigned char mark(uint64_t number, size_t at)
 {
     return (unsigned char)(number * 31 + at / 16 + version);
@@ -263,7 +264,7 @@ int main(int argc, char **argv)
     }
     EXPECT(fsync(fd) == 0);
 
-    /* The engine opens files as before, and lends the library the descriptor. */
+    /* The engine opens files as before, and lends the descriptor to the library. */
     ringfile_file *file, *direct;
     EXPECT(ringfile_open_fd(fd, NULL, &file) == 0);
     reads_are_right(fd, file, frames);

@@ -23,7 +23,7 @@ enum { BLOCK = 4096, BLOCKS = 128, FIBERS = 8, ROUNDS = 50, EACH = 4 };
 static void expect(int truth, const char *what, int line)
 {
     if (!truth) {
-        fprintf(stderr, "callback.c:%d: not so: %s (last error: %s)\n", line, what, ringfile_last_error());
+        fprintf(stderr, "callback.c:%d: check failed: %s (last error: %s)\n", line, what, ringfile_last_error());
         exit(1);
     }
 }
@@ -146,7 +146,7 @@ static void go_on(void *context, int64_t failed)
         make_ready(&chain->fiber);
         return;
     }
-    /* A call that would wait is refused here. */
+    /* A call that would block is refused here. */
     EXPECT(ringfile_read(chain->file, chain->fiber.blocks, BLOCK, 0) == -EDEADLK);
     chain->fiber.first += 3;
     add_reads(&chain->fiber, chain->file);

@@ -30,7 +30,7 @@ struct answer {
 static void expect(int truth, const char *what, int line)
 {
     if (!truth) {
-        fprintf(stderr, "event_loop.c:%d: not so: %s (last error: %s)\n", line, what, ringfile_last_error());
+        fprintf(stderr, "event_loop.c:%d: check failed: %s (last error: %s)\n", line, what, ringfile_last_error());
         exit(1);
     }
 }

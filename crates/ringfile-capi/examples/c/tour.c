@@ -32,12 +32,12 @@ static int64_t check(int64_t result, const char *what, int line)
 static void expect(int truth, const char *what, int line)
 {
     if (!truth) {
-        fprintf(stderr, "tour.c:%d: not so: %s\n", line, what);
+        fprintf(stderr, "tour.c:%d: check failed: %s\n", line, what);
         exit(1);
     }
 }
 
-/* The byte that page `number` of the file is full of. */
+/* Returns the byte that fills page `number` of the file. */
 static unsigned char mark(uint64_t number)
 {
     return (unsigned char)(number * 7 + 1);
@@ -103,7 +103,7 @@ static void read_many(ringfile_file *file, unsigned char *cache)
     }
 }
 
-/* Starts a read, does something else, waits; or changes its mind. */
+/* Starts a read, does something else, then waits for the read or cancels it. */
 static void read_by_token(ringfile_file *file, unsigned char *cache)
 {
     ringfile_queue *queue;

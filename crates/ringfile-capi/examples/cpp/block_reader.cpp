@@ -44,10 +44,10 @@ private:
     int descriptor_;
 };
 
-// The same over ringfile. Any thread may call its reads.
+// The engine's reader over ringfile. Any thread may call its reads.
 class ring_reader {
 public:
-    // The descriptor stays the engine's, as does the cache, which must outlive this.
+    // The descriptor and the cache still belong to the engine; the cache must outlive this object.
     ring_reader(int descriptor, std::byte* cache, std::size_t length)
         : file_(ringfile::file::of_descriptor(descriptor)), cache_(ringfile::memory::add(cache, length)) {}
 
@@ -55,7 +55,7 @@ public:
         check(number, file_.read(block, block_size, number * block_size));
     }
 
-    // For callers without exceptions; ringfile::last_error() has the words.
+    // For callers without exceptions; ringfile::last_error() returns the error text.
     std::error_code try_read(std::uint64_t number, std::byte* block) const noexcept {
         std::error_code error;
         const std::size_t bytes = file_.read(block, block_size, number * block_size, error);
@@ -96,7 +96,7 @@ public:
         queue_.submit();
     }
     void wait() { ring_reader::check(number_, queue_.wait_for(token_)); }
-    // When it returns, the frame is free, whatever came of the read.
+    // When it returns, the frame is free, whether or not the read succeeded.
     void give_up() {
         std::error_code cancelled;
         queue_.cancel(token_);
@@ -152,13 +152,13 @@ void write(const ringfile::file& file, const std::vector<std::uint64_t>& numbers
 
 void expect(bool truth, const char* what) {
     if (!truth) {
-        throw std::logic_error(std::string("not so: ") + what);
+        throw std::logic_error(std::string("check failed: ") + what);
     }
 }
 
 int version = 0;
 
-// A byte that no other block has at this place, nor this one in another version.
+// Returns a byte that differs from that of every other block, and of other versions of this block, at the same place.
 std::byte mark(std::uint64_t number, std::size_t at) {
     return static_cast<std::byte>(number * 31 + at / 16 + static_cast<std::size_t>(version));
 }

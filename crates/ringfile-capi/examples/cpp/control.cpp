@@ -26,7 +26,7 @@ constexpr std::size_t page_size = 4096;
 
 void expect(bool truth, const char* what) {
     if (!truth) {
-        throw std::logic_error(std::string("not so: ") + what);
+        throw std::logic_error(std::string("check failed: ") + what);
     }
 }
 
@@ -128,12 +128,12 @@ void read_on_any_thread(const ringfile::file& file) {
     expect(error == std::errc::bad_file_descriptor, "a result is taken once");
     ringfile::async_read::start(ringfile::file(), data.data(), page_size, 0, error);
     expect(error == std::errc::bad_file_descriptor, "no file");
-    // It was too late, or in time.
+    // The cancellation was too late, or in time.
     auto cancelled = ringfile::async_read::start(file, data.data(), page_size, 0);
     twice(cancelled, FORMS_OF_NONE(cancel));
     got = cancelled.wait(error);
     expect(error ? error == std::errc::operation_canceled : got == page_size, "a read that was cancelled");
-    // Waited for, if it was submitted.
+    // The read is waited for, if it was submitted.
     ringfile::async_read::start(file, data.data(), page_size, 0);
     expect(is_full_of(data, 'a') && !ringfile::async_read().is_done(), "a read that nobody waited for");
 }
@@ -239,7 +239,7 @@ void start_a_batch(const ringfile::file& file) {
     expect(error == std::errc::bad_file_descriptor && close(ended) == 0, "no eventfd");
 }
 
-// Nothing may wait in the function of a started batch, so a read that is waited for there stays owned.
+// The function of a started batch must not wait, so a read that it tries to wait for stays owned.
 void wait_in_the_function(const ringfile::file& file) {
     struct shared {
         ringfile::async_read read;

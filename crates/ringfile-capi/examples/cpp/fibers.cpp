@@ -358,7 +358,7 @@ void run(const settings& with) {
     const int file = make_file(with);
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(block_size, connections * block_size));
     EXPECT(memory != nullptr);
-    std::memset(memory, 0, connections * block_size);  // valgrind does not see what a ring writes
+    std::memset(memory, 0, connections * block_size);  // valgrind does not see the memory that a ring writes
 
     serve_all("threads, pread", with, memory, [&] { return std::make_unique<thread_disk>(file, with.threads); });
     auto registered = ringfile::memory::add(memory, connections * block_size);

@@ -50,7 +50,7 @@ using monotonic = std::chrono::steady_clock;
 
 inline void expect(bool truth, const char* what, int line) {
     if (!truth) {
-        std::fprintf(stderr, "fibers:%d: not so: %s (errno %d, last error: %s)\n", line, what, errno,
+        std::fprintf(stderr, "fibers:%d: check failed: %s (errno %d, last error: %s)\n", line, what, errno,
                      ringfile_last_error());
         std::_Exit(EXIT_FAILURE);
     }
@@ -94,7 +94,7 @@ public:
     virtual int descriptor() const = 0;
 };
 
-// Runs fibers until each waits for something, collects from the disk, and sleeps in epoll_wait.
+// Runs fibers until each waits for something, then collects results from the disk, and sleeps in epoll_wait.
 class scheduler {
 public:
     std::unique_ptr<disk> blocks;

@@ -21,7 +21,7 @@ constexpr std::uint64_t pages = 64;
 
 void expect(bool truth, const char* what) {
     if (!truth) {
-        throw std::logic_error(std::string("not so: ") + what);
+        throw std::logic_error(std::string("check failed: ") + what);
     }
 }
 

@@ -28,7 +28,7 @@ extern "C" fn end(file: *mut c_void) {
     let file: *mut ringfile_file = file.cast();
     let (mut memory, mut batch) = (content(4), ptr::null_mut());
     let (data, half) = (memory.as_mut_ptr().cast::<c_void>(), 2 * PAGE);
-    // SAFETY: memory that is here, and pointers to what is here.
+    // SAFETY: memory that is here, and pointers to local values.
     unsafe {
         let parts =
             [iovec { iov_base: data, iov_len: PAGE }, iovec { iov_base: data.add(PAGE), iov_len: PAGE }];

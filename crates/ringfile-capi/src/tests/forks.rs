@@ -21,19 +21,19 @@ const REFUSED: i64 = -(libc::EOPNOTSUPP as i64);
 
 /// Forks. The child runs `check` and ends, with an alarm against hanging.
 fn in_a_child(check: impl FnOnce()) {
-    // SAFETY: the child has this thread alone, and the C library's allocator is made for that; it ends with `_exit`, so
-    // that nothing of the parent's is run twice.
+    // SAFETY: the child has only this thread, and the C library's allocator supports that; it ends with `_exit`, so
+    // that no destructor or exit handler of the parent runs twice.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork failed");
     if child == 0 {
-        // SAFETY: changes this process alone.
+        // SAFETY: it only changes this process.
         unsafe { libc::alarm(180) };
         let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
         // SAFETY: ends this process, and touches no memory.
         unsafe { libc::_exit(if passed { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: a pointer to what is here.
+    // SAFETY: the pointer is to a local value.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
 }
@@ -44,7 +44,7 @@ fn refused(result: impl Into<i64>) {
 
 fn a_queue() -> *mut ringfile_queue {
     let mut queue = ptr::null_mut();
-    // SAFETY: a pointer to what is here.
+    // SAFETY: the pointer is to a local value.
     well(unsafe { ringfile_queue_create(1, &mut queue) });
     queue
 }
@@ -52,7 +52,7 @@ fn a_queue() -> *mut ringfile_queue {
 /// Reads a page through the queue, which has no open operations then; returns the result.
 fn by_queue(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [u8]) -> i64 {
     let mut result = ringfile_result { user_data: 0, result: 0 };
-    // SAFETY: memory that is here; the queue has nothing of it when this returns.
+    // SAFETY: the memory is valid during the call; the queue has nothing of it when this returns.
     unsafe {
         well(ringfile_queue_read(queue, file, place(page, 0), PAGE, 0, 0, ptr::null_mut()));
         assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
@@ -63,7 +63,7 @@ fn by_queue(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [
 
 fn by_token(queue: *mut ringfile_queue, file: *const ringfile_file, page: &mut [u8]) -> i64 {
     let mut token = 0;
-    // SAFETY: memory that is here; the read is waited for.
+    // SAFETY: the memory is valid during the call; the read is waited for.
     unsafe { well(ringfile_queue_read(queue, file, place(page, 0), PAGE, 0, 0, &mut token)) };
     ringfile_queue_wait_for(queue, token)
 }
@@ -78,7 +78,7 @@ fn every_read(
     tokens: *mut ringfile_queue,
 ) -> [(i64, bool); 6] {
     let forms: [&Form<'_>; 6] = [
-        // SAFETY: memory that is here until the calls return.
+        // SAFETY: the memory is valid until the calls return.
         &|page| unsafe { ringfile_read(file, place(page, 0), PAGE, 0) },
         &|page| {
             let part = iovec { iov_base: place(page, 0), iov_len: PAGE };
@@ -103,7 +103,7 @@ fn every_read(
     })
 }
 
-/// A folder in memory, if there is one.
+/// Returns a folder in memory, if there is one.
 fn in_memory() -> Option<PathBuf> {
     Some(PathBuf::from("/dev/shm")).filter(|path| path.is_dir())
 }
@@ -134,7 +134,7 @@ fn a_forked_child_makes_plain_calls_and_may_not_use_the_parents_ring() {
             assert_eq!(every_read(file, queue, tokens), [(REFUSED, false); 6]);
             refused(ringfile_sync_data(file));
             refused(ringfile_sync_all(file));
-            // SAFETY: memory that is here.
+            // SAFETY: the memory is valid during the call.
             refused(unsafe { ringfile_write(file, content(1).as_ptr().cast(), PAGE, 0) });
         }
         refused(ringfile_truncate(file, PAGE as u64));
@@ -142,18 +142,18 @@ fn a_forked_child_makes_plain_calls_and_may_not_use_the_parents_ring() {
         if let Some((file, _)) = shared_memory {
             assert_eq!(every_read(file, queue, tokens), [(PAGE as i64, true); 6]);
         }
-        // SAFETY: memory that is here.
+        // SAFETY: the memory is valid during the call.
         well(unsafe { ringfile_write(plain, content(1).as_ptr().cast(), PAGE, PAGE as u64) });
         well(ringfile_sync_data(plain));
         assert_eq!(well(ringfile_size(file)), 2 * PAGE as i64);
         let opened = open(&path, RINGFILE_READ, ring());
         let mut page = vec![99; PAGE];
-        // SAFETY: memory that is here.
+        // SAFETY: the memory is valid during the call.
         refused(unsafe { ringfile_read(opened, place(&mut page, 0), PAGE, 0) });
         let at = opened.addr();
         // A thread of the child has its own ring.
         let elsewhere = move || {
-            // SAFETY: memory that is here.
+            // SAFETY: the memory is valid during the call.
             let read =
                 unsafe { ringfile_read(ptr::without_provenance(at), place(&mut page, 0), PAGE, PAGE as u64) };
             assert_eq!((well(read), is_page(&page, 0)), (PAGE as i64, true), "what the child wrote");
@@ -180,7 +180,7 @@ fn a_child_of_a_parent_with_plain_calls_starts_nothing_that_nobody_waits_for() {
         (open(&path, RINGFILE_READ, RINGFILE_ROUTE_INLINE), open(&path, RINGFILE_READ, ring()));
     let (queue, tokens) = (a_queue(), a_queue());
     in_a_child(|| {
-        assert_eq!(every_read(file, queue, tokens), [(PAGE as i64, true); 6], "nothing was begun before");
+        assert_eq!(every_read(file, queue, tokens), [(PAGE as i64, true); 6], "nothing was started before");
     });
     assert_eq!(every_read(plain, queue, tokens), [(PAGE as i64, true); 6]);
     in_a_child(|| {
@@ -205,14 +205,14 @@ fn operations_of_other_threads_end_in_the_child() {
     options.size = size_of::<ringfile_open_options>();
     let (mut pipe, queue, mut page) = (ptr::null_mut(), a_queue(), vec![0; PAGE]);
     let mut result = ringfile_result { user_data: 0, result: 0 };
-    // SAFETY: memory that is here until the queue was waited for.
+    // SAFETY: the memory is valid until the queue was waited for.
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), &options, &mut pipe));
         well(ringfile_queue_read(queue, pipe, place(&mut page, 0), PAGE, 0, 0, ptr::null_mut()));
         well(ringfile_queue_submit(queue));
     }
     in_a_child(|| {
-        // SAFETY: memory that is here.
+        // SAFETY: the memory is valid during the call.
         assert_eq!(well(unsafe { ringfile_queue_wait(queue, &mut result, 1, 1, -1) }), 1);
         assert_eq!(result.result, -i64::from(libc::ECANCELED));
         assert_eq!(well(ringfile_queue_open(queue)), 0);
@@ -223,7 +223,8 @@ fn operations_of_other_threads_end_in_the_child() {
     assert_eq!((result.result, &page[..6]), (6, b"parent".as_slice()));
 }
 
-/// Whether a plain call can read a page; if the environment sends everything to workers, a child has none.
+/// Checks the result of a read of a page by a plain call: if the environment sends everything to workers, a child
+/// cannot make one.
 fn is_plain_or_refused(read: i64) -> bool {
     read == PAGE as i64 || read == REFUSED && ring() != RINGFILE_ROUTE_RING
 }
@@ -234,7 +235,7 @@ fn make_and_close(path: &Path) {
     let (queue, mut page) = (a_queue(), vec![99; PAGE]);
     let (mut batch, mut buffer, mut memory) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let mut own = vec![0_u8; PAGE];
-    // SAFETY: memory that is here until what has it is closed.
+    // SAFETY: the memory is valid until the handles that use it are closed.
     unsafe {
         well(ringfile_batch_create(ptr::null(), &mut batch));
         well(ringfile_buffer_get(pool, PAGE, &mut buffer));
@@ -264,7 +265,7 @@ fn no_child_waits_for_a_lock_that_a_thread_of_the_parent_s_has() {
     let of_all = || ptr::without_provenance_mut::<ringfile_file>(shared);
     let read_what_all_have = || {
         let mut page = vec![99; PAGE];
-        // SAFETY: memory that is here.
+        // SAFETY: the memory is valid during the call.
         let read = unsafe { ringfile_read(of_all(), place(&mut page, 0), PAGE, 0) };
         assert!(read == REFUSED || (well(read), is_page(&page, 0)) == (PAGE as i64, true));
         well(ringfile_thread_release());
@@ -305,7 +306,7 @@ fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
     let queue = a_queue();
     let (files, closers) = std::sync::mpsc::channel::<usize>();
     std::thread::scope(|scope| {
-        // Each leaves a message for the forking thread, which has used the file.
+        // Each thread leaves a message for the forking thread, which has used the file.
         scope.spawn(|| {
             closers.into_iter().for_each(|file| {
                 well(ringfile_close(ptr::without_provenance_mut(file)));
@@ -337,7 +338,7 @@ fn a_child_may_not_take_a_read_that_the_parent_waits_for() {
     }
     let (ours, theirs) = std::io::pipe().unwrap();
     let (mut pipe, mut read, mut page) = (ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
-    // SAFETY: memory that is here until the read was waited for.
+    // SAFETY: the memory is valid until the read was waited for.
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
         well(ringfile_async_read_start(pipe, place(&mut page, 0), PAGE, 0, &mut read));
@@ -352,7 +353,7 @@ fn a_child_may_not_take_a_read_that_the_parent_waits_for() {
 }
 
 unsafe extern "C" fn count(context: *mut c_void, _failed: i64) {
-    // SAFETY: a counter that is never freed.
+    // SAFETY: the counter is never freed.
     unsafe { &*context.cast::<AtomicUsize>() }.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -366,7 +367,7 @@ fn a_started_batch_ends_only_in_the_parent() {
     let (ours, theirs) = std::io::pipe().unwrap();
     let (mut pipe, mut batch, mut other, mut page) =
         (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
-    // SAFETY: memory that is here until the end is reported.
+    // SAFETY: the memory is valid until the end is reported.
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
         well(ringfile_batch_create(ptr::null(), &mut batch));
@@ -376,7 +377,7 @@ fn a_started_batch_ends_only_in_the_parent() {
     }
     in_a_child(|| {
         fails(ringfile_batch_run(batch), libc::EBUSY, "");
-        // SAFETY: nothing is begun.
+        // SAFETY: no operation is started.
         unsafe {
             well(ringfile_batch_read(other, pipe, place(&mut page, 0), PAGE, 0, 0));
             refused(ringfile_batch_start(other, Some(count), context));

@@ -1,4 +1,4 @@
-//! Checks that the header in the repository is the one that the sources make.
+//! Checks that the header in the repository is the one that cbindgen generates from the sources.
 
 use std::path::Path;
 

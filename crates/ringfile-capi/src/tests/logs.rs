@@ -14,7 +14,8 @@ struct Told {
 }
 
 unsafe extern "C" fn tell(context: *mut c_void, level: c_int, message: *const std::ffi::c_char) {
-    // SAFETY: the tests give a `Told` that stays, and the header says the message is a text.
+    // SAFETY: the tests pass a `Told` that outlives the calls, and the message is a string by the contract in the
+    // header.
     let (told, message) = unsafe { (&*context.cast::<Told>(), CStr::from_ptr(message)) };
     let inside = ringfile_set_log(None, ptr::null_mut());
     assert_eq!(inside, -libc::EDEADLK);
@@ -26,7 +27,7 @@ fn read_a_page(route: u32) {
     let path = folder.path().join("data");
     std::fs::write(&path, content(1)).unwrap();
     let (file, mut page) = (open(&path, RINGFILE_READ, route), vec![99; PAGE]);
-    // SAFETY: memory that is here.
+    // SAFETY: the memory is valid during the call.
     assert_eq!(well(unsafe { ringfile_read(file, place(&mut page, 0), PAGE, 0) }), PAGE as i64);
     assert!(is_page(&page, 0));
     well(ringfile_close(file));
@@ -84,18 +85,18 @@ fn the_function_may_fork() {
     let told = Told::default();
     well(ringfile_set_log(Some(tell_and_fork), (&raw const told).cast_mut().cast()));
     let file = open(std::path::Path::new("/proc/self/exe"), RINGFILE_READ, RINGFILE_ROUTE_RING);
-    // SAFETY: these change this process alone, which has an alarm against hanging.
+    // SAFETY: these calls only change this process, which has an alarm against hanging.
     let taken: Vec<c_int> = unsafe {
         libc::alarm(180);
         let most = libc::rlimit { rlim_cur: 64, rlim_max: 64 };
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &most), 0);
         std::iter::repeat_with(|| libc::dup(0)).take_while(|&other| other >= 0).collect()
     };
-    // Enough for the wake-up descriptor and the ring of the thread: none is left for the holder of registrations.
-    // SAFETY: these are the test's own.
+    // Enough descriptors for the thread's wake-up and its ring, but not for the holder of registrations. SAFETY: the
+    // test owns these descriptors.
     taken.iter().rev().take(2).for_each(|&other| assert_eq!(unsafe { libc::close(other) }, 0));
     let mut page = vec![0; PAGE];
-    // SAFETY: memory that is here.
+    // SAFETY: the memory is valid during the call.
     assert_eq!(well(unsafe { ringfile_read(file, place(&mut page, 0), PAGE, 0) }), PAGE as i64);
     well(ringfile_set_log(None, ptr::null_mut()));
     let lines = told.lines.into_inner().unwrap();

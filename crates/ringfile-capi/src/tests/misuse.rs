@@ -15,7 +15,7 @@ use crate::queue::*;
 
 fn queue() -> *mut ringfile_queue {
     let mut queue = ptr::null_mut();
-    // SAFETY: a pointer to what is here.
+    // SAFETY: the pointer is to a local value.
     well(unsafe { ringfile_queue_create(1, &mut queue) });
     queue
 }
@@ -36,7 +36,7 @@ fn a_handle_that_is_null_closed_or_of_another_kind_is_an_error() {
         (true_pointer, "of another kind, or no handle"),
         (ptr::without_provenance(usize::MAX), "of another kind, or no handle"),
     ] {
-        // SAFETY: memory that is here; the handle is none, which is what is tested.
+        // SAFETY: the memory is valid during the call; the handle is invalid, which is what is tested.
         fails(unsafe { ringfile_read(handle, place(&mut page, 0), PAGE, 0) }, libc::EBADF, why);
         fails(ringfile_size(handle), libc::EBADF, why);
         fails(ringfile_close(handle.cast_mut()), libc::EBADF, why);
@@ -86,7 +86,7 @@ fn options_of_older_and_newer_headers_are_understood_as_far_as_they_can_be() {
     let mut pool = ptr::null_mut();
     let mut newer = Newer { known: pool_options(), more: 0 };
     newer.known.size = size_of::<Newer>();
-    // SAFETY: pointers to what is here, as long as its size says.
+    // SAFETY: the pointers are to local values, which have the size that they state.
     unsafe {
         well(ringfile_pool_create((&raw const newer).cast(), &mut pool));
         well(ringfile_pool_free(pool));
@@ -122,7 +122,7 @@ fn errors_of_opening_say_what_is_wrong() {
     let path = CString::new(folder.path().join("none").to_str().unwrap()).unwrap();
     let mut file = ptr::null_mut();
     let mut open = |path: *const c_char, flags, route| {
-        // SAFETY: pointers to what is here.
+        // SAFETY: the pointers are to local values.
         unsafe { ringfile_open(path, &options(flags, route), &mut file) }
     };
     fails(open(path.as_ptr(), RINGFILE_READ, 0), libc::ENOENT, "none: No such file");
@@ -132,10 +132,10 @@ fn errors_of_opening_say_what_is_wrong() {
     fails(open(path.as_ptr(), 1 << 30, 0), libc::EINVAL, "unknown bits 0x40000000");
     fails(open(path.as_ptr(), RINGFILE_READ, 9), libc::EINVAL, "RINGFILE_ROUTE_");
     let later = ringfile_open_options { reserved: 1, ..options(RINGFILE_READ, 0) };
-    // SAFETY: pointers to what is here.
+    // SAFETY: the pointers are to local values.
     let result = unsafe { ringfile_open(path.as_ptr(), &later, &mut file) };
     fails(result, libc::E2BIG, "`reserved` is not 0");
-    // SAFETY: pointers to what is here, or null.
+    // SAFETY: the pointers are null, or to local values.
     unsafe {
         fails(ringfile_open_fd(-1, ptr::null(), &mut file), libc::EBADF, "-1 is not a file descriptor");
         fails(ringfile_open_fd(1 << 20, ptr::null(), &mut file), libc::EBADF, "duplicating descriptor");
@@ -147,7 +147,7 @@ fn errors_of_opening_say_what_is_wrong() {
 fn a_batch_is_used_by_one_thread_at_a_time() {
     let (ours, theirs) = std::io::pipe().unwrap();
     let (mut pipe, mut batch, mut memory) = (ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
-    // SAFETY: memory that is here until the batch was run.
+    // SAFETY: the memory is valid until the batch was run.
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
         well(ringfile_batch_create(ptr::null(), &mut batch));
@@ -167,7 +167,7 @@ fn a_batch_is_used_by_one_thread_at_a_time() {
 
 #[test]
 fn the_library_tells_of_itself() {
-    // SAFETY: a text that ends with 0.
+    // SAFETY: a NUL-terminated string.
     let version = unsafe { CStr::from_ptr(ringfile_version()) }.to_str().unwrap();
     let parts = [RINGFILE_VERSION_MAJOR, RINGFILE_VERSION_MINOR, RINGFILE_VERSION_PATCH];
     assert_eq!(version, parts.map(|part| part.to_string()).join("."));

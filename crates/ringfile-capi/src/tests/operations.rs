@@ -20,10 +20,10 @@ use crate::queue::*;
 const READ_WRITE: u32 = RINGFILE_READ | RINGFILE_WRITE;
 
 fn counts() -> ringfile_counts {
-    // SAFETY: integers alone.
+    // SAFETY: it consists of integers only.
     let mut counts: ringfile_counts = unsafe { std::mem::zeroed() };
     counts.size = size_of::<ringfile_counts>();
-    // SAFETY: a pointer to what is here.
+    // SAFETY: the pointer is to a local value.
     well(unsafe { ringfile_thread_metrics(&mut counts) });
     counts
 }
@@ -34,7 +34,7 @@ fn what_is_written_is_read_by_blocking_calls_on_every_route() {
         let folder = tempfile::tempdir().unwrap();
         let file = open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, route);
         let (written, mut read) = (content(8), vec![99; 8 * PAGE]);
-        // SAFETY: memory that is here, as long as its length says.
+        // SAFETY: the memory is valid, and has the length that is passed.
         unsafe {
             assert_eq!(well(ringfile_write(file, written.as_ptr().cast(), 4 * PAGE, 0)), 4 * PAGE as i64);
             let rest = [written[4 * PAGE..6 * PAGE].as_ptr(), written[6 * PAGE..].as_ptr()]
@@ -64,7 +64,7 @@ fn what_is_written_is_read_by_blocking_calls_on_every_route() {
         // A buffered file does not support atomic writes.
         let mut limits = [9; 3];
         let [min, max, segments] = &mut limits;
-        // SAFETY: numbers, and memory, that are here.
+        // SAFETY: the pointers are to local values and valid memory.
         unsafe {
             well(ringfile_atomic_limits(file, min, max, segments));
             let data = written.as_ptr().cast();
@@ -85,7 +85,7 @@ fn a_buffer_is_read_into_and_written_from_and_has_its_length() {
     let (pool, file) =
         (pool(1 << 20), open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, ring()));
     let mut buffer = ptr::null_mut();
-    // SAFETY: pointers to what is here.
+    // SAFETY: the pointers are to local values.
     well(unsafe { ringfile_buffer_get(pool, PAGE, &mut buffer) });
     assert_eq!(
         (well(ringfile_buffer_capacity(buffer)), well(ringfile_buffer_length(buffer))),
@@ -105,7 +105,7 @@ fn a_buffer_is_read_into_and_written_from_and_has_its_length() {
         assert_eq!((after.ops - before.ops, after.fixed_ops - before.fixed_ops), (1, 1));
     }
     fails(ringfile_buffer_set_length(buffer, PAGE + 1), libc::EINVAL, "above the buffer's capacity 4096");
-    // The pool ends with its last buffer.
+    // The pool's memory stays until its last buffer is released.
     well(ringfile_pool_free(pool));
     // SAFETY: the buffer's memory.
     assert_eq!(unsafe { data.read() }, 7);
@@ -131,7 +131,7 @@ fn many_reads_of_one_call_each_have_a_result() {
         requests[500].data = ptr::null_mut();
         requests[600].offset = u64::MAX;
         requests[700].offset = 64 * PAGE as u64 - 1;
-        // SAFETY: memory that is here, as long as its length says.
+        // SAFETY: the memory is valid, and has the length that is passed.
         assert_eq!(well(unsafe { ringfile_read_many(file, requests.as_mut_ptr(), 1000) }), 2);
         for (i, request) in requests.iter().enumerate() {
             match i {
@@ -152,7 +152,7 @@ fn many_reads_of_one_call_each_have_a_result() {
 
 fn results(batch: *const ringfile_batch) -> Vec<(u64, i64)> {
     let mut results = ptr::null();
-    // SAFETY: a pointer to what is here, and then as many as are said.
+    // SAFETY: the pointer is to a local value, and then to as many results as were returned.
     let all = unsafe {
         let count = well(ringfile_batch_results(batch, &mut results));
         std::slice::from_raw_parts(results, count as usize)
@@ -160,14 +160,14 @@ fn results(batch: *const ringfile_batch) -> Vec<(u64, i64)> {
     all.iter().map(|result| (result.user_data, result.result)).collect()
 }
 
-/// If it were refused when the batch is run, operations behind a barrier would not hear of it.
+/// If it were refused only when the batch runs, operations behind a barrier would not be affected.
 #[test]
 fn an_operation_without_memory_is_not_added_to_a_batch() {
     let folder = tempfile::tempdir().unwrap();
     let file = open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, ring());
     let (mut batch, too_long) = (ptr::null_mut(), isize::MAX as usize + 1);
     let none = iovec { iov_base: ptr::null_mut(), iov_len: PAGE };
-    // SAFETY: a null pointer, and a length that no memory has, are errors.
+    // SAFETY: a null pointer and an impossible length are errors; neither is accessed.
     unsafe {
         well(ringfile_batch_create(ptr::null(), &mut batch));
         for added in [
@@ -181,7 +181,7 @@ fn an_operation_without_memory_is_not_added_to_a_batch() {
             fails(added, libc::EFAULT, "the memory of the operation is NULL");
         }
         let added = ringfile_batch_write(batch, file, (&raw const none).cast(), too_long, 0, 0);
-        fails(added, libc::EINVAL, "more than memory can have");
+        fails(added, libc::EINVAL, "more than any memory has");
         assert_eq!(well(ringfile_batch_write(batch, file, ptr::null(), 0, 0, 7)), 0);
     }
     assert_eq!((well(ringfile_batch_run(batch)), results(batch)), (0, vec![(7, 0)]));
@@ -201,7 +201,7 @@ fn a_batch_runs_again_and_stops_at_the_first_error_on_request() {
         merge_gap: PAGE,
     };
     let (mut batch, mut memory) = (ptr::null_mut(), content(16));
-    // SAFETY: memory that is here until the batch was run.
+    // SAFETY: the memory is valid until the batch was run.
     unsafe {
         well(ringfile_batch_create(&options, &mut batch));
         for page in 0..16 {
@@ -248,7 +248,7 @@ fn a_batch_runs_again_and_stops_at_the_first_error_on_request() {
     }
     let errnos = [libc::EINVAL, libc::ECANCELED].map(|errno| -i64::from(errno));
     assert_eq!(all[8..], [(101, errnos[0]), (102, errnos[1])]);
-    // SAFETY: a text that ends with 0.
+    // SAFETY: a NUL-terminated string.
     let text = |index| unsafe { CStr::from_ptr(ringfile_batch_error(batch, index)) }.to_str().unwrap();
     assert!(text(0).is_empty() && text(8).contains("beyond 2^63"), "{}", text(8));
     well(ringfile_batch_sync_data(batch, file, 1));
@@ -263,7 +263,7 @@ fn a_queue_waits_for_a_number_of_results_or_a_timeout() {
     let (ours, mut theirs) = std::io::pipe().unwrap();
     let (mut pipe, mut queue, mut memory) = (ptr::null_mut(), ptr::null_mut(), vec![99; PAGE]);
     let mut results = [ringfile_result { user_data: 0, result: 0 }; 4];
-    // SAFETY: memory that is here until the queue is closed.
+    // SAFETY: the memory is valid until the queue is closed.
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), &options(0, RINGFILE_ROUTE_DEFAULT), &mut pipe));
         well(ringfile_queue_create(4, &mut queue));
@@ -278,7 +278,7 @@ fn a_queue_waits_for_a_number_of_results_or_a_timeout() {
         fails(
             ringfile_queue_wait(queue, ptr::null_mut(), 4, 1, -1),
             libc::EFAULT,
-            "where the results are to go is NULL",
+            "the pointer to the results is NULL",
         );
     }
     well(ringfile_queue_free(queue));
@@ -296,7 +296,7 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
     let (mut memory, mut second, mut pipe, mut queue) =
         (ptr::null_mut(), ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
     let mut result = ringfile_result { user_data: 0, result: 0 };
-    // SAFETY: memory that is here until it is unregistered.
+    // SAFETY: the memory is valid until it is unregistered.
     unsafe {
         let within: *mut c_void = place(&mut cache, PAGE);
         well(ringfile_memory_register(place(&mut cache, 0), 8 * PAGE, &mut memory));
@@ -328,21 +328,22 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
     well(ringfile_close(file));
 }
 
-/// A pipe's read into these bytes of `memory` is in flight: meanwhile no registered memory can be unregistered.
+/// Starts a read of a pipe into these bytes of `memory`, and checks that no registered memory can be unregistered
+/// meanwhile.
 fn keeps_registered(memory: &mut [u8], bytes: std::ops::Range<usize>, registered: &[std::ops::Range<usize>]) {
     let (ours, mut theirs) = std::io::pipe().unwrap();
     let (mut pipe, mut queue) = (ptr::null_mut(), ptr::null_mut());
     let mut result = ringfile_result { user_data: 0, result: 0 };
     let register = |range: &std::ops::Range<usize>| {
         let mut handle = ptr::null_mut();
-        // SAFETY: memory that outlives its registration.
+        // SAFETY: the memory outlives its registration.
         well(unsafe {
             ringfile_memory_register(memory.as_ptr().add(range.start) as _, range.len(), &mut handle)
         });
         handle
     };
     let handles: Vec<_> = registered.iter().map(register).collect();
-    // SAFETY: memory that outlives the operation, which alone has it.
+    // SAFETY: the memory outlives the operation, and nothing else accesses it.
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
         well(ringfile_queue_create(1, &mut queue));
@@ -414,7 +415,7 @@ fn aio_takes_direct_io_alone() {
     let path = std::ffi::CString::new(file.path().to_str().unwrap()).unwrap();
     let opened = |flags| {
         let mut handle = ptr::null_mut();
-        // SAFETY: pointers to what is here.
+        // SAFETY: the pointers are to local values.
         let answer =
             unsafe { ringfile_open(path.as_ptr(), &options(flags, RINGFILE_ROUTE_AIO), &mut handle) };
         (answer, handle)
@@ -427,7 +428,7 @@ fn aio_takes_direct_io_alone() {
     well(answer);
     let before = counts();
     let mut read = vec![0; 8 * PAGE];
-    // SAFETY: memory that is here, as long as its length says.
+    // SAFETY: the memory is valid, and has the length that is passed.
     let len = well(unsafe { ringfile_read(direct, read.as_mut_ptr().cast(), 8 * PAGE, 0) });
     assert_eq!(len, 8 * PAGE as i64);
     assert_eq!(read, content(8));
@@ -438,7 +439,7 @@ fn aio_takes_direct_io_alone() {
 
 #[test]
 fn adaptive_files_are_read_past_the_cache_and_through_it() {
-    // In the build folder, which is usually on a disk.
+    // A folder in the build folder, which is usually on a disk.
     let data = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     std::fs::write(data.path(), content(8)).unwrap();
     data.as_file().sync_all().unwrap();
@@ -448,7 +449,7 @@ fn adaptive_files_are_read_past_the_cache_and_through_it() {
     let is_adaptive = well(i64::from(ringfile_is_adaptive(file))) == 1;
     let (before, mut read) = (counts(), vec![0; 8 * PAGE]);
     for _ in 0..4 {
-        // SAFETY: memory that is here, as long as its length says.
+        // SAFETY: the memory is valid, and has the length that is passed.
         let len = well(unsafe { ringfile_read(file, read.as_mut_ptr().cast(), 8 * PAGE, 0) });
         assert_eq!(len, 8 * PAGE as i64);
         assert_eq!(read, content(8));

@@ -12,7 +12,7 @@ use crate::queue::*;
 
 fn queue() -> *mut ringfile_queue {
     let mut queue = ptr::null_mut();
-    // SAFETY: a pointer to what is here.
+    // SAFETY: the pointer is to a local value.
     well(unsafe { ringfile_queue_create(8, &mut queue) });
     queue
 }
@@ -22,12 +22,12 @@ fn text(path: &Path) -> CString {
 }
 
 fn metadata() -> ringfile_metadata {
-    // SAFETY: integers alone.
+    // SAFETY: it consists of integers only.
     let empty: ringfile_metadata = unsafe { std::mem::zeroed() };
     ringfile_metadata { size: size_of::<ringfile_metadata>(), ..empty }
 }
 
-/// A folder with a file of one page.
+/// Returns a folder with a file of one page.
 fn folder() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
@@ -44,7 +44,7 @@ fn paths_are_opened_renamed_removed_and_looked_at() {
     let expected = std::fs::metadata(&path).unwrap();
     let (mut file, mut known) = (ptr::null_mut(), metadata());
     let open_options = options(RINGFILE_READ | RINGFILE_WRITE, ring());
-    // SAFETY: all that is pointed to stays until the results were taken.
+    // SAFETY: everything that is pointed to stays valid until the results were taken.
     unsafe {
         well(ringfile_queue_open_file(queue, text(&data).as_ptr(), &open_options, &mut file, 1, &mut token));
         assert!(file.is_null(), "nothing was begun");
@@ -86,7 +86,7 @@ fn bad_arguments_of_operations_on_paths_are_errors() {
     unsized_metadata.size = 0;
     let (path, none, no_token) = (text(&path), ptr::null(), ptr::null_mut());
     let (good, bad) = (options(RINGFILE_READ, 0), options(1 << 30, 0));
-    // SAFETY: all that is pointed to is here, but for what is null.
+    // SAFETY: the pointers are null, or to local values.
     unsafe {
         fails(ringfile_queue_unlink(queue, none, 0, no_token), libc::EFAULT, "NULL");
         fails(ringfile_queue_rename(queue, path.as_ptr(), none, 0, no_token), libc::EFAULT, "NULL");
@@ -123,7 +123,7 @@ fn a_queue_that_is_freed_closes_what_it_has_opened_and_writes_nothing() {
     };
     let (queue, mut files, mut known) = (queue(), [ptr::null_mut(); 8], metadata());
     let good = options(RINGFILE_READ, 0);
-    // SAFETY: all that is pointed to stays until the queue is freed.
+    // SAFETY: everything that is pointed to stays valid until the queue is freed.
     unsafe {
         for file in &mut files {
             well(ringfile_queue_open_file(queue, text(&path).as_ptr(), &good, file, 0, ptr::null_mut()));

@@ -14,7 +14,7 @@ use crate::queue::*;
 
 fn queue() -> *mut ringfile_queue {
     let mut queue = ptr::null_mut();
-    // SAFETY: a pointer to what is here.
+    // SAFETY: the pointer is to a local value.
     well(unsafe { ringfile_queue_create(8, &mut queue) });
     queue
 }
@@ -25,7 +25,7 @@ fn new_file(folder: &tempfile::TempDir, pages: usize) -> *mut ringfile_file {
     open(&path, RINGFILE_READ | RINGFILE_WRITE, ring())
 }
 
-/// A pipe: the end to write to, and the end to read.
+/// Returns a pipe: the end to write to, and the end to read.
 fn pipe() -> (std::io::PipeWriter, *mut ringfile_file) {
     let (ours, theirs) = std::io::pipe().unwrap();
     let mut pipe = ptr::null_mut();
@@ -46,7 +46,7 @@ fn read(queue: *mut ringfile_queue, file: *const ringfile_file, to: &mut [u8], o
 
 fn is_readable(descriptor: &OwnedFd) -> bool {
     let mut source = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record.
+    // SAFETY: one valid record.
     unsafe { libc::poll(&mut source, 1, 0) == 1 }
 }
 
@@ -65,7 +65,7 @@ fn operations_are_waited_for_and_taken_by_token() {
         fails(ringfile_queue_is_done(queue, tokens[page]), libc::EINVAL, "token names no operation");
         fails(ringfile_queue_cancel(queue, tokens[page]), libc::EINVAL, "token names no operation");
     }
-    // SAFETY: no room is wanted.
+    // SAFETY: no room is passed.
     well(unsafe { ringfile_queue_wait(queue, ptr::null_mut(), 0, 0, 0) });
     for page in [1, 2] {
         while ringfile_queue_is_done(queue, tokens[page]) == 0 {
@@ -75,7 +75,7 @@ fn operations_are_waited_for_and_taken_by_token() {
     }
     assert_eq!(well(ringfile_queue_open(queue)), 3);
     let mut results = [ringfile_result { user_data: 0, result: 0 }; 8];
-    // SAFETY: room for so many.
+    // SAFETY: there is room for that many results.
     assert_eq!(well(unsafe { ringfile_queue_wait(queue, results.as_mut_ptr(), 8, 8, -1) }), 3);
     assert!(results[..3].iter().all(|result| (result.user_data, result.result) == (7, PAGE as i64)));
     assert!((0..8).all(|page| is_page(&memory[page * PAGE..][..PAGE], page)));
@@ -125,13 +125,13 @@ fn a_cancelled_operation_has_one_result() {
 
     let ended = read(queue, file, &mut page, PAGE);
     let mut result = ringfile_result { user_data: 0, result: 0 };
-    // SAFETY: no room is wanted.
+    // SAFETY: no room is passed.
     well(unsafe { ringfile_queue_wait(queue, ptr::null_mut(), 0, 0, 0) });
     while ringfile_queue_is_done(queue, ended) == 0 {
         well(ringfile_queue_submit(queue));
     }
     assert_eq!(ringfile_queue_cancel(queue, ended), 0, "it has ended");
-    // SAFETY: room for one.
+    // SAFETY: there is room for one result.
     assert_eq!(well(unsafe { ringfile_queue_wait(queue, &mut result, 1, 1, -1) }), 1);
     assert_eq!((result.user_data, result.result), (7, PAGE as i64));
     assert_eq!(well(ringfile_queue_open(queue)), 0);
@@ -152,11 +152,11 @@ fn every_operation_is_added_to_a_queue_and_to_a_batch() {
     let one = |added: i32| {
         let mut result = ringfile_result { user_data: 0, result: 0 };
         well(added);
-        // SAFETY: room for one.
+        // SAFETY: there is room for one result.
         assert_eq!(well(unsafe { ringfile_queue_wait(queue, &mut result, 1, 1, -1) }), 1);
         (result.user_data, result.result)
     };
-    // SAFETY: memory that is here until the operations have ended.
+    // SAFETY: the memory is valid until the operations have ended.
     unsafe {
         let keep = RINGFILE_ALLOCATE_KEEP_SIZE;
         assert_eq!(one(ringfile_queue_truncate(queue, file, 2 * page, 1, any)), (1, 0));
@@ -233,7 +233,7 @@ fn the_descriptor_is_readable_while_there_are_results() {
     theirs.write_all(b"content").unwrap();
     while ringfile_queue_is_done(queue, token) == 0 {
         let mut source = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one record.
+        // SAFETY: one valid record.
         assert_eq!(unsafe { libc::poll(&mut source, 1, -1) }, 1);
         well(ringfile_queue_submit(queue));
     }

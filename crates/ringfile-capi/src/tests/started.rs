@@ -15,7 +15,7 @@ use crate::queue::*;
 
 fn batch() -> *mut ringfile_batch {
     let mut batch = ptr::null_mut();
-    // SAFETY: a pointer to what is here.
+    // SAFETY: the pointer is to a local value.
     well(unsafe { ringfile_batch_create(ptr::null(), &mut batch) });
     batch
 }
@@ -28,7 +28,7 @@ fn add_read(batch: *mut ringfile_batch, file: *const ringfile_file, to: &mut [u8
 
 fn results(batch: *const ringfile_batch) -> Vec<i64> {
     let mut results = ptr::null();
-    // SAFETY: a pointer to what is here, and then as many as are said.
+    // SAFETY: the pointer is to a local value, and then to as many results as were returned.
     let all = unsafe {
         let count = well(ringfile_batch_results(batch, &mut results));
         std::slice::from_raw_parts(results, count as usize)
@@ -40,9 +40,9 @@ fn results(batch: *const ringfile_batch) -> Vec<i64> {
 type Ends = mpsc::Sender<(i64, std::thread::ThreadId)>;
 
 unsafe extern "C" fn tell(context: *mut c_void, failed: i64) {
-    // SAFETY: each test gives the address of one, and keeps it until it was told.
+    // SAFETY: each test passes the address of one, and keeps it until the end was reported.
     let ends = unsafe { &*context.cast::<Ends>() };
-    // A separate sender: once the test has heard of the end, its own may be gone.
+    // A separate sender: after the test has received the report, its own sender may be gone.
     ends.clone().send((failed, std::thread::current().id())).unwrap();
 }
 
@@ -76,7 +76,7 @@ fn the_end_is_told_by_another_thread_and_the_batch_starts_again() {
             add_read(batch, file, to, page * PAGE);
         }
         let mut beyond = vec![99; PAGE];
-        // SAFETY: memory that is here until the end was reported.
+        // SAFETY: the memory is valid until the end was reported.
         well(unsafe { ringfile_batch_read(batch, file, place(&mut beyond, 0), PAGE, u64::MAX, 0) });
         start(batch, &ends);
         let (failed, thread) = ended.recv().unwrap();
@@ -94,7 +94,7 @@ fn the_end_is_told_by_another_thread_and_the_batch_starts_again() {
     fails(none, libc::EFAULT, "is NULL");
     well(ringfile_batch_free(batch));
     well(ringfile_close(file));
-    assert!(ended.try_recv().is_err(), "each end was told once");
+    assert!(ended.try_recv().is_err(), "each end was reported once");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_batch_that_is_under_way_is_busy_and_can_be_cancelled() {
     fails(ringfile_batch_barrier(batch), libc::EBUSY, busy);
     fails(ringfile_batch_reset(batch), libc::EBUSY, busy);
     fails(ringfile_batch_start_eventfd(batch, 0), libc::EBUSY, busy);
-    // SAFETY: a pointer to what is here.
+    // SAFETY: the pointer is to a local value.
     fails(unsafe { ringfile_batch_results(batch, &mut ptr::null()) }, libc::EBUSY, busy);
     well(ringfile_batch_cancel(batch));
     assert_eq!(ended.recv().unwrap().0, 2);
@@ -145,7 +145,7 @@ fn a_batch_that_was_freed_reports_its_end() {
 fn an_eventfd_is_signalled_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let (file, batch, mut page) = (new_file(&folder, 2), batch(), vec![99; PAGE]);
-    // SAFETY: it takes numbers; the descriptor is this test's.
+    // SAFETY: it takes only numbers; the descriptor belongs to this test.
     let signal = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
     for round in 0..3 {
         add_read(batch, file, &mut page, PAGE);
@@ -158,13 +158,13 @@ fn an_eventfd_is_signalled_at_the_end() {
     }
     add_read(batch, file, &mut page, 0);
     fails(ringfile_batch_start_eventfd(batch, -1), libc::EBADF, "duplicating the eventfd -1");
-    assert_eq!((well(ringfile_batch_run(batch)), is_page(&page, 0)), (0, true), "nothing was begun before");
+    assert_eq!((well(ringfile_batch_run(batch)), is_page(&page, 0)), (0, true), "nothing was started before");
     well(ringfile_batch_free(batch));
     well(ringfile_close(file));
 }
 
 fn read_from(from: &OwnedFd, to: &mut [u8]) -> isize {
-    // SAFETY: memory that is here.
+    // SAFETY: the memory is valid during the call.
     unsafe { libc::read(from.as_raw_fd(), to.as_mut_ptr().cast(), to.len()) }
 }
 
@@ -217,7 +217,7 @@ unsafe extern "C" fn try_to_wait(context: *mut c_void, failed: i64) {
     // SAFETY: the test waits for the end.
     let own = unsafe { &mut *context.cast::<Inside>() };
     let (mut page, mut queue, mut read) = (vec![0; PAGE], ptr::null_mut(), ptr::null_mut());
-    // SAFETY: memory that is here; nothing is begun, but for the read, which is waited for elsewhere.
+    // SAFETY: the memory is valid; nothing is started except the read, which another thread waits for.
     unsafe {
         own.got = vec![
             ringfile_read(own.file, place(&mut page, 0), PAGE, 0),
@@ -268,7 +268,7 @@ fn a_thousand_batches_of_eight_threads_end_once_each() {
         ends: mpsc::Sender<Box<One>>,
     }
     unsafe extern "C" fn end(context: *mut c_void, failed: i64) {
-        // SAFETY: it was made of a box, and is taken back once, which the test sees.
+        // SAFETY: it was made from a box, and is taken back only once, as the test checks.
         let one = unsafe { Box::from_raw(context.cast::<One>()) };
         ENDS[one.number].fetch_add(1, Ordering::SeqCst);
         assert_eq!(failed, 0);
@@ -288,7 +288,7 @@ fn a_thousand_batches_of_eight_threads_end_once_each() {
                     for (index, to) in one.pages.chunks_mut(PAGE).enumerate() {
                         add_read(batch, ptr::without_provenance(at), to, (number + index) % 16 * PAGE);
                     }
-                    // SAFETY: the box goes to the function.
+                    // SAFETY: the function takes over the box.
                     well(unsafe { ringfile_batch_start(batch, Some(end), Box::into_raw(one).cast()) });
                 }
             });

@@ -1,4 +1,4 @@
-//! How large an operation should be where much is read: the smallest that comes near the best bandwidth.
+//! The block size for reading large amounts: the smallest that comes near the best bandwidth.
 
 use super::measured::{Measured, Runs, at_depth, elsewhere, median, of_kind, values};
 use super::size;
@@ -7,10 +7,10 @@ use crate::model::{Buffers, Cache, Metric, Open, Route, Run, Way};
 use crate::numbers::figure;
 use crate::values::Bytes;
 
-/// How near is near.
+/// "Near", as a fraction of the best bandwidth.
 const NEAR: f64 = 0.9;
 
-/// The largest that the configuration takes.
+/// The largest size that the configuration accepts.
 const LARGEST: u64 = 1 << 30;
 
 /// What to advise, and the size.
@@ -67,7 +67,7 @@ pub fn advise(
     Some((Advice::new(Setting::BlockSize, Value::Text(size(block)), because, sure), block))
 }
 
-/// The runs on the way that has the most sizes, of one process; the advised one if it has as many.
+/// Returns the runs on the way that has the most sizes, of one process; the advised one if it has as many.
 fn grid<'a>(runs: &[&'a Run], direct: bool, route: Route) -> Option<Runs<'a>> {
     let processes = runs.iter().map(|run| run.setup.processes).min()?;
     let of_way = |way: Way| -> Runs<'a> {

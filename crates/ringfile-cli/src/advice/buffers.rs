@@ -12,7 +12,7 @@ use crate::values::name;
 
 /// What to advise, and the kind of whole buffers that the rest of the advice is for.
 pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Advice>, Buffers) {
-    // A plain call has no form for registered memory, nor has AIO.
+    // Neither plain calls nor AIO can use registered memory.
     if matches!(route, Route::Inline | Route::Workers | Route::Aio) {
         let because = format!("route {}: plain calls know no registered memory", name(&route));
         return (Some(advice(Buffers::Normal, because, Sure::NotCompared)), Buffers::Normal);
@@ -25,7 +25,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     }
     let elsewhere = elsewhere(&asked, direct, route);
     let Some(deciding) = deciding(whole, parts) else { return (None, only(measured)) };
-    // What can't be told apart stays as the library has it.
+    // Settings whose difference is within the noise stay at the library's default.
     let kind = if deciding.better == Better::Base { Buffers::Normal } else { Buffers::Fixed };
     let mut said = Vec::new();
     let whole_decides = whole.is_some_and(|whole| whole.sure == deciding.sure);
@@ -54,7 +54,7 @@ fn advice(kind: Buffers, because: String, sure: Sure) -> Advice {
     Advice::new(Setting::Buffers, Value::Text(name(&kind)), because, sure)
 }
 
-/// The kind that was measured, where there is nothing to compare.
+/// Returns the kind that was measured, where there is nothing to compare.
 fn only(measured: &Measured<'_>) -> Buffers {
     let any = |kind: Buffers| !measured.runs(|run| run.setup.buffers == kind).is_empty();
     if any(Buffers::Fixed) && !any(Buffers::Normal) { Buffers::Fixed } else { Buffers::Normal }
@@ -78,7 +78,8 @@ fn verdict(measured: &Measured<'_>, subject: Buffers, base: Buffers, metric: Met
     judge::compare_all(&cells.collect::<Vec<_>>(), measured.noise(metric))
 }
 
-/// What to say where the kernel took little of the memory: what was measured then is not what it is called.
+/// Returns the remark for when the kernel registered little of the memory: then the runs did not measure registered
+/// memory.
 fn refused(asked: &[&Run]) -> Option<String> {
     let sum = |ops: &mut dyn Iterator<Item = u64>| ops.fold(0, u64::saturating_add);
     let on_ring = sum(&mut asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring));

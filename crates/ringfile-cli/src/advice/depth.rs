@@ -7,10 +7,10 @@ use crate::model::{Buffers, Cache, Metric, Route, Run, Rw};
 use crate::numbers::{figure, rate};
 use crate::report::judge::Verdict;
 
-/// What more in flight must bring, in IOPS, to be worth its latency.
+/// The factor in IOPS that makes more operations in flight worth their latency.
 const WORTH: f64 = 1.05;
 
-/// The most that the configuration takes.
+/// The largest depth that the configuration accepts.
 const MOST: usize = 4096;
 
 /// What to advise, and the depth.
@@ -34,7 +34,8 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers
     Some((Advice::new(Setting::Depth, Value::Number(depth as u64), because, stop.sure()), depth))
 }
 
-/// The smallest blocks at the depths that were measured on the advised way; on the grid's where it was not in the grid.
+/// Returns the smallest blocks at the depths that were measured on the advised way; on the grid's where it was not in
+/// the grid.
 fn runs<'a>(measured: &Measured<'a>, direct: bool, route: Route, rw: Rw) -> Runs<'a> {
     let smallest = |is_so: &dyn Fn(&Run) -> bool| {
         let runs = measured.runs(|run| run.setup.rw == rw && is_so(run));
@@ -57,11 +58,11 @@ fn runs<'a>(measured: &Measured<'a>, direct: bool, route: Route, rw: Rw) -> Runs
     several.or_else(|| ways.into_iter().find(|runs| !runs.is_empty())).unwrap_or_default()
 }
 
-/// Where IOPS stop growing.
+/// The depth at which IOPS stop growing.
 struct Stop<'a> {
     depth: usize,
     at: Runs<'a>,
-    /// The measured depth before it, and what it brings over that.
+    /// The next smaller measured depth, and the gain over it.
     before: Option<(usize, Runs<'a>, Verdict)>,
     /// The deeper one with the most IOPS, over it.
     deeper: Option<(usize, Verdict)>,
@@ -118,7 +119,7 @@ impl Stop<'_> {
         text
     }
 
-    /// The latency that it costs.
+    /// Returns the latency that it costs.
     fn price(&self) -> Option<String> {
         let here = median(&self.at, Metric::P99)?;
         let before = self.before.as_ref();

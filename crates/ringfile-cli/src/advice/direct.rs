@@ -5,7 +5,7 @@ use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::model::{Cache, Metric, Route, Run};
 use crate::numbers::rate;
 
-/// Of so many reads that found their block cached no word is said.
+/// Up to this fraction of reads that found their block cached, the advice does not mention them.
 const FEW: f64 = 0.05;
 
 /// What to advise, and whether the rest of the advice is for direct I/O.
@@ -59,13 +59,13 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
     Some(Advice::new(Setting::Direct, value, because, contest.sure))
 }
 
-/// The fraction of a run's random reads that found their block cached.
+/// Returns the fraction of a run's random reads that found their block cached.
 fn hits(run: &Run) -> f64 {
     let mean = f64::midpoint(run.cached_before.unwrap_or(0.0), run.cached_after.unwrap_or(0.0));
     if mean.is_finite() { mean.clamp(0.0, 0.99) } else { 0.0 }
 }
 
-/// Those of the first of these routes that there are runs of.
+/// Returns those of the first of these routes that there are runs of.
 fn of_first<'a>(runs: &[&'a Run], routes: &[Route]) -> Runs<'a> {
     let of = |route: &Route| {
         runs.iter().copied().filter(|run| run.setup.route == Some(*route)).collect::<Runs<'a>>()

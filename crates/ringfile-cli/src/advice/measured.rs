@@ -1,4 +1,5 @@
-//! The measured runs as the advice asks for them: runs of one kind, medians, and comparisons with the noise of their cells.
+//! Access to the measured runs for the advice: runs of one kind, medians, and comparisons with the noise of their
+//! cells.
 
 use crate::model::advice::Sure;
 use crate::model::{Buffers, Engine, Metric, Open, Results, Role, Route, Run, Rw, Setup, Spread, Way};
@@ -21,22 +22,22 @@ pub struct Measured<'a> {
     runs: Runs<'a>,
     iops: Noise,
     cpu: Noise,
-    /// How far rounds of the same are from each other in IOPS, as logarithms.
+    /// How far rounds of the same setup differ in IOPS, as logarithms.
     between: Vec<f64>,
 }
 
-/// Which of two sides is better.
+/// The better of two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// The first.
     Subject,
     /// The second.
     Base,
-    /// That can't be told.
+    /// Undecided: the difference is inside the noise.
     Neither,
 }
 
-/// What came of comparing two sides in IOPS and CPU time.
+/// The result of comparing two sides in IOPS and CPU time.
 #[derive(Debug, Clone, Copy)]
 pub struct Contest {
     /// Subject over base.
@@ -52,8 +53,8 @@ pub struct Contest {
 }
 
 impl Contest {
-    /// IOPS decide; where they can't be told apart, CPU time does. Where there are too few rounds to judge, the same on
-    /// sight, and never sure.
+    /// IOPS decide; if they are within the noise, CPU time does. With too few rounds to judge, the medians decide in
+    /// the same way, and the result is never sure.
     pub fn of(iops: Verdict, cpu: Option<Verdict>) -> Contest {
         let judged = iops.is_judged();
         let differs = |verdict: Verdict| if judged { verdict.outside } else { verdict.leans() };
@@ -73,7 +74,8 @@ impl Contest {
         Contest { iops, cpu, better, sure, by_cpu }
     }
 
-    /// Returns how a sentence begins if neither is better: `no difference beyond …: `; empty if one is, or if that is unknown.
+    /// Returns how a sentence begins if neither is better: `no difference beyond …: `; empty if one is, or if that is
+    /// unknown.
     pub fn no_difference(&self) -> &'static str {
         match (self.sure, self.cpu.is_some_and(|cpu| cpu.outside)) {
             (Sure::InsideNoise, false) => NO_DIFFERENCE,
@@ -82,7 +84,7 @@ impl Contest {
         }
     }
 
-    /// The other way round.
+    /// Returns the result with the sides exchanged.
     pub fn turned(self) -> Contest {
         let better = match self.better {
             Better::Subject => Better::Base,
@@ -92,7 +94,8 @@ impl Contest {
         Contest { iops: self.iops.turned(), cpu: self.cpu.map(Verdict::turned), better, ..self }
     }
 
-    /// The figures: `1.02 [0.99..1.05] times the IOPS of normal (inside the noise of 4.0 %), 0.90 times its CPU time`.
+    /// Returns the figures: `1.02 [0.99..1.05] times the IOPS of normal (inside the noise of 4.0 %), 0.90 times its CPU
+    /// time`.
     pub fn figures(&self, of_what: &str) -> String {
         let iops = self.iops.times(&format!("the IOPS of {of_what}"));
         match self.cpu {
@@ -133,14 +136,14 @@ impl<'a> Measured<'a> {
         self.runs.iter().copied().filter(|run| is_so(run)).collect()
     }
 
-    /// The access that advice is about: random reads, or what comes first where there are none.
+    /// Returns the access that advice is about: random reads, or what comes first where there are none.
     pub fn access(&self) -> Option<Rw> {
         let has = |rw: Rw| self.runs.iter().any(|run| run.setup.rw == rw).then_some(rw);
         has(Rw::RandRead).or_else(|| has(Rw::Read)).or_else(|| self.runs.first().map(|run| run.setup.rw))
     }
 
-    /// What the other choices were measured with: the smallest block and the fewest processes, whole and plain buffers if
-    /// there are such.
+    /// What the other choices were measured with: the smallest block and the fewest processes, whole and plain buffers
+    /// if there are such.
     pub fn plainest(&self, runs: &[&'a Run]) -> Runs<'a> {
         let Some(processes) = runs.iter().map(|run| run.setup.processes).min() else { return Vec::new() };
         let fewest = runs.iter().filter(|run| run.setup.processes == processes);
@@ -149,7 +152,7 @@ impl<'a> Measured<'a> {
         of_kind(&smallest, Buffers::Normal)
     }
 
-    /// The contest of two sides that were measured in turn.
+    /// Returns the contest of two sides that were measured in turn.
     pub fn contest(&self, subject: &[&Run], base: &[&Run]) -> Option<Contest> {
         let cpu = self.compare(subject, base, Metric::Cpu);
         Some(Contest::of(self.compare(subject, base, Metric::Iops)?, cpu))
@@ -162,8 +165,9 @@ impl<'a> Measured<'a> {
         judge::compare(&pairs, floors[0].max(floors[1]))
     }
 
-    /// Compares two sides of different cells, which were not measured in turn: the machine may have become another between
-    /// them. That is noise too, as much as rounds of the same differ in this session, and those of these two.
+    /// Compares two sides of different cells, which were not measured in turn: the machine may have changed in between.
+    /// That counts as noise, as much as rounds of the same setup differ in this session, and as those of these two
+    /// differ.
     pub fn compare_apart(&self, subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Verdict> {
         let together = self.compare(subject, base, metric)?;
         let own = [apart(subject, metric), apart(base, metric)].concat();
@@ -172,18 +176,18 @@ impl<'a> Measured<'a> {
         judge::compare(&judge::pairs(subject, base, metric), noise.fold(together.noise, f64::max))
     }
 
-    /// How far a run usually is from the same run once more, as a fraction; `None` without A/A.
+    /// Returns how far a run usually is from its repetition, as a fraction; `None` without A/A.
     pub fn usual_noise(&self) -> Option<f64> {
         self.iops.usual()
     }
 
-    /// The noise of a figure.
+    /// Returns the noise of a figure.
     pub fn noise(&self, metric: Metric) -> &Noise {
         if metric == Metric::Cpu { &self.cpu } else { &self.iops }
     }
 }
 
-/// How far rounds of the same are from each other in IOPS, over all kinds and cells.
+/// Returns how far rounds of the same setup differ in IOPS, over all kinds and cells.
 fn between(runs: &[&Run]) -> Vec<f64> {
     let mut kinds: HashMap<Setup, Runs<'_>> = HashMap::new();
     for &run in runs {
@@ -192,8 +196,8 @@ fn between(runs: &[&Run]) -> Vec<f64> {
     kinds.values().flat_map(|rounds| apart(rounds, Metric::Iops)).collect()
 }
 
-/// How far rounds of one kind are from each other, as logarithms: √2 times as far as from their median, which takes one of
-/// them to know.
+/// Returns how far rounds of one kind are from each other, as logarithms: √2 times as far as from their median, which
+/// takes one of them to know.
 fn apart(runs: &[&Run], metric: Metric) -> Vec<f64> {
     let figures = runs.iter().filter_map(|run| metric.of(run));
     let figures: Vec<f64> =
@@ -205,7 +209,7 @@ fn apart(runs: &[&Run], metric: Metric) -> Vec<f64> {
     apart.split_off(1)
 }
 
-/// The runs with such buffers; where there are none, those with whole ones, or with the kind that comes first.
+/// Returns the runs with such buffers; where there are none, those with whole ones, or with the kind that comes first.
 pub fn of_kind<'a>(runs: &[&'a Run], buffers: Buffers) -> Runs<'a> {
     let kinds = [buffers, Buffers::Normal, Buffers::Fixed];
     let first = runs.first().map(|run| run.setup.buffers);
@@ -214,7 +218,7 @@ pub fn of_kind<'a>(runs: &[&'a Run], buffers: Buffers) -> Runs<'a> {
     runs.iter().copied().filter(|run| Some(run.setup.buffers) == kind).collect()
 }
 
-/// The values that a property has in some runs, from the least.
+/// Returns the values that a property has in some runs, from the least.
 pub fn values<T: Ord>(runs: &[&Run], of: impl Fn(&Run) -> T) -> Vec<T> {
     let mut values: Vec<T> = runs.iter().map(|run| of(run)).collect();
     values.sort();
@@ -227,13 +231,13 @@ pub fn at_depth<'a>(runs: &[&'a Run], depth: usize) -> Runs<'a> {
     runs.iter().copied().filter(|run| run.setup.iodepth == depth).collect()
 }
 
-/// The median over the rounds; `None` where nothing was measured.
+/// Returns the median over the rounds; `None` if nothing was measured.
 pub fn median(runs: &[&Run], metric: Metric) -> Option<f64> {
     let figures = runs.iter().filter_map(|run| metric.of(run)).filter(|figure| figure.is_finite());
     Spread::of(figures).map(|spread| spread.median)
 }
 
-/// The way with the most IOPS, and how many.
+/// Returns the way with the most IOPS, and how many.
 pub fn best(runs: &[&Run]) -> Option<(Way, f64)> {
     let of_way = |run: &&Run| {
         let same: Runs<'_> =
@@ -243,7 +247,7 @@ pub fn best(runs: &[&Run]) -> Option<(Way, f64)> {
     runs.iter().filter_map(of_way).max_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
-/// Where runs were measured, if not on the way that is advised: `, measured past the page cache on route ring`.
+/// Returns where runs were measured, if not on the way that is advised: `, measured past the page cache on route ring`.
 pub fn elsewhere(runs: &[&Run], direct: bool, route: Route) -> String {
     let Some(way) = runs.first().map(|run| run.setup.way()) else { return String::new() };
     let side = if way.open == Open::Direct { " past the page cache" } else { " through the page cache" };

@@ -1,8 +1,8 @@
 //! What to set for a file on a machine, from what `perf buffers` measured there.
 //!
 //! Pure functions of results: one file for each question, and none knows how anything was measured. Invariants: advice
-//! rests only on what was measured, each piece with its figure; if nothing is
-//! beyond the noise, it says so, and a setting is the default, or what the rounds lean to.
+//! rests only on what was measured, each piece with its figure; if no difference is beyond the noise, it says so, and a
+//! setting is the default, or what most rounds favour.
 
 mod block_size;
 mod buffers;
@@ -24,10 +24,10 @@ use crate::model::Results;
 use crate::model::advice::Advice;
 use measured::Measured;
 
-/// What is said first of a choice that the measurement can't tell from none.
+/// How advice begins if the measurement shows no difference.
 const NO_DIFFERENCE: &str = "no difference beyond the noise: ";
 
-/// What to set for the file that was measured, in the order in which one piece follows from the other.
+/// Returns the settings for the measured file, in the order in which one follows from another.
 pub fn advise(results: &Results) -> Vec<Advice> {
     let measured = Measured::of(results);
     if measured.access().is_none() {
@@ -52,7 +52,7 @@ pub fn advise(results: &Results) -> Vec<Advice> {
     advice
 }
 
-/// A size as the configuration file has it, in the largest unit that leaves no remainder.
+/// Returns a size as the configuration file has it, in the largest unit that leaves no remainder.
 fn size(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.into_iter().find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift) {

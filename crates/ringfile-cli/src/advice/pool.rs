@@ -1,4 +1,4 @@
-//! What follows from the rest: memory for the pool, its pages, and threads for plain calls.
+//! Settings that follow from the others: memory for the pool, its pages, and threads for plain calls.
 
 use super::size;
 use crate::model::advice::{Advice, Setting, Sure, Value};
@@ -6,13 +6,13 @@ use crate::model::{Params, Route};
 use crate::numbers::counted;
 use crate::values::Bytes;
 
-/// A pool smaller than that saves nothing that anyone would miss.
+/// The smallest advised pool: a smaller one would save no memory worth mentioning.
 const LEAST: u64 = 64 << 20;
 
-/// More than any machine's memory; what is advised must be taken by the configuration.
+/// More than any machine's memory; the configuration must accept what is advised.
 const MOST: u64 = 1 << 46;
 
-/// Memory for all that is in flight, and as much for what is being used meanwhile.
+/// Advises memory for all operations in flight, and as much for buffers that are in use meanwhile.
 pub fn capacity(params: &Params, depth: usize, block: u64, cpus: usize) -> Advice {
     let threads = params.processes.iter().copied().max().unwrap_or(1).max(cpus).max(1);
     let in_flight = (depth as u64).saturating_mul(block).saturating_mul(threads as u64);
@@ -27,7 +27,7 @@ pub fn capacity(params: &Params, depth: usize, block: u64, cpus: usize) -> Advic
     Advice::new(Setting::Capacity, Value::Text(size(wanted)), because, Sure::NotCompared)
 }
 
-/// Huge pages where they can be had.
+/// Advises huge pages if the machine has some.
 pub fn huge_pages() -> Advice {
     let because = "the default: huge pages where the machine has some to give".into();
     Advice::new(Setting::HugePages, Value::Text("auto".into()), because, Sure::NotCompared)

@@ -33,7 +33,7 @@ pub struct World {
 }
 
 impl World {
-    /// A machine with a quiet disk, and the whole grid.
+    /// Returns a machine with a quiet disk, and the whole grid.
     pub fn new(truth: fn(Setup) -> Truth) -> World {
         World {
             filesystem: "ext4",
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// A session of it.
+    /// Returns a session of it.
     pub fn session(&self, seed: u64) -> Results {
         let mut random = Rng::with_seed(seed);
         let mut runs = Vec::new();
@@ -197,7 +197,7 @@ fn device(job: Setup, latency_us: f64, most_iops: f64, most_bytes: f64) -> f64 {
     (jobs as f64 * 1e6 / latency_us).min(most_iops).min(bandwidth)
 }
 
-/// Registered memory saves CPU, in parts more; on a device that is the bottleneck IOPS stay.
+/// Registered memory saves CPU time, more so in parts; IOPS stay the same, since the device is the bottleneck.
 fn ring_cpu(job: Setup) -> f64 {
     let pages = (job.block >> 12) as f64;
     match job.buffers {
@@ -208,7 +208,7 @@ fn ring_cpu(job: Setup) -> f64 {
     }
 }
 
-/// A virtio disk with ext4: a queue, 140k IOPS, 2 GB/s.
+/// Returns a virtio disk with ext4: a queue, 140k IOPS, 2 GB/s.
 pub fn disk(job: Setup) -> Truth {
     let cpu_us = ring_cpu(job);
     match (job.direct, job.cache) {
@@ -240,7 +240,8 @@ pub fn overlay(job: Setup) -> Truth {
     }
 }
 
-/// A loop device: a real queue, quick, and CPU for each operation decides; registered memory is worth something.
+/// Returns a loop device: a real queue, quick, and CPU for each operation decides; registered memory is worth
+/// something.
 pub fn loop_device(job: Setup) -> Truth {
     let gain = match job.buffers {
         Buffers::Normal => 1.0,

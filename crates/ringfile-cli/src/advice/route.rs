@@ -1,8 +1,8 @@
 //! Which way operations should go: the ring, or plain calls at once.
 //!
-//! For direct I/O what is deepest in flight decides, for that is what it is made for. Through the page cache the ways were
-//! compared with everything cached, where plain calls look best; they are advised only where they win by far, as on file
-//! systems in memory or without non-blocking I/O.
+//! For direct I/O what is deepest in flight decides, for that is what it is made for. Through the page cache the ways
+//! were compared with everything cached, where plain calls look best; they are advised only where they win by far, as
+//! on file systems in memory or without non-blocking I/O.
 
 use super::measured::{Better, Contest, Measured, Runs, at_depth, best, median, values};
 use crate::model::advice::{Advice, Setting, Sure, Value};
@@ -10,7 +10,8 @@ use crate::model::{Cache, Metric, Route, Run, Spread};
 use crate::numbers::rate;
 use crate::values::name;
 
-/// Plain calls must be that many times as fast, all depths together, where a read that is not cached would wait in them.
+/// Plain calls must be that many times as fast, all depths together, where a read that is not cached would wait in
+/// them.
 const BY_FAR: f64 = 1.5;
 
 /// What to advise, and the route that the rest of the advice is for.
@@ -42,7 +43,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) 
     (Some(Advice::new(Setting::Route, Value::Text(name(&route)), because, sure)), route)
 }
 
-/// Inline against the queued way at each depth that both have, from the least.
+/// Compares plain calls with the queued route at each depth that both were measured at, smallest first.
 fn contests(measured: &Measured<'_>, inline: &[&Run], queued: &[&Run]) -> Vec<(usize, Contest)> {
     let at = |depth| measured.contest(&at_depth(inline, depth), &at_depth(queued, depth));
     values(inline, |run| run.setup.iodepth)
@@ -73,13 +74,14 @@ fn choose(contests: &[(usize, Contest)], direct: bool, queued: Route) -> (Route,
     }
 }
 
-/// The geometric mean of the ratios of IOPS.
+/// Returns the geometric mean of the ratios of IOPS.
 fn mean_ratio(contests: &[(usize, Contest)]) -> f64 {
     let sum: f64 = contests.iter().map(|(_, contest)| contest.iops.ratio.median.ln()).sum();
     (sum / contests.len() as f64).exp()
 }
 
-/// That `auto` is behind the better of two routes, which is a defect of the library; empty where it is not.
+/// Returns a text saying that `auto` is behind the better of two routes, which is a defect of the library; empty if it
+/// is not.
 fn behind(measured: &Measured<'_>, runs: &[&Run], routes: [Route; 2]) -> String {
     let of = |route: Route| -> Runs<'_> {
         runs.iter().copied().filter(|run| run.setup.route == Some(route)).collect()

@@ -1,8 +1,8 @@
-//! Sessions on machines whose truth is known, by the hundred: how often the judgement claims what is chance, and how often it
-//! finds what is there.
+//! Sessions on machines whose truth is known, by the hundred: how often the judgement claims what is chance, and how
+//! often it finds what is there.
 //!
-//! Each world is simulated `RINGFILE_SIMULATED_SESSIONS` times, 40 without it. Seeds are fixed, so rates are counts that
-//! never change; the figures in ARCHITECTURE.md are of 1000 sessions of each world.
+//! Each world is simulated `RINGFILE_SIMULATED_SESSIONS` times, 40 without it. Seeds are fixed, so rates are counts
+//! that never change; the figures in ARCHITECTURE.md are of 1000 sessions of each world.
 
 use super::recorded::{Truth, World, all_the_same};
 use super::tests::on;
@@ -23,7 +23,7 @@ fn claims(advice: &[Advice]) -> Vec<&Advice> {
     advice.iter().filter(|advice| advice.name != Setting::BlockSize).filter(claims).collect()
 }
 
-/// Kinds of buffers in each cell whose difference from normal ones is claimed, and how many there are.
+/// Returns kinds of buffers in each cell whose difference from normal ones is claimed, and how many there are.
 fn claims_in_cells(results: &Results, kind: Buffers) -> (usize, usize) {
     let noise = Noise::of(&results.runs, Metric::Iops);
     let measured = |run: &&Run| run.role == Role::Measure;
@@ -45,8 +45,8 @@ fn claims_in_cells(results: &Results, kind: Buffers) -> (usize, usize) {
 
 /// Worlds in which nothing makes a difference, and how many of 1000 sessions of each may claim one.
 ///
-/// Machines that are quiet and that are not; single runs that are 40 % slower, and bad rounds, in which every run of a cell is
-/// up to six times as slow. In each case the whole grid with 3 rounds, and the small one with 5.
+/// Machines that are quiet and that are not; single runs that are 40 % slower, and bad rounds, in which every run of a
+/// cell is up to six times as slow. In each case the whole grid with 3 rounds, and the small one with 5.
 fn worlds_of_noise() -> [(&'static str, World); 8] {
     let quiet = || World { noise: (0.02, 0.05), ..World::new(all_the_same) };
     let noisy = || World { noise: (0.02, 0.2), ..World::new(all_the_same) };
@@ -90,7 +90,7 @@ fn noise_alone_is_hardly_ever_a_difference_in_any_cell() {
 #[test]
 fn sessions_of_the_same_machine_hardly_ever_differ() {
     let saved = |results: Results| Saved { path: "a".into(), name: "a".into(), results };
-    // Each compared with the next: not so many, for to look cells up in each other takes longer than to simulate them.
+    // Each session is compared with the next: fewer, since matching their cells takes longer than simulating them.
     for (name, world) in worlds_of_noise().into_iter().filter(|(_, world)| world.rounds > 3) {
         let sessions: Vec<Saved> = (0..20).map(|seed| saved(world.session(seed))).collect();
         let differ = |pair: &&[Saved]| {

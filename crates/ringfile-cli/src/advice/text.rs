@@ -33,10 +33,10 @@ fn header(results: &Results) -> String {
     format!("Advice for {} on {}{incomplete}:", results.params.file, results.machine.filesystem)
 }
 
-/// So much a run may differ from itself in the middle of all cases.
+/// The median A/A difference above which the machine counts as busy.
 const QUIET: f64 = 0.15;
 
-/// That the machine did other work meanwhile, where the figures show it.
+/// Says that the machine did other work during the measurement, if the figures show it.
 fn unquiet(results: &Results) -> Option<String> {
     let noise = Measured::of(results).usual_noise().filter(|&noise| noise > QUIET)?;
     Some(format!(
@@ -46,7 +46,7 @@ fn unquiet(results: &Results) -> Option<String> {
     ))
 }
 
-/// The configuration file, with the figure that decided above each key.
+/// Returns the configuration file, with the figure that decided above each key.
 pub fn config(results: &Results) -> String {
     let plain: String = results.advice.iter().map(|Advice { name, value, .. }| line(*name, value)).collect();
     // The library reads and writes its own settings; what it would not take is shown as it is.
@@ -68,13 +68,13 @@ fn line(name: Setting, value: &Value) -> String {
     }
 }
 
-/// The figure for a key, and how sure it is.
+/// Returns the figure for a key, and how sure it is.
 fn why(results: &Results, key: &str) -> Option<String> {
     let advice = results.advice.iter().find(|advice| advice.name.key() == key)?;
     Some(terminal::wrap(&advice.because, COMMENT_WIDTH, ""))
 }
 
-/// A comment of several lines; a file's name may hold anything, also line ends.
+/// Returns a comment of several lines; a file's name may hold anything, also line ends.
 fn comment(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("# {}\n", terminal::wrap(&plain, COMMENT_WIDTH, "# "))

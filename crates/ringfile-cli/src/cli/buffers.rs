@@ -10,16 +10,16 @@ use super::{OutputArgs, TestFileArgs, examples};
 use crate::model::{Buffers, RingFlags, Route, Rw};
 use crate::values::{self, List};
 
-/// Operations in flight for each process, at most.
+/// The largest accepted number of operations in flight for each process.
 pub const MOST_DEPTH: usize = 32_768;
 
-/// Parts of a vectored block, at most.
+/// The largest accepted number of parts of a vectored block.
 pub const MOST_PARTS: u32 = 1024;
 
-/// Processes, at most.
+/// The largest accepted number of processes.
 pub const MOST_PROCESSES: usize = 1024;
 
-/// Rounds, at most.
+/// The largest accepted number of rounds.
 pub const MOST_ROUNDS: u32 = 1000;
 
 /// `ringfile perf buffers`.
@@ -45,59 +45,61 @@ pub struct BuffersArgs {
     /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed [default: all]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Buffers>)]
     pub buffers: Option<List<Buffers>>,
-    /// Parts of a vectored block, or as many as the file's alignment allows; if that is one, the cell is left out
+    /// Parts of a vectored block, or fewer if the file's alignment requires; blocks that cannot be divided have no
+    /// vectored runs
     #[arg(long, value_name = "N", default_value = "32", value_parser = values::count::<MOST_PARTS>)]
     pub parts: u32,
     /// Processes, each pinned to its own core [default: 1 and, with two cores, 2]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<MOST_PROCESSES>)]
     pub processes: Option<List<usize>>,
-    /// What is done: randread, randwrite, randrw (half and half), read, write (sequential) [default:
-    /// randread,randwrite; on a --file that exists, without --overwrite, randread]
+    /// Operations: randread, randwrite, randrw (half and half), read, write (sequential) [default: randread,randwrite;
+    /// on a --file that exists, without --overwrite, randread]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Rw>)]
     pub rw: Option<List<Rw>>,
     /// Bypass the page cache (O_DIRECT), and fail if the file does not support it [default: if the file supports it]
     #[arg(long, conflicts_with = "buffered")]
     pub direct: bool,
-    /// Go through the page cache, with the file read in
+    /// Go through the page cache, after reading the whole file into it
     #[arg(long)]
     pub buffered: bool,
-    /// Route of the grid's operations: ring (io_uring), auto (learned for each file), inline (a plain call on the same
+    /// Route of the operations: ring (io_uring), auto (learned for each file), inline (a plain call on the same
     /// thread), workers (a plain call on another thread) [default: ring if there is one, since buffers differ only
     /// there]
     #[arg(long, value_name = "ROUTE")]
     pub route: Option<Route>,
-    /// Flags of the rings: none, coop (COOP_TASKRUN), defer (DEFER_TASKRUN), sqpoll (a kernel thread submits); the
-    /// advice is for the first. A flag that the kernel refuses is an error [default: what ringfile uses by itself,
-    /// which is defer if possible]
+    /// io_uring setup flags: none, coop (COOP_TASKRUN), defer (DEFER_TASKRUN), sqpoll (a kernel thread submits); the
+    /// advice is for the first one listed. A flag that the kernel refuses is an error [default: ringfile's own choice,
+    /// defer if possible]
     #[arg(long, value_name = "LIST", value_parser = values::words::<RingFlags>)]
     pub ring_flags: Option<List<RingFlags>>,
-    /// Measure a hand-written loop over a ring too, with the same buffers and flags
+    /// Also measure a hand-written io_uring loop with the same buffers and flags
     #[arg(long)]
     pub by_hand: bool,
     /// Length of each run, at most 24h [default: 1s]
     #[arg(long, value_name = "TIME", value_parser = values::positive_duration)]
     pub duration: Option<Duration>,
-    /// Time before each run that is not counted [default: 200ms]
+    /// Warm-up before each run, not counted [default: 200ms]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub warmup: Option<Duration>,
-    /// Rounds, each with all kinds in turn and started by another one; with fewer than 3 no difference is claimed
-    /// [default: 3]
+    /// Rounds; each measures all kinds of buffers in turn, beginning with a different one. With fewer than 3, no
+    /// difference is claimed [default: 3]
     #[arg(long, value_name = "N", value_parser = values::count::<MOST_ROUNDS>)]
     pub rounds: Option<u32>,
-    /// Show where CPU time goes for each block size and kind of buffers: the ten most expensive functions in the kernel and in
-    /// user space, those of the kernel that not all buffers have, and flame graphs in the --report (needs perf)
+    /// Show where CPU time goes for each block size and kind of buffers: the ten most expensive functions in the kernel
+    /// and in user space, kernel functions that only some kinds of buffers call, and flame graphs in the --report
+    /// (needs perf)
     #[arg(long)]
     pub profile: bool,
-    /// Count CPU cycles and instructions for one I/O, if the machine has such counters
+    /// Count CPU cycles and instructions per operation, if the machine has hardware counters
     #[arg(long)]
     pub counters: bool,
     /// Write the advice to this file, for `ringfile::Config::load`
     #[arg(long, value_name = "FILE.toml")]
     pub emit_config: Option<PathBuf>,
-    /// What is measured.
+    /// The file to measure.
     #[command(flatten)]
     pub test_file: TestFileArgs,
-    /// Where results go.
+    /// The outputs.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -10,36 +10,36 @@ pub struct DoctorArgs {
     /// File, folder or block device to examine: the one that your program will use
     #[arg(value_name = "PATH", default_value = ".")]
     pub path: PathBuf,
-    /// Print everything that was found as JSON (schema 1) instead of text
+    /// Print all findings as JSON (schema 1) instead of text
     #[arg(long)]
     pub json: bool,
 }
 
-/// What the help says first.
+/// The text at the start of the long help.
 pub const LONG: &str = "\
-Find what makes I/O slow here, and what to do about it.
+Find out what makes I/O slow here, and what to do about it.
 
-Examines four things and tries each for real, in a second at most:
+Examines four things by trying them, in at most a second:
 
-  features   every part of io_uring that ringfile uses: tried on rings of this process
-  process    limits and bans: memlock, seccomp, kernel.io_uring_disabled, cgroup limits, memory
+  features   every feature of io_uring that ringfile uses, tried on rings of this process
+  process    limits and restrictions: memlock, seccomp, kernel.io_uring_disabled, cgroup limits, memory
   file       PATH's file system: direct I/O and its alignment, non-blocking reads and writes, the
-             ways to write durably, timed, and the route that ringfile takes there
-  device     the disk below, down through partitions, loop, md and dm: queue, scheduler, write cache
+             time of each way to write durably, and the route that ringfile takes
+  device     the disk below it, through partitions, loop, md and dm: queue, scheduler, write cache
 
-The most costly finding comes first, each with its figure and the command or setting that changes \
-it. The doctor itself changes nothing.
+Findings are listed with the most costly first, each with a figure and the command or setting that \
+changes it. The doctor itself changes nothing.
 
-What it touches: PATH and what is below it are only read. Writes are tried on a file without a name \
-(O_TMPFILE) in PATH, or in the folder that PATH is in, which the kernel removes whatever happens; without \
-such a file, writes are not tried. A file system that does not answer within 500 ms is left alone.";
+PATH and the device below it are only read. Writes are tried on an unnamed file (O_TMPFILE) in PATH, or \
+in the folder that contains PATH; the kernel removes that file in any case. If it cannot be created, writes \
+are not tried. A file system that does not answer within 500 ms is skipped.";
 
-/// What the help says last.
+/// The text at the end of the long help.
 pub const AFTER: &str = "\
 Severity:
-  costly   I/O takes a multiple of the possible time, or does not use the intended way
+  costly   I/O takes a multiple of the possible time, or does not go the intended way
   notable  costs something in some workloads, or prevents a feature
-  fine     as it should be, nothing to do
+  fine     as it should be; nothing to do
 
 Examples:
   ringfile doctor                        the current folder
@@ -48,6 +48,6 @@ Examples:
   ringfile doctor --json . | jq '.findings[] | select(.severity == \"costly\")'
 
 Exit codes:
-  0  it has examined everything, whatever it found
+  0  everything was examined, whatever was found
   1  the result could not be printed
-  2  wrong use, or PATH is missing or closed to this user";
+  2  wrong arguments, or PATH does not exist or may not be accessed by this user";

@@ -1,7 +1,8 @@
-//! The command line: what may be asked, in the words that fio's users know.
+//! The command line. Options have fio's names where fio has them.
 //!
-//! Only the shape and the values are checked here. Each command checks itself whether they fit together and fit the file.
-//! Options that several commands take have a struct of their own. What the options name is in [`crate::model`].
+//! Only the syntax and each value's range are checked here. Each command checks whether its options fit together and
+//! fit the file. Options that several commands share are in a struct of their own. The types of the values are in
+//! [`crate::model`].
 
 mod buffers;
 mod doctor;
@@ -25,12 +26,12 @@ pub use buffers::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUN
 pub use pool::PoolArgs;
 pub use work::{QueueArgs, WorkArgs};
 
-/// Measure on this machine what each choice in disk I/O is worth, with Linux io_uring.
+/// Measure what each disk I/O choice is worth on this machine, with Linux io_uring.
 #[derive(Debug, Parser)]
 #[command(name = "ringfile", version, arg_required_else_help = true, max_term_width = 100)]
 #[command(after_long_help = examples::ALL)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -43,7 +44,7 @@ pub enum Command {
     #[command(subcommand)]
     Perf(Box<PerfCommand>),
     Report(ReportArgs),
-    /// Find what makes I/O slow here, and what to do about it.
+    /// Find out what makes I/O slow here, and what to do about it.
     #[command(long_about = doctor::LONG, after_long_help = doctor::AFTER)]
     Doctor(DoctorArgs),
     /// Print shell completions.
@@ -62,7 +63,7 @@ pub enum Command {
 /// `ringfile man`.
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Folder for the pages of all commands; without it the main page is printed
+    /// Folder for the pages of all commands [default: print the main page]
     #[arg(value_name = "FOLDER")]
     pub folder: Option<PathBuf>,
     /// Replace pages that exist
@@ -76,55 +77,56 @@ pub enum PerfCommand {
     /// Reads and writes of one file or device, with and without registered buffers.
     ///
     /// Runs every combination of --numjobs, --iodepth, --rw, --cache, --executor, --route and --buffers for --duration,
-    /// each after --warmup, and prints a Markdown table, and what each choice changes: IOPS before → after, and all
-    /// figures in per cent. Without options it measures a file of 1 GiB in memory (/dev/shm), which shows the cost of
-    /// the software alone: io_uring with normal and with registered buffers, and the route that ringfile takes by
-    /// itself. Give a --file on the disk to measure the disk.
+    /// each after --warmup, and prints a Markdown table of the results and a table of what each choice changes: IOPS
+    /// before → after, and the other figures in per cent. Without options it measures a file of 1 GiB in memory
+    /// (/dev/shm), which shows the cost of the software alone: io_uring with normal and with registered buffers, and
+    /// the route that ringfile chooses by itself. To measure a disk, give a --file on it.
     File(FileArgs),
     /// Random reads in batches, several batches in flight for each thread, page cache dropped before each run.
     ///
     /// Measures blocking batches from plain threads (ringfile-blocking), the same batches awaited in tokio
-    /// (ringfile-tokio), a loop over a queue (ringfile-queue), and fio's plain io_uring job, the last two at the depth
-    /// that --batch and --inflight make together. The table shows each in per cent of fio, with the number of cores
-    /// that it kept busy; a second table shows how many operations each system call submitted and collected. With a
-    /// cold page cache each engine reads each block at most once. The threads of one job may run on all cores; `taskset
-    /// -c 0 ringfile perf batch` keeps everything on one. Without --file it reads a file on the disk of $TMPDIR or
-    /// /var/tmp, since a file in memory cannot be dropped from the cache.
+    /// (ringfile-tokio), a loop over a queue (ringfile-queue), and a plain io_uring job of fio. The last two keep
+    /// --batch × --inflight reads in flight. The table shows each in per cent of fio, with the number of cores that it
+    /// kept busy; a second table shows how many operations each system call submitted and collected. With a cold page
+    /// cache each engine reads each block at most once. The threads of one job may run on all cores; `taskset -c 0
+    /// ringfile perf batch` keeps everything on one. Without --file it reads a file on the disk of $TMPDIR or /var/tmp,
+    /// since a file in memory cannot be dropped from the cache.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 64]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("cold"))))]
     Batch(BatchArgs),
-    /// Blocking reads of many blocks at once, from several threads: the time for one read.
+    /// Blocking reads of many blocks at once, from several threads: the time per read.
     ///
-    /// Each thread reads one batch after the other: ringfile (a blocking batch), two-rings (by hand as RocksDB
-    /// does it: one half of the batch submitted read by read on a ring for asynchronous reads, the other half
-    /// submitted and waited for on a second ring, then the first half polled), submit-only (by hand: submitted
-    /// without waiting, then waited for one by one), pread (a loop of plain calls), fio (io_uring, its depth the
-    /// batch). In the table each is shown in per cent of pread and of fio. Rings by hand have 256 entries and
-    /// RocksDB's flags (SINGLE_ISSUER, DEFER_TASKRUN); larger batches go in parts.
+    /// Each thread reads one batch after another. The engines are: ringfile (a blocking batch); two-rings (hand-written
+    /// as in RocksDB: half of the batch is submitted read by read on a ring for asynchronous reads, the other half is
+    /// submitted and awaited on a second ring, then the first half is polled); submit-only (hand-written: submits the
+    /// batch without waiting, then waits for one completion at a time); pread (a loop of plain calls); fio (io_uring,
+    /// with the batch as its depth). The table shows each in per cent of pread and of fio. The hand-written rings have
+    /// 256 entries and RocksDB's flags (SINGLE_ISSUER, DEFER_TASKRUN); larger batches are split.
     #[command(mut_arg("batch", |arg| arg.help("Reads in a batch [default: 10,250,1000]")))]
     #[command(mut_arg("cache", |arg| arg.help(cache_help("warm"))))]
     Multiread(MultireadArgs),
-    /// What registered and vectored buffers are worth here: block sizes, depths, processes, CPU; and what to set.
+    /// Registered and vectored buffers, block sizes, depths, direct I/O and routes: what each is worth, and what to
+    /// set.
     ///
-    /// Measures normal, fixed (registered), vectored and vectored-fixed buffers over --bs, --iodepth and --processes,
-    /// with IOPS, latencies, CPU time, context switches and system calls; with the smallest block also direct I/O
-    /// beside the page cache, and the routes. Ends with advice on buffers, depth, block size, direct I/O and route,
-    /// each with the figure that decided it and whether it is outside the noise.
+    /// Measures normal, fixed (registered), vectored and vectored-fixed buffers for every combination of --bs,
+    /// --iodepth and --processes, with IOPS, latencies, CPU time, context switches and system calls; with the smallest
+    /// block also direct I/O, the page cache, and the routes. Ends with advice on buffers, depth, block size, direct
+    /// I/O and route; each piece names the figure that decided it and says whether that is outside the noise.
     Buffers(BuffersArgs),
     /// A message log: producers write pooled buffers to segment files at a fixed rate, consumers read them back.
     ///
     /// Each producer takes buffers, fills them, and writes them in batches to its own segments, with O_DIRECT;
-    /// consumers take the batches in turn, read them back, check every byte and release the buffers. Segments have no
-    /// name, so nothing is left behind, and are reused once they are read. The same runs with memory from malloc, and
-    /// with plain buffered I/O from Vec.
+    /// consumers take the batches in turn, read them back, check every byte and release the buffers. Segments are
+    /// unnamed files, so nothing is left behind; each is reused once it has been read. The same work is then measured
+    /// with memory from malloc, and with plain buffered I/O from Vec.
     ///
-    /// With --rate-limit the loop is open: batches are due at fixed times, whatever happened to earlier ones, and none
-    /// is skipped. A rate that cannot be kept is reported, with what was reached and what was left undone.
+    /// With --rate-limit, batches are due at fixed times, however late earlier ones were, and none is skipped. A rate
+    /// that cannot be kept is reported, with the rate reached and the operations left undone.
     #[command(mut_args(pool::in_its_words))]
     Pool(PoolArgs),
 }
 
-/// Kinds of buffers for operations that have one buffer each.
+/// Returns kinds of buffers for operations that have one buffer each.
 fn whole_buffers(text: &str) -> Result<List<Buffers>, String> {
     values::words_of(&Buffers::WHOLE, text)
 }
@@ -134,10 +136,10 @@ fn against(text: &str) -> Result<List<Engine>, String> {
     values::words_of(&Engine::AGAINST, text)
 }
 
-/// What the help says of `--cache`, which each command has another default for.
+/// Returns the help of `--cache`, whose default differs between commands.
 fn cache_help(default: &str) -> String {
     format!(
-        "Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: {default}, \
+        "Page cache before each run: warm (the whole file cached), cold (the file dropped), keep (unchanged) [default: {default}, \
          with --direct keep]"
     )
 }
@@ -163,7 +165,7 @@ pub struct FileArgs {
     pub buffers: Option<List<Buffers>>,
     /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
     /// thread), workers (a plain call on another thread), aio (Linux AIO, with --direct) [default: ring with both kinds
-    /// of buffers, since they differ only there, and auto beside it; with --buffers auto; with --direct ring]
+    /// of buffers, since they differ only there, and auto; with --buffers auto; with --direct ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Executor of ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
@@ -172,20 +174,21 @@ pub struct FileArgs {
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
-    /// How ringfile opens the file: buffered, direct (as --direct), adaptive (cached data from the page cache, the rest
-    /// past it). The others open it in the first way [default: buffered]
+    /// How ringfile opens the file: buffered, direct (as --direct), adaptive (cached data from the page cache, other
+    /// data by direct I/O). Other engines open it in the first way listed [default: buffered]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Open>, conflicts_with = "direct")]
     pub open: Option<List<Open>>,
-    /// Page cache before each run: warm (the file read in), cold (dropped), keep (as it is) [default: warm,
-    /// with --direct keep]. Or mixed: reads of --bs that come back (Zipf) under a scan, with a quarter of --size as memory
-    /// (a control group, by root), adaptively, buffered and directly in turn; the first --iodepth and --route count
+    /// Page cache before each run: warm (the whole file cached), cold (the file dropped), keep (unchanged) [default:
+    /// warm, with --direct keep]. Or mixed: repeated reads of --bs (Zipf) during a scan of the file, with memory
+    /// limited to a quarter of --size (by a control group, which needs root), measured with adaptive, buffered and
+    /// direct opening in turn; only the first --iodepth and --route are used
     #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
     pub cache: Option<List<Cache>>,
-    /// Measure others too: fio (io_uring, plain and registered), fio-batch (the same, submitting and reaping
-    /// in batches), fio-psync, pread (our own loop of plain calls; these two at depth 1)
+    /// Also measure other engines: fio (io_uring, plain and registered), fio-batch (the same, submitting and reaping in
+    /// batches), fio-psync (plain calls by fio), pread (a loop of plain calls); the last two at depth 1
     #[arg(long, value_name = "LIST", value_parser = against)]
     pub against: Option<List<Engine>>,
-    /// Fill the file first; writes carry offset and checksum, reads check them
+    /// Fill the file first and check every read against the offset and checksum in its block
     #[arg(long)]
     pub verify: bool,
     /// Blocks and amount.
@@ -209,7 +212,7 @@ pub struct BatchArgs {
     /// Block size of each read
     #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = values::size)]
     pub bs: u64,
-    /// Threads; blocking batches have one for each batch in flight of each [default: 1 and all cores]
+    /// Threads; ringfile-blocking has --inflight threads for each [default: 1 and all cores]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<1024>)]
     pub numjobs: Option<List<usize>>,
     /// Batches in flight for each thread
@@ -218,7 +221,7 @@ pub struct BatchArgs {
     /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
-    /// When ringfile-queue and fio submit and collect.
+    /// When a queue submits and collects.
     #[command(flatten)]
     pub queue: QueueArgs,
     /// What is measured, and how long.
@@ -256,14 +259,14 @@ pub struct MultireadArgs {
     pub output: OutputArgs,
 }
 
-/// What all commands that read in batches take.
+/// The options that all commands reading in batches share.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Reads")]
 pub struct BatchReadArgs {
     /// Reads in a batch
     #[arg(long, value_name = "LIST", value_parser = values::counts::<32768>)]
     pub batch: Option<List<usize>>,
-    /// ringfile's buffers: normal, fixed (registered with the kernel); the others have normal ones
+    /// ringfile's buffers: normal, fixed (registered with the kernel); other engines use normal ones
     #[arg(long, value_name = "LIST", default_value = "normal", value_parser = whole_buffers)]
     pub buffers: List<Buffers>,
     /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
@@ -276,7 +279,7 @@ pub struct BatchReadArgs {
     /// Page cache before each run
     #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
     pub cache: Option<List<Cache>>,
-    /// Measure only these, at least one of ringfile's [default: all that the command has, as listed above]
+    /// Measure only these engines, at least one of them ringfile's [default: all that are listed above]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Engine>)]
     pub engines: Option<List<Engine>>,
     /// Blocks and amount.
@@ -301,22 +304,22 @@ pub struct TestFileArgs {
     pub overwrite: bool,
 }
 
-/// How long each measurement takes, and how often it is made.
+/// How long each measurement takes, and how often it is repeated.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Timing")]
 pub struct TimingArgs {
     /// Length of each run, at most 24h
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::positive_duration)]
     pub duration: Duration,
-    /// Time before each run that is not counted; none with a cold page cache
+    /// Warm-up before each run, not counted; none with a cold page cache
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = values::duration)]
     pub warmup: Duration,
-    /// Rounds, each with all engines in turn and started by another one
+    /// Rounds; each measures all engines in turn, beginning with a different one
     #[arg(long, value_name = "N", default_value = "1", value_parser = values::count::<1000>)]
     pub rounds: u32,
 }
 
-/// What a command leaves behind and says.
+/// The outputs of a command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
@@ -329,7 +332,7 @@ pub struct OutputArgs {
     /// Replace output files that exist
     #[arg(long)]
     pub force: bool,
-    /// Print only the tables: no progress, no notes
+    /// Print only the tables, without progress and notes
     #[arg(long)]
     pub quiet: bool,
 }

@@ -12,36 +12,36 @@ use crate::values::{self, List};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job", after_long_help = examples::POOL)]
 pub struct PoolArgs {
-    /// Threads that fill buffers and write them; with 0, consumers read segments that were written before
+    /// Threads that fill buffers and write them; with 0, consumers read segments that were written beforehand
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
     pub producers: u32,
     /// Threads that read the data back and check it; with 0, nothing is read
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
     pub consumers: u32,
-    /// Bytes per second for each side, all its threads together: 500MB (k, m, g are powers of 1024) [default: as fast
-    /// as possible]
+    /// Bytes per second that all producers together write, and all consumers together read: 500MB (k, m, g are powers
+    /// of 1024) [default: as fast as possible]
     #[arg(long, value_name = "SIZE", value_parser = values::rate)]
     pub rate_limit: Option<u64>,
     /// Bytes of each buffer
     #[arg(long, value_name = "SIZE", default_value = "64k", value_parser = values::size)]
     pub bs: u64,
-    /// Buffers that are written together, and read back together
+    /// Buffers written, and read back, together
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count::<4096>)]
     pub batch: u32,
-    /// Memory, each measured in turn: pool (ringfile's, registered, O_DIRECT), pool-buffered (the same through the page
-    /// cache), malloc (from the allocator and aligned, anew for each operation, O_DIRECT), vec (a Vec for each operation,
+    /// Kinds of memory, measured in turn: pool (ringfile's, registered, O_DIRECT), pool-buffered (the same through the
+    /// page cache), malloc (aligned memory allocated for each operation, O_DIRECT), vec (a Vec for each operation,
     /// through the page cache), vec-direct (the same with O_DIRECT, copied to and from aligned memory) [default:
     /// pool,malloc,vec; with --message-size pool,pool-buffered,vec]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Memory>)]
     pub memory: Option<List<Memory>>,
     /// Write a log of messages of this many bytes instead of buffers of --bs; --batch messages are appended together.
-    /// Those of the pool go through ringfile's Appender, those of vec are one buffered write per batch
+    /// With pool memory they go through ringfile's Appender, with vec each batch is one buffered write
     #[arg(long, value_name = "SIZE", value_parser = values::size, conflicts_with = "bs")]
     pub message_size: Option<u64>,
-    /// Count a batch as written when it is durable: by the Appender's sync, or fdatasync
+    /// Count a batch as written only once it is durable (by the Appender's sync, or fdatasync)
     #[arg(long)]
     pub sync: bool,
-    /// End each run when this much was written (read, with --producers 0) in the measured time, instead of after
+    /// End each run after this much has been written (with --producers 0, read) since the warm-up, instead of after
     /// --duration
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub total_data: Option<u64>,
@@ -60,7 +60,7 @@ pub struct PoolArgs {
 }
 
 impl PoolArgs {
-    /// The kinds of memory to measure.
+    /// Returns the kinds of memory to measure.
     pub fn kinds(&self) -> Vec<Memory> {
         match (&self.memory, self.message_size) {
             (Some(memory), _) => memory.values().to_vec(),
@@ -70,12 +70,14 @@ impl PoolArgs {
     }
 }
 
-/// What all commands have, as it is here.
+/// Replaces the help of shared options where it reads differently for this command.
 pub fn in_its_words(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "duration" => arg.default_value("10s"),
-        "warmup" => arg.help("Time before each run that is not counted"),
-        "rounds" => arg.help("Rounds, each with all kinds of memory in turn and begun by another one"),
+        "warmup" => arg.help("Warm-up before each run, not counted"),
+        "rounds" => {
+            arg.help("Rounds; each measures all kinds of memory in turn, beginning with a different one")
+        }
         _ => arg,
     }
 }

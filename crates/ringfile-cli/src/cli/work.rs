@@ -1,20 +1,21 @@
-//! Options for the blocks and the amount of a run, which `perf file`, `perf batch` and `perf multiread` share.
+//! Options for the blocks that a run visits and how many: shared by `perf file`, `perf batch` and `perf multiread`.
 
 use clap::Args;
 
 use crate::model::Access;
 use crate::values::{self, IoSize};
 
-/// Which blocks operations take, and how many operations there are.
+/// Which blocks operations visit, and how many operations there are.
 #[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Work")]
 pub struct WorkArgs {
-    /// Blocks of random operations: once (each block once in random order, divided among the threads; the run ends
-    /// after the last block; fio: random map), any (each operation picks a random block; fio: norandommap) [default:
-    /// once with --cache cold or --io-size all, else any]
+    /// Blocks that random operations visit: once (each block once in random order, divided among the threads; the run
+    /// ends after the last block; fio: random map), any (each operation picks a random block; fio: norandommap)
+    /// [default: once with --cache cold or --io-size all, else any]
     #[arg(long, value_name = "WHICH")]
     pub access: Option<Access>,
-    /// Bytes that all threads of a run read or write together, instead of --duration: a size, or all (the size used)
+    /// End each run after all threads together have moved this many bytes, instead of after --duration: a size, or all
+    /// (as much as --size)
     #[arg(long, value_name = "SIZE", value_parser = values::io_size, conflicts_with = "duration")]
     pub io_size: Option<IoSize>,
 }

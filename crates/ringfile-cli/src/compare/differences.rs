@@ -1,8 +1,9 @@
 //! Compares two sessions cell by cell: which figures differ by more than each session varies in itself.
 //!
 //! Pure functions of results. Runs of different sessions are not paired, so what is compared is medians, and the ranges
-//! that the rounds and A/A runs of each reach: only where these lie apart, by more than the A/A noise of both sessions and
-//! than what each wandered from round to round, and with three rounds or more on both sides, a difference is claimed.
+//! that the rounds and A/A runs of each reach: only where these lie apart, by more than the A/A noise of both sessions
+//! and than what each wandered from round to round, and with three rounds or more on both sides, a difference is
+//! claimed.
 
 use super::facts::{self, Fact};
 use super::load::Saved;
@@ -13,8 +14,8 @@ use crate::model::{
 };
 use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 
-/// Factors in which two sessions may differ throughout and still be compared: the difference may be what they were made to
-/// show.
+/// Factors in which two sessions may differ throughout and still be compared: the difference may be what they were made
+/// to show.
 const MAY_DIFFER: [Factor; 7] = [
     Factor::Open,
     Factor::Cache,
@@ -28,9 +29,9 @@ const MAY_DIFFER: [Factor; 7] = [
 /// One session beside another.
 #[derive(Debug)]
 pub struct Comparison<'a> {
-    /// What is compared with.
+    /// The session that others are compared with.
     pub first: &'a Saved,
-    /// What is compared.
+    /// The session that is compared with it.
     pub other: &'a Saved,
     /// Machine and parameters.
     pub facts: Vec<Fact>,
@@ -53,30 +54,30 @@ pub struct Difference {
     pub first: Spread,
     /// The same of the other.
     pub other: Spread,
-    /// Rounds of the one that has fewer.
+    /// The number of rounds, of the session that has fewer.
     pub rounds: usize,
-    /// What a ratio must be away from 1, as a fraction.
+    /// How far a ratio must be from 1, as a fraction.
     pub noise: f64,
 }
 
 impl Difference {
-    /// The other's median over the first's, with the least and the most that their rounds make.
+    /// Returns the other's median over the first's, with the least and the most that their rounds make.
     pub fn ratio(&self) -> Spread {
         let (first, other) = (self.first, self.other);
         Spread { median: other.median / first.median, min: other.min / first.max, max: other.max / first.min }
     }
 
-    /// Whether it is more than the sessions vary in themselves.
+    /// Returns whether the change is larger than the variation within the sessions.
     pub fn outside(&self) -> bool {
         judge::are_apart(self.first, self.other, self.rounds, self.noise)
     }
 
-    /// Whether the other is the better one.
+    /// Returns whether the other is the better one.
     pub fn better(&self) -> bool {
         (self.other.median > self.first.median) == (self.metric.better() == Better::More)
     }
 
-    /// Size of the change, alike for twice and half.
+    /// Returns the size of the change, the same for doubling and halving.
     fn size(&self) -> f64 {
         self.ratio().median.ln().abs()
     }
@@ -86,7 +87,7 @@ impl<'a> Comparison<'a> {
     /// Of sessions of the same command that have cells in common.
     pub fn of(first: &'a Saved, other: &'a Saved) -> Result<Comparison<'a>, Failure> {
         let (one, two) = (&first.results, &other.results);
-        // Files from before there was a kind may be of any.
+        // Files of versions that recorded no kind may be of any.
         if let Some((one, two)) = one.kind.zip(two.kind)
             && one != two
         {
@@ -120,7 +121,7 @@ impl<'a> Comparison<'a> {
         Ok(Comparison { first, other, facts: facts::differing(one, two), outside, inside, alone })
     }
 
-    /// Why nothing could be claimed, where that is so however large the differences are.
+    /// Returns why no difference can be claimed, however large, if that is so.
     pub fn blind(&self) -> Option<&'static str> {
         let few = |difference: &Difference| difference.rounds < LEAST_ROUNDS;
         let unknown = |difference: &Difference| !difference.noise.is_finite();
@@ -143,7 +144,7 @@ type Group<'a> = Vec<&'a Run>;
 struct Names {
     /// What each session has another value of throughout.
     loose: Vec<Factor>,
-    /// What tells cells apart.
+    /// The factors that tell cells apart.
     named: Vec<Factor>,
     /// In a grid of buffers: the way that most cells have, which needs no words.
     usual: Option<Way>,
@@ -183,7 +184,7 @@ impl Names {
     }
 }
 
-/// All figures of all cells that both have.
+/// Returns all figures of all cells that both have.
 fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Names) -> Vec<Difference> {
     let mut differences = Vec::new();
     for metric in columns::COMPARED {
@@ -201,9 +202,9 @@ fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Name
     differences
 }
 
-/// How far a figure wandered over the rounds of a session, as a logarithm: nine of ten cells stayed within that of their
-/// median. A/A runs follow each other at once; sessions are as far apart as rounds, or farther, and a disk that others use
-/// is another one by then: the same grid twice had cells 1.33 times apart in every round.
+/// Returns how far a figure wandered over the rounds of a session, as a logarithm: nine of ten cells stayed within that
+/// of their median. A/A runs follow each other at once; sessions are as far apart as rounds, or farther, and a disk
+/// that others use is another one by then: the same grid twice had cells 1.33 times apart in every round.
 fn wandered(session: &Results, metric: Metric) -> f64 {
     let of_cell = |cell: Group<'_>| {
         let figures = cell.iter().filter_map(|run| metric.of(run));
@@ -215,7 +216,7 @@ fn wandered(session: &Results, metric: Metric) -> f64 {
     all.get(all.len() * 9 / 10).copied().unwrap_or(0.0)
 }
 
-/// Whether all runs of one session have one value of a factor, and all of the other another one.
+/// Returns whether all runs of one session have one value of a factor, and all of the other another one.
 fn is_another(factor: Factor, first: &[Run], other: &[Run]) -> bool {
     let only = |runs: &[Run]| {
         let mut values = runs.iter().filter_map(|run| factor.cell(&run.setup));
@@ -225,7 +226,7 @@ fn is_another(factor: Factor, first: &[Run], other: &[Run]) -> bool {
     matches!((only(first), only(other)), (Some(first), Some(other)) if first != other)
 }
 
-/// The median of a cell's rounds, what they and its A/A runs reach, and how many rounds there are.
+/// Returns the median of a cell's rounds, the range of these and its A/A runs, and how many rounds there are.
 fn reach(runs: &[Run], cell: &Setup, metric: Metric) -> Option<(Spread, usize)> {
     let positive = |figure: &f64| figure.is_finite() && *figure > 0.0;
     let of_cell = || runs.iter().filter(|run| run.setup == *cell);

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::error::one_line;
 use crate::model::Results;
 
-/// Something that is not the same in both.
+/// Something in which two sessions differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
     /// What.
@@ -17,7 +17,7 @@ pub struct Fact {
     pub other: String,
 }
 
-/// All that is not the same.
+/// Returns all that is not the same.
 pub fn differing(first: &Results, other: &Results) -> Vec<Fact> {
     let mut facts = of(&first.machine, &other.machine);
     facts.extend(of(&first.params, &other.params));
@@ -60,7 +60,7 @@ fn title(name: &str) -> String {
     format!("{}{unit}", name.replace('_', " ").replace("cpus", "cores").replace("cpu model", "processor"))
 }
 
-/// A value; of lists only what the other does not have, where both have much in common.
+/// Returns a value; of lists only what the other does not have, where both have much in common.
 fn beside(value: &Value, other: &Value) -> String {
     match (value, other) {
         (Value::Array(items), Value::Array(others)) if items.len() > 6 || others.len() > 6 => {

@@ -11,9 +11,9 @@ use crate::report::saved;
 pub struct Saved {
     /// The file.
     pub path: PathBuf,
-    /// A short name, as the file has.
+    /// A short name, from the file's name.
     pub name: String,
-    /// What is in it.
+    /// Its content.
     pub results: Results,
 }
 

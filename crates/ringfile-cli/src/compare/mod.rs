@@ -57,7 +57,7 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     output::print(&texts.join("\n")).and(written)
 }
 
-/// An output file that is none of those that are read.
+/// Returns an output file that is none of those that are read.
 fn check(args: &ReportArgs, path: Option<&std::path::PathBuf>) -> Result<Option<OutputFile>, Failure> {
     let file = path.map(|path| OutputFile::check(path, args.force)).transpose()?;
     for (file, read) in file.iter().flat_map(|file| args.results.iter().map(move |read| (file, read))) {

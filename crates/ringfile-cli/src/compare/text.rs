@@ -7,7 +7,7 @@ use crate::numbers::{change, counted, per_cent};
 use crate::report::table::Table;
 use crate::terminal;
 
-/// The text, for that many columns.
+/// Returns the text, for that many columns.
 pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
     let count = comparison.outside.len() + comparison.inside.len();
@@ -54,7 +54,7 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     text
 }
 
-/// A table of differences, with titles for the cell and for both sessions.
+/// Returns a table of differences, with titles for the cell and for both sessions.
 pub fn table([cell, first, other]: [String; 3], differences: &[Difference]) -> Table {
     let table = Table::default().text(cell).text("figure").end_keys().number(first).number(other);
     let mut table = table.number("change %").number("least").number("most").number("noise");

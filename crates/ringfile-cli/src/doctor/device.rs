@@ -1,7 +1,7 @@
 //! The block device below a file, and what is below that: partitions, loop devices, md, dm, down to the disks.
 //!
-//! Read from sysfs, never from the device. The tree is given its root and a way to find the device below a file, so that
-//! recorded trees can be read as well.
+//! Read from sysfs, never from the device. The tree is given its root and a way to find the device below a file, so
+//! that recorded trees can be read as well.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,13 +20,13 @@ pub struct Device {
     pub name: String,
     /// What it is.
     pub kind: Kind,
-    /// What the disk calls itself; for dm, the volume's name; for md, its level.
+    /// The disk's own model name; for dm, the volume's name; for md, its level.
     pub model: Option<String>,
     /// How it is attached: `nvme`, `scsi`, `virtio`, `xen`, `usb`, `mmc`.
     pub bus: Option<String>,
     /// Bytes.
     pub size: Option<u64>,
-    /// How it takes requests; a partition's are its disk's.
+    /// How it accepts requests; for a partition, those of its disk.
     pub queue: Queue,
     /// For a namespace of an NVMe drive: the character device that takes the drive's own commands.
     #[serde(default)]
@@ -41,7 +41,7 @@ pub struct Device {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A disk, as far as this machine can tell.
+    /// A disk, as seen by this machine.
     #[default]
     Disk,
     /// A part of one.
@@ -64,7 +64,7 @@ pub enum Kind {
     Network,
 }
 
-/// How a device takes requests; `null` is what the kernel does not tell.
+/// How a device accepts requests; `null` for what the kernel does not report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
     /// The I/O scheduler at work.
@@ -89,7 +89,7 @@ pub struct Queue {
     pub physical_block: Option<u64>,
     /// KiB of the largest request; larger I/O is split.
     pub max_sectors_kb: Option<u64>,
-    /// KiB that buffered reads in order are read ahead.
+    /// KiB that the kernel reads ahead of sequential buffered reads.
     pub read_ahead_kb: Option<u64>,
 }
 
@@ -107,10 +107,10 @@ pub struct Backing {
 /// Where a file lies: its file system, and the number of its device where there is one.
 pub type Place = (Option<String>, Option<String>);
 
-/// How deep stacks are followed: no sane one is deeper, and a loop over itself has no end.
+/// How deep stacks are followed: real ones are not deeper, and a loop device on itself would never end.
 const DEEPEST: usize = 8;
 
-/// Reads all that is below the device of that number; `None` where sysfs does not have it.
+/// Reads all that is below the device of that number; `None` if sysfs does not have it.
 pub fn look(sys: &Path, number: &str, place: &dyn Fn(&Path) -> Place) -> Option<Device> {
     let root = fs::canonicalize(sys.join("dev/block").join(number)).ok()?;
     Some(Tree { sys, place }.device(&root, DEEPEST))
@@ -172,7 +172,7 @@ impl Device {
     }
 }
 
-/// A partition's folder lies in its disk's.
+/// Returns a partition's folder lies in its disk's.
 fn disk_of(folder: &Path) -> &Path {
     if folder.join("partition").exists() { folder.parent().unwrap_or(folder) } else { folder }
 }
@@ -213,7 +213,7 @@ fn model(kind: Kind, folder: &Path) -> Option<String> {
     .filter(|model| !model.is_empty())
 }
 
-/// How a disk is attached, by its real place in the tree of devices.
+/// Returns how a disk is attached, by its real place in the tree of devices.
 fn bus(disk: &Path, name: &str) -> Option<String> {
     let place = disk.to_string_lossy();
     let device = fs::canonicalize(disk.join("device")).unwrap_or_default();
@@ -234,7 +234,7 @@ fn bus(disk: &Path, name: &str) -> Option<String> {
     found.or_else(|| name.starts_with("xvd").then_some("xen")).map(str::to_string)
 }
 
-/// The character device of a namespace lies beside its block device, and has the same numbers.
+/// Returns the character device of a namespace lies beside its block device, and has the same numbers.
 fn passthrough(disk: &Path, name: &str) -> Option<String> {
     let name = format!("ng{}", name.strip_prefix("nvme")?);
     disk.parent()?.join(&name).join("dev").exists().then(|| format!("/dev/{name}"))
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A sysfs as recorded: paths with their text; `dev/block` links are made from the `dev` files.
+    /// Returns a sysfs as recorded: paths with their text; `dev/block` links are made from the `dev` files.
     fn sysfs(files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("temporary folder");
         let links = folder.path().join("dev/block");

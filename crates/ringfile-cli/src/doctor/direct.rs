@@ -17,17 +17,17 @@ use crate::sys;
 /// What direct I/O can do on a file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Direct {
-    /// Whether it could be opened and read, and written where that was tried.
+    /// Whether it could be opened and read, and written if that was tried.
     pub usable: bool,
-    /// What was tried, and what came of it.
+    /// What was tried, and the result.
     pub why: String,
-    /// Bytes that offsets and lengths must be multiples of, by statx; `null` where it does not tell.
+    /// Bytes that offsets and lengths must be multiples of, by statx; `null` if it does not tell.
     pub offset_alignment: Option<u32>,
     /// Bytes that addresses must be multiples of, by statx.
     pub memory_alignment: Option<u32>,
-    /// The shortest and the longest atomic write (RWF_ATOMIC) in bytes, by statx; `null` where it takes none.
+    /// The shortest and the longest atomic write (RWF_ATOMIC) in bytes, by statx; `null` if it takes none.
     pub atomic_writes: Option<[u32; 2]>,
-    /// Whether it passed the page cache by; `null` where the kernel does not tell, or where nothing could be written.
+    /// Whether it bypassed the page cache; `null` if the kernel does not report that, or if nothing could be written.
     pub past_cache: Option<bool>,
     /// Median of some reads of 4 KiB, or of one block where that is larger, in µs.
     pub read_us: Option<f64>,
@@ -36,7 +36,7 @@ pub struct Direct {
 /// The time that reads may take in all.
 const BUDGET: Duration = Duration::from_millis(40);
 
-/// Tries it; `None` where there is nothing to try it on.
+/// Tries it; `None` if there is nothing to try it on.
 pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
     let opened = subjects.direct_reads.as_ref().or(subjects.direct_writes.as_ref())?;
     if medium == Medium::Memory {
@@ -77,7 +77,7 @@ pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
     Some(direct)
 }
 
-/// Whether the library reads the file adaptively; `None` where it can't be opened at all.
+/// Returns whether the library reads the file adaptively; `None` if it can't be opened at all.
 pub fn is_adaptive(file: &File) -> Option<bool> {
     let adopted = ringfile::OpenOptions::new().adaptive(true).adopt(file.try_clone().ok()?);
     adopted.ok().map(|file| file.is_adaptive())
@@ -117,7 +117,7 @@ fn write_and_compare(file: &File) -> io::Result<()> {
     }
 }
 
-/// The median of a few reads; `None` where the file is too short to say anything.
+/// Returns the median of a few reads; `None` if the file is too short to say anything.
 fn timed_reads(file: &File, block: usize) -> io::Result<Option<f64>> {
     let mut memory = AlignedBytes::zeroed(block);
     let (began, mut times) = (Instant::now(), Vec::new());
@@ -134,13 +134,13 @@ fn timed_reads(file: &File, block: usize) -> io::Result<Option<f64>> {
     Ok(median_us(&mut times))
 }
 
-/// The median in µs, to a tenth.
+/// Returns the median in µs, to a tenth.
 pub fn median_us(times: &mut [Duration]) -> Option<f64> {
     times.sort_unstable();
     times.get(times.len() / 2).map(|median| us(*median))
 }
 
-/// A time in µs, to a tenth.
+/// Returns a time in µs, to a tenth.
 pub fn us(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e7).round() / 10.0
 }

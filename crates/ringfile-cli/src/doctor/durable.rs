@@ -13,7 +13,7 @@ use super::file::{Subjects, TRIED};
 use crate::memory::AlignedBytes;
 use crate::sys::ring::{Op, TrialRing};
 
-/// One way, and what it takes.
+/// One way, and the time that it takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Durable {
     /// Which.
@@ -62,10 +62,10 @@ const ROUNDS: usize = 9;
 
 const BLOCK: usize = 4096;
 
-/// Times them in turn, quickest first; none where writes can't be tried.
+/// Times them in turn, quickest first; none if writes can't be tried.
 pub fn look(subjects: &Subjects) -> Vec<Durable> {
     let Some(file) = &subjects.writes else { return Vec::new() };
-    // What the file is made of must be on the disk before, or the first way pays for it.
+    // The file's blocks must be on the disk before, or the first way is charged for writing them.
     if file.sync_all().is_err() {
         return Vec::new();
     }
@@ -75,7 +75,7 @@ pub fn look(subjects: &Subjects) -> Vec<Durable> {
     let mut times: [Vec<Duration>; 4] = Default::default();
     let began = Instant::now();
     'rounds: for round in 0..ROUNDS {
-        // Begun by another each time: what one leaves to the disk, the next one pays for.
+        // Each turn starts with another way, since work that one way leaves to the disk slows the next.
         for turn in 0..all.len() {
             let way = (round + turn) % all.len();
             let (way, times) = (all[way], &mut times[way]);

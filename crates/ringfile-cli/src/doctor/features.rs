@@ -1,4 +1,4 @@
-//! Each part of io_uring that ringfile uses, or that somebody may ask for, tried for real on rings of this process.
+//! Each part of io_uring that ringfile uses, or that users ask about, tried on rings of this process.
 //!
 //! Invariants: a feature is usable only if the trial did what it should, bytes and results compared; what could not
 //! be tried is neither usable nor unusable.
@@ -19,7 +19,7 @@ use crate::sys::ring::{self, Op, TrialRing};
 pub struct Feature {
     /// Its name, as `ringfile::ring_features()` and the kernel's headers have it, in lower case.
     pub name: String,
-    /// Whether the trial did what it should; `null` where it could not be made.
+    /// Whether the trial did what it should; `null` if it could not be made.
     pub usable: Option<bool>,
     /// What was tried, what the kernel answered, and what being without costs.
     pub why: String,
@@ -40,7 +40,8 @@ const DEFER_TASKRUN: u32 = 1 << 13;
 const LARGE: u32 = 1 << 10 | 1 << 11;
 const NO_SQARRAY: u32 = 1 << 16;
 
-/// Set-up flags, each with what it needs and nothing else: bits, name, the kernel's names, first Linux, cost of being without.
+/// Set-up flags, each with what it needs and nothing else: bits, name, the kernel's names, first Linux, cost of being
+/// without.
 const SETUP: [(u32, &str, &str, &str, &str); 8] = [
     (CQSIZE, "cqsize", "CQSIZE", "5.5", "completions can overflow"),
     (CLAMP, "clamp", "CLAMP", "5.6", "large queue depths are refused"),
@@ -81,8 +82,8 @@ const OPERATIONS: [(u8, &str, &str); 12] = [
 /// Bytes of the file that trials read: each its place, modulo 251.
 const SAMPLE: usize = 16 << 10;
 
-/// Trial rings charge RLIMIT_MEMLOCK, and the charge of a closed one comes back up to 150 ms later: that long a refusal is
-/// worth another try, over all trials.
+/// Trial rings charge RLIMIT_MEMLOCK, and the charge of a closed one comes back up to 150 ms later: that long a refusal
+/// is worth another try, over all trials.
 const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
 
 /// What the trials found.
@@ -138,7 +139,7 @@ pub fn look() -> Found {
     found
 }
 
-/// Whether a feature was tried, and did what it should.
+/// Returns whether a feature was tried, and did what it should.
 pub fn is_usable(features: &[Feature], name: &str) -> bool {
     features.iter().any(|feature| feature.name == name && feature.usable == Some(true))
 }
@@ -238,7 +239,7 @@ fn workers(until: Instant) -> Option<[u32; 2]> {
     std::thread::Builder::new().spawn(ask).ok()?.join().ok()?.ok()
 }
 
-/// The most that can be registered at once, from [`REGISTERED_AT_MOST`] down by halves.
+/// Returns the most that can be registered at once, from [`REGISTERED_AT_MOST`] down by halves.
 fn registered(ring: &TrialRing) -> Option<u64> {
     let mut bytes = REGISTERED_AT_MOST;
     while bytes >= 4096 {
@@ -274,7 +275,7 @@ fn sample_bytes() -> Vec<u8> {
     (0..SAMPLE).map(|place| (place % 251) as u8).collect()
 }
 
-/// A file in memory, which every machine can make.
+/// Returns a file in memory, which every machine can make.
 fn sample() -> io::Result<File> {
     let mut file = File::from(memfd_create("ringfile-doctor", MemfdFlags::CLOEXEC)?);
     file.write_all(&sample_bytes())?;
@@ -294,7 +295,7 @@ fn patiently<T>(until: Instant, mut trial: impl FnMut() -> io::Result<T>) -> io:
 }
 
 impl Feature {
-    /// Makes one.
+    /// Creates a feature.
     pub fn new(name: &str, usable: Option<bool>, why: String) -> Feature {
         Feature { name: name.into(), usable, why }
     }

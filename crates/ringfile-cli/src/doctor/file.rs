@@ -1,4 +1,4 @@
-//! What the file system that PATH lies in can do, tried for real.
+//! What the file system that contains PATH can do, found by trying.
 //!
 //! Invariants: nothing that existed is written to, and no name appears anywhere. Writes go to a file without a
 //! name (O_TMPFILE), which the kernel removes when its last descriptor closes, whatever becomes of this process.
@@ -24,7 +24,7 @@ use crate::report::output;
 pub struct FileFacts {
     /// As given.
     pub path: String,
-    /// What it is; `null` where it did not answer.
+    /// What it is; `null` if it did not answer.
     pub kind: Option<Kind>,
     /// Whether all of this was found out in time.
     pub answered: bool,
@@ -32,7 +32,7 @@ pub struct FileFacts {
     pub stage: String,
     /// `ext4`, `tmpfs`, …
     pub filesystem: Option<String>,
-    /// What I/O on it comes to.
+    /// The kind of storage behind it.
     pub medium: Medium,
     /// Where it is mounted.
     pub mount_point: Option<String>,
@@ -58,12 +58,12 @@ pub struct FileFacts {
     pub writes_tried: String,
     /// Direct I/O.
     pub direct: Option<Direct>,
-    /// Whether a file can be read adaptively: from the page cache what is there, the rest past it. `null` where that was not
-    /// tried.
+    /// Whether a file can be read adaptively: from the page cache what is there, the rest past it. `null` if that was
+    /// not tried.
     pub adaptive: Option<bool>,
     /// Which I/O can be done without ever waiting (RWF_NOWAIT).
     pub nonblocking: NonBlocking,
-    /// The ways to write 4 KiB durably, quickest first; empty where writes were not tried.
+    /// The ways to write 4 KiB durably, quickest first; empty if writes were not tried.
     pub durable: Vec<Durable>,
     /// Which way the library's operations went, on the same files.
     pub routes: Vec<Taken>,
@@ -113,7 +113,7 @@ fn kind(path: &Path) -> Result<Kind, Failure> {
 }
 
 impl FileFacts {
-    /// What can be told of PATH without opening it, but for its mount.
+    /// Returns what is known of PATH without opening it, except for its mount.
     pub fn of(path: &Path) -> Result<FileFacts, Failure> {
         Ok(FileFacts { path: path.display().to_string(), kind: Some(kind(path)?), ..FileFacts::default() })
     }
@@ -145,7 +145,7 @@ impl FileFacts {
     pub fn open(&mut self, path: &Path) -> Subjects {
         let mut subjects = Subjects::default();
         if self.medium == Medium::Kernel {
-            // Reading such a file can wait for ever, or take away what others want to read.
+            // A read of such a file may wait forever, or consume data that another process wants.
             let why = "not tried: the kernel's own files hold no data";
             (self.reads_tried, self.writes_tried) = (why.into(), why.into());
             return subjects;
@@ -249,7 +249,7 @@ fn same_device(file: &File, path: &Path) -> bool {
 }
 
 fn folder_of(path: &Path) -> PathBuf {
-    // Where a link leads, not where it lies.
+    // The folder of a link's target, not of the link.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     output::folder_of(&path).to_path_buf()
 }

@@ -12,7 +12,7 @@ use super::file::{FileFacts, Subjects};
 use crate::memory::AlignedBytes;
 use crate::sys::ring::{Op, TrialRing};
 
-/// Whether reads and writes can be done without ever waiting; `null` where it was not tried.
+/// Whether reads and writes can be done without ever waiting; `null` if it was not tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NonBlocking {
     /// Through the page cache.
@@ -45,7 +45,7 @@ pub fn nonblocking(subjects: &Subjects) -> NonBlocking {
 }
 
 impl Subjects {
-    /// The file for direct I/O, where there is one.
+    /// Returns the file for direct I/O, where there is one.
     pub fn direct(&self, writes: bool) -> Option<&File> {
         let reads = self.direct_reads.as_ref().or(self.direct_writes.as_ref());
         let file = if writes { self.direct_writes.as_ref() } else { reads };
@@ -72,7 +72,8 @@ fn transfer(file: &File, writes: bool, flags: ReadWriteFlags) -> io::Result<usiz
     }
 }
 
-/// The flags as features, each with what this file said to it. `has_poll_queues` is what the device below says of itself.
+/// Returns the flags as features, each with what this file said to it. `has_poll_queues` is what the device below says
+/// of itself.
 pub fn features(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Vec<Feature> {
     let handed = "io_uring hands each to a kernel thread";
     let told = &facts.nonblocking;
@@ -106,8 +107,8 @@ pub fn features(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<
     tried.into_iter().chain([polled(subjects, facts, has_poll_queues)]).collect()
 }
 
-/// A direct read whose completion is polled from the device. That it succeeds says little by itself: older kernels (5.10 does)
-/// take a polled read without poll queues too, and let an interrupt end it.
+/// Returns a direct read whose completion is polled from the device. That it succeeds says little by itself: older
+/// kernels (5.10 does) take a polled read without poll queues too, and let an interrupt end it.
 fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Feature {
     let feature = |usable, why| Feature::new("iopoll", usable, why);
     let usable = facts.direct.as_ref().is_some_and(|direct| direct.usable);

@@ -1,8 +1,8 @@
 //! Looking at PATH in a process of its own, which may be left behind.
 //!
-//! A file system whose server is gone holds whoever asks it anything, beyond the reach of signals, and a process does not
-//! end while one of its threads is held. So this command runs itself once more for that part, reads what it says line by
-//! line, and ends it when the time is up. Invariants: nothing here waits longer than [`ANSWER`].
+//! A file system whose server is gone holds whoever asks it anything, beyond the reach of signals, and a process does
+//! not end while one of its threads is held. So this command runs itself once more for that part, reads what it says
+//! line by line, and ends it when the time is up. Invariants: nothing here waits longer than [`ANSWER`].
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -23,10 +23,10 @@ use crate::error::{Failure, usage};
 use crate::report::output;
 use crate::sys::{self, ring};
 
-/// How long PATH may take to answer all that is asked.
+/// How long the whole examination of PATH may take.
 pub const ANSWER: Duration = Duration::from_millis(500);
 
-/// What is known of PATH, each time a little more.
+/// What is known of PATH so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Looked {
     /// PATH and its file system.
@@ -82,7 +82,7 @@ fn again(part: &str) -> Command {
     command
 }
 
-/// Whether the kernel ends a process that makes a ring: what filters of systemd and some containers do.
+/// Returns whether the kernel ends a process that makes a ring: what filters of systemd and some containers do.
 pub fn kills() -> bool {
     // Nobody else does, and starting a process takes time.
     let ended =
@@ -142,7 +142,7 @@ fn here(path: &Path) -> Result<Looked, Failure> {
     Ok(looked)
 }
 
-/// The other process: says what is known whenever that is more.
+/// Returns the other process: says what is known whenever that is more.
 fn say(path: &Path) -> Result<(), Failure> {
     // Whoever reads this has a deadline and may be gone.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));

@@ -1,7 +1,7 @@
 //! `ringfile doctor`: what makes I/O slow here, and what to do about it.
 //!
-//! Facts are gathered first (features, process, file, device), each file of this folder one kind; `findings` judges them,
-//! knowing nothing else; `text` shows both to a person, and serde to a program.
+//! Facts are gathered first (features, process, file, device), each file of this folder one kind; `findings` judges
+//! them, knowing nothing else; `text` shows both to a person, and serde to a program.
 
 mod device;
 mod direct;
@@ -47,7 +47,7 @@ pub struct Report {
     pub process: Process,
     /// PATH and its file system.
     pub file: FileFacts,
-    /// The block device below; `null` where there is none, or none that can be told.
+    /// The block device below; `null` if there is none, or none that can be told.
     pub device: Option<Device>,
     /// What follows from all of it, most costly first.
     pub findings: Vec<Finding>,

@@ -31,7 +31,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// By the name of the file system.
+    /// Returns the medium for the name of a file system.
     pub fn of(filesystem: &str) -> Medium {
         match filesystem {
             "tmpfs" | "ramfs" | "devtmpfs" | "hugetlbfs" => Medium::Memory,
@@ -57,7 +57,7 @@ impl Medium {
 pub struct Place {
     /// The mount that it lies in.
     pub mount: Option<Mount>,
-    /// Major and minor number of the device below; `None` where there is none, or none that can be told.
+    /// Major and minor number of the device below; `None` if there is none, or none that can be told.
     pub number: Option<String>,
 }
 
@@ -98,12 +98,12 @@ fn below(mount: &Mount, deepest: usize) -> Option<String> {
     (device.rdev() != 0).then(|| pair(major(device.rdev()) as u32, minor(device.rdev()) as u32))
 }
 
-/// Where an overlay keeps what is written. As it was mounted: a relative path leads nowhere by now.
+/// Returns where an overlay keeps what is written. As it was mounted: a relative path leads nowhere by now.
 pub fn upper(mount: &Mount) -> Option<&Path> {
     option(mount, "upperdir").map(Path::new).filter(|upper| upper.is_absolute())
 }
 
-/// The value of a mount option, `upperdir=/a`.
+/// Returns the value of a mount option, `upperdir=/a`.
 fn option<'a>(mount: &'a Mount, name: &str) -> Option<&'a str> {
     let of = |option: &'a String| option.strip_prefix(name)?.strip_prefix('=');
     mount.options.iter().find_map(of)

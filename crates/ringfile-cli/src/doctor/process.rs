@@ -19,7 +19,7 @@ pub struct Process {
     pub user: Option<u32>,
     /// Cores that it may use.
     pub cpus: usize,
-    /// The hypervisor's word that this is a virtual machine (x86).
+    /// Whether a hypervisor announces itself by a CPU flag (x86).
     pub virtual_machine: Option<bool>,
     /// Memory that may be locked: rings and registered buffers count against it.
     pub memlock: Memlock,
@@ -31,7 +31,7 @@ pub struct Process {
     pub io_uring_errno: Option<i32>,
     /// Whether a seccomp filter ends processes that make a ring.
     pub io_uring_kills: bool,
-    /// Linux AIO, which carries direct I/O where io_uring can't be used; `null` where that was not tried.
+    /// Linux AIO, which carries direct I/O where io_uring can't be used; `null` if that was not tried.
     #[serde(default)]
     pub aio: Option<Aio>,
     /// `off`, `strict` or `filter`.
@@ -163,13 +163,13 @@ pub fn look(found: &Found) -> Process {
 
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Whether system calls of this process are filtered.
+/// Returns whether system calls of this process are filtered.
 pub fn is_filtered() -> bool {
     let status = text("/proc/self/status").unwrap_or_default();
     machine::field(&status, "Seccomp").map(seccomp) == Some("filter")
 }
 
-/// Whether /proc/self/status shows a capability as effective.
+/// Returns whether /proc/self/status shows a capability as effective.
 fn capability(status: &str, number: u32) -> Option<bool> {
     let effective = u64::from_str_radix(machine::field(status, "CapEff")?, 16).ok()?;
     Some(effective >> number & 1 == 1)
@@ -223,7 +223,7 @@ fn memory(meminfo: &str) -> Memory {
     }
 }
 
-/// The word in brackets: `always [madvise] never`.
+/// Returns the word in brackets: `always [madvise] never`.
 pub fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_string())
@@ -269,7 +269,7 @@ impl Cgroup {
         let cpus = text(folder.join("cpu.max")).and_then(|text| cpus(&text));
         let old = quota().filter(|&(quota, period)| quota > 0 && period > 0);
         self.cpus = least(self.cpus, cpus.or(old.map(|(quota, period)| quota as f64 / period as f64)));
-        // Version 1 has a number near 2^63 for none.
+        // Version 1 has a number near 2^63 if there is no limit.
         let memory =
             number(folder.join("memory.max")).or_else(|| number(folder.join("memory.limit_in_bytes")));
         let memory = memory.filter(|&bytes| bytes < 1 << 60);
@@ -290,7 +290,7 @@ impl Cgroup {
     }
 }
 
-/// `max 100000` or `50000 100000`: microseconds of CPU time in so many.
+/// `max 100000` or `50000 100000`: microseconds of CPU time in each period of the second number.
 fn cpus(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     Some(quota.parse::<f64>().ok()? / period.parse::<f64>().ok().filter(|&period| period > 0.0)?)

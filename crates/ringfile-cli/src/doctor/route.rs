@@ -71,7 +71,7 @@ impl Taken {
         Taken { what: what.into(), ring, inline, workers, aio, failed: counts.failed }
     }
 
-    /// The way that most went, in words.
+    /// Returns the route of most operations, in words.
     pub fn most(&self) -> &'static str {
         // Of equals, the last.
         let ways = [

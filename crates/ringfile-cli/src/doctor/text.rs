@@ -1,7 +1,7 @@
 //! The findings and facts as text for a terminal.
 //!
 //! Invariants: no line is longer than the width asked for, but for a single word, or a command, that is: commands are
-//! never broken, so that they can be copied. Text of files and devices moves no cursor.
+//! never broken, so that they can be copied. Text from files and devices cannot move the cursor.
 
 use console::{Style, style};
 
@@ -23,7 +23,7 @@ pub const WIDTH: usize = 100;
 const WIDEST: usize = 100;
 const NARROWEST: usize = 20;
 
-/// The text for a terminal of so many columns.
+/// Returns the text for a terminal of so many columns.
 pub fn of(report: &Report, columns: usize) -> String {
     let width = columns.clamp(NARROWEST, WIDEST);
     let mut page = Page { text: String::new(), width };

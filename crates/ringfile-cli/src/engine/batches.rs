@@ -1,6 +1,6 @@
 //! The job carried out by this library in batches: blocking ones on plain threads, or awaited in tokio.
 //!
-//! Every batch in flight has buffers of its own, which go from batch to batch. What must hold: at both ends of the
+//! Every batch in flight has buffers of its own, which go from batch to batch. Invariants: at both ends of the
 //! window no batch is under way, so the library's counts for the process cover what was recorded; all of its threads
 //! have published theirs by then, for each publishes before it hands a result over.
 
@@ -64,14 +64,14 @@ async fn await_all(readers: Vec<(Reader, Recorder)>, until: &Until) -> Vec<(Read
     readers
 }
 
-/// The outcome of threads whose operations the library counted for the process.
+/// Returns the outcome of threads whose operations the library counted for the process.
 pub fn outcome(measured: Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
     let (counted, enter_sizes) = (Counted::of(&measured.counted), EnterSizes::of(&measured.counted));
     let outcome = Outcome::of_threads(measured, threads);
     Outcome { counted: Some(counted), enter_sizes: Some(enter_sizes), ..outcome }
 }
 
-/// Whether a read moved the whole block.
+/// Returns whether a read moved the whole block.
 pub fn read_whole(
     file: &File,
     offset: u64,
@@ -83,7 +83,7 @@ pub fn read_whole(
     super::whole(Operation { offset, write: false }, moved, block, path)
 }
 
-/// What has one batch in flight.
+/// A thread or task with one batch in flight.
 struct Reader {
     file: File,
     block: usize,
@@ -136,7 +136,7 @@ impl Reader {
         (self, recorder)
     }
 
-    /// The next batch, smaller where there is not so much left to do; `None` where there is nothing.
+    /// Returns the next batch, smaller where there is not so much left to do; `None` if there is nothing.
     fn next_batch(&mut self) -> Option<Batch> {
         self.offsets.take(self.buffers.len(), &mut self.asked);
         let count = self.asked.len();

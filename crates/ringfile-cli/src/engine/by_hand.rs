@@ -1,9 +1,8 @@
-//! What batches are compared with: rings driven by hand, as a database would that has no library for it.
+//! The base for comparing batches: rings driven by hand-written code, as in a database that has no library for it.
 //!
 //! The two ways are RocksDB's: a blocking read of many blocks that submits and waits in one call, and reads that are
-//! submitted one by one without waiting and polled later, each on a ring of its own with 256 entries and RocksDB's flags.
-//! What must hold:
-//! memory that the kernel may write to is not freed, whatever fails (see [`HandRing`]).
+//! submitted one by one without waiting and polled later, each on a ring of its own with 256 entries and RocksDB's
+//! flags. Invariants: memory that the kernel may write to is not freed, whatever fails (see [`HandRing`]).
 
 use std::fs::File;
 use std::io;
@@ -93,7 +92,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Reads batches until the phase is over; gives the time of the last completion.
+    /// Reads batches until the phase is over; returns the time of the last completion.
     fn operate(&mut self, window: &Window, until: &Until, recorder: &mut Recorder) -> Instant {
         let mut now = Instant::now();
         let mut over = until.stopped();
@@ -150,9 +149,9 @@ fn both(
     asynchronous.wait_one_by_one()
 }
 
-/// Makes a ring with such flags and no others, as the kernel takes them. Without any asked for, with RocksDB's, or with those
-/// of them that this kernel knows: `SINGLE_ISSUER` (Linux 6.0) and `DEFER_TASKRUN` (6.1). Only the thread that makes the ring
-/// uses it.
+/// Makes a ring with such flags and no others, as the kernel takes them. Without any asked for, with RocksDB's, or with
+/// those of them that this kernel knows: `SINGLE_ISSUER` (Linux 6.0) and `DEFER_TASKRUN` (6.1). Only the thread that
+/// makes the ring uses it.
 pub fn make_ring(flags: Option<RingFlags>, entries: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     match flags {
@@ -197,7 +196,7 @@ fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result
 struct HandRing<'a> {
     ring: IoUring,
     memory: AlignedBytes,
-    /// Where each read in flight reads from.
+    /// The offset of each read in flight.
     offsets: Vec<u64>,
     /// Reads that were queued since the last time that none was in flight; the block of the next one.
     queued: usize,
@@ -260,7 +259,7 @@ impl<'a> HandRing<'a> {
         }
     }
 
-    /// Takes the completions that are there; gives the first that is not a whole block.
+    /// Takes the completions that are there; returns the first that is not a whole block.
     fn collect(&mut self) -> Result<(), Failure> {
         let mut first = Ok(());
         for completion in self.ring.completion() {
@@ -276,7 +275,7 @@ impl<'a> HandRing<'a> {
 impl Drop for HandRing<'_> {
     fn drop(&mut self) {
         while self.done < self.queued {
-            // What the reads gave was said before, or is not wanted any more.
+            // Results were reported before, or are no longer wanted.
             let _ = self.collect();
             if self.done < self.queued && self.submit(1).is_err() {
                 // Leaked rather than freed under the kernel.
@@ -287,13 +286,13 @@ impl Drop for HandRing<'_> {
     }
 }
 
-/// Whether the kernel moved the whole block.
+/// Returns whether the kernel moved the whole block.
 pub fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
     let failed = |_| io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result));
     super::whole(operation, usize::try_from(result).map_err(failed), block, path)
 }
 
-/// A failure of a ring by hand.
+/// Returns the failure of a hand-driven ring.
 pub fn failed(what: &str, error: &io::Error) -> Failure {
     Failure::Io(format!("{what} a ring by hand failed: {}", errno_text(error)))
 }

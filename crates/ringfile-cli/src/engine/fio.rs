@@ -1,9 +1,9 @@
 //! The same job carried out by fio, for comparison.
 //!
-//! What must hold: fio gets the same file, blocks, threads, depth, direct flag and read-ahead advice, takes the same blocks
-//! as often (each thread a part of its own with its random map where each block comes once, else `norandommap`), does as
-//! much, and finds the page cache as ringfile does (`invalidate=0`). CPU time is what `wait4` gives for the whole fio
-//! process, kernel workers included, less that of its main thread: that one only sets up and reports, and
+//! Invariants: fio gets the same file, blocks, threads, depth, direct flag and read-ahead advice, takes the same blocks
+//! as often (each thread a part of its own with its random map where each block comes once, else `norandommap`), does
+//! as much, and finds the page cache as ringfile does (`invalidate=0`). CPU time is what `wait4` gives for the whole
+//! fio process, kernel workers included, less that of its main thread: that one only sets up and reports, and
 //! calibrates fio's clock for 0.15 s, which belongs to no operation.
 
 use std::collections::BTreeMap;
@@ -28,21 +28,21 @@ use crate::share::part_of;
 use crate::sys;
 use crate::values;
 
-/// How often a running fio is looked at.
+/// How often a running fio is checked.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The most operations that fio can have in flight: its ring has an entry for each, and the kernel makes no larger one.
 pub const MOST_IN_FLIGHT: usize = 32768;
 
-/// A fio that is there and works.
+/// An installed fio that works.
 #[derive(Debug)]
 pub struct Fio {
-    /// As fio tells it.
+    /// The version that fio reports.
     pub version: String,
 }
 
 impl Fio {
-    /// Looks for fio; `Ok(None)` where it is not installed.
+    /// Looks for fio; `Ok(None)` if it is not installed.
     pub fn find() -> Result<Option<Fio>, Failure> {
         match Command::new("fio").arg("--version").stdin(Stdio::null()).output() {
             Ok(output) if output.status.success() => {
@@ -95,7 +95,7 @@ impl Fio {
     }
 }
 
-/// The options that differ from job to job, as one line for the notes.
+/// Returns the options that differ from job to job, as one line for the notes.
 pub fn describe(engine: Engine) -> &'static str {
     match engine {
         Engine::FioPsync => "ioengine=psync",
@@ -192,8 +192,8 @@ fn on_namespace(engine: Engine, job: &Job) -> Vec<String> {
     arguments.map(commands).chain(["--cmd_type=nvme".into()]).collect()
 }
 
-/// The job's threads and their work. All threads of a section do the same amount, so there is a second section if the blocks
-/// or operations do not divide evenly. fio reports all sections together.
+/// Returns the job's threads and their work. All threads of a section do the same amount, so there is a second section
+/// if the blocks or operations do not divide evenly. fio reports all sections together.
 fn sections(job: &Job) -> Vec<String> {
     // Each thread in a part of its own, as the other engines have it.
     let parts = !job.setup.rw.random() || job.access == Access::Once;
@@ -237,7 +237,7 @@ fn execute(
     tick: &mut dyn FnMut(),
 ) -> Result<Finished, Failure> {
     let failed = |error: io::Error| Failure::Io(format!("fio can't be run: {}", errno_text(&error)));
-    // Files, not pipes: nobody has to read while fio runs.
+    // Files, not pipes: they need not be read while fio runs.
     let (mut output, mut complaints) =
         (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
     let cpu_before = sys::children_cpu().map_err(failed)?;
@@ -341,7 +341,7 @@ mod tests {
         Job { setup, warmup, duration, ..crate::job::tests::job(rw, numjobs, 16, 101, false) }
     }
 
-    /// All that differs from job to job.
+    /// Returns all that differs from job to job.
     fn arguments(engine: Engine, job: &Job) -> Vec<String> {
         [job_arguments(engine, job), sections(job)].concat()
     }

@@ -1,4 +1,4 @@
-//! What `perf buffers` compares the library with: a loop over a ring by hand, with the same buffers and the same flags.
+//! The base of `perf buffers`: a hand-written loop over a ring, with the same buffers and the same flags.
 //!
 //! One turn: each operation that has completed is followed by the slot's next one, then one system call submits all of
 //! these and waits for a completion. File and ring are registered. Invariants: memory that the kernel may write to is
@@ -20,7 +20,7 @@ use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
 use crate::model::Buffers;
 
-/// Carries out a job; all latencies stand beside the outcome.
+/// Carries out a job; returns the outcome and all latencies.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
     let file = &pread::open(job, bench.path)?;
     let window = &Window::new(job, job.setup.numjobs);
@@ -69,7 +69,7 @@ impl Slots {
         &mut self.memory.as_mut_slice()[slot * self.block..][..self.block]
     }
 
-    /// The entry that carries an operation out on the slot's memory.
+    /// Returns the entry that carries an operation out on the slot's memory.
     fn entry(&mut self, slot: usize, operation: Operation) -> squeue::Entry {
         let file = types::Fixed(0);
         let (length, parts, offset) = (self.block as u32, self.parts as u32, operation.offset);
@@ -119,14 +119,16 @@ impl<'a> LoopRing<'a> {
         if job.setup.buffers.registered() {
             let memory = slots.memory.as_mut_slice();
             let all = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
-            // SAFETY: the kernel holds the pages themselves, and nothing uses the registration once the memory is freed.
+            // SAFETY: the kernel holds the pages themselves, and nothing uses the registration once the memory is
+            // freed.
             let registered = unsafe { submitter.register_buffers(&[all]) };
             registered.map_err(failed("registering the memory of"))?;
         }
         Ok(LoopRing { ring, slots: Some(slots), in_flight: 0, enters: 0, last: Instant::now(), window, path })
     }
 
-    /// Gives the latencies, the time of the last completion and how often the ring was entered.
+    /// Runs one thread's part. Returns the latencies, the time of the last completion, and how often the ring was
+    /// entered.
     fn run(mut self, job: &Job, thread: usize, member: &Member) -> ((Recorder, Instant), u64) {
         let mut tasks = job.tasks(thread, self.window.share(thread));
         if let Some(slots) = &mut self.slots {
@@ -170,8 +172,8 @@ impl<'a> LoopRing<'a> {
         loop {
             while !over && let Some(slot) = free.pop() {
                 let Some(operation) = tasks[slot].next() else { continue };
-                // SAFETY: the file is registered. The slot's memory and vectors belong to `slots`, which `phase` gives up
-                // rather than free while something is in flight, and no other operation in flight has this slot.
+                // SAFETY: the file is registered. The slot's memory and vectors belong to `slots`, which `phase` gives
+                // up rather than free while something is in flight, and no other operation in flight has this slot.
                 let pushed = unsafe { submissions.push(&slots.entry(slot, operation)) };
                 pushed.map_err(|_| Failure::Io("a ring by hand is full".into()))?;
                 begun[slot] = Some((operation, now));

@@ -1,6 +1,6 @@
 //! The memory of one operation of this library's engine: a buffer, or a list of parts.
 //!
-//! What must hold: parts lie in one registered region, so that the kernel can take them in the fixed form, and no part is
+//! Invariants: parts lie in one registered region, so that the kernel can take them in the fixed form, and no part is
 //! followed in the list by the memory behind it, so that it can't join them to one piece again.
 
 use ringfile::{BufResult, Buffer, Error, File, Pool};
@@ -9,7 +9,7 @@ use super::window::Window;
 use crate::error::{Failure, library};
 use crate::job::{Job, Operation, Task};
 
-/// What came of a transfer: how many bytes, and the memory again.
+/// The result of a transfer: the number of bytes, and the memory.
 pub type Done<M> = (Result<usize, Error>, M);
 
 /// Memory that operations move to and from.
@@ -20,7 +20,7 @@ pub trait Memory: Sized + 'static {
     /// Carries an operation out.
     fn transfer(self, file: &File, operation: Operation) -> impl Future<Output = Done<Self>>;
 
-    /// All of it in one piece, where it is; contents are checked in no other.
+    /// Returns all of it in one piece, where it is; contents are checked in no other.
     fn whole(&mut self) -> Option<&mut [u8]>;
 }
 
@@ -82,7 +82,7 @@ fn apart<M>(done: BufResult<M>, length: impl Fn(&M) -> usize) -> Done<M> {
     }
 }
 
-/// The memory of each of a thread's tasks; what can't be had ends the run.
+/// Returns the memory of each of a thread's tasks; what can't be had ends the run.
 pub fn of_tasks<M: Memory>(job: &Job, thread: usize, pool: &Pool, window: &Window) -> Vec<(Task, M)> {
     let tasks = job.tasks(thread, window.share(thread)).into_iter();
     let got: Result<Vec<_>, Failure> =

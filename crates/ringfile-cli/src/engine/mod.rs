@@ -1,4 +1,4 @@
-//! What carries out a job: ringfile itself, and what it is compared with.
+//! The engines that carry out a job: ringfile itself, and those that it is compared with.
 //!
 //! Every engine takes the same [`Job`] on the same file and gives the same [`Outcome`]; nothing outside this
 //! folder knows how one works.
@@ -28,7 +28,7 @@ use crate::whole::Whole;
 
 use by_hand::Way;
 
-/// What came out of one job; worker processes send it as JSON.
+/// The result of one job; worker processes send it as JSON.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Operations within the window.
@@ -37,7 +37,7 @@ pub struct Outcome {
     pub errors: u64,
     /// Length of the window, from the first submission to the last completion.
     pub duration: Duration,
-    /// Latency of the operations; `None` where there were none.
+    /// Latency of the operations; `None` if there were none.
     pub latency: Option<Latency>,
     /// CPU time within the window, kernel workers included.
     pub cpu: Option<Duration>,
@@ -65,7 +65,7 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Takes it out of the library's counts.
+    /// Takes these figures from the library's counts.
     pub fn of(counted: &::ringfile::Metrics) -> Counted {
         let enters = counted.enters + counted.aio_calls;
         Counted { enters, fixed_ops: counted.fixed_ops, routes: RouteOps::of(counted) }
@@ -85,7 +85,7 @@ impl std::ops::AddAssign for Counted {
     }
 }
 
-/// Whether an operation moved the whole block; `moved` is how many bytes.
+/// Returns whether an operation moved the whole block; `moved` is how many bytes.
 pub fn whole(
     operation: Operation,
     moved: Result<usize, Failure>,
@@ -98,7 +98,7 @@ pub fn whole(
     }
 }
 
-/// A run with its rates, and with what the process used meanwhile.
+/// Returns a run with its rates, and with what the process used meanwhile.
 pub fn rated(run: Run, ops: u64, duration: Duration, usage: Option<&sys::Usage>) -> Run {
     let duration_s = duration.as_secs_f64();
     let iops = ops as f64 / duration_s;
@@ -126,7 +126,7 @@ fn for_one(cpu: Duration, ops: u64) -> Option<f64> {
 }
 
 impl Outcome {
-    /// The run that a job came to.
+    /// Returns the run that a job came to.
     pub fn run(&self, setup: Setup, round: u32, role: Role, job: &Job) -> Run {
         let run = rated(Run::new(setup, round, role), self.ops, self.duration, self.usage.as_ref());
         Run {
@@ -145,8 +145,8 @@ impl Outcome {
         }
     }
 
-    /// Of threads that each have their latencies and the time of their last completion. What only this library
-    /// counts is left open.
+    /// Of threads that each have their latencies and the time of their last completion. Figures that only this library
+    /// counts stay `None`.
     fn of_threads(measured: window::Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
         let mut total = Recorder::new();
         let mut end = measured.start;
@@ -168,15 +168,15 @@ impl Outcome {
     }
 }
 
-/// What an engine needs beside the job.
+/// What an engine needs in addition to the job.
 pub struct Bench<'a> {
-    /// The file.
+    /// The file's path.
     pub path: &'a Path,
     /// It is an NVMe namespace by its character device.
     pub namespace: bool,
     /// Ctrl-C.
     pub interrupt: &'a Interrupt,
-    /// fio, if it is asked for and there.
+    /// fio, if it is requested and installed.
     pub fio: Option<&'a fio::Fio>,
 }
 

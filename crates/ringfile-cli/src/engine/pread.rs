@@ -28,7 +28,7 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
     Ok(Outcome::of_threads(measured, threads))
 }
 
-/// The file, as a job wants it.
+/// Opens the file as a job requires.
 pub fn open(job: &Job, path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(job.setup.rw.writes());
@@ -48,7 +48,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Operates until the phase is over; gives the time of the last completion.
+    /// Operates until the phase is over; returns the time of the last completion.
     fn operate(&self, until: &Until, recorder: &mut Recorder, task: &mut Task, bytes: &mut [u8]) -> Instant {
         let mut now = Instant::now();
         let mut last = now;

@@ -22,7 +22,7 @@ use crate::model::{Executor, RingFlags, Route, Setup};
 use crate::sys;
 use crate::values;
 
-/// Carries out a job; all latencies stand beside the outcome.
+/// Carries out a job; returns the outcome and all latencies.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
     match (executor_of(job), job.setup.buffers.vectored()) {
         (Executor::Ringfile, false) => run_on_own_threads::<Buffer>(job, bench, tick),
@@ -43,7 +43,7 @@ fn run_on_own_threads<M: Memory>(
 ) -> Result<(Outcome, Recorder), Failure> {
     let file = open_for(job, bench)?;
     let pool = pool(job)?;
-    // A ring that holds what is in flight, and no more: rings count against RLIMIT_MEMLOCK too.
+    // The ring is as large as the depth, no larger: rings count against RLIMIT_MEMLOCK too.
     let entries = job.setup.iodepth.next_power_of_two().clamp(64, 4096) as u32;
     let runtime = runtime(job.setup.ring_flags).threads(job.setup.numjobs).entries(entries).build();
     let runtime = runtime.map_err(|error| not_built(&error))?;
@@ -65,7 +65,7 @@ fn run_on_own_threads<M: Memory>(
     Ok(total.outcome(measured))
 }
 
-/// A runtime whose rings have such flags, where the kernel has them.
+/// Returns a runtime whose rings have such flags, where the kernel has them.
 fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
     let builder = Runtime::builder();
     match flags {
@@ -77,8 +77,8 @@ fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
     }
 }
 
-/// Fails the run where the thread's ring has other flags than those asked for: the library goes on without what it can't have.
-/// On other routes there may be no ring.
+/// Fails the run where the thread's ring has other flags than those asked for: the library continues without what it
+/// can't have. On other routes there may be no ring.
 fn check_flags(job: &Job, window: &Window) {
     let Some(asked) = job.setup.ring_flags.filter(|_| job.route() == Route::Ring) else { return };
     match ringfile::ring_features() {
@@ -100,7 +100,7 @@ fn not_built(error: &ringfile::Error) -> Failure {
     }
 }
 
-/// A thread for each job, with a current-thread runtime of its own.
+/// Returns a thread for each job, with a current-thread runtime of its own.
 fn run_in_tokio<M: Memory>(
     job: &Job,
     bench: &Bench<'_>,
@@ -125,7 +125,7 @@ fn run_in_tokio<M: Memory>(
     Ok(total.outcome(measured))
 }
 
-/// The file, as a setup wants it.
+/// Opens the file as a setup requires.
 pub fn open(setup: &Setup, path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(setup.rw.writes()).direct(setup.direct).adaptive(setup.adaptive);

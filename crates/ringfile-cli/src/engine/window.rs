@@ -1,6 +1,6 @@
 //! The measured window of an engine that runs inside this process.
 //!
-//! What must hold: at both ends of the window nothing is in flight, so that operations, kernel counters and
+//! Invariants: at both ends of the window nothing is in flight, so that operations, kernel counters and
 //! CPU time cover the same thing. All threads warm up, drain, wait for each other while CPU time is read, run,
 //! drain, and wait again.
 
@@ -20,7 +20,7 @@ use crate::whole::Whole;
 /// How often the waiting thread looks for Ctrl-C and moves the progress bar.
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// Where the threads of a run and the one that conducts them meet.
+/// Synchronises the threads of a run with the one that conducts them.
 pub struct Window {
     meeting: Meeting,
     stop: AtomicBool,
@@ -73,7 +73,7 @@ impl Window {
         &self.shares[thread]
     }
 
-    /// A thread's place in the meeting; to be taken before the thread starts, and dropped by it.
+    /// Returns a thread's place in the meeting; to be taken before the thread starts, and dropped by it.
     pub fn member(self: &Arc<Self>) -> Member {
         Member { window: self.clone() }
     }
@@ -160,26 +160,26 @@ pub struct Member {
 }
 
 impl Member {
-    /// The window it belongs to.
+    /// Returns the window it belongs to.
     pub fn window(&self) -> Arc<Window> {
         self.window.clone()
     }
 
-    /// Waits for all threads to be set up; gives the end of the warm-up.
+    /// Waits for all threads to be set up; returns the end of the warm-up.
     pub fn ready(&self) -> Until {
         self.window.meeting.wait();
         Until { end: lock_copy(&self.window.ends).warmup, window: self.window.clone() }
     }
 
-    /// Waits for all threads to have nothing in flight; gives the end of the measurement.
+    /// Waits for all threads to have nothing in flight; returns the end of the measurement.
     pub fn warmed_up(&self) -> Until {
         self.window.meeting.wait();
         self.window.meeting.wait();
         Until { end: lock_copy(&self.window.ends).measured, window: self.window.clone() }
     }
 
-    /// Lets a thread operate through warm-up and measurement; gives the latencies that `operate` recorded in the measurement,
-    /// and what it gave for it: the time of its last completion.
+    /// Lets a thread operate through warm-up and measurement; returns the latencies that `operate` recorded in the
+    /// measurement, and what it gave for it: the time of its last completion.
     pub fn phases(&self, mut operate: impl FnMut(&Until, &mut Recorder) -> Instant) -> (Recorder, Instant) {
         let mut recorder = Recorder::new();
         operate(&self.ready(), &mut recorder);
@@ -189,7 +189,7 @@ impl Member {
         (recorder, last)
     }
 
-    /// Tells that this thread's last operation is done, and waits for the others.
+    /// Announces that this thread's last operation is done, and waits for the others.
     pub fn finished(&self) {
         self.window.meeting.wait();
     }
@@ -212,13 +212,13 @@ pub struct Until {
 }
 
 impl Until {
-    /// Whether no further operation may begin.
+    /// Returns whether no further operation may begin.
     pub fn over(&self, now: Instant) -> bool {
         now >= self.end || self.stopped()
     }
 
-    /// Whether not even a first operation may begin. Short of that there is one, however late the thread got its turn: on
-    /// a busy machine a short phase may be over before, and a run without any operation has no figures.
+    /// Returns whether not even a first operation may begin. Otherwise each thread does one, however late it gets its
+    /// turn: on a busy machine a short phase may be over by then, and a run without any operation has no figures.
     pub fn stopped(&self) -> bool {
         self.window.stop.load(Ordering::Relaxed)
     }
@@ -253,7 +253,7 @@ impl Meeting {
         }
     }
 
-    /// Whether all but one have arrived.
+    /// Returns whether all but one have arrived.
     fn awaits_one(&self) -> bool {
         let state = lock(&self.state);
         state.arrived + 1 >= state.members
@@ -274,7 +274,7 @@ impl Meeting {
     }
 }
 
-/// A thread that could not be started.
+/// Returns a thread that could not be started.
 pub fn no_thread(error: &io::Error) -> Failure {
     let errno = crate::error::errno_text(error);
     Failure::Io(format!("a thread can't be started: {errno}; ask for fewer, or raise the limit (ulimit -u)"))

@@ -18,7 +18,7 @@ use crate::report::table::Table;
 /// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
 const DRAWN: usize = 16;
 
-/// The page of all that were compared with the first.
+/// Returns the page of all that were compared with the first.
 pub fn write(comparisons: &[Comparison<'_>]) -> String {
     let Some(first) = comparisons.first().map(|comparison| comparison.first) else { return String::new() };
     let others: Vec<String> = comparisons.iter().map(|comparison| one_line(&comparison.other.name)).collect();
@@ -126,7 +126,7 @@ fn table(comparison: &Comparison<'_>, differences: &[Difference]) -> Markup {
     tables::table(&text::table(["cell".into(), first, other], differences))
 }
 
-/// A plot for each figure, with a row for each cell.
+/// Returns a plot for each figure, with a row for each cell.
 fn plots(differences: &[Difference]) -> Vec<Markup> {
     let of = |metric: Metric| -> Vec<&Difference> {
         differences.iter().filter(|difference| difference.metric == metric).collect()

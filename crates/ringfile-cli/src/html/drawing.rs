@@ -32,7 +32,7 @@ type Group<'a> = Vec<&'a Run>;
 /// A session, prepared for drawing.
 #[derive(Debug)]
 pub struct Look<'a> {
-    /// What goes where.
+    /// Which factor goes where.
     pub layout: Layout,
     /// Runs beside the grid, to choose direct I/O and route by (`perf buffers`).
     pub choices: Vec<&'a Run>,
@@ -60,12 +60,12 @@ impl<'a> Look<'a> {
         Look { layout, choices, beside: others, kind: results.kind, groups, names }
     }
 
-    /// The cells of the plots.
+    /// Returns the cells of the plots.
     pub fn grid(&self) -> &[Group<'a>] {
         &self.groups
     }
 
-    /// Whether a run is in the plots.
+    /// Returns whether a run is in the plots.
     pub fn in_grid(&self, run: &Run) -> bool {
         self.groups.iter().any(|group| group[0].setup == run.setup)
     }
@@ -74,14 +74,14 @@ impl<'a> Look<'a> {
         self.groups.iter().map(|group| group[0].setup.block).min().unwrap_or(0)
     }
 
-    /// The style of a run's series.
+    /// Returns the style of a run's series.
     pub fn style(&self, run: &Run) -> usize {
         let name = self.layout.name(run);
         self.names.iter().position(|known| *known == name).unwrap_or(0)
     }
 }
 
-/// The way that most runs have.
+/// Returns the way that most runs have.
 pub fn usual_way(runs: &[&Run]) -> Option<Way> {
     let ways = by(runs, |run| run.setup.way()).into_iter().rev();
     ways.max_by_key(|(_, runs)| runs.len()).map(|(way, _)| way)
@@ -169,7 +169,7 @@ impl What {
         }
     }
 
-    /// How its axis is labelled.
+    /// Returns how its axis is labelled.
     fn label(self) -> fn(f64) -> String {
         if self == What::Cpu { scale::plain } else { scale::count }
     }
@@ -254,7 +254,7 @@ fn plot(look: &Look<'_>, what: What, x: Factor, title: String, groups: &[&Group<
     Plot { title, y_title: what.y_title().into(), x_title: x.axis().into(), x: x_scale, y, series }
 }
 
-/// Where there is no axis: a row for each series, a dot for each round.
+/// Returns where there is no axis: a row for each series, a dot for each round.
 fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> Strip {
     let row =
         |group: &&Group<'_>| rounds(look.layout.name(group[0]), look.style(group[0]), group, what.metric());
@@ -315,7 +315,7 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
                 let (title, unit) = (metric.title(), metric.unit());
                 let tip =
                     format!("{name}, {title}: {} {unit} ({} to {})", text(median), text(min), text(max));
-                // Bars of many series in seven places hide each other; the tooltip has them.
+                // Bars of many series at seven places would hide each other; the tooltip has their values.
                 let (low, high) = if groups.len() > 4 { (median, median) } else { (min, max) };
                 Some(Point { x: place as f64, y: median, low, high, tip })
             });
@@ -336,12 +336,12 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
     }
 }
 
-/// How the axis of a factor is labelled.
+/// Returns how the axis of a factor is labelled.
 fn label_of(factor: Factor) -> fn(f64) -> String {
     if factor == Factor::Block { scale::block } else { scale::count }
 }
 
-/// The series of some plots, each once, in the order of their styles.
+/// Returns the series of some plots, each once, in the order of their styles.
 pub fn entries(plots: &[Picture]) -> Vec<Entry> {
     let mut entries = distinct(plots.iter().flat_map(|plot| plot.series.iter().cloned()));
     entries.sort_by_key(|entry| entry.style);

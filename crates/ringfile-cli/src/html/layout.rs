@@ -1,4 +1,5 @@
-//! How the runs of a session are laid out over plots: which factor goes on the axis, and which tell series and plots apart.
+//! How the runs of a session are laid out over plots: which factor goes on the axis, and which tell series and plots
+//! apart.
 
 use crate::model::{Factor, Kind, Run, telling, words};
 use crate::values;
@@ -6,7 +7,7 @@ use crate::values;
 /// How a session's runs are laid out over plots.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// Horizontal axis; none where there is only one place.
+    /// Horizontal axis; none if there is only one place.
     pub x: Option<Factor>,
     /// Factors that tell series apart.
     pub series: Vec<Factor>,

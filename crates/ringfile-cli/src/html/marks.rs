@@ -1,23 +1,24 @@
 //! How series are told apart: a colour, a shape and a dash each, the same on the whole page.
 //!
-//! Colours are in `plot.css`; a style's number names its class there. Shapes and dashes tell series apart without colours.
+//! Colours are in `plot.css`; a style's number names its class there. Shapes and dashes tell series apart without
+//! colours.
 
 use std::fmt::Write;
 
 use maud::{Markup, html};
 
-/// So many series can be told apart; more begin again.
+/// The number of distinct styles; further series reuse them from the start.
 pub const STYLES: usize = 8;
 
-/// The style of what is measured twice to see the noise.
+/// The style of A/A runs.
 pub const NOISE: usize = STYLES;
 
-/// The class of a style.
+/// Returns the class of a style.
 pub fn class(style: usize) -> String {
     if style == NOISE { "noise".into() } else { format!("s{}", style % STYLES) }
 }
 
-/// The outline of a style's shape around a place.
+/// Returns the outline of a style's shape around a place.
 pub fn shape(style: usize, x: f64, y: f64) -> String {
     let corners: &[(f64, f64)] = match style % STYLES {
         0 => return circle(x, y, 3.6),
@@ -69,7 +70,7 @@ pub struct Entry {
     pub style: usize,
 }
 
-/// The legend of a group of plots, as text that flows.
+/// Returns the legend of a group of plots, as text that flows.
 pub fn legend(entries: &[Entry]) -> Markup {
     html! {
         ul.legend {

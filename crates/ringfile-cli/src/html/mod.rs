@@ -20,7 +20,7 @@ use maud::html;
 
 use crate::model::Results;
 
-/// The page of one session.
+/// Returns the page of one session.
 pub fn write(results: &Results) -> String {
     let title = sections::title(results);
     let body = html! {
@@ -36,7 +36,7 @@ pub fn write(results: &Results) -> String {
     page::page(&title, &body)
 }
 
-/// About how wide a text is in a drawing; no font is measured, so this errs on the wide side.
+/// Estimates the width of a text in a drawing; no font is measured, so the estimate is rather too wide.
 fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * 6.7
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::drawing::{self, Look, What};
     use super::*;
 
-    /// A session with runs that differ from one run in some fields.
+    /// Returns a session with runs that differ from one run in some fields.
     fn session(kind: &str, differences: &[Value]) -> Results {
         let run = json!({
             "engine": "ringfile", "round": 1, "role": "measure", "numjobs": 1, "iodepth": 1, "batch": null, "inflight": null,
@@ -80,7 +80,7 @@ mod tests {
         serde_json::from_value(results).expect("results")
     }
 
-    /// How many points there are in the plots of it.
+    /// Returns how many points there are in the plots of it.
     fn points(results: &Results, what: What) -> usize {
         let pictures = drawing::plots(&Look::of(results), what);
         let drawn = pictures.iter().map(|picture| picture.drawing.clone().into_string());

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// A page with that title.
+/// Returns a page with that title.
 pub fn page(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -22,7 +22,7 @@ pub fn page(title: &str, body: &Markup) -> String {
     page.into_string()
 }
 
-/// A section under a heading, with what its figures mean.
+/// Returns a section under a heading, with what its figures mean.
 pub fn section(title: &str, meaning: &str, body: Markup) -> Markup {
     html! {
         section {
@@ -60,7 +60,7 @@ pub fn all(parts: impl IntoIterator<Item = Markup>) -> Markup {
     html! { @for part in parts { (part) } }
 }
 
-/// A drawing of another program as a picture: what it may run or fetch does not, and its style stays its own.
+/// Returns a drawing of another program as a picture: what it may run or fetch does not, and its style stays its own.
 pub fn image(svg: &str, what: &str) -> Markup {
     let mut address = String::from("data:image/svg+xml,");
     for character in without_scripts(svg).chars() {

@@ -105,7 +105,7 @@ impl Plot {
     fn series(&self, series: &Series, index: usize) -> Markup {
         let points: Vec<&Point> =
             series.points.iter().filter(|point| self.x.shows(point.x) && self.y.shows(point.y)).collect();
-        // Beside each other, or bars of the same length would cover each other.
+        // Bars are drawn beside each other: those of the same length would cover each other.
         let aside = (index as f64 - (self.series.len() as f64 - 1.0) / 2.0) * 3.0;
         let places: Vec<(f64, f64)> =
             points.iter().map(|point| (self.right(point.x) + aside, self.up(point.y))).collect();

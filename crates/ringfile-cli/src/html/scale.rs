@@ -88,7 +88,7 @@ impl Scale {
         Scale { logarithmic: true, low, high, margin: 0.0, ticks }
     }
 
-    /// The measured values themselves, at distances of their logarithms: depths and block sizes, which double.
+    /// Returns the measured values themselves, at distances of their logarithms: depths and block sizes, which double.
     pub fn doublings(values: &[f64], label: fn(f64) -> String) -> Scale {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|value| *value > 0.0).collect();
         sorted.sort_by(f64::total_cmp);
@@ -117,7 +117,7 @@ impl Scale {
         Scale { logarithmic: false, low: 0.0, high, margin: 0.06, ticks: ticks.collect() }
     }
 
-    /// Where a value stands, from 0 to 1.
+    /// Returns where a value stands, from 0 to 1.
     pub fn place(&self, value: f64) -> f64 {
         let part = if self.high <= self.low {
             0.5
@@ -129,13 +129,13 @@ impl Scale {
         self.margin + part.clamp(0.0, 1.0) * (1.0 - 2.0 * self.margin)
     }
 
-    /// Whether a value can be shown.
+    /// Returns whether a value can be shown.
     pub fn shows(&self, value: f64) -> bool {
         value.is_finite() && (!self.logarithmic || value > 0.0)
     }
 }
 
-/// The least of 1, 2, 2.5, 5 times a power of ten that is not below.
+/// Returns the least of 1, 2, 2.5, 5 times a power of ten that is not below.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 2.5, 5.0].into_iter().find(|factor| factor * power >= least * 0.999_999);
@@ -162,7 +162,7 @@ fn round_numbers(low: f64, high: f64) -> Vec<f64> {
     numbers
 }
 
-/// A count on an axis: `0`, `250`, `40k`, `1.2M`.
+/// Returns a count on an axis: `0`, `250`, `40k`, `1.2M`.
 pub fn count(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 1e6 => (value / 1e6, "M"),
@@ -172,12 +172,12 @@ pub fn count(value: f64) -> String {
     format!("{}{unit}", trimmed(scaled))
 }
 
-/// A figure on an axis whose title has the unit.
+/// Returns a figure on an axis whose title has the unit.
 pub fn plain(value: f64) -> String {
     trimmed(value)
 }
 
-/// A change in per cent on an axis.
+/// Returns a change in per cent on an axis.
 pub fn per_cent(value: f64) -> String {
     if value == 0.0 {
         "0 %".into()
@@ -195,7 +195,7 @@ pub fn micros(value: f64) -> String {
     }
 }
 
-/// A block size on an axis: `4k`, `1m`, as the command line takes it.
+/// Returns a block size on an axis: `4k`, `1m`, as the command line takes it.
 pub fn block(value: f64) -> String {
     short_size(value as u64)
 }

@@ -22,7 +22,7 @@ pub fn title(results: &Results) -> String {
     format!("{}: {} on {}", command(results), file(results), one_line(&results.machine.filesystem))
 }
 
-/// The command's name.
+/// Returns the command's name.
 pub fn command(results: &Results) -> &'static str {
     results.kind.map_or("perf", Kind::command)
 }
@@ -194,7 +194,7 @@ fn choices(look: &Look<'_>) -> Markup {
     page::section("Direct or buffered, and which route", meaning, page::plots(plots))
 }
 
-/// Where CPU time goes, for each kind of buffers that was profiled.
+/// Returns where CPU time goes, for each kind of buffers that was profiled.
 pub fn profile(results: &Results) -> Markup {
     let apart = profile::apart(&results.profile);
     let body = html! {

@@ -19,7 +19,7 @@ const HEADING: f64 = 30.0;
 const LINE: f64 = 18.0;
 const COLUMNS: usize = 3;
 
-/// The drawing; `None` where there is nothing to plot.
+/// Returns the drawing; `None` if there is nothing to plot.
 pub fn svg(results: &Results, what: What) -> Option<String> {
     let plots = drawing::plots(&Look::of(results), what);
     let groups = plots.chunk_by(|one, other| one.heading == other.heading).map(<[Picture]>::len);

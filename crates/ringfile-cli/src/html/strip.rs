@@ -57,19 +57,19 @@ pub struct Dot {
     pub tip: String,
 }
 
-/// A label in lines that fit the width.
+/// Returns a label in lines that fit the width.
 fn lines(label: &str) -> Vec<String> {
     terminal::wrap(label, 50, "").lines().map(str::to_string).collect()
 }
 
 impl Row {
-    /// A row of dots, with the middle of them.
+    /// Returns a row of dots, with the middle of them.
     pub fn of_dots(label: String, style: usize, dots: Vec<Dot>) -> Row {
         let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
         Row { label, style, dots, reach: None, median }
     }
 
-    /// A line of text above the rows that follow.
+    /// Returns a line of text above the rows that follow.
     pub fn heading(label: String) -> Row {
         Row::of_dots(label, 0, Vec::new())
     }
@@ -95,12 +95,13 @@ impl Strip {
         }
     }
 
-    /// How high it is.
+    /// Returns how high it is.
     pub fn height(&self) -> f64 {
         self.bottom() + 30.0
     }
 
-    /// Where dots begin: right of the labels, or where these are long at the left, with labels above their dots.
+    /// Returns where dots begin: right of the labels, or where these are long at the left, with labels above their
+    /// dots.
     fn left(&self) -> f64 {
         if self.labels_above() { 26.0 } else { self.longest().max(14.0) + 20.0 }
     }

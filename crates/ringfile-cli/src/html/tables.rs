@@ -11,7 +11,7 @@ use crate::model::{Factor, Metric, Results, Role, Run, columns, differing};
 use crate::report::medians::{self, keyed, known, labels};
 use crate::report::table::Table;
 
-/// A table as an element of a page.
+/// Returns a table as an element of a page.
 pub fn table(table: &Table) -> Markup {
     let columns: Vec<(&str, bool, bool)> = table.columns().collect();
     let class = |index: usize, (_, number, key): (&str, bool, bool)| {
@@ -60,7 +60,7 @@ pub fn section(results: &Results) -> Markup {
     page::section("Tables", meaning, body)
 }
 
-/// A row for each setup, with the medians of these metrics, as far as any run has them.
+/// Returns a row for each setup, with the medians of these metrics, as far as any run has them.
 fn figures(look: &Look<'_>, metrics: &[Metric]) -> Markup {
     html! {
         (medians_of(look.grid(), metrics))
@@ -76,7 +76,7 @@ fn medians_of(groups: &[Vec<&Run>], metrics: &[Metric]) -> Markup {
     table(&medians::of(&keys(&measured), groups, &known(metrics, groups)))
 }
 
-/// A row for each run.
+/// Returns a row for each run.
 fn every(runs: &[Run]) -> Markup {
     let keys = keys(&runs.iter().collect::<Vec<_>>());
     let empty = keyed(&keys).number("round").end_keys();
@@ -90,7 +90,7 @@ fn every(runs: &[Run]) -> Markup {
     table(&all)
 }
 
-/// The factors that name a row: those that differ, or the engine.
+/// Returns the factors that name a row: those that differ, or the engine.
 fn keys(runs: &[&Run]) -> Vec<Factor> {
     let keys = differing(runs);
     if keys.is_empty() { vec![Factor::Engine] } else { keys }

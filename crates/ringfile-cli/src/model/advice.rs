@@ -1,4 +1,4 @@
-//! What to set for a file on a machine, as the JSON has it.
+//! Advice on what to set for a file on a machine, as the JSON has it.
 
 use std::fmt;
 
@@ -7,36 +7,36 @@ use serde::{Deserialize, Serialize};
 /// One setting, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Advice {
-    /// What to set: the key of the configuration file.
+    /// The key in the configuration file.
     pub name: Setting,
-    /// What to.
+    /// The value to set.
     pub value: Value,
-    /// The figure that says so, in one sentence or two.
+    /// The figure that decided it, in one or two sentences.
     pub because: String,
-    /// How sure that is.
+    /// How certain the advice is.
     pub sure: Sure,
 }
 
 impl Advice {
-    /// Advice on one setting.
+    /// Returns advice on one setting.
     pub fn new(name: Setting, value: Value, because: String, sure: Sure) -> Advice {
         Advice { name, value, because, sure }
     }
 }
 
-/// A key of the library's configuration file, in the order of the file.
+/// A key of the library's configuration file, in the order in which the file has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
     /// O_DIRECT or the page cache.
     Direct,
-    /// Which way operations go.
+    /// The route of operations.
     Route,
-    /// Registered memory or not.
+    /// Whether memory is registered.
     Buffers,
     /// Operations in flight.
     Depth,
-    /// Bytes of an operation, for reads of much.
+    /// Bytes of an operation, for large sequential reads.
     BlockSize,
     /// Bytes of the pool.
     Capacity,
@@ -47,7 +47,7 @@ pub enum Setting {
 }
 
 impl Setting {
-    /// The key.
+    /// Returns the key.
     pub fn key(self) -> &'static str {
         match self {
             Setting::Direct => "direct",
@@ -68,7 +68,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// What a setting is set to.
+/// The value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
@@ -90,15 +90,15 @@ impl fmt::Display for Value {
     }
 }
 
-/// How sure a piece of advice is.
+/// How certain a piece of advice is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sure {
-    /// The difference that decides is outside the noise.
+    /// The deciding difference is outside the noise.
     OutsideNoise,
     /// No difference beyond the noise: the default is as good.
     InsideNoise,
-    /// It follows from the rest, or too few rounds were made to judge.
+    /// It follows from other advice, or there were too few rounds to judge.
     NotCompared,
 }
 

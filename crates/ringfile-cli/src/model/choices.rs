@@ -1,11 +1,11 @@
-//! The values that one run may have and another not. The words are those of the command line and of the JSON.
+//! The values of each factor, spelled as on the command line and in the JSON.
 
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-/// What a run does; the words are fio's.
+/// What a run does, in fio's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(clippy::enum_variant_names, reason = "fio's word for the mix is randrw")]
@@ -26,18 +26,18 @@ pub enum Rw {
 }
 
 impl Rw {
-    /// Whether any operation writes.
+    /// Returns whether any operation writes.
     pub fn writes(self) -> bool {
         !matches!(self, Rw::Read | Rw::RandRead)
     }
 
-    /// Whether blocks are picked at random.
+    /// Returns whether blocks are chosen at random.
     pub fn random(self) -> bool {
         !matches!(self, Rw::Read | Rw::Write)
     }
 }
 
-/// The buffers that a run was asked to use.
+/// The kind of buffers that was requested for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Buffers {
@@ -45,9 +45,9 @@ pub enum Buffers {
     Normal,
     /// Memory registered with the kernel once.
     Fixed,
-    /// Memory in parts (readv, writev) that the kernel maps for each operation.
+    /// Memory in several parts (readv, writev) that the kernel maps for each operation.
     Vectored,
-    /// Memory in parts that is registered with the kernel once.
+    /// Memory in several parts that is registered with the kernel once.
     VectoredFixed,
 }
 
@@ -59,12 +59,12 @@ impl Buffers {
     /// The kinds for operations that have one buffer each.
     pub const WHOLE: [Buffers; 2] = [Buffers::Normal, Buffers::Fixed];
 
-    /// Whether the memory is registered.
+    /// Returns whether the memory is registered.
     pub fn registered(self) -> bool {
         matches!(self, Buffers::Fixed | Buffers::VectoredFixed)
     }
 
-    /// Whether the memory is in parts.
+    /// Returns whether the memory is in several parts.
     pub fn vectored(self) -> bool {
         matches!(self, Buffers::Vectored | Buffers::VectoredFixed)
     }
@@ -74,7 +74,7 @@ impl Buffers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Route {
-    /// The cheapest route, found from the file's first operations.
+    /// The cheapest route, learned from the file's first operations.
     Auto,
     /// io_uring.
     Ring,
@@ -98,11 +98,11 @@ impl From<Route> for ringfile::Route {
     }
 }
 
-/// Setup flags of the rings that are measured: when the kernel finishes operations, and which thread submits them.
+/// The setup flags of the measured rings: when the kernel finishes operations, and which thread submits them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RingFlags {
-    /// None of the others: the thread is interrupted for each completion.
+    /// No flags: the kernel interrupts the thread for each completion.
     None,
     /// COOP_TASKRUN: completions wait until the thread enters the kernel.
     Coop,
@@ -116,7 +116,7 @@ impl RingFlags {
     /// The kernel thread sleeps after this time without work.
     pub const SQPOLL_IDLE: Duration = Duration::from_secs(1);
 
-    /// The flags among these features of a ring.
+    /// Returns the setup flags that these features of a ring imply.
     pub fn among(features: &[String]) -> RingFlags {
         let has = |name: &str| features.iter().any(|feature| feature == name);
         match (has("sqpoll"), has("defer_taskrun"), has("coop_taskrun")) {
@@ -138,7 +138,7 @@ pub enum Executor {
     Tokio,
 }
 
-/// How a file is opened, for the page cache.
+/// How a file is opened: whether its I/O goes through the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Open {
@@ -146,7 +146,7 @@ pub enum Open {
     Buffered,
     /// O_DIRECT: all I/O bypasses the page cache.
     Direct,
-    /// Cached data is read from the page cache, the rest past it (ringfile).
+    /// Cached data is read from the page cache, other data by direct I/O (ringfile only).
     Adaptive,
 }
 
@@ -154,22 +154,22 @@ pub enum Open {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cache {
-    /// The file is read in.
+    /// The whole file is read into the cache.
     Warm,
     /// The file is dropped from the cache.
     Cold,
     /// Nothing.
     Keep,
-    /// The file is dropped, and the process may use memory of a quarter of its size; `perf file` alone.
+    /// The file is dropped, and the process's memory is limited to a quarter of the file's size (`perf file` only).
     #[value(hide = true)]
     Mixed,
 }
 
-/// Which blocks operations take.
+/// Which blocks random operations visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Access {
-    /// Each block once: a run ends when all were visited.
+    /// Each block once: a run ends when all have been visited.
     Once,
     /// Any block, however often.
     Any,
@@ -189,25 +189,25 @@ pub enum Engine {
     RingfileQueue,
     /// fio's io_uring engine.
     Fio,
-    /// The same, submitting and reaping in batches.
+    /// fio's io_uring engine, submitting and reaping in batches.
     FioBatch,
     /// fio's psync engine.
     FioPsync,
     /// A loop of pread and pwrite.
     Pread,
-    /// A ring by hand: submits a batch without waiting, then waits for one completion after the other.
+    /// A hand-written ring: submits a batch without waiting, then waits for one completion at a time.
     SubmitOnly,
-    /// A loop over a ring by hand, with any buffers.
+    /// A hand-written loop over a ring, with any kind of buffers.
     ByHand,
-    /// Two rings by hand for each thread: one for blocking reads of many blocks, one for asynchronous ones.
+    /// Two hand-written rings for each thread: one for blocking reads of many blocks, one for asynchronous reads.
     TwoRings,
 }
 
 impl Engine {
-    /// What `perf file` can be compared with.
+    /// The engines that `perf file` can compare ringfile with.
     pub const AGAINST: [Engine; 4] = [Engine::Fio, Engine::FioBatch, Engine::FioPsync, Engine::Pread];
 
-    /// Whether it is this library.
+    /// Returns whether it is this library.
     pub fn is_ours(self) -> bool {
         match self {
             Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => {
@@ -218,27 +218,27 @@ impl Engine {
         }
     }
 
-    /// Whether the measurement goes on without it where it cannot run.
+    /// Returns whether the measurement continues without it if it cannot run.
     pub fn may_be_left_out(self) -> bool {
         self.is_fio() || matches!(self, Engine::SubmitOnly | Engine::TwoRings)
     }
 
-    /// Whether it does one operation at a time on each thread, whatever depth was asked for.
+    /// Returns whether it does one operation at a time on each thread, whatever depth was requested.
     pub fn one_at_a_time(self) -> bool {
         matches!(self, Engine::FioPsync | Engine::Pread)
     }
 
-    /// Whether it can send NVMe commands.
+    /// Returns whether it can send NVMe commands.
     pub fn takes_namespaces(self) -> bool {
         self.is_ours() || matches!(self, Engine::Fio | Engine::FioBatch)
     }
 
-    /// Whether another program carries the job out.
+    /// Returns whether it is fio, which runs as another program.
     pub fn is_fio(self) -> bool {
         matches!(self, Engine::Fio | Engine::FioBatch | Engine::FioPsync)
     }
 
-    /// The buffers that it can be asked for.
+    /// Returns the kinds of buffers that it supports.
     pub fn buffers(self) -> &'static [Buffers] {
         match self {
             Engine::FioPsync | Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => &[Buffers::Normal],
@@ -250,7 +250,7 @@ impl Engine {
         }
     }
 
-    /// What it is, where its name does not say it.
+    /// Returns a description, if its name does not explain it.
     pub fn described(self) -> Option<&'static str> {
         Some(match self {
             Engine::Ringfile | Engine::RingfileBlocking => "this library, on plain threads or its own",
@@ -259,15 +259,17 @@ impl Engine {
             Engine::Fio => "fio's io_uring engine with the same job",
             Engine::FioBatch => "the same, submitting and reaping in batches",
             Engine::FioPsync => "fio's loop of plain calls",
-            Engine::Pread => "our own loop of plain calls",
-            Engine::TwoRings => "two rings by hand for each thread, as RocksDB has them",
-            Engine::ByHand => "a loop over a ring by hand, with the same buffers",
-            Engine::SubmitOnly => "a ring by hand: submitted without waiting, then waited for one by one",
+            Engine::Pread => "a loop of plain calls",
+            Engine::TwoRings => "two hand-written rings for each thread, as in RocksDB",
+            Engine::ByHand => "a hand-written loop over a ring, with the same buffers",
+            Engine::SubmitOnly => {
+                "a hand-written ring: submits without waiting, then waits for one completion at a time"
+            }
         })
     }
 }
 
-/// The side of a pool that a run's operations are on.
+/// The side of `perf pool` that a run measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -277,7 +279,7 @@ pub enum Side {
     Consumer,
 }
 
-/// Where the memory of operations comes from.
+/// Where the memory for operations comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Memory {
@@ -285,7 +287,7 @@ pub enum Memory {
     Pool,
     /// The library's pool, through the page cache.
     PoolBuffered,
-    /// Aligned memory of the allocator, anew for each operation, with direct I/O.
+    /// Aligned memory allocated for each operation, with direct I/O.
     Malloc,
     /// A `Vec` for each operation, through the page cache.
     Vec,
@@ -294,7 +296,7 @@ pub enum Memory {
 }
 
 impl Memory {
-    /// Whether I/O bypasses the page cache.
+    /// Returns whether I/O bypasses the page cache.
     pub fn is_direct(self) -> bool {
         match self {
             Memory::Pool | Memory::Malloc | Memory::VecDirect => true,
@@ -302,7 +304,7 @@ impl Memory {
         }
     }
 
-    /// Whether the memory is the library's pool.
+    /// Returns whether the memory is the library's pool.
     pub fn is_pooled(self) -> bool {
         match self {
             Memory::Pool | Memory::PoolBuffered => true,
@@ -310,7 +312,7 @@ impl Memory {
         }
     }
 
-    /// The same in fio's words: the pool's memory is registered.
+    /// Returns the kind of buffers: a pool's memory is registered.
     pub fn buffers(self) -> Buffers {
         if self.is_pooled() { Buffers::Fixed } else { Buffers::Normal }
     }

@@ -2,23 +2,23 @@
 
 use super::Metric::{self, *};
 
-/// `perf file`: speed and latency. The p99.99 follows where threads wait for a core, then [`FILE_END`].
+/// `perf file`: speed and latency. The p99.99 follows if threads wait for a core, then [`FILE_END`].
 pub const FILE: [Metric; 7] = [Iops, Bandwidth, Mean, P50, P95, P99, P999];
 /// The last columns of the same table.
 pub const FILE_END: [Metric; 2] = [Max, Cpu];
 
-/// `perf batch` and `perf multiread`: what follows the comparison with other engines.
+/// `perf batch` and `perf multiread`: the columns after the comparison with other engines.
 pub const BATCHES: [Metric; 7] = [TimeForOne, Cores, Mean, P50, P99, Max, Cpu];
 
 /// `perf buffers`: the grid.
 pub const GRID: [Metric; 10] =
     [Iops, Bandwidth, P50, P99, P999, UserPercent, SystemPercent, Cpu, Switches, SystemCalls];
-/// What follows in the grid where it was counted.
+/// The grid's last columns, if they were counted.
 pub const GRID_COUNTED: [Metric; 2] = [Cycles, Instructions];
 /// `perf buffers`: the whole machine beside the processes, in per cent of a core.
 pub const MACHINE: [Metric; 7] =
     [OwnPercent, MachineUser, MachineSystem, MachineInterrupts, MachineIdle, MachineStolen, Interrupts];
-/// What follows for the whole machine where it was counted.
+/// The last columns for the whole machine, if they were counted.
 pub const MACHINE_COUNTED: [Metric; 2] = [MemoryBandwidth, MemoryForOne];
 /// `perf buffers`: the other choices.
 pub const CHOICES: [Metric; 7] = [Iops, P50, P99, P999, Cpu, Switches, SystemCalls];
@@ -37,10 +37,11 @@ pub const MIXED: [Metric; 10] =
 /// `perf file --cache mixed`: what reading adaptively changes.
 pub const MIXED_CHANGES: [Metric; 3] = [Iops, Scan, Cpu];
 
-/// What a choice changes. MiB/s change as IOPS do, and the slowest operation of all says nothing.
+/// The metrics in which choices are compared. Not MiB/s, which change as IOPS do, nor the slowest operation, which says
+/// nothing.
 pub const CHANGES: [Metric; 7] = [Iops, Mean, P50, P95, P99, P999, Cpu];
 
-/// What is compared between two sessions.
+/// The metrics in which two sessions are compared.
 pub const COMPARED: [Metric; 4] = [Iops, Cpu, P50, P99];
 
 /// The percentiles of latency in a plot, from the median up.

@@ -1,14 +1,14 @@
-//! The catalogue of factors: how each is called, and which value a setup has.
+//! The catalogue of factors: the name of each, and its value in a setup.
 //!
 //! Invariant: two different setups differ in some [`Factor`], so no run hides another in a table or plot.
 
 use super::{Run, Rw, Setup, distinct};
 use crate::values::{name, short_size};
 
-/// Something that can be chosen for a run.
+/// Something that can differ between runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Factor {
-    /// What carries it out.
+    /// What carries out the job.
     Engine,
     /// Where memory comes from.
     Memory,
@@ -30,7 +30,7 @@ pub enum Factor {
     Batch,
     /// Kind of buffers.
     Buffers,
-    /// Past the page cache or through it.
+    /// How the file is opened: direct, buffered or adaptive.
     Open,
     /// Page cache before the run.
     Cache,
@@ -50,7 +50,7 @@ enum Value {
 }
 
 impl Factor {
-    /// All, in the order in which they are named.
+    /// All factors, in the order in which tables and titles name them.
     pub const ALL: [Factor; 16] = [
         Factor::Engine,
         Factor::Memory,
@@ -70,7 +70,7 @@ impl Factor {
         Factor::Executor,
     ];
 
-    /// Title of its column, and what its axis shows.
+    /// Returns the title of its column, and the label of its axis.
     fn titles(self) -> (&'static str, &'static str) {
         match self {
             Factor::Engine => ("engine", "engine"),
@@ -113,17 +113,17 @@ impl Factor {
         })
     }
 
-    /// Title of its column.
+    /// Returns the title of its column.
     pub fn title(self) -> &'static str {
         self.titles().0
     }
 
-    /// What its axis shows.
+    /// Returns the label of its axis.
     pub fn axis(self) -> &'static str {
         self.titles().1
     }
 
-    /// Its value in a cell of a table.
+    /// Returns its value as a table shows it.
     pub fn cell(self, setup: &Setup) -> Option<String> {
         Some(match self.value(setup)? {
             Value::Word(word) => word,
@@ -132,7 +132,7 @@ impl Factor {
         })
     }
 
-    /// Its value on an axis.
+    /// Returns its value on an axis; `None` if it has no number.
     pub fn number(self, setup: &Setup) -> Option<f64> {
         match self.value(setup)? {
             Value::Word(_) => None,
@@ -141,19 +141,19 @@ impl Factor {
         }
     }
 
-    /// Whether its values are counts or sizes.
+    /// Returns whether its values are counts or sizes.
     pub fn counts(self) -> bool {
         use Factor::*;
         matches!(self, Processes | Jobs | Block | Depth | Batch | InFlight)
     }
 
-    /// Its value in a title, where nothing above says what it is.
+    /// Returns its value as a title shows it, with the factor's name.
     pub fn words(self, setup: &Setup) -> Option<String> {
         let cell = self.cell(setup)?;
         let counted = |one: &str, more: &str| format!("{cell} {}", if cell == "1" { one } else { more });
         Some(match self {
             Factor::Cache => match cell.as_str() {
-                // Direct I/O goes past it.
+                // Direct I/O bypasses it.
                 "keep" if setup.direct => return None,
                 "keep" => "cache as it is".into(),
                 state => format!("{state} cache"),
@@ -178,7 +178,7 @@ impl Factor {
 }
 
 impl Rw {
-    /// The word in plain English.
+    /// Returns the access in plain English.
     pub fn words(self) -> &'static str {
         match self {
             Rw::Read => "sequential reads",
@@ -190,16 +190,17 @@ impl Rw {
     }
 }
 
-/// Returns the factors in which some of these runs differ, in the order of [`Factor::ALL`].
+/// Returns the factors in which these runs differ, in the order of [`Factor::ALL`].
 pub fn differing(runs: &[&Run]) -> Vec<Factor> {
     let differs = |factor: &Factor| distinct(runs.iter().map(|run| factor.cell(&run.setup))).len() > 1;
     let in_batches = runs.iter().any(|run| run.setup.batch.is_some());
-    // Batches tell the depth.
+    // The batches determine the depth.
     let told = |factor: &Factor| in_batches && *factor == Factor::Depth;
     Factor::ALL.into_iter().filter(|factor| differs(factor) && !told(factor)).collect()
 }
 
-/// The same without those that follow from another one before them: the side of a pool tells whether it reads.
+/// Returns the factors in which these runs differ, without those that an earlier one determines: the side of a pool
+/// determines whether it reads.
 pub fn telling(runs: &[&Run]) -> Vec<Factor> {
     let tells = |one: Factor, other: Factor| {
         let pairs = distinct(runs.iter().map(|run| (one.cell(&run.setup), other.cell(&run.setup))));
@@ -216,7 +217,7 @@ pub fn telling(runs: &[&Run]) -> Vec<Factor> {
     telling
 }
 
-/// The values of some factors in words.
+/// Returns the values of some factors in words.
 pub fn words(factors: &[Factor], setup: &Setup) -> String {
     let words: Vec<String> = factors.iter().filter_map(|factor| factor.words(setup)).collect();
     words.join(", ")

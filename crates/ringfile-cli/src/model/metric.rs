@@ -1,6 +1,6 @@
-//! The catalogue of metrics: how each is called and shown, and how it is computed from a run.
+//! The catalogue of metrics: the name and unit of each, and how it is computed from a run.
 //!
-//! Tables, plots, comparisons and advice name a metric by its identity; none knows in which place a table has it.
+//! Tables, plots, comparisons and advice refer to a [`Metric`]; none depends on the position of a table's column.
 
 use super::{MixedRun, Run, WholeMachine};
 use crate::latency::Latency;
@@ -9,9 +9,9 @@ use crate::numbers::{count, figure, rate};
 /// A figure of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
-    /// Operations a second.
+    /// Operations per second.
     Iops,
-    /// Bytes a second, in MiB.
+    /// MiB per second.
     Bandwidth,
     /// Mean latency; all latencies are in microseconds.
     Mean,
@@ -33,33 +33,33 @@ pub enum Metric {
     P9999,
     /// Largest latency.
     Max,
-    /// 99th percentile of how long after it was due a batch was begun (`perf pool`).
+    /// 99th percentile of the time from when a batch was due until it began (`perf pool`).
     LateP99,
-    /// CPU time for one operation in microseconds, user and system.
+    /// CPU time per operation in microseconds, user and system.
     Cpu,
-    /// User CPU time for one operation.
+    /// User CPU time per operation.
     UserCpu,
-    /// System CPU time for one operation.
+    /// System CPU time per operation.
     SystemCpu,
     /// User CPU time in per cent of a core.
     UserPercent,
     /// System CPU time in per cent of a core.
     SystemPercent,
-    /// Both together.
+    /// User and system CPU time in per cent of a core.
     OwnPercent,
-    /// Cores that were kept busy: CPU time over time.
+    /// Cores kept busy: CPU time divided by elapsed time.
     Cores,
-    /// Context switches for one operation.
+    /// Context switches per operation.
     Switches,
-    /// System calls for one operation.
+    /// System calls per operation.
     SystemCalls,
-    /// CPU cycles for one operation.
+    /// CPU cycles per operation.
     Cycles,
-    /// Instructions for one operation.
+    /// Instructions per operation.
     Instructions,
-    /// Operations that used registered memory, in per cent.
+    /// Percentage of operations that used registered memory.
     FixedPercent,
-    /// Operations that went through the ring, in per cent.
+    /// Percentage of operations that went through the ring.
     RingPercent,
     /// User CPU time of the whole machine in per cent of a core.
     MachineUser,
@@ -69,17 +69,17 @@ pub enum Metric {
     MachineInterrupts,
     /// Idle time of the whole machine.
     MachineIdle,
-    /// Time that other guests of a virtual machine's host had.
+    /// Time stolen by other guests of a virtual machine's host.
     MachineStolen,
-    /// Interrupts of the whole machine for one operation.
+    /// Interrupts of the whole machine per operation.
     Interrupts,
-    /// Bytes that the machine's memory moved in a second, in MiB.
+    /// Memory bandwidth of the machine, in MiB per second.
     MemoryBandwidth,
-    /// Bytes that the machine's memory moved for one byte of I/O.
+    /// Bytes moved to and from the machine's memory per byte of I/O.
     MemoryForOne,
-    /// Bytes that a scan read in a second, in MiB (`--cache mixed`).
+    /// Bandwidth of the scan, in MiB per second (`--cache mixed`).
     Scan,
-    /// Bytes that were read from the device in a second, in MiB.
+    /// Bandwidth of reads from the device, in MiB per second.
     Device,
     /// Blocks found in the page cache.
     CacheHits,
@@ -87,15 +87,15 @@ pub enum Metric {
     CacheMisses,
     /// Blocks admitted to the page cache.
     CacheAdmitted,
-    /// Pieces read ahead that were used, in per cent.
+    /// Percentage of the pieces read ahead that were used.
     AheadUsed,
     /// Operations.
     Ops,
-    /// Operations that failed, where any did.
+    /// Failed operations, if there were any.
     Errors,
     /// Length of the run in seconds.
     Seconds,
-    /// Microseconds of one thread's time for one operation.
+    /// Time of one thread per operation, in microseconds.
     TimeForOne,
 }
 
@@ -106,11 +106,11 @@ pub enum Better {
     More,
     /// Less is better.
     Less,
-    /// Neither: it only describes a run.
+    /// Neither; it only describes a run.
     Neither,
 }
 
-/// What there is to know of a metric.
+/// Everything that is known of a metric.
 struct Entry {
     title: &'static str,
     unit: &'static str,
@@ -216,22 +216,22 @@ impl Metric {
         self.entry().title
     }
 
-    /// Its unit; empty for counts and ratios.
+    /// Returns its unit; empty for counts and ratios.
     pub fn unit(self) -> &'static str {
         self.entry().unit
     }
 
-    /// Whether more of it is better.
+    /// Returns whether more or less of it is better.
     pub fn better(self) -> Better {
         self.entry().better
     }
 
-    /// The figure of a run, in this unit; `None` where the run has none.
+    /// Returns the figure of a run in this unit; `None` if it was not measured.
     pub fn of(self, run: &Run) -> Option<f64> {
         (self.entry().of)(run)
     }
 
-    /// The figure with about three digits, or all digits before the point; counts are whole.
+    /// Formats a figure with about three digits, but all digits before the point; counts are whole.
     pub fn text(self, value: f64) -> String {
         if self.is_count() {
             count(value)
@@ -247,12 +247,13 @@ impl Metric {
         matches!(self, Ops | Errors | CacheHits | CacheMisses | CacheAdmitted)
     }
 
-    /// The same in at most five characters up to 100,000, so that the usual table fits 100 columns; counts are whole.
+    /// Formats a figure in at most five characters up to 100,000, so that the usual table fits 100 columns; counts are
+    /// whole.
     pub fn short(self, value: f64) -> String {
         if self.is_count() || value < 9_999.5 { self.text(value) } else { rate(value) }
     }
 
-    /// Whether it is a latency of operations.
+    /// Returns whether it is a latency of operations.
     pub fn is_latency(self) -> bool {
         use Metric::{Max, Mean, Min, P50, P90, P95, P99, P999, P9999, Stddev};
         matches!(self, Mean | Stddev | Min | P50 | P90 | P95 | P99 | P999 | P9999 | Max)
@@ -271,7 +272,7 @@ fn latency(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
     run.latency_ns.as_ref().map(|latency| micros(of(latency)))
 }
 
-/// A latency that older files do not have, and have 0 for.
+/// Returns a latency for which older files have 0.
 fn newer(run: &Run, of: fn(&Latency) -> u64) -> Option<f64> {
     latency(run, of).filter(|&micros| micros > 0.0)
 }

@@ -1,8 +1,9 @@
-//! What is varied and what is measured: the vocabulary that every other part of the program shares.
+//! The vocabulary that every other part of the program shares: what is varied, and what is measured.
 //!
-//! A [`Setup`] is the value of every factor of one run, a [`Run`] is a setup with what was measured, and [`Results`] are
-//! all runs of one command, as the JSON has them. [`Factor`] and [`Metric`] are the catalogues of both: how each is
-//! called, and how it is read from a run; [`columns`] lists where each metric is shown. Nothing here knows the command line, an engine, or how anything is shown.
+//! A [`Setup`] holds the value of every factor of one run, a [`Run`] a setup and its measured figures, and [`Results`]
+//! all runs of one command, as the JSON has them. [`Factor`] and [`Metric`] are catalogues of what a setup and a run
+//! contain, with names and access; [`columns`] lists which tables show each metric. Nothing here knows the command line,
+//! an engine, or how anything is displayed.
 
 pub mod advice;
 mod choices;

@@ -1,4 +1,4 @@
-//! Where CPU time went, as `--profile` finds it.
+//! Where CPU time went, as found by `--profile`.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +15,13 @@ pub struct Profile {
     pub block_size_bytes: u64,
     /// Operations in flight.
     pub iodepth: usize,
-    /// What the samples were taken by: `cycles`, or `cpu-clock` where the machine has no counters.
+    /// The event that was sampled: `cycles`, or `cpu-clock` if the machine has no counters.
     pub event: String,
-    /// Samples that were taken.
+    /// Number of samples.
     pub samples: u64,
-    /// Per cent of them in the kernel; 0 where this user may not look into it.
+    /// Percentage of samples in the kernel; 0 if this user may not sample it.
     pub kernel_percent: f64,
-    /// The most expensive functions of the kernel, by their own time.
+    /// The most expensive functions of the kernel, not counting the functions that they call.
     pub kernel: Vec<Hot>,
     /// The most expensive functions in user space.
     pub user: Vec<Hot>,
@@ -40,6 +40,6 @@ pub struct Profile {
 pub struct Hot {
     /// Its name.
     pub function: String,
-    /// Per cent of all samples, in the function itself.
+    /// Percentage of all samples that were in the function itself.
     pub percent: f64,
 }

@@ -1,8 +1,9 @@
-//! The JSON that `--json` writes and `--resume` and `ringfile report` read, as Rust types.
+//! The Rust types of the JSON that `--json` writes, and that `--resume` and `ringfile report` read.
 //!
-//! Within a schema number fields are added, never changed or removed: a file without a newer field is read as if that were
-//! null. What was not measured is null, never absent. Counts, sizes and latencies are integers, all else numbers with a
-//! fraction; units are in the names: `_s` seconds, `_ns` nanoseconds, `_us` microseconds, `_bytes` bytes.
+//! Within one schema number, fields are added but never changed or removed; a newer field that a file lacks is read as
+//! null. A figure that was not measured is null, never absent. Counts, sizes and latencies are integers, all other
+//! numbers have a fraction. Names end with their unit: `_s` seconds, `_ns` nanoseconds, `_us` microseconds, `_bytes`
+//! bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,28 +11,28 @@ use super::advice::Advice;
 use super::{Buffers, Cache, Engine, Executor, Profile, RingFlags, Route, Run, Rw};
 use crate::machine;
 
-/// The schema these types describe.
+/// The schema number of these types.
 pub const SCHEMA: u32 = 1;
 
-/// All that one command measured.
+/// Everything that one command measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Which command measured; null in files that are older than this field.
+    /// The kind of measurement; null in files older than this field.
     #[serde(default)]
     pub kind: Option<Kind>,
     /// The command line.
     pub command: String,
     /// Whether Ctrl-C or SIGTERM ended it early.
     pub interrupted: bool,
-    /// Where it was measured.
+    /// The machine that was measured.
     pub machine: Machine,
-    /// What was asked for, as it was in effect.
+    /// The parameters in effect, defaults included.
     pub params: Params,
-    /// What was measured, in that order.
+    /// The runs, in the order in which they were made.
     pub runs: Vec<Run>,
-    /// What to know about the figures, one line each.
+    /// Notes about the figures, one line each.
     #[serde(default)]
     pub notes: Vec<String>,
     /// What to set for this file on this machine (`perf buffers`).
@@ -46,7 +47,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// What a command measured, before anything was concluded from it.
+    /// Returns the results of a command without advice and notes.
     pub fn new(kind: Kind, command: String, machine: Machine, params: Params, runs: Vec<Run>) -> Results {
         Results {
             schema: SCHEMA,
@@ -63,7 +64,7 @@ impl Results {
         }
     }
 
-    /// Whether a run compares buffers, and not the other choices that `perf buffers` measures beside them.
+    /// Returns whether a run compares buffers, rather than one of the other choices that `perf buffers` measures.
     pub fn is_of_grid(&self, run: &Run) -> bool {
         let (params, setup) = (&self.params, &run.setup);
         setup.direct == params.direct
@@ -72,7 +73,7 @@ impl Results {
     }
 }
 
-/// A command that measures.
+/// The kind of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -91,7 +92,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The command's name.
+    /// Returns the command's name.
     pub fn command(self) -> &'static str {
         match self {
             Kind::File => "perf file",
@@ -109,20 +110,20 @@ impl Kind {
 pub struct Machine {
     /// Release of the kernel.
     pub kernel: Option<String>,
-    /// What the processor calls itself.
+    /// Model name of the processor.
     pub cpu_model: Option<String>,
     /// Cores the process may use.
     pub cpus: usize,
     /// File system of the file, or `block device`.
     pub filesystem: String,
-    /// What io_uring offers here.
+    /// Features of io_uring on this machine.
     pub ring_features: Option<Vec<String>>,
-    /// Version of fio, where it took part.
+    /// Version of fio, if it took part.
     pub fio: Option<String>,
 }
 
 impl Machine {
-    /// This machine, with a file on `filesystem`.
+    /// Describes this machine, with a file on `filesystem`.
     pub fn here(filesystem: String, ring_features: Option<Vec<String>>) -> Machine {
         Machine {
             kernel: machine::kernel(),
@@ -140,25 +141,25 @@ impl Machine {
 pub struct Params {
     /// The file or device.
     pub file: String,
-    /// Whether it was made for this command, and removed.
+    /// Whether it was created for this command, and removed at its end.
     pub file_created: bool,
     /// Bytes of the file that were used.
     pub size_bytes: u64,
-    /// Bytes of an operation, the first asked for where there are several.
+    /// Bytes of an operation; the first requested size if there are several.
     pub block_size_bytes: u64,
-    /// Bytes of an operation, all that were asked for.
+    /// All requested sizes of an operation, in bytes.
     #[serde(default)]
     pub block_sizes_bytes: Vec<u64>,
-    /// Processes, where they are counted.
+    /// Numbers of processes, for `perf buffers`.
     #[serde(default)]
     pub processes: Vec<usize>,
-    /// Bytes a second that were asked for, of each side; null without a limit.
+    /// Requested bytes per second of each side; null without a limit.
     #[serde(default)]
     pub rate_limit_bytes: Option<u64>,
-    /// Parts of vectored buffers that were asked for.
+    /// Requested parts of vectored buffers.
     #[serde(default)]
     pub parts: Option<usize>,
-    /// Length of each run; 0 if `io_size_bytes` fixes the amount instead.
+    /// Length of each run; 0 if `io_size_bytes` limits it instead.
     pub duration_s: f64,
     /// Bytes that all threads of a run move together (`--io-size`).
     #[serde(default)]
@@ -172,15 +173,15 @@ pub struct Params {
     /// `--iodepth-low`.
     #[serde(default)]
     pub iodepth_low: Option<usize>,
-    /// Time before each run that is not counted.
+    /// Warm-up before each run.
     pub warmup_s: f64,
     /// Threads.
     pub numjobs: Vec<usize>,
     /// Operations in flight for each thread.
     pub iodepth: Vec<usize>,
-    /// Reads in a batch; empty where there are none.
+    /// Reads in a batch; empty without batches.
     pub batch: Vec<usize>,
-    /// Batches in flight for each thread; empty where there are none.
+    /// Batches in flight for each thread; empty without batches.
     pub inflight: Vec<usize>,
     /// Access.
     pub rw: Vec<Rw>,
@@ -192,12 +193,12 @@ pub struct Params {
     pub cache: Vec<Cache>,
     /// Routes of ringfile's operations.
     pub route: Vec<Route>,
-    /// Flags of the rings that were asked for; empty where each has its engine's own.
+    /// Requested setup flags of the rings; empty if each engine used its own.
     #[serde(default)]
     pub ring_flags: Vec<RingFlags>,
     /// Executors of ringfile's tasks.
     pub executor: Vec<Executor>,
-    /// Comparisons that took part.
+    /// Engines that ringfile was compared with.
     pub against: Vec<Engine>,
     /// Rounds.
     pub rounds: u32,
@@ -205,27 +206,27 @@ pub struct Params {
     pub verify: bool,
 }
 
-/// A cell in which `auto` is behind.
+/// A cell in which route `auto` is slower than another route.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Behind {
-    /// The cell, in words.
+    /// The cell in words.
     pub cell: String,
-    /// The best single route there.
+    /// The best single route in this cell.
     pub route: Route,
     /// IOPS of `auto`, the median of the rounds.
     pub auto_iops: f64,
-    /// The same of that route.
+    /// IOPS of the best route, the median of the rounds.
     pub route_iops: f64,
-    /// IOPS of `auto` over those of that route, paired within rounds: the median.
+    /// IOPS of `auto` divided by IOPS of the best route: the median of the ratios within rounds.
     pub ratio: f64,
-    /// How far it is outside of: the noise as a fraction; null where there were too few rounds to judge.
+    /// The noise as a fraction, which the difference exceeds; null if there were too few rounds to judge.
     pub noise: Option<f64>,
-    /// All of that in a sentence.
+    /// The finding in one sentence.
     pub note: String,
 }
 
 impl Behind {
-    /// Whether there were rounds enough to be sure of it.
+    /// Returns whether there were enough rounds to be certain.
     pub fn is_sure(&self) -> bool {
         self.noise.is_some()
     }

@@ -1,47 +1,48 @@
-//! Everything that is chosen for a run.
+//! The setup of a run: the value of every factor.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Buffers, Cache, Engine, Executor, Memory, Open, RingFlags, Route, Rw, Side};
 
-/// The value of every factor of a run. Runs with the same setup are repetitions of each other, in other rounds or as A/A.
+/// The value of every factor of a run. Runs with the same setup are repetitions, in other rounds or as A/A runs.
 ///
-/// A factor that is new is optional, or has a default, so that files from before it can be read.
+/// A new factor must be optional or have a default, so that older files can still be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Setup {
-    /// What carries it out.
+    /// What carries out the job.
     pub engine: Engine,
     /// Threads.
     pub numjobs: usize,
-    /// Processes, each on a core of its own with `numjobs` threads (`perf buffers`).
+    /// Processes, each pinned to a core and with `numjobs` threads (`perf buffers`).
     #[serde(default)]
     pub processes: Option<usize>,
     /// Operations in flight for each thread.
     pub iodepth: usize,
-    /// Reads in a batch, where reads go in batches. Engines without batches have it too, to be found beside the others.
+    /// Reads in a batch, if reads are batched. Engines without batches have it too, so that they fall into the same
+    /// cell.
     pub batch: Option<usize>,
-    /// Batches in flight for each thread, likewise.
+    /// Batches in flight for each thread; likewise.
     pub inflight: Option<usize>,
     /// Reads or writes, random or sequential.
     pub rw: Rw,
-    /// Buffers, as asked for.
+    /// Kind of buffers, as requested.
     pub buffers: Buffers,
     /// Side of the pool (`perf pool`).
     #[serde(default)]
     pub side: Option<Side>,
-    /// Where memory comes from (`perf pool`).
+    /// Kind of memory (`perf pool`).
     #[serde(default)]
     pub memory: Option<Memory>,
-    /// O_DIRECT, as it was in effect.
+    /// Whether O_DIRECT was in effect.
     pub direct: bool,
     /// Whether files were opened adaptively (ringfile).
     #[serde(default)]
     pub adaptive: bool,
-    /// Page cache, as asked for.
+    /// State of the page cache, as requested.
     pub cache: Cache,
-    /// Route of the operations, as asked for (ringfile).
+    /// Route of the operations, as requested (ringfile).
     pub route: Option<Route>,
-    /// Flags of the rings, as asked for (`perf buffers`).
+    /// Setup flags of the rings, as requested (`perf buffers`).
     #[serde(default)]
     pub ring_flags: Option<RingFlags>,
     /// Executor of the tasks (ringfile).
@@ -51,7 +52,7 @@ pub struct Setup {
     pub block: u64,
 }
 
-/// How reads are put together to batches.
+/// How reads are grouped into batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batching {
     /// Reads in a batch.
@@ -60,18 +61,19 @@ pub struct Batching {
     pub inflight: usize,
 }
 
-/// How operations reach the file: past the page cache or through it, and on which route.
+/// How operations reach the file: direct or through the page cache, and on which route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
     /// How files are opened.
     pub open: Open,
-    /// Page cache before the runs.
+    /// State of the page cache before the runs.
     pub cache: Cache,
-    /// Route, as asked for.
+    /// Route, as requested.
     pub route: Option<Route>,
 }
 
-/// One random read of 4 KiB at a time by one thread, on the library's own terms: what other setups are made from.
+/// One thread that reads random blocks of 4 KiB, one at a time, with the library's defaults. Other setups are derived
+/// from it.
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
@@ -97,12 +99,12 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// The batches that reads go in, if any.
+    /// Returns how reads are grouped into batches, if they are.
     pub fn batching(&self) -> Option<Batching> {
         self.batch.zip(self.inflight).map(|(size, inflight)| Batching { size, inflight })
     }
 
-    /// How files are opened.
+    /// Returns how files are opened.
     pub fn open(&self) -> Open {
         match (self.direct, self.adaptive) {
             (true, _) => Open::Direct,
@@ -111,12 +113,12 @@ impl Setup {
         }
     }
 
-    /// The same with files opened in another way.
+    /// Returns this setup with the file opened in another way.
     pub fn opened(self, open: Open) -> Setup {
         Setup { direct: open == Open::Direct, adaptive: open == Open::Adaptive, ..self }
     }
 
-    /// How operations reach the file.
+    /// Returns how operations reach the file.
     pub fn way(&self) -> Way {
         Way { open: self.open(), cache: self.cache, route: self.route }
     }

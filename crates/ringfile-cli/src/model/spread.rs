@@ -1,20 +1,20 @@
-//! Figures over rounds, and runs in groups.
+//! Medians and ranges over rounds, and grouping of runs.
 
 use super::{Role, Run};
 
-/// Median, minimum and maximum of some figures.
+/// Median, minimum and maximum of several figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// The middle figure, or the mean of the two in the middle.
+    /// The median; with an even number of figures, the mean of the middle two.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of any number of figures; `None` of none.
+    /// Computes the spread of some figures; `None` if there are none.
     pub fn of(figures: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = figures.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -32,7 +32,7 @@ pub fn groups(runs: &[Run]) -> Vec<Vec<&Run>> {
     by(&measured, |run| run.setup).into_iter().map(|(_, group)| group).collect()
 }
 
-/// Groups things by name, in the order in which the names first come.
+/// Groups things by name, in the order in which the names first occur.
 pub fn by<T: Copy, N: PartialEq>(things: &[T], name: impl Fn(T) -> N) -> Vec<(N, Vec<T>)> {
     let mut groups: Vec<(N, Vec<T>)> = Vec::new();
     for &thing in things {
@@ -45,7 +45,7 @@ pub fn by<T: Copy, N: PartialEq>(things: &[T], name: impl Fn(T) -> N) -> Vec<(N,
     groups
 }
 
-/// Returns each value once, in the order in which it first comes.
+/// Returns each value once, in the order in which the values first occur.
 pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut distinct = Vec::new();
     for value in values {

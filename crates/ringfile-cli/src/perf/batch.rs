@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::job::BatchSettings;
 use crate::model::{Cache, Engine, Kind};
 
-/// What takes part, in this order.
+/// The engines, in the order of the table.
 const ENGINES: [Engine; 4] =
     [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Fio];
 

@@ -1,4 +1,4 @@
-//! Refuses what cannot be measured, before anything is read or written.
+//! Refuses requests that cannot be measured, before anything is read or written.
 
 use super::session::Request;
 use crate::engine::fio;
@@ -12,7 +12,7 @@ use crate::verify;
 /// The smallest unit of any direct I/O.
 pub const SECTOR: u64 = 512;
 
-/// What will be done to the file; refuses what no file would make possible.
+/// Returns what will be done to the file; refuses requests that no file could satisfy.
 pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
     let (grid, size) = (&request.grid, request.test_file.size);
     let (block, direct) = (grid.largest_block(), grid.is_direct());
@@ -66,7 +66,7 @@ pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
         writes,
         direct,
         verify: request.verify,
-        // What lies in memory can't be dropped from it.
+        // A file in memory cannot be dropped from memory.
         default_place: match grid.cache.contains(&Cache::Cold) && !direct {
             true => DefaultPlace::Disk,
             false => DefaultPlace::Memory,
@@ -74,13 +74,13 @@ pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
     })
 }
 
-/// Every thread needs a block where it has a part of its own, every task one where contents are checked.
+/// Refuses a file that is too small: each thread with its own part needs a block, and with `--verify` each task.
 pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     check_amount(request, test_file)?;
     let grid = &request.grid;
     if test_file.block_device.is_some() && !grid.engines.iter().all(|engine| engine.takes_namespaces()) {
         return usage(format!(
-            "{} takes NVMe commands only, which pread and fio's psync can't send: leave them out of --against",
+            "{} accepts only NVMe commands, which pread and fio's psync can't send: leave them out of --against",
             test_file.path.display()
         ));
     }

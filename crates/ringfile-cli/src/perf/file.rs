@@ -1,4 +1,4 @@
-//! `ringfile perf file`: one file or device, every combination of what was asked for.
+//! `ringfile perf file`: one file or device, and every combination of the requested values.
 
 use super::plan::{Depth, Grid, Timing, every_way};
 use super::session::{self, Request};
@@ -45,8 +45,9 @@ fn grid(args: &FileArgs) -> Grid {
     }
 }
 
-/// What is asked for. Where nothing is, what registered buffers are worth on the ring, where alone they differ, and beside
-/// that what the library does by itself: on many file systems plain calls, which know no registered buffers.
+/// Returns the requested routes and buffers. The default compares both kinds of buffers on the ring, since they differ
+/// only there, and adds the library's own choice: on many file systems that is plain calls, which cannot use registered
+/// buffers.
 fn ways(args: &FileArgs, has_ring: bool) -> Vec<(Route, Buffers)> {
     let asked = args.buffers.as_ref().map(List::values);
     let buffers = asked.unwrap_or(&Buffers::WHOLE);

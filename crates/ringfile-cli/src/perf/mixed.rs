@@ -1,7 +1,7 @@
-//! `ringfile perf file --cache mixed`: reads that come back, under a scan of the file, with a quarter of it as memory.
+//! `ringfile perf file --cache mixed`: repeated reads during a scan of the file, with memory for a quarter of the file.
 //!
-//! Compares who decides what stays in memory: the library (adaptive), the kernel (buffered) or no one (direct).
-//! Tasks read blocks by Zipf's law, so that few are read often; one task meanwhile reads the file from front to back.
+//! Compares policies for what stays in memory: the library's (adaptive), the kernel's (buffered) and none (direct).
+//! Tasks read blocks by Zipf's law, so that a few are read often; meanwhile one task reads the file from front to back.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,13 +26,13 @@ use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values;
 use fastrand::Rng;
 
-/// Bytes of each read of the scan.
+/// Bytes of each of the scan's reads.
 const SCAN: u64 = 128 << 10;
 
-/// A quarter of it has room for the program too.
+/// The smallest file: a quarter of it also holds the program.
 const SMALLEST: u64 = 256 << 20;
 
-/// What is compared, in this order.
+/// The ways to open the file that are compared, in this order.
 const COMPARED: [Open; 3] = [Open::Adaptive, Open::Buffered, Open::Direct];
 
 /// Carries out the command.
@@ -58,7 +58,7 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     test_file.settle(Cache::Mixed)?;
     let group = MemoryGroup::enter(test_file.size() / 4);
     if let Err(why) = &group {
-        progress.warn(&format!("no control group, so all of the machine's memory counts: {why}"));
+        progress.warn(&format!("no control group, so memory is not limited: {why}"));
     }
     let mut runs = Vec::new();
     let ended = steps.into_iter().try_for_each(|(setup, role, round)| {
@@ -76,7 +76,7 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     outputs::conclude(ended, &args.output, &outputs, &results)
 }
 
-/// Refuses what this does not measure.
+/// Refuses options that do not apply.
 fn check(args: &FileArgs) -> Result<(), Failure> {
     let alone = args.cache.as_ref().is_some_and(|list| list.values().len() == 1);
     if !alone || args.direct || args.open.is_some() || args.verify || args.against.is_some() {
@@ -90,7 +90,7 @@ fn check(args: &FileArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What all runs have in common.
+/// Returns what all runs have in common.
 fn setup(args: &FileArgs) -> Setup {
     let route = args.route.as_ref().and_then(|list| list.values().first().copied());
     Setup {
@@ -162,7 +162,7 @@ fn run_once(run: Run, timing: Timing, test_file: &TestFile, interrupt: &Interrup
         scanned: Cell::new(0),
         failure: Cell::new(None),
     });
-    // The warm-up shows the library which blocks come back.
+    // The warm-up shows the library which blocks are read repeatedly.
     phase(&shared, depth, timing.warmup, interrupt);
     shared.reads.set(0);
     shared.scanned.set(0);
@@ -186,7 +186,7 @@ fn run_once(run: Run, timing: Timing, test_file: &TestFile, interrupt: &Interrup
     Ok(Run { mixed: Some(mixed), ..run })
 }
 
-/// Lets all tasks read for so long.
+/// Lets all tasks read for this long.
 fn phase(shared: &Rc<Shared>, depth: usize, length: Duration, interrupt: &Interrupt) {
     shared.until.set(Instant::now() + length);
     ringfile::block_on(async {
@@ -194,14 +194,14 @@ fn phase(shared: &Rc<Shared>, depth: usize, length: Duration, interrupt: &Interr
         let hot: Vec<_> =
             (0..depth).map(|task| ringfile::spawn(read_hot(Rc::clone(shared), task as u64 + 1))).collect();
         for task in hot.into_iter().chain([scan]) {
-            // A task ends early only if it panics, which is then reported.
+            // A task fails only by panicking, and the panic is already reported.
             let _ = task.await;
         }
     });
 }
 
 impl Shared {
-    /// Reads, and returns whether to go on.
+    /// Reads a range, and returns whether to continue.
     async fn read(&self, offset: u64, len: u64) -> bool {
         let read = async {
             let buffer = self.pool.get_async(len as usize).await?;
@@ -241,7 +241,7 @@ async fn scan(shared: Rc<Shared>, interrupt: Interrupt) {
     }
 }
 
-/// Bytes that this process had read from devices.
+/// Returns the bytes that this process has read from devices.
 fn from_device() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
     text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()

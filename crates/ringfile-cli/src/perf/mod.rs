@@ -22,7 +22,7 @@ use crate::machine;
 use crate::model::{Cache, Engine, Open};
 use crate::values::{self, List};
 
-/// One thread, and one for each core.
+/// Returns 1, and the number of cores.
 fn default_numjobs() -> Vec<usize> {
     match machine::cpus() {
         1 => vec![1],
@@ -30,14 +30,14 @@ fn default_numjobs() -> Vec<usize> {
     }
 }
 
-/// Whether the ring may be asked for: there is one, and the environment does not forbid it.
+/// Returns whether io_uring can be used: the kernel allows it, and the environment does not forbid it.
 fn has_ring() -> bool {
     let forbidden =
         std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"));
     !forbidden && ringfile::ring_features().is_ok()
 }
 
-/// How files are opened, by whether `--direct` was asked for.
+/// Returns how to open files.
 fn opened(direct: bool) -> Open {
     if direct { Open::Direct } else { Open::Buffered }
 }
@@ -47,7 +47,7 @@ fn default_cache(asked: Option<&List<Cache>>, direct: bool) -> Vec<Cache> {
     asked.map_or(vec![default], |list| list.values().to_vec())
 }
 
-/// Refuses what `perf file` alone can measure.
+/// Refuses `--cache mixed`, which only `perf file` can measure.
 fn refuse_mixed(asked: Option<&List<Cache>>) -> Result<(), Failure> {
     match asked.is_some_and(|list| list.values().contains(&Cache::Mixed)) {
         true => usage("--cache mixed is for perf file"),
@@ -55,7 +55,7 @@ fn refuse_mixed(asked: Option<&List<Cache>>) -> Result<(), Failure> {
     }
 }
 
-/// The engines asked for, of those that a command has; one of ours at least, and first.
+/// Returns the requested engines; the first must be one of this library's.
 fn engines(asked: Option<&List<Engine>>, all: &[Engine]) -> Result<Vec<Engine>, Failure> {
     let Some(asked) = asked.map(List::values) else { return Ok(all.to_vec()) };
     let names = |engines: &[Engine]| engines.iter().map(values::name).collect::<Vec<_>>().join(", ");

@@ -8,7 +8,7 @@ use crate::error::Failure;
 use crate::job::BatchSettings;
 use crate::model::{Engine, Kind};
 
-/// What takes part, in this order.
+/// The engines, in the order of the table.
 const ENGINES: [Engine; 5] =
     [Engine::Ringfile, Engine::TwoRings, Engine::SubmitOnly, Engine::Pread, Engine::Fio];
 

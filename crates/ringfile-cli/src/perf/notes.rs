@@ -1,4 +1,4 @@
-//! The notes below the tables: what a reader must know to trust the figures, and to get them again.
+//! The notes below the tables: what a reader needs to judge the figures and to reproduce them.
 
 use super::plan::Grid;
 use super::session::{Request, Session};
@@ -11,7 +11,7 @@ use crate::testfile::TestFile;
 use crate::values::{self, Bytes, IoSize};
 use crate::whole::why_no_memory_bandwidth;
 
-/// One line for each thing.
+/// Returns the notes, one line each.
 pub fn of(session: &Session<'_>) -> Vec<String> {
     let (test_file, request, runs) = (&session.test_file, &session.request, &session.runs[..]);
     let mut notes = vec![file(test_file, request), timing(request), machine()];
@@ -46,17 +46,17 @@ pub fn of(session: &Session<'_>) -> Vec<String> {
     notes
 }
 
-/// What the figures of `perf buffers` mean.
+/// The meaning of the figures of `perf buffers`.
 const UNITS_OF_PROCESSES: [&str; 4] = [
     "each process runs on a core of its own; ratios are paired within rounds, with the least and the most; a star: every round is \
      outside the noise, which A/A runs measure",
     "latencies in µs from submission to completion; user and sys: CPU time in per cent of a core, kernel workers included",
-    "for one operation: CPU µs, sw (context switches), calls (system calls), irqs (interrupts of the whole machine)",
+    "per operation: CPU µs, sw (context switches), calls (system calls), irqs (interrupts of the whole machine)",
     "whole machine: CPU time of all cores in per cent of one, whoever used it: own is that of the processes that measured, irq \
      that of interrupts, idle with waiting for I/O",
 ];
 
-/// Lists fio's batch settings that were given.
+/// Lists the batch options that were given.
 fn settings(request: &Request<'_>) -> String {
     let settings = request.settings;
     [
@@ -101,7 +101,7 @@ fn timing(args: &Request<'_>) -> String {
     format!("{length} a run{warmup}, {}", rounds(args.grid.rounds))
 }
 
-/// Says for which blocks there are no vectored rows.
+/// Returns a note on the blocks that have no vectored rows.
 fn without_parts(grid: &Grid) -> Option<String> {
     let vectored = grid.buffers().iter().any(|buffers| buffers.vectored());
     let without = grid.blocks.iter().filter(|&&block| vectored && grid.parts_of(block).is_none());
@@ -115,9 +115,10 @@ fn without_parts(grid: &Grid) -> Option<String> {
     })
 }
 
-/// What the rings are that the figures are of, where that was asked for.
+/// Returns a note on the rings' setup flags, if any were requested.
 fn rings(grid: &Grid) -> Option<String> {
-    let by_hand = "by hand: a loop over a ring with file and ring registered, and the same buffers";
+    let by_hand =
+        "by hand: a hand-written loop over a ring, with file and ring registered, and the same buffers";
     let flags = "ring flags: none (neither COOP_TASKRUN nor DEFER_TASKRUN), coop (COOP_TASKRUN), defer (DEFER_TASKRUN and \
                  SINGLE_ISSUER), sqpoll (a kernel thread submits, on any core); a ring of the library's has SINGLE_ISSUER and \
                  NO_SQARRAY always";
@@ -131,7 +132,7 @@ fn rings(grid: &Grid) -> Option<String> {
     }
 }
 
-/// Says which blocks the runs visited.
+/// Returns a note on the blocks that the runs visited.
 fn access(args: &Request<'_>, runs: &[Run]) -> Option<String> {
     let random = runs.iter().any(|run| run.setup.rw.random());
     let took = |access| random && runs.iter().any(|run| run.access == Some(access));
@@ -153,7 +154,7 @@ fn access(args: &Request<'_>, runs: &[Run]) -> Option<String> {
     }
 }
 
-/// How often it was measured.
+/// Returns the number of rounds in words.
 pub fn rounds(rounds: u32) -> String {
     match rounds {
         1 => "1 round".to_string(),
@@ -161,7 +162,7 @@ pub fn rounds(rounds: u32) -> String {
     }
 }
 
-/// The machine, in one line.
+/// Returns a description of the machine in one line.
 pub fn machine() -> String {
     let cores = match machine::cpus() {
         1 => "1 core".to_string(),
@@ -174,11 +175,11 @@ pub fn machine() -> String {
 
 fn units(runs: &[Run]) -> String {
     let mut text = String::from(
-        "latencies in µs from submission to completion; CPU µs for one operation, kernel workers included",
+        "latencies in µs from submission to completion; CPU µs per operation, kernel workers included",
     );
     if runs.iter().any(|run| run.setup.batch.is_some()) {
-        text += "; µs/read is what one read takes of the time of one of the threads asked for; cores: how many were busy; \
-                 latencies of what hands in batches are those of a whole batch";
+        text += "; µs/read: the time of all requested threads, divided by their reads; cores: how many were busy; latencies of \
+                 engines that submit batches are those of a whole batch";
         let others = [Engine::Fio, Engine::Pread]
             .into_iter()
             .filter(|&other| runs.iter().any(|run| run.setup.engine == other));
@@ -193,7 +194,7 @@ fn units(runs: &[Run]) -> String {
                  IOPS";
     }
     if runs.iter().any(|run| run.role == Role::Aa) {
-        text += "; A/A is ringfile over itself: smaller changes than that say nothing";
+        text += "; A/A compares ringfile with itself: smaller changes are noise";
     }
     text
 }
@@ -212,7 +213,7 @@ fn cache(test_file: &TestFile, runs: &[Run]) -> Option<String> {
         run.setup.cache == Cache::Cold && run.cached_before.is_some_and(|fraction| fraction > 0.01)
     };
     if runs.iter().any(stayed) {
-        note += &format!("; {} does not let go of it, so nothing was cold", test_file.filesystem);
+        note += &format!("; {} keeps its cache, so nothing was cold", test_file.filesystem);
     }
     Some(note)
 }

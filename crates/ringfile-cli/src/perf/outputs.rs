@@ -1,7 +1,7 @@
-//! How a command ends: the terminal, and the files of `--json` and `--report`.
+//! The outputs of a command: the terminal, and the files of `--json` and `--report`.
 //!
-//! Invariants: both are checked before anything is measured, neither takes the place of the other or of what is
-//! measured, and a failure to write one does not keep the other from being written.
+//! Invariants: both files are checked before anything is measured; neither is the other one or the measured file; if
+//! one cannot be written, the other still is.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::model::Results;
 use crate::report::output::{self, OutputFile};
 use crate::{report, terminal, values};
 
-/// Ends a command: prints and saves what was measured, whatever ended it.
+/// Prints and saves what was measured, whether or not the command was interrupted.
 pub fn conclude(
     ended: Result<(), Failure>,
     output: &OutputArgs,
@@ -25,7 +25,7 @@ pub fn conclude(
     ended.and(printed).and(saved)
 }
 
-/// Prints the tables, the advice and the notes of a command that made runs.
+/// Prints the tables, the advice and the notes, if there are runs.
 fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
@@ -41,14 +41,14 @@ fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     output::print(&parts.join("\n"))
 }
 
-/// The command line, as a shell would take it.
+/// Returns the command line, quoted for a shell.
 pub fn command_line() -> String {
     let arguments: Vec<String> =
         std::env::args_os().skip(1).map(|argument| values::shell_word(&argument)).collect();
     format!("ringfile {}", arguments.join(" "))
 }
 
-/// The files that were asked for.
+/// The output files.
 #[derive(Debug)]
 pub struct Outputs {
     json: Option<OutputFile>,
@@ -56,12 +56,12 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that they can be written, and are not the file that is measured.
+    /// Checks that the output files can be written, and are not the measured file.
     pub fn check(output: &OutputArgs, measured: Option<&Path>) -> Result<Outputs, Failure> {
         Outputs::check_with(check_json(output)?, output, measured)
     }
 
-    /// As [`check`](Self::check), of a session that was begun before: its results are completed in their place.
+    /// As [`check`](Self::check), for a resumed measurement: its results replace the resumed file.
     pub fn check_resumed(
         resumed: &Path,
         output: &OutputArgs,
@@ -82,17 +82,17 @@ impl Outputs {
             outputs.files().try_for_each(|file| file.check_apart_from(measured))?;
         }
         if let (Some(json), Some(report)) = (&outputs.json, &outputs.report) {
-            report.check_apart(json.path(), "where --json goes: name another for --report")?;
+            report.check_apart(json.path(), "also the file for --json: name another for --report")?;
         }
         Ok(outputs)
     }
 
-    /// Checks that another file is none of these.
+    /// Checks that another output file is not one of these.
     pub fn check_apart(&self, other: &OutputFile, why: &str) -> Result<(), Failure> {
         self.files().try_for_each(|file| other.check_apart(file.path(), why))
     }
 
-    /// Where the results go.
+    /// Returns the file for the JSON.
     pub fn json(&self) -> Option<&OutputFile> {
         self.json.as_ref()
     }
@@ -101,7 +101,7 @@ impl Outputs {
         self.json.iter().chain(&self.report)
     }
 
-    /// Writes what was measured.
+    /// Writes the results to the files.
     pub fn write(&self, results: &Results) -> Result<(), Failure> {
         let json = self.json.as_ref().map_or(Ok(()), |file| file.write_json(results));
         let report = self.report.as_ref().map_or(Ok(()), |file| file.write_text(&html::write(results)));

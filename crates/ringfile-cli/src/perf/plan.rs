@@ -1,8 +1,9 @@
-//! Which runs a measurement makes, and in which order.
+//! The runs of a measurement, and their order.
 //!
-//! A cell is what all compared runs have in common. Within a cell every round makes all runs in turn, so that what is
-//! compared was measured close together. Each round begins with another setup, since the first place differs from the
-//! others (the file was just settled, the processor rested). The A/A run, the first setup once more, ends the round.
+//! The runs that are compared with each other form a cell. Within a cell, each round makes all runs in turn, so that
+//! compared runs are close together in time. Each round begins with a different setup, since the first position differs
+//! from the others (the page cache was just prepared, the processor was idle). The A/A run, which repeats the first
+//! setup, ends the round.
 
 use std::time::Duration;
 
@@ -11,24 +12,24 @@ use crate::model::{
     Batching, Buffers, Cache, Engine, Executor, Open, RingFlags, Role, Route, Run, Rw, Setup, distinct,
 };
 
-/// Depths at which `perf buffers` measures the choices beside the buffers.
+/// Depths at which `perf buffers` measures the choices other than buffers.
 const CHOICE_DEPTHS: [usize; 2] = [1, 16];
 
 /// The smallest part of a vectored block.
 const SMALLEST_PART: u64 = 512;
 
-/// Time that fio takes to set itself up.
+/// Time that fio needs to start.
 const FIO_SET_UP: Duration = Duration::from_millis(350);
 
-/// Time that a process takes to start and end, and its pool to register.
+/// Time that a process needs to start, register its pool, and end.
 const PROCESS_SET_UP: Duration = Duration::from_millis(40);
 
-/// What is measured: the values of every factor. Each list but `processes` has at least one value.
+/// The values of every factor to measure. Each list except `processes` has at least one value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grid {
     /// Page cache before each run.
     pub cache: Vec<Cache>,
-    /// Processes that carry each run out; empty where this one does.
+    /// Numbers of worker processes; empty if this process makes the runs.
     pub processes: Vec<usize>,
     /// Threads.
     pub numjobs: Vec<usize>,
@@ -36,25 +37,25 @@ pub struct Grid {
     pub rw: Vec<Rw>,
     /// Bytes of an operation.
     pub blocks: Vec<u64>,
-    /// What is in flight for each thread.
+    /// Operations in flight for each thread.
     pub depths: Vec<Depth>,
-    /// How files are opened; the others open them in the first way, which then is not adaptive.
+    /// How ringfile opens the file. Other engines open it in the first way, which must not be adaptive then.
     pub open: Vec<Open>,
-    /// What is compared, the first once more at the end of each round.
+    /// The engines to compare; the first one is repeated at the end of each round.
     pub engines: Vec<Engine>,
     /// Executors of ringfile's tasks.
     pub executor: Vec<Executor>,
-    /// Flags of the rings; `None` alone where none were asked for.
+    /// Setup flags of the rings; only `None` if none were requested.
     pub ring_flags: Vec<Option<RingFlags>>,
-    /// Routes of ringfile's operations, each with the buffers that it is measured with.
+    /// Routes of ringfile's operations, each with a kind of buffers.
     pub ways: Vec<(Route, Buffers)>,
     /// Parts of a vectored block, at most.
     pub parts: usize,
     /// Parts and blocks must be multiples of this.
     pub alignment: u64,
-    /// Whether page cache and route are compared too, in cells of the smallest block.
+    /// Whether to compare page cache and route too, in cells of the smallest block.
     pub choices: bool,
-    /// Whether there is a ring to choose.
+    /// Whether io_uring is available.
     pub has_ring: bool,
     /// Rounds.
     pub rounds: u32,
@@ -63,9 +64,9 @@ pub struct Grid {
 /// One run to make.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Step {
-    /// Everything that is chosen for it.
+    /// The value of every factor.
     pub setup: Setup,
-    /// Parts of each operation's memory, where it is vectored.
+    /// Parts of each operation's memory, if it is vectored.
     pub parts: Option<usize>,
     /// Why.
     pub role: Role,
@@ -73,22 +74,22 @@ pub struct Step {
     pub round: u32,
 }
 
-/// How much is in flight for each thread, and how it is submitted.
+/// How many operations are in flight for each thread, and how they are submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Depth {
     /// Operations.
     pub iodepth: usize,
-    /// Their batches, where they go in batches.
+    /// How they are grouped into batches, if they are.
     pub batching: Option<Batching>,
 }
 
 impl Depth {
-    /// Operations one by one.
+    /// Returns a depth of operations that are submitted one by one.
     pub fn of(iodepth: usize) -> Depth {
         Depth { iodepth, batching: None }
     }
 
-    /// Operations in batches.
+    /// Returns a depth of operations in batches.
     pub fn of_batches(size: usize, inflight: usize) -> Depth {
         Depth { iodepth: size * inflight, batching: Some(Batching { size, inflight }) }
     }
@@ -97,24 +98,24 @@ impl Depth {
 /// How long runs are.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Time before each run that is not counted.
+    /// Warm-up before each run.
     pub warmup: Duration,
     /// Length of each run.
     pub duration: Duration,
 }
 
 impl Timing {
-    /// As the command line has it.
+    /// Takes the timing from the command line.
     pub fn of(args: &TimingArgs) -> Timing {
         Timing { warmup: args.warmup, duration: args.duration }
     }
 
-    /// Time before a run that is not counted: none with a cold page cache, which it would warm.
+    /// Returns the warm-up before a run: none with a cold page cache, which it would fill.
     pub fn warmup_of(&self, setup: &Setup) -> Duration {
         if setup.cache == Cache::Cold { Duration::ZERO } else { self.warmup }
     }
 
-    /// About how long a step takes.
+    /// Returns about how long a step takes.
     pub fn length(&self, step: &Step) -> Duration {
         let processes = if step.setup.processes.is_some() { PROCESS_SET_UP } else { Duration::ZERO };
         // fio has no warm-up.
@@ -123,12 +124,12 @@ impl Timing {
     }
 }
 
-/// Every route with every kind of buffers.
+/// Returns every route with every kind of buffers.
 pub fn every_way(routes: &[Route], buffers: &[Buffers]) -> Vec<(Route, Buffers)> {
     routes.iter().flat_map(|&route| buffers.iter().map(move |&buffers| (route, buffers))).collect()
 }
 
-/// The setups of a cell in the order in which all rounds make them.
+/// Returns the setups of a cell for all rounds, in order, each with its round.
 pub fn in_rounds<T: Copy>(mut setups: Vec<T>, rounds: u32) -> Vec<(T, Role, u32)> {
     let Some(&again) = setups.first() else { return Vec::new() };
     let mut steps = Vec::new();
@@ -141,7 +142,7 @@ pub fn in_rounds<T: Copy>(mut setups: Vec<T>, rounds: u32) -> Vec<(T, Role, u32)
 }
 
 impl Grid {
-    /// The values that nearly all commands share: one thread, one block, one operation at a time, the library alone.
+    /// Returns the values that most commands share: one thread, one block, one operation at a time, only this library.
     pub fn plain() -> Grid {
         Grid {
             cache: vec![Cache::Keep],
@@ -163,35 +164,35 @@ impl Grid {
         }
     }
 
-    /// The most threads or processes, and the most operations in flight for one.
+    /// Returns the largest number of threads or processes, and the largest depth of one of them.
     pub fn most(&self) -> (u64, u64) {
         let threads = self.numjobs.iter().chain(&self.processes).max();
         let depths = self.depths.iter().map(|depth| depth.iodepth).max();
         (threads.copied().unwrap_or(1) as u64, depths.unwrap_or(1) as u64)
     }
 
-    /// Whether some runs bypass the page cache.
+    /// Returns whether some runs bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.open.contains(&Open::Direct)
     }
 
-    /// The largest block.
+    /// Returns the largest block.
     pub fn largest_block(&self) -> u64 {
         self.blocks.iter().max().copied().unwrap_or(1)
     }
 
-    /// The most memory that is in flight at once.
+    /// Returns the largest amount of memory in flight at once.
     pub fn memory(&self) -> u64 {
         let (threads, depth) = self.most();
         self.largest_block().saturating_mul(threads.saturating_mul(depth))
     }
 
-    /// Kinds of buffers, each once.
+    /// Returns the kinds of buffers, each once.
     pub fn buffers(&self) -> Vec<Buffers> {
         distinct(self.ways.iter().map(|&(_, buffers)| buffers))
     }
 
-    /// Parts of a vectored block of this size; `None` where there cannot be two.
+    /// Returns the number of parts of a vectored block of this size; `None` if it cannot have two.
     pub fn parts_of(&self, block: u64) -> Option<usize> {
         let smallest = self.alignment.max(SMALLEST_PART);
         (2..=self.parts as u64)
@@ -200,7 +201,7 @@ impl Grid {
             .map(|parts| parts as usize)
     }
 
-    /// All runs, in order.
+    /// Returns all runs, in order.
     pub fn steps(&self) -> Vec<Step> {
         let step = |(setup, role, round): (Setup, Role, u32)| {
             let parts = setup.buffers.vectored().then(|| self.parts_of(setup.block)).flatten();
@@ -210,7 +211,7 @@ impl Grid {
         cells.flat_map(|cell| in_rounds(self.setups(cell), self.rounds)).map(step).collect()
     }
 
-    /// What the runs of each cell have in common.
+    /// Returns what the runs of each cell have in common.
     fn cells(&self) -> Vec<Setup> {
         let processes: Vec<Option<usize>> = if self.processes.is_empty() {
             vec![None]
@@ -231,11 +232,11 @@ impl Grid {
         })
     }
 
-    /// What is compared in a cell.
+    /// Returns the setups that are compared in a cell.
     fn setups(&self, cell: Setup) -> Vec<Setup> {
         let mut setups: Vec<Setup> =
             self.engines.iter().flat_map(|&engine| self.of_engine(engine, cell)).collect();
-        // Without parts there may be none.
+        // There may be no setups, if only vectored ones were requested and the block cannot be divided.
         if self.choices && !setups.is_empty() {
             let choices = self.choices_in(cell).into_iter().filter(|choice| !setups.contains(choice));
             setups.extend(choices.collect::<Vec<_>>());
@@ -263,16 +264,16 @@ impl Grid {
         let open = if self.open[0] == Open::Direct { Open::Direct } else { Open::Buffered };
         let cell = Setup { route: None, executor: None, ..cell }.opened(open);
         if engine.one_at_a_time() {
-            // Measured once for all depths, in the cell with the first one, but for each size of batches.
+            // These are measured once for all depths, in the cell of the first depth, but for each batch size.
             let repeated = cell.batch.is_none() && cell.iodepth != self.depths[0].iodepth;
             return if repeated { Vec::new() } else { vec![Setup { iodepth: 1, ..cell }] };
         }
-        // Batches are compared with the plain job alone.
+        // Batches are only compared with the plain job.
         let kinds = if cell.batch.is_some() { &[Buffers::Normal] } else { engine.buffers() };
         each(vec![cell], kinds, |cell, &buffers| Setup { buffers, ..cell })
     }
 
-    /// Other ways to read the same block with normal buffers.
+    /// Returns the other ways to read the same block with normal buffers.
     fn choices_in(&self, cell: Setup) -> Vec<Setup> {
         let smallest = self.blocks.iter().min() == Some(&cell.block);
         let measured = cell.processes == Some(1) && cell.rw == Rw::RandRead && smallest;
@@ -296,7 +297,7 @@ impl Grid {
     }
 }
 
-/// Each setup with each value of a factor.
+/// Returns each setup with each value of a factor.
 fn each<T>(setups: Vec<Setup>, values: &[T], with: impl Fn(Setup, &T) -> Setup) -> Vec<Setup> {
     setups
         .into_iter()
@@ -304,7 +305,7 @@ fn each<T>(setups: Vec<Setup>, values: &[T], with: impl Fn(Setup, &T) -> Setup) 
         .collect()
 }
 
-/// The executor of an engine's tasks, where it has tasks.
+/// Returns the executor of an engine's tasks, if it has tasks.
 fn executor_of(setup: &Setup, executor: Executor) -> Option<Executor> {
     match setup.engine {
         Engine::Ringfile if setup.batch.is_none() => Some(executor),
@@ -316,7 +317,7 @@ fn executor_of(setup: &Setup, executor: Executor) -> Option<Executor> {
 }
 
 impl Step {
-    /// Whether a run is what this step makes.
+    /// Returns whether a run is the result of this step.
     pub fn made(&self, run: &Run) -> bool {
         (run.setup, run.role, run.round) == (self.setup, self.role, self.round)
     }

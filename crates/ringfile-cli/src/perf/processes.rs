@@ -1,6 +1,6 @@
-//! The processes of one run: starts them, gives them their orders together, and sums up their answers.
+//! The worker processes of one run: starts them, sends their orders at the same time, and adds up their answers.
 //!
-//! What must hold: none is left when a run is over, however it ends.
+//! Invariant: no worker process outlives the run, however that ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -19,18 +19,18 @@ use crate::interrupt::Interrupt;
 use crate::latency::Recorder;
 use crate::sys::Usage;
 
-/// The first argument of the process, which is no command for users.
+/// The first argument of a worker process. It is not a command for users.
 pub const WORKER: &str = "perf-worker";
 
-/// Returns a command that starts this program as one of the processes.
+/// Returns a command that starts this program as a worker process.
 pub fn command() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg(WORKER);
     command
 }
 
-/// Carries out an order with each command, all at once; `tick` is called now and then meanwhile. Gives what they did
-/// together, and why memory was not registered, if it was refused to one of them.
+/// Carries out one order with each command, all at the same time, and calls `tick` now and then. Returns what the
+/// processes did together, and why memory was not registered, if that was refused to one of them.
 pub fn run(
     orders: Vec<(Command, Order)>,
     interrupt: &Interrupt,
@@ -39,21 +39,21 @@ pub fn run(
     let mut workers = Workers { workers: Vec::new(), interrupt, told: false };
     match workers.carry_out(orders, tick) {
         Ok(answers) => Ok((sum(&answers), answers.into_iter().find_map(|answer| answer.refused))),
-        // Ctrl-C on the terminal ends the processes as well, perhaps before they could begin.
+        // Ctrl-C on the terminal also ends the worker processes, perhaps before they have started.
         Err(_) if interrupt.asked() => Err(Failure::Interrupted),
         Err(failure) => Err(failure),
     }
 }
 
-/// Processes that work together.
+/// The worker processes of a run.
 struct Workers<'a> {
     workers: Vec<Worker>,
     interrupt: &'a Interrupt,
-    /// Whether they were asked to end.
+    /// Whether the processes were asked to end.
     told: bool,
 }
 
-/// One process, and the lines that it prints.
+/// One worker process, and the lines that it prints.
 struct Worker {
     child: Child,
     lines: Receiver<String>,
@@ -87,7 +87,7 @@ impl Workers<'_> {
         Ok(answers)
     }
 
-    /// Waits for the next line of one of them.
+    /// Waits for the next line of one process.
     fn line(&mut self, index: usize, tick: &mut dyn FnMut()) -> Result<String, Failure> {
         loop {
             if self.interrupt.asked() && !self.told {
@@ -116,7 +116,7 @@ impl Worker {
             for line in
                 stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()).map_while(Result::ok)
             {
-                // After the run no one receives it.
+                // After the run there is no receiver.
                 let _ = sender.send(line);
             }
         });
@@ -140,16 +140,16 @@ impl Worker {
     }
 
     fn ask_to_end(&self) {
-        // It may be gone already, which is as well.
+        // The process may already have ended.
         let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
     }
 
-    /// Returns why the process printed nothing more.
+    /// Returns why the process stopped printing.
     fn complaint(&mut self) -> Failure {
         let status = self.child.wait();
         let mut text = String::new();
         if let Some(stderr) = &mut self.child.stderr {
-            // What can't be read is not there to be told.
+            // If this fails, the error has no text.
             let _ = stderr.read_to_string(&mut text);
         }
         let line = text.lines().find(|line| !line.trim().is_empty()).map(str::trim);
@@ -163,13 +163,13 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Most are waited for already, and then both are no more than that.
+        // If the process has already been waited for, both calls do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sums up processes that worked at the same time.
+/// Adds up the figures of processes that worked at the same time.
 fn sum(answers: &[Answer]) -> Outcome {
     let outcomes = || answers.iter().map(|answer| &answer.outcome);
     let (mut recorder, mut counted) = (Recorder::new(), Counted::default());
@@ -184,7 +184,7 @@ fn sum(answers: &[Answer]) -> Outcome {
         latency: recorder.summary(),
         cpu: usage.map(|usage| usage.cpu()),
         usage,
-        // All windows are about the same time.
+        // All processes measured during about the same time.
         whole: outcomes().find_map(|outcome| outcome.whole),
         counted: Some(counted),
         enter_sizes: None,
@@ -192,7 +192,8 @@ fn sum(answers: &[Answer]) -> Outcome {
     }
 }
 
-/// The time in which they did it all: their rates add up, though their windows do not end at the same moment.
+/// Returns a common length of time, chosen so that the processes' rates add up although their measurements do not end
+/// at the same moment.
 fn together(answers: &[Answer]) -> Duration {
     let outcomes = || answers.iter().map(|answer| &answer.outcome);
     let ops: u64 = outcomes().map(|outcome| outcome.ops).sum();

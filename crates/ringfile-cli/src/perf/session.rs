@@ -1,8 +1,8 @@
-//! A measurement under way, whatever the command: the test file, the runs in turn, and the results.
+//! A measurement in progress, of any command: the test file, the runs, and the results.
 //!
-//! Runs are made by an engine in this process, or by worker processes where the grid counts those. What must hold:
-//! everything that can be refused is refused before the first byte is read or written, and what was measured is printed and
-//! saved however the command ends.
+//! An engine in this process makes the runs, or worker processes if the grid has any. Invariants: everything that can
+//! be refused is refused before the first byte is read or written; what was measured is printed and saved however the
+//! command ends.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,10 +27,10 @@ use crate::testfile::{Intent, TestFile, leftover};
 use crate::values::{self, IoSize};
 use crate::verify::Verifier;
 
-/// How often results are saved meanwhile: what ends the process at once costs no more than that.
+/// How often results are saved while measuring: if the process is killed, no more than this is lost.
 const CHECKPOINT: Duration = Duration::from_secs(20);
 
-/// What a command asks for.
+/// What a command wants measured.
 pub struct Request<'a> {
     /// The command.
     pub kind: Kind,
@@ -40,7 +40,7 @@ pub struct Request<'a> {
     pub timing: Timing,
     /// Which blocks, and how much.
     pub work: WorkArgs,
-    /// When a queue's loop submits and collects.
+    /// When a loop over a queue submits and collects.
     pub settings: BatchSettings,
     /// Where results go.
     pub output: &'a OutputArgs,
@@ -48,12 +48,12 @@ pub struct Request<'a> {
     pub verify: bool,
     /// Whether cycles and instructions are counted.
     pub counters: bool,
-    /// What is measured.
+    /// The runs to make.
     pub grid: Grid,
 }
 
 impl Request<'_> {
-    /// Which blocks random operations visit in runs with this state of the page cache.
+    /// Returns which blocks random operations visit in runs with this state of the page cache.
     pub fn access(&self, cache: Cache) -> Access {
         let once = cache == Cache::Cold || self.work.io_size == Some(IoSize::All);
         match self.work.access {
@@ -63,7 +63,7 @@ impl Request<'_> {
         }
     }
 
-    /// The number of operations of each run, if `--io-size` fixes it.
+    /// Returns the number of operations of each run, if `--io-size` fixes it.
     pub fn amount(&self, test_file: &TestFile) -> Option<u64> {
         self.work.io_size.map(|io_size| match io_size {
             IoSize::All => test_file.blocks,
@@ -71,7 +71,7 @@ impl Request<'_> {
         })
     }
 
-    /// The timing as far as it can be told beforehand: a fixed amount takes as long as at 500 MiB a second.
+    /// Returns the expected timing: a fixed amount is assumed to move at 500 MiB per second.
     fn expected(&self, test_file: &TestFile) -> Timing {
         let amount = self.amount(test_file);
         let taken = amount.map(|amount| Duration::from_millis(amount.saturating_mul(test_file.block) >> 19));
@@ -79,7 +79,7 @@ impl Request<'_> {
     }
 }
 
-/// Carries out a command whose runs this process makes.
+/// Carries out a command without worker processes.
 pub fn run(request: Request<'_>) -> Result<(), Failure> {
     leftover::tell(request.output.quiet);
     let intent = check::intent(&request)?;
@@ -96,48 +96,48 @@ pub fn run(request: Request<'_>) -> Result<(), Failure> {
     outputs::conclude(ended, output, &outputs, &results)
 }
 
-/// A command under way.
+/// A command in progress.
 pub struct Session<'a> {
-    /// What was asked for.
+    /// The request.
     pub request: Request<'a>,
     /// The file that is measured.
     pub test_file: TestFile,
-    /// Ctrl-C.
+    /// Tells whether the user interrupted the command.
     pub interrupt: Interrupt,
-    /// What the user sees meanwhile.
+    /// The progress bar.
     pub progress: Progress,
-    /// What was measured.
+    /// The runs so far.
     pub runs: Vec<Run>,
-    /// What to know about it, beside what the figures say.
+    /// Notes for the reader of the figures.
     pub notes: Vec<String>,
-    /// When to end though not all is measured.
+    /// When to stop and leave out the remaining runs.
     pub deadline: Option<Instant>,
     /// fio, if it takes part.
     pub fio: Option<Fio>,
-    /// Kinds of runs that cannot be made here, after the first one failed.
+    /// Kinds of runs that are skipped since the first one failed.
     left_out: Vec<(Engine, Buffers)>,
-    /// The page cache that the run before was made with.
+    /// The requested state of the page cache in the previous run.
     cache_before: Option<Cache>,
 }
 
-/// About how long the file takes to fill: 500 MiB a second.
+/// Returns about how long filling the file takes, at 500 MiB per second.
 fn fill_time(test_file: &TestFile) -> Duration {
     if test_file.unfilled { Duration::from_millis(test_file.size() >> 19) } else { Duration::ZERO }
 }
 
-/// The runs of a grid that are left to make.
+/// Returns the runs of a grid that remain to be made.
 fn left(grid: &Grid, runs: &[Run]) -> Vec<Step> {
     let steps = grid.steps().into_iter();
     steps.filter(|step| !runs.iter().any(|run| step.made(run))).collect()
 }
 
 impl<'a> Session<'a> {
-    /// Before the first run.
+    /// Returns a session before its first run.
     pub fn new(request: Request<'a>, test_file: TestFile, interrupt: Interrupt) -> Session<'a> {
         Session::resumed(request, test_file, interrupt, Vec::new())
     }
 
-    /// The same, after runs that were made before.
+    /// Returns a session that continues after earlier runs.
     pub fn resumed(
         request: Request<'a>,
         test_file: TestFile,
@@ -161,19 +161,19 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// How long the runs take that are left to make.
+    /// Returns how long the remaining runs take.
     pub fn left(&self) -> Duration {
         let timing = self.request.expected(&self.test_file);
         left(&self.request.grid, &self.runs).iter().map(|step| timing.length(step)).sum()
     }
 
-    /// How long all runs take together.
+    /// Returns how long all runs take together.
     pub fn whole(&self) -> Duration {
         let timing = self.request.expected(&self.test_file);
         self.request.grid.steps().iter().map(|step| timing.length(step)).sum()
     }
 
-    /// Fills the file, where that has to be.
+    /// Fills the file if it has to be.
     pub fn prepare(&mut self, intent: Intent) -> Result<Option<Arc<Verifier>>, Failure> {
         for note in &self.test_file.notes {
             self.progress.warn(note);
@@ -183,7 +183,7 @@ impl<'a> Session<'a> {
         self.test_file.prepare(intent, &mut |_| progress.tick(&["preparing the file".into()]))
     }
 
-    /// Makes all runs that are left, and saves them to `checkpoint` meanwhile.
+    /// Makes all remaining runs, and saves them to `checkpoint` from time to time.
     pub fn measure(
         &mut self,
         verifier: Option<&Arc<Verifier>>,
@@ -199,9 +199,7 @@ impl<'a> Session<'a> {
             }
             if self.deadline.is_some_and(|deadline| Instant::now() + timing.length(step) > deadline) {
                 let left = steps.len() - index;
-                self.note(format!(
-                    "{left} runs are left out: --quick ends within two minutes, whatever is slow"
-                ));
+                self.note(format!("{left} runs are left out, so that --quick ends within two minutes"));
                 return Ok(());
             }
             self.progress.begin(timing.length(step));
@@ -214,7 +212,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Says something now, and again below the tables.
+    /// Prints a note now, and again below the tables.
     pub fn note(&mut self, note: String) {
         self.progress.warn(&note);
         self.notes.push(note);
@@ -231,7 +229,7 @@ impl<'a> Session<'a> {
                 "fio is not installed, its rows are left out; get it with apt-get install fio, dnf install fio \
                  or from https://github.com/axboe/fio",
             ),
-            // Ctrl-C on the terminal ends fio too, which is said elsewhere.
+            // Ctrl-C on the terminal also ends fio; the interruption is reported elsewhere.
             Err(_) if self.interrupt.asked() => {}
             Err(failure) => self.progress.warn(&format!("{failure}; its rows are left out")),
         }
@@ -251,7 +249,7 @@ impl<'a> Session<'a> {
         let brought_in = self.test_file.brought_in();
         let (outcome, refused) = match self.carry_out(step, &job) {
             Ok(done) => done,
-            // What another engine cannot do is no failure of what is measured here.
+            // If another engine cannot run here, the measurement continues without it.
             Err(Failure::Io(why)) if setup.engine.may_be_left_out() => {
                 let name = format!("{} with {} buffers", values::name(&kind.0), values::name(&kind.1));
                 self.progress.warn(&format!("{why}; {name} is left out"));
@@ -261,7 +259,7 @@ impl<'a> Session<'a> {
             Err(failure) => return Err(failure),
         };
         let whole = outcome.failure.is_none() && !self.interrupt.asked();
-        // A run that was cut short counts as far as it went, but where it is made again when the command is resumed.
+        // An interrupted run is kept as far as it got, unless it can be repeated by resuming the command.
         let counts = setup.processes.is_none() && (outcome.ops > 0 || outcome.errors > 0);
         if whole || counts {
             let mut run = outcome.run(step.setup, step.round, step.role, &job);
@@ -275,7 +273,8 @@ impl<'a> Session<'a> {
         outcome.failure.map_or(Ok(()), Err)
     }
 
-    /// Makes one run here or in processes. Gives why memory was not registered too, if it was refused.
+    /// Makes one run in this process or in worker processes. Also returns why memory was not registered, if that was
+    /// refused.
     fn carry_out(&self, step: &Step, job: &Job) -> Result<(Outcome, Option<String>), Failure> {
         let label = label(step);
         let mut tick = || self.progress.tick(&label);
@@ -294,16 +293,16 @@ impl<'a> Session<'a> {
         Ok((outcome, ringfile::refused_registration().map(|refused| refused.to_string())))
     }
 
-    /// What one process of a run is to do.
+    /// Returns the order for one worker process of a run.
     pub fn order(&self, job: &Job, number: usize, core: usize) -> Order {
         let path = self.test_file.path.clone();
-        // Each process has other offsets.
+        // Each process visits other offsets.
         let job = Job { seed: number as u64, ..job.clone() };
         Order { path, job, core, counters: self.request.counters }
     }
 
-    /// Brings the page cache into the state that a step wants. A grid of processes measures the same file in several ways:
-    /// direct I/O then finds no page of it in the cache, whatever was measured before.
+    /// Brings the page cache into the state that a step requires. A grid with worker processes measures the same file
+    /// in several ways; before direct I/O, all its pages are dropped from the cache, whatever was measured earlier.
     pub fn settle(&mut self, step: &Step) -> Result<Option<f64>, Failure> {
         let wanted = step.setup.cache;
         let first = self.cache_before.replace(wanted) != Some(Cache::Keep);
@@ -311,7 +310,8 @@ impl<'a> Session<'a> {
         self.test_file.settle(if drops { Cache::Cold } else { wanted })
     }
 
-    /// The fraction of cache hits of a cold run. `before` is what [`TestFile::brought_in`] returned before it.
+    /// Returns the fraction of a cold run's reads that hit the cache. `before` is what [`TestFile::brought_in`]
+    /// returned before the run.
     fn cache_hits(&self, run: &Run, before: u64) -> Option<f64> {
         let setup = &run.setup;
         let applies = setup.cache == Cache::Cold && !setup.rw.writes() && !setup.direct;
@@ -319,7 +319,7 @@ impl<'a> Session<'a> {
         cold::hits(run.ops, setup.block, sys::page_size()?, brought_in)
     }
 
-    /// A step as an engine takes it.
+    /// Returns a step as the job for an engine.
     pub fn job(&self, step: &Step) -> Job {
         let (request, setup) = (&self.request, step.setup);
         let timed = request.work.io_size.is_none();
@@ -337,7 +337,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What was measured, and what to know about it. The file is gone after this, if it was made here.
+    /// Returns the results. Removes the file if this session created it.
     pub fn into_results(self, interrupted: bool) -> Results {
         self.progress.finish();
         self.results(interrupted)
@@ -399,7 +399,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// A step in a few words, for the progress bar.
+/// Returns a step in a few words, for the progress bar.
 fn label(step: &Step) -> Vec<String> {
     let setup = &step.setup;
     let jobs = match setup.processes {

@@ -1,4 +1,4 @@
-//! The process that carries out one run of `perf buffers`, pinned to a core.
+//! A worker process: carries out one run of `perf buffers`, pinned to a core.
 //!
 //! It reads the job as one line of JSON from standard input and answers with one line of JSON. It ends with the process
 //! that started it.
@@ -16,7 +16,7 @@ use crate::job::Job;
 use crate::latency::Recorder;
 use crate::model::Engine;
 
-/// What the process shall do.
+/// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
     /// The file.
@@ -40,17 +40,17 @@ pub struct Answer {
     pub refused: Option<String>,
 }
 
-/// Carries one order out.
+/// Reads an order from standard input and carries it out.
 pub fn run() -> Result<(), Failure> {
     let went_away = |error: std::io::Error| Failure::Io(format!("no order: {}", errno_text(&error)));
-    // If this fails, the process that started this one has ended, and no one reads the answer.
+    // If this fails, the parent process has ended, and the answer has no reader.
     let _ = nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL);
     let interrupt = Interrupt::catch_signals()?;
     writeln!(std::io::stdout(), "ready").map_err(went_away)?;
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line).map_err(went_away)?;
     let order: Order = serde_json::from_str(&line).map_err(|error| {
-        Failure::Usage(format!("this command is for ringfile perf buffers alone, which starts it: {error}"))
+        Failure::Usage(format!("only ringfile perf buffers may start this command: {error}"))
     })?;
     pin(order.core)?;
     if order.counters {

@@ -6,7 +6,7 @@ use super::table::Table;
 use crate::model::{Engine, Factor, Metric, Role, Run, Spread, columns, groups};
 use crate::numbers::figure;
 
-/// The table of all runs that were made to be compared.
+/// Returns the table of all runs that were made to be compared.
 pub fn table(runs: &[Run]) -> Table {
     let mut keys = keys_of_batches(runs);
     // Shown even where all runs share it: nothing else says how many batches are in flight.

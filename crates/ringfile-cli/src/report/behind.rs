@@ -7,7 +7,7 @@ use crate::model::{Behind, Factor, Metric, Route, Run, Setup, Spread, differing,
 use crate::numbers::rate;
 use crate::values;
 
-/// All cells of a session in which `auto` is behind.
+/// Returns all cells of a session in which `auto` is behind.
 pub fn cells_behind(runs: &[Run]) -> Vec<Behind> {
     let groups = groups(runs);
     let of_auto: Vec<&Vec<&Run>> =
@@ -24,7 +24,7 @@ pub fn cells_behind(runs: &[Run]) -> Vec<Behind> {
     of_auto.iter().filter_map(in_cell).collect()
 }
 
-/// The runs on the single route with the most IOPS, and how many, beside a run that differs in the route alone.
+/// Returns the runs on the single route with the most IOPS, and how many, beside a run that differs in the route alone.
 fn best_single_route<'a>(groups: &'a [Vec<&'a Run>], auto: &Setup) -> Option<(&'a [&'a Run], f64)> {
     let single =
         [Route::Ring, Route::Inline, Route::Workers].map(|route| Setup { route: Some(route), ..*auto });

@@ -1,4 +1,5 @@
-//! The tables of `perf buffers`: every cell by kind of buffers, and the other choices in the cells of the smallest block.
+//! The tables of `perf buffers`: every cell by kind of buffers, and the other choices in the cells of the smallest
+//! block.
 
 use super::judge::{self, Noise};
 use super::medians::{self, keyed, known, labels};
@@ -26,7 +27,7 @@ fn grid_table(groups: &[Group<'_>]) -> Table {
     medians::of(&[&cell_keys(groups)[..], &[Factor::Buffers]].concat(), groups, &metrics)
 }
 
-/// The whole machine beside the processes, in per cent of a core.
+/// Returns the whole machine beside the processes, in per cent of a core.
 fn machine_table(groups: &[Group<'_>]) -> Table {
     if known(&[Metric::MachineIdle], groups).is_empty() {
         return Table::default();
@@ -36,7 +37,7 @@ fn machine_table(groups: &[Group<'_>]) -> Table {
     medians::of(&keys, groups, &metrics).titled("whole machine")
 }
 
-/// The factors that name a cell; with the ring where rings are compared too.
+/// Returns the factors that name a cell; with the ring where rings are compared too.
 fn cell_keys(groups: &[Group<'_>]) -> Vec<Factor> {
     let setups = || groups.iter().map(|group| group[0].setup);
     let mut keys = vec![Factor::Processes, Factor::Rw, Factor::Block, Factor::Depth];
@@ -54,7 +55,8 @@ const COMPARISONS: [Comparison; 3] = [
     ("v.-fixed/vectored", Buffers::VectoredFixed, Buffers::Vectored),
 ];
 
-/// What registering, and parts, change in each cell, as ratios paired within rounds; a star marks what is outside the noise.
+/// What registering, and parts, change in each cell, as ratios paired within rounds; a star marks what is outside the
+/// noise.
 fn comparison_table(runs: &[Run], groups: &[Group<'_>]) -> Table {
     let noise = [Metric::Iops, Metric::Cpu].map(|metric| (metric, Noise::of(runs, metric)));
     let keys = cell_keys(groups);
@@ -96,7 +98,7 @@ fn comparison_table(runs: &[Run], groups: &[Group<'_>]) -> Table {
     table
 }
 
-/// The other choices, with the runs of the grid that they can be compared with.
+/// Returns the other choices, with the runs of the grid that they can be compared with.
 fn choice_table(grid: &[Group<'_>], choices: &[Group<'_>]) -> Table {
     let first = choices[0][0].setup;
     let beside = |group: &&Group<'_>| {

@@ -1,7 +1,8 @@
 //! Tables of what a choice changes: IOPS before and after, and every figure in per cent.
 //!
 //! Runs are paired within one round, since the machine is not the same at another time. Shown is the median of the
-//! rounds' changes, with the least and the most. A/A is a run against the same once more: a smaller change says nothing.
+//! rounds' changes, with the least and the most. A/A is a run against the same once more: a smaller change says
+//! nothing.
 
 use super::cold;
 use super::medians::{differs, keyed, labels, optional};
@@ -21,7 +22,7 @@ pub struct Comparison<'a> {
     pub pairs: Vec<(&'a Run, &'a Run)>,
 }
 
-/// The table of changes between runs; empty where there is nothing to compare.
+/// Returns the table of changes between runs; empty if there is nothing to compare.
 pub fn table(runs: &[Run]) -> Table {
     let in_batches = runs.iter().any(|run| run.setup.batch.is_some());
     let mut keys = vec![Factor::Jobs];
@@ -32,7 +33,7 @@ pub fn table(runs: &[Run]) -> Table {
     of(&keys, &columns::CHANGES, &comparisons(runs))
 }
 
-/// A table of comparisons, with columns for these factors of the subjects and the changes of these metrics.
+/// Returns a table of comparisons, with columns for these factors of the subjects and the changes of these metrics.
 pub fn of(keys: &[Factor], metrics: &[Metric], comparisons: &[Comparison<'_>]) -> Table {
     let several_rounds =
         comparisons.iter().flat_map(|comparison| &comparison.pairs).any(|pair| pair.0.round > 1);
@@ -91,7 +92,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Pairs the runs of a setup, made for a reason, with the measured ones of another; none where no round has both.
+/// Pairs the runs of a setup in some role with the measured runs of another; none if no round has both.
 pub fn compare<'a>(
     runs: &'a [Run],
     name: String,
@@ -107,19 +108,20 @@ pub fn compare<'a>(
     (!pairs.is_empty()).then_some(Comparison { name, pairs })
 }
 
-/// The runs that were repeated, with the same once more.
+/// Returns the runs that were repeated, with the same once more.
 pub fn noise<'a>(runs: &'a [Run], of: impl Fn(&Setup) -> bool) -> Vec<Comparison<'a>> {
     let again = runs.iter().filter(|run| run.role == Role::Aa && of(&run.setup)).map(|run| run.setup);
     let again = distinct(again).into_iter();
     again.filter_map(|setup| compare(runs, "A/A".into(), (setup, Role::Aa), setup)).collect()
 }
 
-/// A setup without its engine and buffers, which are what is compared in a cell.
+/// Returns a setup without its engine and buffers, in which the runs of a cell differ.
 fn cell_of(setup: &Setup) -> Setup {
     Setup { engine: Engine::Ringfile, buffers: Buffers::Normal, ..*setup }
 }
 
-/// How another engine has a cell: without routes and executors, and where it does one operation at a time once for all depths.
+/// Returns how another engine has a cell: without routes and executors, and where it does one operation at a time once
+/// for all depths.
 fn of_others(cell: Setup, engine: Engine) -> Setup {
     let iodepth = if engine.one_at_a_time() { 1 } else { cell.iodepth };
     Setup { engine, iodepth, route: None, executor: None, ..cell }
@@ -156,7 +158,7 @@ fn one_by_one(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
     found.into_iter().flatten().collect()
 }
 
-/// A route or executor over the first one that was asked for, with the same buffers.
+/// Returns a route or executor over the first one that was asked for, with the same buffers.
 fn compare_ways(runs: &[Run], cell: Setup) -> Option<Comparison<'_>> {
     let is_first = |run: &&Run| run.setup.engine == Engine::Ringfile && run.role == Role::Measure;
     let first = runs.iter().find(is_first)?.setup;
@@ -167,7 +169,7 @@ fn compare_ways(runs: &[Run], cell: Setup) -> Option<Comparison<'_>> {
     (base != cell).then(|| compare(runs, name, (cell, Role::Measure), base)).flatten()
 }
 
-/// How a way is called beside another one: by the factors in which they differ.
+/// Returns how a way is called beside another one: by the factors in which they differ.
 fn way(setup: Setup, other: Setup) -> String {
     let differs = |factor: &Factor| factor.cell(&setup) != factor.cell(&other);
     let mut factors = vec![Factor::Route, Factor::Open];

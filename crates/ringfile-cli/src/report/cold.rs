@@ -11,19 +11,19 @@ const MOST_HITS: f64 = 0.01;
 
 /// Returns the fraction of a run's page reads that came from the page cache.
 ///
-/// `brought_in` is the number of pages that entered the cache during the run, including those evicted since. `None` if there
-/// were no reads.
+/// `brought_in` is the number of pages that entered the cache during the run, including those evicted since. `None` if
+/// there were no reads.
 pub fn hits(ops: u64, block: u64, page: u64, brought_in: u64) -> Option<f64> {
     let read = ops.checked_mul(block.div_ceil(page.max(1)))?;
     (read > 0).then(|| read.saturating_sub(brought_in) as f64 / read as f64)
 }
 
-/// Whether a run asked for a cold page cache had too many cache hits.
+/// Returns whether a run asked for a cold page cache had too many cache hits.
 fn was_warm(run: &Run) -> bool {
     run.setup.cache == Cache::Cold && run.cache_hits.is_some_and(|hits| hits > MOST_HITS)
 }
 
-/// Whether a run of this library and a run of another engine may be compared. Runs of the same side always may.
+/// Returns whether a run of this library and a run of another engine may be compared. Runs of the same side always may.
 pub fn are_comparable(one: &Run, other: &Run) -> bool {
     one.setup.engine.is_ours() == other.setup.engine.is_ours() || !(was_warm(one) || was_warm(other))
 }

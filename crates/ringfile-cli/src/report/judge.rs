@@ -1,14 +1,14 @@
 //! Decides whether a difference between two sides is beyond the noise, so that it may be claimed.
 //!
 //! Pure functions of figures. The measure of noise is A/A: how far a run is from the same run once more in the same
-//! round. A difference is claimed where every round shows it: all ratios lie on one side of 1, and each is further from 1
-//! than the noise. With fewer than three rounds, or without A/A, nothing is claimed.
+//! round. A difference is claimed where every round shows it: all ratios lie on one side of 1, and each is further from
+//! 1 than the noise. With fewer than three rounds, or without A/A, nothing is claimed.
 //!
 //! The noise is the upper quartile of the A/A changes, times a factor for the number of rounds and of comparisons. A
 //! quartile, since a fourth of the A/A changes may be outlying before it moves: with the largest, or with a standard
 //! deviation, one stalled run of a session hid a factor of 3.5 that all rounds showed. Every round, since two of three
-//! outlying runs are not that rare, and would move the median. A session compares hundreds of cells, so the factor is such
-//! that all comparisons of a session together are wrong by chance about once in a hundred sessions.
+//! outlying runs are not that rare, and would move the median. A session compares hundreds of cells, so the factor is
+//! such that all comparisons of a session together are wrong by chance about once in a hundred sessions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -23,8 +23,8 @@ const LEAST: f64 = 0.02;
 /// Without rounds that show a spread, or A/A runs, a ratio as large as this says which way it leans.
 pub const ON_SIGHT: f64 = 1.2;
 
-/// Where every round leans to one side and the median by this factor, it is taken to be so, however noisy the machine: not
-/// sure, but more likely than not.
+/// Where every round leans to one side and the median by this factor, it is taken to be so, however noisy the machine:
+/// not sure, but more likely than not.
 pub const BY_FAR: f64 = 2.0;
 
 /// How often all comparisons of a session together may claim something that is chance.
@@ -58,27 +58,28 @@ pub struct Verdict {
     pub ratio: Spread,
     /// Rounds that have both.
     pub rounds: usize,
-    /// How much more the subject must have in every round to be claimed, or have less by that factor, as a fraction; infinite
-    /// where no A/A tells.
+    /// How much more the subject must have in every round to be claimed, or have less by that factor, as a fraction;
+    /// infinite where no A/A tells.
     pub noise: f64,
     /// Whether the difference may be claimed.
     pub outside: bool,
 }
 
 impl Verdict {
-    /// Whether the subject has more by such a factor, so far as can be told: surely, or with too few rounds to judge on sight.
+    /// Returns whether the subject has more by such a factor, so far as can be told: surely, or with too few rounds to
+    /// judge on sight.
     fn gains(&self, factor: f64) -> bool {
         self.ratio.median > factor && (self.outside || !self.is_judged())
     }
 
-    /// Whether the subject seems to have more by such a factor: surely, or with too much noise to be sure, in every round and
-    /// [by far](BY_FAR).
+    /// Returns whether the subject seems to have more by such a factor: surely, or with too much noise to be sure, in
+    /// every round and [by far](BY_FAR).
     pub fn seems_more(&self, factor: f64) -> bool {
         let leans_so = self.ratio.min > 1.0 && self.ratio.median >= BY_FAR.max(factor);
         self.gains(factor) || (!self.outside && leans_so)
     }
 
-    /// Whether the difference is large enough to lean to a side without knowing the noise.
+    /// Returns whether the difference is large enough to lean to a side without knowing the noise.
     pub fn leans(&self) -> bool {
         self.ratio.median.ln().abs() >= ON_SIGHT.ln()
     }
@@ -105,7 +106,7 @@ impl Verdict {
         format!("{ratio} times {what}{judgement}")
     }
 
-    /// Whether there were rounds and A/A runs enough to judge.
+    /// Returns whether there were rounds and A/A runs enough to judge.
     pub fn is_judged(&self) -> bool {
         self.rounds >= LEAST_ROUNDS && self.noise.is_finite()
     }
@@ -115,7 +116,7 @@ impl Verdict {
         format!("{}{}", range(self.ratio), if self.outside { "*" } else { " " })
     }
 
-    /// The judgement alone: `outside the noise of 4.0 %`.
+    /// Returns the judgement alone: `outside the noise of 4.0 %`.
     pub fn judgement(&self) -> String {
         match self.rounds {
             1 => "one round shows no spread".into(),
@@ -141,7 +142,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// A ratio with its least and most, where there are several rounds: `1.21 [1.15..1.30]`.
+/// Returns a ratio with its least and most, where there are several rounds: `1.21 [1.15..1.30]`.
 fn range(ratio: Spread) -> String {
     let decimals = if ratio.median < 10.0 { 2 } else { 1 };
     let figure = |value: f64| format!("{value:.decimals$}");
@@ -149,31 +150,33 @@ fn range(ratio: Spread) -> String {
     if ratio.min < ratio.max { format!("{median} [{min}..{max}]") } else { median }
 }
 
-/// The same noise as a fraction less: what is 100 % more is 50 % less.
+/// Returns the same noise as a decrease: an increase of 100 % is a decrease of 50 %.
 pub fn fewer(noise: f64) -> f64 {
     noise / (1.0 + noise)
 }
 
-/// The noise beyond which a difference may be claimed: never less than [`LEAST`], and infinite where nothing tells.
+/// Returns the noise beyond which a difference may be claimed: never less than [`LEAST`], and infinite where nothing
+/// tells.
 pub fn floor(noise: f64) -> f64 {
     if noise >= 0.0 { noise.max(LEAST) } else { f64::INFINITY }
 }
 
-/// Whether two ranges of different sessions may be called different: they lie apart, and the medians by more than the noise.
+/// Returns whether two ranges of different sessions may be called different: they lie apart, and the medians by more
+/// than the noise.
 pub fn are_apart(first: Spread, other: Spread, rounds: usize, noise: f64) -> bool {
     let apart = first.max < other.min || other.max < first.min;
     let size = (other.median / first.median).ln().abs();
     rounds >= LEAST_ROUNDS && apart && size > floor(noise).ln_1p()
 }
 
-/// Compares two sides: figures of subject and base, a pair for each round, with the noise as a fraction. `None` where no
+/// Compares two sides: figures of subject and base, a pair for each round, with the noise as a fraction. `None` if no
 /// pair can be compared.
 pub fn compare(pairs: &[(f64, f64)], noise: f64) -> Option<Verdict> {
     let ratios: Vec<f64> = pairs.iter().filter_map(|&(subject, base)| log_ratio(subject, base)).collect();
     judge(&ratios, noise)
 }
 
-/// The judgement over rounds, of the logarithm of each round's ratio.
+/// Returns the judgement over rounds, of the logarithm of each round's ratio.
 fn judge(ratios: &[f64], noise: f64) -> Option<Verdict> {
     let spread = Spread::of(ratios.iter().copied())?;
     let noise = floor(noise);
@@ -183,7 +186,7 @@ fn judge(ratios: &[f64], noise: f64) -> Option<Verdict> {
     Some(Verdict { ratio, rounds: ratios.len(), noise, outside })
 }
 
-/// Logarithm of subject over base; `None` where one of them is no positive figure.
+/// Logarithm of subject over base; `None` if one of them is no positive figure.
 fn log_ratio(subject: f64, base: f64) -> Option<f64> {
     let positive = |figure: f64| figure.is_finite() && figure > 0.0;
     (positive(subject) && positive(base)).then(|| subject.ln() - base.ln())
@@ -215,7 +218,7 @@ pub struct Noise {
     all: Vec<(Rw, f64)>,
     /// Logarithms of the A/A ratios of each cell, with their rounds.
     cells: HashMap<Setup, Vec<(u32, f64)>>,
-    /// What can be compared in the session: the risk is divided among that many.
+    /// The number of comparisons in the session: the risk is divided among them.
     comparisons: usize,
 }
 
@@ -249,23 +252,25 @@ impl Noise {
         Noise { comparisons: comparisons.max(1), ..self }
     }
 
-    /// The median of the session's A/A changes, as a fraction.
+    /// Returns the median of the session's A/A changes, as a fraction.
     pub fn usual(&self) -> Option<f64> {
         Spread::of(self.all.iter().map(|(_, ratio)| *ratio)).map(|ratios| ratios.median.exp_m1())
     }
 
-    /// What a ratio must be away from 1 in every round, as a fraction, in the cell of a setup. Infinite without A/A.
+    /// Returns how far a ratio must be from 1 in every round, as a fraction, in the cell of a setup. Infinite without
+    /// A/A.
     pub fn in_cell(&self, setup: &Setup, rounds: usize) -> f64 {
         (self.spread(&place_of(setup)) * reach(rounds, self.comparisons)).exp_m1()
     }
 
-    /// The same for changes of another kind than A/A: |logarithms|.
+    /// The same for changes other than A/A, as absolute logarithms.
     pub fn of_spread(&self, changes: &[f64], rounds: usize) -> f64 {
         (upper_quartile(changes.iter().copied()) * reach(rounds, self.comparisons)).exp_m1()
     }
 
-    /// The upper quartile of the A/A changes in a cell: of its own or of the session's, whichever is more. Writes are often
-    /// noisier than reads, so only those of the session count that did the same, where there are enough.
+    /// Returns the upper quartile of the A/A changes in a cell: of its own or of the session's, whichever is more.
+    /// Writes are often noisier than reads, so only those of the session count that did the same, where there are
+    /// enough.
     fn spread(&self, place: &Setup) -> f64 {
         let same = |(rw, ratio): &(Rw, f64)| (*rw == place.rw).then_some(*ratio);
         let same: Vec<f64> = self.all.iter().filter_map(same).collect();
@@ -276,7 +281,7 @@ impl Noise {
         own.map_or(session, |own| own.max(session))
     }
 
-    /// The A/A ratios of a cell, the outlying ones no larger than they may count.
+    /// Returns the A/A ratios of a cell, with outliers cut to the limit.
     fn tamed(&self, place: &Setup) -> Option<Vec<(u32, f64)>> {
         let most = OUTLYING * self.spread(place);
         let ratios = self.cells.get(place)?.iter();
@@ -284,8 +289,8 @@ impl Noise {
     }
 }
 
-/// The upper quartile of some sizes; infinite of none. Of few, the largest never decides: what is beyond the second largest is
-/// taken to thin out as exponential tails do, which normal ones never reach.
+/// Returns the upper quartile of some sizes; infinite of none. Of few, the largest never decides: what is beyond the
+/// second largest is taken to thin out as exponential tails do, which normal ones never reach.
 fn upper_quartile(sizes: impl Iterator<Item = f64>) -> f64 {
     let mut sizes: Vec<f64> = sizes.collect();
     sizes.sort_by(f64::total_cmp);
@@ -296,8 +301,8 @@ fn upper_quartile(sizes: impl Iterator<Item = f64>) -> f64 {
     size * QUARTER.ln() / beyond.ln()
 }
 
-/// How many upper quartiles from 0 no more than [`RISK`] of all sessions have every round of any of so many comparisons
-/// by chance, all on one side, were the tails exponential.
+/// Returns how many upper quartiles from 0 no more than [`RISK`] of all sessions have every round of any of so many
+/// comparisons by chance, all on one side, were the tails exponential.
 fn reach(rounds: usize, comparisons: usize) -> f64 {
     let wanted = RISK / comparisons as f64;
     // Half of the tail is on each side.
@@ -316,7 +321,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Of the runs of two sides in one cell; `None` where no round has both.
+    /// Of the runs of two sides in one cell; `None` if no round has both.
     pub fn of(subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Cell> {
         let place = place_of(&base.first()?.setup);
         let rounds = by_round(subject, base, metric);
@@ -327,8 +332,8 @@ impl Cell {
 /// Compares two sides over several cells as a whole: the ratio of a round is the geometric mean over the cells. `None`
 /// where no cell can be compared.
 ///
-/// Every round must be further from 1 than the same mean of the A/A runs goes, and than chance takes the mean of so many
-/// ratios that are as spread as the A/A ratios of these cells.
+/// Every round must be further from 1 than the same mean of the A/A runs goes, and than chance takes the mean of so
+/// many ratios that are as spread as the A/A ratios of these cells.
 pub fn compare_all(cells: &[Cell], noise: &Noise) -> Option<Verdict> {
     let ratios = cells.iter().map(|cell| {
         let ratio = |&(round, subject, base): &(u32, f64, f64)| Some((round, log_ratio(subject, base)?));
@@ -341,8 +346,8 @@ pub fn compare_all(cells: &[Cell], noise: &Noise) -> Option<Verdict> {
     judge(&ratios, (spread * reach(ratios.len(), COMPARED_AS_A_WHOLE)).exp_m1())
 }
 
-/// The mean over cells of each round that at least half of the cells have: after an interruption the rest would be a mean
-/// of other things.
+/// Returns the mean over cells of each round that at least half of the cells have: after an interruption the rest would
+/// be a mean of other things.
 fn means(cells: &[Vec<(u32, f64)>]) -> Vec<f64> {
     let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for &(round, ratio) in cells.iter().flatten() {
@@ -353,7 +358,7 @@ fn means(cells: &[Vec<(u32, f64)>]) -> Vec<f64> {
     enough.map(|ratios| ratios.iter().sum::<f64>() / ratios.len() as f64).collect()
 }
 
-/// The upper quartile of the mean over cells of one round, from how spread the A/A ratios of the cells are.
+/// Returns the upper quartile of the mean over the cells of one round, from the spread of the cells' A/A ratios.
 fn spread_of_mean(again: &[Vec<(u32, f64)>]) -> f64 {
     let squares: Vec<f64> = again.iter().flatten().map(|(_, ratio)| ratio * ratio).collect();
     if squares.is_empty() {

@@ -4,7 +4,7 @@ use super::table::Table;
 use crate::machine;
 use crate::model::{Buffers, Executor, Factor, Metric, Route, Run, Spread, columns, groups};
 
-/// The main table of `perf file`.
+/// Returns the main table of `perf file`.
 pub fn table(runs: &[Run]) -> Table {
     let keys = [
         vec![Factor::Engine, Factor::Jobs, Factor::Depth, Factor::Rw],
@@ -21,7 +21,7 @@ pub fn table(runs: &[Run]) -> Table {
     of(&keys.concat(), &groups(runs), &metrics)
 }
 
-/// A table of these groups.
+/// Returns a table of these groups.
 pub fn of(keys: &[Factor], groups: &[Vec<&Run>], metrics: &[Metric]) -> Table {
     let mut table = metrics.iter().fold(keyed(keys), |table, metric| table.number(metric.title()));
     for group in groups {
@@ -32,13 +32,13 @@ pub fn of(keys: &[Factor], groups: &[Vec<&Run>], metrics: &[Metric]) -> Table {
     table
 }
 
-/// The metrics that some run has.
+/// Returns the metrics that some run has.
 pub fn known(metrics: &[Metric], groups: &[Vec<&Run>]) -> Vec<Metric> {
     let is_known = |metric: &Metric| groups.iter().flatten().any(|run| metric.of(run).is_some());
     metrics.iter().copied().filter(is_known).collect()
 }
 
-/// An empty table with a column for each of these factors, which name its rows.
+/// Returns an empty table with a column for each of these factors, which name its rows.
 pub fn keyed(keys: &[Factor]) -> Table {
     let add = |table: Table, key: &Factor| match key.counts() {
         true => table.number(key.title()),
@@ -47,7 +47,7 @@ pub fn keyed(keys: &[Factor]) -> Table {
     keys.iter().fold(Table::default(), add).end_keys()
 }
 
-/// The cells of these factors.
+/// Returns the cells of these factors.
 pub fn labels(keys: &[Factor], run: &Run) -> Vec<String> {
     let label = |&key: &Factor| {
         let cell = key.cell(&run.setup).unwrap_or_else(|| "-".into());
@@ -57,7 +57,7 @@ pub fn labels(keys: &[Factor], run: &Run) -> Vec<String> {
     keys.iter().map(label).collect()
 }
 
-/// The median of a group as a cell.
+/// Returns the median of a group as a cell.
 pub fn median(group: &[&Run], metric: Metric) -> String {
     let spread = Spread::of(group.iter().filter_map(|run| metric.of(run)));
     spread.map_or_else(|| "-".into(), |spread| metric.short(spread.median))
@@ -69,7 +69,7 @@ pub fn amount(runs: &[Run]) -> Vec<Metric> {
     if fixed { vec![Metric::Ops, Metric::Seconds] } else { Vec::new() }
 }
 
-/// The factors that name a row in batches.
+/// Returns the factors that name a row in batches.
 pub fn keys_of_batches(runs: &[Run]) -> Vec<Factor> {
     let mut keys = vec![Factor::Engine, Factor::Jobs, Factor::Batch];
     keys.extend(differs(runs, Factor::InFlight).then_some(Factor::InFlight));
@@ -80,7 +80,7 @@ pub fn keys_of_batches(runs: &[Run]) -> Vec<Factor> {
     keys
 }
 
-/// The factors that a table shows only where runs differ in them, or where they are not as usual.
+/// Returns the factors that a table shows only where runs differ in them, or where they are not as usual.
 pub fn optional(runs: &[Run]) -> Vec<Factor> {
     let setups = || runs.iter().map(|run| &run.setup);
     let unusual_route = setups().any(|setup| {
@@ -97,7 +97,7 @@ pub fn optional(runs: &[Run]) -> Vec<Factor> {
     shown.into_iter().filter_map(|(factor, shown)| shown.then_some(factor)).collect()
 }
 
-/// Whether runs that have a factor have different values of it.
+/// Returns whether runs that have a factor have different values of it.
 pub fn differs(runs: &[Run], factor: Factor) -> bool {
     let mut known = runs.iter().filter_map(|run| factor.cell(&run.setup));
     known.next().is_some_and(|first| known.any(|other| other != first))

@@ -6,7 +6,7 @@ use super::table::Table;
 use crate::model::{Factor, Open, Role, Run, columns, groups};
 use crate::values::name;
 
-/// The table of all runs that were made to be compared.
+/// Returns the table of all runs that were made to be compared.
 pub fn table(runs: &[Run]) -> Table {
     medians::of(&[Factor::Open, Factor::Depth], &groups(runs), &columns::MIXED)
 }

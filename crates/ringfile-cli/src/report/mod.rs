@@ -19,7 +19,7 @@ pub mod table;
 use crate::model::{Kind, Results};
 use table::Table;
 
-/// The tables that a command prints, all with rows.
+/// Returns the tables that a command prints, all with rows.
 pub fn tables(results: &Results) -> Vec<Table> {
     let runs = &results.runs;
     let mut tables = match results.kind {

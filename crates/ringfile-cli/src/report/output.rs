@@ -99,7 +99,7 @@ impl OutputFile {
         }
     }
 
-    /// Where it will be.
+    /// Returns where it will be.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -108,7 +108,7 @@ impl OutputFile {
         folder_of(&self.path)
     }
 
-    /// A file beside the one to be: a rename then puts it in place in one step.
+    /// Returns a temporary file beside the final one: a rename then puts it in place in one step.
     fn temporary(&self) -> io::Result<NamedTempFile> {
         // The mask of the process applies, as to any file.
         let permissions = std::fs::Permissions::from_mode(0o666);
@@ -116,7 +116,7 @@ impl OutputFile {
     }
 }
 
-/// The folder that a file of this path is in.
+/// Returns the folder that a file of this path is in.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -124,7 +124,7 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Where a path leads, or would once there is a file.
+/// Returns where a path leads, or would once there is a file.
 fn place(path: &Path) -> Option<PathBuf> {
     let yet_to_be = || Some(folder_of(path).canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(yet_to_be)

@@ -18,12 +18,12 @@ fn by_side(runs: &[Run]) -> Vec<Vec<&Run>> {
     SIDES.into_iter().flat_map(of).collect()
 }
 
-/// The table of all runs that were made to be compared.
+/// Returns the table of all runs that were made to be compared.
 pub fn table(runs: &[Run]) -> Table {
     medians::of(&KEYS, &by_side(runs), &columns::POOL)
 }
 
-/// The table of each producer and consumer; empty for results of a version that did not tell them apart.
+/// Returns the table of each producer and consumer; empty for results of a version that did not tell them apart.
 pub fn actors(runs: &[Run]) -> Table {
     let metrics = columns::POOL_THREADS.iter();
     let mut table =
@@ -43,7 +43,7 @@ pub fn actors(runs: &[Run]) -> Table {
     table
 }
 
-/// The threads of a run by themselves, and all together as the last one.
+/// The threads of a run one by one, and all together as the last row.
 fn threads_of(run: &Run) -> Vec<Run> {
     let threads = run.pool.iter().flat_map(|pool| &pool.actors);
     let mut each: Vec<Run> = threads
@@ -61,13 +61,13 @@ fn threads_of(run: &Run) -> Vec<Run> {
     each
 }
 
-/// The table of changes in per cent; empty where there is nothing to compare.
+/// Returns the table of changes in per cent; empty if there is nothing to compare.
 pub fn changes(runs: &[Run]) -> Table {
     let all: Vec<Comparison<'_>> = SIDES.into_iter().flat_map(|side| comparisons(runs, side)).collect();
     change::of(&[Factor::Side], &columns::POOL_CHANGES, &all)
 }
 
-/// The first kind over each of the others, and over itself.
+/// Returns the first kind over each of the others, and over itself.
 fn comparisons(runs: &[Run], side: Side) -> Vec<Comparison<'_>> {
     let of_side = |run: &&Run| run.setup.side == Some(side) && run.role == Role::Measure;
     let Some((first, memory)) =

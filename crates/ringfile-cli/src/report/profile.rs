@@ -5,14 +5,14 @@ use crate::model::{Buffers, Hot, Profile, by};
 use crate::numbers::figure;
 use crate::values::{self, short_size};
 
-/// A function with this many samples in one kind of buffers and none in another is missing there not by chance: with the same
-/// rate in both, that happens once in 1000 functions.
+/// A function with this many samples in one kind of buffers and none in another is missing there not by chance: with
+/// the same rate in both, that happens once in 1000 functions.
 const SURELY: f64 = 7.0;
 
 /// Some functions of one side, and what part of the time they took with each kind of buffers.
 type Row<'a> = (&'a str, Vec<Option<f64>>);
 
-/// The most expensive functions, with a column for each kind of buffers.
+/// Returns the most expensive functions, with a column for each kind of buffers.
 pub fn table(profiles: &[Profile]) -> Table {
     let table = Table::default().text("profile, %").text("space").end_keys();
     let mut table = percents(profiles, table).text("function");
@@ -30,7 +30,7 @@ pub fn table(profiles: &[Profile]) -> Table {
     table
 }
 
-/// The kernel's functions that some kinds of buffers have and others have not.
+/// Returns the kernel's functions that some kinds of buffers have and others have not.
 pub fn apart(profiles: &[Profile]) -> Table {
     let table = Table::default().text("not with all buffers, %").end_keys();
     let mut table = percents(profiles, table).text("function");
@@ -60,7 +60,7 @@ enum Side {
 }
 
 impl Side {
-    /// All functions; of older files, those that they have.
+    /// Returns all functions; of older files, those that they have.
     fn all(self, profile: &Profile) -> &[Hot] {
         let (all, hottest) = match self {
             Side::Kernel => (&profile.kernel_all, &profile.kernel),
@@ -85,7 +85,7 @@ fn cells(profiles: &[Profile]) -> Vec<Vec<&Profile>> {
     by(&all, work).into_iter().map(|(_, cell)| cell).collect()
 }
 
-/// All functions of a cell, the most expensive first.
+/// Returns all functions of a cell, the most expensive first.
 fn rows<'a>(cell: &[&'a Profile], side: Side) -> Vec<Row<'a>> {
     let mut found: std::collections::BTreeMap<&str, Vec<Option<f64>>> = std::collections::BTreeMap::new();
     for (index, profile) in cell.iter().enumerate() {
@@ -105,7 +105,7 @@ fn named(cell: &[&Profile]) -> String {
     format!("{} {} depth {iodepth}, {samples} samples", values::name(rw), short_size(*block_size_bytes))
 }
 
-/// The kinds that were profiled, with the titles of their columns.
+/// Returns the kinds that were profiled, with the titles of their columns.
 fn kinds(profiles: &[Profile]) -> Vec<(Buffers, &'static str)> {
     let all = [
         (Buffers::Normal, "normal"),
@@ -120,7 +120,7 @@ fn percents(profiles: &[Profile], table: Table) -> Table {
     kinds(profiles).into_iter().fold(table, |table, (_, title)| table.number(title))
 }
 
-/// The per cent of each kind, and the function.
+/// Returns the per cent of each kind, and the function.
 fn texts<'a>(profiles: &[Profile], cell: &'a [&'a Profile], (function, percents): Row<'a>) -> Vec<String> {
     let of_kind = |kind: Buffers| {
         cell.iter().position(|profile| profile.buffers == kind).and_then(|index| percents[index])

@@ -2,7 +2,7 @@
 
 use crate::model::{RouteOps, Run};
 
-/// The routes that the operations of some runs took, in per cent; `None` where that was not counted.
+/// Returns the routes that the operations of some runs took, in per cent; `None` if that was not counted.
 pub fn shares<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<String> {
     let mut sum = RouteOps::default();
     runs.filter_map(|run| run.route_ops).for_each(|run| sum += run);
@@ -14,7 +14,7 @@ pub fn shares<'a>(runs: impl Iterator<Item = &'a Run>) -> Option<String> {
         .then(|| format!("{ring:.1} % ring, {inline:.1} % inline calls, {workers:.1} % workers{by_aio}"))
 }
 
-/// The routes that ringfile's operations took.
+/// Returns the routes that ringfile's operations took.
 pub fn routes(runs: &[Run]) -> Option<String> {
     let ours = || runs.iter().filter(|run| run.setup.engine.is_ours());
     let several_buffers = ours().any(|run| run.setup.buffers != runs[0].setup.buffers);
@@ -36,7 +36,7 @@ pub fn registered(runs: &[Run]) -> Option<String> {
     })
 }
 
-/// Why operations on memory that was to be registered were not fixed.
+/// Returns why operations on memory that was to be registered were not fixed.
 pub fn why_not_fixed(runs: &[&Run]) -> String {
     let plain = || runs.iter().filter(|run| run.not_fixed() > 0);
     if let Some(refused) = plain().find_map(|run| run.refused.clone()) {

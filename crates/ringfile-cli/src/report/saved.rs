@@ -52,7 +52,7 @@ fn parse(text: &[u8]) -> Result<Results, String> {
     }
 }
 
-/// Whether every figure of a run is one that could be measured.
+/// Returns whether every figure of a run is one that could be measured.
 fn is_possible(run: &Run) -> bool {
     /// More than any machine does of anything in a second.
     const MOST: f64 = 1e15;

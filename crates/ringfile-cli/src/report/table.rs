@@ -39,7 +39,7 @@ impl Table {
         self
     }
 
-    /// The columns so far are those that name the rows.
+    /// Returns the columns so far are those that name the rows.
     pub fn end_keys(mut self) -> Table {
         self.keys = self.columns.len();
         self
@@ -66,7 +66,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The columns: title, whether it is of numbers, whether it names the rows.
+    /// Returns the columns: title, whether it is of numbers, whether it names the rows.
     pub fn columns(&self) -> impl Iterator<Item = (&str, bool, bool)> {
         self.columns
             .iter()
@@ -74,12 +74,12 @@ impl Table {
             .map(|(index, column)| (&*column.title, column.number, index < self.keys))
     }
 
-    /// The cells.
+    /// Returns the cells.
     pub fn rows(&self) -> &[Vec<String>] {
         &self.rows
     }
 
-    /// Whether it has no rows.
+    /// Returns whether it has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -110,7 +110,7 @@ impl Table {
         text
     }
 
-    /// Every row as `title cell` one after the other.
+    /// Returns every row as `title cell` one after the other.
     fn lists(&self, width: usize) -> String {
         let mut text = String::new();
         for row in &self.rows {

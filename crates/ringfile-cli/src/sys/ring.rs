@@ -1,7 +1,7 @@
-//! Rings to try things on, one operation or registration at a time.
+//! Rings for trying out features, one operation or registration at a time.
 //!
-//! What must hold: memory that an operation names stays valid until the kernel has answered. A [`TrialRing`]'s memory is
-//! never freed, so that holds whatever fails; a command that tries a few things and ends can afford that.
+//! Invariant: memory that an operation names stays valid until the kernel has answered. A [`TrialRing`]'s memory is
+//! never freed, so this holds whatever fails; a command that tries a few things and ends can afford the leak.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +12,13 @@ use io_uring::{Builder, EnterFlags, IoUring, Probe, opcode, squeue, types};
 
 use crate::memory::ALIGNMENT;
 
-/// Bytes of memory that each ring has.
+/// Bytes of each ring's memory.
 const MEMORY: usize = 64 << 10;
 
-/// Whether no ring may be made in this process, since the kernel would end it.
+/// Set if creating a ring would make the kernel kill this process.
 static FORBIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// Has every try to make a ring fail from now on, without asking the kernel.
+/// Makes every later attempt to create a ring fail without calling the kernel.
 pub fn forbid() {
     FORBIDDEN.store(true, Ordering::Relaxed);
 }
@@ -30,11 +30,12 @@ fn allowed() -> io::Result<()> {
     }
 }
 
-/// Makes a ring of a few entries with these flags (`IORING_SETUP_…`) and gives it up at once; gives `IORING_FEAT_…`.
+/// Creates a small ring with these flags (`IORING_SETUP_…`) and closes it at once; returns its features
+/// (`IORING_FEAT_…`).
 pub fn try_setup(flags: u32) -> io::Result<u32> {
     allowed()?;
-    // `struct io_uring_params` is 120 bytes; its second number is the completion queue's entries (looked at with
-    // IORING_SETUP_CQSIZE alone), the third the flags, the sixth the features.
+    // `struct io_uring_params` is 120 bytes. Its second number is the size of the completion queue (read by the kernel
+    // only with IORING_SETUP_CQSIZE), the third the flags, the sixth the features.
     let mut params = [0_u32; 30];
     (params[1], params[2]) = (8, flags);
     let entries: libc::c_uint = 2;
@@ -47,50 +48,50 @@ pub fn try_setup(flags: u32) -> io::Result<u32> {
     Ok(params[5])
 }
 
-/// What a trial has a ring do, always with the start of the ring's own memory.
+/// An operation to try, always on the start of the ring's own memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// Nothing.
     Nop,
-    /// A read of so many bytes at an offset, with `RWF_…`.
+    /// A read of this many bytes at an offset, with `RWF_…` flags.
     Read(u32, u64, i32),
     /// A read into registered memory.
     ReadFixed(u32, u64),
-    /// A vectored read of two parts of so many bytes into registered memory.
+    /// A vectored read into two parts of registered memory, each of this many bytes.
     ReadvFixed(u32, u64),
-    /// A write of so many bytes at an offset; the next operation begins when it is done.
+    /// A write of this many bytes at an offset, linked: the next operation starts when it has finished.
     WriteLinked(u32, u64),
     /// An fdatasync.
     Fdatasync,
 }
 
-/// A ring with memory of its own.
+/// A ring with its own memory.
 pub struct TrialRing {
     ring: IoUring,
     memory: &'static mut [u8],
     parts: &'static mut [libc::iovec; 2],
-    /// How often operations were submitted. A run that fails leaves its own in the queue, for the next one to submit: their
-    /// results are not those of that one.
+    /// Number of runs. A failed run leaves its operations in the queue, and the next run submits them; this number
+    /// tells their results from that run's own.
     runs: u64,
 }
 
 impl TrialRing {
-    /// A plain ring of eight entries.
+    /// Creates a plain ring of eight entries.
     pub fn new() -> io::Result<TrialRing> {
         TrialRing::built(8, &IoUring::builder())
     }
 
-    /// One with as many entries as ringfile's.
+    /// Creates a ring with as many entries as ringfile's rings.
     pub fn of_usual_size() -> io::Result<TrialRing> {
         TrialRing::built(256, &IoUring::builder())
     }
 
-    /// One whose submissions a kernel thread takes.
+    /// Creates a ring with a kernel thread that takes submissions (SQPOLL).
     pub fn with_kernel_thread() -> io::Result<TrialRing> {
         TrialRing::built(8, IoUring::builder().setup_sqpoll(10))
     }
 
-    /// One whose completions are polled from the device.
+    /// Creates a ring that polls the device for completions (IOPOLL).
     pub fn polled() -> io::Result<TrialRing> {
         TrialRing::built(8, IoUring::builder().setup_iopoll())
     }
@@ -105,7 +106,7 @@ impl TrialRing {
         Ok(TrialRing { ring, memory, parts: Box::leak(Box::new([part; 2])), runs: 0 })
     }
 
-    /// What the last read left at the start of the memory.
+    /// Returns the ring's memory, where reads have put their data.
     pub fn bytes(&self) -> &[u8] {
         self.memory
     }
@@ -115,17 +116,17 @@ impl TrialRing {
         self.memory.fill(byte);
     }
 
-    /// Carries out operations on a file, together, and gives each one's result: a count or a negative errno.
+    /// Submits operations on a file together, and returns each one's result: a count or a negative errno.
     pub fn run(&mut self, file: &File, ops: &[Op]) -> io::Result<Vec<i32>> {
         self.run_with(file, ops, EnterFlags::empty(), false)
     }
 
-    /// The same, entering the ring by its registered number.
+    /// As [`run`](Self::run), entering the ring by its registered number.
     pub fn run_by_number(&mut self, file: &File, ops: &[Op]) -> io::Result<Vec<i32>> {
         self.run_with(file, ops, EnterFlags::empty(), true)
     }
 
-    /// The same, without the wait counting as iowait.
+    /// As [`run`](Self::run), with a wait that does not count as iowait.
     pub fn run_without_iowait(&mut self, file: &File, ops: &[Op]) -> io::Result<Vec<i32>> {
         self.run_with(file, ops, EnterFlags::NO_IOWAIT, false)
     }
@@ -145,8 +146,9 @@ impl TrialRing {
         if by_number {
             submitter.register_ring_fd()?;
         }
-        // SAFETY: entries name only this ring's memory and parts, which live as long as the process, and a descriptor
-        // that the kernel takes a reference to while it is submitted, below, when `file` is borrowed.
+        // SAFETY: the entries name only this ring's memory and parts, which live as long as the process, and a
+        // descriptor of `file`, which is borrowed until the kernel has taken its own reference during the submission
+        // below.
         unsafe { submission.push_multiple(&entries) }.map_err(|_| io::ErrorKind::QuotaExceeded)?;
         submission.sync();
         let mut results = vec![None; ops.len()];
@@ -159,7 +161,7 @@ impl TrialRing {
             } else {
                 let flags = (flags | EnterFlags::GETEVENTS).bits();
                 let queued = submission.len() as u32;
-                // SAFETY: as above; no argument is passed.
+                // SAFETY: the entries are as above, and no argument is passed.
                 unsafe { submitter.enter::<libc::sigset_t>(queued, 1, flags, None) }?;
             }
             submission.sync();
@@ -211,11 +213,11 @@ impl TrialRing {
         unsafe { self.ring.submitter().register_buffers(&[part]) }
     }
 
-    /// Registers so much memory and takes it back.
+    /// Registers this much memory and unregisters it again.
     pub fn register_and_forget(&self, bytes: usize) -> io::Result<()> {
         let memory = vec![0_u8; bytes];
         let part = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: bytes };
-        // SAFETY: no operation names it; it is unregistered before it is freed, and left alone where that fails.
+        // SAFETY: no operation names the memory; it is unregistered before it is freed, and leaked if that fails.
         let registered = unsafe { self.ring.submitter().register_buffers(&[part]) };
         if registered.is_ok() && self.ring.submitter().unregister_buffers().is_err() {
             std::mem::forget(memory);
@@ -223,12 +225,12 @@ impl TrialRing {
         registered
     }
 
-    /// Makes an empty table of registered files.
+    /// Registers an empty table of files.
     pub fn register_file_table(&self) -> io::Result<()> {
         self.ring.submitter().register_files_sparse(8)
     }
 
-    /// Makes an empty table of registered buffers.
+    /// Registers an empty table of buffers.
     pub fn register_buffer_table(&self) -> io::Result<()> {
         self.ring.submitter().register_buffers_sparse(8)
     }
@@ -238,15 +240,16 @@ impl TrialRing {
         self.ring.submitter().register_buffers_clone(from.ring.as_raw_fd())
     }
 
-    /// The most kernel threads that may work for this ring: for files and block devices, and for all else.
+    /// Returns the largest number of kernel workers of this ring: for regular files and block devices, and for
+    /// everything else.
     pub fn worker_limits(&self) -> io::Result<[u32; 2]> {
-        // Zeros leave the limits as they are and ask for them.
+        // Zeros leave the limits unchanged and return them.
         let mut limits = [0, 0];
         self.ring.submitter().register_iowq_max_workers(&mut limits)?;
         Ok(limits)
     }
 
-    /// Which operations the kernel has.
+    /// Returns which operations the kernel supports.
     pub fn probe(&self) -> io::Result<Probe> {
         let mut probe = Probe::new();
         self.ring.submitter().register_probe(&mut probe)?;
@@ -261,7 +264,7 @@ mod tests {
     #[test]
     fn a_ring_reads_what_is_there() {
         let Ok(mut ring) = TrialRing::new() else {
-            let line = b"skipped a_ring_reads_what_is_there: no ring can be had\n";
+            let line = b"skipped a_ring_reads_what_is_there: no ring can be created\n";
             io::Write::write_all(&mut io::stderr(), line).expect("standard error");
             return;
         };

@@ -9,7 +9,7 @@ use crate::model::Cache;
 use crate::sys;
 
 impl TestFile {
-    /// Brings the page cache into the state asked for; gives the fraction of the file it then holds, `None`
+    /// Brings the page cache into the state asked for; returns the fraction of the file it then holds, `None`
     /// where the kernel does not tell.
     pub fn settle(&self, cache: Cache) -> Result<Option<f64>, Failure> {
         // One engine's dirty pages must not be written out, or throttle, in the next one's time.
@@ -26,7 +26,7 @@ impl TestFile {
         Ok(self.cached())
     }
 
-    /// The fraction of the file that is in the page cache.
+    /// Returns the fraction of the file that is in the page cache.
     pub fn cached(&self) -> Option<f64> {
         sys::cached_fraction(&self.buffered, self.size())
     }

@@ -32,7 +32,8 @@ pub fn check_unused(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     }
 }
 
-/// The block device of the NVMe namespace whose character device `path` is (`/dev/ng0n1`); `None` for any other file.
+/// Returns the block device of the NVMe namespace whose character device `path` is (`/dev/ng0n1`); `None` for any other
+/// file.
 pub fn block_device_of(path: &Path, metadata: &Metadata) -> Option<PathBuf> {
     if !metadata.file_type().is_char_device() {
         return None;

@@ -1,10 +1,9 @@
-//! Test files that stayed behind when their run was killed: a record of every file that a run makes, for the next run to
-//! find.
+//! Test files that killed runs left behind: each run records its files, so that the next run finds them.
 //!
-//! Records lie in the user's state folder, one for each run, locked while the run lasts: the kernel unlocks what a killed
-//! process held, and no other process can be taken for it. Invariants: only a file that a run made is named, told
-//! by its inode and the time it was made; nothing but records is ever removed here. Where no record can be kept, nothing is
-//! said.
+//! Records lie in the user's state folder, one for each run, locked while the run lasts: the kernel unlocks what a
+//! killed process held, and no other process can be taken for it. Invariants: only a file that a run made is named,
+//! told by its inode and the time it was made; nothing but records is ever removed here. Where no record can be kept,
+//! nothing is said.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata, OpenOptions};
@@ -25,7 +24,7 @@ const EXTENSION: &str = "run";
 /// More than a path and its numbers take.
 const LARGEST: u64 = 8 << 10;
 
-/// A file that a run has made; the record goes when it is dropped, if the file is gone.
+/// A file that a run has created. Dropping it removes the record, if the file is gone.
 #[derive(Debug)]
 pub struct Record {
     made: Made,
@@ -43,7 +42,7 @@ struct Made {
 }
 
 impl Record {
-    /// Of a file that was just made; `None` where no record can be kept.
+    /// Creates the record of a new file; `None` if no record can be kept.
     pub fn of(path: &Path, file: &File) -> Option<Record> {
         let folder = folder()?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
@@ -61,7 +60,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         if !self.made.is_there() {
-            // What stays is removed by the next run, which finds no file to it.
+            // A record that stays is removed by the next run, which finds no file for it.
             let _ = std::fs::remove_file(&self.record);
         }
     }
@@ -113,7 +112,7 @@ fn left_behind(record: &Path) -> Option<String> {
     try_lock(&lock)?;
     let mut bytes = Vec::new();
     (&mut lock).take(LARGEST).read_to_end(&mut bytes).ok()?;
-    // Empty where its run has only just begun.
+    // Empty if its run has only just begun.
     let made = Made::from_bytes(&bytes)?;
     let Some(metadata) = made.metadata() else {
         let _ = std::fs::remove_file(record);
@@ -132,7 +131,7 @@ fn try_lock(record: &File) -> Option<()> {
     flock(record, FlockOperation::NonBlockingLockExclusive).ok()
 }
 
-/// Where records are kept.
+/// Returns where records are kept.
 fn folder() -> Option<PathBuf> {
     let of = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = of("XDG_STATE_HOME").or_else(|| Some(of("HOME")?.join(".local/state")))?;
@@ -170,7 +169,7 @@ mod tests {
         assert!(said.contains("it's.bin (0 bytes) was left behind"), "{said}");
         assert!(said.ends_with(&format!("rm '{}/it'\\''s.bin'", folder.path().display())), "{said}");
         assert!(path.exists() && record.exists(), "nothing is removed");
-        // Another file of that name, made while the first was there: it can't have its inode.
+        // Another file of that name, created while the first one exists, so that it has another inode.
         std::fs::write(folder.path().join("other"), "mine").expect("written");
         std::fs::rename(folder.path().join("other"), &path).expect("renamed");
         assert_eq!(left_behind(&record), None);

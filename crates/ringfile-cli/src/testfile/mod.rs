@@ -1,6 +1,6 @@
-//! The file or device that is measured: found or made, checked, filled, and removed if it was made here.
+//! The file or device that is measured: found or created, checked, filled, and removed if it was created here.
 //!
-//! What must hold: nothing that existed before is written to unless the user said so, and a device that the
+//! Invariants: nothing that existed before is written to unless the user said so, and a device that the
 //! system uses never; all of that is decided before the first byte is read or written. A file that was made
 //! here is gone afterwards, however the run ends, but where it is killed: then the next run names it (`leftover.rs`).
 
@@ -65,7 +65,7 @@ pub enum DefaultPlace {
 }
 
 impl DefaultPlace {
-    /// The folder.
+    /// Returns the folder.
     pub fn folder(self) -> PathBuf {
         match self {
             DefaultPlace::Memory => DEFAULT_FOLDER.into(),
@@ -138,7 +138,7 @@ impl Opening<'_> {
         check_folder(&path)?;
         let room = room_for(&path).map_err(|error| io_on("can't look at", &folder, &error))?;
         let folder = folder.display();
-        // Whole MiB of three quarters: others live there too.
+        // Three quarters of it, in whole MiB: other programs use the file system too.
         let usable = (room / 4 * 3) & !((1 << 20) - 1);
         let mut notes = Vec::new();
         if wanted > room {
@@ -180,7 +180,7 @@ impl Opening<'_> {
         if intent.writes && !args.overwrite {
             let what = if kind.is_file() { "exists already" } else { "is a device" };
             return usage(format!(
-                "{} {what} and this run would write to it: add --overwrite to lose its contents, or only read \
+                "{} {what} and this run would write to it: add --overwrite if its contents may be lost, or only read \
                  with --rw randread and without --verify",
                 path.display()
             ));
@@ -285,7 +285,8 @@ impl TestFile {
         Opening { args, intent, interrupt }.open()
     }
 
-    /// The library's own word on direct I/O: it tells a file system that takes O_DIRECT and does not do it.
+    /// Returns what the library says about direct I/O: it recognises file systems that accept O_DIRECT without doing
+    /// direct I/O.
     fn check_direct(&self) -> Result<(), Failure> {
         let alignment = self
             .direct_alignment()
@@ -344,7 +345,7 @@ fn check_folder(path: &Path) -> Result<(), Failure> {
     usage(format!("the folder {} {what} another --file", folder.display()))
 }
 
-/// Refuses names that stand for something else than a new file.
+/// Refuses names that mean something other than a new file.
 fn check_can_be_made(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     if path.symlink_metadata().is_ok() {
@@ -371,8 +372,8 @@ fn check_space(path: &Path, size: u64) -> Result<(), Failure> {
     ))
 }
 
-/// Bytes that a new file may take where `path` is to be: what the file system has, and where it is memory what
-/// the machine has.
+/// Returns the bytes that a new file at `path` may take: those free in the file system and, if that is in memory, in
+/// the machine.
 pub fn room_for(path: &Path) -> std::io::Result<u64> {
     let folder = folder_of(path);
     let space = statvfs(folder)?;
@@ -387,7 +388,7 @@ pub fn room_for(path: &Path) -> std::io::Result<u64> {
     }
 }
 
-/// The name of the file system that a file lies on.
+/// Returns the name of the file system that a file lies on.
 pub fn filesystem(path: &Path, file: &File) -> String {
     if file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device()) {
         return BLOCK_DEVICE.into();

@@ -1,4 +1,4 @@
-//! What is mounted where, from /proc/self/mountinfo.
+//! The mounts of this machine, from /proc/self/mountinfo.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// One mount.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The number that statx gives for files in it.
+    /// The mount ID that statx reports for files in it.
     pub id: u64,
     /// Major and minor number of the device, as `8:1`.
     pub device: String,
@@ -21,12 +21,12 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
-/// All mounts this process sees, in the order they were made; none where /proc is not to be had.
+/// Returns all mounts this process sees, in the order they were made; none if /proc is not to be had.
 pub fn all() -> Vec<Mount> {
     parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
-/// The mount that a path which exists lies in.
+/// Returns the mount that a path which exists lies in.
 pub fn of(path: &Path) -> Option<Mount> {
     let (mut all, path) = (all(), path.canonicalize().ok()?);
     let index = place(&all, &path)?;

@@ -1,6 +1,6 @@
-//! Bytes that the machine's memory moved: by the counters of its memory controllers, or by resctrl's.
+//! Bytes moved to and from the machine's memory, counted by its memory controllers or by resctrl.
 //!
-//! Few machines show either: a virtual machine hardly ever does. What must hold: a machine without them costs a note.
+//! Few machines offer either, and hardly any virtual machine. Without them the command only prints a note.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use perf_event::{Builder, Counter};
 
 use crate::error::errno_text;
 
-/// What perf calls the bytes that a controller read and wrote: servers, desktops, desktops since 2019. Each has a scale, to MiB.
+/// perf's names for the bytes that a controller has read and written: on servers, on desktops, on desktops since 2019.
+/// Each has a scale that converts it to MiB.
 const EVENTS: [&str; 6] =
     ["cas_count_read", "cas_count_write", "data_reads", "data_writes", "data_read", "data_write"];
 
@@ -21,13 +22,13 @@ const RESCTRL: &str = "/sys/fs/resctrl/mon_data";
 static SOURCE: OnceLock<Result<Mutex<Source>, String>> = OnceLock::new();
 
 enum Source {
-    /// Counters of the controllers, each with the bytes of one count.
+    /// Counters of the controllers, each with the number of bytes for one count.
     Controllers(Vec<(Counter, f64)>),
-    /// A file of the bytes that passed each last-level cache.
+    /// For each last-level cache, the file that shows the bytes transferred.
     Resctrl(Vec<PathBuf>),
 }
 
-/// Bytes since some moment; `None` where nothing counts.
+/// Returns the bytes moved since a fixed moment; `None` if nothing counts them.
 pub fn bytes_so_far() -> Option<u64> {
     let source = SOURCE.get_or_init(|| open().map(Mutex::new)).as_ref().ok()?;
     match &mut *source.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -42,7 +43,7 @@ pub fn bytes_so_far() -> Option<u64> {
     }
 }
 
-/// Why nothing counts; `None` where something does.
+/// Returns why nothing counts them; `None` if something does.
 pub fn why_not() -> Option<String> {
     SOURCE.get_or_init(|| open().map(Mutex::new)).as_ref().err().cloned()
 }
@@ -60,7 +61,7 @@ fn open() -> Result<Source, String> {
     }
 }
 
-/// Each event of each memory controller: its controller's folder, and its name.
+/// Returns each event of each memory controller: the controller's folder, and the event's name.
 fn events(devices: &Path) -> Vec<(PathBuf, &'static str)> {
     let names = fs::read_dir(devices).into_iter().flatten().flatten();
     let mut controllers: Vec<PathBuf> = names
@@ -81,7 +82,7 @@ fn controllers(events: &[(PathBuf, &'static str)]) -> Result<Vec<(Counter, f64)>
     for (controller, name) in events {
         let opened = counters_of(controller, name).map_err(|error| match error.raw_os_error() {
             Some(libc::EACCES | libc::EPERM) => {
-                "this user may not count what memory moves: run as root, or set the sysctl kernel.perf_event_paranoid to 0"
+                "this user may not count memory traffic: run as root, or set the sysctl kernel.perf_event_paranoid to 0"
                     .to_string()
             }
             _ => format!("{}: its counter can't be opened: {}", controller.display(), errno_text(&error)),
@@ -91,13 +92,13 @@ fn controllers(events: &[(PathBuf, &'static str)]) -> Result<Vec<(Counter, f64)>
     Ok(counters)
 }
 
-/// A counter for each processor package: the controllers of a package are counted on one of its cores.
+/// Opens a counter for each processor package: the controllers of a package are counted on one of its cores.
 fn counters_of(controller: &Path, name: &str) -> std::io::Result<Vec<(Counter, f64)>> {
     let other = |error: &dyn std::fmt::Display| std::io::Error::other(error.to_string());
     let mut builder = Dynamic::builder(controller)?;
     builder.event(name)?;
     let event = builder.build().map_err(|error| other(&error))?;
-    // perf's scale is to MiB, and 64 bytes for each count where there is none.
+    // perf's scale converts to MiB; without a scale, each count is 64 bytes.
     let scale = builder.scale()?.map_or(64.0, |scale| scale * f64::from(1 << 20));
     let cores = fs::read_to_string(controller.join("cpumask"))?;
     let mut counters = Vec::new();
@@ -110,7 +111,7 @@ fn counters_of(controller: &Path, name: &str) -> std::io::Result<Vec<(Counter, f
     Ok(counters)
 }
 
-/// Those that count: a processor without monitoring has none, or says `Unavailable`.
+/// Returns the files that count: a processor without monitoring has none, or they contain `Unavailable`.
 fn resctrl_files(folder: &Path) -> Vec<PathBuf> {
     let caches = fs::read_dir(folder).into_iter().flatten().flatten();
     let files = caches.map(|cache| cache.path().join("mbm_total_bytes"));

@@ -1,8 +1,8 @@
-//! What the whole machine did meanwhile, whoever made it do so: CPU time and interrupts as /proc/stat counts them, and the
-//! bytes that memory moved, where the machine counts those.
+//! What the whole machine does during a run, on behalf of any process: CPU time and interrupts from /proc/stat, and the
+//! bytes moved to and from memory, if the machine counts them.
 //!
-//! A measurement's own processes do not see all that it costs: interrupts run on whatever core they come to, and a loop device
-//! or a file system has threads of the kernel's.
+//! The figures of the measuring processes do not include all costs: interrupts run on any core, and a loop device or a
+//! file system has kernel threads.
 
 mod memory;
 
@@ -14,33 +14,34 @@ use crate::model::WholeMachine;
 
 pub use memory::why_not as why_no_memory_bandwidth;
 
-/// What the machine has done since it started, on all cores; or within a time.
+/// What the machine has done on all cores, since it started or during an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Whole {
     /// CPU time in user space.
     pub user: Duration,
     /// CPU time in the kernel, without interrupts.
     pub system: Duration,
-    /// CPU time of interrupts and what they leave to do.
+    /// CPU time of hardware and software interrupts.
     pub interrupts: Duration,
-    /// Time without work, waiting for I/O included.
+    /// Idle time, including time waiting for I/O.
     pub idle: Duration,
-    /// Time that another guest of the host had.
+    /// Time stolen by other guests of the host.
     pub stolen: Duration,
-    /// How many interrupts there were.
+    /// Number of interrupts.
     pub interrupt_count: u64,
-    /// Bytes that memory moved.
+    /// Bytes moved to and from memory.
     pub memory_bytes: Option<u64>,
 }
 
 impl Whole {
-    /// What was done so far; `None` where /proc does not tell.
+    /// Returns the totals so far; `None` if /proc does not have them.
     pub fn so_far() -> Option<Whole> {
         let text = std::fs::read_to_string("/proc/stat").ok()?;
         Some(Whole { memory_bytes: memory::bytes_so_far(), ..parse(&text, ticks_per_second()?)? })
     }
 
-    /// What was done since an earlier look. The kernel may take back a little of idle and stolen time.
+    /// Returns what was done since an earlier call. Idle and stolen time may decrease a little in the kernel's
+    /// counters.
     pub fn since(&self, earlier: &Whole) -> Whole {
         Whole {
             user: self.user.saturating_sub(earlier.user),
@@ -56,7 +57,7 @@ impl Whole {
         }
     }
 
-    /// The same as results have it, of what was done in so many seconds.
+    /// Converts it for the results, as done in this many seconds.
     pub fn in_time(&self, seconds: f64) -> WholeMachine {
         let per_cent = |time: Duration| time.as_secs_f64() * 100.0 / seconds;
         WholeMachine {

@@ -69,7 +69,7 @@ fn killed_at_any_time_it_leaves_nothing() {
         let deadline = Instant::now() + Duration::from_secs(20);
         for other in others {
             while runs_still(other) {
-                assert!(Instant::now() < deadline, "the process that looks at the path outlives the command");
+                assert!(Instant::now() < deadline, "the process that examines the path outlives the command");
                 std::thread::sleep(Duration::from_millis(5));
             }
         }

@@ -1,7 +1,7 @@
 //! Runs `ringfile doctor` as a process, as a user does.
 //!
-//! Tests assert exit codes, fields, files and bytes, never times. Tests that this machine cannot run are skipped by
-//! name.
+//! Tests assert exit codes, fields, files and bytes, never times. Tests that this machine cannot run are skipped and
+//! listed.
 
 mod harmless;
 mod odd_places;

@@ -30,7 +30,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // A mount that stays is visible; the test's own result matters more.
+        // If unmounting fails, the mount stays visible; the test's own result matters more.
         let _ = umount2(self.path(), MntFlags::MNT_DETACH);
     }
 }

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 use crate::support::{Finished, USERS, disk_folder, installed, is_root, run, skip, unprivileged};
 use crate::{doctor, feature, finds, parse, report_of};
 
-/// A folder that everybody may write to, with the program in it, because the build folder may be closed to other users.
+/// Makes a folder that everybody may write to, with the program in it, because the build folder may be closed to other
+/// users.
 fn open_folder() -> (TempDir, PathBuf) {
     let folder = disk_folder();
     let all = |path: &Path| {
@@ -24,7 +25,7 @@ fn open_folder() -> (TempDir, PathBuf) {
     (folder, program)
 }
 
-/// Makes it; `None`, with a line that says so, if that is not possible.
+/// Runs the doctor as this user; `None`, with a line that says why, if that is not possible.
 fn as_nobody(test: &str, memlock: &str, program: &Path, path: &Path) -> Option<Finished> {
     if !is_root() || !installed("setpriv") || !installed("prlimit") {
         skip(test, "needs root, setpriv and prlimit");
@@ -117,7 +118,7 @@ fn a_filter_that_forbids_io_uring_is_named() {
         let finding = &report["findings"][0];
         assert_eq!(finding["severity"], "costly");
         assert!(finding["fix"].as_str().expect("text").contains("seccomp"), "{finding}");
-        assert_eq!(report["file"]["answered"], true, "all else is looked at");
+        assert_eq!(report["file"]["answered"], true, "everything else is examined");
         let ways = report["file"]["durable"].as_array().expect("a list");
         assert!(ways.iter().all(|durable| durable["way"] != "ring_linked"), "{ways:?}");
     }
@@ -132,5 +133,5 @@ fn a_filter_that_ends_who_tries_is_named_and_survived() {
     assert_eq!(feature(&report, "io_uring")["usable"], false);
     let finding = &report["findings"][0];
     assert!(finding["fix"].as_str().expect("text").contains("RINGFILE_BACKEND=workers"), "{finding}");
-    assert_eq!(report["file"]["answered"], true, "all else is looked at: {}", report["file"]);
+    assert_eq!(report["file"]["answered"], true, "everything else is examined: {}", report["file"]);
 }

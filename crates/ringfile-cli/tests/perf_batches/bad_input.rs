@@ -1,4 +1,4 @@
-//! Input that cannot be carried out: one line that says what to do, exit code 2, nothing touched.
+//! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
 use crate::perf;
 use crate::support::{file_with, folder, json, run};
@@ -94,7 +94,7 @@ fn a_file_that_ends_early_is_an_error_that_names_it() {
         assert!(
             error.starts_with("error: read at offset ")
                 && error.contains(&*path.to_string_lossy())
-                && error.contains("shorter"),
+                && error.contains("truncated"),
             "{error}"
         );
     }

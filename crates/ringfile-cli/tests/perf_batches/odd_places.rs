@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use crate::perf;
 use crate::support::{Finished, file_with, folder, installed, is_root, json, run, runs, skip};
 
-/// One short cell in a command's own form.
+/// Returns a command for one short cell, with that command's options.
 fn short(command: &str) -> Command {
     let engine = if command == "batch" { "ringfile-blocking" } else { "ringfile" };
     let mut program = perf(command);

@@ -9,7 +9,7 @@ use crate::support::{
     disk_folder, folder, installed, json as read, ring_is_forbidden, routes, run, runs, skip,
 };
 
-/// The keys that every run has, as in `perf file`, and their types.
+/// Asserts the keys that every run has, as in `perf file`, and their types.
 #[track_caller]
 fn assert_run(run: &Value) {
     for key in ["round", "numjobs", "iodepth", "batch", "inflight", "block_size_bytes", "ops", "errors"] {
@@ -186,9 +186,9 @@ fn the_tables_fit_a_terminal() {
     let finished = run(&mut command).ok();
     let table: Vec<&str> = finished.stdout.lines().filter(|line| line.starts_with('|')).collect();
     assert!(table[0].starts_with("|engine") && table[0].contains("|cores|"), "{}", finished.stdout);
-    assert!(!table[0].contains("% of"), "there is nobody to be beside: {}", finished.stdout);
+    assert!(!table[0].contains("% of"), "there is no other engine to compare with: {}", finished.stdout);
     for row in table {
         assert!(row.chars().count() <= 110, "{row}");
     }
-    assert!(finished.stdout.contains("latencies of what hands in batches"), "{}", finished.stdout);
+    assert!(finished.stdout.contains("latencies of engines that submit batches"), "{}", finished.stdout);
 }

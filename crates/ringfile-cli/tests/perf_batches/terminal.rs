@@ -82,7 +82,7 @@ impl Screen {
     }
 }
 
-/// A program on its own terminal, and the side that shows what a person would see.
+/// Returns a program on its own terminal, and the side that shows what a person would see.
 fn on_terminal(program: &Command, width: usize) -> (Child, File) {
     let size = Winsize { ws_row: 50, ws_col: width as u16, ws_xpixel: 0, ws_ypixel: 0 };
     let terminal = openpty(&size, None).expect("a terminal");

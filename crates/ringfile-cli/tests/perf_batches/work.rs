@@ -16,7 +16,7 @@ const ALL: [(&str, &str); 3] = [
     ("multiread", "--bs 4k --batch 7,600 --engines ringfile,two-rings,submit-only,pread"),
 ];
 
-/// The same, with fio if it is installed.
+/// Returns the commands with all engines, including fio if it is installed.
 fn all() -> Vec<(&'static str, Vec<String>)> {
     let fio = if installed("fio") { "" } else { "no" };
     let with_fio = |(command, options): (&'static str, &str)| {
@@ -46,7 +46,7 @@ fn each_block_is_read_once_by_all_threads_together() {
         assert_eq!(results["params"]["io_size_bytes"], 1001 * 4096);
         for run in runs(&results) {
             assert_eq!((&run["ops"], &run["access"]), (&json!(1001), &json!("once")), "{run}");
-            // As many reads as there are blocks, and each brought in a different page: each block once.
+            // There are as many reads as blocks, and each brought in a different page: each block was read once.
             assert!(run["cache_hits"].is_null() || run["cache_hits"] == 0.0, "{run}");
         }
     }
@@ -118,7 +118,7 @@ fn what_was_not_cold_is_not_set_in_per_cent_of_others() {
         if runs(&results).iter().any(|run| run["cache_hits"].is_null()) {
             skip(
                 "what_was_not_cold_is_not_set_in_per_cent_of_others",
-                "this kernel does not tell what is cached",
+                "this kernel does not report what is cached",
             );
             return;
         }

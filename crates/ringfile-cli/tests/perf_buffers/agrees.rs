@@ -1,5 +1,5 @@
-//! Compares figures with those of others for the same run: CPU time as the shell's `time` measures it, operations as
-//! the device counts them.
+//! Compares figures with those of other programs for the same run: CPU time with that of `time`, operations with the
+//! device's counters.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,7 +23,7 @@ fn number(run: &Value, field: &str) -> f64 {
     run[field].as_f64().unwrap_or_else(|| panic!("{field} in {run}"))
 }
 
-/// Returns the results of runs of this length, the processor time that they tell, and the time that `time` saw, in
+/// Returns the results of runs of this length, the CPU time that they report, and the CPU time that `time` measured, in
 /// seconds; `None` without direct I/O.
 fn told_and_seen(data: &Path, folder: &Path, duration: &str) -> Option<(Value, f64, f64)> {
     let (out, times) = (folder.join(format!("{duration}.json")), folder.join("times"));
@@ -55,17 +55,17 @@ fn cpu_time_is_what_time_sees() {
     let folder = disk_folder();
     let data = folder.path().join("data.bin");
     filled(&data, 32 << 20);
-    // Only what `time` sees includes starting processes and filling their buffers, which takes as long in a short run.
+    // Only the figure of `time` includes starting processes and filling their buffers, which takes as long in a short run.
     let Some((_, told, seen)) = told_and_seen(&data, folder.path(), "20ms") else {
         skip("cpu_time_is_what_time_sees", "the target folder has no direct I/O");
         return;
     };
     let around = seen - told;
-    assert!(around >= -0.1, "{told} s are told, {seen} s were seen in a short run");
+    assert!(around >= -0.1, "{told} s are reported, `time` measured {seen} s in a short run");
     let (results, told, seen) = told_and_seen(&data, folder.path(), "2s").expect("as before");
     assert!(
         told <= seen * 1.05 + 0.1 && seen <= told * 1.05 + 2.0 * around.max(0.0) + 0.15,
-        "{told} s are told, {seen} s were seen, of which about {around} s are not in the runs"
+        "{told} s are reported, `time` measured {seen} s, of which about {around} s are outside of the runs"
     );
     for run in runs(&results) {
         let per_cent = number(run, "user_percent") + number(run, "system_percent");
@@ -82,7 +82,7 @@ fn reads(device: &Path) -> u64 {
     text.split_whitespace().take(2).map(|word| word.parse::<u64>().expect("a count")).sum()
 }
 
-/// Returns [`reads`] once nobody reads the device any more: services of the machine look at each new one.
+/// Returns [`reads`] once nothing else reads the device: services of the machine examine each new one.
 fn reads_before(device: &Path) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut last = reads(device);
@@ -114,11 +114,11 @@ fn operations_are_what_the_device_counts() {
     let counted = (reads(&device.0) - before) as f64;
     let results = json(&out);
     let told: f64 = runs(&results).iter().map(|run| number(run, "ops")).sum();
-    // What was in flight when the time of a run was over is not told.
+    // Operations in flight when the time of a run was over are not reported.
     let left: f64 = runs(&results).iter().map(|run| number(run, "iodepth") * number(run, "processes")).sum();
     assert!(
         (counted - told).abs() < told * 0.02 + left,
-        "{told} are told, the device counted {counted}, and {left} may have been in flight"
+        "{told} are reported, the device counted {counted}, and {left} may have been in flight"
     );
 }
 
@@ -154,6 +154,6 @@ fn system_calls_are_what_strace_counts() {
         .sum();
     let results = json(&out);
     let told: u64 = runs(&results).iter().filter_map(|run| run["system_calls"].as_u64()).sum();
-    // Only the one figure includes reading the file in, and what happens before and after the window.
-    assert!(told <= calls && calls <= told + told / 10 + 200, "{told} are told, strace counted {calls}");
+    // Only the figure of strace includes reading the file in, and calls before and after the measurement.
+    assert!(told <= calls && calls <= told + told / 10 + 200, "{told} are reported, strace counted {calls}");
 }

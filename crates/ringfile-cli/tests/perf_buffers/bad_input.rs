@@ -1,4 +1,4 @@
-//! Input that cannot be carried out: one line that says what to do, exit code 2, and nothing touched.
+//! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
 use crate::perf_buffers;
 use crate::support::{disk_folder, file_with, folder, run};
@@ -40,7 +40,7 @@ fn no_output_is_replaced_and_none_is_another() {
     }
     let same = folder.path().join("same");
     let error = run(perf_buffers().arg("--json").arg(&same).arg("--emit-config").arg(&same)).fails(2);
-    assert!(error.contains("name another for the configuration"), "{error}");
+    assert!(error.contains("name another one for the configuration"), "{error}");
     let disk = disk_folder();
     let data = file_with(&disk, &vec![1; 1 << 20]);
     let error =

@@ -30,7 +30,7 @@ fn identity(run: &Value) -> String {
     fields.map(|field| run[field].to_string()).join(" ")
 }
 
-/// Starts to measure the grid, stops that after a while, and returns what was saved.
+/// Starts to measure the grid, interrupts that after a while, and returns the saved results.
 fn stopped_after(wait: Duration, folder: &Path, out: &Path) -> Value {
     let mut command = perf_buffers();
     command.args(GRID.split(' ')).arg("--json").arg(out).env("TMPDIR", folder);
@@ -43,7 +43,7 @@ fn stopped_after(wait: Duration, folder: &Path, out: &Path) -> Value {
         let gone = |id: u32| !Path::new(&format!("/proc/{id}")).exists();
         let deadline = Instant::now() + Duration::from_secs(60);
         while !gone(process) {
-            assert!(Instant::now() < deadline, "process {process} is left");
+            assert!(Instant::now() < deadline, "process {process} is still running");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -127,7 +127,7 @@ fn what_can_not_be_resumed_is_told_and_stays_as_it_is() {
     assert!(error.contains("--resume") || error.contains("--bs"), "{error}");
 }
 
-/// Each of these would panic, run out of memory or never end.
+/// Each of these saved values would make the command panic, run out of memory or never end.
 #[test]
 fn what_was_saved_is_held_to_the_limits_of_the_command_line() {
     let folder = disk_folder();

@@ -1,4 +1,4 @@
-//! Input that cannot be carried out: one line that says what to do, exit code 2, nothing touched.
+//! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
 use std::path::Path;
 use std::process::Command;

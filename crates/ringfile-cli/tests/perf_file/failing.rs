@@ -20,7 +20,7 @@ fn a_file_that_gets_shorter_meanwhile() {
     OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(8192)).expect("truncate");
     let error = Finished::from(child.wait_with_output().expect("the program ends")).fails(1);
     assert!(
-        error.contains(&*path.to_string_lossy()) && error.contains("offset") && error.contains("shorter"),
+        error.contains(&*path.to_string_lossy()) && error.contains("offset") && error.contains("truncated"),
         "{error}"
     );
 }

@@ -8,14 +8,14 @@ use nix::sys::signal::Signal;
 
 use crate::support::{folder, interrupt, run, wait_for_thread};
 
-/// The program, with a new folder for what it keeps between runs, and one for unnamed files.
+/// Returns the program's command, with a new folder for its state, and one for unnamed files.
 fn ringfile(arguments: &str, folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
     command.args(arguments.split(' ')).env("XDG_STATE_HOME", folder.join("state")).env("TMPDIR", folder);
     command
 }
 
-/// Every command that measures, as short as possible.
+/// Returns every command that measures, each as short as possible.
 fn commands(folder: &Path) -> Vec<Command> {
     let file = folder.join("short.bin");
     let timing = "--duration 20ms --warmup 0s --rounds 1";
@@ -77,7 +77,7 @@ fn a_file_that_a_killed_run_left_behind_is_named_by_every_command_until_it_is_go
     );
     assert!(said(folder.path()).iter().all(String::is_empty), "its run is under way");
     interrupt(child, Signal::SIGKILL);
-    assert!(file.exists(), "nobody was there to remove it");
+    assert!(file.exists(), "no process was there to remove it");
     for said in said(folder.path()) {
         let remove = format!("rm '{}'", file.display());
         let expected = format!(
@@ -99,7 +99,7 @@ fn a_file_that_a_killed_run_left_behind_is_named_by_every_command_until_it_is_go
     assert!(said(folder.path()).iter().all(String::is_empty));
     assert_eq!(std::fs::read(&file).expect("it stays"), b"mine");
     let records = std::fs::read_dir(folder.path().join("state/ringfile")).expect("a folder").count();
-    assert_eq!(records, 0, "nothing is kept of what is gone");
+    assert_eq!(records, 0, "no record is kept of a file that was removed");
 }
 
 #[test]

@@ -179,8 +179,8 @@ fn usual_routes_and_executors_have_no_column() {
     assert!(finished.stdout.contains("|route") && !finished.stdout.contains("|executor"));
 }
 
-/// The first purpose of the command: the gain from registered buffers, which shows only on the ring, on a file that
-/// `auto` reads with plain calls.
+/// Without options the command must show the gain from registered buffers, which exists only on the ring, on a file
+/// that `auto` reads with plain calls.
 #[test]
 fn without_options_the_worth_of_registered_buffers_is_shown_beside_auto() {
     if ring_is_forbidden() {
@@ -338,7 +338,9 @@ fn cold_is_cold() {
     run(&mut command).ok();
     for run in runs(&json(&out)) {
         match (run["cache"].as_str(), run["cached_before"].as_f64()) {
-            (_, None) => eprintln!("cold_is_cold asserts nothing: this kernel does not tell what is cached"),
+            (_, None) => {
+                eprintln!("cold_is_cold asserts nothing: this kernel does not report what is cached")
+            }
             (Some("warm"), Some(fraction)) => assert_eq!(fraction, 1.0, "{run}"),
             (Some("cold"), Some(fraction)) => assert!(fraction < 0.5, "{run}"),
             (other, _) => panic!("cache {other:?} was not asked for"),

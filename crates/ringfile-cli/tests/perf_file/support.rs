@@ -109,7 +109,7 @@ pub fn ring_is_forbidden() -> bool {
     std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| matches!(backend.as_str(), "workers" | "aio"))
 }
 
-/// The routes that can be requested.
+/// Returns the routes that can be requested.
 pub fn routes() -> &'static [&'static str] {
     if ring_is_forbidden() { &["auto", "inline", "workers"] } else { &["auto", "inline", "ring", "workers"] }
 }
@@ -144,8 +144,8 @@ pub fn wait_for_thread(process: u32, name: &str) {
     }
 }
 
-/// Waits until a process has a thread of that name and has used so much more processor time that operations have ended,
-/// if nothing makes them wait.
+/// Waits until a process has a thread of that name, and has then used enough CPU time to finish some operations, if
+/// nothing makes them wait.
 #[track_caller]
 pub fn wait_for_work(process: u32, name: &str) {
     wait_for_thread(process, name);
@@ -206,7 +206,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // A device that stays is visible; the test's own result matters more.
+        // If detaching fails, the device stays visible; the test's own result matters more.
         let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
     }
 }

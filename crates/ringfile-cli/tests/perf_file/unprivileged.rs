@@ -46,7 +46,7 @@ fn small_memlock_limits_one_after_the_other() {
         if !registers {
             assert!(
                 finished.stdout.contains("RLIMIT_MEMLOCK"),
-                "the notes say that fixed was not had: {}",
+                "the notes say that memory was not registered: {}",
                 finished.stdout
             );
         }

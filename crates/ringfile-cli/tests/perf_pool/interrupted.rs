@@ -28,7 +28,7 @@ fn while_measuring() {
         assert!(finished.stdout.contains("|producer|vec"), "{finished:#?}");
         assert!(
             !finished.stdout.contains("NOT carried"),
-            "what was not due yet is no backlog: {finished:#?}"
+            "operations that were not due are not backlog: {finished:#?}"
         );
         finished.fails(130);
         let results = json(&out);

@@ -1,7 +1,7 @@
 //! Runs `ringfile perf pool` as a process, as a user does.
 //!
-//! Tests assert exit codes, output, files and counts, never speed. Tests that this machine cannot run are skipped by
-//! name.
+//! Tests assert exit codes, output, files and counts, never speed. Tests that this machine cannot run are skipped and
+//! listed.
 
 mod bad_input;
 mod interrupted;
@@ -23,14 +23,14 @@ fn perf_pool(folder: &Path) -> Command {
     program
 }
 
-/// The same, with few threads for a tenth of a second.
+/// Returns such a command with few threads for a tenth of a second.
 fn brief(folder: &Path) -> Command {
     let mut program = perf_pool(folder);
     program.args("--duration 100ms --warmup 20ms --producers 2 --consumers 2".split(' '));
     program
 }
 
-/// The same, with little data.
+/// Returns such a command with little data.
 fn short(folder: &Path) -> Command {
     let mut program = brief(folder);
     program.args("--size 8m --bs 4k".split(' '));

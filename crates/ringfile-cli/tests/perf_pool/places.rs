@@ -16,7 +16,7 @@ impl Mounted {
         Mounted::mount(Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]), folder)
     }
 
-    /// ext4 of 32 MiB on a loop device.
+    /// Mounts an ext4 of 32 MiB on a loop device.
     fn small_disk(folder: &Path, image: &Path) -> Option<Mounted> {
         std::fs::File::create(image).and_then(|file| file.set_len(32 << 20)).ok()?;
         let made = Command::new("mkfs.ext4").arg("-q").arg(image).output();
@@ -32,7 +32,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The kernel closes files that a ring had open a moment after the program has ended.
+        // The kernel closes the files of a ring a moment after the program has ended.
         let unmounted =
             || Command::new("umount").arg(&self.0).output().is_ok_and(|done| done.status.success());
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -104,7 +104,7 @@ fn any_number_of_each_side() {
 /// Segments of a few batches, so that each producer fills many and waits for room.
 #[test]
 fn segments_are_rolled_over_and_their_room_comes_back() {
-    // In memory, so that there is time for many segments even if the machine is busy.
+    // The segments are in memory, so that there is time for many even if the machine is busy.
     let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
     let results = crate::support::folder();
     let out = results.path().join("out.json");
@@ -147,7 +147,7 @@ fn each_thread_has_a_row_and_all_together() {
     for text in ["|producer|vec          |0", "|producer|vec          |all", "|consumer|pool-buffered|1"] {
         assert!(finished.stdout.contains(text), "{text}: {}", finished.stdout);
     }
-    // As wide as the figures below them.
+    // The titles are as wide as the figures below them.
     let mut cells = finished.stdout.lines().map(|line| line.split('|').map(str::trim));
     assert!(cells.any(|mut cells| cells.any(|cell| cell == "mean") && cells.any(|cell| cell == "min")));
     for run in runs(&json(&out)) {

@@ -81,13 +81,13 @@ fn browse(browser: &str, profile: &Path, arguments: &[String]) -> Output {
     command.output().expect("the browser starts")
 }
 
-/// What the page wrote to the console.
+/// Returns the messages that the page wrote to the console.
 fn console(output: &Output) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     text.lines().filter(|line| line.contains("CONSOLE")).map(str::to_string).collect()
 }
 
-/// What was found in the page at each width.
+/// Returns the defects found in the page at each width.
 fn examine(browser: &str, folder: &Path, page: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(page).expect("the page");
     let quoted = text.replace('&', "&amp;").replace('"', "&quot;");
@@ -165,7 +165,7 @@ fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize, pictur
     };
     let folder = folder();
     let (page, _) = page_of(folder.path(), samples);
-    // Beside the pictures, so that a person can open it.
+    // Kept with the pictures, so that a person can open it.
     std::fs::copy(&page, Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("report-{name}.html")))
         .expect("copy");
     let found = examine(browser, folder.path(), &page);
@@ -193,7 +193,7 @@ fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize, pictur
             u32::from(pixels[0]) + u32::from(pixels[1]) + u32::from(pixels[2])
         };
         let (light, dark) = (paper(false), paper(true));
-        assert!(light > 700 && dark < 120, "paper of {light} and {dark}");
+        assert!(light > 700 && dark < 120, "background colours {light} and {dark}");
     }
 }
 

@@ -20,7 +20,7 @@ impl Noise {
     }
 }
 
-/// A session without runs.
+/// Returns a session without runs.
 pub fn session(kind: &str, runs: Vec<Value>) -> Value {
     json!({
         "schema": 1, "kind": kind, "command": format!("ringfile perf {kind} --quick --file /var/tmp/data.bin"),
@@ -141,7 +141,7 @@ pub fn buffers(seed: u64, speed: f64, fixed: f64) -> Value {
     session
 }
 
-/// `perf pool` at a fixed rate.
+/// Returns results of `perf pool` at a fixed rate.
 pub fn pool() -> Value {
     let mut noise = Noise::new(3);
     let mut runs = Vec::new();
@@ -173,7 +173,7 @@ pub fn pool() -> Value {
     session
 }
 
-/// `perf batch` with fio.
+/// Returns results of `perf batch` with fio.
 pub fn batch() -> Value {
     let mut noise = Noise::new(4);
     let mut runs = Vec::new();

@@ -58,9 +58,9 @@ const _: () = assert!(size_of::<Event>() == 32);
 #[repr(C)]
 pub(super) struct Header {
     pub id: u32,
-    /// How many events there is room for.
+    /// The number of events that there is room for.
     pub events: u32,
-    /// The next event to be taken. Moved by this process, and by the kernel in `io_getevents`.
+    /// The next event to be taken. Advanced by this process, and by the kernel in `io_getevents`.
     pub head: AtomicU32,
     /// Where the kernel puts the next event.
     pub tail: AtomicU32,
@@ -83,7 +83,7 @@ fn check(result: libc::c_long) -> io::Result<u32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u32) }
 }
 
-/// `io_setup(2)`: makes a context for `operations` in flight.
+/// Creates a context for `operations` in flight (`io_setup(2)`).
 pub(super) fn setup(operations: u32) -> io::Result<Context> {
     let mut context = Context(0);
     // SAFETY: the kernel writes one number of this type.
@@ -91,23 +91,25 @@ pub(super) fn setup(operations: u32) -> io::Result<Context> {
     Ok(context)
 }
 
-/// `io_destroy(2)`: cancels what can be cancelled, and waits for the rest.
+/// Destroys a context (`io_destroy(2)`): cancels the operations that can be cancelled, and waits for the others.
 pub(super) fn destroy(context: Context) {
     // SAFETY: no memory is passed. The caller does not use the completion ring any more, which is unmapped.
     unsafe { libc::syscall(libc::SYS_io_destroy, context.0) };
 }
 
-/// `io_submit(2)`: how many of these the kernel took, in order. An error is about the first of them, or about all.
+/// Submits operations (`io_submit(2)`), and returns how many the kernel accepted, in order. An error concerns the first
+/// of them, or all.
 ///
 /// # Safety
-/// Each address is that of a record that stays where it is until its completion was seen, and so does the memory that it
-/// names, untouched by anybody else where the kernel writes to it. The kernel writes to the records.
+/// Each address is that of a record. Until its completion was seen, the record and the memory that it names must stay
+/// valid and unmoved; the kernel writes to the record, and for a read to the memory, which nothing else may access.
 pub(super) unsafe fn submit(context: Context, all: &[*mut Iocb]) -> io::Result<u32> {
-    // SAFETY: as this function's contract says; the list itself is read during the call.
+    // SAFETY: by this function's contract; the list itself is read during the call.
     check(unsafe { libc::syscall(libc::SYS_io_submit, context.0, all.len() as libc::c_long, all.as_ptr()) })
 }
 
-/// `io_getevents(2)`: waits for at least so many completions, for so long at most, and puts them, or more, into `events`.
+/// Waits for at least `at_least` completions, but no longer than `at_most`, and puts these, or more, into `events`
+/// (`io_getevents(2)`).
 pub(super) fn get_events(
     context: Context,
     at_least: u32,
@@ -120,19 +122,19 @@ pub(super) fn get_events(
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let (at_least, room) = (libc::c_long::from(at_least), events.len() as libc::c_long);
-    // SAFETY: the kernel writes as many events as there is room for at most, and reads the time during the call.
+    // SAFETY: the kernel writes at most as many events as there is room for, and reads the time during the call.
     check(unsafe {
         libc::syscall(libc::SYS_io_getevents, context.0, at_least, room, events.as_mut_ptr(), time)
     })
 }
 
-/// `io_cancel(2)`. Whatever it answers, the operation's completion comes in the ring: since Linux 3.11 the kernel does not
-/// use the record for it that is passed here.
+/// Asks the kernel to cancel an operation (`io_cancel(2)`). Whatever it answers, the operation's completion arrives in
+/// the ring: since Linux 3.11 the kernel no longer writes it to the record that is passed here.
 ///
 /// # Safety
 /// `iocb` is the address of a record that may be read.
 pub(super) unsafe fn cancel(context: Context, iocb: *mut Iocb) {
     let mut unused = Event::default();
-    // SAFETY: as this function's contract says; the kernel writes one event at most.
+    // SAFETY: by this function's contract; the kernel writes at most one event.
     unsafe { libc::syscall(libc::SYS_io_cancel, context.0, iocb, &raw mut unused) };
 }

@@ -69,7 +69,7 @@ struct Wakeup {
 struct CompletionRing {
     header: NonNull<Header>,
     events: NonNull<Event>,
-    /// How many events it has room for.
+    /// The number of events that it has room for.
     len: u32,
 }
 
@@ -115,13 +115,13 @@ impl CompletionRing {
 }
 
 impl Aio {
-    /// Creates a context for so many operations at once, or for fewer if the system's limit, `fs.aio-max-nr`, allows no
-    /// more. `wakeup` is a descriptor whose readiness completes with `user_data` after
+    /// Creates a context for this many operations at once, or for fewer if the system's limit, `fs.aio-max-nr`, allows
+    /// no more. `wakeup` is a descriptor whose readiness completes with `user_data` after
     /// [`arm_wakeup`](Self::arm_wakeup). That is called here, which shows whether operations can be submitted at all.
     ///
     /// # Errors
-    /// As `io_setup(2)` and `io_submit(2)`: `EAGAIN` if the limit is used up, `ENOSYS` or `EPERM` if a filter or the
-    /// kernel refuses AIO, `EINVAL` if it has no polls (before Linux 4.19).
+    /// Those of `io_setup(2)` and `io_submit(2)`: `EAGAIN` if the limit is used up, `ENOSYS` or `EPERM` if a filter or
+    /// the kernel refuses AIO, `EINVAL` if it has no polls (before Linux 4.19).
     pub(crate) fn new(operations: u32, wakeup: i32, user_data: u64) -> io::Result<Self> {
         let mut operations = operations.max(FEWEST);
         let context = loop {
@@ -166,19 +166,19 @@ impl Aio {
         self.fork_mark.is_current()
     }
 
-    /// Operations that were pushed and whose completion was not taken.
+    /// Returns the number of operations that were pushed and whose completion was not taken.
     #[inline]
     pub(crate) fn open(&self) -> u32 {
         self.open
     }
 
-    /// Operations among them whose end signals no descriptor.
+    /// Returns the number of these whose completion signals no descriptor.
     #[inline]
     pub(crate) fn silent(&self) -> u32 {
         self.silent
     }
 
-    /// How often the kernel was called to submit, or for completions.
+    /// Returns how often the kernel was called to submit, or for completions.
     pub(crate) fn calls(&self) -> u64 {
         self.calls
     }
@@ -189,18 +189,18 @@ impl Aio {
         !self.free.is_empty()
     }
 
-    /// Whether the kernel has an operation.
+    /// Returns whether the kernel has an operation.
     pub(crate) fn is_at_work(&self) -> bool {
         self.open as usize > self.queued.len()
     }
 
-    /// Whether something was pushed and not submitted.
+    /// Returns whether something was pushed and not submitted.
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
         !self.queued.is_empty()
     }
 
-    /// Whether the context answers when the wake-up descriptor is written to.
+    /// Returns whether the context answers when the wake-up descriptor is written to.
     pub(crate) fn is_wakeup_armed(&self) -> bool {
         self.wakeup.is_armed
     }
@@ -286,8 +286,8 @@ impl Aio {
             None => given,
         };
         self.calls += 1;
-        // SAFETY: each is the address of a record of ours, which was put there by `push`, whose contract is the one asked for,
-        // or names no memory.
+        // SAFETY: each is the address of a record of ours, put there by `push`, whose contract is the one required
+        // here, or it names no memory.
         let taken = unsafe { abi::submit(self.context, &self.queued[..given]) }? as usize;
         self.queued.drain(..taken);
         Ok(taken == given)
@@ -298,7 +298,7 @@ impl Aio {
     #[cold]
     pub(crate) fn take_back(&mut self) -> Option<u64> {
         let place = (!self.queued.is_empty()).then(|| self.queued.remove(0))?;
-        // SAFETY: a record of ours, which the kernel does not have.
+        // SAFETY: it is one of our records, and not in use by the kernel.
         let user_data = unsafe { place.read() }.data;
         let is_operation = self.position_of(place.expose_provenance() as u64).is_some_and(|position| {
             self.is_over(position);
@@ -310,7 +310,7 @@ impl Aio {
     /// Asks the kernel to cancel an operation. Whatever the answer, its completion still arrives.
     #[cold]
     pub(crate) fn cancel(&mut self, position: u32) {
-        // SAFETY: a record of ours.
+        // SAFETY: it is one of our records.
         unsafe { abi::cancel(self.context, self.iocbs[position as usize].get()) };
     }
 
@@ -320,11 +320,11 @@ impl Aio {
         self.next < self.fetched || self.ring.as_ref().is_some_and(CompletionRing::has_events)
     }
 
-    /// Waits until there are so many completions, including those of the wake-up, at most for `at_most`. Called when
+    /// Waits until there are this many completions, including those of the wake-up, at most for `at_most`. Called when
     /// there are none.
     ///
     /// # Errors
-    /// As `io_getevents(2)`: `EINTR` (a signal; nothing is lost).
+    /// Those of `io_getevents(2)`: `EINTR` (a signal; nothing is lost).
     pub(crate) fn wait(&mut self, wanted: u32, at_most: Option<Duration>) -> io::Result<()> {
         let submitted = self.open.saturating_sub(self.queued.len() as u32);
         self.fetch(wanted.min(submitted).max(1), at_most)
@@ -347,7 +347,7 @@ impl Aio {
         Ok(())
     }
 
-    /// The next completion.
+    /// Takes the next completion.
     #[inline]
     pub(crate) fn complete(&mut self) -> Option<Cqe> {
         let event = match self.events[self.next..self.fetched].first() {
@@ -358,7 +358,7 @@ impl Aio {
             None => self.ring.as_ref()?.take()?,
         };
         if let Some(position) = self.position_of(event.iocb) {
-            // SAFETY: a record of ours, which the kernel only reads, but for its key.
+            // SAFETY: it is one of our records, of which the kernel writes only the key.
             let data = unsafe { &raw const (*self.iocbs[position as usize].get()).data };
             // SAFETY: as above.
             if unsafe { data.read() } == event.data {
@@ -385,7 +385,7 @@ impl Aio {
             return;
         }
         let place = self.iocbs[position as usize].get();
-        // SAFETY: a record of ours, which the kernel does not have.
+        // SAFETY: it is one of our records, and not in use by the kernel.
         let flags = unsafe { place.replace(Iocb::default()) }.flags;
         self.silent -= u32::from(flags & abi::SIGNALS == 0);
         self.open -= 1;

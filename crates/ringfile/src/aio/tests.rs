@@ -11,7 +11,7 @@ use super::*;
 const WAKEUP: u64 = 2;
 const LEN: usize = 512;
 
-/// A file whose piece `n` of [`LEN`] bytes is all `n`.
+/// Returns a file whose piece `n` of [`LEN`] bytes is all `n`.
 fn file() -> File {
     let mut file = tempfile::tempfile().unwrap();
     (0..=255_u8).for_each(|piece| file.write_all(&[piece; LEN]).unwrap());
@@ -22,7 +22,7 @@ fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap()
 }
 
-/// A read of one piece, into memory that outlives it.
+/// Returns a read of one piece, into memory that outlives it.
 fn read(file: &File, piece: u64, memory: &mut [u8]) -> Sqe {
     Sqe {
         opcode: op::IORING_OP_READ as u8,
@@ -40,7 +40,7 @@ fn push(aio: &mut Aio, sqe: &Sqe, signal: Option<i32>) -> Option<u32> {
     unsafe { aio.push(sqe, signal) }
 }
 
-/// Waits for the end of all operations, and gives their results by piece.
+/// Waits until all operations have finished, and returns each one's piece and result.
 fn all(aio: &mut Aio) -> Vec<(u64, i32)> {
     let began = Instant::now();
     let mut ended = Vec::new();
@@ -104,7 +104,7 @@ fn f45_a_submission_stops_at_what_the_kernel_refuses_and_says_why_the_next_time(
     assert_eq!(aio.submit(u32::MAX).unwrap_err().raw_os_error(), Some(libc::EBADF));
     assert_eq!(aio.take_back(), Some(1 << 32 | 2));
     assert_eq!(aio.open(), 4);
-    // No more than it is asked for, and what it is refused for now stays.
+    // It submits no more than requested, and keeps what the kernel refuses for now.
     assert!(aio.submit(1).unwrap() && aio.has_queued());
     aio.next_submission = Some(Err(libc::EAGAIN));
     assert_eq!(aio.submit(u32::MAX).unwrap_err().raw_os_error(), Some(libc::EAGAIN));
@@ -146,7 +146,7 @@ fn f45_the_wake_up_and_the_ends_of_operations_are_told_of() {
     assert!(aio.submit(u32::MAX).unwrap());
     assert_eq!(all(&mut aio).len(), 8);
     assert_eq!((aio.open(), aio.silent()), (0, 0));
-    // The kernel signals after it has put the completion where it is found.
+    // The kernel puts the completion into the ring before it signals.
     let (mut told, began) = (0, Instant::now());
     while told < 4 {
         let mut count = [0; 8];

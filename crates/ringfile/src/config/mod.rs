@@ -1,4 +1,4 @@
-//! Settings for a machine: from a TOML file, and from the environment, which wins.
+//! Settings for a machine, from a TOML file and from the environment. The environment wins.
 //!
 //! [`Config`] returns builders of pools, files, batches and readers with those settings, so that a program's calls on a
 //! builder win. It uses only the public interface. `settings.rs` has each setting's name, range and words, `reading.rs`
@@ -123,7 +123,7 @@ impl Buffers {
     }
 }
 
-/// From where settings come. None of these has an effect on anything yet.
+/// Constructors, from files, the environment and text. Creating a configuration changes nothing else.
 impl Config {
     /// Creates a configuration without any setting: everything has its default.
     ///
@@ -140,9 +140,9 @@ impl Config {
     /// Reads the settings of a TOML file, and those of the environment, which win. Blocks.
     ///
     /// # Errors
-    /// As `open(2)` and `read(2)`: of [kind](crate::Error::kind) `NotFound` if there is no such file. `InvalidData` if
-    /// it is not TOML, has an unknown or misspelt setting, or a value that is not allowed; the error names the line and
-    /// what is allowed. As [`with_env`](Self::with_env).
+    /// Those of `open(2)` and `read(2)`: of [kind](crate::Error::kind) `NotFound` if there is no such file.
+    /// `InvalidData` if it is not TOML, has an unknown or misspelt setting, or a value that is not allowed; the error
+    /// names the line and what is allowed. Also the errors of [`with_env`](Self::with_env).
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         Source { text: &reading::text_of(path)?, path: Some(path) }.settings()?.with_env()
@@ -151,7 +151,7 @@ impl Config {
     /// Parses settings from TOML text, without the environment.
     ///
     /// # Errors
-    /// `InvalidData`, as [`load`](Self::load).
+    /// `InvalidData`, as for [`load`](Self::load).
     ///
     /// ```
     /// let error = ringfile::Config::parse("direct = true\ndepht = 4").unwrap_err().to_string();
@@ -163,10 +163,10 @@ impl Config {
         Source { text, path: None }.settings()
     }
 
-    /// Reads the settings of the environment alone.
+    /// Reads the settings of the environment only.
     ///
     /// # Errors
-    /// As [`with_env`](Self::with_env).
+    /// Those of [`with_env`](Self::with_env).
     pub fn from_env() -> Result<Self> {
         Self::new().with_env()
     }
@@ -181,7 +181,7 @@ impl Config {
     }
 }
 
-/// Things made with the settings. Every call on a returned builder wins over them.
+/// Builders with these settings. A call on a returned builder overrides the setting.
 impl Config {
     /// Returns a builder of a pool, with `capacity`, `huge_pages`, `alignment`, `when_full` and its `outside_limit`,
     /// [`pooling`](PoolBuilder::pooling), and registration (`buffers`).
@@ -377,7 +377,7 @@ impl Config {
     }
 }
 
-/// The values, for code that needs more than the builders. `None` means the default.
+/// Getters, for code that needs more than the builders. `None` means the default.
 impl Config {
     /// Returns the capacity of pools, in bytes.
     #[must_use]

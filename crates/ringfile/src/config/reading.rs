@@ -15,14 +15,14 @@ use super::Config;
 use super::settings::{SETTINGS, Setting, Value};
 use crate::error::{Error, Result};
 
-/// Far more than all settings with comments need: a longer file must be something else.
+/// Far more than all settings with comments need: a longer file is not a settings file.
 const LONGEST: u64 = 1 << 20;
 /// Characters of a wrong value that an error shows.
 const SHOWN: usize = 40;
 /// A name that differs by at most this many letters is reported as a misspelt setting.
 const MISSPELT: usize = 2;
 
-/// The text of a file of settings.
+/// Returns the text of a file of settings.
 pub(super) fn text_of(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
@@ -41,7 +41,7 @@ pub(super) fn text_of(path: &Path) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| wrong("the file is not text in UTF-8: name a settings file"))
 }
 
-/// TOML text, and the file it was read from where there is one.
+/// TOML text, and the file that it was read from, if any.
 pub(super) struct Source<'a> {
     pub(super) text: &'a str,
     pub(super) path: Option<&'a Path>,
@@ -55,7 +55,7 @@ impl Source<'_> {
             self.error(&at, no_toml(line, error.message()))
         })?;
         let mut fields: Vec<_> = table.get_ref().iter().collect();
-        // The first error in the file, not in the alphabet.
+        // The error that comes first in the file, not first in the alphabet.
         fields.sort_by_key(|(name, _)| name.span().start);
         let mut config = Config::new();
         for (name, value) in fields {
@@ -83,7 +83,7 @@ impl Source<'_> {
     }
 }
 
-/// Puts what the environment says over the settings. `get` looks a variable up.
+/// Overrides settings with those of the environment. `get` looks up a variable.
 pub(super) fn environment(config: &mut Config, get: impl Fn(&str) -> Option<OsString>) -> Result<()> {
     for setting in &SETTINGS {
         let variable = setting.variable();
@@ -111,7 +111,7 @@ fn value_of<'a>(value: &'a DeValue<'_>) -> Value<'a> {
     .unwrap_or(Value::Other)
 }
 
-/// The environment has no quotes: what can be a number or a switch is one.
+/// Interprets the text of an environment variable, which has no quotes: a number or a boolean if it looks like one.
 fn value_of_text(text: &str) -> Value<'_> {
     match text {
         "true" => Value::Switch(true),
@@ -120,7 +120,7 @@ fn value_of_text(text: &str) -> Value<'_> {
     }
 }
 
-/// Returns what is not TOML in a line, from the message of its parser.
+/// Returns why a line is not TOML, from the parser's message.
 fn no_toml(line: &str, message: &str) -> String {
     let (line, message) = (shown(line.trim(), SHOWN), shown(message, usize::MAX));
     let advice = match &*message {
@@ -149,7 +149,7 @@ fn unknown(name: &str, is_table: bool) -> String {
     }
 }
 
-/// Text of any kind as a piece of one line.
+/// Returns any text, cut to `longest` characters and with control characters replaced, for use within one line.
 fn shown(text: &str, longest: usize) -> String {
     let mut shown: String =
         text.chars().take(longest).map(|c| if c.is_control() { ' ' } else { c }).collect();

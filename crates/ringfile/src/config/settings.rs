@@ -14,7 +14,7 @@ pub(super) const CAPACITIES: RangeInclusive<usize> = 4096..=isize::MAX as usize 
 pub(super) const BLOCK_SIZES: RangeInclusive<usize> = 1..=LARGEST;
 pub(super) const ALIGNMENTS: RangeInclusive<usize> = 512..=LARGEST;
 pub(super) const DEPTHS: RangeInclusive<usize> = 1..=MOST_IN_FLIGHT;
-/// More would have nothing to do.
+/// More threads would have nothing to do.
 pub(super) const WORKERS: RangeInclusive<usize> = 0..=MOST_IN_FLIGHT;
 
 const HUGE_PAGES: [(&str, HugePages); 3] =
@@ -150,7 +150,7 @@ pub(super) static SETTINGS: [Setting; 12] = [
 ];
 
 impl Setting {
-    /// The environment variable of this setting.
+    /// Returns the environment variable of this setting.
     pub(super) fn variable(&self) -> String {
         format!("RINGFILE_{}", self.name.to_uppercase())
     }
@@ -193,7 +193,7 @@ fn written_word<T: Copy + PartialEq>(value: Option<T>, words: &[(&str, T)]) -> O
     Some(format!("\"{word}\""))
 }
 
-/// In the largest unit that leaves no remainder.
+/// Formats a size in the largest unit that leaves no remainder.
 fn written_size(bytes: usize) -> String {
     for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes.trailing_zeros() >= shift {

@@ -1,6 +1,6 @@
-//! Linux AIO in the ring's place: which operations it takes, and how a thread submits to it and waits in it.
+//! Linux AIO in place of io_uring: which operations it takes, and how a thread submits to it and waits in it.
 //!
-//! Its operations have slots as all others, and continue, end and are cancelled by the same code as on rings.
+//! Its operations have slots like all others, and the same code as for rings continues, ends and cancels them.
 //! Invariants: AIO gets direct reads, and direct writes within the file as it was when last checked, since `io_submit`
 //! waits for everything else. A sleeping thread is woken by its context: without a ring it waits in the context; with a
 //! ring, each finished operation signals the wake-up descriptor, which the ring polls.
@@ -34,9 +34,10 @@ pub(super) struct Context {
     failed: Option<(Instant, i32)>,
     /// A descriptor was handed out that becomes readable when operations have ended.
     signals: bool,
-    /// The kernel accepts nothing more before something has completed.
+    /// The kernel accepts no more operations until one has completed.
     is_full: bool,
-    /// Why it takes nothing any more: the errno of a filter that came after the context was made. Filters never go.
+    /// Why it takes no operations any more: the errno of a seccomp filter that was installed after the context was
+    /// created. Filters are never removed.
     refused: Option<i32>,
 }
 
@@ -51,13 +52,13 @@ impl Context {
             && target.lanes.lets_aio(kind)
     }
 
-    /// Operations that have not ended.
+    /// Returns the number of operations that have not ended.
     #[inline]
     pub(super) fn open(&self) -> u32 {
         self.aio.as_ref().map_or(0, Aio::open)
     }
 
-    /// How many system calls were made for them.
+    /// Returns the number of system calls made for AIO.
     #[inline]
     pub(super) fn calls(&self) -> u64 {
         self.aio.as_ref().map_or(0, Aio::calls)
@@ -79,7 +80,7 @@ impl Context {
     }
 }
 
-/// Whether AIO may carry out an operation, on this thread or another.
+/// Returns whether AIO may carry out an operation, on this thread or another.
 pub(super) fn is_for_aio(target: &Target, request: &Request) -> bool {
     let is_right = request.kind.moves_data()
         && !request.linked
@@ -91,8 +92,8 @@ pub(super) fn is_for_aio(target: &Target, request: &Request) -> bool {
 }
 
 impl Driver {
-    /// Checks as [`may_start`](Driver::may_start) does, for an operation that must use AIO; makes the context if there
-    /// is none.
+    /// Checks as [`may_start`](Driver::may_start) does, for an operation that must use AIO; creates the context if
+    /// there is none.
     pub(super) fn prepare_aio(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
         if !is_for_aio(target, request) {
             return Err(Refused::Unsupported);
@@ -123,7 +124,7 @@ impl Driver {
         })
     }
 
-    /// The same without a ring, for the given reason.
+    /// As [`prepare_aio`](Self::prepare_aio), for an operation whose ring is missing, for the given reason.
     #[cold]
     pub(super) fn prepare_aio_instead(
         &mut self,
@@ -167,7 +168,7 @@ impl Driver {
         while let Some(aio) = self.context.aio.as_mut().filter(|aio| aio.has_queued()) {
             let errno = match aio.submit(most) {
                 Ok(true) => return self.refused_since = None,
-                // The next call says why it stopped there.
+                // The next call returns why the kernel stopped there.
                 Ok(false) => continue,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
             };
@@ -197,9 +198,9 @@ impl Driver {
         }
     }
 
-    /// Carries out an operation that a filter seems to refuse by a plain call, unless its file insists on AIO. Where the call
-    /// gets another answer, it was a filter, and from then on operations go where those go that have no AIO. The call holds
-    /// the thread up, once for each operation that was queued when the filter came.
+    /// Carries out an operation that a seccomp filter seems to refuse with a plain call, unless its file insists on
+    /// AIO. If the call gets another answer, there is a filter, and from then on operations are routed as if there were
+    /// no AIO. The call blocks the thread, once for each operation that was queued when the filter was installed.
     #[cold]
     fn call_instead(&mut self, key: Key, errno: i32) {
         let slot = self.slots.at(key.slot());
@@ -216,7 +217,8 @@ impl Driver {
         }
     }
 
-    /// Asks the kernel to cancel an operation, which it does not do for files: the operation ends as it would have.
+    /// Asks the kernel to cancel an operation. It does not cancel file operations, so the operation ends as it would
+    /// have.
     #[cold]
     pub(super) fn cancel_in_aio(&mut self, key: Key) {
         if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight)
@@ -261,7 +263,7 @@ impl Driver {
         self.context.signals = true;
         match self.context.aio {
             Some(_) => self.shared.ring_wakeup(),
-            // It announced only messages of other threads, which were read.
+            // The descriptor announced only messages of other threads, and these have been read.
             None => self.shared.reset_wakeup(),
         }
         Ok(Arc::clone(&self.shared))
@@ -276,8 +278,8 @@ impl Driver {
         }
     }
 
-    /// Resets the wake-up descriptor. For the code that it was handed out to it stays readable while an operation is in
-    /// flight that will not signal it.
+    /// Resets the wake-up descriptor. If code outside the driver waits for it, it stays readable while an operation is
+    /// in flight that will not signal it.
     #[cold]
     pub(super) fn reset_wakeup(&self) {
         let is_silent = self.context.aio.as_ref().is_some_and(|aio| aio.silent() > 0);
@@ -292,7 +294,7 @@ impl Driver {
     }
 }
 
-/// Whether the route asks for AIO, and the file is not one that AIO can be used for.
+/// Returns whether the route asks for AIO although it cannot be used for the file.
 pub(super) fn is_wrong(target: &Target, request: &Request) -> bool {
     target.lanes.route() == Route::Aio && request.kind.moves_data() && target.direct().is_none()
 }

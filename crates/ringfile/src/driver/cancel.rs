@@ -1,4 +1,4 @@
-//! Cancelling: entries that were not submitted are withdrawn; for the others the kernel is asked. Most operations
+//! Cancelling: entries that were not submitted are withdrawn; the kernel is asked to cancel the others. Most operations
 //! simply finish.
 //!
 //! Invariant: a slot keeps its buffer as long as the kernel may write to it, even if its operation was dropped.
@@ -13,8 +13,7 @@ use super::wake::Wake;
 use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with};
 use crate::memory::Held;
 
-/// Gets the kernel to cancel an operation that this thread's ring has, where it still can. It ends by its handler in any
-/// case.
+/// Cancels an operation on this thread's ring, if the kernel still can. Its handler receives a result in any case.
 pub(crate) fn cancel(place: Place) {
     let mut deferred = Deferred::default();
     with(|driver| {
@@ -25,8 +24,8 @@ pub(crate) fn cancel(place: Place) {
     deferred.settle();
 }
 
-/// Gets the kernel to cancel what a handler does not want any more, where it still can, on the rings of `drivers`. Each
-/// operation ends by its handler in any case. Called with no lock held.
+/// Cancels a handler's operations whose results it no longer wants, on the rings of `drivers`, if the kernel still can.
+/// The handler receives a result for each in any case. Called with no lock held.
 pub(crate) fn cancel_on_rings(handler: &Arc<dyn Handler>, drivers: &[u64]) {
     let mut deferred = Deferred::default();
     let own = with(|driver| {
@@ -70,7 +69,7 @@ impl Driver {
         Some((Held::None, wake, None))
     }
 
-    /// Takes an entry back, unless the kernel may have it already.
+    /// Withdraws an entry, unless the kernel may already have it.
     fn withdraw(&mut self, key: Key, kind: RingKind, position: u32) -> bool {
         match kind {
             RingKind::Main | RingKind::Polled | RingKind::Commands | RingKind::PolledCommands => {
@@ -81,7 +80,7 @@ impl Driver {
         }
     }
 
-    /// Withdraws a remote request, or asks the kernel to cancel it; either way it ends by its handler.
+    /// Withdraws a remote request, or asks the kernel to cancel it; either way its handler receives a result.
     pub(super) fn cancel_queued(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else { return };
         let (state, position, kind) = (slot.state, slot.position, slot.ring);
@@ -102,8 +101,7 @@ impl Driver {
     }
 
     /// Cancels operations that wait for another process or a person, which would keep the thread from leaving its loop:
-    /// each ends as if the kernel had cancelled it. Operations that are started by those ends are left to the next
-    /// call.
+    /// each ends as if the kernel had cancelled it. Operations that are started as a result are left to the next call.
     pub(super) fn cancel_on_streams(&mut self, deferred: &mut Deferred) {
         if !self.on_streams && self.waiting.is_empty() {
             return;
@@ -112,7 +110,7 @@ impl Driver {
         open.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
     }
 
-    /// The same for operations that this thread carries out for another driver.
+    /// Cancels such operations that this thread carries out for another driver.
     pub(super) fn cancel_held_on_streams(&mut self, driver: u64, deferred: &mut Deferred) {
         let held = self.slots.held_by(driver);
         held.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
@@ -127,7 +125,7 @@ impl Driver {
         }
     }
 
-    /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result `handler` does not want any more.
+    /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result `handler` no longer wants.
     pub(super) fn cancel_handler(&mut self, handler: &Arc<dyn Handler>, deferred: &mut Deferred) {
         for key in self.slots.unwanted_of(handler) {
             self.cancel_queued(key, deferred);

@@ -18,13 +18,13 @@ use super::target::Entry;
 use super::{Deferred, Driver};
 use crate::ring::{CommandSqe, Cqe, Ring, Sqe, Until};
 
-/// What remains to do after entering the other rings.
+/// The result of entering the other rings.
 pub(super) struct Entered {
     /// Where the thread may sleep.
     pub home: RingKind,
     /// Wait until there are this many completions; 0: do not wait.
     pub wanted: u32,
-    /// The kernel refused the entries of one ring.
+    /// The kernel refused the entries of one of the rings.
     pub refused: bool,
 }
 
@@ -45,7 +45,7 @@ impl Driver {
         let spins = rings.unannounced > 0;
         let mixed = rings.commands > 0 && !only_commands;
         if mixed && !rings.commands_announced {
-            // Before completions are collected, so that one that comes meanwhile signals again.
+            // Reset before completions are collected, so that one that arrives meanwhile signals again.
             rings.get(RingKind::Commands).into_iter().for_each(|ring| ring.reset_completion_signal());
         }
         let mut refused = false;
@@ -65,12 +65,12 @@ impl Driver {
         let Some(rings) = self.rings.as_mut() else { return Entered { home, wanted: 0, refused } };
         let has_some = |ring: &mut Ring| ring.has_completions() || ring.has_deferred();
         let is_some = home.others().any(|kind| rings.get(kind).is_some_and(has_some));
-        // What was refused has ended without a completion, or must be submitted again.
+        // A refused entry has ended without a completion, or must be submitted again.
         let wanted = if is_told && !spins && !is_some && !refused { wanted } else { 0 };
         Entered { home, wanted, refused }
     }
 
-    /// Makes the main ring poll the signal of the ring for commands. False if it cannot.
+    /// Makes the main ring poll the signal of the ring for commands. Returns false if it cannot.
     fn announce_commands(&mut self) -> bool {
         let Some(rings) = self.rings.as_mut().filter(|rings| !rings.commands_announced) else { return true };
         let signal = rings.get(RingKind::Commands).and_then(|ring| ring.completion_signal().ok());
@@ -158,8 +158,8 @@ mod tests {
     use crate::driver::{Access, route};
     use crate::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
-    /// A namespace whose drive answers every command at once, and does nothing: `/dev/null` accepts all commands since
-    /// Linux 6.1. `None`, with a message, if that is not available.
+    /// Returns a namespace whose drive answers every command at once, and does nothing: `/dev/null` accepts all
+    /// commands since Linux 6.1. `None`, with a message, if that is not available.
     fn null(test: &str, access: Access) -> Option<File> {
         let null = std::fs::File::open("/dev/null").unwrap();
         let file = OpenOptions::new().file_of_namespace(null, namespace(access), None).unwrap();
@@ -263,13 +263,13 @@ mod tests {
             let error = file.allocate(AllocateMode::Discard, 100, 4096).await.unwrap_err();
             assert_eq!(error.errno(), Some(libc::EBADF));
             let read = file.read_at(Vec::with_capacity(100), 77).await.unwrap();
-            assert_eq!(read.len(), 100, "in whole blocks, of which a part is asked for");
+            assert_eq!(read.len(), 100, "whole blocks are read, of which only a part was requested");
             let error = file.write_at(vec![0; 100], 0).await.unwrap_err();
             assert!(error.to_string().contains("multiples of 4096"), "{error}");
         });
     }
 
-    /// A sender that wakes its receiver from another thread.
+    /// Returns a sender that wakes its receiver from another thread.
     fn word_from_another_thread() -> (Sends, impl Future<Output = ()>) {
         let shared = std::sync::Arc::new(std::sync::Mutex::new((false, None::<std::task::Waker>)));
         let word = std::sync::Arc::clone(&shared);

@@ -16,7 +16,7 @@ use crate::event;
 use crate::ring::{Cqe, Ring};
 
 impl Driver {
-    /// One turn: see [`super::turn`].
+    /// Runs one turn: see [`super::turn`].
     pub(super) fn turn(
         &mut self,
         may_sleep: bool,
@@ -40,7 +40,8 @@ impl Driver {
         self.publish_counts();
     }
 
-    /// Publishes the counts as of this turn. A thread that waits turns many times for each operation, and most turns end none.
+    /// Publishes the counters, if this turn ended operations. A thread that waits turns many times for each operation,
+    /// and most turns end none.
     #[inline]
     pub(super) fn publish_counts(&mut self) {
         if self.in_loop || self.published_ops != self.counts.ops {
@@ -66,7 +67,7 @@ impl Driver {
         }
     }
 
-    /// Takes a completion of another ring than the main one, or of AIO.
+    /// Handles a completion of AIO, or of a ring other than the main one.
     #[inline(never)]
     pub(super) fn completed_beside(&mut self, cqe: Cqe, deferred: &mut Deferred) {
         self.completed(cqe, deferred);
@@ -138,7 +139,7 @@ impl Driver {
     #[cold]
     pub(super) fn is_over(&mut self, key: Key, answer: Result<usize, i32>) -> bool {
         let slot = self.slots.at(key.slot());
-        // SAFETY: the answer is the kernel's to the entry of this request.
+        // SAFETY: this is the kernel's answer to the entry of this request.
         unsafe { keep_opened(&slot.request, &mut slot.held, answer) };
         let Some(target) = self.files.target(slot.file) else { return true };
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
@@ -169,7 +170,7 @@ impl Driver {
         }
     }
 
-    /// The one place where an operation ends.
+    /// Ends an operation. The only place that does.
     #[inline(always)]
     pub(super) fn end(&mut self, key: Key, deferred: &mut Deferred) {
         self.no_longer_in_flight(key);

@@ -1,4 +1,4 @@
-//! How long this machine takes to copy 4 KiB by a system call: the unit of the limits on time in [`super::route`].
+//! How long this machine takes to copy 4 KiB with a system call: the unit of the time limits in [`super::route`].
 //!
 //! Speed depends on the machine: such a copy takes 0.23 µs on a server of 2024, and ten times that on an emulated
 //! processor or in a sandbox that inspects each call. Measured once per process, in 10 µs.
@@ -20,7 +20,7 @@ const USUAL: Duration = Duration::from_nanos(230);
 const AT_LEAST: Duration = Duration::from_nanos(100);
 const AT_MOST: Duration = Duration::from_micros(20);
 
-/// How long a copy takes here.
+/// Returns how long a copy takes on this machine.
 pub(super) fn get() -> Duration {
     static NANOSECONDS: Number = Number::new();
     Duration::from_nanos(NANOSECONDS.get_or(|| believable(measure()).as_nanos() as u64))
@@ -30,7 +30,7 @@ fn believable(measured: Option<Duration>) -> Duration {
     measured.map_or(USUAL, |shortest| shortest.clamp(AT_LEAST, AT_MOST))
 }
 
-/// Reads back what it has written to a file in memory; `None` if there is no descriptor or no memory for that.
+/// Measures reading from a file in memory; `None` if there is no descriptor or no memory for one.
 #[cold]
 fn measure() -> Option<Duration> {
     let file = memfd_create(c"ringfile-copy-time", MemfdFlags::CLOEXEC).ok()?;

@@ -15,12 +15,12 @@ use super::{Finished, LocalHandler, send_to_workers};
 use crate::event;
 use crate::memory::Held;
 
-/// Results by the index of their operation. Their places stay when they are taken, and are filled in place: a result that is made
-/// elsewhere and copied takes several times as long.
+/// Results by the index of their operation. Their places remain after they were taken, and are filled in place:
+/// building a result elsewhere and copying it takes several times as long.
 #[derive(Default)]
 struct OwnResults {
     places: Vec<(u32, Finished)>,
-    /// How many of them are filled.
+    /// The number of filled places.
     count: usize,
 }
 
@@ -89,7 +89,7 @@ impl Deferred {
         }
     }
 
-    /// Where to put the result of the operation with this index.
+    /// Returns where to put the result of the operation with this index.
     #[inline]
     pub(super) fn add_own_result(&mut self, index: u32) -> &mut Finished {
         let OwnResults { places, count } = &mut self.own_results;
@@ -106,7 +106,7 @@ impl Deferred {
     #[inline]
     pub(crate) fn take_own_results(&mut self, mut take: impl FnMut(u32, &mut Finished)) {
         if self.own_results.count > 0 {
-            // If that panics, no entry is taken twice.
+            // If delivering one panics, no entry is taken twice.
             let mut results = std::mem::take(&mut self.own_results);
             let filled = results.count;
             results.count = 0;
@@ -138,7 +138,7 @@ impl Deferred {
 }
 
 impl Drop for Deferred {
-    /// Does what a panic has left: somebody waits for each result and each wake-up.
+    /// Does what was left undone by a panic: somebody waits for each result and each wake-up.
     fn drop(&mut self) {
         while self.has_something() && catch_unwind(AssertUnwindSafe(|| self.settle_all())).is_err() {}
     }

@@ -22,7 +22,7 @@ struct IoThreads {
     process: fork::Mark,
 }
 
-/// Sets the number of threads; 0 for the default. No effect once they were started.
+/// Sets the number of threads; 0 for the default. Has no effect after they have started.
 pub(crate) fn set_wanted(threads: usize) {
     WANTED.store(threads, Ordering::Relaxed);
 }
@@ -74,7 +74,8 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
         let (mut deferred, mut calls) = (Deferred::default(), Vec::new());
         let mut may_sleep = true;
         loop {
-            // Cleared before checking for work; a thread that is notified afterwards does not sleep.
+            // The notification is cleared before checking for work; a thread that is notified afterwards does not
+            // sleep.
             shared.sleep.take_notification();
             run_calls(&shared, &mut calls);
             let turn = std::panic::AssertUnwindSafe(|| super::turn(may_sleep, &mut deferred));
@@ -89,7 +90,7 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
     starts.recv().map_err(io::Error::other)
 }
 
-/// Makes the calls that were left for this thread. Calls that they leave are made after the next turn.
+/// Runs the functions that were posted to this thread. Functions that they post run after the next turn.
 fn run_calls(shared: &Shared, calls: &mut Vec<Call>) {
     std::mem::swap(&mut shared.tasks().calls, calls);
     for call in calls.drain(..) {
@@ -121,10 +122,10 @@ pub(crate) fn send(remote: RemoteRequest) -> Result<Arc<Shared>, RemoteRequest> 
     Ok(Arc::clone(thread))
 }
 
-/// An I/O thread to leave calls for, by [`call`].
+/// Returns an I/O thread to which [`call`] can post functions.
 ///
 /// # Errors
-/// In a child of a process that had I/O threads, and where none can be started.
+/// In a forked child of a process that had I/O threads, and if no thread can be started.
 pub(crate) fn choose() -> Result<Arc<Shared>, Error> {
     match pick() {
         Some(thread) => Ok(Arc::clone(thread)),
@@ -135,7 +136,7 @@ pub(crate) fn choose() -> Result<Arc<Shared>, Error> {
     }
 }
 
-/// Leaves a call for an I/O thread, which makes it soon, with no driver borrowed and no lock held.
+/// Posts a function to an I/O thread, which runs it soon, with no driver borrowed and no lock held.
 pub(crate) fn call(thread: &Shared, call: Call) {
     thread.tasks().calls.push(call);
     thread.notify();

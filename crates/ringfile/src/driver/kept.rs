@@ -11,17 +11,17 @@ use crate::memory::{Held, copy_by_words, copy_in_pieces};
 
 /// The source of an operation's buffer.
 pub(crate) trait Lend {
-    /// Hands the buffer out, to where nothing is.
+    /// Hands out the buffer, to a place that is empty.
     fn lend_to(&mut self, to: &mut Held);
 
-    /// Hands the buffer out.
+    /// Hands out the buffer.
     fn lend(&mut self) -> Held {
         let mut held = Held::None;
         self.lend_to(&mut held);
         held
     }
 
-    /// The buffer, for a call that has finished when it returns.
+    /// Returns the buffer, for a call that has finished when it returns.
     fn own(&mut self) -> &mut Held;
 }
 
@@ -45,13 +45,13 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// `is_read`: the kernel writes to it.
+    /// Creates one over `held`; with `is_read`, the kernel writes to it.
     #[inline]
     pub(crate) fn new(held: Held, is_read: bool) -> Self {
         Self { held: MaybeUninit::new(held), is_own: true, is_read }
     }
 
-    /// The buffer, if it is not lent.
+    /// Returns the buffer, if it is not lent.
     #[inline]
     pub(crate) fn get(&self) -> &Held {
         const NONE: &Held = &Held::None;
@@ -65,13 +65,13 @@ impl Kept {
         self.put_from(&mut held);
     }
 
-    /// Takes the buffer back from where a driver kept it, and leaves nothing there.
+    /// Takes the buffer back from where a driver kept it, and leaves that place empty.
     #[inline]
     pub(super) fn put_from(&mut self, from: &mut Held) {
         if self.is_own {
             return from.move_to(self.own());
         }
-        // SAFETY: the flag says that nothing is here to be overwritten, and what is copied is forgotten there.
+        // SAFETY: the flag says that the place here is empty, and the source is forgotten after the copy.
         unsafe {
             copy_in_pieces(from, self.held.as_mut_ptr());
             std::ptr::write(from, Held::None);
@@ -79,7 +79,7 @@ impl Kept {
         self.is_own = true;
     }
 
-    /// The buffer, for the caller of an operation that has ended.
+    /// Returns the buffer, for the caller of an operation that has ended.
     #[inline]
     pub(crate) fn take(&mut self) -> Held {
         if !std::mem::replace(&mut self.is_own, false) {

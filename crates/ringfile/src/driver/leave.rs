@@ -1,6 +1,6 @@
-//! Leaving a loop or a thread, after everything in flight has ended.
+//! Leaving a loop or a thread, after all operations in flight have ended.
 //!
-//! Invariants: when [`leave`] returns, nothing of the loop is in flight, here or on other threads.
+//! Invariants: when [`leave`] returns, no operation of the loop is in flight, on this thread or another.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -59,7 +59,7 @@ impl Driver {
         ours && !self.is_idle()
     }
 
-    /// Returns whether the thread waits only for reads that it keeps open itself.
+    /// Returns whether the thread waits only for polls that it keeps in flight itself.
     pub(super) fn only_lasting(&mut self) -> bool {
         self.slots.of_loop(&self.local_handlers).next().is_none()
     }
@@ -80,8 +80,8 @@ impl Driver {
             let wakers = inner.wakers.drain().map(|(_, waker)| waker).collect();
             (std::mem::take(&mut inner.mail), wakers)
         };
-        // Handles mail posted since: the result of a dropped future is in `finished` now, and an open read may keep a
-        // closed file.
+        // Handles mail that was posted since: the result of a dropped future is in `finished` by now, and an operation
+        // in flight may keep a closed file.
         mail.into_iter().for_each(|letter| self.read_letter(letter, deferred));
         self.give_up_files(deferred);
         // An entry that was not submitted yet names memory by its registered index.
@@ -103,8 +103,8 @@ impl Driver {
         }
     }
 
-    /// In a forked child, ends the parent's operations: their completions go to the parent, into the parent's memory,
-    /// of which this process has a copy. Does nothing in the process that made the driver.
+    /// Ends the parent's operations in a forked child: their completions go to the parent, into the parent's memory, of
+    /// which this process has a copy. Does nothing in the process that made the driver.
     #[cold]
     pub(super) fn disown(&mut self, deferred: &mut Deferred) {
         if !self.shared.is_inherited() {
@@ -118,8 +118,8 @@ impl Driver {
         }
     }
 
-    /// The thread ends although reads were started on it whose owner was leaked or outlives the driver: they are
-    /// cancelled if the kernel still can, and waited for.
+    /// Cancels all operations, if the kernel still can, and waits for them. For a thread that ends although an
+    /// operation's owner was leaked, or outlives the driver.
     pub(super) fn drain(&mut self) {
         if !self.must_drain() {
             return;

@@ -114,7 +114,7 @@ impl Driver {
 
     fn watch(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else {
-            // The future came back and took its result while the message was on its way.
+            // The future moved back and took its result while the message was on its way.
             return deferred.wakers.extend(self.shared.lock().wakers.remove(&key));
         };
         slot.owner = Owner::Afar;

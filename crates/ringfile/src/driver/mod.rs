@@ -1,7 +1,6 @@
 //! One driver per thread: operations in flight, their buffers, retries, cancellation.
 //!
-//! Knows files as [`Target`]s and buffers as [`Held`]; knows nothing of futures' types, nor of tasks. What always
-//! holds:
+//! Knows files as [`Target`]s and buffers as [`Held`]; knows nothing of futures' types, nor of tasks. Invariants:
 //!
 //! - a slot owns its buffer from [`start`] until the completion was seen, whatever was dropped meanwhile;
 //! - each operation gets its own result, with its errno and how many bytes were done; a completion that matches no
@@ -111,7 +110,7 @@ enum Polled {
     Inherited,
 }
 
-/// Operations that wait for room in the submission queue.
+/// What waits for room in the submission queue.
 enum Waiting {
     Operation(Key),
     Cancellation(Key),
@@ -124,7 +123,7 @@ struct Driver {
     failed: Option<(Instant, i32)>,
     /// The AIO context, used if there are no rings.
     context: aio::Context,
-    /// Since when the kernel has refused operations for lack of a resource.
+    /// The time since which the kernel has refused operations for lack of a resource.
     refused_since: Option<Instant>,
     slots: Slots,
     files: Files,
@@ -145,16 +144,16 @@ struct Driver {
     /// The number of operations when counters were last published.
     published_ops: u64,
     options: RingOptions,
-    /// That of `shared`.
+    /// The id of `shared`, kept here for quick access.
     id: u64,
     shared: Arc<Shared>,
 }
 
-/// How many tasks of the loop start operations that are cheaper together on the ring.
+/// The number of tasks of the loop that start operations which are cheaper together on the ring.
 #[derive(Default)]
 struct ActiveTasks {
     last: Option<TaskNumber>,
-    /// Since the last turn, and between the two before.
+    /// The number since the last turn, and the number in the turn before.
     tasks: usize,
     before: usize,
 }
@@ -180,8 +179,8 @@ fn drop_driver() {
     drop(take_driver());
 }
 
-/// Whether the thread is ending and has dropped its driver: code that creates another one releases it when done, see
-/// [`leave`]. Otherwise the driver is dropped when the thread ends.
+/// Returns whether the thread is ending and has dropped its driver: code that creates another one releases it when
+/// done, see [`leave`]. Otherwise the driver is dropped when the thread ends.
 fn is_ending() -> bool {
     AT_THE_END.try_with(|_| ()).is_err()
 }
@@ -203,7 +202,7 @@ fn send_to_workers(remote: RemoteRequest) {
     }
 }
 
-/// Gives a remote request to another thread, with a ring if there is one. Returns the I/O thread that has it.
+/// Gives a remote request to another thread: to an I/O thread if there is one with a ring. Returns that I/O thread.
 fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>> {
     // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
@@ -269,12 +268,12 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
 
 /// Counts hits, misses and read-ahead of adaptive files, on this thread.
 pub(crate) fn count_cache(event: CacheEvent, more: u64) {
-    // Creates the thread's driver if it has none.
+    // This creates the thread's driver if it has none.
     add_to_counts(|_| {});
     with(|driver| driver.shared.counters.count_cache(event, more));
 }
 
-/// Values of a cancelled operation, to drop while the driver is not borrowed.
+/// The values of a cancelled operation, to be dropped while the driver is not borrowed.
 type Rest = (Held, Wake, Option<ClosedFile>);
 
 impl Driver {
@@ -438,7 +437,7 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: 
     }
 }
 
-/// The last handle of a file was dropped: makes every driver that uses it release it.
+/// Makes every driver that uses a file release it, after its last handle was dropped.
 pub(crate) fn close(target: &Arc<Target>) {
     target.is_to_close();
     for user in target.users() {
@@ -461,8 +460,9 @@ pub(crate) fn close(target: &Arc<Target>) {
     }
 }
 
-/// The locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so their lock comes
-/// after. One-time initialisations are done before: a child would wait forever for the thread that had begun one.
+/// Takes the locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so the files'
+/// lock comes last. One-time initialisations are completed before a fork: a child would wait forever for the thread
+/// that had begun one.
 fn hold_locks() -> Box<dyn Any> {
     let (workers, making) = (workers::hold(), iothreads::hold());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
@@ -474,7 +474,7 @@ pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce
     shared::for_each(&mut |shared| look(&shared.counters), last);
 }
 
-/// The counts of this thread.
+/// Returns the counts of this thread.
 pub(crate) fn thread_counts() -> Metrics {
     with(|driver| driver.shared.counters.with_counts_in_place(driver.current_counts())).unwrap_or_default()
 }

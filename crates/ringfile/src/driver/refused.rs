@@ -1,6 +1,6 @@
 //! Explains why an operation is not started: no ring, a forked child, a thread outside every loop.
 //!
-//! Knows what the routes and the workers are, and starts nothing.
+//! Knows the routes and the workers; starts nothing.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -14,13 +14,13 @@ use crate::event;
 pub(super) enum Refused {
     /// The thread is in no loop of ringfile's.
     Outside,
-    /// The thread's driver is that of the process which forked this one.
+    /// The thread's driver belongs to the process that forked this one.
     Forked,
     /// The ring has no such operation: a worker makes the plain call.
     Unsupported,
     /// There is no ring, or no AIO although the route asks for it.
     NoRing(Lack),
-    /// No other way exists either.
+    /// There is no other way either.
     Finally(Error),
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Lack {
 }
 
 impl Lack {
-    /// Whether the environment forbids rings.
+    /// Returns whether the environment forbids rings.
     pub(super) fn forbidden() -> Option<Self> {
         match route::backend() {
             Backend::Any => None,
@@ -140,7 +140,7 @@ pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
     Some(lack.into_error())
 }
 
-/// `Route::Aio`, and buffered I/O.
+/// Returns the error for buffered I/O with `Route::Aio`.
 #[cold]
 pub(crate) fn aio_is_for_direct_io() -> Error {
     Error::new(io::ErrorKind::InvalidInput, "an operation with Route::Aio").because(
@@ -167,7 +167,7 @@ fn aio_failed(errno: i32) -> Error {
     error
 }
 
-/// The errno of a failed set-up; a kernel with too little of io_uring counts as one without.
+/// Returns the errno of a failed set-up; a kernel with an incomplete io_uring counts as one without.
 pub(super) fn set_up_errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::ENOSYS)
 }

@@ -1,7 +1,8 @@
 //! An operation that any thread may carry out, and the receiver of its result.
 //!
-//! Invariants: a remote request owns its buffer until it has ended, and ends exactly once, on whatever thread, while no
-//! driver is borrowed and no lock is held. One that is dropped, as by a panic of its thread, ends with an error.
+//! Invariants: a remote request owns its buffer until it has ended, and ends exactly once, on any thread, while no
+//! driver is borrowed and no lock is held. If it is dropped, for instance by a panic of its thread, it ends with an
+//! error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -18,18 +19,18 @@ pub(crate) trait Handler: Send + Sync {
     /// Returns whether the result is still wanted; otherwise a remote request that has not begun is not carried out.
     fn is_wanted(&self, index: u32) -> bool;
 
-    /// Whether a thread may leave its loop while its ring has such remote requests. Where a queue's, not any more once the
-    /// queue was dropped.
+    /// Returns whether a thread may leave its loop while its ring has such remote requests: true for those of a queue,
+    /// until the queue is dropped.
     fn outlives_loops(&self) -> bool {
         false
     }
 
-    /// Whether the thread with this driver stays in its loop until the result arrives.
+    /// Returns whether the thread with this driver stays in its loop until the result arrives.
     fn holds(&self, _driver: u64) -> bool {
         false
     }
 
-    /// The identity of the handler: one handler may wrap another.
+    /// Returns the identity of the handler: one handler may wrap another.
     fn address(&self) -> *const ();
 }
 
@@ -172,7 +173,7 @@ struct Outcome {
 }
 
 enum State {
-    /// Whom to wake.
+    /// The waker to call at the end.
     Open(Waker),
     Ended(Finished),
     /// The future was dropped, or has its result.
@@ -236,14 +237,14 @@ impl RemoteOperation {
         self.carrier = carrier;
     }
 
-    /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
+    /// Returns the result when it has arrived, and puts the buffer into `held`; until then, arranges that the task is
+    /// woken.
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
         // A batch's function may fork on the I/O thread, which then has the request in the child too.
         let has_gone = || self.carrier.as_ref().is_none_or(|carrier| carrier.has_gone());
         if !self.outcome.process.is_current() && has_gone() {
-            // The result comes in the parent.
-            // SAFETY: the thread that had the order does not exist here, and the outcome, which may have it by now, is
-            // leaked: nobody else uses or drops what it held.
+            // The result arrives in the parent. SAFETY: the thread that had the request does not exist here, and the
+            // outcome, which may hold it by now, is leaked: no other code uses or drops the buffer.
             return Poll::Ready(unsafe { held.reclaim() });
         }
         if matches!(&*self.outcome.lock(), State::Open(waker) if waker.will_wake(context.waker())) {
@@ -271,7 +272,7 @@ impl RemoteOperation {
 impl Drop for RemoteOperation {
     fn drop(&mut self) {
         if !self.outcome.process.is_current() {
-            // It belongs to the parent, with its lock; leaked, see `poll`.
+            // The outcome and its lock belong to the parent: leaked, see `poll`.
             std::mem::forget(Arc::clone(&self.outcome));
             return;
         }

@@ -22,14 +22,14 @@ pub(crate) enum RingKind {
     Polled,
     /// Entries have room for NVMe commands ([`super::commands`]).
     Commands,
-    /// The same, and completions are polled.
+    /// As [`Commands`](Self::Commands), and completions are polled.
     PolledCommands,
     /// Not a ring: the thread's AIO context, [`super::aio`].
     Aio,
 }
 
 impl RingKind {
-    /// All rings but one.
+    /// Returns every other kind of ring.
     pub(super) fn others(self) -> impl Iterator<Item = Self> {
         let all = [Self::Main, Self::Polled, Self::Commands, Self::PolledCommands];
         all.into_iter().filter(move |&kind| kind != self)
@@ -78,7 +78,7 @@ pub(super) struct Rings {
     /// The main ring polls the signal of the ring for commands.
     pub commands_announced: bool,
     pub wakeup_armed: bool,
-    /// The same of the ring for commands.
+    /// The ring for commands polls the wake-up descriptor.
     pub commands_wakeup_armed: bool,
     pub wakeup_repeats: bool,
     /// The kernel refused the last `io_uring_enter` outright: a filter was installed since the ring was made.
@@ -121,7 +121,7 @@ impl Rings {
         self.in_flight(kind).into_iter().for_each(|count| *count += 1);
     }
 
-    /// Counts it off.
+    /// Counts the end of an operation.
     #[cold]
     pub(super) fn count_off_beside(&mut self, kind: RingKind) {
         self.in_flight(kind).into_iter().for_each(|count| *count -= 1);
@@ -164,7 +164,7 @@ impl Rings {
         self.beside.is_any |= kind != RingKind::Main;
     }
 
-    /// Every ring there is.
+    /// Returns every ring that was created.
     pub(super) fn each(&self) -> impl Iterator<Item = &Ring> {
         let Beside { polled, commands, polled_commands, .. } = &self.beside;
         std::iter::once(&self.main).chain(polled).chain(commands).chain(polled_commands)

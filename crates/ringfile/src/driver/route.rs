@@ -1,4 +1,4 @@
-//! Chooses the way of an operation: the ring (or AIO in its place), an inline call, or a worker.
+//! Chooses how an operation is carried out: by the ring (or AIO in its place), by an inline call, or by a worker.
 //!
 //! A file's first operations decide, separately for reads and writes: they carry `RWF_NOWAIT`. If the kernel accepts
 //! that (`EAGAIN` counts), the ring does such operations without kernel threads. If not (`EOPNOTSUPP`), the ring would
@@ -73,9 +73,9 @@ pub(crate) enum Choice {
     Workers,
 }
 
-/// Nothing was found out yet.
+/// Nothing is known yet.
 const UNKNOWN: u8 = 0;
-/// The file has non-blocking I/O through the page cache.
+/// The file supports non-blocking I/O through the page cache.
 const OFFERED: u8 = 1;
 /// It has non-blocking direct I/O: the ring keeps the device's queue filled.
 const QUEUED: u8 = 4;
@@ -87,9 +87,9 @@ const TIMED: u8 = 3;
 /// Time limits are in units of a copy of 4 KiB ([`copy_time`]), which took 0.23 µs on the machine where they were
 /// found.
 ///
-/// A call this quick counts as a memory copy, with [`FOR_A_COPY`] added for its length. Cached reads took 4 to 9 copies
-/// on every file system, and the cheapest hand-over to a kernel thread 30. With a limit of 87, reads that a quick FUSE
-/// server answered in 78 stayed inline, although the ring does three of them in the time of one.
+/// A call that takes at most this long, plus [`FOR_A_COPY`] for its length, counts as a memory copy. Cached reads took
+/// 4 to 9 copies on every file system, and the cheapest hand-over to a kernel thread 30. With a limit of 87, reads that
+/// a fast FUSE server answered in 78 stayed inline, although the ring does three of them in the time of one.
 const QUICK: u64 = 35;
 /// For buffered writes: if the cache uses large pieces (folios), marking a page dirty on ext4 took as long as 122
 /// copies, and the ring's workers are no faster at it. A write that waits for a read or for the disk's throttling takes
@@ -131,12 +131,12 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// For a call that moved `len` bytes on this machine.
+    /// Returns the limits for a call that moved `len` bytes on this machine.
     pub(crate) fn of(kind: Kind, direct: bool, len: usize) -> Self {
         Self::with(copy_time::get(), kind, direct, len)
     }
 
-    /// As [`of`](Self::of), where a copy takes this long.
+    /// As [`of`](Self::of), for a machine on which a copy takes this long.
     fn with(copy: Duration, kind: Kind, direct: bool, len: usize) -> Self {
         let quick = match (direct, kind.is_write()) {
             (true, _) => QUICK_DIRECT,
@@ -155,11 +155,11 @@ pub(crate) struct Lane {
     score: AtomicU32,
     times_away: AtomicU32,
     quick: AtomicU32,
-    /// Until when the lane stays on the ring, in nanoseconds of [`now`]; 0 if it does not.
+    /// The time until which the lane stays on the ring, in nanoseconds of [`now`]; 0 if it is not on the ring.
     away_until: AtomicU64,
 }
 
-/// Nanoseconds since the first call.
+/// Returns the nanoseconds since the first call.
 fn now() -> u64 {
     static START: Value<Instant> = Value::new();
     START.get_or(Instant::now).elapsed().as_nanos() as u64 + 1
@@ -201,7 +201,7 @@ impl Lane {
         self.state.store(state, Ordering::Relaxed);
     }
 
-    /// Whether inline calls must be timed.
+    /// Returns whether inline calls must be timed.
     pub(crate) fn is_timed(&self) -> bool {
         self.state.load(Ordering::Relaxed) == TIMED
     }
@@ -260,7 +260,7 @@ impl Lane {
     }
 }
 
-/// What else the routes depend on, besides the first operations: the file system.
+/// The file system, as far as routes depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FileSystem {
     /// Its files are memory.
@@ -351,7 +351,7 @@ impl Lanes {
             && !workers_are_forced()
     }
 
-    /// Which way an operation goes.
+    /// Chooses how an operation is carried out.
     pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
         if workers_are_forced() && !self.insists(request.kind) {
             return Choice::Workers;
@@ -362,7 +362,7 @@ impl Lanes {
             Route::Workers => return Choice::Workers,
             Route::Auto => {}
         }
-        // A pipe may make its reader wait forever.
+        // A read of a pipe may wait forever.
         let waits = target.kind == FileKind::Other || !target.ring.announces();
         if waits || !request.kind.moves_data() {
             return Choice::Ring;
@@ -414,7 +414,7 @@ pub(crate) fn backend() -> Backend {
     }
 }
 
-/// Whether `RINGFILE_BACKEND=workers` is set.
+/// Returns whether `RINGFILE_BACKEND=workers` is set.
 #[inline]
 pub(crate) fn workers_are_forced() -> bool {
     backend() == Backend::Workers

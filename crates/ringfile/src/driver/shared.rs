@@ -69,8 +69,8 @@ pub(crate) struct Shared {
     pub id: u64,
     pub sleep: Sleep,
     eventfd: OnceLock<OwnedFd>,
-    /// How often a thread that sleeps without a ring was woken. Not `thread::park`: in the destructors of pthread keys,
-    /// an ending thread has no handle, and asking for it panics.
+    /// The number of times that the thread was woken while it slept without a ring. Not `thread::park`: in the
+    /// destructors of pthread keys, an ending thread has no handle, and asking for it panics.
     unparks: AtomicU32,
     /// Operations of this thread's loop that other threads carry out.
     remotes: AtomicUsize,
@@ -107,7 +107,7 @@ impl Shared {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves something for the thread to do, and wakes it.
+    /// Posts a message to the thread, and wakes it.
     pub(crate) fn post(&self, mail: Mail) {
         let mut inner = self.lock();
         self.post_locked(&mut inner, mail);
@@ -132,7 +132,7 @@ impl Shared {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Notes an operation that must end before the thread leaves its loop.
+    /// Counts an operation that must end before the thread leaves its loop.
     pub(crate) fn one_remote_more(&self) {
         self.remotes.fetch_add(1, Ordering::Relaxed);
     }
@@ -148,7 +148,7 @@ impl Shared {
         self.remotes.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
 
-    /// Whether this is a forked child, and the driver its parent's.
+    /// Returns whether this is a forked child, and the driver its parent's.
     pub(crate) fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }
@@ -158,8 +158,8 @@ impl Shared {
         self.is_inherited() && self.id != FORKED_BY.load(Ordering::Relaxed)
     }
 
-    /// Cancels the remote requests that a handler does not want any more. The handler lives at least until then, so that no other has its
-    /// address.
+    /// Cancels the remote requests that a handler no longer wants. The handler lives at least until
+    /// then, so that no other one has its address.
     pub(crate) fn post_cancellation(&self, handler: Arc<dyn Handler>) {
         // In a forked child the thread does not exist.
         if !self.is_inherited() {
@@ -174,7 +174,7 @@ impl Shared {
         self.notify();
     }
 
-    /// The descriptor that wakes a thread which sleeps in its ring, made once.
+    /// Returns the descriptor that wakes a thread which sleeps in its ring, made once.
     pub(crate) fn eventfd(&self) -> std::io::Result<i32> {
         if let Some(fd) = self.eventfd.get() {
             return Ok(fd.as_raw_fd());
@@ -194,14 +194,14 @@ impl Shared {
             Asleep::InRing => self.ring_wakeup(),
             Asleep::Parked => {
                 self.unparks.fetch_add(1, Ordering::SeqCst);
-                // It fails for no address that exists.
+                // The call cannot fail for a valid address.
                 let _ = futex::wake(&self.unparks, futex::Flags::PRIVATE, 1);
             }
             Asleep::Nobody => {}
         }
     }
 
-    /// Signals the wake-up descriptor, where there is one.
+    /// Signals the wake-up descriptor, if there is one.
     pub(super) fn ring_wakeup(&self) {
         if let Some(fd) = self.eventfd.get() {
             // It cannot block: the counter would have to be near its 64-bit limit.
@@ -231,12 +231,12 @@ impl Shared {
                 return self.sleep.gave_up_parking();
             }
             let left = left.and_then(|left| futex::Timespec::try_from(left).ok());
-            // Woken, timed out, interrupted, or woken before: the check above decides.
+            // The thread was woken, timed out, or was interrupted: the check above decides.
             let _ = futex::wait(&self.unparks, futex::Flags::PRIVATE, unparks, left.as_ref());
         }
     }
 
-    /// A waker that only notifies.
+    /// Returns a waker that only notifies.
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
         Waker::from(Arc::clone(self))
     }

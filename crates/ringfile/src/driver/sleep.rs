@@ -1,8 +1,8 @@
 //! Whether a driver's thread sleeps, and whether other threads have work for it.
 //!
-//! Knows only atomics (through `sync.rs`), so that loom can run all of it; what wakes the thread is the caller's.
-//! Invariant: whatever another thread stores before it notifies is seen by this thread. A thread that was notified
-//! before it slept does not sleep; for a thread that sleeps, exactly one notifier is told to wake it.
+//! Knows only atomics (through `sync.rs`), so that loom can run all of it; the caller wakes the thread. Invariant:
+//! whatever another thread stores before it notifies is seen by this thread. A thread that was notified before it slept
+//! does not sleep; for a thread that sleeps, exactly one notifier is told to wake it.
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_sleep`.
 
@@ -13,14 +13,14 @@ const NOTIFIED: u32 = 1;
 const IN_RING: u32 = 2;
 const PARKED: u32 = 3;
 
-/// Whom a notifier has to wake.
+/// How a notifier must wake the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asleep {
-    /// Nobody: the thread is up, or another notifier wakes it.
+    /// Not at all: the thread is awake, or another notifier wakes it.
     Nobody,
-    /// In `io_uring_enter`: the eventfd wakes it.
+    /// It sleeps in `io_uring_enter`: the eventfd wakes it.
     InRing,
-    /// Without a ring: `unpark` wakes it.
+    /// It sleeps without a ring: `unpark` wakes it.
     Parked,
 }
 
@@ -44,12 +44,12 @@ impl Sleep {
         }
     }
 
-    /// Says that there is mail; a notification must follow.
+    /// Marks that there is mail; a notification must follow.
     pub(crate) fn mail_came(&self) {
         self.has_mail.store(true, Ordering::Release);
     }
 
-    /// Whether mail came since the last call.
+    /// Returns whether mail has arrived since the last call.
     #[inline]
     pub(crate) fn take_mail_flag(&self) -> bool {
         self.has_mail.load(Ordering::Relaxed) && self.has_mail.swap(false, Ordering::Acquire)
@@ -62,8 +62,8 @@ impl Sleep {
             && self.state.swap(RUNNING, Ordering::SeqCst) == NOTIFIED
     }
 
-    /// Notes that the thread is about to sleep in its ring. Returns false if it was notified, or has mail to read: then
-    /// it must not sleep.
+    /// Notes that the thread is about to sleep in its ring. Returns false if it was notified, or has mail to read; in
+    /// that case it must not sleep.
     pub(crate) fn about_to_sleep_in_ring(&self) -> bool {
         // The notification of the mail may have been taken for that of a task.
         !self.has_mail.load(Ordering::Acquire) && self.sleeps_as(IN_RING)
@@ -84,12 +84,12 @@ impl Sleep {
         self.state.load(Ordering::SeqCst) == PARKED
     }
 
-    /// Says that the thread is up again without having been notified. A notification that came meanwhile stays.
+    /// Marks the thread as awake although it was not notified. A notification that arrived meanwhile stays.
     pub(crate) fn gave_up_parking(&self) {
         let _ = self.state.compare_exchange(PARKED, RUNNING, Ordering::SeqCst, Ordering::SeqCst);
     }
 
-    /// Says that the thread is up again. A notification stays.
+    /// Marks the thread as awake. A notification stays.
     pub(crate) fn woke(&self) {
         let _ = self.state.compare_exchange(IN_RING, RUNNING, Ordering::SeqCst, Ordering::SeqCst);
     }

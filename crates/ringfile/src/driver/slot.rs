@@ -1,7 +1,7 @@
 //! Operations in flight: their buffers, their progress, and whom to wake.
 //!
 //! A slot owns its buffer until the kernel has answered. Slots are reused; a generation tells the operations of one
-//! slot apart. Nothing here allocates once there are as many slots as operations were ever in flight together.
+//! slot apart. Nothing here allocates once there is a slot for each operation of the largest number ever in flight.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::memory::Held;
 pub(crate) struct Key(u64);
 
 impl Key {
-    /// No operation's.
+    /// The key of no operation.
     pub(super) const NONE: Self = Self(0);
 
     #[inline]
@@ -54,7 +54,7 @@ pub(crate) enum State {
     Free,
     /// Waits for room in the submission queue.
     Waiting,
-    /// In the submission queue, or the kernel's.
+    /// In the submission queue, or with the kernel.
     InFlight,
     /// Answered; the result waits for its future.
     Done,
@@ -67,7 +67,7 @@ pub(crate) enum Owner {
     Here,
     /// A future that moved to another thread.
     Afar,
-    /// Nobody any more.
+    /// Nobody: the future was dropped.
     Nobody,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Slot {
     pub owner: Owner,
     /// Whether the kernel's next answer ends the operation.
     pub cancelled: bool,
-    /// Where it goes.
+    /// The kind of ring that it is submitted to.
     pub ring: RingKind,
     /// Whether the kernel cancels it if the linked operation before it fails or is short.
     pub behind_link: bool,
@@ -122,7 +122,7 @@ impl Slot {
 
 const NONE: u32 = u32::MAX;
 
-/// The memory for the addresses of an operation's parts, made at the first request.
+/// Returns the memory for the addresses of an operation's parts, made at the first request.
 #[inline]
 fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut Parts {
     move || {
@@ -191,7 +191,7 @@ impl Slots {
         self.free = first;
     }
 
-    /// The slot of a live operation.
+    /// Returns the slot of a live operation.
     #[inline]
     pub(crate) fn get(&mut self, key: Key) -> Option<&mut Slot> {
         self.slots
@@ -199,7 +199,7 @@ impl Slots {
             .filter(|slot| slot.generation == key.generation() && slot.state != State::Free)
     }
 
-    /// A slot known to be live.
+    /// Returns a slot known to be live.
     #[inline]
     pub(crate) fn at(&mut self, index: u32) -> &mut Slot {
         &mut self.slots[index as usize]
@@ -231,12 +231,12 @@ impl Slots {
         Ended { done: slot.progress.done(), errno: slot.errno.into() }
     }
 
-    /// The operations that are answered and not yet taken.
+    /// Returns the operations that are answered and not yet taken.
     pub(crate) fn done(&self) -> impl Iterator<Item = Key> + '_ {
         self.with_state(|state| state == State::Done)
     }
 
-    /// The unanswered operations whose results would go to `handler`, which does not want them any more.
+    /// Returns the unanswered operations whose results go to `handler`, if it no longer wants them.
     pub(crate) fn unwanted_of(&self, handler: &Arc<dyn Handler>) -> Vec<Key> {
         let unwanted = |key: &Key| match &self.slots[key.slot() as usize].wake {
             Wake::Handler(known, index) => {
@@ -247,7 +247,7 @@ impl Slots {
         self.unanswered().filter(unwanted).collect()
     }
 
-    /// The unanswered operations which the thread with this driver waits for before it leaves its loop.
+    /// Returns the unanswered operations that the thread with this driver waits for before it leaves its loop.
     pub(crate) fn held_by(&self, driver: u64) -> Vec<Key> {
         let wanted = |key: &Key| match &self.slots[key.slot() as usize].wake {
             Wake::Handler(handler, _) => handler.holds(driver),
@@ -256,8 +256,8 @@ impl Slots {
         self.unanswered().filter(wanted).collect()
     }
 
-    /// The operations in flight that must end before the loop does: those of a queue stay in flight as long as the
-    /// queue exists.
+    /// Returns the operations in flight that must end before the loop does: those of a queue stay in flight as long as
+    /// the queue exists.
     pub(crate) fn of_loop<'a>(&'a self, handlers: &'a LocalHandlers) -> impl Iterator<Item = Key> + 'a {
         self.unanswered().filter(|key| match &self.slots[key.slot() as usize].wake {
             Wake::Handler(handler, _) => !handler.outlives_loops(),
@@ -266,7 +266,7 @@ impl Slots {
         })
     }
 
-    /// How many unanswered operations the handler with this number has.
+    /// Returns how many unanswered operations the handler with this number has.
     pub(crate) fn unanswered_of(&self, handler: u32) -> usize {
         let is_its = |key: &Key| match &self.slots[key.slot() as usize].wake {
             Wake::Local(own) => own.handler() == handler,
@@ -275,7 +275,7 @@ impl Slots {
         self.unanswered().filter(is_its).count()
     }
 
-    /// The operations that wait for the queue or the kernel.
+    /// Returns the operations that wait for the queue or the kernel.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = Key> + '_ {
         self.with_state(|state| matches!(state, State::Waiting | State::InFlight))
     }

@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
 
-/// An operation on some thread's ring, to find it again.
+/// The identity of an operation on some thread's ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Place {
     pub(crate) driver: u64,
@@ -47,7 +47,7 @@ pub(crate) trait Receiver {
     /// Represents an operation that another thread has.
     type Remote;
 
-    /// Whether the receiver is a task, of which a loop may have many.
+    /// Returns whether the receiver is a task, of which a loop may have many.
     fn is_a_task(&self) -> bool;
 
     /// Returns whether the thread that starts the operation waits for it, and turns its driver meanwhile. If not, it
@@ -57,7 +57,7 @@ pub(crate) trait Receiver {
     /// Returns what this thread's driver does when the operation ends.
     fn wake(&self) -> Wake;
 
-    /// Makes the operation one that another thread can carry out.
+    /// Turns the operation into one that another thread can carry out.
     fn send(
         &self,
         target: &Arc<Target>,
@@ -142,7 +142,7 @@ impl Receiver for HandlerOf<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LocalHandler(pub(super) u32);
 
-/// What a caller knows about the operations submitted together with this one.
+/// What the caller knows about the operations that are submitted together with this one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SubmitHint {
     /// Operations that are started together, this one among them.
@@ -156,8 +156,8 @@ impl SubmitHint {
     pub(crate) const ONE: Self = Self { together: 1, waits_for_one: false };
 }
 
-/// From this many operations submitted together on, all go to the ring, even if each alone would be a plain call that
-/// does not wait: with 2 to 4, both ways took the same time.
+/// At least this many operations submitted together all go to the ring, even if each alone would be a plain call that
+/// does not wait: with 2 to 4 operations, both ways took the same time.
 const MANY: usize = 8;
 
 /// Starts an operation on its route.
@@ -200,7 +200,7 @@ fn queue<R: Receiver>(
     held: &mut impl Lend,
     receiver: &R,
 ) -> Result<Place, Refused> {
-    // Made before the driver is borrowed, because cloning a waker may run any code.
+    // Created before the driver is borrowed, because cloning a waker may run user code.
     let mut wake = receiver.wake();
     let queued = with(|driver| {
         let ring = driver.may_start(target, request, receiver.is_own())?;
@@ -248,8 +248,8 @@ fn start_otherwise<R: Receiver>(
     Ok(Started::Elsewhere(remote))
 }
 
-/// The check for forks: a child has neither its parent's rings nor its threads. Plain calls that do not wait for
-/// another process work, everything else is an error. Operations on paths use a plain call.
+/// Starts an operation in a forked child, which has neither its parent's rings nor its threads. Plain calls that do not
+/// wait for another process work, everything else is an error. Operations on paths use a plain call.
 #[cold]
 fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
     // A durable write waits for the disk alone.
@@ -261,7 +261,7 @@ fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Resul
     }
 }
 
-/// Whether this thread's driver, or the threads that carry operations out for others, are of another process.
+/// Returns whether this thread's driver, or the threads that carry operations out for others, are of another process.
 fn is_forked_child() -> bool {
     with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
 }
@@ -287,7 +287,7 @@ fn has_many_tasks() -> bool {
     }) == Some(true)
 }
 
-/// Whether this thread's driver has no operation in flight, and no cancellation that waits for room.
+/// Returns whether this thread's driver has no operation in flight, and no cancellation that waits for room.
 fn is_idle() -> bool {
     with(|driver| driver.is_idle()) == Some(true)
 }
@@ -334,7 +334,7 @@ const TURN: Duration = Duration::from_micros(14);
 const LOOK_AT_CLOCK: u32 = 4;
 /// Compared with an operation this long, a yield costs little, so other tasks run after each.
 const LONG: Duration = Duration::from_micros(8);
-/// What a thread copies in about that time.
+/// The number of bytes that a thread copies in about that time.
 const LONG_COPY: usize = 32 << 10;
 
 /// The inline operations since this thread's last yield.
@@ -342,7 +342,7 @@ const LONG_COPY: usize = 32 << 10;
 struct Turn {
     operations: u32,
     began: Option<Instant>,
-    /// The next one waits for the other tasks.
+    /// The next operation waits for the other tasks.
     is_over: bool,
 }
 
@@ -373,9 +373,9 @@ thread_local! {
 /// The result of plain calls on this thread.
 enum Called {
     Over(Ended),
-    /// No plain call was made: the task has had its turn.
+    /// No plain call was made, since other tasks must run first.
     Later,
-    /// No call is to be made, or it would have waited: the operation goes this way.
+    /// No plain call was made, or it would have waited: the operation takes this route.
     Left(Choice),
 }
 
@@ -405,7 +405,7 @@ fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called 
                 return Called::Over(ended);
             }
             Attempt::WouldWait => choice = Choice::Ring,
-            // Now it is known what the file is.
+            // The attempt has shown what kind of file it is.
             Attempt::NotOffered => choice = target.lanes.choose(target, request),
         }
     }
@@ -457,7 +457,8 @@ pub(super) struct LocalHandlers(Vec<Option<Numbered>>);
 
 struct Numbered {
     handler: Arc<dyn Handler>,
-    /// Not 0 once the handler was removed: so many of its operations are unanswered, and the last one frees the number.
+    /// The number of unanswered operations of a handler that was removed; the last one frees the handler's number. 0
+    /// otherwise.
     left: usize,
 }
 
@@ -483,7 +484,7 @@ impl LocalHandlers {
     }
 }
 
-/// Makes a handler known to this thread's driver; `None` where the thread has none.
+/// Adds a handler to this thread's driver; `None` if the thread has no driver.
 pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
     with(|driver| {
         let handlers = &mut driver.local_handlers.0;
@@ -496,8 +497,8 @@ pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
     })
 }
 
-/// Forgets a handler, now or with the last of its operations. Does nothing if the number is another's, as in a driver
-/// that was made since.
+/// Forgets a handler, now or with the last of its operations. Does nothing if the number belongs to another handler, as
+/// in a driver that was created since.
 pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
     let removed = with(|driver| {
         let left = if driver.in_flight == 0 { 0 } else { driver.slots.unanswered_of(number.0) };
@@ -506,6 +507,6 @@ pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
         numbered.left = left;
         if left == 0 { place.take() } else { None }
     });
-    // Outside of the driver.
+    // Dropped while the driver is not borrowed.
     drop(removed);
 }

@@ -1,9 +1,9 @@
 //! Submission: entries for the queues of the rings. The one place where a pointer is passed to the kernel.
 //!
-//! The invariant behind all of it: an entry names only memory that its slot owns (`held`, and `parts`, which lists
-//! addresses inside `held`), and a slot releases that memory only when the operation was withdrawn or answered
-//! ([`super::slot`]). A buffer's address does not change when the buffer moves (the contract of
-//! [`IoBuf`](crate::IoBuf)). Whatever the kernel answers to `enter`, the driver remains usable.
+//! Invariant: an entry names only memory that its slot owns (`held`, and `parts`, which lists addresses inside `held`),
+//! and a slot releases that memory only when the operation was withdrawn or answered ([`super::slot`]). A buffer's
+//! address does not change when the buffer moves (the contract of [`IoBuf`](crate::IoBuf)). Whatever the kernel answers
+//! to `enter`, the driver remains usable.
 
 use std::io;
 use std::sync::Arc;
@@ -26,14 +26,15 @@ use crate::ring::{Ring, Sqe, Until};
 /// The user data of completions without an operation: withdrawn entries, and cancellations. No operation has generation
 /// 0.
 pub(super) const IGNORED: u64 = 0;
-/// The eventfd with which other threads wake this one; the ring polls it.
+/// The user data of the eventfd with which other threads wake this one; the ring polls it.
 pub(super) const WAKEUP: u64 = 1;
-/// The same, as the AIO context polls it.
+/// The user data of the same eventfd in the AIO context.
 pub(super) const AIO_WAKEUP: u64 = 2;
-/// The signal of the ring for commands.
+/// The user data of the signal of the ring for commands.
 pub(super) const COMMANDS: u64 = 3;
 
-/// How long to retry when the kernel accepts nothing (EAGAIN, EBUSY, ENOMEM) before that is the answer.
+/// How long to retry while the kernel accepts nothing (EAGAIN, EBUSY, ENOMEM) before its errno becomes the operations'
+/// result.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 
@@ -46,8 +47,8 @@ const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
-    /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start) said
-    /// yes, and where.
+    /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start)
+    /// has allowed it, and returned the ring.
     #[inline(always)]
     pub(super) fn queue(
         &mut self,
@@ -134,7 +135,7 @@ impl Driver {
             let ended = self.counts.ops;
             self.submit_to_aio(most, deferred);
             if self.counts.ops != ended {
-                // No completion announces what was refused: its task must be woken first.
+                // No completion announces a refused entry: its task must be woken first.
                 wanted = 0;
             }
         }
@@ -331,7 +332,7 @@ fn push<'a>(
     rings.get(slot.ring).is_some_and(|ring| push_to(ring, file, key, slot, parts))
 }
 
-/// The same, where its ring is known, and takes no commands.
+/// As [`push`], on a given ring that takes no commands.
 #[inline(always)]
 fn push_to<'a>(
     ring: &mut Ring,
@@ -357,7 +358,7 @@ fn push_to<'a>(
     let base = Sqe { flags, ..base(&file.target, key, request, fd) };
     op::fill(request, &slot.held, began, index, parts, base, sqe);
     slot.fixed &= index.is_some();
-    // SAFETY: the entry was filled above, and names memory of the slot's, see the module.
+    // SAFETY: the entry was filled above, and names memory of the slot, see the module.
     slot.position = unsafe { ring.commit() };
     slot.state = State::InFlight;
     true
@@ -376,7 +377,7 @@ fn base(target: &Target, key: Key, request: &Request, fd: i32) -> Sqe {
     }
 }
 
-/// The entry of an operation's next submission, without registered memory. It names memory of the slot.
+/// Returns the entry of an operation's next submission, without registered memory. It names memory of the slot.
 #[inline]
 pub(super) fn plain_entry<'a>(
     target: &Target,
@@ -403,7 +404,7 @@ pub(super) fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     found_index(held, ring)
 }
 
-/// As `fixed_index`, for memory that is not a buffer in the last operation's region.
+/// As `fixed_index`, for memory other than a buffer in the last operation's region.
 #[inline(never)]
 fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if held.count() > 1 && !ring.supports(uop::IORING_OP_READV_FIXED as u8) {

@@ -1,8 +1,8 @@
 //! A file as the driver sees it, and the files that a driver has in use.
 //!
-//! The descriptor of a [`Target`] is private: it is never handed out, so nobody can close or replace it. A driver
-//! keeps the target of every operation in flight alive by a count of its own, without touching a shared reference
-//! count for each operation, and registers a file with its ring once it was used a few times.
+//! The descriptor of a [`Target`] is private: it is never handed out, so nobody can close or replace it. A driver keeps
+//! the target of every operation in flight alive with its own count, without touching a shared reference count for each
+//! operation, and registers a file with its ring after it was used a few times.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -32,7 +32,7 @@ const COMMAND_MEMORY: u32 = 4;
 pub(crate) enum FileKind {
     /// Reads end early only at the end.
     Regular,
-    /// As a regular file.
+    /// Reads end early only at the end, as for a regular file.
     Block,
     /// Pipes, sockets, terminals and other devices: a short read is an answer.
     Other,
@@ -43,7 +43,7 @@ pub(crate) enum FileKind {
 pub(crate) struct Multiples {
     /// Offsets and lengths.
     pub block: u32,
-    /// Addresses. Smaller where blocks are larger than a page, as memory of a pool is aligned to pages.
+    /// Addresses. Smaller if blocks are larger than a page, since a pool's memory is aligned to pages.
     pub memory: u32,
     /// The limits of the file's atomic writes.
     pub atomic: Option<AtomicLimits>,
@@ -75,8 +75,8 @@ pub(crate) struct Target {
     /// A small number, unique among live targets.
     pub number: u32,
     pub kind: FileKind,
-    /// Offsets and lengths of direct I/O must be multiples of this; 0 for buffered I/O. Changes once, if the file
-    /// system turns out to refuse direct I/O and the user allowed buffered I/O instead.
+    /// Offsets and lengths of direct I/O must be multiples of this; 0 for buffered I/O. Becomes 0 if the file system
+    /// turns out to refuse direct I/O and the user allowed buffered I/O instead.
     direct: AtomicU32,
     /// The alignment found at opening; 1 for buffered I/O.
     first_block: u32,
@@ -86,7 +86,7 @@ pub(crate) struct Target {
     atomic: Option<AtomicLimits>,
     /// Additional flags of buffered operations: `RWF_DONTCACHE`, or 0.
     cache_flags: AtomicU32,
-    /// Whether they carried it at first.
+    /// Whether buffered operations carried `RWF_DONTCACHE` when the file was opened.
     must_not_cache: AtomicBool,
     /// Where its reads and writes go.
     pub ring: RingKind,
@@ -106,12 +106,12 @@ pub(crate) struct Target {
     failed_sync: AtomicI32,
     /// The last handle is gone.
     closed: AtomicBool,
-    /// The drivers that use it, by number.
+    /// The numbers of the drivers that use it.
     users: Mutex<Vec<u64>>,
     process: fork::Mark,
 }
 
-/// Numbers that are free again, and the first that was never given.
+/// Numbers that are free again, and the first number that was never used.
 pub(super) type Numbers = (Vec<u32>, u32);
 
 static NUMBERS: Mutex<Numbers> = Mutex::new((Vec::new(), 0));
@@ -158,7 +158,8 @@ impl Target {
         target
     }
 
-    /// A namespace of an NVMe drive: offsets and lengths are blocks of it, and memory is aligned as its drive needs.
+    /// Makes the target of an NVMe namespace: offsets and lengths must be multiples of its block, and memory aligned as
+    /// the drive requires.
     pub(crate) fn of_namespace(
         fd: OwnedFd,
         namespace: Namespace,
@@ -172,7 +173,7 @@ impl Target {
         target
     }
 
-    /// The namespace that it is, where operations on it are NVMe commands.
+    /// Returns the namespace, if operations on it are NVMe commands.
     #[inline]
     pub(crate) fn namespace(&self) -> Option<&Namespace> {
         self.namespace.as_deref()
@@ -210,7 +211,7 @@ impl Target {
         }
     }
 
-    /// What direct I/O must be a multiple of; `None` for buffered I/O.
+    /// Returns the multiples that direct I/O requires; `None` for buffered I/O.
     #[inline]
     pub(crate) fn direct(&self) -> Option<Multiples> {
         let block = self.direct.load(Ordering::Relaxed);
@@ -249,13 +250,13 @@ impl Target {
         }
     }
 
-    /// The errno of a sync or a durable write that failed before; 0 for none.
+    /// Returns the errno of a sync or a durable write that failed before; 0 for none.
     #[inline]
     pub(crate) fn failed_sync(&self) -> i32 {
         self.failed_sync.load(Ordering::Acquire)
     }
 
-    /// From now on I/O is buffered.
+    /// Makes all further I/O buffered.
     pub(crate) fn turn_buffered(&self) -> std::io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self.as_fd())?;
         rustix::fs::fcntl_setfl(self.as_fd(), flags - OFlags::DIRECT)?;
@@ -264,7 +265,7 @@ impl Target {
         Ok(())
     }
 
-    /// From now on buffered operations drop their pages from the cache, if the file system supports it.
+    /// Makes further buffered operations drop their pages from the cache, if the file system supports it.
     pub(crate) fn do_not_cache(&self) {
         self.must_not_cache.store(true, Ordering::Relaxed);
         self.cache_flags.store(RWF_DONTCACHE, Ordering::Relaxed);
@@ -290,22 +291,23 @@ impl Target {
         self.lanes.file_system() == FileSystem::Fuse && self.direct().is_none()
     }
 
-    /// Whether io_uring may put a part of such an operation in the wrong place, so that no ring gets it. Where a FUSE server
-    /// has no asynchronous direct I/O, which nobody can ask, a direct write may be short. Since Linux 6.0 io_uring then goes on
-    /// by itself (`need_complete_io` in io_uring/rw.c), from the place that the file system has moved on to; `fuse_direct_IO`
-    /// has not (6.18), so the rest overwrites what was written. Plain calls and AIO return the short count.
+    /// Returns whether io_uring may write a part of such an operation to the wrong place, so that it must not go to a
+    /// ring. A direct write may be short if a FUSE server has no asynchronous direct I/O, which cannot be queried.
+    /// Since Linux 6.0 io_uring then continues by itself (`need_complete_io` in io_uring/rw.c), from the position to
+    /// which the file system has advanced; `fuse_direct_IO` does not advance it (6.18), so the rest overwrites the data
+    /// just written. Plain calls and AIO return the short count.
     #[inline]
     pub(super) fn is_misplaced_by_rings(&self, kind: Kind) -> bool {
         kind.is_write() && self.lanes.file_system() == FileSystem::Fuse && self.direct().is_some()
     }
 
-    /// Whether such an operation may wait for another process or a person, and so forever.
+    /// Returns whether such an operation may wait for another process or a person, and so forever.
     #[inline]
     pub(crate) fn may_wait_forever(&self, kind: Kind) -> bool {
         self.kind == FileKind::Other && kind.moves_data()
     }
 
-    /// The kind of ring that its operations of this kind go to.
+    /// Returns the kind of ring that its operations of this kind go to.
     #[inline]
     pub(crate) fn ring_for(&self, kind: Kind) -> RingKind {
         if kind.moves_data() { self.ring } else { self.ring.without_data() }
@@ -317,8 +319,8 @@ impl Target {
         if self.streams { u64::MAX } else { offset }
     }
 
-    /// Notes that the last handle was dropped, before the file's users are notified: a driver that begins to use it
-    /// later, for a remote request that was on its way, sees the note.
+    /// Marks the file as closed after its last handle was dropped, before the drivers that use it are notified. A
+    /// driver that begins to use it later, for a remote request that was on its way, sees the mark.
     pub(crate) fn is_to_close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -341,7 +343,7 @@ impl Target {
         }
     }
 
-    /// The file's size in bytes now.
+    /// Returns the file's size in bytes now.
     pub(crate) fn size(&self) -> std::io::Result<u64> {
         if let Some(namespace) = self.namespace() {
             return Ok(namespace.size());
@@ -363,7 +365,7 @@ impl Target {
         end <= size
     }
 
-    /// Notes that the file may have become shorter, as by an operation that moves no data.
+    /// Notes that the file may have become shorter, for instance by a truncation.
     pub(crate) fn may_be_shorter(&self) {
         self.known_size.store(0, Ordering::Relaxed);
     }
@@ -380,7 +382,7 @@ impl Target {
         self.lock_users().map(|users| users.clone()).unwrap_or_default()
     }
 
-    /// In a forked child a thread that does not exist may hold them forever: then there are none.
+    /// Locks the list of users; `None` in a forked child if a thread that does not exist there holds the lock.
     fn lock_users(&self) -> Option<MutexGuard<'_, Vec<u64>>> {
         match self.users.try_lock() {
             Ok(users) => Some(users),
@@ -432,7 +434,7 @@ impl Rules for Target {
         true
     }
 
-    /// One command deallocates, or writes zeros, as far as the drive allows.
+    /// True for a namespace: one command deallocates, or writes zeros, only as far as the drive's limits allow.
     #[cold]
     fn is_done_in_parts(&self) -> bool {
         self.namespace.is_some()
@@ -450,7 +452,7 @@ pub(crate) struct Entry {
     pub target: Arc<Target>,
     in_flight: u32,
     uses: u32,
-    /// Its place among the registered files of a ring of this kind.
+    /// The kind of ring with which it is registered.
     registered: Option<RingKind>,
     /// A pipe, a socket, a terminal or another device.
     pub is_stream: bool,
@@ -469,7 +471,7 @@ impl Files {
         if !self.0.get(index).is_some_and(Option::is_some) {
             self.add(target, driver);
         }
-        // Behind the check, so that the common case stays small: `get_or_insert_with` would be inlined.
+        // Called only after the check, so that the common case stays small: `get_or_insert_with` would be inlined.
         let Some(entry) = &mut self.0[index] else { unreachable!("it was added") };
         debug_assert!(Arc::ptr_eq(&entry.target, target));
         entry.in_flight += 1;
@@ -485,13 +487,13 @@ impl Files {
         self.0[index] = Some(Entry::new(target, driver));
     }
 
-    /// The file with this number, which is in use.
+    /// Returns the file with this number, if it is in use.
     #[inline]
     pub(crate) fn target(&self, number: u32) -> Option<&Target> {
         Some(&self.0.get(number as usize)?.as_ref()?.target)
     }
 
-    /// The file with this number, to submit an operation on it.
+    /// Returns the file with this number, to submit an operation on it.
     #[inline]
     pub(crate) fn entry(&mut self, number: u32) -> Option<&mut Entry> {
         self.0.get_mut(number as usize)?.as_mut()
@@ -505,7 +507,7 @@ impl Files {
         if entry.closing && entry.in_flight == 0 { self.give_up(number) } else { None }
     }
 
-    /// The last handle was dropped: releases the file now, or when its last operation ends.
+    /// Releases a file whose last handle was dropped, now or when its last operation ends.
     pub(crate) fn close(&mut self, number: u32) -> Option<ClosedFile> {
         let entry = self.0.get_mut(number as usize)?.as_mut()?;
         entry.closing = true;

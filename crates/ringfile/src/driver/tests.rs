@@ -38,8 +38,8 @@ fn open_on_ring(data: &TempFile) -> File {
     OpenOptions::new().read(true).route(Route::Ring).open(&data.0).unwrap()
 }
 
-/// Opens a file of zeros whose reads are answered as they are submitted. In the temporary folder they are not if its file
-/// system has no non-blocking reads, as tmpfs and overlays; those of `/dev/zero` are not before Linux 6.0.
+/// Opens a file of zeros whose reads complete as they are submitted. Those of a file in the temporary folder do not if its
+/// file system has no non-blocking reads, as tmpfs and overlays; those of `/dev/zero` do not before Linux 6.0.
 fn zeros() -> File {
     let data = TempFile::new(&[0; 4096]);
     let file = std::fs::File::open(&data.0).unwrap();
@@ -51,11 +51,11 @@ fn zeros() -> File {
     }
 }
 
-/// Whether the ring is not switched off; says that `test` is skipped where it is.
+/// Returns whether rings are allowed; if the environment switches them off, prints that `test` is skipped.
 fn needs_ring(test: &str) -> bool {
     let forced = super::route::backend() != super::route::Backend::Any;
     if forced {
-        // Straight to standard error, which the harness does not swallow.
+        // Written directly to standard error, which the test harness does not capture.
         let text = format!("skipped {test}: it is about the ring, which RINGFILE_BACKEND switches off\n");
         let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
     }
@@ -106,7 +106,7 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
         assert!(poll_once(&mut read).await.is_pending());
         let old = with(|driver| live_keys(driver)[0]).unwrap();
         assert_eq!(read.await.unwrap(), [7; 4096]);
-        // A second answer to an operation that has ended, whose slot is free, and then in flight with another.
+        // A second answer to an operation that has ended: first its slot is free, then another operation uses it.
         with(|driver| forge_answer(driver, old)).unwrap();
         turn_over().await;
         assert_eq!(thread_metrics().stray, 1);
@@ -117,7 +117,7 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
         assert_eq!((new.slot(), new.generation()), (old.slot(), old.generation() + 1));
         assert_eq!(next.await.unwrap(), [7; 100]);
         turn_over().await;
-        // One to a slot that there never was.
+        // An answer to a slot that never existed.
         with(|driver| forge_answer(driver, Key::new(1_000_000, 3))).unwrap();
         turn_over().await;
         assert_eq!((thread_metrics().stray, thread_metrics().failed), (3, 0));
@@ -155,7 +155,7 @@ fn f04_cancellations_and_answers_in_either_order() {
             let before = thread_metrics();
             let mut read = file.read_at(Vec::with_capacity(4096), 0);
             assert!(poll_once(&mut read).await.is_pending());
-            // With the kernel, and not collected: the read is answered as it is submitted.
+            // The kernel has answered, since the read completes as it is submitted, but the answer is not collected yet.
             with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None))
                 .unwrap()
                 .unwrap();
@@ -187,7 +187,7 @@ fn f06_a_completion_queue_that_overflows_loses_nothing() {
             let mut reads: Vec<_> = (0..500).map(|_| file.read_at(Vec::with_capacity(16), 0)).collect();
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
-                // Handed over without a look at what has completed, as a submission that fills the queue does.
+                // Entries are submitted without collecting completions, as happens when the queue is full.
                 with(|driver| {
                     driver.submit_waiting();
                     driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None).unwrap();
@@ -217,10 +217,10 @@ fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
     let mut options = OpenOptions::new();
     options.write(true).route(Route::Ring).durability(Durability::Fsync);
     let file = options.open(&data.0).unwrap();
-    // 0: nothing is taken at first. 1: the write alone. 2: both.
+    // 0: the kernel takes nothing at first. 1: only the write. 2: both.
     for (taken, syncs, cancelled) in [(0, 1, 0), (1, 2, 1), (2, 1, 0)] {
         block_on(async {
-            // The ring is there.
+            // This creates the ring.
             file.sync_data().await.unwrap();
             let before = thread_metrics();
             let mut write = file.write_durable_at(vec![taken as u8; 4096], 0);
@@ -313,8 +313,8 @@ fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operati
     assert_eq!(numbers(), Some(0));
 }
 
-/// A read of a pipe may be in flight for so long that 2^32 entries are submitted after it, and another entry has its
-/// position.
+/// A read of a pipe may be in flight for so long that 2^32 entries are submitted after it, and another entry
+/// has the same position.
 #[test]
 fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() {
     if !needs_ring("f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now") {
@@ -340,7 +340,7 @@ fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() 
         });
         drop(old);
         assert_eq!(with(|driver| live_keys(driver).len()), Some(2), "the kernel has the memory of both");
-        // Ends the read of the pipe, where it is not cancelled.
+        // Ends the read of the pipe if it was not cancelled.
         std::io::Write::write_all(&mut writer, b"word").unwrap();
         assert_eq!(new.await.unwrap(), [7; 4096]);
     });

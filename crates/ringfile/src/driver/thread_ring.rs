@@ -19,16 +19,16 @@ thread_local! {
     static THREAD_RINGS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Whether the thread has one.
+/// Returns whether the thread has a `ThreadRing`.
 pub(super) fn is_any() -> bool {
     THREAD_RINGS.try_with(|count| count.get() > 0) == Ok(true)
 }
 
 /// See the module.
 pub(crate) struct ThreadRing {
-    /// The thread, once its driver is there.
+    /// The thread, after its driver was created.
     shared: OnceCell<Arc<Shared>>,
-    /// The thread keeps its ring, and the ring its share of registered memory, for the next one.
+    /// The thread keeps its ring, and the ring its share of registered memory, for the next `ThreadRing`.
     keeps_ring: bool,
     thread: PhantomData<*const ()>,
 }
@@ -89,7 +89,7 @@ impl RingGuard<'_> {
         self.shared.waker()
     }
 
-    /// Turns the driver until the deadline, or until `wanted`, which is called before each turn, wants nothing more. It
+    /// Turns the driver until the deadline, or until `wanted` returns 0. `wanted` is called before each turn, and
     /// returns how many completions of this thread's ring the kernel collects before it wakes the thread. Messages of
     /// other threads wait as long, unless an operation is on a pipe or a socket.
     pub(crate) fn wait(
@@ -100,7 +100,7 @@ impl RingGuard<'_> {
     ) {
         let mut turned = false;
         loop {
-            // Cleared before the causes are checked, so that none is missed.
+            // The notification is cleared before its causes are checked, so that none is missed.
             self.shared.sleep.take_notification();
             let Some(to_end) = wanted(deferred) else { return };
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -117,7 +117,7 @@ impl RingGuard<'_> {
         }
     }
 
-    /// Whether the thread is in a loop, which turns the driver by itself.
+    /// Returns whether the thread is in a loop, which turns the driver by itself.
     pub(crate) fn is_in_loop(&self) -> bool {
         with(|driver| driver.in_loop) == Some(true)
     }
@@ -131,7 +131,7 @@ impl RingGuard<'_> {
 impl Drop for RingGuard<'_> {
     fn drop(&mut self) {
         with(|driver| {
-            // The work of plain calls since the last turn.
+            // Includes plain calls made since the last turn.
             driver.publish_counts();
             driver.guards -= 1;
         });
@@ -154,10 +154,11 @@ impl CompletionSignals {
     }
 }
 
-/// The descriptors of the calling thread, made at the first request. The thread is in its loop, or has a guard.
+/// Returns the descriptors of the calling thread, created on first use. The thread must be in its loop, or have a
+/// guard.
 ///
 /// # Errors
-/// As `eventfd(2)`, or what registering it with the ring says.
+/// Those of `eventfd(2)`, and of registering the descriptor with the ring.
 pub(crate) fn completion_signals() -> std::io::Result<CompletionSignals> {
     let signals = with(|driver| {
         if driver.rings.is_none() {

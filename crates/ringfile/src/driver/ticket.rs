@@ -1,8 +1,8 @@
-//! An operation as its future holds it. It is polled and dropped on its own thread, or on another one at the cost of a
-//! message.
+//! An operation as its future holds it. It is polled and dropped on the thread that started it, or on another one at
+//! the cost of a message.
 //!
-//! Invariants: a result is taken once, by the polling thread; dropping a ticket before cancels its operation, wherever
-//! that is. In a forked child the operation ends at once.
+//! Invariants: a result is taken once, by the polling thread; a ticket that is dropped earlier cancels its operation,
+//! on whichever thread that is. In a forked child the operation ends at once.
 
 use std::task::{Context, Poll};
 
@@ -11,7 +11,8 @@ use super::start::Place;
 use super::wake::Wake;
 use super::{Deferred, Ended, Kept, Key, Polled, with};
 
-/// An operation that was started. Dropping it cancels the operation; its buffer is dropped when the kernel is done.
+/// An operation that was started. Dropping the ticket cancels the operation; its buffer is dropped when the kernel has
+/// finished with it.
 pub(crate) struct Ticket {
     driver: u64,
     key: Key,
@@ -23,7 +24,7 @@ impl Ticket {
         Self { driver: place.driver, key: place.key }
     }
 
-    /// Whether the operation ends here only when another thread runs its loop.
+    /// Returns whether the operation ends here only when another thread runs its loop.
     pub(crate) fn needs_another_loop(&self) -> bool {
         if with(|driver| driver.id == self.driver) == Some(true) {
             return false;
@@ -34,7 +35,8 @@ impl Ticket {
         })
     }
 
-    /// The result, once it is there, with the buffer put into `held`; until then the task is woken when it is.
+    /// Returns the result when it has arrived, and puts the buffer into `held`; until then, arranges that the task is
+    /// woken.
     #[inline]
     pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
         // Afterwards it holds the previous waker, which is dropped while the driver is not borrowed.

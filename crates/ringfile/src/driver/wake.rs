@@ -19,26 +19,26 @@ thread_local! {
     static POLLED: Cell<(TaskNumber, usize, *const RawWakerVTable)> = const { Cell::new((0, 0, std::ptr::null())) };
 }
 
-/// Sets the task that is polled from now on, and its waker. The waker must live until the next call, so that no other
-/// can have its address.
+/// Sets the task that is being polled, and its waker. The waker must live until the next call, so that no other can
+/// have its address.
 #[inline]
 pub(crate) fn polling(task: TaskNumber, waker: &Waker) {
     POLLED.set((task, waker.data().addr(), waker.vtable()));
 }
 
-/// The task that is polled.
+/// Returns the task that is being polled.
 #[inline]
 pub(super) fn polled_task() -> TaskNumber {
     POLLED.get().0
 }
 
-/// Says that no task is polled any more.
+/// Notes that no task is being polled.
 #[inline]
 pub(crate) fn polled() {
     POLLED.set((0, 0, std::ptr::null()));
 }
 
-/// The task that is polled, if `waker` is its waker.
+/// Returns the task that is being polled, if `waker` is its waker.
 #[inline]
 fn task_of(waker: &Waker) -> Option<TaskNumber> {
     let (task, address, functions) = POLLED.get();
@@ -73,20 +73,21 @@ pub(crate) enum Wake {
     Nobody,
     Task(TaskNumber),
     Waker(Waker),
-    /// A remote request: its result goes there.
+    /// A remote request: the result goes to this handler, with this index.
     Handler(Arc<dyn Handler>, u32),
     /// An operation of a handler that the driver knows by a number, see [`super::start::LocalHandlers`].
     Local(LocalOperation),
 }
 
 impl Wake {
-    /// Called with no driver borrowed and no lock held: cloning a waker may run user code.
+    /// Creates the wake-up for a waker. Called with no driver borrowed and no lock held: cloning a waker may run user
+    /// code.
     #[inline]
     pub(super) fn new(waker: &Waker) -> Self {
         task_of(waker).map_or_else(|| Self::Waker(waker.clone()), Self::Task)
     }
 
-    /// Whether `waker` wakes this task.
+    /// Returns whether `waker` wakes this task.
     #[inline]
     pub(super) fn wakes(&self, waker: &Waker) -> bool {
         match self {

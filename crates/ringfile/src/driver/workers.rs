@@ -48,12 +48,13 @@ pub(super) fn hold() -> Box<dyn Any> {
     Box::new(WORKERS.lock())
 }
 
-/// Sets how many threads there may be at most; 0 for the usual number.
+/// Sets the maximum number of threads; 0 for the default.
 pub(crate) fn set_most(threads: usize) {
     MOST.store(threads, Ordering::Relaxed);
 }
 
-/// As many as fill a disk's queue, more than there are cores, since they mostly wait.
+/// Returns the maximum number of threads. The default fills a disk's queue, with more threads than cores, since they
+/// mostly wait.
 fn most() -> usize {
     // Read once: it reads files of the cgroup.
     static USUAL: Number = Number::new();
@@ -65,7 +66,7 @@ fn most() -> usize {
     }
 }
 
-/// Whether this is a forked child.
+/// Returns whether the workers belong to another process, so that this is a forked child.
 pub(crate) fn are_of_another_process() -> bool {
     PROCESS.get().is_some_and(|process| !process.is_current())
 }
@@ -131,8 +132,8 @@ fn refuse_unwanted(remote: RemoteRequest) {
 /// How long a worker waits for a pipe before it checks for other work.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Carries a remote request out. Returns one that would wait for another process or a person, so that other requests do
-/// not wait for it, and data does not go to a read that is no longer wanted.
+/// Carries out a remote request. Gives it back if it would wait for another process or a person, so that other requests
+/// are not delayed, and no data goes to a read that is no longer wanted.
 fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
         refuse_unwanted(remote);
@@ -157,8 +158,8 @@ fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
     None
 }
 
-/// Tries an operation on a pipe, a socket or a terminal without waiting; none if it would not wait, or needs a call
-/// that may wait. Another reader may take the data that `poll` has shown, so a read must not wait either.
+/// Tries an operation on a pipe, a socket or a terminal without waiting; `None` if it would not wait, or needs a call
+/// that may wait. Another reader may take the data that `poll` has reported, so a read must not wait either.
 fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
     if !is_ready(remote) {
         return Some(Attempt::WouldWait);

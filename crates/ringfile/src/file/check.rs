@@ -1,4 +1,4 @@
-//! Checks for what the kernel would refuse with a bare errno, and the wording of failures.
+//! Checks for what the kernel would refuse with a bare errno, and explanations of failures.
 //!
 //! Knows files and requests; shared by single futures and batches.
 
@@ -22,11 +22,11 @@ pub(crate) fn cancelled(error: Error) -> Error {
     error.because("the thread that was carrying it out has left its loop")
 }
 
-/// What a failed sync means for the user.
+/// The explanation of a failed sync.
 const LOST: &str = "an earlier sync of this file failed, so data may be lost although a later sync would succeed; \
     open the file again, and check or rewrite what was written since the last successful sync";
 
-/// The error of a durable write that is not started because a sync of the file has failed.
+/// Returns the error of a durable write that is not started because a sync of the file has failed.
 #[cold]
 pub(super) fn lost(file: &File, request: &Request, errno: i32) -> Error {
     Error::from_errno(driver::errno_of(errno), what(file, request))
@@ -105,7 +105,7 @@ fn with_new_path(held: &Held, error: Error) -> Error {
 }
 
 /// Returns whether an operation can be submitted as it is; false for a direct read that must go through aligned memory.
-/// An error for what the kernel would refuse without a reason.
+/// Fails for what the kernel would refuse without a reason.
 #[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
     let end = request.offset.checked_add(request.want as u64);
@@ -184,7 +184,7 @@ pub(crate) fn error(
     Error::new(kind, what(file, request)).at(request.offset).on(file.path()).because(why)
 }
 
-/// Returns why a read or write did not do what was asked for.
+/// Returns why a read or write did not do all that was requested.
 #[cold]
 pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: Ended) -> Error {
     let is_read = request.kind.is_read();

@@ -99,7 +99,7 @@ impl Advice {
 pub struct Control<'a> {
     file: &'a File,
     single: Single,
-    /// The result is available and was not taken.
+    /// The result that is available but was not taken.
     kept: Option<Result<()>>,
 }
 
@@ -143,13 +143,13 @@ impl File {
     /// Covers writes that had finished when this was first polled; it does not wait for writes in flight.
     ///
     /// # Errors
-    /// As `fsync(2)`. **A failed sync is remembered**: data that was not yet synced may be lost, although Linux would
-    /// let the next `fsync` succeed. So after a sync or a [durable write](Self::write_durable_at) has failed, each
-    /// later one of this `File` and its clones fails with the same errno without being tried, in batches and queues
-    /// too. Every write to a file that was opened with `O_DSYNC` or `O_SYNC` is a durable one. Reads and plain writes
-    /// continue. To sync again, open the file again, and check or rewrite what was written
-    /// since the last successful sync. A sync that was cancelled, or that the file does not support (`EINVAL`), is not
-    /// remembered; nor are failures of calls on other descriptors ([`note_failed_sync`](Self::note_failed_sync)).
+    /// Those of `fsync(2)`. **A failed sync is remembered**: data that was not yet synced may be lost, although Linux
+    /// would let the next `fsync` succeed. So after a sync or a [durable write](Self::write_durable_at) has failed,
+    /// each later one of this `File` and its clones fails with the same errno without being tried, in batches and
+    /// queues too. Every write to a file that was opened with `O_DSYNC` or `O_SYNC` is a durable one. Reads and plain
+    /// writes continue. To sync again, reopen the file, and check or rewrite the data written since the last successful
+    /// sync. A sync that was cancelled, or that the file does not support (`EINVAL`), is not remembered; nor are
+    /// failures of calls on other descriptors; report those with [`note_failed_sync`](Self::note_failed_sync).
     pub fn sync_all(&self) -> Control<'_> {
         Control::new(self, Kind::Sync, 0, 0, 0)
     }
@@ -157,7 +157,7 @@ impl File {
     /// Waits until all data, and the metadata needed to read it back, are on stable storage (`fdatasync`).
     ///
     /// # Errors
-    /// As `fdatasync(2)`; a failure is remembered, see [`sync_all`](Self::sync_all).
+    /// Those of `fdatasync(2)`; a failure is remembered, see [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Control<'_> {
         Control::sync_data(self)
     }
@@ -174,8 +174,8 @@ impl File {
     /// Makes nothing durable: metadata and the disk's own cache are left alone.
     ///
     /// # Errors
-    /// As `sync_file_range(2)`. A failure is remembered as that of [`sync_all`](Self::sync_all): the kernel reports it
-    /// once.
+    /// Those of `sync_file_range(2)`. A failure is remembered, as for [`sync_all`](Self::sync_all), since the kernel
+    /// reports it only once.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -198,7 +198,7 @@ impl File {
     /// Allocates or frees the blocks of a range of bytes (`fallocate`).
     ///
     /// # Errors
-    /// As `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` if the file system does not support the mode.
+    /// Those of `fallocate(2)`: `ENOSPC`, or `EOPNOTSUPP` if the file system does not support the mode.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Control<'_> {
         Control::new(self, Kind::Allocate, mode.flags(), offset, len)
     }
@@ -207,7 +207,7 @@ impl File {
     /// makes the call, since the ring has no such operation.
     ///
     /// # Errors
-    /// As `ftruncate(2)`.
+    /// Those of `ftruncate(2)`.
     pub fn set_len(&self, len: u64) -> Control<'_> {
         Control::new(self, Kind::Truncate, 0, len, 0)
     }
@@ -215,7 +215,7 @@ impl File {
     /// Tells the page cache what to expect of a range of bytes (`posix_fadvise`); `len` 0 means to the end.
     ///
     /// # Errors
-    /// As `posix_fadvise(2)`.
+    /// Those of `posix_fadvise(2)`.
     pub fn advise(&self, offset: u64, len: u64, advice: Advice) -> Control<'_> {
         Control::new(self, Kind::Advise, advice.number(), offset, len)
     }

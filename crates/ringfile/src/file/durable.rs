@@ -102,8 +102,8 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
         Self { file, kind, measured_from, measured, write, written, sync, linked: false, synced_again }
     }
 
-    /// Makes the file remember that the write has failed, also if the sync was a separate call: both forms of a durable
-    /// write must mean the same.
+    /// Makes the file remember that the write has failed, even if the sync was a separate call: both forms of a durable
+    /// write must behave the same.
     #[cold]
     fn note_failure(&self, error: &BufError<B>) {
         if let Some(errno) = error.errno() {
@@ -129,7 +129,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
         if this.measured_from.is_none() {
             let errno = this.file.0.target.failed_sync();
             if errno != 0 {
-                // Checked here for a write with a separate sync, which the kernel would accept.
+                // The kernel would accept the write of a pair, so an earlier failed sync is looked for here.
                 return Poll::Ready(Err(this.write.refuse(errno)));
             }
             this.measured_from = Some(Instant::now());

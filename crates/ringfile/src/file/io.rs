@@ -1,7 +1,7 @@
 //! The future of a read or a write.
 //!
-//! It gives its buffer to the driver on its first poll and gets it back with the result. It checks for what the kernel
-//! would refuse with a bare errno, and sends direct reads that are not aligned through [`super::unaligned`].
+//! It gives its buffer to the driver on its first poll and gets it back with the result. It refuses what the kernel
+//! would refuse with a bare errno, and passes unaligned direct reads to [`super::unaligned`].
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -33,7 +33,7 @@ pub struct Io<'a, B> {
 
 /// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
 ///
-/// In all other respects an [`Io`].
+/// Otherwise the same as an [`Io`].
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct IoVectored<'a, B> {
     transfer: Transfer<'a>,
@@ -43,7 +43,7 @@ pub struct IoVectored<'a, B> {
 /// An operation, and what counts as success.
 struct Transfer<'a> {
     operation: Operation<'a>,
-    /// All of it, or an error.
+    /// Whether a partial transfer is an error.
     exact: bool,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Transfer<'a> {
         Self { operation: Operation::new(file, request, held), exact: true }
     }
 
-    /// Returns whether the finished operation did what was asked for.
+    /// Returns whether the finished operation did all that was requested.
     #[inline]
     fn is_good(&mut self) -> bool {
         match self.operation.stage {
@@ -106,7 +106,7 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// Whether a shorter result counts as success; not for a buffer whose length cannot show it.
+    /// Returns whether a shorter result counts as success; not for a buffer whose length cannot show it.
     #[cold]
     fn may_be_short(&mut self) -> bool {
         !self.exact && !self.operation.held.own().hides_length()
@@ -131,7 +131,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
         Self { transfer, buffer: PhantomData }.with_flags(RWF_ATOMIC)
     }
 
-    /// Further flags for this write alone: `RWF_…`.
+    /// Sets flags for this write only: `RWF_…`.
     pub(super) fn with_flags(mut self, op_flags: u32) -> Self {
         self.transfer.operation.request.op_flags |= op_flags;
         self
@@ -250,7 +250,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         self.descriptor.of(&self.file)
     }
 
-    /// Whether the operation ends only when another thread runs its loop.
+    /// Returns whether the operation ends only when another thread runs its loop.
     pub(super) fn needs_another_loop(&self) -> bool {
         matches!(&self.stage, Stage::Running(ticket) if ticket.needs_another_loop())
     }
@@ -286,7 +286,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn poll_detour(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        // Polling a future after it was ready has no defined meaning; this one does nothing.
+        // Polling a future after it was ready has no defined meaning; this one stays pending.
         let Stage::Detour(read) = &mut self.stage else { return Poll::Pending };
         let (held, result) = ready!(read.as_mut().poll(context));
         self.held.put(held);
@@ -294,7 +294,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         Poll::Ready(())
     }
 
-    /// `EINVAL`: on a direct file that may be buffered instead, the operation begins again.
+    /// Handles `EINVAL`: on a direct file that may be buffered instead, the operation begins again.
     #[cold]
     fn refused(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
         if !self.falls_back(ended) {
@@ -313,7 +313,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         }
     }
 
-    /// Returns why the operation did not do what was asked for.
+    /// Returns why the operation did not do all that was requested.
     #[cold]
     fn take_error(&mut self) -> Error {
         match self.result() {

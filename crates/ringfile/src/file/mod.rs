@@ -32,8 +32,8 @@ use crate::memory::{IoBuf, IoBufMut};
 
 /// A file for positional I/O with owned buffers.
 ///
-/// Cheap to clone; every clone is the same open file. The descriptor closes when the last clone is gone and the last
-/// operation has ended. Any number of operations may be in flight on one file, from any number of threads.
+/// Cheap to clone; every clone is the same open file. The descriptor is closed when the last clone has been dropped and
+/// the last operation has ended. Any number of operations may be in flight on one file, from any number of threads.
 ///
 /// Operations are futures, for any executor: nothing happens until they are polled. On a ringfile thread (inside
 /// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) they use the thread's own ring. **Dropping** a
@@ -104,7 +104,7 @@ pub struct Alignment {
 }
 
 impl File {
-    /// The file as drivers see it.
+    /// Returns the file as drivers see it.
     pub(crate) fn target(&self) -> &Arc<Target> {
         &self.0.target
     }
@@ -118,7 +118,7 @@ impl File {
     /// Opens a file for buffered reads. [`OpenOptions`] has everything else.
     ///
     /// # Errors
-    /// As [`OpenOptions::open`].
+    /// Those of [`OpenOptions::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         OpenOptions::new().read(true).open(path)
     }
@@ -126,7 +126,7 @@ impl File {
     /// Opens a file for buffered writes. The file is created, or emptied.
     ///
     /// # Errors
-    /// As [`OpenOptions::open`].
+    /// Those of [`OpenOptions::open`].
     pub fn create(path: impl AsRef<Path>) -> Result<Self> {
         OpenOptions::new().write(true).create(true).truncate(true).open(path)
     }
@@ -141,16 +141,16 @@ impl File {
     ///
     /// # Errors
     /// Any errno of `read(2)`. The error says how much was read, and holds the buffer. `UnexpectedEof` if the file ends
-    /// before and the buffer cannot show it, for example a `Box<[u8]>`, whose length is fixed.
+    /// earlier and the buffer cannot show that, such as a `Box<[u8]>`, whose length is fixed.
     pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::read(self, buffer, offset).or_less()
     }
 
-    /// Reads as [`read_at`](Self::read_at) does, but fails if the file ends before the buffer's capacity is filled, or if
-    /// one read of a pipe, a socket or another device gives less.
+    /// Reads as [`read_at`](Self::read_at) does, but fails if the file ends before the buffer's capacity is filled, or
+    /// if a pipe, a socket or another device returns less in one read.
     ///
     /// # Errors
-    /// Also `UnexpectedEof` if less was read; the error holds the buffer with it.
+    /// Also `UnexpectedEof` if less was read; the error contains the buffer with those bytes.
     pub fn read_exact_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::read(self, buffer, offset)
     }
@@ -159,7 +159,7 @@ impl File {
     /// of one registered region, the operation uses the fixed form (Linux 6.15).
     ///
     /// # Errors
-    /// As [`read_at`](Self::read_at).
+    /// Those of [`read_at`](Self::read_at).
     pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
         IoVectored::read(self, buffers, offset).or_less()
     }
@@ -187,7 +187,7 @@ impl File {
     /// Writes several buffers in turn at `offset`, with one operation.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// Those of [`write_at`](Self::write_at).
     pub fn write_vectored_at<B: IoBuf>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
         IoVectored::write(self, buffers, offset)
     }
@@ -196,8 +196,8 @@ impl File {
     /// chose.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at) and [`sync_data`](Self::sync_data). **A failure of the write or the sync is
-    /// remembered**: each later sync and durable write of this `File` and its clones fails with the same errno until
+    /// Those of [`write_at`](Self::write_at) and [`sync_data`](Self::sync_data). **A failure of the write or the sync
+    /// is remembered**: each later sync and durable write of this `File` and its clones fails with the same errno until
     /// the file is opened again, see [`sync_all`](Self::sync_all).
     pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> WriteDurable<'_, B> {
         WriteDurable::new(self, buffer, offset)
@@ -217,9 +217,9 @@ impl File {
     /// still can: the file has all of it or none. Neither blocks nor allocates, as [`write_at`](Self::write_at).
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at); `Unsupported` if the file does not support atomic writes, and `InvalidInput`
-    /// for a length or an offset that it does not accept. Both say what it accepts and what to do; nothing was written.
-    /// A short write is not continued, but is an error (`WriteZero`).
+    /// Those of [`write_at`](Self::write_at); `Unsupported` if the file does not support atomic writes, and
+    /// `InvalidInput` for a length or an offset that it does not accept. Both say what it accepts and what to do;
+    /// nothing was written. A short write is not continued, but is an error (`WriteZero`).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -267,7 +267,7 @@ impl File {
     }
 
     /// Returns whether the file is adaptive: uncached data is read past the page cache. False where
-    /// [`adaptive`](OpenOptions::adaptive) was not asked for, or has turned out not to work here.
+    /// [`adaptive`](OpenOptions::adaptive) was not asked for, or turned out not to work here.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
         self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_direct())
@@ -298,7 +298,7 @@ impl File {
     /// Reads size, times and permissions with one `fstat`. Blocks only if the file system must ask a server.
     ///
     /// # Errors
-    /// As `fstat(2)`.
+    /// Those of `fstat(2)`.
     pub fn metadata(&self) -> Result<std::fs::Metadata> {
         self.0
             .target
@@ -309,7 +309,7 @@ impl File {
     /// Returns the size in bytes, of the file or the block device; for an NVMe namespace, its size when it was opened.
     ///
     /// # Errors
-    /// As `fstat(2)`.
+    /// Those of `fstat(2)`.
     pub fn size(&self) -> Result<u64> {
         self.0.target.size().map_err(|error| Error::from_io(&error, "reading the size").on(self.path()))
     }

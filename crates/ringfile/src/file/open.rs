@@ -171,8 +171,8 @@ impl OpenOptions {
     }
 
     /// Drops the pages of buffered operations from the page cache (`RWF_DONTCACHE`), for streams that would push out
-    /// more useful data. Written pages go to the disk at once, and are dropped then. This changes nothing for direct
-    /// I/O, and where the kernel (before 6.14) or the file system does not support it: [`File::is_uncached`] tells.
+    /// more useful data. Written pages go to the disk at once, and are dropped then. Has no effect on direct I/O,
+    /// before Linux 6.14, and on file systems without support: see [`File::is_uncached`].
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -190,7 +190,7 @@ impl OpenOptions {
         self
     }
 
-    /// Reads cached data from the page cache, and the rest past it (`O_DIRECT`), through a second descriptor. Cold
+    /// Reads cached data from the page cache, and other data past it (`O_DIRECT`), through a second descriptor. Cold
     /// reads have the drive's speed, warm ones that of memory, and a scan does not push out data that is read again.
     ///
     /// Sequential reads, in several places of the file at once, are read ahead past the cache, into at most 32 MiB of
@@ -268,14 +268,14 @@ impl OpenOptions {
     /// **Namespaces.** Reads, writes, syncs and [`AllocateMode::Discard`](crate::AllocateMode::Discard), `PunchHole`
     /// and `ZeroRange` are NVMe commands (Read, Write, Flush, Dataset Management, Write Zeroes) through io_uring
     /// (`IORING_OP_URING_CMD`, Linux 5.19), past the block layer. Everything else is `EOPNOTSUPP`. I/O is direct,
-    /// whatever [`direct`](Self::direct) says: [`File::alignment`] tells the size of a block. Operations longer than
+    /// whatever [`direct`](Self::direct) says: [`File::alignment`] returns the size of a block. Operations longer than
     /// the drive or the kernel allows become several commands, so a long write is not atomic. Registered memory works
     /// as elsewhere, and [`poll`](Self::poll) polls for completions. A failed command gives an errno, and the error's
     /// text has the drive's status. There is no other route, and none in a forked child.
     ///
     /// Opening fails with `Unsupported` without io_uring or its commands, and if the namespace has metadata, protection
     /// information, zones, or anything else that ringfile does not know. Before Linux 6.2 it needs `CAP_SYS_ADMIN`. The
-    /// size and the format are those of the time of opening: do not format a namespace that is open.
+    /// size and the format are read once, when the namespace is opened: do not format a namespace that is open.
     ///
     /// ```no_run
     /// # fn main() -> std::io::Result<()> {
@@ -299,7 +299,7 @@ impl OpenOptions {
     /// its directories are cached, and while the file is truncated. [`fs::open`](crate::fs::open) does not block.
     ///
     /// # Errors
-    /// As `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
+    /// Those of `open(2)`; `InvalidInput` for options that contradict each other; `Unsupported` as
     /// [`direct`](Self::direct) says, and for the character device of an NVMe namespace as
     /// [`namespace_writes`](Self::namespace_writes) says.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
@@ -317,7 +317,7 @@ impl OpenOptions {
         Ok(file)
     }
 
-    /// The `O_…` flags to open with. Direct I/O and truncation come later.
+    /// Returns the `O_…` flags to open with. Direct I/O and truncation come later.
     pub(crate) fn flags(&self) -> u32 {
         let access = match (self.read, self.write) {
             (true, true) => libc::O_RDWR,
@@ -333,7 +333,7 @@ impl OpenOptions {
         (access | creation | custom | libc::O_CLOEXEC | libc::O_LARGEFILE).cast_unsigned()
     }
 
-    /// Permission bits of a file that gets made.
+    /// Returns the permission bits for a file that is created.
     pub(crate) fn permissions(&self) -> u32 {
         self.mode
     }
@@ -356,7 +356,7 @@ impl OpenOptions {
         file.map_err(|error| error.on(Some(path)))
     }
 
-    /// The namespace of an NVMe drive whose character device was opened; `None` for any other file.
+    /// Returns the namespace of an NVMe drive whose character device was opened; `None` for any other file.
     fn namespace_of(&self, opened: &fs::File, access: Access) -> Result<Option<Namespace>> {
         let namespace = driver::look_for_namespace(opened, access, self.namespace_writes)?;
         let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
@@ -390,7 +390,8 @@ impl OpenOptions {
     /// O_DIRECT, stay as it was opened; `direct(true)` switches direct I/O on if it is off.
     ///
     /// # Errors
-    /// As [`open`](Self::open) if direct I/O is not available; `EMFILE` if there is no descriptor for the duplicate.
+    /// Those of [`open`](Self::open) if direct I/O is not available; `EMFILE` if there is no descriptor for the
+    /// duplicate.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -478,7 +479,7 @@ impl OpenOptions {
         Ok((duplicate(&opened)?, Some(opened)))
     }
 
-    /// `own` is used for I/O; `user` is the descriptor for the user, if it differs.
+    /// Makes the file: `own` is the descriptor for I/O; `user` is the one for the user, if it differs.
     fn file_of(
         &self,
         own: OwnedFd,
@@ -507,7 +508,7 @@ impl OpenOptions {
 
     /// Returns the additional state of an adaptive file; `None` if it is simply buffered.
     fn adaptive_of(&self, own: &Target) -> Option<Box<Adaptive>> {
-        // All that can be known before is found out before: see `adaptive::is_possible`.
+        // Everything that can be checked before opening has been checked: see `adaptive::is_possible`.
         let multiples = alignment(own.as_fd()).ok().filter(|_| adaptive::is_possible(own))?;
         let again = adaptive::open_again(&own.as_fd())?;
         let options = Self { buffered_fallback: true, route: self.route, ..Self::new() };
@@ -576,7 +577,7 @@ fn alignment(file: impl AsFd) -> Result<Multiples> {
             return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
         }
         FileKind::Other => {
-            // On a pipe the flag means packets.
+            // On a pipe this flag selects packet mode.
             return Err(refused(
                 "only regular files and block devices support direct I/O; open without direct, or with \
                 buffered_fallback(true)"

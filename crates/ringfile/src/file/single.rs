@@ -42,12 +42,12 @@ impl Single {
         self.end(file, ended)
     }
 
-    /// Returns what to start, if that was not done yet.
+    /// Returns the operation, if it was not started yet.
     pub(super) fn not_started(&mut self) -> Option<(&Request, &mut Kept)> {
         matches!(self.stage, Stage::Start).then_some((&self.request, &mut self.held))
     }
 
-    /// The operation was started by other means.
+    /// Notes that the operation was started elsewhere.
     pub(super) fn was_started(&mut self, place: Place) {
         self.stage = Stage::Running(Ticket::new(place));
     }

@@ -22,9 +22,9 @@ use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 /// [`WhenFull`](crate::WhenFull) says; it never blocks the thread that polls it. The pool needs room for `depth` + 1
 /// blocks. `Send` and `'static`; polled in any executor. Dropping it cancels its reads.
 ///
-/// Of a pipe, a socket, a terminal or another device, a piece is what one read gives, at most a block, and the stream
+/// For a pipe, a socket, a terminal or another device, a piece is the data of one read, at most a block, and the stream
 /// ends with a read of 0 bytes. Only one read is in flight there, since several would not end in order; dropping the
-/// reader may lose what that read has taken. A range counts the bytes of the stream.
+/// reader may lose the data of that read. A range counts the bytes of the stream.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -93,14 +93,14 @@ impl Reader {
         self
     }
 
-    /// Sets how many reads may be in flight; 4 by default. Of a pipe, a socket or a device it is always one.
+    /// Sets how many reads may be in flight; 4 by default. On a pipe, a socket or a device it is always one.
     #[must_use]
     pub fn depth(mut self, reads: usize) -> Self {
         self.depth = reads.max(1);
         self
     }
 
-    /// Restricts the stream to a range of the file, in bytes. In a pipe, a socket or a terminal, which have no offsets,
+    /// Restricts the stream to a range of the file, in bytes. On a pipe, a socket or a terminal, which have no offsets,
     /// only its length counts.
     #[must_use]
     pub fn range(mut self, range: Range<u64>) -> Self {

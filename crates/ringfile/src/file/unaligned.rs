@@ -38,7 +38,7 @@ pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
 pub(crate) struct Pieces {
     done: usize,
     piece: Piece,
-    /// What the read uses, except for the cached beginning.
+    /// The descriptor for everything except the cached beginning.
     descriptor: Descriptor,
     /// The file's own descriptor reads this many bytes, since the page cache has them.
     cached: usize,
@@ -48,8 +48,8 @@ pub(crate) struct Pieces {
 enum Piece {
     /// Whole blocks of this many bytes, straight into the user's memory.
     Into { want: usize },
-    /// Blocks of the reserve, which begin with bytes that were not asked for. Kept, since the file may become buffered
-    /// meanwhile.
+    /// Blocks in the reserve, which begin with this many bytes that were not requested. Kept here, since the file may
+    /// become buffered meanwhile.
     Through { skipped: usize },
 }
 
@@ -60,27 +60,27 @@ impl Default for Piece {
 }
 
 impl Pieces {
-    /// All by one descriptor.
+    /// Reads everything through one descriptor.
     pub(crate) fn by(descriptor: Descriptor) -> Self {
         Self { descriptor, ..Self::default() }
     }
 
-    /// This many bytes from the page cache, and the rest past it.
+    /// Reads this many bytes from the page cache, and the rest past it.
     pub(crate) fn with_cached_beginning(cached: usize) -> Self {
         Self { cached, ..Self::by(Descriptor::Direct) }
     }
 
-    /// What the next piece uses.
+    /// Returns the descriptor for the next piece.
     pub(crate) fn descriptor(&self) -> Descriptor {
         if self.done < self.cached { Descriptor::Own } else { self.descriptor }
     }
 
-    /// The bytes that are read.
+    /// Returns the number of bytes read so far.
     pub(crate) fn done(&self) -> usize {
         self.done
     }
 
-    /// Begins the next piece of `request` on a file of such alignment, that of [`descriptor`](Self::descriptor): returns what
+    /// Begins the next piece of `request`, where `alignment` is that of [`descriptor`](Self::descriptor): returns what
     /// to read, and the memory to read it into, which may be `held`.
     ///
     /// # Errors

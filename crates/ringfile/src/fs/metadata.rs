@@ -1,4 +1,4 @@
-//! What the file system knows about a file: the kernel's record, in the library's types. Pure.
+//! Metadata of a file: the kernel's record in the library's types. Pure.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -76,7 +76,7 @@ pub struct Metadata {
     /// Time of creation, if the file system records it.
     pub created: Option<SystemTime>,
     /// The multiples that direct I/O requires. `None` if the kernel (before Linux 6.1) or the file system does not
-    /// tell, and if the file does not support direct I/O.
+    /// report them, or if the file does not support direct I/O.
     pub direct: Option<Alignment>,
 }
 
@@ -119,7 +119,7 @@ impl Metadata {
     }
 }
 
-/// Nanoseconds count forward, also from a second before 1970. A time that the clock does not reach is its beginning.
+/// Nanoseconds count forward, also from a second before 1970. A time outside the clock's range becomes the epoch.
 fn time(time: &libc::statx_timestamp) -> SystemTime {
     let seconds = Duration::from_secs(time.tv_sec.unsigned_abs());
     let whole =

@@ -26,11 +26,12 @@
 //!
 //! # How they are carried out
 //!
-//! They go through io_uring if the ring has the operation (opening and metadata since Linux 5.6, renaming and removing
-//! since 5.11, creating directories since 5.15), else to a [worker](crate::Route::Workers); never is it a call on the
-//! polling thread. Opening a cached path takes about as long as the plain call. The kernel passes everything else to
-//! one of its threads, which costs 5 to 60 µs more: where paths are known to be cached and files to be small,
-//! [`std::fs`] is cheaper. Routes of files and [`set_default_route`](crate::set_default_route) do not apply here.
+//! They go through io_uring if the kernel's ring has the operation (opening and metadata since Linux 5.6, renaming and
+//! removing since 5.11, creating directories since 5.15), otherwise to a [worker](crate::Route::Workers), but never
+//! become a call on the polling thread. Opening a cached path takes about as long as the plain call. The kernel passes
+//! everything else to one of its threads, which costs 5 to 60 µs more: if paths are known to be cached and files to be
+//! small, [`std::fs`] is cheaper. Routes of files and [`set_default_route`](crate::set_default_route) do not apply
+//! here.
 //!
 //! A relative path starts at the working directory that the process has when the operation is carried out. Each
 //! operation allocates a few hundred bytes for its paths. Files are opened with `O_CLOEXEC`. In a forked child the
@@ -66,7 +67,7 @@ use crate::file::single::Single;
 use crate::file::{File, OpenOptions};
 use crate::memory::{Held, Paths};
 
-/// Permission bits of a directory that gets made, less the umask.
+/// Permission bits of a directory that is created; the umask applies.
 const DIRECTORY: u32 = 0o777;
 
 /// An operation on paths, before it starts.
@@ -74,7 +75,7 @@ pub(crate) struct PathRequest {
     /// A placeholder for the first path.
     pub(crate) path: File,
     pub(crate) request: Request,
-    /// The paths; nothing where one contains a NUL byte.
+    /// The paths; [`Held::None`] if one contains a NUL byte.
     pub(crate) held: Held,
 }
 
@@ -124,7 +125,7 @@ pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<F
     let opened = if let Held::Paths(mut paths) = held { paths.take_opened() } else { None };
     match (opened, path.path()) {
         (Some(opened), Some(path)) => options.finish(opened, path),
-        // An open that ended well has left a descriptor.
+        // A successful open has left a descriptor.
         (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),
     }
 }
@@ -133,11 +134,11 @@ pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<F
 pub(crate) const TRUNCATION: Request =
     Request { kind: Kind::Truncate, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 };
 
-/// One operation, as its future holds it.
+/// An operation on paths, as its future holds it.
 struct OnPath {
     single: Single,
     path: File,
-    /// It is not begun, for this.
+    /// The reason why the operation is not started, if there is one.
     refused: Option<Error>,
 }
 
@@ -217,7 +218,7 @@ impl Future for GetMetadata {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let held = ready!(self.0.poll(context))?;
-        // One that ended well has left a record.
+        // A successful operation has left a record.
         let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(self.0.path.path());
         Poll::Ready(Metadata::of(held).ok_or_else(nothing))
     }
@@ -234,7 +235,7 @@ impl Future for GetMetadata {
 /// the worker. With `O_NONBLOCK` among the [flags](OpenOptions::custom_flags) neither waits.
 ///
 /// # Errors
-/// As [`OpenOptions::open`].
+/// Those of [`OpenOptions::open`].
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -260,8 +261,8 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
 /// see one or the other; after a crash that holds only once the directory was [synced](sync_dir).
 ///
 /// # Errors
-/// As `rename(2)`: `EXDEV` for another file system, `ENOENT`, `ENOTEMPTY`. Nothing has changed then. The error's path is
-/// `from`; its text names both.
+/// Those of `rename(2)`: `EXDEV` for another file system, `ENOENT`, `ENOTEMPTY`. Nothing has changed if it fails. The
+/// error's path is `from`; its text names both.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -281,7 +282,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
 /// the future is ready.
 ///
 /// # Errors
-/// As `unlink(2)`: `ENOENT`, `EISDIR` for a directory, `EACCES`.
+/// Those of `unlink(2)`: `ENOENT`, `EISDIR` for a directory, `EACCES`.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -300,7 +301,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> Change {
 /// Removes an empty directory (`rmdir`).
 ///
 /// # Errors
-/// As `rmdir(2)`: `ENOTEMPTY`, `ENOTDIR`, `ENOENT`.
+/// Those of `rmdir(2)`: `ENOTEMPTY`, `ENOTDIR`, `ENOENT`.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -322,7 +323,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Change {
 /// Creates a directory (`mkdir`) with mode `0o777`, to which the umask applies. Its parent must exist.
 ///
 /// # Errors
-/// As `mkdir(2)`: `EEXIST`, `ENOENT`, `ENOSPC`.
+/// Those of `mkdir(2)`: `EEXIST`, `ENOENT`, `ENOSPC`.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -340,7 +341,7 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 /// Reads what the file system knows about a path (`statx`), following symbolic links.
 ///
 /// # Errors
-/// As `statx(2)`: `ENOENT`, `ENOTDIR`, `EACCES`.
+/// Those of `statx(2)`: `ENOENT`, `ENOTDIR`, `EACCES`.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -359,7 +360,7 @@ pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
 /// Syncs a directory, so that creating, renaming and removing files in it survives a crash.
 ///
 /// # Errors
-/// As `open(2)` and `fsync(2)`; `ENOTDIR` where it is no directory.
+/// Those of `open(2)` and `fsync(2)`; `ENOTDIR` if it is not a directory.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {

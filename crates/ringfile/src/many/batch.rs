@@ -19,13 +19,14 @@ use crate::fs::PathRequest;
 use crate::memory::Buffer;
 
 const CANCELLED: &str = "the batch was cancelled";
-/// How an operation of the parent ends in a forked child.
+/// The error of a parent's operation in a forked child.
 const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
 const NO_RING: &str = "the thread is ending, and its ring is gone";
 
 const USUALLY_IN_FLIGHT: usize = 128;
-/// More would not fill any device's queue better, and operations that queue before the device delay those of others.
+/// More would not fill any device's queue better, and operations that queue ahead of the device delay those of other
+/// programs.
 pub(crate) const MOST_IN_FLIGHT: usize = 4096;
 /// An operation has a 32-bit index, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;
@@ -99,7 +100,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 pub struct Batch {
     pub(super) ops: Vec<Op>,
     pub(super) files: Files,
-    /// Empty, with room for the results, so that no result is lost for lack of memory.
+    /// Empty, with room reserved for the results, so that no result is lost for lack of memory.
     pub(super) results: Vec<Done>,
     /// Operations beyond those, for which there was no memory.
     pub(super) refused: usize,
@@ -205,7 +206,7 @@ impl Batch {
     /// Adding an operation on paths allocates a few hundred bytes for them.
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
         let index = self.add_on_path(PathRequest::open(path.as_ref(), options));
-        // It does not exist if there was no memory for it.
+        // There is no entry if there was no memory for it.
         if let Some(op) = self.ops.get_mut(index) {
             op.opens_with(options);
         }
@@ -245,7 +246,7 @@ impl Batch {
 
     #[inline]
     fn add(&mut self, file: &File, asked: Asked) -> usize {
-        // Once one was refused, all are, so that results stay in the order of their operations.
+        // Once an operation was refused, all later ones are, so that results stay in the order of their operations.
         let has_room = self.refused == 0 && self.ops.len() < MOST_OPERATIONS;
         let wanted = self.ops.len() + 1;
         if has_room && self.ops.try_reserve(1).is_ok() && self.results.try_reserve(wanted).is_ok() {
@@ -381,7 +382,7 @@ impl IntoFuture for Batch {
 /// The future of a [`Batch`], which returns the results in the order of adding.
 ///
 /// `Send` and `Unpin`; it may be polled by any executor, and moved between polls. Nothing starts before the first poll.
-/// Dropping it starts nothing more, and cancels operations in flight if the kernel still can; buffers are dropped when
+/// Dropping it starts no more operations, and cancels those in flight if the kernel still can; buffers are dropped when
 /// the kernel has finished with them.
 #[must_use = "nothing is read or written until the future is awaited"]
 pub struct BatchRun(State);
@@ -404,7 +405,7 @@ impl BatchRun {
         }
     }
 
-    /// The operations in flight; `None` if the results were taken.
+    /// Returns the operations in flight; `None` if the results were taken.
     fn running(&mut self) -> Option<&mut (Plan, Engine)> {
         if let State::Start(_) = &self.0
             && let State::Start(batch) = std::mem::replace(&mut self.0, State::Taken)

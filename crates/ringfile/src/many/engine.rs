@@ -41,13 +41,13 @@ pub(super) trait Source {
     /// Estimates how many operations may start now.
     fn startable(&self) -> usize;
 
-    /// Whether a result may let more operations start.
+    /// Returns whether a result may let more operations start.
     fn has_more(&self) -> bool;
 
-    /// How many operations have not ended.
+    /// Returns how many operations have not ended.
     fn open(&self) -> usize;
 
-    /// All operations have indices below this.
+    /// Returns a number above the indices of all operations.
     fn indices(&self) -> u32;
 
     /// Returns whether an operation with that index exists and has not ended.
@@ -65,7 +65,7 @@ pub(super) struct Engine {
     on_ring: usize,
     /// The drivers that have, or had, operations of an awaited batch.
     drivers: Vec<u64>,
-    /// The ring got operations since the last turn.
+    /// Operations were put into the ring since the last turn.
     began: bool,
     /// Room for results from other threads; empty between calls.
     fetched: Vec<(u32, Finished)>,
@@ -97,15 +97,16 @@ impl Engine {
         !self.process.is_current()
     }
 
-    /// In a forked child, takes the results that had arrived before the fork, and the buffers of operations on this
-    /// thread's ring. All other results arrive in the parent.
+    /// Takes the results that had arrived before a fork, and the buffers of operations on this thread's ring, in the
+    /// child. All other results arrive in the parent.
     #[cold]
     pub(super) fn take_in_inherited(&mut self, source: &mut impl Source) {
         driver::disown();
         self.take_in(source);
     }
 
-    /// Takes results, and starts the operations that may start then. False if the thread's other tasks must run first.
+    /// Takes results, then starts the operations that may start. Returns false if the thread's other tasks must run
+    /// first.
     pub(super) fn go_on(&mut self, source: &mut impl Source) -> bool {
         self.take_in(source);
         source.startable() == 0 || self.start(source, false)
@@ -135,7 +136,7 @@ impl Engine {
         source.end(index, finished);
     }
 
-    /// Starts operations that may start. False if the thread's other tasks must run first.
+    /// Starts the operations that may start. Returns false if the thread's other tasks must run first.
     fn start(&mut self, source: &mut impl Source, waits: bool) -> bool {
         let together = source.startable();
         let hint = SubmitHint { together, waits_for_one: waits && source.open() == 1 };
@@ -169,14 +170,14 @@ impl Engine {
         true
     }
 
-    /// Returns how many results are worth going on for: of all operations in flight, or of an eighth of them if `source`
-    /// has more to start, so that a slow one does not leave the others' places empty.
+    /// Returns how many results to wait for: those of all operations in flight, or of an eighth of them if `source` has
+    /// more to start, so that a slow operation does not leave the others' places empty.
     fn enough(&self, source: &impl Source) -> usize {
         let in_flight = self.on_ring + self.elsewhere;
         (if source.has_more() { in_flight / 8 } else { in_flight }).max(1)
     }
 
-    /// Arranges that the awaiting task is woken when there is work. False if there is work now.
+    /// Arranges that the awaiting task is woken when there is work. Returns false if there is work now.
     pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
         self.remote.wake(waker, self.enough(source))
     }
@@ -187,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// Cancels everything in flight, and drops results from now on.
+    /// Cancels all operations in flight, and drops their results.
     pub(super) fn close(&self) {
         if self.is_inherited() {
             // Another thread may have held the locks, and the operations continue in the parent.
@@ -197,7 +198,7 @@ impl Engine {
         self.cancel_unwanted(None);
     }
 
-    /// Cancels everything in flight; each operation still gives its result.
+    /// Cancels all operations in flight; each still gives its result.
     pub(super) fn cancel_all(&self, source: &mut impl Source) {
         for index in 0..source.indices() {
             if source.is_open(index) && source.op(index).at() != At::Nowhere {
@@ -207,7 +208,7 @@ impl Engine {
         self.cancel_unwanted(None);
     }
 
-    /// Cancels what is not wanted any more, or only that with this index, wherever it is.
+    /// Cancels the operations that are no longer wanted, or only the one with this index, on whichever thread they are.
     fn cancel_unwanted(&self, only: Option<u32>) {
         driver::withdraw(&*self.remote, only);
         driver::cancel_on_rings(&self.handler, &self.drivers);
@@ -227,7 +228,7 @@ impl Engine {
             }
         }
         if are_elsewhere {
-            // Once for all of them: it visits everything that no worker has begun.
+            // Called once for all of them: it visits every request that no worker has begun.
             self.cancel_unwanted(if let [index] = indices { Some(*index) } else { None });
         }
     }
@@ -256,8 +257,8 @@ impl ThreadEngine {
         engine.is_inherited()
     }
 
-    /// Starts and submits operations, and takes results, without waiting. False if, in a loop, the thread's other tasks
-    /// must run before the rest is started.
+    /// Starts and submits operations, and takes results, without waiting. Returns false if, in a loop, the thread's
+    /// other tasks must run before the rest is started.
     pub(super) fn look(&mut self, source: &mut impl Source) -> bool {
         let inherited = self.is_inherited();
         // If the thread is ending and its driver is gone, the driver has waited for the operations in flight.
@@ -326,7 +327,7 @@ impl ThreadEngine {
     /// Descriptors that are readable while this thread's ring, or AIO, may have completions.
     ///
     /// # Errors
-    /// As `eventfd(2)`, or what registering it says.
+    /// Those of `eventfd(2)`, and of registering the descriptor.
     pub(super) fn completion_signals(&mut self) -> std::io::Result<CompletionSignals> {
         match self.ring.guard() {
             Some(_visit) => driver::completion_signals(),

@@ -58,7 +58,7 @@ impl Token {
     }
 }
 
-/// The first generation of a queue, chosen so that those of another queue are unlikely to be the same.
+/// Returns the first generation of a queue, chosen so that those of another queue are unlikely to be the same.
 fn first_generation() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(0x9e37_79b9, Ordering::Relaxed) | 1
@@ -70,18 +70,18 @@ pub(super) struct Entries {
     files: Files,
     free: Vec<u32>,
     next_generation: u32,
-    /// Waits to be started, or to be started again.
+    /// The operations that wait to be started, or to be started again.
     to_start: VecDeque<u32>,
     given_back: Option<u32>,
     /// Whether started operations must start again, to do the rest.
     pub(super) begins_again: bool,
     /// Ended operations in order, with generations. Some may have been taken by token meanwhile.
     ended: VecDeque<(u32, u32)>,
-    /// Ended and not taken.
+    /// The number of operations that have ended and were not taken.
     pub(super) done: usize,
-    /// Not ended.
+    /// The number of operations that have not ended.
     pub(super) open: usize,
-    /// Open operations whose completions must be polled for.
+    /// The number of open operations whose completions must be polled for.
     pub(super) polled: usize,
 }
 
@@ -166,7 +166,7 @@ impl Entries {
         self.to_start.is_empty() && self.given_back.is_none()
     }
 
-    /// Names the operation of a token.
+    /// Finds the operation of a token.
     pub(super) fn find(&self, token: Token) -> Option<u32> {
         let entry = self.list.get(token.index())?;
         (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index() as u32)
@@ -178,7 +178,7 @@ impl Entries {
         self.list[index as usize].op.as_ref().map(Op::is_over)
     }
 
-    /// Marks an operation as cancelled. False if there is none, or it has ended.
+    /// Marks an operation as cancelled. Returns false if there is none, or it has ended.
     pub(super) fn mark_cancelled(&mut self, index: u32) -> bool {
         let entry = &mut self.list[index as usize];
         let is_open = entry.op.as_ref().is_some_and(|op| !op.is_over());
@@ -186,7 +186,7 @@ impl Entries {
         is_open
     }
 
-    /// The operations that are open.
+    /// Returns the open operations.
     pub(super) fn open_indices(&self) -> Vec<u32> {
         let is_open = |entry: &Entry| entry.op.as_ref().is_some_and(|op| !op.is_over());
         let numbered = self.list.iter().enumerate().filter(|(_, entry)| is_open(entry));
@@ -227,7 +227,7 @@ impl Entries {
         let (number, user_data) = (op.file, entry.user_data);
         let mut done = Done::NOTHING;
         op.give(&self.files, &mut done);
-        // It has become nothing: what there is to drop would be looked for out of line.
+        // The value is empty now; dropping it would call drop code out of line.
         std::mem::forget(entry.op.take());
         self.done -= 1;
         if self.done == 0 {

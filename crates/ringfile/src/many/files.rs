@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::file::File;
 
-/// Files in use, each once, under the number of its target, which is small and unique among open files.
+/// Files in use, each listed once, under the number of its target, which is small and unique among open files.
 #[derive(Default)]
 pub(super) struct Files(Vec<Option<Entry>>);
 

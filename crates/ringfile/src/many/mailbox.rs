@@ -16,14 +16,14 @@ use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 /// See the module.
 pub(super) struct Mailbox<T> {
     inner: Mutex<Inner<T>>,
-    /// There are results.
+    /// Whether there are results.
     has_some: AtomicBool,
 }
 
 struct Inner<T> {
     results: Vec<T>,
     waker: Option<Waker>,
-    /// The number of results that wakes it.
+    /// The number of results at which the waker is called.
     wake_at: usize,
     closed: bool,
 }
@@ -98,7 +98,7 @@ impl<T> Mailbox<T> {
         self.has_some.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes `waker` once there are at least `at_least` results. False if there are already.
+    /// Wakes `waker` once there are at least `at_least` results. Returns false if there already are.
     pub(super) fn wake(&self, waker: &Waker, at_least: usize) -> bool {
         let mut waker = Some(waker.clone());
         let mut inner = self.lock();

@@ -1,4 +1,4 @@
-//! Neighbouring reads as one.
+//! Merges neighbouring reads into one.
 //!
 //! Reads of one file with small gaps become one vectored read, into their own buffers and, for the gaps, into scratch
 //! memory from the library's reserve. Invariants: the first read of a group carries it out, the others are
@@ -62,7 +62,7 @@ pub(super) fn plan(ops: &mut [Op], files: &Files, range: Range<u32>, gap: usize)
     }
 }
 
-/// The members of a group in the order of their offsets. Each may be taken out of it.
+/// Visits the members of a group in the order of their offsets. `look` may take each out of the group.
 fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) {
     let mut index = first;
     while index != NONE {
@@ -73,7 +73,8 @@ fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) {
     }
 }
 
-/// Begins the single read of a group. False if there is no memory for its gaps: the reads are then done one by one.
+/// Begins the merged read of a group. Returns false if there is no memory for its gaps: the reads are then done one by
+/// one.
 pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u32>) -> bool {
     let start = ops[first as usize].request.offset;
     let (mut parts, mut at, mut fits) = (Vec::<Buffer>::new(), start, true);

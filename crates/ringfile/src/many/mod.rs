@@ -1,9 +1,9 @@
 //! Many operations at once, from any thread and in any executor.
 //!
 //! [`Batch`] collects operations and carries them out together; a [`Queue`] returns results in the order in which they
-//! arrive. Both are a plan on top of one engine. Knows files and the driver; single futures of a file do not use it.
-//! Invariants: every operation has its own result; a failing operation does not affect others unless that was asked
-//! for.
+//! arrive. Both use one engine, and differ in the plan that tells it what to start when. Knows files and the driver;
+//! single futures of a file do not use it. Invariants: every operation has its own result; a failing operation does not
+//! affect others unless that was asked for.
 
 mod batch;
 mod engine;
@@ -113,14 +113,15 @@ pub struct Done {
     /// The number of bytes read or written; 0 for a sync. A read that is shorter than its buffer has reached the end of
     /// the file.
     ///
-    /// An error is the same as that of the operation of [`File`](crate::File): it keeps the errno, the path and the
-    /// offset.
+    /// An error is the same as from the corresponding operation of [`File`](crate::File): it keeps the errno, the path
+    /// and the offset.
     pub result: Result<usize>,
     /// The buffer, its length set to the number of bytes read; `None` for operations without a buffer or with several.
     pub buffer: Option<AnyBuffer>,
     /// The buffers of a vectored operation, their lengths set to the numbers of bytes read; otherwise empty.
     pub buffers: Vec<Buffer>,
-    /// The additional result of an operation on a path. Boxed, since results of reads and writes are copied with it.
+    /// The additional result of an operation on a path. Boxed, so that results of reads and writes, which contain this
+    /// field too, stay small to copy.
     on_path: Option<Box<OnPath>>,
 }
 

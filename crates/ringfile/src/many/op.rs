@@ -28,7 +28,7 @@ pub(super) enum Stage {
     Begun(At),
     Over(Ended),
     Refused(Error),
-    /// It was not begun, and why.
+    /// It was cancelled before it began, for this reason.
     Cancelled(&'static str),
 }
 
@@ -44,7 +44,7 @@ pub(super) enum At {
     Elsewhere,
 }
 
-/// The request of the user, before it becomes an operation of a file.
+/// The user's request, before it becomes an operation on a file.
 pub(super) struct Asked {
     kind: Kind,
     op_flags: u32,
@@ -53,7 +53,7 @@ pub(super) struct Asked {
     held: Held,
 }
 
-/// A file that an operation opens.
+/// The state of an operation that opens a file.
 pub(super) struct Opening {
     options: OpenOptions,
     /// The file is open, but not truncated yet, or the operation has ended.
@@ -64,7 +64,7 @@ impl Asked {
     #[inline(always)]
     pub(super) fn read(buffer: AnyBuffer, offset: u64) -> Self {
         let mut asked = Self { kind: Kind::Read, op_flags: 0, offset, want: 0, held: Held::None };
-        // In place, see `memory::held`.
+        // Built in place, see `memory::held`.
         match buffer {
             AnyBuffer::Pooled(buffer) => {
                 asked.want = buffer.capacity();
@@ -74,7 +74,7 @@ impl Asked {
                 asked.want = vec.capacity();
                 asked.held.put(vec.hold_mut());
             }
-            // Refused when it begins.
+            // The operation is refused when it begins.
             AnyBuffer::Bytes(bytes) => asked.held.put(bytes.hold()),
         }
         asked
@@ -91,12 +91,12 @@ impl Asked {
         asked
     }
 
-    /// A write that is durable when it ends.
+    /// Returns a write that is durable when it ends.
     pub(super) fn write_durable(buffer: AnyBuffer, offset: u64) -> Self {
         Self { op_flags: RWF_DSYNC, ..Self::write(buffer, offset) }
     }
 
-    /// A write of all or nothing, even after a power cut.
+    /// Returns a write of which a power cut leaves all or nothing.
     pub(super) fn write_atomic(buffer: AnyBuffer, offset: u64) -> Self {
         Self { kind: Kind::WriteAtomic, op_flags: RWF_ATOMIC, ..Self::write(buffer, offset) }
     }
@@ -117,7 +117,7 @@ impl Asked {
         Self { kind, op_flags, offset, want: want as usize, held: Held::None }
     }
 
-    /// The request of an operation on paths, and the stand-in for its file.
+    /// Returns the request of an operation on paths, and the stand-in for its file.
     pub(super) fn path(asked: PathRequest) -> (File, Self) {
         let PathRequest { path, request, held } = asked;
         (path, Self { held, ..Self::control(request.kind, request.op_flags, 0, 0) })
@@ -171,7 +171,7 @@ const _: () = assert!(size_of::<Op>() <= 128);
 pub(super) struct Detour {
     pub request: Request,
     pub held: Held,
-    /// How far a read is that goes in pieces.
+    /// The progress of a read in pieces.
     pieces: Pieces,
     opening: Option<Opening>,
 }
@@ -187,7 +187,7 @@ impl Detour {
 }
 
 impl Op {
-    /// None, to become one where it is: to make one elsewhere and copy it takes several times as long.
+    /// No operation; it becomes one in place, since building one elsewhere and copying it takes several times as long.
     pub(super) const NOTHING: Self = Self {
         file: 0,
         request: Request { kind: Kind::Read, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 },
@@ -207,7 +207,7 @@ impl Op {
         self.file = number;
         self.request = Request { kind, op_flags, offset, start: 0, want, linked: false };
         asked.held.move_to(&mut self.held);
-        // There is nothing left to drop, which would be looked for out of line.
+        // Nothing is left to drop; dropping it would call drop code out of line.
         std::mem::forget(asked);
     }
 
@@ -247,7 +247,7 @@ impl Op {
         }
     }
 
-    /// Decides which way a read of an adaptive file goes.
+    /// Chooses the descriptors for a read of an adaptive file.
     fn choose(&mut self, file: &File) {
         self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
             Way::By(descriptor) => descriptor,
@@ -257,12 +257,12 @@ impl Op {
                 self.detour = Some(Detour::in_pieces(self.request, pieces));
                 descriptor
             }
-            // Whoever has many in flight follows none.
+            // With many reads in flight, no stream is followed.
             Way::Stream(_) => Descriptor::Direct,
         };
     }
 
-    /// Begins what moves no data.
+    /// Begins an operation that moves no data.
     fn begin_without_data(&mut self, file: &File) -> bool {
         let (request, held) = match &self.detour {
             None => (&self.request, &self.held),
@@ -277,7 +277,7 @@ impl Op {
         fits.map_err(|error| self.refuse(error)).is_ok()
     }
 
-    /// The file being opened, if that is the operation.
+    /// Returns the file being opened, if that is the operation.
     fn opening(&self) -> Option<&Opening> {
         self.detour.as_ref()?.opening.as_ref()
     }
@@ -336,7 +336,7 @@ impl Op {
         }
     }
 
-    /// Takes a driver's result. False if the operation must begin again, to do the rest.
+    /// Takes a driver's result. Returns false if the operation must begin again, to do the rest.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: &mut Finished) -> bool {
         if self.detour.is_some() || finished.ended.errno != 0 {
@@ -378,7 +378,7 @@ impl Op {
         over.is_some()
     }
 
-    /// Makes a file of the opened descriptor. To truncate it, the operation begins again.
+    /// Makes a file of the opened descriptor. If it must be truncated, the operation begins again.
     fn end_opening(&mut self, path: &File, finished: Finished) -> bool {
         let Finished { held, ended } = finished;
         if let Some(detour) = &mut self.detour
@@ -489,7 +489,7 @@ impl Op {
         }
     }
 
-    /// Gives the result, and becomes [`NOTHING`](Self::NOTHING): there is nothing left to drop.
+    /// Returns the result, and becomes [`NOTHING`](Self::NOTHING), which needs no drop.
     #[inline]
     pub(super) fn give(&mut self, files: &Files, done: &mut Done) {
         if self.detour.is_none()
@@ -547,7 +547,7 @@ impl Op {
         if self.request.kind.moves_data() { error.at(self.request.offset) } else { error }
     }
 
-    /// The operation that was started last.
+    /// Returns the request that was started last.
     fn now(&self) -> &Request {
         self.detour.as_ref().map_or(&self.request, |detour| &detour.request)
     }
@@ -556,7 +556,7 @@ impl Op {
         self.request.kind.verb(self.request.op_flags)
     }
 
-    /// The error of an operation whose caller must not wait here.
+    /// Returns the error of an operation whose caller must not wait here.
     pub(super) fn would_block(&self, files: &Files, why: &'static str) -> Error {
         let path = files.get(self.file).path();
         Error::new(ErrorKind::WouldBlock, self.what()).on(path).because(why)
@@ -577,7 +577,7 @@ fn done(result: Result<usize, Error>, held: Held) -> Done {
     Done { result, buffer, buffers, on_path: None }
 }
 
-/// The result of an operation on paths, or of one that was started in pieces.
+/// Returns the result of an operation on paths, or of one that was started in pieces.
 #[cold]
 fn done_otherwise(ended: Ended, held: Held, detour: Option<Box<Detour>>) -> Done {
     let opened = detour.and_then(|detour| detour.opening?.file).map(OnPath::File);

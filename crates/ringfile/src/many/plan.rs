@@ -1,7 +1,7 @@
 //! The plan of a batch: when each operation may start, and how it ended. Limits, barriers, merging, stop-on-error.
 //!
-//! Pure: starts nothing, and knows no thread. Invariant: an operation is waiting, begun, or ended, and is counted once
-//! as that.
+//! Pure: starts nothing, and knows no thread. Invariant: an operation is waiting, begun or ended, and is counted in
+//! exactly one of these states.
 
 use super::batch::with_refused;
 use super::engine::Source;
@@ -30,7 +30,7 @@ pub(super) struct Plan {
     next: u32,
     /// Operations to begin again.
     again: Vec<u32>,
-    /// Operations that were begun, and returned to be started later.
+    /// An operation that was begun, and returned to be started later.
     given_back: Option<u32>,
     in_flight: usize,
     most: usize,
@@ -98,7 +98,7 @@ impl Plan {
                 op.give(&files, done);
             }
         }
-        // Their memory may be needed for the rest; each has become nothing, which needs no look.
+        // The operations are empty by now, and dropping them would check each one.
         ops.into_iter().for_each(std::mem::forget);
         with_refused(results, refused)
     }
@@ -232,7 +232,7 @@ impl Source for Plan {
     fn refuse(&mut self, index: u32, error: Error) {
         self.in_flight -= 1;
         if self.ops[index as usize].next != NONE {
-            // Each finds out for itself.
+            // Each later operation finds that out for itself.
             let held = std::mem::take(self.begun(index).2);
             merge::take_back(&mut self.ops, index, held, &mut self.again);
         } else {

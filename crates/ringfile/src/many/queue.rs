@@ -249,7 +249,7 @@ impl Queue {
         self.look();
     }
 
-    /// Submits. False if, in a loop, other tasks must run before the rest is started.
+    /// Submits the added operations. Returns false if, in a loop, other tasks must run before the rest is started.
     fn look(&mut self) -> bool {
         let went_on = self.engine.look(&mut self.entries);
         self.tell();
@@ -329,7 +329,7 @@ impl Queue {
         taken.map(|(_, done)| done)
     }
 
-    /// Returns whether an operation has finished. False if the token names none.
+    /// Returns whether an operation has finished; false if the token names none.
     #[must_use]
     pub fn is_done(&mut self, token: Token) -> bool {
         self.engine.engine.take_in(&mut self.entries);
@@ -386,12 +386,13 @@ impl Queue {
     /// Returns a descriptor that is readable whenever a result is available without waiting. Wait on it with epoll, in
     /// another io_uring, in tokio's `AsyncFd` or in libuv; then call [`submit`](Self::submit) and [`take`](Self::take).
     ///
-    /// The descriptor is level-triggered. It may be readable without a result, but never the other way round, even if
-    /// other queues or batches of the thread collect the completion. Operations must have been submitted. Each call
-    /// returns a new descriptor; close it when it is no longer needed. Reading from it has no effect.
+    /// The descriptor is level-triggered. It may be readable although there is no result, but it is always readable if
+    /// there is one, even if other queues or batches of the thread collect the completion. Operations must have been
+    /// submitted. Each call returns a new descriptor; close it when it is no longer needed. Reading from it has no
+    /// effect.
     ///
     /// # Errors
-    /// As `epoll_create(2)` and `eventfd(2)`: too many open files, or no memory.
+    /// Those of `epoll_create(2)` and `eventfd(2)`: too many open files, or no memory.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -431,7 +432,7 @@ impl Queue {
         Ok(set)
     }
 
-    /// Keeps the descriptor, if there is one, readable as long as there are results.
+    /// Keeps the descriptor, if it was created, readable as long as there are results.
     #[inline]
     fn tell(&mut self) {
         let entries = &mut self.entries;
@@ -472,7 +473,7 @@ impl Drop for Queue {
             entries.mark_cancelled(index);
         }
         self.engine.cancel(entries, &open);
-        // Ringfile's loop waits for them when it ends.
+        // In a loop, the loop waits for them when it ends.
         if !crate::runtime::is_in_loop() {
             self.engine.wait(entries, None, |entries| entries.open);
         }

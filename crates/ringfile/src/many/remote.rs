@@ -19,13 +19,13 @@ use crate::ring::fork;
 /// See the module.
 pub(super) struct RemoteResults {
     mailbox: Mailbox<(u32, Finished)>,
-    /// Operations that are cancelled: other threads need not begin them, and their rings ask the kernel.
+    /// Cancelled operations: other threads need not begin them, and ask the kernel to cancel those on their rings.
     cancelled: Mutex<BTreeSet<u32>>,
     /// Readable while a result is available; created when first asked for.
     signal: OnceLock<OwnedFd>,
-    /// Whether it was made readable, and not reset since.
+    /// Whether the descriptor was made readable, and not reset since.
     signalled: AtomicBool,
-    /// They are of a queue, whose thread may leave a loop while its operations go on.
+    /// Set for a queue, whose thread may leave a loop while its operations continue.
     outlive_loops: bool,
     process: fork::Mark,
 }
@@ -53,12 +53,12 @@ impl RemoteResults {
         self.mailbox.fetch(fetched);
     }
 
-    /// Wakes `waker` once there are at least `at_least` results. False if there are already.
+    /// Wakes `waker` once there are at least `at_least` results. Returns false if there already are.
     pub(super) fn wake(&self, waker: &Waker, at_least: usize) -> bool {
         self.mailbox.wake(waker, at_least)
     }
 
-    /// Notes that an operation which another thread has is cancelled.
+    /// Notes that an operation on another thread is cancelled.
     pub(super) fn cancel(&self, index: u32) {
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
     }
@@ -76,10 +76,10 @@ impl RemoteResults {
         self.mailbox.close();
     }
 
-    /// The descriptor that is readable while there are results.
+    /// Returns the descriptor that is readable while there are results.
     ///
     /// # Errors
-    /// As `eventfd(2)`.
+    /// Those of `eventfd(2)`.
     pub(super) fn signal(&self) -> std::io::Result<BorrowedFd<'_>> {
         if self.signal.get().is_none() {
             let made = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

@@ -20,7 +20,7 @@ pub struct StartedBatch(Arc<Started>);
 struct Started {
     /// The I/O thread.
     thread: Arc<Shared>,
-    /// It is to poll the batch.
+    /// Whether the I/O thread was asked to poll the batch.
     posted: AtomicBool,
     cancelled: AtomicBool,
     /// `None` while the batch is polled, and after it has ended.
@@ -42,7 +42,7 @@ impl Batch {
     /// ([`run`](Self::run)) or panic ([`block_on`](crate::block_on)) there. A panic of `done` is logged and not
     /// propagated.
     ///
-    /// The I/O thread does all the work: with a single one, a single thread copies cached blocks. Does not block;
+    /// The I/O thread does all the work: with a single I/O thread, one thread copies all cached blocks. Does not block;
     /// allocates a few hundred bytes for the batch, and nothing per operation.
     ///
     /// When a process ends, `done` of running batches is not called. In a forked child no batch ends.
@@ -98,9 +98,9 @@ impl Started {
         }
     }
 
-    /// On the I/O thread.
+    /// Polls the batch, on the I/O thread.
     fn poll(self: Arc<Self>) {
-        // Cleared before its causes are checked.
+        // The flag is cleared before its causes are checked.
         self.posted.store(false, Ordering::SeqCst);
         let taken = self.lock().take();
         let Some(Running { mut run, done }) = taken else { return };

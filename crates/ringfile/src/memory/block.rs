@@ -15,7 +15,7 @@ use super::region::Region;
 use super::sync::AtomicU64;
 use crate::once::Value;
 
-/// What happens to a block after its last reference.
+/// What happens to a block when its last reference is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -115,7 +115,7 @@ impl Block {
         }
     }
 
-    /// The region that contains it; null if no region could be registered.
+    /// Returns the region that contains it; null if no region could be registered.
     #[inline]
     pub(super) fn region(&self) -> *const Region {
         self.region.load(Ordering::Relaxed)
@@ -191,8 +191,8 @@ pub(super) unsafe fn release(block: NonNull<Block>) {
     }
 }
 
-/// The one header of all memory without a home. References to it are not counted: threads that use such memory do not
-/// write to a shared counter, and leaked parts cannot overflow it.
+/// Returns the one header of all memory without a home. References to it are not counted: threads that use such memory
+/// do not write to a shared counter, and leaked parts cannot overflow it.
 pub(super) fn of_nobody() -> NonNull<Block> {
     static BLOCK: Value<Block> = Value::new();
     NonNull::from(BLOCK.get_or(|| {
@@ -233,12 +233,12 @@ impl Arena {
         Arena { chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS] }
     }
 
-    /// A header by its number, which came from [`Arena::number`].
+    /// Returns a header by its number, which came from [`Arena::number`].
     #[inline]
     pub(super) fn get(&self, index: u32) -> NonNull<Block> {
         let (chunk, at, _) = place(index);
         let first = self.chunks[chunk].load(Ordering::Acquire);
-        // SAFETY: `number` gave this index out, so its chunk was made before and `at` is within it.
+        // SAFETY: `number` has returned this index, so its chunk exists, and `at` is within it.
         unsafe { NonNull::new_unchecked(first.add(at)) }
     }
 
@@ -315,7 +315,8 @@ mod tests {
     use super::*;
     use crate::Pool;
 
-    /// Adds the last references that fit into a count, and forgets them, in a process of its own that is to abort.
+    /// Adds the last references that fit into a count, and forgets them, in a separate process that is expected to
+    /// abort.
     #[test]
     fn f34_leaked_references_abort_before_their_count_wraps() {
         const IN_CHILD: &str = "RINGFILE_TEST_LEAKED_REFERENCES";
@@ -339,7 +340,7 @@ mod tests {
     #[test]
     fn references_to_memory_of_others_are_not_counted() {
         let mut memory = [7_u8; 8];
-        // SAFETY: the memory outlives the buffers, which alone touch it.
+        // SAFETY: the memory outlives the buffers, and nothing else touches it.
         let mut buffer = unsafe { crate::Buffer::from_raw(memory.as_mut_ptr(), 8) };
         std::mem::forget(buffer.split_to(4));
         assert!(!buffer.is_shared());

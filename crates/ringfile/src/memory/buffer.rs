@@ -82,7 +82,7 @@ impl Buffer {
         Buffer { ptr, len, cap, block }
     }
 
-    /// The first buffer over a free block, of length 0.
+    /// Makes the first buffer over a free block, of length 0.
     ///
     /// # Safety
     /// The block has a home, is in no stack, has no references and at least `cap` bytes, and belongs to the caller.
@@ -269,7 +269,7 @@ impl Buffer {
     /// If `start` is null.
     pub unsafe fn from_raw(start: *mut u8, len: usize) -> Buffer {
         let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
-        // SAFETY: the bytes are the caller's to give; the block is never freed, and its references are not counted.
+        // SAFETY: the caller hands over the bytes; the block is never freed, and its references are not counted.
         unsafe { Buffer::new(start, len, len, block::of_nobody()) }
     }
 
@@ -293,7 +293,7 @@ impl Buffer {
     /// If `start` is null.
     pub unsafe fn from_raw_with_owner(start: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Buffer {
         let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         unsafe { lend::unregistered(start, len, Box::new(owner)) }
     }
 

@@ -33,8 +33,8 @@ pub enum WhenFull {
     /// a thread that runs ringfile's tasks it fails instead, since it could wait forever; use
     /// [`Pool::get_async`](crate::Pool::get_async) there.
     Wait,
-    /// Memory is allocated outside the pool, up to `limit` bytes at a time, and unmapped when dropped. It is never
-    /// registered, and each such buffer costs system calls. Beyond the limit requests fail as with `Error`.
+    /// Allocates memory outside the pool, up to `limit` bytes at any time, and unmaps it when the buffer is dropped. It
+    /// is never registered, and each such buffer costs system calls. Beyond the limit requests fail as with `Error`.
     Outside {
         /// A hard limit, in bytes.
         limit: usize,
@@ -82,7 +82,7 @@ pub(crate) struct Core {
     inner: Mutex<Inner>,
 }
 
-/// This thread's number, assigned on first use, modulo the number of shards.
+/// Returns this thread's number, assigned on first use, modulo the number of shards.
 #[inline]
 fn thread_number() -> usize {
     thread_local! {
@@ -99,7 +99,7 @@ fn thread_number() -> usize {
 }
 
 impl Core {
-    /// A core with one handle.
+    /// Creates a core with one handle.
     pub(super) fn new(options: Options) -> NonNull<Core> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let shard = || Shard { cells: std::array::from_fn(|_| Cell::new()) };
@@ -178,19 +178,19 @@ impl Core {
     /// The block belongs to a core, was taken and not returned, and has no references.
     #[inline]
     pub(super) unsafe fn give_back(block: NonNull<Block>) {
-        // SAFETY: a block that is out keeps its header and core; these borrows end before the push.
+        // SAFETY: a block in use keeps its header and core alive; these borrows end before the push.
         let (core, kind, class) = unsafe {
             let header = block.as_ref();
             (header.home().cast::<Core>(), header.kind(), header.class())
         };
-        // SAFETY: as above. The push is the last touch, unless it is refused, and then the block is still out.
+        // SAFETY: as above. The push is the last access, unless it is refused; then the block is still in use.
         let pushed = kind == Kind::Cached
             && unsafe {
                 let cell = &raw const (&(*core).shard().cells)[class];
                 Cell::push(cell, &raw const (*core).arena, block).is_ok()
             };
         if !pushed {
-            // SAFETY: the block is out and the caller's to give back.
+            // SAFETY: the block is in use, and the caller owns its last reference.
             unsafe { Core::give_back_locked(core, block) }
         }
     }
@@ -202,13 +202,13 @@ impl Core {
     #[cold]
     unsafe fn give_back_locked(core: *mut Core, block: NonNull<Block>) {
         let anchors = {
-            // SAFETY: the block is out and keeps the core; from the next line on our anchor does.
+            // SAFETY: the block is in use and keeps the core alive; from the next line on, our anchor does.
             let core = unsafe { &*core };
             core.anchors.add(1);
             let was_closed = core.dissolve_and_serve(block);
             1 + i64::from(was_closed)
         };
-        // SAFETY: our own anchor, and the block's if the closer has made it one.
+        // SAFETY: our own anchor, and that of the block if closing the pool has made it one.
         unsafe { Core::release(core, anchors) }
     }
 
@@ -230,7 +230,7 @@ impl Core {
 
     pub(super) fn add_handle(&self) {
         if self.handles.fetch_add(1, Ordering::Relaxed) > isize::MAX as usize {
-            // As in `Arc`: leaked handles must not overflow the count.
+            // As for `Arc`, leaked handles must not overflow the count.
             std::process::abort();
         }
     }

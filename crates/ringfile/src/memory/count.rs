@@ -21,7 +21,7 @@ const MOST: u32 = 1 << 30;
 pub(crate) struct Count(AtomicU32);
 
 impl Count {
-    /// No reference.
+    /// Creates a count without references.
     pub(crate) fn new() -> Self {
         Count(AtomicU32::new(0))
     }
@@ -40,10 +40,10 @@ impl Count {
         }
     }
 
-    /// Drops the caller's reference. True if it was the last; all accesses through others then happened before.
+    /// Drops the caller's reference. Returns true if it was the last; all accesses through others then happened before.
     #[inline]
     pub(crate) fn drop_one(&self) -> bool {
-        // The usual case, a buffer that was never split, without a locked instruction.
+        // The usual case, a buffer that was never split, needs no locked instruction.
         self.is_one() || self.0.fetch_sub(1, Ordering::AcqRel) & !FROZEN == 1
     }
 
@@ -88,7 +88,7 @@ impl Count {
         only
     }
 
-    /// A count with this many references, for a test.
+    /// Sets the number of references, for a test.
     #[cfg(test)]
     pub(crate) fn set(&self, count: u32) {
         self.0.store(count, Ordering::Relaxed);

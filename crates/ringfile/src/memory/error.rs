@@ -1,4 +1,4 @@
-//! Errors of getting memory, with what to do about them.
+//! Errors of getting memory, and what to do about them.
 //!
 //! Knows only the figures it is given.
 
@@ -13,7 +13,8 @@ use std::io;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The whole pool is in use, or its free memory is in too small pieces. Try again when buffers were dropped.
+    /// The whole pool is in use, or its free memory is in pieces that are too small. Try again after buffers were
+    /// dropped.
     #[non_exhaustive]
     Full {
         /// Bytes asked for.
@@ -47,7 +48,7 @@ pub enum PoolError {
         bytes: usize,
         /// Bytes of one huge page.
         page: usize,
-        /// What the system answered.
+        /// The system's errno.
         errno: i32,
     },
     /// The system refused memory although the pool is below its capacity.
@@ -55,7 +56,7 @@ pub enum PoolError {
     System {
         /// Bytes that were to be mapped.
         bytes: usize,
-        /// What the system answered.
+        /// The system's errno.
         errno: i32,
     },
     /// An option is invalid, or a range cannot be lent.

@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 pub(crate) struct Extents {
     by_offset: BTreeMap<usize, usize>,
     free: usize,
-    /// No extent can serve a request of this size. Remembered from the last search, so that many small holes are not
-    /// searched repeatedly.
+    /// No extent can serve a request of this size or more. Remembered from the last search, so that many small holes
+    /// are not searched repeatedly.
     hopeless: usize,
 }
 
 impl Extents {
-    /// All of `len` bytes free.
+    /// Creates a region's extents, with all of its `len` bytes free.
     pub(crate) fn new(len: usize) -> Self {
         Extents { by_offset: BTreeMap::from([(0, len)]), free: len, hopeless: usize::MAX }
     }

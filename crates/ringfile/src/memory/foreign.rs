@@ -75,8 +75,8 @@ pub(super) mod compio {
         /// Returns the whole capacity. Uninitialised bytes must not be written there: see [`CompioBuffer::new`].
         fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
             let (start, capacity) = (self.0.as_mut_ptr(), self.0.capacity());
-            // SAFETY: all of the capacity is the buffer's own, which is borrowed for as long. It stays initialised, as
-            // who made this has promised.
+            // SAFETY: all of the capacity belongs to the buffer, which is borrowed for as long. It stays initialised,
+            // as the caller of `CompioBuffer::new` has promised.
             unsafe { std::slice::from_raw_parts_mut(start.cast(), capacity) }
         }
 

@@ -16,7 +16,7 @@ use super::block::{self, Block, Kind};
 use super::buffer::Buffer;
 use super::core::Core;
 
-/// An owner behind `Bytes`: made by a freeze, or by a thaw that found others.
+/// An owner behind `Bytes`: created by a freeze, or by a thaw that found other owners.
 struct Owner {
     start: NonNull<u8>,
     len: usize,
@@ -75,7 +75,7 @@ impl Drop for Owner {
 /// The frozen parts of blocks that had other references when the parts were frozen. Protected by the pool's lock.
 #[derive(Default)]
 pub(crate) struct FrozenParts {
-    /// By the address of the first byte; they don't overlap.
+    /// The parts by the address of their first byte; they don't overlap.
     by_start: BTreeMap<usize, Part>,
 }
 
@@ -169,7 +169,7 @@ pub(super) fn thaw(core: &Core, bytes: Bytes) -> Result<Buffer, Bytes> {
     owner.into_buffer().map_err(Bytes::from_owner)
 }
 
-/// Adds an owner of `bytes`. None if they are not frozen memory of this pool, or already have several owners.
+/// Adds an owner of `bytes`. Returns `None` if they are not frozen memory of this pool, or already have several owners.
 fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     let (first, len) = (bytes.as_ptr().addr(), bytes.len());
     if len == 0 {
@@ -177,7 +177,7 @@ fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     }
     let mut inner = core.lock();
     let block = core.block_at(&inner, first, len)?;
-    // SAFETY: the bytes lie in this block and are readable, so somebody holds a reference of it.
+    // SAFETY: the bytes lie in this block and are readable, so a reference to the block exists.
     let header = unsafe { block.as_ref() };
     // Code that can read frozen bytes holds one of their owners, which prevents thawing. Bytes that are not frozen
     // belong to a buffer, which their owner has lent.
@@ -195,8 +195,8 @@ fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     };
     drop(inner);
     let at = first - header.base().addr();
-    // From the header's pointer, which may write, unlike that of the bytes.
-    // SAFETY: `block_at` has found the bytes to lie in the block.
+    // Derived from the header's pointer, which allows writing, unlike that of the bytes. SAFETY: `block_at` has found
+    // that the bytes lie in the block.
     let start = unsafe { NonNull::new_unchecked(header.base().add(at)) };
     Some(Owner { start, len, block, counted_by })
 }

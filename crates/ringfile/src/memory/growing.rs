@@ -75,7 +75,7 @@ impl Buffer {
     /// room.
     ///
     /// # Errors
-    /// As [`try_reserve`](Self::try_reserve).
+    /// Those of [`try_reserve`](Self::try_reserve).
     ///
     /// ```
     /// let pool = ringfile::Pool::builder().capacity(8192).growing(false).build()?;
@@ -112,7 +112,7 @@ impl Buffer {
     /// Sets the length as [`resize`](Self::resize) does, or returns an error and leaves the buffer as it is.
     ///
     /// # Errors
-    /// As [`try_reserve`](Self::try_reserve).
+    /// Those of [`try_reserve`](Self::try_reserve).
     pub fn try_resize(&mut self, len: usize, byte: u8) -> Result<(), PoolError> {
         let old = self.len();
         self.try_reserve(len.saturating_sub(old))?;

@@ -118,14 +118,15 @@ pub(crate) unsafe fn copy_by_words(from: *const Held, to: *mut Held) {
     }
 }
 
-/// Copies a value: first the word that tells its kind, then the rest, which contains the buffer that will be taken out.
+/// Copies a value: first the word with its discriminant, then the rest, which contains the buffer that will be taken
+/// out.
 ///
 /// # Safety
 /// As [`copy_by_words`].
 #[inline(always)]
 pub(crate) unsafe fn copy_in_pieces(from: *const Held, to: *mut Held) {
     let (from, to) = (from.cast::<Word>(), to.cast::<Word>());
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, 1);
         std::ptr::copy_nonoverlapping(from.add(1), to.add(1), WORDS - 1);
@@ -133,7 +134,7 @@ pub(crate) unsafe fn copy_in_pieces(from: *const Held, to: *mut Held) {
 }
 
 impl Held {
-    /// The parts were taken from the value, after it was boxed, by the `IoBuf` contract.
+    /// Makes a value of a user's type, whose parts were taken from it after it was boxed, by the `IoBuf` contract.
     pub(super) fn other(value: Box<dyn Any + Send>, parts: Box<[Raw]>, set_len: Option<SetLen>) -> Held {
         Held::Other(Box::new(Other { value, parts, set_len, is_filled: false, hides_length: false }))
     }
@@ -166,14 +167,15 @@ impl Held {
             *to = Held::None;
         }
         let (from, to) = (std::ptr::from_mut(self), std::ptr::from_mut(to));
-        // SAFETY: two values that do not overlap, of which the one is copied over what needs no dropping, and then forgotten.
+        // SAFETY: the two values do not overlap; the destination needs no dropping, and the source is forgotten after
+        // the copy.
         unsafe {
             copy_by_words(from, to);
             from.write(Held::None);
         }
     }
 
-    /// How many parts there are.
+    /// Returns how many parts there are.
     #[inline]
     pub(crate) fn count(&self) -> usize {
         match self {
@@ -186,7 +188,7 @@ impl Held {
         }
     }
 
-    /// One part, counted from 0.
+    /// Returns one part, counted from 0.
     #[inline]
     pub(crate) fn part(&self, at: usize) -> Option<Part<'_>> {
         match self {
@@ -204,7 +206,7 @@ impl Held {
         }
     }
 
-    /// All parts, in order.
+    /// Returns all parts, in order.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         (0..self.count()).filter_map(|at| self.part(at))
     }
@@ -247,7 +249,7 @@ impl Held {
         if let Held::Pooled(buffer) = self {
             return buffer.set_len(n.min(buffer.capacity()));
         }
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         unsafe { self.filled_in_turn(n) }
     }
 
@@ -294,8 +296,8 @@ fn of_vec(vec: &Vec<u8>) -> Part<'_> {
     Part { ptr: vec.as_ptr().cast_mut(), len: vec.len(), capacity: vec.capacity(), region: None }
 }
 
-/// They cannot be read into. Their region is looked up only when an entry is made for a ring, which knows the regions
-/// (`fixed_index_of_bytes`).
+/// Shared bytes cannot be read into. Their region is looked up only when an entry is made for a ring, which knows the
+/// regions (`fixed_index_of_bytes`).
 #[inline]
 fn of_bytes(bytes: &Bytes) -> Part<'_> {
     Part { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), capacity: 0, region: None }
@@ -308,7 +310,7 @@ mod tests {
     use super::*;
     use bytes::BytesMut;
 
-    /// Plays the kernel: writes 1, 2, 3, … over the parts, as much as `n`, and sets the lengths.
+    /// Acts as the kernel: writes `n` bytes, 1, 2, 3, …, into the parts, and sets their lengths.
     fn read_into(held: &mut Held, n: usize) {
         let mut next = 0_u8;
         let parts: Vec<_> = held.parts().map(|part| (part.ptr, part.capacity)).collect();
@@ -424,7 +426,7 @@ mod tests {
         }
 
         unsafe fn set_len(&mut self, len: usize) {
-            // SAFETY: as the caller says.
+            // SAFETY: by this function's contract.
             unsafe { self.0.set_len(len) }
         }
     }

@@ -1,4 +1,4 @@
-//! The traits for memory that I/O can use.
+//! The traits for memory on which I/O can be done.
 //!
 //! Knows `Held`. Invariants: an implementation keeps its bytes at one address for as long as the value
 //! exists, wherever the value itself is moved to.
@@ -35,13 +35,13 @@ use super::held::{Held, Raw};
 /// assert_eq!(IoBuf::len(&Message(vec![1, 2, 3].into())), 3);
 /// ```
 pub unsafe trait IoBuf: Send + Sized + 'static {
-    /// Where the bytes are.
+    /// Returns where the bytes are.
     fn as_ptr(&self) -> *const u8;
 
     /// Returns how many bytes are initialised: the length of a write.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether there are no initialised bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -79,7 +79,7 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
 /// value is only moved, the address is that of `as_ptr`, that many bytes there may be written to, and nobody else
 /// reads or writes them. `len` is at most the capacity.
 pub unsafe trait IoBufMut: IoBuf {
-    /// Where the bytes are.
+    /// Returns where the bytes are.
     fn as_mut_ptr(&mut self) -> *mut u8;
 
     /// Returns how many bytes fit.
@@ -119,7 +119,7 @@ fn writable(buffer: &mut impl IoBufMut) -> Raw {
 /// As [`super::held::SetLen`].
 unsafe fn set_len_of<B: IoBufMut>(value: &mut (dyn Any + Send), _part: usize, len: usize) -> bool {
     let Some(buffer) = value.downcast_mut::<B>() else { return false };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     unsafe { buffer.set_len(len) };
     buffer.len() == len
 }
@@ -129,12 +129,13 @@ unsafe fn set_len_of<B: IoBufMut>(value: &mut (dyn Any + Send), _part: usize, le
 unsafe fn set_len_of_many<B: IoBufMut>(value: &mut (dyn Any + Send), part: usize, len: usize) -> bool {
     let all = value.downcast_mut::<Vec<B>>();
     let Some(buffer) = all.and_then(|all| all.get_mut(part)) else { return false };
-    // SAFETY: as the caller says.
+    // SAFETY: by this function's contract.
     unsafe { buffer.set_len(len) };
     buffer.len() == len
 }
 
-/// A value is returned with its original type: each operation releases it with the type it held.
+/// Unwraps a released value, which has its original type: each operation releases a value with the type with which it
+/// was held.
 fn released<T>(value: Option<T>) -> T {
     value.expect("a buffer is released with the type that it was held with")
 }
@@ -235,7 +236,7 @@ unsafe impl IoBufMut for Vec<u8> {
     }
 
     unsafe fn set_len(&mut self, len: usize) {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         unsafe { Vec::set_len(self, len) }
     }
 
@@ -300,7 +301,7 @@ unsafe impl IoBufMut for BytesMut {
     }
 
     unsafe fn set_len(&mut self, len: usize) {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         unsafe { BytesMut::set_len(self, len) }
     }
 }

@@ -18,7 +18,7 @@ use super::sync::{AtomicI64, AtomicU64, Ordering};
 const INDEX: u64 = (1 << 30) - 1;
 /// A request waits for memory: gets must not overtake it, and returns must serve it.
 const WAITING: u64 = 1 << 30;
-/// The pool's last handle is gone.
+/// The pool's last handle was dropped.
 const CLOSED: u64 = 1 << 31;
 const ONE_POP: u64 = 1 << 32;
 
@@ -31,23 +31,24 @@ pub(crate) trait Blocks {
     /// A block, of which this file knows only the link.
     type Block: Linked;
 
-    /// The block with this number.
+    /// Returns the block with this number.
     fn block(&self, index: u32) -> NonNull<Self::Block>;
 
-    /// The link of the block with this number.
+    /// Returns the link of the block with this number.
     #[inline]
     fn link(&self, index: u32) -> &AtomicU64 {
-        // SAFETY: blocks stay for as long as `self`, and are never borrowed mutably.
+        // SAFETY: blocks exist as long as `self`, and are never borrowed mutably.
         unsafe { self.block(index).as_ref() }.link()
     }
 }
 
 /// Something that can be on a stack.
 pub(crate) trait Linked {
-    /// Low half: the number plus one of the block below, 0 at the bottom. High half: the stack's height up to here.
+    /// Returns the link. Low half: the number plus one of the block below, 0 at the bottom. High half: the stack's
+    /// height up to this block.
     fn link(&self) -> &AtomicU64;
 
-    /// Its number.
+    /// Returns the block's number.
     fn number(&self) -> u32;
 }
 
@@ -55,7 +56,7 @@ pub(crate) trait Linked {
 #[derive(Debug)]
 pub(crate) struct Refused;
 
-/// What one shard keeps for one size class: a stack of free blocks.
+/// The stack of free blocks that one shard keeps for one size class.
 #[repr(align(16))]
 pub(crate) struct Cell {
     head: AtomicU64,
@@ -74,7 +75,7 @@ impl Cell {
         self.pop_unless(WAITING, blocks)
     }
 
-    /// Takes a block for a waiting request, or to dissolve it. Under the pool's lock.
+    /// Takes a block for a waiting request, or to dissolve it. Called under the pool's lock.
     pub(crate) fn take<B: Blocks>(&self, blocks: &B) -> Option<NonNull<B::Block>> {
         self.pop_unless(0, blocks)
     }
@@ -87,9 +88,8 @@ impl Cell {
                 return None;
             }
             let block = blocks.block(((head & INDEX) as u32).checked_sub(1)?);
-            // The top block's link was stored before the push that we have seen. If others have popped it since,
-            // this may be anything, and the exchange fails.
-            // SAFETY: `block` is there for as long as `blocks`.
+            // The top block's link was stored before the push that we have seen. If others have popped it since, this
+            // may be anything, and the exchange fails. SAFETY: `block` exists as long as `blocks`.
             let below = unsafe { block.as_ref() }.link().load(Ordering::Relaxed) & INDEX;
             let popped = (head & !INDEX).wrapping_add(ONE_POP) | below;
             match self.head.compare_exchange_weak(head, popped, Ordering::AcqRel, Ordering::Acquire) {
@@ -147,20 +147,21 @@ impl Cell {
         }
     }
 
-    /// Sends gets and returns to the lock, because a request is waiting. A `take` after this sees everything pushed
+    /// Makes gets and returns take the lock, because a request is waiting. A `take` after this sees everything pushed
     /// before.
     pub(crate) fn mark_waiting(&self) {
         self.head.fetch_or(WAITING, Ordering::AcqRel);
     }
 
-    /// No request is waiting any more. Marks change only under the lock, so checking first avoids most exchanges.
+    /// Removes the mark, since no request is waiting any more. Marks change only under the lock, so checking first
+    /// avoids most exchanges.
     pub(crate) fn unmark_waiting(&self) {
         if self.head.load(Ordering::Relaxed) & WAITING != 0 {
             self.head.fetch_and(!WAITING, Ordering::AcqRel);
         }
     }
 
-    /// Sends all further returns to the lock, permanently. A `take` after this sees everything pushed before.
+    /// Makes all further returns take the lock, permanently. A `take` after this sees everything pushed before.
     pub(crate) fn close(&self) {
         self.head.fetch_or(CLOSED, Ordering::AcqRel);
     }
@@ -196,7 +197,7 @@ impl Cell {
 pub(crate) struct Anchors(AtomicI64);
 
 impl Anchors {
-    /// With the handles' anchor.
+    /// Creates the count with the anchor of the handles.
     pub(crate) fn new() -> Self {
         Anchors(AtomicI64::new(1))
     }

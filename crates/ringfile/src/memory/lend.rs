@@ -25,13 +25,13 @@ const MOST_SPARE: usize = 1024;
 /// must be initialised, readable and writable, and nothing else may access them, as long as no other method of the
 /// value is called. Moving the box that holds the value changes nothing.
 pub unsafe trait StableMemory: Send + Sync + 'static {
-    /// Where the memory starts.
+    /// Returns where the memory starts.
     fn as_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -90,7 +90,7 @@ pub(crate) struct Lender {
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the memory's use is ruled by the lent ranges, and all else is Send and Sync.
+// SAFETY: lent ranges decide who uses the memory, and everything else is Send and Sync.
 unsafe impl Send for Lender {}
 // SAFETY: as above; the owner is not reachable.
 unsafe impl Sync for Lender {}
@@ -104,7 +104,8 @@ impl Drop for Lender {
 /// Which ranges are lent.
 #[derive(Default)]
 pub(super) struct Lent {
-    /// (start, end) in order, without overlap. They are few, so a vector is enough; it allocates only when it grows.
+    /// Pairs of start and end, in order, without overlap. There are few, so a vector is enough; it allocates only when
+    /// it grows.
     ranges: Vec<(usize, usize)>,
     /// Headers of ranges that were returned.
     #[expect(clippy::vec_box, reason = "lent buffers point at headers, which must not move")]
@@ -200,7 +201,7 @@ impl RegisteredMemory {
 /// See [`Buffer::from_raw_with_owner`].
 ///
 /// # Safety
-/// As there.
+/// The contract of [`Buffer::from_raw_with_owner`].
 pub(super) unsafe fn unregistered(
     base: NonNull<u8>,
     len: usize,
@@ -282,7 +283,7 @@ impl Lender {
         part: NonNull<u8>,
         len: usize,
     ) -> Option<&'a Region> {
-        // SAFETY: `lend` has put one reference of the lender there, which goes with the block's last.
+        // SAFETY: `lend` has stored a reference to the lender there, which is dropped with the block's last reference.
         let lender: &'a Lender = unsafe { &*block.home().cast_const().cast::<Lender>() };
         let start = part.addr().get() - lender.base.addr().get();
         lender.region(start, start + len)
@@ -294,9 +295,9 @@ impl Lender {
     /// The block was made by `lend`, and nobody refers to it.
     #[cold]
     pub(super) unsafe fn take_back(block: NonNull<Block>) {
-        // SAFETY: made by `lend` from a box; this is the last that knows of it.
+        // SAFETY: made by `lend` from a box; this is the last pointer to it.
         let header = unsafe { Box::from_raw(block.as_ptr()) };
-        // SAFETY: `lend` has put one reference of the lender there.
+        // SAFETY: `lend` has stored a reference to the lender there.
         let lender = unsafe { Arc::from_raw(header.home().cast_const().cast::<Lender>()) };
         let start = header.base().addr() - lender.base.addr().get();
         let mut lent = lender.lock();

@@ -15,7 +15,7 @@ use super::lend::Lender;
 use super::regions;
 use crate::ring::fork;
 
-/// Something with a lock.
+/// An object with a lock.
 #[derive(Clone, Copy)]
 pub(super) enum Locked {
     Core(NonNull<Core>),
@@ -25,7 +25,6 @@ pub(super) enum Locked {
 // SAFETY: addresses of what is `Sync`.
 unsafe impl Send for Locked {}
 
-/// By address.
 static ALL: Mutex<BTreeMap<usize, Locked>> = Mutex::new(BTreeMap::new());
 
 fn all() -> MutexGuard<'static, BTreeMap<usize, Locked>> {
@@ -52,18 +51,18 @@ impl Locked {
     }
 }
 
-/// From now on a thread that forks holds its lock.
+/// Adds a lock that a forking thread must hold.
 pub(super) fn add(locked: Locked) {
     fork::hold_memory_over_forks(hold);
     all().insert(locked.address(), locked);
 }
 
-/// To be called before it is freed, with no lock of memory held.
+/// Removes a lock, before its object is freed. Called with no lock of memory held.
 pub(super) fn remove(locked: Locked) {
     all().remove(&locked.address());
 }
 
-/// Locks all there is. Fields are dropped in this order.
+/// All locks, held. Fields are dropped in this order.
 struct Held {
     _regions: Box<dyn Any>,
     _each: Vec<Box<dyn Any>>,

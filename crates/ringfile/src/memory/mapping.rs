@@ -1,7 +1,7 @@
-//! Memory from the system: anonymous mappings, aligned, with the pages that were asked for.
+//! Memory from the system: anonymous, aligned mappings with the requested page size.
 //!
-//! The only code in ringfile that maps I/O memory. Knows the kernel's calls and files about memory. What always
-//! holds: a mapping is zeroed when new, stays at its address, and is unmapped once, by its drop.
+//! The only code in ringfile that maps I/O memory. Knows the kernel's calls and files about memory. Invariants: a
+//! mapping is zeroed when new, stays at its address, and is unmapped once, by its drop.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,7 @@ pub enum HugePages {
     Require,
 }
 
-/// How memory is to be mapped.
+/// How to map memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MapOptions {
     pub(crate) align: usize,
@@ -147,17 +147,17 @@ unsafe fn unmap(start: *mut u8, len: usize) {
     }
 }
 
-/// The system's page size: 4 KiB, but 16 or 64 on some aarch64.
+/// Returns the system's page size: 4 KiB, but 16 or 64 KiB on some aarch64 systems.
 pub(crate) fn page_size() -> usize {
     static PAGE: Number = Number::new();
     PAGE.get_or(|| {
-        // SAFETY: asks for a number.
+        // SAFETY: the call only returns a number.
         let asked = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         u64::try_from(asked).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
     }) as usize
 }
 
-/// The size of a transparent huge page: 2 MiB on x86, up to 512 MiB on aarch64 with large pages.
+/// Returns the size of a transparent huge page: 2 MiB on x86, up to 512 MiB on aarch64 with large pages.
 fn transparent_huge_page() -> usize {
     static SIZE: Number = Number::new();
     SIZE.get_or(|| {
@@ -167,7 +167,7 @@ fn transparent_huge_page() -> usize {
     }) as usize
 }
 
-/// The default page size of MAP_HUGETLB.
+/// Returns the default page size of MAP_HUGETLB.
 fn reserved_huge_page() -> usize {
     static SIZE: Number = Number::new();
     SIZE.get_or(|| {

@@ -91,13 +91,13 @@ impl Core {
             let (pops, height) = cell.counts(&self.arena);
             (sum.0 + pops, sum.1 + height)
         });
-        // Other threads pop and push meanwhile, so sums over shards may be off by a few.
+        // Other threads pop and push concurrently, so sums over shards may be off by a few.
         let in_use = book.existing.saturating_sub(cached);
         let gets = (pops + book.fresh).saturating_sub(book.drained);
         ClassMetrics { size: class::size(class), in_use, gets, returns: gets.saturating_sub(in_use) }
     }
 
-    /// Bytes of the pool's own that are in use.
+    /// Returns the bytes of the pool's own memory that are in use.
     pub(super) fn in_use(&self, inner: &Inner) -> usize {
         let of_class = |class| {
             let metrics = self.class_metrics(inner, class);

@@ -1,4 +1,4 @@
-//! The memory of an operation on paths: the paths, and room for the metadata of a file.
+//! The memory of an operation on paths: the paths, and room for a file's metadata.
 //!
 //! Invariants: the addresses given here do not change while the value is only moved; a descriptor that an operation
 //! has opened is closed when the value is dropped, unless it was taken.
@@ -24,13 +24,13 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// `None` where the path contains a NUL byte.
+    /// Creates the memory for one path; `None` if it contains a NUL byte.
     pub(crate) fn new(path: &Path) -> Option<Box<Self>> {
         let path = CString::new(path.as_os_str().as_bytes()).ok()?;
         Some(Box::new(Self { path, to: None, mode: 0, stat: Vec::new(), opened: None }))
     }
 
-    /// Adds a second path; `None` where that contains a NUL byte.
+    /// Adds a second path; `None` if it contains a NUL byte.
     pub(crate) fn and(mut self: Box<Self>, to: &Path) -> Option<Box<Self>> {
         self.to = Some(CString::new(to.as_os_str().as_bytes()).ok()?);
         Some(self)
@@ -44,7 +44,7 @@ impl Paths {
 
     /// Makes room for the metadata of a file.
     pub(crate) fn with_stat(mut self: Box<Self>) -> Box<Self> {
-        // SAFETY: the record is made of integers, for which zeros are values.
+        // SAFETY: the record consists of integers, for which zero is a valid value.
         self.stat = vec![UnsafeCell::new(unsafe { std::mem::zeroed() })];
         self
     }
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(addresses(&paths), before);
         assert!(paths.take_stat().is_some_and(|stat| stat.stx_mask == 0) && paths.take_stat().is_none());
 
-        // A pipe tells when its other end is closed.
+        // A pipe shows when its other end is closed.
         let (reader, writer) = std::io::pipe().unwrap();
         paths.set_opened(writer.into());
         drop(paths);

@@ -100,7 +100,8 @@ impl Pool {
     /// assert!(pool.get(1 << 20).is_ok());
     /// # Ok::<(), ringfile::PoolError>(())
     /// ```
-    // Without this attribute the compiler does not inline it, and passes 32 bytes through memory: a fifth of the time.
+    // Without this attribute the compiler does not inline it, and passing 32 bytes through memory takes a fifth of the
+    // time.
     #[inline(always)]
     pub fn get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
@@ -108,7 +109,7 @@ impl Pool {
             Some(block) => block,
             None => core.get_slow(self, n)?,
         };
-        // SAFETY: a free block for `n` bytes, which is ours.
+        // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
         Ok(unsafe { Buffer::first(block, n) })
     }
 
@@ -121,7 +122,7 @@ impl Pool {
             Some(block) => block,
             None => core.try_get_slow(n)?,
         };
-        // SAFETY: a free block for `n` bytes, which is ours.
+        // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
         Ok(unsafe { Buffer::first(block, n) })
     }
 
@@ -132,7 +133,7 @@ impl Pool {
     /// delays smaller ones behind it. Works in any executor. The future may be dropped at any time.
     ///
     /// # Errors
-    /// As [`Pool::get`], except that it never fails for a full pool.
+    /// Those of [`Pool::get`], except that it never fails for a full pool.
     ///
     /// ```
     /// # fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -292,7 +293,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Keeps the memory out of forked children (MADV_DONTFORK), where touching it is then a crash. Off by default:
+    /// Keeps the memory out of forked children (MADV_DONTFORK); a child that touches it crashes. Off by default:
     /// children can read it.
     pub fn dont_fork(mut self, dont_fork: bool) -> Self {
         self.dont_fork = dont_fork;
@@ -333,7 +334,7 @@ impl PoolBuilder {
     ///
     /// # Errors
     /// [`PoolError::Invalid`] for an alignment that is no power of two or above 1 GiB, or a capacity below a page or
-    /// the alignment; [`PoolError::NoHugePages`] if huge pages are required and not to be had.
+    /// the alignment; [`PoolError::NoHugePages`] if huge pages are required but not available.
     ///
     /// ```
     /// let error = ringfile::Pool::builder().alignment(1000).build().unwrap_err();
@@ -385,9 +386,9 @@ impl PoolBuilder {
     }
 }
 
-/// The library's own pool, for direct I/O on memory that is not aligned; never the user's pool, which may be full. If
-/// it is used up, memory comes from outside of it. Operations cannot wait for it: its memory returns when the futures
-/// that hold it are polled, and the waiting task may be the one that must poll them.
+/// Returns the library's own pool, for direct I/O on memory that is not aligned; the user's pool is never used, since
+/// it may be full. If it is used up, memory comes from outside of it. Operations cannot wait for it: its memory returns
+/// when the futures that hold it are polled, and the waiting task may be the one that must poll them.
 pub(crate) fn reserve() -> &'static Pool {
     static RESERVE: Value<Pool> = Value::new();
     RESERVE.get_or(|| {
@@ -399,7 +400,7 @@ pub(crate) fn reserve() -> &'static Pool {
     })
 }
 
-/// The pool for read-ahead: 16 streams at their widest. If it is full, nothing is read ahead.
+/// Returns the pool for read-ahead, with room for 16 streams at their widest. If it is full, nothing is read ahead.
 pub(crate) fn ahead() -> &'static Pool {
     static AHEAD: Value<Pool> = Value::new();
     AHEAD.get_or(|| {
@@ -456,7 +457,7 @@ mod tests {
         drop((small, large, last));
         assert_eq!(RELEASED.load(Ordering::SeqCst), 0, "free regions stay registered");
         let whole = pool.get(8 << 20).unwrap();
-        assert_eq!(RELEASED.load(Ordering::SeqCst), 11, "all regions made room for one");
+        assert_eq!(RELEASED.load(Ordering::SeqCst), 11, "all free regions were released for one large one");
         assert_eq!(pool.metrics().refused_registrations, 1, "is not forgotten");
         assert!(whole.region().unwrap().register(register(100)).is_some());
         drop(pool);

@@ -1,8 +1,7 @@
 //! Regions: pieces of memory that are registered with io_uring as one buffer each.
 //!
-//! Knows nothing of io_uring: the ring layer hands in how to register, and gets back what to release. What always
-//! holds: a region covers every buffer that was cut from it and outlives them; its registration is released
-//! before its memory is unmapped.
+//! Knows nothing of io_uring: the ring layer passes in functions that register and release. Invariants: a region covers
+//! every buffer that was cut from it and outlives them; its registration is released before its memory is unmapped.
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -44,7 +43,7 @@ pub(crate) struct Region {
     mapping: Option<Mapping>,
 }
 
-// SAFETY: the address of memory whose use is ruled by who owns which block; the rest is Send and Sync.
+// SAFETY: the ownership of blocks decides who uses the memory; everything else is Send and Sync.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -78,12 +77,12 @@ impl Region {
         self.base
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it may be registered at all.
+    /// Returns whether the region may be registered.
     pub(crate) fn is_registrable(&self) -> bool {
         self.registrable
     }

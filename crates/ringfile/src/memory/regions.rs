@@ -14,7 +14,7 @@ use super::region::Region;
 
 /// By address. No other lock is taken while this one is held.
 static ALL: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
-/// How often [`ALL`] was changed.
+/// The number of changes of [`ALL`].
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// A region's place in the address space.
@@ -25,7 +25,7 @@ struct Mapped {
     region: *const Region,
 }
 
-// SAFETY: the address of what is `Sync`; whoever follows it says why the region is there.
+// SAFETY: it is the address of a `Sync` object; code that dereferences it states why the region exists.
 unsafe impl Send for Mapped {}
 
 /// Locks the list, also on behalf of a thread that forks.
@@ -37,7 +37,7 @@ fn all() -> MutexGuard<'static, Vec<Mapped>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a region of a pool known, before any of its memory is handed out.
+/// Adds a region of a pool, before any of its memory is handed out.
 pub(super) fn add(region: &Region) {
     let mut all = all();
     let (base, len) = (region.base().addr().get(), region.len());
@@ -46,7 +46,7 @@ pub(super) fn add(region: &Region) {
     CHANGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// To be called before a region's memory is unmapped; does nothing for one that was not added.
+/// Removes a region, before its memory is unmapped; does nothing for one that was not added.
 pub(super) fn remove(region: &Region) {
     let mut all = all();
     let base = region.base().addr().get();
@@ -57,7 +57,7 @@ pub(super) fn remove(region: &Region) {
     }
 }
 
-/// A copy of the list, which one thread searches without a lock; renewed when the list has changed.
+/// A thread's copy of the list, searched without a lock; renewed when the list has changed.
 #[derive(Default)]
 pub(crate) struct KnownRegions {
     changes: u64,

@@ -23,8 +23,8 @@ use super::regions;
 use super::waiters::{Waiters, wake_all};
 use crate::event;
 
-/// The first region's size; each further one is twice as large. So a low limit on locked memory still allows the first
-/// ones, which are searched first, to be registered.
+/// The first region's size; each further one is twice as large. So, with a low limit on locked memory, at least the
+/// first regions can be registered; these are searched first.
 const FIRST_REGION: usize = 2 << 20;
 
 /// A region and its free extents.
@@ -46,7 +46,7 @@ pub(super) struct ClassBook {
 
 /// The data that a pool's lock guards.
 pub(crate) struct Inner {
-    /// Oldest first.
+    /// The regions, oldest first.
     tracts: Vec<Tract>,
     /// All blocks that exist, by address: in use, cached or outside.
     blocks: BTreeMap<usize, u32>,
@@ -58,7 +58,7 @@ pub(crate) struct Inner {
     closed: bool,
     pub(super) reserved: usize,
     pub(super) reserved_high_water: usize,
-    /// By how much blocks in use are smaller than their class.
+    /// The number of bytes by which blocks in use are smaller than their class.
     pub(super) below_class: usize,
     pub(super) outside_bytes: usize,
     pub(super) outside_allocations: u64,
@@ -159,7 +159,7 @@ impl Core {
                 return Ok(self.carve(inner, Kind::Exact, class, exact));
             }
         }
-        // If there was room and the system refused, the caller gets the system's error instead of "full".
+        // If there was room but the system refused, the caller gets the system's error instead of "full".
         grown.map(|_| None)
     }
 
@@ -234,7 +234,7 @@ impl Core {
     /// Turns all cached blocks into free extents.
     fn drain_cached(&self, inner: &mut Inner) {
         for class in 0..CLASSES {
-            // Without blocks its stacks are empty.
+            // A class without blocks has empty stacks.
             if inner.classes[class].existing == 0 {
                 continue;
             }
@@ -245,12 +245,12 @@ impl Core {
         }
     }
 
-    /// Sends the gets and returns of a class to the lock.
+    /// Makes the gets and returns of a class take the lock.
     fn mark_waiting(&self, class: usize) {
         self.cells(class).for_each(Cell::mark_waiting);
     }
 
-    /// Sends all gets and returns to the lock, because a request is about to wait.
+    /// Makes all gets and returns take the lock, because a request is about to wait.
     pub(super) fn mark_all_waiting(&self, inner: &Inner) {
         // Classes without blocks have nothing to get or to return; `describe` marks later ones.
         (0..CLASSES)
@@ -263,8 +263,8 @@ impl Core {
         (0..CLASSES).flat_map(|class| self.cells(class)).for_each(Cell::unmark_waiting);
     }
 
-    /// Closes the pool after its last handle: frees cached blocks, sends all returns to the lock, and makes an anchor
-    /// of each block in use, which its return removes.
+    /// Closes the pool after its last handle: frees cached blocks, makes all returns take the lock, and turns each
+    /// block in use into an anchor, which its return removes.
     pub(super) fn close(&self) {
         let mut inner = self.lock();
         (0..CLASSES).flat_map(|class| self.cells(class)).for_each(Cell::close);
@@ -274,7 +274,7 @@ impl Core {
         self.anchors.add(inner.blocks.len() as i64);
     }
 
-    /// Adds a region that can hold `need` bytes. False if the capacity has no room for it.
+    /// Adds a region that can hold `need` bytes. Returns false if the capacity has no room for it.
     fn grow(&self, inner: &mut Inner, need: usize) -> Result<bool, PoolError> {
         let options = &self.options;
         let need = need.next_multiple_of(options.map.granule());
@@ -313,7 +313,7 @@ impl Core {
         }
     }
 
-    /// Unmaps free regions, the newest first, if that makes room for one of `need` bytes. False if not.
+    /// Unmaps free regions, the newest first, if that makes room for one of `need` bytes; otherwise returns false.
     fn make_room(&self, inner: &mut Inner, need: usize) -> bool {
         let is_free = |tract: &Tract| tract.extents.free_bytes() == tract.region.len();
         let need = need.next_multiple_of(self.options.map.granule());
@@ -372,7 +372,7 @@ impl Core {
         Ok(Some(self.arena.get(index)))
     }
 
-    /// Takes back a block under the lock, and serves waiting requests. True if the block is an anchor.
+    /// Takes back a block under the lock, and serves waiting requests. Returns true if the block is an anchor.
     pub(super) fn dissolve_and_serve(&self, block: NonNull<Block>) -> bool {
         // SAFETY: headers live as long as the arena.
         let header = unsafe { block.as_ref() };

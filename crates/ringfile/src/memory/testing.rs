@@ -1,12 +1,12 @@
-//! Shared by the memory layer's own tests: random numbers from a seed that is printed.
+//! Random numbers for the memory layer's own tests, from a seed that is printed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// xorshift64*.
+/// A xorshift64* generator.
 pub(crate) struct Rng(u64);
 
 impl Rng {
-    /// Seeded with `RINGFILE_SEED`, or the time; a failing test shows the seed.
+    /// Creates a generator seeded with `RINGFILE_SEED`, or the time; a failing test prints the seed.
     pub(crate) fn new() -> Self {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
         let seed = std::env::var("RINGFILE_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(now);

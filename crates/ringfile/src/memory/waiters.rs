@@ -34,7 +34,7 @@ struct Waiter {
 #[derive(Default)]
 pub(crate) struct Waiters {
     tickets: u64,
-    /// By ticket, as it is in order of arrival.
+    /// The requests by ticket, which is their order of arrival.
     queue: VecDeque<Waiter>,
     served: BTreeMap<u64, Result<Buffer, PoolError>>,
 }
@@ -54,13 +54,13 @@ pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
     MUST_NOT_BLOCK.replace(runs_tasks)
 }
 
-/// Wakes all, even if a waker panics, because no request is woken twice. Called without a lock.
+/// Calls all wakers, even if one panics, because no request is woken twice. Called without a lock.
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
     struct Rest<I: Iterator<Item = Waker>>(I);
     impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
         fn drop(&mut self) {
             for waker in self.0.by_ref() {
-                // The first panic continues.
+                // The first panic is propagated.
                 let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
         }
@@ -69,8 +69,8 @@ pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
 }
 
 impl Core {
-    /// Returns a free block when nothing is cached, as the settings say.
-    // Not a buffer: moving 32 bytes through memory costs more than the rest of a get.
+    /// Returns a free block when nothing is cached, as the settings allow.
+    // It returns no buffer, since moving 32 bytes through memory costs more than the rest of a get.
     #[cold]
     pub(super) fn get_slow(&self, pool: &Pool, n: usize) -> Result<NonNull<Block>, PoolError> {
         let answer = self.try_get_slow(n);
@@ -113,13 +113,13 @@ impl Core {
         PoolError::Full { requested, capacity, in_use, outside_limit }
     }
 
-    /// Serves the queue from its head while there is memory. Returns whom to wake, without the lock.
+    /// Serves the queue from its head while there is memory. Returns the wakers to call after the lock is released.
     #[must_use]
     pub(super) fn serve_queue(&self, inner: &mut Inner) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(n) = inner.waiters.queue.front().map(|first| first.n) {
             let Some(answer) = self.try_get(inner, n).transpose() else { break };
-            // SAFETY: a free block for `n` bytes, which is ours.
+            // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
             let answer = answer.map(|block| unsafe { Buffer::first(block, n) });
             if let Some(first) = inner.waiters.queue.pop_front() {
                 inner.waiters.served.insert(first.ticket, answer);
@@ -146,7 +146,7 @@ impl Core {
         waker: &Waker,
     ) -> Poll<Result<Buffer, PoolError>> {
         if let Some(block) = self.get_cached(n) {
-            // SAFETY: a free block for `n` bytes, which is ours.
+            // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
             return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
         }
         self.check_size(n)?;
@@ -228,7 +228,7 @@ impl Core {
 
 /// The future of [`Pool::get_async`], which returns a buffer.
 ///
-/// Does nothing until polled. May be dropped at any time: the next request takes its place in the queue, and a buffer
+/// Does nothing until polled. May be dropped at any time: the next request in the queue gets its turn, or the buffer
 /// that it was given but has not returned.
 #[must_use = "futures do nothing unless polled"]
 pub struct GetBuffer<'a> {

@@ -101,7 +101,7 @@ fn check(result: libc::c_long) -> io::Result<u32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u32) }
 }
 
-/// `io_uring_setup(2)`: makes a ring; the kernel fills in `params`.
+/// Creates a ring (`io_uring_setup(2)`); the kernel fills in `params`.
 pub(crate) fn setup(entries: u32, params: &mut io_uring_params) -> io::Result<OwnedFd> {
     // SAFETY: `params` is a valid, exclusively borrowed record of the size the kernel expects.
     let fd =
@@ -110,13 +110,14 @@ pub(crate) fn setup(entries: u32, params: &mut io_uring_params) -> io::Result<Ow
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// `io_uring_enter(2)` without an argument record. `fd` is an index when `flags` has `IORING_ENTER_REGISTERED_RING`.
+/// Calls `io_uring_enter(2)` without an argument record. `fd` is an index if `flags` contains
+/// `IORING_ENTER_REGISTERED_RING`.
 ///
 /// # Safety
 /// Every entry that this call submits must obey the contract of [`super::Ring::push`].
 pub(crate) unsafe fn enter(fd: i32, submit: u32, wait: u32, flags: u32) -> io::Result<u32> {
     let no_signal_mask = std::ptr::null::<libc::sigset_t>();
-    // SAFETY: no memory is passed but a null mask; the entries are covered by this function's contract.
+    // SAFETY: no memory is passed except a null mask; the entries are covered by this function's contract.
     check(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, submit, wait, flags, no_signal_mask, 0usize) })
 }
 
@@ -129,7 +130,7 @@ struct GetEvents {
     time: u64,
 }
 
-/// [`enter`] that fails with `ETIME` when `at_most` has passed. Linux 5.11.
+/// As [`enter`], but fails with `ETIME` when `at_most` has passed. Needs Linux 5.11.
 ///
 /// # Safety
 /// As [`enter`].
@@ -140,7 +141,7 @@ pub(crate) unsafe fn enter_for(
     flags: u32,
     at_most: Duration,
 ) -> io::Result<u32> {
-    // `struct __kernel_timespec`, which has 64 bits for each everywhere.
+    // `struct __kernel_timespec`, whose fields have 64 bits on every architecture.
     let time = [i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX), i64::from(at_most.subsec_nanos())];
     let argument = GetEvents {
         signal_mask: 0,
@@ -156,7 +157,7 @@ pub(crate) unsafe fn enter_for(
     })
 }
 
-/// `io_uring_register(2)` with an argument record, or an array of them, of a size that `opcode` defines.
+/// Calls `io_uring_register(2)` with an argument record, or an array of them, of a size that `opcode` defines.
 ///
 /// # Safety
 /// `argument` must point to what `opcode` expects, `count` of them, valid for reads and writes; memory that gets
@@ -167,6 +168,6 @@ pub(crate) unsafe fn register<T>(
     argument: *mut T,
     count: u32,
 ) -> io::Result<u32> {
-    // SAFETY: as this function's contract says.
+    // SAFETY: by this function's contract.
     check(unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), opcode, argument, count) })
 }

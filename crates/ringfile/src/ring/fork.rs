@@ -16,7 +16,7 @@ use crate::once::Value;
 
 struct Page(NonNull<AtomicU64>);
 
-// SAFETY: it owns the page, which holds only an atomic.
+// SAFETY: the value owns the page, which holds only an atomic.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
@@ -67,7 +67,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The mark of this process.
+    /// Returns the mark of this process.
     pub(crate) fn current() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let page = page();
@@ -108,8 +108,8 @@ thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// From now on a thread that forks holds these locks, so that the child finds them free and their state consistent.
-/// Every call passes the same function.
+/// Makes a thread that forks hold these locks from now on, so that the child finds them free and their state
+/// consistent. Every call passes the same function.
 #[inline]
 pub(crate) fn hold_over_forks(hold: Hold) {
     static DONE: AtomicBool = AtomicBool::new(false);
@@ -157,7 +157,7 @@ pub(crate) fn hold<T: 'static, U: 'static>(
 }
 
 extern "C" fn before() {
-    // A thread that ends has no place for the guards, and takes no lock.
+    // A thread that is ending has no place for the guards, and takes no lock.
     let _ = HELD.try_with(|held| {
         let holds = [&HOLD_MEMORY, &HOLD].into_iter().filter_map(OnceLock::get);
         held.replace(holds.map(|hold| hold()).collect());

@@ -77,7 +77,7 @@ pub(crate) struct Ring {
 /// The next entry waits for this one.
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
-/// How far [`Ring::enter`] goes.
+/// What [`Ring::enter`] does after submitting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Until {
     /// Submit entries and return.
@@ -92,7 +92,7 @@ impl Ring {
     /// Creates a ring for the calling thread. `waker` makes the thread call [`Ring::forget_released`] soon.
     ///
     /// # Errors
-    /// As `io_uring_setup(2)`; nothing is left behind.
+    /// Those of `io_uring_setup(2)`; nothing is left behind.
     pub(crate) fn new(options: &RingOptions, waker: Waker) -> io::Result<Self> {
         let mapping = setup::make(options)?;
         let params = mapping.params;
@@ -136,7 +136,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Saves the kernel a descriptor look-up on each `enter`.
+    /// Registers the ring's own descriptor, which saves the kernel a look-up on each `enter`.
     fn register_own_fd(&mut self) {
         let mut update = uapi::io_uring_rsrc_update {
             offset: u32::MAX,
@@ -173,7 +173,7 @@ impl Ring {
         };
         let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES2 as u32;
         let size = size_of_val(&table) as u32;
-        // SAFETY: one valid record whose size is passed as the count, as this operation wants it.
+        // SAFETY: one valid record whose size is passed as the count, as this operation requires.
         self.file_table = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut table, size) }.is_ok();
     }
 
@@ -182,12 +182,12 @@ impl Ring {
         self.fork_mark.is_current()
     }
 
-    /// Whether the kernel has the operation.
+    /// Returns whether the kernel has the operation.
     pub(crate) fn supports(&self, opcode: u8) -> bool {
         self.supported[opcode as usize]
     }
 
-    /// How often `io_uring_enter` was called.
+    /// Returns how often `io_uring_enter` was called.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
     }
@@ -197,7 +197,7 @@ impl Ring {
         (self.submitted, std::mem::take(&mut self.collected))
     }
 
-    /// How often registering memory was refused.
+    /// Returns how often registering memory was refused.
     pub(crate) fn refused_registrations(&self) -> u64 {
         self.buffers.refusals()
     }
@@ -236,7 +236,7 @@ impl Ring {
     #[inline]
     pub(crate) unsafe fn push(&mut self, sqe: Sqe) -> Option<u32> {
         *self.vacant()? = sqe;
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         Some(unsafe { self.commit() })
     }
 
@@ -261,10 +261,10 @@ impl Ring {
         Some(unsafe { self.entry(self.next).cast().as_mut() })
     }
 
-    /// The entry at a position.
+    /// Returns the entry at a position.
     #[inline]
     fn entry(&self, position: u32) -> NonNull<Sqe> {
-        // SAFETY: the masked position is inside the array, which has room for so many entries of that size.
+        // SAFETY: the masked position is inside the array, which has room for this many entries of that size.
         unsafe { self.entries.add(((position & self.mask) << self.entry_shift) as usize) }
     }
 
@@ -287,7 +287,7 @@ impl Ring {
             return false;
         }
         let entry = self.entry(position);
-        // Another one has the position after 2^32 entries, which a read of a pipe may outlast.
+        // After 2^32 entries another one has this position; a read of a pipe may be in flight for that long.
         // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
         if unsafe { entry.as_ref() }.user_data != own {
             return false;
@@ -298,7 +298,7 @@ impl Ring {
         true
     }
 
-    /// The oldest entry that the kernel cannot have seen.
+    /// Returns the oldest entry that the kernel cannot have seen.
     fn first_ours(&self) -> u32 {
         if self.sqpoll {
             return self.published;
@@ -456,7 +456,7 @@ impl Ring {
         self.cq_next != unsafe { self.cq_tail.as_ref() }.load(Ordering::Acquire)
     }
 
-    /// The next completion, oldest first.
+    /// Takes the next completion, oldest first.
     #[inline]
     pub(crate) fn complete(&mut self) -> Option<Cqe> {
         if !self.has_completions() {
@@ -513,7 +513,7 @@ impl Ring {
     /// [`reset_completion_signal`](Self::reset_completion_signal).
     ///
     /// # Errors
-    /// As `eventfd(2)` and `io_uring_register(2)`.
+    /// Those of `eventfd(2)` and `io_uring_register(2)`.
     pub(crate) fn completion_signal(&mut self) -> io::Result<Arc<OwnedFd>> {
         if let Some(signal) = &self.completion_signal {
             return Ok(Arc::clone(signal));
@@ -552,7 +552,7 @@ impl Ring {
         self.set_completion_signal(other).map(|_| true)
     }
 
-    /// The descriptor of [`completion_signal`](Self::completion_signal), where it was asked for.
+    /// Returns the descriptor of [`completion_signal`](Self::completion_signal), if it was created.
     pub(crate) fn signal(&self) -> Option<Arc<OwnedFd>> {
         self.completion_signal.clone()
     }

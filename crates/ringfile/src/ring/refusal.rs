@@ -22,9 +22,9 @@ pub struct RegistrationRefused {
 pub(crate) enum What {
     /// A table with empty places for memory to be registered in.
     Table,
-    /// Memory for a place of the table.
+    /// Memory for a place in the table.
     Memory,
-    /// A place of the table, which has none left.
+    /// A place in the table, which has none left.
     Place,
 }
 
@@ -64,7 +64,7 @@ impl RegistrationRefused {
         Self { what: What::Place, errno: libc::ENOSPC }
     }
 
-    /// Keeps it as the last of the process.
+    /// Keeps it as the last refusal of the process.
     pub(crate) fn note(self) {
         let what: u64 = match self.what {
             What::Table => 1,

@@ -34,7 +34,7 @@ const REFUSED: u64 = 1 << 63;
 
 static HOLDER: Mutex<Holder> = Mutex::new(Holder::new());
 static CAN_CLONE: AtomicBool = AtomicBool::new(false);
-/// Counts ended registrations: remembered addresses from before are no longer valid.
+/// Counts ended registrations: addresses remembered from before the last one are no longer valid.
 static RELEASES: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Holder {
@@ -172,7 +172,7 @@ impl Holder {
     }
 }
 
-/// Records why memory is not registered, and warns once.
+/// Records why memory is not registered, and logs one warning.
 fn refused(len: usize, why: RegistrationRefused) {
     why.note();
     static WARNED: AtomicBool = AtomicBool::new(false);
@@ -184,7 +184,7 @@ fn refused(len: usize, why: RegistrationRefused) {
     }
 }
 
-/// Whether this kernel can clone registrations; known once a thread has a ring.
+/// Returns whether this kernel can clone registrations; known once a thread has a ring.
 pub(crate) fn can_clone() -> bool {
     CAN_CLONE.load(Ordering::Relaxed)
 }
@@ -210,14 +210,14 @@ fn release(index: u32, serial: u64) {
 
 /// The inbox that tells a ring which registrations have ended.
 struct Inbox {
-    /// Index and serial of each.
+    /// Index and serial of each ended registration.
     released: Mutex<Vec<(u32, u64)>>,
     pending: AtomicBool,
     waker: Waker,
 }
 
 impl Inbox {
-    /// The caller must call the waker afterwards.
+    /// Adds an ended registration. The caller must call the waker afterwards.
     fn put(&self, index: u32, serial: u64) {
         self.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
         self.pending.store(true, Ordering::Release);
@@ -232,7 +232,7 @@ pub(crate) struct ClonedBuffers {
     recent: Recent,
     known: KnownRegions,
     refusals: u64,
-    /// Why there is no table, until memory would be registered.
+    /// Why there is no table; reported when memory would be registered.
     without: Option<RegistrationRefused>,
 }
 
@@ -278,7 +278,7 @@ impl ClonedBuffers {
         }
     }
 
-    /// No table: no operation is fixed on this ring.
+    /// Creates one without a table: no operation is fixed on this ring.
     pub(crate) fn none() -> Self {
         Self {
             serials: Box::default(),
@@ -301,7 +301,7 @@ impl ClonedBuffers {
 
     /// As [`index_of`](Self::index_of), for bytes whose region is not known. They are found by their address, in the region
     /// of the last operation, or among those of all pools.
-    // Inlined it would grow the start of every operation.
+    // Inlining it would make the start of every operation longer.
     #[inline(never)]
     pub(crate) fn index_of_bytes(&mut self, ring: &OwnedFd, all: &[Bytes]) -> Option<u16> {
         let mut all = all.iter().filter(|bytes| !bytes.is_empty());
@@ -318,7 +318,7 @@ impl ClonedBuffers {
         all.all(|bytes| covers(self, bytes) == Some(index)).then_some(index)
     }
 
-    /// How often registering memory was refused to this ring.
+    /// Returns how often registering memory was refused to this ring.
     pub(crate) fn refusals(&self) -> u64 {
         self.refusals
     }
@@ -327,7 +327,7 @@ impl ClonedBuffers {
         !self.serials.is_empty()
     }
 
-    /// The index under which `ring` may do fixed I/O on `region`.
+    /// Returns the index under which `ring` may do fixed I/O on `region`.
     #[inline]
     pub(crate) fn index_of(&mut self, ring: &OwnedFd, region: &Region) -> Option<u16> {
         if self.serials.is_empty() {
@@ -354,7 +354,7 @@ impl ClonedBuffers {
         })
     }
 
-    /// Without a table nothing is registered; reported for the first memory that would be.
+    /// Reports that there is no table, for the first memory that would be registered.
     #[cold]
     fn refuse(&mut self, region: &Region) -> Option<u16> {
         if let Some(why) = self.without.take_if(|_| region.is_registrable()) {
@@ -375,7 +375,7 @@ impl ClonedBuffers {
         registration
     }
 
-    /// Whether something was released since the last call of [`Self::forget_released`].
+    /// Returns whether something was released since the last call of [`Self::forget_released`].
     #[inline]
     pub(crate) fn has_released(&self) -> bool {
         self.inbox.as_ref().is_some_and(|inbox| inbox.pending.load(Ordering::Acquire))
@@ -462,7 +462,8 @@ mod tests {
         line.trim().trim_end_matches("kB").trim().parse().unwrap()
     }
 
-    /// Waits until this much is pinned: before Linux 6.13 the kernel unpins released memory up to a second later.
+    /// Waits until exactly this much is pinned: before Linux 6.13 the kernel unpins released memory up to a second
+    /// late.
     #[track_caller]
     fn assert_pinned(kib: u64, what: &str) {
         if kib > 0 && pinned_kib() == 0 {
@@ -530,7 +531,7 @@ mod tests {
         let pool = Pool::new(2 << 20);
         read_fixed(&pool);
         assert!(!can_clone());
-        // While this thread's ring holds its own, another one's takes as much again.
+        // Each ring pins the pool's memory anew: here, this thread's ring and another thread's.
         let file = open_on_ring();
         block_on(async {
             file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();

@@ -48,7 +48,7 @@ pub enum Completions {
     Deferred,
     /// When the thread enters the kernel for any reason (`IORING_SETUP_COOP_TASKRUN`, Linux 5.19).
     Cooperative,
-    /// At once: the thread is interrupted, on any core.
+    /// At once: the kernel interrupts the thread, on any core.
     Interrupt,
 }
 
@@ -61,13 +61,13 @@ pub(crate) struct RingOptions {
     pub completions_per_entry: u32,
     /// Milliseconds after which an idle kernel submission thread sleeps; `None`: no such thread.
     pub sqpoll_idle: Option<u32>,
-    /// Completions are polled from the device: direct I/O on devices with poll queues only.
+    /// Completions are polled from the device; only for direct I/O on devices with poll queues.
     pub iopoll: bool,
-    /// Entries of 128 bytes and completions of 32, for commands to a driver. Never dropped.
+    /// Entries of 128 bytes and completions of 32, for commands to a driver. This option is never dropped.
     pub commands: bool,
     /// When the kernel finishes operations for the thread; no effect if a kernel thread submits.
     pub completions: Completions,
-    /// Waiting for I/O does not count as iowait, where the kernel offers that.
+    /// Waiting for I/O does not count as iowait, if the kernel supports that.
     pub no_iowait: bool,
     /// Additional flags to try: tests ask for unknown ones with it.
     pub extra_flags: u32,
@@ -148,20 +148,20 @@ impl Drop for Area {
 }
 
 impl Mapping {
-    /// The address of the field at `offset` of the area that holds both rings' heads, tails and completions.
+    /// Returns the address of the field at `offset` of the area that holds both rings' heads, tails and completions.
     pub(crate) fn field<T>(&self, offset: u32) -> NonNull<T> {
         debug_assert!(offset as usize + size_of::<T>() <= self.rings.len);
         // SAFETY: the kernel's offsets lie inside the area, whose length was computed from them.
         unsafe { self.rings.start.add(offset as usize) }.cast()
     }
 
-    /// The first submission entry.
+    /// Returns the first submission entry.
     pub(crate) fn entries(&self) -> NonNull<abi::Sqe> {
         self.entries.start.cast()
     }
 
-    /// How many places of a [`Sqe`](abi::Sqe) a submission entry takes, and of a [`Cqe`](abi::Cqe) a completion: the power
-    /// of two.
+    /// Returns the binary logarithm of how many [`Sqe`](abi::Sqe)s a submission entry takes, and how many
+    /// [`Cqe`](abi::Cqe)s a completion.
     pub(crate) fn entry_shift(&self) -> u32 {
         entry_shift(&self.params)
     }
@@ -191,7 +191,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// If the kernel still needs an index array, entry `i` is always at place `i`.
+    /// Fills the index array, if the kernel still needs one: entry `i` is always at place `i`.
     fn fill_index(&self) {
         let array = self.field::<u32>(self.params.sq_off.array);
         for i in 0..self.params.sq_entries {
@@ -297,7 +297,7 @@ pub(crate) fn probe(ring: &impl AsFd) -> [bool; 256] {
     supported
 }
 
-/// The names of the set-up flags that a ring was made with.
+/// Returns the names of the set-up flags that a ring was made with.
 pub(crate) fn flag_names(flags: u32) -> impl Iterator<Item = &'static str> {
     let rest = [
         (uapi::IORING_SETUP_SQPOLL, "sqpoll"),
@@ -335,7 +335,8 @@ mod tests {
 
     #[test]
     fn f10_flags_that_exclude_each_other_are_given_up_one_by_one() {
-        // A submission thread excludes DEFER_TASKRUN and its like: here they must go, since it is asked for by name.
+        // A submission thread excludes DEFER_TASKRUN and similar flags: they must be dropped, since the thread is
+        // requested explicitly.
         let options = RingOptions { entries: 8, ..RingOptions::default() };
         let sqpoll = uapi::IORING_SETUP_SQPOLL;
         let made = step_down(&options, options.flags() | sqpoll).unwrap();

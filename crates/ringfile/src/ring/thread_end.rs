@@ -1,8 +1,9 @@
 //! Calls a function at the end of a thread that uses the library for the first time while it is ending.
 //!
-//! glibc runs the destructors of a thread's locals before those of pthread keys. A local that is first used by a key's
-//! destructor is never destroyed; but a key that is set by one is checked again (`PTHREAD_DESTRUCTOR_ITERATIONS`).
-//! Invariant: a thread that did not ask for it, or has cancelled, is not called.
+//! glibc runs the destructors of a thread's locals before those of pthread keys. A thread-local that is first used by a
+//! key's destructor is never destroyed; but a key that is set by one is checked again
+//! (`PTHREAD_DESTRUCTOR_ITERATIONS`). Invariant: the function is not called for a thread that did not request it, or
+//! has cancelled the request.
 
 use std::ffi::c_void;
 use std::panic::catch_unwind;
@@ -27,19 +28,20 @@ pub(crate) fn cancel() {
 fn set(value: *const c_void) {
     let key = KEY.get_or(|| {
         let mut key = 0;
-        // SAFETY: the key is written to a local; the function is there for as long as the library, which a thread that
-        // has asked keeps by the destructor of a local, until that cancels.
+        // SAFETY: the key is written to a local variable. The function exists as long as the library, which the
+        // destructor of a thread-local keeps loaded until it cancels the call.
         (unsafe { libc::pthread_key_create(&mut key, Some(ends)) } == 0).then_some(key)
     });
     if let Some(key) = key {
-        // SAFETY: the value is an address that is never dereferenced. If there is no memory for it, nothing is called.
+        // SAFETY: the value is an address that is never dereferenced. If there is no memory for it, the function is not
+        // called.
         let _ = unsafe { libc::pthread_setspecific(*key, value) };
     }
 }
 
 extern "C" fn ends(_: *mut c_void) {
     if let Some(end) = END.get() {
-        // A panic must not leave a C function; the panic hook has reported it.
+        // A panic must not unwind out of a C function; the panic hook has reported it.
         let _ = catch_unwind(end);
     }
 }

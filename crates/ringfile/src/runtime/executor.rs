@@ -25,9 +25,10 @@ use crate::ring::RingOptions;
 const MAIN: TaskNumber = 0;
 
 thread_local! {
-    /// The driver of the loop that this thread is in; 0 outside.
+    /// The number of the driver of the loop that this thread is in; 0 outside a loop.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-    /// This and the next one are never destroyed, so that an ending thread can have a loop; a loop leaves both empty.
+    /// This and the next thread-local are never destroyed, so that an ending thread can have a loop; a loop leaves both
+    /// empty.
     static TASKS: ManuallyDrop<RefCell<Tasks>> = const { ManuallyDrop::new(RefCell::new(Tasks::new())) };
     static REMOTE: ManuallyDrop<RefCell<Option<Arc<LoopHandle>>>> =
         const { ManuallyDrop::new(RefCell::new(None)) };
@@ -42,7 +43,7 @@ struct Tasks {
 
 #[derive(Default)]
 struct TaskSlot {
-    /// `None` while the task is out to be polled, too.
+    /// `None` also while the task is being polled.
     task: Option<Task>,
     queued: bool,
 }
@@ -91,7 +92,7 @@ impl Tasks {
         }
     }
 
-    /// Takes a task out to be polled, after putting back the one that was.
+    /// Takes out a task to poll it, after putting back the previous one.
     #[inline]
     fn exchange(&mut self, ran: Option<(TaskNumber, Task)>, next: TaskNumber) -> Option<Task> {
         self.put_back(ran);
@@ -111,7 +112,7 @@ impl Tasks {
     }
 
     fn count(&self) -> usize {
-        // One place is the main future's.
+        // One place belongs to the main future.
         self.places.len().saturating_sub(1 + self.free.len())
     }
 }
@@ -125,7 +126,7 @@ fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> T {
 #[repr(u8)]
 pub(super) enum Command {
     Run,
-    /// End when the last task has.
+    /// End after the last task.
     Finish,
     /// End now.
     Stop,
@@ -181,7 +182,7 @@ impl LoopHandle {
     }
 }
 
-/// The data of a task's waker. If the number was reassigned to another task meanwhile, that task is woken without need.
+/// The data of a task's waker. If the number was reassigned meanwhile, the other task gets a spurious wake-up.
 struct Handle {
     remote: Arc<LoopHandle>,
     number: TaskNumber,
@@ -203,7 +204,7 @@ impl Wake for Handle {
     }
 }
 
-/// The queue of tasks spawned on this thread.
+/// Returns the queue of tasks spawned on this thread.
 pub(super) fn current() -> Option<Arc<LoopHandle>> {
     REMOTE.with(|remote| remote.borrow().clone())
 }
@@ -298,7 +299,7 @@ impl Loop {
         }
     }
 
-    /// Returns whether there is no task, and none is about to be spawned.
+    /// Returns whether there is no task, and no function to run that might spawn one.
     fn is_idle(&self) -> bool {
         let inbox = self.remote.shared.tasks();
         inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()) == 0
@@ -332,7 +333,7 @@ impl Loop {
         main_is_ready
     }
 
-    /// Fetches tasks that other threads woke, and runs their functions.
+    /// Fetches tasks that other threads woke, and runs the functions that they posted.
     fn fetch(&mut self) {
         let woken = &mut self.woken;
         let calls = {
@@ -345,7 +346,7 @@ impl Loop {
     }
 
     fn turn(&mut self, may_sleep: bool) {
-        // A panic in the last turn may have left work.
+        // A panic in the last turn may have left work undone.
         let idle = with_tasks(|tasks| tasks.ready.is_empty()) && !self.deferred.may_wake_someone();
         driver::turn(may_sleep && idle, &mut self.deferred);
         let woken = &mut self.deferred.tasks;
@@ -370,7 +371,8 @@ impl Loop {
     }
 }
 
-/// Drops a task. Its destructor's panic must not keep the loop from draining its driver, nor from its other tasks.
+/// Drops a task. A panic of its destructor must not keep the loop from dropping its other tasks and draining its
+/// driver.
 fn drop_task(task: Task) {
     if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
         tracing::error!("a task panicked while it was dropped");

@@ -18,7 +18,7 @@ use crate::ring::fork;
 /// it does not stop the task.
 pub struct JoinHandle<T> {
     state: Arc<Mutex<TaskState<T>>>,
-    /// Whether the task is on another thread, which does not exist in a forked child.
+    /// The process, if the task is on another thread, which does not exist in a forked child.
     process: Option<fork::Mark>,
 }
 
@@ -43,7 +43,7 @@ pub enum JoinError {
 /// The payload of a task's panic.
 pub struct Panic {
     message: String,
-    /// In a mutex, so that the error is `Sync`.
+    /// Wrapped in a mutex, so that the error is `Sync`.
     payload: Mutex<Box<dyn Any + Send>>,
 }
 
@@ -158,7 +158,7 @@ impl<T> Future for JoinHandle<T> {
     }
 }
 
-/// The other end of a handle, which always learns how the task ended.
+/// The other end of a handle. It always reports how the task ended, even if it is dropped.
 struct Completer<T>(Arc<Mutex<TaskState<T>>>);
 
 impl<T> Completer<T> {
@@ -244,7 +244,7 @@ fn handle<T>(process: Option<fork::Mark>) -> (JoinHandle<T>, Completer<T>) {
     (JoinHandle { state: Arc::clone(&state), process }, Completer(state))
 }
 
-/// A task on the calling thread, whose loop `remote` is.
+/// Starts a task on the calling thread, whose loop is `remote`.
 pub(super) fn spawn_here<F>(future: F, remote: Arc<LoopHandle>) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -255,7 +255,7 @@ where
     handle
 }
 
-/// A task on the thread whose loop `remote` is; `make` runs there.
+/// Starts a task on the thread whose loop is `remote`; `make` runs there.
 pub(super) fn spawn_there<M, F>(make: M, remote: &Arc<LoopHandle>) -> JoinHandle<F::Output>
 where
     M: FnOnce() -> F + Send + 'static,

@@ -1,4 +1,4 @@
-//! Threads, one a core, each with its loop.
+//! Threads, one per core, each with its own loop.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,7 +67,7 @@ impl RuntimeBuilder {
         self
     }
 
-    /// Lets a kernel thread submit (SQPOLL), which sleeps after being idle that long. Saves system calls and costs a
+    /// Makes a kernel thread submit (SQPOLL); it sleeps after being idle for this long. Saves system calls and costs a
     /// core. Off by default.
     #[must_use]
     pub fn sqpoll(mut self, idle: Option<Duration>) -> Self {
@@ -118,7 +118,7 @@ impl RuntimeBuilder {
     }
 }
 
-/// The cores that this process may use.
+/// Returns the cores that this process may use.
 fn cores() -> Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None)
         .map_err(|errno| Error::from_errno(errno.raw_os_error(), "reading which cores may be used"))?;
@@ -142,7 +142,7 @@ impl Worker {
             }
             if let Some(mut thread) = Loop::enter(options) {
                 let _ = started.send(Ok(thread.remote()));
-                // The thread's other tasks go on.
+                // The thread's other tasks continue.
                 while catch_unwind(AssertUnwindSafe(|| thread.run_commands())).is_err() {
                     tracing::error!("a waker or a buffer panicked on a thread of a runtime");
                 }

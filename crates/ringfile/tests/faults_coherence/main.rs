@@ -4,7 +4,7 @@
 //!
 //! `RINGFILE_STRESS_SECONDS` says how long the random part takes (default: 10).
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod model;
 mod stress;

@@ -236,7 +236,7 @@ fn f49_readers_of_all_kinds_see_what_writers_of_all_kinds_have_written() {
         for number in 0..READERS {
             scope.spawn(move || shared.read(Random::from_seed(seed + 100 + number)));
         }
-        // Longer on a machine that is too slow to take each way by then.
+        // Continues for longer on a machine that is too slow to have taken every way by then.
         let is_enough =
             |now| now >= latest || now >= end && has_taken_each_way(metrics() - before, expects_ahead);
         while !is_enough(Instant::now()) && !shared.is_over() {
@@ -258,7 +258,8 @@ fn f49_readers_of_all_kinds_see_what_writers_of_all_kinds_have_written() {
     assert!(has_taken_each_way(counts, expects_ahead));
 }
 
-/// Whether reads have taken each possible way. What nobody had read before counts as missed alone.
+/// Returns whether reads have taken every possible way. A read of data that nobody had read before only counts as a
+/// miss.
 fn has_taken_each_way(counts: Metrics, expects_ahead: bool) -> bool {
     let Metrics { cache_hits, cache_partial, cache_misses, cache_admitted, ahead_used, ahead_unused, .. } =
         counts;

@@ -14,8 +14,7 @@ use super::{BLOCK, blocks};
 
 /// The ways to write.
 pub enum Writer {
-    /// Writes through the file that is read, if it is the same; through another adaptive or buffered one, or a direct
-    /// one.
+    /// Writes through a file: the one that is read, another adaptive or buffered one, or a direct one.
     Own(File),
     Plain(std::fs::File),
     Process {
@@ -78,8 +77,8 @@ impl Drop for Writer {
     }
 }
 
-/// Not a test: [`Writer::process`] starts it. Writes what it is told to, until its input ends, buffered and directly in
-/// turn.
+/// Not a test: [`Writer::process`] starts it. Carries out the writes that it reads from its input, buffered and
+/// directly in turn.
 #[test]
 fn the_process_that_writes() {
     let Ok(names) = std::env::var(CHILD) else { return };

@@ -11,7 +11,7 @@ use ringfile::{Advice, AllocateMode, Batch, Buffer, IoBufMut, Pool};
 use crate::model::{OWNED, PAGE, Region, SCRATCH, assert_of_any_generation};
 use crate::support::{Random, poll_once, yield_now};
 
-/// What all actors share.
+/// The state that all actors share.
 pub struct Shared {
     /// A pool that is large enough for all.
     pub pool: Pool,
@@ -27,7 +27,7 @@ pub struct Actor {
     pub shared: Arc<Shared>,
 }
 
-/// A run of pages that an actor owns.
+/// Returns a run of pages that an actor owns.
 pub fn run_of_pages(random: &mut Random, most: usize) -> std::ops::Range<usize> {
     let len = 1 + random.below(most as u64) as usize;
     let first = random.below((OWNED - len + 1) as u64) as usize;
@@ -84,7 +84,7 @@ impl Actor {
         self.shared.dry.get(len).ok()
     }
 
-    /// Reads into everything that the small pool has.
+    /// Reads into all buffers that the small pool can provide.
     async fn run_dry(&mut self, region: &Region) {
         let buffers = std::iter::from_fn(|| self.shared.dry.get(PAGE).ok());
         let reads =

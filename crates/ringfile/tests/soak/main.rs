@@ -6,7 +6,7 @@
 //! one must leave exactly what the first left. `RINGFILE_SOAK_SECONDS` says how long it runs (default: 10);
 //! `RINGFILE_SEED` repeats a run as far as threads allow.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod actor;
 mod model;
@@ -34,7 +34,7 @@ const ACTORS: usize = 3;
 /// Two executors of ringfile, two of tokio, another executor, and plain threads.
 const WAYS: usize = 6;
 const ROUND: Duration = Duration::from_secs(5);
-/// A thread that does not end within this time after it was told to is hanging.
+/// Returns the time after which a thread that was told to end counts as hanging.
 fn end() -> Duration {
     3 * patience()
 }
@@ -58,7 +58,7 @@ fn every_call_from_many_threads_on_every_route() {
     round(&mut random, Duration::from_secs(2));
     let (mut rounds, descriptors, threads) = (0, open_descriptors(), threads());
     let began = Instant::now();
-    // Longer on a machine that is too slow for some of everything by then.
+    // Longer on a machine that is too slow to have done some of everything by then.
     let is_enough = || {
         let so_far = began.elapsed();
         so_far >= duration && (has_done_some_of_everything() || so_far >= duration + end())
@@ -77,7 +77,7 @@ fn every_call_from_many_threads_on_every_route() {
     }
     let counts = metrics();
     println!("{rounds} rounds, {} signals, {counts:?}", weather::signals());
-    assert_eq!(counts.stray, 0, "completions that belong to nobody");
+    assert_eq!(counts.stray, 0, "completions that belong to no operation");
     assert!(has_done_some_of_everything());
 }
 

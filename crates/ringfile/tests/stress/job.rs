@@ -1,5 +1,5 @@
-//! Jobs: what a program awaits, and the result it must get. A job is a future of its own, so one thread after another
-//! may poll it, even without a wake-up, and another one may drop it.
+//! Jobs: what a program awaits, and the result it must get. A job is a separate future, so one thread after another may
+//! poll it, even without a wake-up, and another one may drop it.
 
 use std::future::IntoFuture;
 use std::pin::Pin;

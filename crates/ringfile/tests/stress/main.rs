@@ -7,11 +7,11 @@
 //! and used again as soon as the library has dropped that write's memory. Dropped memory is kept for a while, to see
 //! that nobody writes to it.
 //!
-//! It runs in rounds, each of which starts and ends all its threads; after each, descriptors, threads and memory are
-//! those of the first. `RINGFILE_STRESS_SECONDS` says how long (default: 5); `RINGFILE_SEED` repeats a run as far as
-//! threads allow.
+//! It runs in rounds, each of which starts and ends all its threads; after each, there are as many descriptors, threads
+//! and bytes of memory as after the first. `RINGFILE_STRESS_SECONDS` says how long (default: 5); `RINGFILE_SEED`
+//! repeats a run as far as threads allow.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod job;
 mod memory;
@@ -40,18 +40,18 @@ use tracked::Graves;
 
 const NAME: &str = "data_that_crosses_threads_stays_intact";
 const ROUND: Duration = Duration::from_secs(5);
-/// A thread that does not end within this time after it was told to is hanging.
+/// Returns the time after which a thread that was told to end counts as hanging.
 fn end() -> Duration {
     4 * patience()
 }
-/// Not enough for everyone who wants some.
+/// The size of the small pool: not enough for all threads.
 const SMALL: usize = 512 << 10;
 /// Jobs that any thread may take.
 const MOST_JOBS: usize = 100;
 /// The bytes that the heap may have grown by since the first rounds.
 const SLACK: usize = 16 << 20;
 
-/// What all threads share.
+/// The state that all threads share.
 pub(crate) struct World {
     pub(crate) places: Vec<Arc<Place>>,
     /// A pool that is large enough for all.
@@ -69,7 +69,7 @@ pub(crate) struct World {
     _memory: Option<Folder>,
 }
 
-/// How much was done.
+/// Counts of what was done.
 #[derive(Default, Debug)]
 pub(crate) struct Counts {
     pub(crate) steps: AtomicU64,
@@ -349,7 +349,7 @@ fn finish(world: &Arc<World>, random: &mut Random) {
     let whole = Pool::get(&world.small, SMALL);
     assert_eq!(whole.unwrap().capacity(), SMALL, "all of the small pool is there");
     world.graves.assert_all();
-    // With a descriptor that the library does not have.
+    // Read through a descriptor that the library does not have.
     for place in &world.places {
         place.assert_all(&std::fs::read(place.file.path().unwrap()).unwrap());
     }
@@ -366,7 +366,7 @@ fn duration() -> Duration {
 /// Returns the bytes of the heap that are in use. AddressSanitizer's allocator does not tell.
 fn heap() -> usize {
     #[cfg(target_env = "gnu")]
-    // SAFETY: asks the allocator for figures.
+    // SAFETY: the call only returns figures of the allocator.
     let info = unsafe { libc::mallinfo2() };
     #[cfg(target_env = "gnu")]
     return info.uordblks + info.hblkhd;
@@ -381,7 +381,7 @@ fn threads() -> usize {
     names.filter(|name| name.trim() != "ringfile-worker").count()
 }
 
-/// A thread that used a queue once, and then does nothing until it is told to end.
+/// Returns a thread that used a queue once, and then does nothing until it is told to end.
 fn idle_thread() -> std::sync::mpsc::Sender<()> {
     let (end, ended) = std::sync::mpsc::channel();
     let (used, is_used) = std::sync::mpsc::channel();
@@ -408,13 +408,13 @@ fn data_that_crosses_threads_stays_intact() {
     }
     let mut random = Random::new();
     let _idle = idle_thread();
-    // Twice, so that everything that is kept has been needed twice.
+    // A second round, so that everything that the library keeps for reuse has been allocated before the count.
     round(&mut random, Duration::from_secs(1));
     round(&mut random, Duration::from_secs(1));
     let (descriptors, others, at_first) = (open_descriptors(), threads(), heap());
     let began = Instant::now();
     let mut rounds = 0;
-    // Longer on a machine that is too slow for some of everything by then.
+    // Longer on a machine that is too slow to have done some of everything by then.
     let is_enough = || {
         let so_far = began.elapsed();
         so_far >= duration && (has_done_some_of_everything() || so_far >= duration + end())
@@ -429,7 +429,7 @@ fn data_that_crosses_threads_stays_intact() {
     }
     let counts = metrics();
     println!("{rounds} rounds, {} signals, {counts:?}", weather::signals());
-    assert_eq!(counts.stray, 0, "completions that belong to nobody");
+    assert_eq!(counts.stray, 0, "completions that belong to no operation");
     assert!(has_done_some_of_everything());
 }
 

@@ -1,4 +1,4 @@
-//! Programs over memory alone: buffers and `Bytes` that are split, frozen, thawed, and passed from thread to thread,
+//! Programs that only use memory: buffers and `Bytes` that are split, frozen, thawed, and passed from thread to thread,
 //! each with its own pattern, which must not change.
 
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use ringfile::{Buffer, Pool, PoolError, RegisteredMemory};
 use crate::World;
 use crate::support::{Random, poll_once};
 
-/// The most things that lie around for any thread to take.
+/// The largest number of things that wait for any thread to take them.
 const MOST: usize = 200;
 
 /// Memory, the number that its pattern follows from, and its offset in the pattern.

@@ -216,12 +216,12 @@ pub struct Fate {
 #[derive(Default)]
 struct Ends {
     memory_is_gone: bool,
-    /// Nobody waits for the write.
+    /// Whether no thread waits for the write.
     is_abandoned: bool,
 }
 
 impl Fate {
-    /// The memory of the write was dropped: from now on the write cannot reach the file.
+    /// Notes that the memory of the write was dropped: from now on the write cannot reach the file.
     pub fn memory_is_gone(&self) {
         let mut state = self.state.lock().unwrap();
         assert!(!state.memory_is_gone, "memory was dropped twice");
@@ -269,7 +269,7 @@ impl Writing {
             .collect()
     }
 
-    /// Returns what must be told when the memory of the write is dropped.
+    /// Returns the object to notify when the memory of the write is dropped.
     pub fn track(&mut self) -> Arc<Fate> {
         self.is_tracked = true;
         Arc::clone(&self.fate)
@@ -277,7 +277,7 @@ impl Writing {
 
     /// Notes that the write succeeded. Returns a claim to read it.
     pub fn into_reading(mut self) -> Reading {
-        // One lock for both steps, so that nobody else writes in between.
+        // Both steps are under one lock, so that no other thread writes in between.
         self.settle(|page, version| {
             page.version = version;
             page.or.clear();

@@ -91,7 +91,7 @@ unsafe impl IoBufMut for Tracked {
     }
 
     unsafe fn set_len(&mut self, len: usize) {
-        // SAFETY: as the caller says.
+        // SAFETY: by this function's contract.
         unsafe { self.memory.set_len(len) }
     }
 }

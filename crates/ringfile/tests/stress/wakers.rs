@@ -1,4 +1,4 @@
-//! Wakers as executors have them, and unusual ones.
+//! Wakers like those of executors, and unusual ones.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -50,14 +50,14 @@ unsafe fn of(data: *const ()) -> Arc<CallsBack> {
 }
 
 unsafe fn clone(data: *const ()) -> RawWaker {
-    // SAFETY: a waker's data, which stays with that.
+    // SAFETY: it is the data of a waker, which keeps its reference.
     let this = std::mem::ManuallyDrop::new(unsafe { of(data) });
     this.call();
     raw(Arc::clone(&this))
 }
 
 unsafe fn wake(data: *const ()) {
-    // SAFETY: a waker's data, which is given up.
+    // SAFETY: it is the data of a waker, which gives up its reference.
     unsafe { of(data) }.call();
 }
 
@@ -71,7 +71,7 @@ unsafe fn release(data: *const ()) {
     unsafe { of(data) }.call();
 }
 
-/// A waker that wakes nobody: its owner polls again.
+/// Returns a waker that wakes nobody: its owner polls again.
 pub fn any(world: &Arc<World>, random: &mut Random) -> Waker {
     let place = random.below(1 << 20) as usize;
     match random.below(3) {

@@ -44,7 +44,7 @@ pub fn interrupt(world: &World, mut random: Random) {
     }
 }
 
-/// Pages that stay, and pages behind them that come and go.
+/// The number of pages that stay; those after them come and go.
 const FIXED: usize = 16;
 const LONGEST: usize = 80;
 const SEED: u64 = 91 << 40;
@@ -147,7 +147,7 @@ pub fn fork(world: &Arc<World>, mut random: Random) {
             };
         }
         let status = wait_for_child(child);
-        assert_eq!(status, 0, "the forked child has said what it missed");
+        assert_eq!(status, 0, "the forked child has printed what is wrong");
         things.iter().for_each(|thing| thing.assert());
         things.into_iter().for_each(|thing| world.things.put(thing, &mut random));
         world.counts.forks.fetch_add(1, Ordering::Relaxed);
@@ -158,12 +158,12 @@ fn wait_for_child(child: i32) -> i32 {
     let began = Instant::now();
     loop {
         let mut status = 0;
-        // SAFETY: waits for a child of this process's, and writes to a local.
+        // SAFETY: waits for a child of this process, and writes to a local variable.
         if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
             return status;
         }
         if began.elapsed() > patience() {
-            // SAFETY: a child of this process's, which was not waited for.
+            // SAFETY: it is a child of this process that was not waited for.
             unsafe { libc::kill(child, libc::SIGABRT) };
             panic!("the forked child {child} hangs");
         }

@@ -19,7 +19,7 @@ pub fn cached_pages(path: &Path) -> usize {
     let file = std::fs::File::open(path).unwrap();
     let len = file.metadata().unwrap().len() as usize;
     let mut resident = vec![0u8; len.div_ceil(PAGE)];
-    // SAFETY: a mapping of its own, which is looked at and unmapped; `resident` has a byte for each of its pages.
+    // SAFETY: a new mapping, which is only examined and then unmapped; `resident` has a byte for each of its pages.
     unsafe {
         let map =
             libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
@@ -38,15 +38,14 @@ pub fn cache(path: &Path, offset: usize, len: usize) {
     let _ = file.read_at(&mut vec![0; len], offset as u64).unwrap();
 }
 
-/// Bytes of a file that the kernel may not evict from the page cache until this is dropped, if so much memory may be
-/// locked.
+/// Keeps bytes of a file in the page cache until it is dropped, if the limit on locked memory allows that.
 pub struct Cached {
     address: *mut libc::c_void,
     len: usize,
 }
 
 impl Cached {
-    /// Reads these bytes into the cache. `offset` is that of a page.
+    /// Reads these bytes into the cache. `offset` must be the start of a page.
     pub fn new(path: &Path, offset: usize, len: usize) -> Self {
         cache(path, offset, len);
         let file = std::fs::File::open(path).unwrap();
@@ -56,7 +55,7 @@ impl Cached {
             let address =
                 libc::mmap(std::ptr::null_mut(), len, read, shared, file.as_raw_fd(), offset as i64);
             assert_ne!(address, libc::MAP_FAILED);
-            // Without reading around a page that is missing.
+            // Missing pages are read alone, without their neighbours.
             assert_eq!(libc::madvise(address, len, libc::MADV_RANDOM), 0);
             libc::mlock(address, len);
             Self { address, len }
@@ -66,7 +65,7 @@ impl Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        // SAFETY: a mapping of its own, to whose memory nothing refers.
+        // SAFETY: our own mapping; nothing refers to its memory.
         assert_eq!(unsafe { libc::munmap(self.address, self.len) }, 0);
     }
 }

@@ -92,7 +92,7 @@ pub fn pipe() -> (ringfile::File, std::io::PipeWriter) {
     (ringfile::File::from(reader), writer)
 }
 
-/// Tells whether reads of a direct file need not wait for the device, which on an overlay they do.
+/// Returns whether reads of a direct file can be started without waiting for the device; on an overlay they cannot.
 pub fn reads_without_waiting(file: &ringfile::File) -> Result<(), String> {
     use rustix::io::{Errno, IoSliceMut, ReadWriteFlags, preadv2};
     let mut page = ringfile::Pool::new(4096).get(4096).unwrap();

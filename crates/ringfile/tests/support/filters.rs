@@ -1,4 +1,4 @@
-//! Seccomp filters, as containers have them, for threads of tests.
+//! Seccomp filters like those of containers, for threads of tests.
 
 /// Makes the kernel answer `call` with `errno` on this thread, and on threads that it starts from now on.
 pub fn deny(call: libc::c_long, errno: i32) {

@@ -1,4 +1,4 @@
-//! The same reads and writes in every form that the library has, on every route: what holds for one must hold for all.
+//! The same reads and writes in every form that the library has, on every route. All must behave the same.
 
 use std::future::IntoFuture;
 
@@ -39,7 +39,7 @@ pub const READING: [Form; 7] = [
 pub const WRITING: [Form; 6] =
     [Form::Loop, Form::Executor, Form::Tokio, Form::Blocking, Form::AwaitedInLoop, Form::Awaited];
 
-/// The routes that are available here.
+/// Returns the routes that are available here.
 pub fn routes() -> impl Iterator<Item = Route> {
     let every = [Route::Auto, Route::Ring, Route::Inline, Route::Workers];
     every.into_iter().filter(|&route| route != Route::Ring || !is_without_ring())

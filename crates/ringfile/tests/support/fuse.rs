@@ -1,4 +1,4 @@
-//! A file system of one file, `data`, that fails as it is told: with errors, short counts, and replies held back.
+//! A file system with one file, `data`, that fails on demand: with errors, short counts, and replies held back.
 //!
 //! The file bypasses the page cache, so each operation gets the server's answer. A reply that is held back goes out
 //! after [`super::patience`] at the latest, so that a failing test does not hang in the kernel.
@@ -51,7 +51,7 @@ struct Rule {
 
 struct State {
     data: Mutex<Vec<u8>>,
-    /// The size that `stat` shows.
+    /// The size that `stat` returns.
     shown: AtomicU64,
     rules: Mutex<Vec<Rule>>,
     log: Mutex<Vec<(Op, u64, usize)>>,

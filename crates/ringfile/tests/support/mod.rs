@@ -1,7 +1,7 @@
-//! What the integration tests share: folders that remove themselves, content that can be checked, skipping with a
+//! Shared by the integration tests: folders that remove themselves, content that can be checked, skipping with a
 //! reason, and running a test in its own process.
 
-#![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod cache;
@@ -131,7 +131,7 @@ pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Ends this process, a forked child, by a signal if it hangs. Takes no lock, so [`patience`] is not asked.
+/// Ends this process, a forked child, by a signal if it hangs. Does not use [`patience`], which takes a lock.
 pub fn end_if_it_hangs() {
     // SAFETY: sets a timer of this process, and names no memory.
     unsafe { libc::alarm(180) };
@@ -187,7 +187,7 @@ fn run_child(name: &str, how_long: Duration, set_up: impl FnOnce(&mut Command)) 
     let (output, errors) = (output.join().unwrap(), errors.join().unwrap());
     assert!(
         status.success() && output.contains("1 passed"),
-        "{name} in a process of its own: {status}\n{output}\n{errors}"
+        "{name} in a separate process: {status}\n{output}\n{errors}"
     );
     print!("{output}");
     for line in errors.lines().filter(|line| line.starts_with("skipped")) {

@@ -93,8 +93,8 @@ impl Mount {
         self.0.path()
     }
 
-    /// Lets at most `bytes` be dirty in the page cache at once, as if the device were overloaded, so that whoever
-    /// writes more has to wait. Returns why if that is not possible.
+    /// Limits dirty pages in the page cache to `bytes`, as if the device were overloaded, so that a thread that writes
+    /// more has to wait. Returns why if that is not possible.
     pub fn throttle(&self, bytes: u64) -> Result<(), String> {
         use std::os::unix::fs::MetadataExt;
         let device = std::fs::metadata(self.path()).map_err(|error| error.to_string())?.dev();

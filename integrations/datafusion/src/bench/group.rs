@@ -7,7 +7,8 @@ use anyhow::{Context, Result};
 
 const MEMORY: &str = "/sys/fs/cgroup/memory";
 
-/// A group whose processes share a limit, page cache included. Removed when dropped, which its processes must not outlive.
+/// A group whose processes share a limit, page cache included. Removed when dropped; its processes must have ended by
+/// then.
 pub(super) struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
@@ -34,7 +35,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Pages of files that are still charged to the group are given up.
+        // Drops the file pages that are still charged to the group.
         let _ = fs::write(self.0.join("memory.force_empty"), "0");
         if let Err(error) = fs::remove_dir(&self.0) {
             eprintln!("cannot remove {}: {error}", self.0.display());

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::{CONTENDERS, Plan, Run, State};
 
-/// What a table shows of the runs.
+/// A figure of the runs that a table shows.
 struct Figure {
     name: &'static str,
     of: fn(&Run) -> f64,
-    /// Never 0, so that ratios make sense.
+    /// Whether the figure is never 0, so that ratios make sense.
     has_ratio: bool,
 }
 
@@ -24,7 +24,7 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// All tables.
+/// Returns all tables.
 pub(super) fn markdown(plan: &Plan, size: u64, runs: &[Run]) -> String {
     let mut text = format!(
         "TPC-H, scale factor {}, {} MiB of Parquet files, {} rounds{}. Each cell is the median; in parentheses, the median over \

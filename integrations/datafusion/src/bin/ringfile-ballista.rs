@@ -35,7 +35,7 @@ struct Arguments {
 enum Command {
     /// Start a scheduler; ends with a signal
     Scheduler(SchedulerArguments),
-    /// Start an executor; ends with a signal, and says what it read
+    /// Start an executor; ends with a signal, and prints what it read
     Executor(ExecutorArguments),
     /// Run the TPC-H queries on a cluster whose nodes all see the data's folder under this name, and check the rows
     Tpch(TpchArguments),
@@ -48,7 +48,7 @@ struct SchedulerArguments {
     host: String,
     #[arg(long, default_value_t = 50050)]
     port: u16,
-    /// Seconds without a sign of life after which an executor's work is given to others
+    /// Seconds without a heartbeat after which an executor's work is given to others
     #[arg(long, default_value_t = 180)]
     executor_timeout: u64,
     #[command(flatten)]
@@ -70,13 +70,13 @@ struct ExecutorArguments {
     scheduler_host: String,
     #[arg(long, default_value_t = 50050)]
     scheduler_port: u16,
-    /// The folder for what goes between stages
+    /// The folder for data that is passed between stages
     #[arg(long)]
     work_dir: PathBuf,
-    /// Tasks at a time [default: the processors]
+    /// Tasks that run at the same time [default: one for each processor]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     tasks: usize,
-    /// Seconds between signs of life
+    /// Seconds between heartbeats
     #[arg(long, default_value_t = 1)]
     heartbeat: u64,
     #[command(flatten)]
@@ -106,7 +106,7 @@ async fn main() -> Result<()> {
 
 async fn scheduler(arguments: SchedulerArguments) -> Result<()> {
     let store = arguments.side.side()?.open()?;
-    // It lists files and reads their metadata, to plan.
+    // The scheduler lists files and reads their metadata, to plan queries.
     let sessions = move |config: SessionConfig| -> datafusion::error::Result<_> {
         let state = default_session_builder(config)?;
         side::register(state.runtime_env(), Arc::clone(&store));

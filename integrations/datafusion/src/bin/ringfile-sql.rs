@@ -1,4 +1,4 @@
-//! Runs a query on a folder of Parquet files, and says what it took and what was read which way.
+//! Runs a query on a folder of Parquet files, and prints its time and how its data was read.
 
 use std::path::PathBuf;
 
@@ -30,13 +30,13 @@ struct Arguments {
     tables: bool,
     #[command(flatten)]
     side: SideArgs,
-    /// Run it so many times in one session: the first also reads the files' metadata
+    /// Run it this many times in one session; the first run also reads the files' metadata
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Print so many rows at most
+    /// Print at most this many rows
     #[arg(long, default_value_t = 40)]
     rows: usize,
-    /// Print the plan with what each part of it took, as EXPLAIN ANALYZE does
+    /// Print the plan with the cost of each part, as EXPLAIN ANALYZE does
     #[arg(long)]
     explain: bool,
 }

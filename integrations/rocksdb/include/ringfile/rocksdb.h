@@ -1,7 +1,7 @@
 // A RocksDB FileSystem that reads and writes data files with ringfile.
 //
-// Programs that name it by a URI do not need this header: preload or link libringfile_rocksdb.so and give `ringfile://`
-// where RocksDB asks for a file system (--fs_uri, FileSystem::CreateFromString, Env::CreateFromUri).
+// Programs that name it by a URI do not need this header: preload or link libringfile_rocksdb.so and pass `ringfile://`
+// where RocksDB accepts a file system (--fs_uri, FileSystem::CreateFromString, Env::CreateFromUri).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace ringfile_rocksdb {
 
-// The route of reads and writes. kAuto finds out for each file, and is the one to start with. kAio is Linux AIO for
+// The route of reads and writes. kAuto learns the cheapest route of each file; start with it. kAio is Linux AIO for
 // direct I/O, and kAuto for buffered files.
 enum class Route { kAuto, kRing, kInline, kWorkers, kAio };
 
@@ -22,7 +22,7 @@ enum class Route { kAuto, kRing, kInline, kWorkers, kAio };
 // and writable files; mmapped files, directories, locks, loggers, renames and everything else are left to `base`, which
 // must keep its files under their own names in the kernel's file systems.
 //
-// Safe for concurrent use, as RocksDB demands of every FileSystem. For an Env: rocksdb::NewCompositeEnv(fs).
+// Safe for concurrent use, as RocksDB requires of every FileSystem. For an Env: rocksdb::NewCompositeEnv(fs).
 std::shared_ptr<rocksdb::FileSystem> NewRingfileFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base = nullptr,
                                                            Route route = Route::kAuto);
 

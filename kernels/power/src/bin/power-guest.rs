@@ -24,7 +24,7 @@ type Way = Box<dyn FnMut() -> Outcome + Send>;
 
 const O_DIRECT: i32 = 0o40000;
 
-/// Memory for one report, as direct I/O wants it.
+/// Memory for one report, aligned for direct I/O.
 #[repr(align(4096))]
 struct Sector([u8; SECTOR]);
 
@@ -51,8 +51,8 @@ impl Place {
         Ok(Self { folder: folder.into(), pool: Pool::new(16 << 20), reports, without })
     }
 
-    /// Reports on the console and on the drive. The console's line comes first: it is the moment that counts, and the
-    /// log has it no earlier.
+    /// Reports on the console and on the drive. The line on the console comes first: that is the moment of the promise,
+    /// and the entry in the log is never earlier.
     fn promise(&self, promises: &[Promise]) -> Outcome {
         for promises in promises.chunks(promise::MOST) {
             let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,7 +71,7 @@ impl Place {
         Ok(options.open(self.folder.join(name))?)
     }
 
-    /// A file whose slots all have version 0.
+    /// Creates a file whose slots all have version 0.
     fn slots(&self, of: SlotFile, direct: bool, durability: Durability) -> Outcome<File> {
         let file = self.file(of.name, direct, durability)?;
         block_on(async {
@@ -134,7 +134,7 @@ impl Slots {
         (0..count).map(one).collect()
     }
 
-    /// Two durable writes at once, each reported as soon as it has finished.
+    /// Makes two durable writes at once, and reports each as soon as it has finished.
     fn durable(&mut self) -> Outcome {
         let writes = self.next(2)?;
         block_on(async {
@@ -157,7 +157,7 @@ impl Slots {
         })
     }
 
-    /// Several writes at once, and then a sync; atomic ones are synced only in every fourth round.
+    /// Makes several writes at once, and then a sync; atomic writes are synced only in every fourth round.
     fn then_sync(&mut self) -> Outcome {
         let (writes, mut promises) = (self.next(3)?, Vec::new());
         let is_reported = !self.of.atomic || self.version.is_multiple_of(4);
@@ -187,7 +187,7 @@ impl Slots {
         if is_reported { self.place.promise(&promises) } else { Ok(()) }
     }
 
-    /// The same as a batch with a barrier.
+    /// Does the same as a batch with a barrier.
     fn batch(&mut self) -> Outcome {
         let mut batch = Batch::new();
         let mut promises = Vec::new();
@@ -206,7 +206,7 @@ impl Slots {
     }
 }
 
-/// One more slot at the end of the file, and `sync_all`.
+/// Appends a slot to the file, and calls `sync_all`.
 fn growing(place: &Arc<Place>) -> Outcome<Way> {
     let (place, mut slot, left_out) = (Arc::clone(place), 0, place.leaves_out(SYNC_ALL.name));
     let file = place.file(SYNC_ALL.name, false, Durability::Auto)?;

@@ -258,7 +258,7 @@ fn polling(device: &Device) -> Option<Finding> {
     ))
 }
 
-/// Whether a drive takes its own commands, past the block layer.
+/// Returns whether a drive takes its own commands, past the block layer.
 fn passthrough(device: &Device, report: &Report) -> Option<Finding> {
     let path = device.passthrough.as_ref()?;
     let usable = |name: &str| {

@@ -240,7 +240,7 @@ fn durable(report: &Report) -> Option<Finding> {
     }
 }
 
-/// Whether the quickest way was quicker in every round than any other in any.
+/// Returns whether the quickest way was quicker in every round than any other in any.
 fn is_clear(durable: &[Durable]) -> bool {
     let Some((best, others)) = durable.split_first() else { return false };
     !others.is_empty() && others.iter().all(|other| other.least_us > best.most_us)

@@ -38,8 +38,8 @@ pub struct Finding {
     pub detail: String,
     /// A command or a setting that changes it; `nothing to do` where it is fine.
     pub fix: String,
-    /// Within its severity the dearest comes first: about how many times longer the I/O that it concerns takes. A guess,
-    /// for the order alone.
+    /// Within its severity the dearest comes first: about how many times longer the I/O that it concerns takes. A
+    /// guess, for the order alone.
     #[serde(skip)]
     cost: u32,
 }
@@ -74,7 +74,7 @@ impl Finding {
     }
 }
 
-/// All findings, most costly first.
+/// Returns all findings, most costly first.
 pub fn of(report: &Report) -> Vec<Finding> {
     let mut all = process::of(report);
     all.extend(file::of(report));
@@ -83,7 +83,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
     all
 }
 
-/// A time in µs as a person reads it.
+/// Returns a time in µs as a person reads it.
 pub fn time(us: f64) -> String {
     match us {
         us if us >= 10_000.0 => format!("{:.0} ms", us / 1000.0),

@@ -90,7 +90,7 @@ fn backend(process: &Process) -> Option<Finding> {
     Some(Finding::costly(900, title, detail, "`unset RINGFILE_BACKEND`"))
 }
 
-/// Which way direct I/O goes, and why.
+/// Returns which way direct I/O goes, and why.
 fn direct(process: &Process) -> Option<Finding> {
     let aio = process.aio.as_ref()?;
     let known = |number: Option<i64>| number.map_or("?".into(), |number| number.to_string());
@@ -175,7 +175,7 @@ fn memlock(process: &Process) -> Option<Finding> {
     ))
 }
 
-/// The features of the kernel that cost something to be without.
+/// Returns the features of the kernel that cost something to be without.
 fn features(report: &Report) -> Option<Finding> {
     if report.process.io_uring_errno.is_some() || report.process.io_uring_kills {
         return None;

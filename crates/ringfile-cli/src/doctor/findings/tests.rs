@@ -16,7 +16,7 @@ fn durable(way: Way, median: f64) -> Durable {
     Durable { way, median_us: median, least_us: median * 0.9, most_us: median * 1.1, rounds: 9 }
 }
 
-/// A machine that nothing is wrong with: xfs on an NVMe drive.
+/// Returns a machine that nothing is wrong with: xfs on an NVMe drive.
 fn healthy() -> Report {
     let queue = Queue {
         scheduler: Some("none".into()),
@@ -95,7 +95,7 @@ fn found(change: impl FnOnce(&mut Report)) -> Vec<Finding> {
     of(&report).into_iter().filter(|finding| finding.severity != Severity::Fine).collect()
 }
 
-/// The one finding there is.
+/// Returns the one finding there is.
 #[track_caller]
 fn only(change: impl FnOnce(&mut Report)) -> Finding {
     let mut all = found(change);

@@ -1,5 +1,5 @@
-//! What the user asked `perf buffers` for: the command line, or a measurement that was stopped; and what no machine
-//! could carry out.
+//! What the user asked `perf buffers` for, by the command line or by the file of an interrupted measurement; and the
+//! refusal of what no machine could carry out.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,38 +15,38 @@ use crate::perf::has_ring;
 use crate::report::saved;
 use crate::values::{self, Bytes, List};
 
-/// Seconds of a run, at most: 24 hours.
+/// The longest accepted run in seconds: 24 hours.
 const LONGEST_RUN: f64 = 86_400.0;
 
-/// What is measured, where, and what of it is there already.
+/// What to measure, on which file, and which runs are there already.
 #[derive(Debug)]
 pub struct Asked {
     /// The file.
     pub test_file: TestFileArgs,
-    /// All runs; whether they are direct is not known before the file is.
+    /// All runs. Whether they use direct I/O is decided when the file is known.
     pub grid: Grid,
     /// How long each run is.
     pub timing: Timing,
-    /// O_DIRECT.
+    /// Whether to use O_DIRECT.
     pub access: Access,
-    /// Runs that were made before.
+    /// Runs of the interrupted measurement.
     pub runs: Vec<Run>,
-    /// When to end though not all is measured, from the start.
+    /// Time from the start after which remaining runs are left out.
     pub limit: Option<Duration>,
 }
 
-/// Whether the page cache is bypassed.
+/// Whether to bypass the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Where the file can.
+    /// If the file supports it.
     DirectIfPossible,
-    /// Or not at all.
+    /// Always; an error if the file does not support it.
     Direct,
-    /// Not.
+    /// Never.
     Buffered,
 }
 
-/// What differs where little is asked for.
+/// The defaults that differ between a full and a quick measurement.
 struct Defaults {
     block_sizes: &'static [u64],
     depths: &'static [usize],
@@ -74,11 +74,12 @@ const QUICK: Defaults = Defaults {
     most_processes: 1,
 };
 
-/// A quick measurement ends by then; what follows takes less than the rest of two minutes.
+/// Within this time all runs of a quick measurement have ended; printing and saving take less than the rest of two
+/// minutes.
 const QUICK_LIMIT: Duration = Duration::from_secs(110);
 
 impl Asked {
-    /// Of the command line; what is resumed is read here.
+    /// Reads the command line and, with `--resume`, the saved results.
     pub fn of(args: &BuffersArgs) -> Result<Asked, Failure> {
         let asked = match &args.resume {
             Some(path) => Asked::resumed(args, path)?,
@@ -133,15 +134,15 @@ impl Asked {
         let Results { kind, params, runs, .. } = saved::read(path)?;
         if kind != Some(Kind::Buffers) {
             return usage(format!(
-                "{} is not of ringfile perf buffers, so there is nothing to go on with: name another",
+                "{} is not of ringfile perf buffers, so it cannot be resumed: name another file",
                 path.display()
             ));
         }
         let lacks =
-            |what: &str| usage(format!("{} names no {what}: measure anew, with --json", path.display()));
+            |what: &str| usage(format!("{} names no {what}: start again with --json", path.display()));
         if let Some(what) = out_of_bounds(&params) {
             return usage(format!(
-                "{} names a {what} that can't be measured: measure anew, with --json",
+                "{} names a {what} that can't be measured: start again with --json",
                 path.display()
             ));
         }
@@ -222,7 +223,8 @@ impl Asked {
     }
 }
 
-/// What is asked of rings can be had, or is refused by name: never measured with other flags.
+/// Refuses options of rings if no ring is used or the kernel refuses the flags, so that nothing is measured with other
+/// flags.
 fn check_rings(grid: &Grid) -> Result<(), Failure> {
     let by_hand = grid.engines.contains(&Engine::ByHand);
     let asked = if by_hand { "--by-hand" } else { "--ring-flags" };
@@ -249,7 +251,7 @@ fn flags(asked: &[RingFlags]) -> Vec<Option<RingFlags>> {
     if asked.is_empty() { vec![None] } else { asked.iter().copied().map(Some).collect() }
 }
 
-/// What of a saved measurement the command line would not have taken: a file may have been changed since.
+/// Returns the first saved parameter that the command line would have refused: the file may have been edited.
 fn out_of_bounds(params: &Params) -> Option<&'static str> {
     let within = |values: &[usize], most: usize| values.iter().all(|value| (1..=most).contains(value));
     let once = [

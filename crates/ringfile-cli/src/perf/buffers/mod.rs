@@ -1,6 +1,6 @@
 //! `ringfile perf buffers`: what registered and vectored buffers are worth on this file, and what to set for it.
 //!
-//! What must hold: everything that can be refused is refused before the first byte is read or written; what was measured is
+//! Invariants: everything that can be refused is refused before the first byte is read or written; what was measured is
 //! printed and saved however the command ends.
 
 mod asked;
@@ -60,7 +60,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     if let Some(why) = args.counters.then(counters::why_not).flatten() {
         session.note(format!("cycles and instructions were not counted: {why}"));
     }
-    // Where all is measured, only the conclusions are left.
+    // If all runs are there already, only the conclusions remain.
     let filled = if left.is_zero() && !args.profile { Ok(None) } else { session.prepare(intent) };
     let ended = filled.and_then(|_| session.measure(None, files.outputs.json()));
     let profiles = match &ended {
@@ -74,7 +74,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     concluded.and(files.write_config(&results))
 }
 
-/// Where results go beside the terminal, and the configuration that they advise.
+/// The output files, and the file for the advised configuration.
 struct Files {
     outputs: Outputs,
     config: Option<OutputFile>,
@@ -91,7 +91,10 @@ impl Files {
         let config = config.map(|path| OutputFile::check(path, output.force)).transpose()?;
         if let Some(config) = &config {
             measured.map_or(Ok(()), |measured| config.check_apart_from(measured))?;
-            outputs.check_apart(config, "where other results go: name another for the configuration")?;
+            outputs.check_apart(
+                config,
+                "also the file for other results: name another one for the configuration",
+            )?;
         }
         Ok(Files { outputs, config })
     }
@@ -108,7 +111,7 @@ impl Files {
     }
 }
 
-/// Makes the grid what the file can: direct or not, and in blocks that fit its alignment.
+/// Adapts the grid to the file: whether direct I/O is used, and blocks that fit its alignment.
 fn fit(grid: &mut Grid, access: Access, test_file: &mut TestFile) -> Result<(), Failure> {
     (grid.open, grid.cache) = (vec![Open::Buffered], vec![Cache::Warm]);
     if access != Access::Buffered {
@@ -120,7 +123,7 @@ fn fit(grid: &mut Grid, access: Access, test_file: &mut TestFile) -> Result<(), 
             Err(why) if access == Access::Direct => {
                 return usage(format!("{why}; leave out --direct or name another --file"));
             }
-            Err(why) => test_file.notes.push(format!("measured through the page cache, for {why}")),
+            Err(why) => test_file.notes.push(format!("measured through the page cache: {why}")),
         }
     }
     let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(grid.alignment));
@@ -141,7 +144,7 @@ fn fit(grid: &mut Grid, access: Access, test_file: &mut TestFile) -> Result<(), 
     Ok(())
 }
 
-/// What will be done, and how long it takes.
+/// Returns what will be measured, and how long it will take.
 fn announcement(grid: &Grid, left: Duration, whole: Duration, args: &BuffersArgs) -> String {
     let rough =
         |time: Duration| humantime::format_duration(Duration::from_secs(time.as_secs().max(1))).to_string();
@@ -152,7 +155,7 @@ fn announcement(grid: &Grid, left: Duration, whole: Duration, args: &BuffersArgs
     }
     text += match (&args.resume, &args.output.json, args.quick) {
         (Some(_), _, _) => "; Ctrl-C stops it, and it can be resumed again",
-        (_, Some(_), _) => "; Ctrl-C stops it, --resume goes on",
+        (_, Some(_), _) => "; Ctrl-C stops it, --resume continues",
         (_, None, true) => "",
         (_, None, false) => "; with --json it could be stopped and resumed",
     };

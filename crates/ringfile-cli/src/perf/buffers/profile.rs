@@ -1,7 +1,7 @@
 //! Where CPU time goes with each kind of buffers: one run of each under `perf record`.
 //!
-//! Knows perf's command line and its text; stacks are folded and drawn by inferno. What must hold: a machine without perf,
-//! or a user who may not use it, costs a note and nothing else.
+//! Knows perf's command line and output; inferno folds and draws the stacks. Invariant: without perf, or without
+//! permission to use it, the command only prints a note.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -22,19 +22,19 @@ use crate::model::{Engine, Hot, Profile, Role, Setup};
 use crate::sys;
 use crate::values::{self, Bytes, short_size};
 
-/// Samples a second, not in step with any timer.
+/// Samples per second: an odd number, so as not to run in step with a timer.
 const FREQUENCY: &str = "997";
 
-/// How long each kind is profiled at least: some hundred samples.
+/// The shortest time to profile each kind of buffers, for several hundred samples.
 const PROFILED: Duration = Duration::from_secs(2);
 
-/// How many functions are named of each side.
+/// The number of functions to list for the kernel and for user space.
 const HOTTEST: usize = 10;
 
-/// What inferno puts behind the names of the kernel's functions.
+/// The suffix that inferno adds to the kernel's functions.
 const KERNEL: &str = "_[k]";
 
-/// perf, on this machine, for this user.
+/// The perf program, usable on this machine by this user.
 struct Profiler {
     folder: TempDir,
 }
@@ -58,14 +58,14 @@ impl Profiler {
         }
     }
 
-    /// Returns a command that records the command that follows it.
+    /// Returns a `perf record` command, to which the command to profile is appended.
     fn record(&self) -> Command {
         let mut command = Command::new("perf");
         command.args(["record", "-q", "-g", "-F", FREQUENCY, "-o"]).arg(self.data()).arg("--");
         command
     }
 
-    /// Returns the profile of what was recorded last, for the step's kind of buffers.
+    /// Returns the profile of the last recording, for the step's kind of buffers.
     fn profile(&self, step: &Step) -> Result<Profile, String> {
         let mut script = Command::new("perf");
         script.args(["script", "-F", "comm,pid,tid,time,event,ip,sym,dso", "-i"]).arg(self.data());
@@ -84,7 +84,7 @@ impl Profiler {
     }
 }
 
-/// Profiles each kind of buffers; what is in the way is noted, and no failure.
+/// Profiles each kind of buffers; an obstacle becomes a note, not a failure.
 pub fn of(session: &mut Session<'_>) -> Vec<Profile> {
     let mut profiles = Vec::new();
     let profiler = match Profiler::find() {
@@ -128,7 +128,7 @@ fn profile(
     profiler.profile(step)
 }
 
-/// What is profiled: each kind of buffers at the largest depth, with each block size, in one process.
+/// Returns the runs to profile: each kind of buffers with each block size, at the largest depth, in one process.
 fn steps(grid: &Grid) -> Vec<Step> {
     let depth = grid.depths.iter().map(|depth| depth.iodepth).max();
     let is_of = |setup: &Setup| {
@@ -210,7 +210,7 @@ impl<'a> Stack<'a> {
     }
 }
 
-/// The functions in which samples were taken, the most expensive first.
+/// Returns the functions in which samples were taken, the most expensive first.
 fn functions<'a>(stacks: impl Iterator<Item = &'a Stack<'a>>) -> Vec<(String, u64)> {
     let mut counts = std::collections::BTreeMap::<&str, u64>::new();
     for stack in stacks {

@@ -22,7 +22,7 @@ pub struct Consumer<S> {
 }
 
 impl<S: Source> Consumer<S> {
-    /// A consumer of what comes in there.
+    /// Returns a consumer of what comes in there.
     pub fn new(shared: &Arc<Shared>, source: S, inbox: Receiver<Written>) -> Consumer<S> {
         let ledger = Ledger::new(shared.timeline.measured);
         Consumer { shared: shared.clone(), source, inbox, ledger }
@@ -97,7 +97,7 @@ impl<S: Source> Consumer<S> {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// A batch of messages is one read.
+    /// Returns a batch of messages is one read.
     async fn read_messages(&self, written: &Written) -> Result<(), Failure> {
         let job = &self.shared.job;
         let (start, length, before) = messages::around(job, written.first);

@@ -1,4 +1,4 @@
-//! What blocks hold, so that a consumer can tell whether it got what was written.
+//! The content of blocks, from which a consumer can tell whether it read what was written.
 //!
 //! Every block has a checksum over all of it, and tells which producer wrote it, as which of its blocks, and where. The
 //! rest is random bytes, from another place of the same pattern for each block: what was left over from another block
@@ -10,7 +10,7 @@ use fastrand::Rng;
 /// Checksum, producer, number and offset, in this order.
 const HEADER: usize = 24;
 
-/// From how many places of the pattern blocks begin.
+/// The number of places in the pattern at which blocks may begin.
 const PLACES: u64 = 4096;
 
 /// Which block it is.
@@ -50,7 +50,7 @@ impl Content {
         block.append(body);
     }
 
-    /// Whether `bytes` are what was written under that label; says what is wrong.
+    /// Returns whether `bytes` are what was written under that label; says what is wrong.
     pub fn check(&self, bytes: &[u8], label: Label) -> Result<(), String> {
         if bytes.len() != self.block {
             return Err(format!("it has {} of {} bytes", bytes.len(), self.block));

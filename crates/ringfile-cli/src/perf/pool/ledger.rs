@@ -1,4 +1,4 @@
-//! What one thread of a run writes down: latencies, how late it was, and what its operations cost.
+//! The record of one thread of a run: latencies, delays, and the cost of its operations.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use crate::engine::Counted;
 use crate::latency::Recorder;
 use crate::sys::{self, Usage};
 
-/// What one thread saw; only what is within the measured time.
+/// The record of one thread within the measured time.
 #[derive(Debug)]
 pub struct Ledger {
     /// From when a batch was due until it was done, counted once for each of its operations.
@@ -23,7 +23,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Empty.
+    /// Returns an empty record.
     pub fn new(now: Instant) -> Ledger {
         Ledger {
             latency: Recorder::new(),
@@ -35,7 +35,7 @@ impl Ledger {
         }
     }
 
-    /// A batch that counts is begun; gives what the library has counted before it.
+    /// Returns a batch that counts is begun; returns what the library has counted before it.
     pub fn begin(&mut self) -> ringfile::Metrics {
         if self.used_before.is_none() {
             self.used_before = sys::thread_usage().ok();
@@ -43,7 +43,7 @@ impl Ledger {
         ringfile::thread_metrics()
     }
 
-    /// The I/O of a batch that was begun is over.
+    /// Notes that the I/O of such a batch has ended.
     pub fn count(&mut self, before: ringfile::Metrics) {
         self.counted += Counted::of(&(ringfile::thread_metrics() - before));
     }
@@ -55,13 +55,13 @@ impl Ledger {
         self.last = self.last.max(done);
     }
 
-    /// The thread has no more to do.
+    /// Notes that the thread has finished.
     pub fn close(&mut self) {
         let since = |before: Usage| sys::thread_usage().ok().map(|now| now.since(&before));
         self.usage = self.used_before.and_then(since);
     }
 
-    /// Adds what another thread of the same side saw.
+    /// Adds the record of another thread of the same side.
     pub fn merge(&mut self, other: &Ledger) {
         self.latency.merge(&other.latency);
         self.late.merge(&other.late);

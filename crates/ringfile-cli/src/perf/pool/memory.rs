@@ -18,12 +18,12 @@ pub trait Source: Clone + Send + Sync + 'static {
     /// Room for just `length` bytes.
     fn take(&self, length: usize) -> impl Future<Output = Result<Self::Block, Failure>>;
 
-    /// A block that was filled, as it is written.
+    /// Returns a block that was filled, as it is written.
     fn to_write(block: Self::Block) -> impl IoBuf {
         block
     }
 
-    /// The library's pool, if it is that.
+    /// Returns the library's pool, if it is that.
     fn pool(&self) -> Option<&Pool> {
         None
     }
@@ -104,8 +104,8 @@ impl Source for Plain {
     }
 }
 
-/// The allocator, as it comes, for direct I/O: what is written is copied to aligned memory, and reads go through aligned
-/// memory of the library's.
+/// The allocator, as it comes, for direct I/O: what is written is copied to aligned memory, and reads go through
+/// aligned memory of the library's.
 #[derive(Debug, Clone, Copy)]
 pub struct Copied;
 

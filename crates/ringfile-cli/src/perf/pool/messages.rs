@@ -14,7 +14,7 @@ use crate::error::{Failure, library};
 const WRITE: usize = 256 << 10;
 const DEPTH: usize = 4;
 
-/// What one producer appends to.
+/// The log that one producer appends to.
 #[derive(Debug, Default)]
 pub struct Messages {
     /// The appender of the current segment.
@@ -82,7 +82,7 @@ async fn write_whole(shared: &Shared, segment: &Segment, first: Label) -> ringfi
     if job.sync { segment.file().sync_data().await } else { Ok(()) }
 }
 
-/// The part of the file to read for a batch: whole blocks of direct I/O around it; and how far in it begins.
+/// Returns the part of the file to read for a batch: whole blocks of direct I/O around it; and how far in it begins.
 pub fn around(job: &Job, first: Label) -> (u64, usize, usize) {
     const BLOCK: u64 = 4096;
     let start = first.offset / BLOCK * BLOCK;

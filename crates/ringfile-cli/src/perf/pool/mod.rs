@@ -1,6 +1,6 @@
 //! `ringfile perf pool`: producers and consumers at a fixed rate, with each kind of memory in turn.
 //!
-//! What must hold: everything that can be refused is refused before the first byte is written; what was measured is
+//! Invariants: everything that can be refused is refused before the first byte is written; what was measured is
 //! printed and saved however the command ends; nothing is left in the folder.
 
 mod consumer;
@@ -33,15 +33,15 @@ use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
 use run::Job;
 
-/// A segment is as large as this where there is room for two of each producer. Small, so that each is written once by the
-/// end of the warm-up: a batch took 0.4 ms then (90th percentile, ext4 on a virtio disk), and 2.7 ms where no block had
-/// been written before, for which the file system has to remember that they are.
+/// A segment is as large as this where there is room for two of each producer. Small, so that each is written once by
+/// the end of the warm-up: a batch took 0.4 ms then (90th percentile, ext4 on a virtio disk), and 2.7 ms where no block
+/// had been written before, for which the file system has to remember that they are.
 const SEGMENT: u64 = 8 << 20;
 
 /// A message's label fits.
 const SMALLEST_MESSAGE: u64 = 32;
 
-/// No more than a few writes of the appender.
+/// At most a few writes of the appender.
 const LARGEST_MESSAGE: u64 = 1 << 20;
 
 /// Carries out the command.
@@ -170,8 +170,8 @@ fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has what the last run did to the file system done with, as far as it has a journal: the end of its segments, and what
-/// went through the page cache. The next run would else pay for it.
+/// Has what the last run did to the file system done with, as far as it has a journal: the end of its segments, and
+/// what went through the page cache. The next run would else pay for it.
 fn settle(folder: &Path) {
     // What fails here fails in the run too, which says so.
     let _ = tempfile::tempfile_in(folder).and_then(|mut file| {

@@ -65,7 +65,7 @@ fn carried(rate: u64, runs: &[Run]) -> Option<String> {
     Some(note)
 }
 
-/// Whether the pool's tail latency differs from that of malloc, by more than the noise.
+/// Returns whether the pool's tail latency differs from that of malloc, by more than the noise.
 fn judged(runs: &[Run]) -> Option<String> {
     let noise = Noise::of(runs, Metric::P999);
     let verdict = |side: Side| {
@@ -185,7 +185,7 @@ fn room(runs: &[Run]) -> Option<String> {
     })
 }
 
-/// The routes of each kind of memory.
+/// Returns the routes of each kind of memory.
 fn routes(runs: &[Run]) -> Option<String> {
     let of = |memory: &Memory| {
         let shares = shares(runs.iter().filter(|run| run.setup.memory == Some(*memory)))?;

@@ -10,7 +10,7 @@ use crate::engine::rated;
 use crate::model::{Actor, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
 use crate::sys::Usage;
 
-/// The producers' figures and the consumers', of those that there are.
+/// Returns the producers' figures and the consumers', of those that there are.
 pub fn runs(job: &Job, memory: Memory, turn: (u32, Role), outcome: &Outcome) -> Vec<Run> {
     let sides = [(Side::Producer, job.producers), (Side::Consumer, job.consumers)];
     let there = sides.into_iter().filter(|&(_, threads)| threads > 0);

@@ -29,7 +29,7 @@ impl Pace {
         Pace { schedule, quota, batches: 0, measured: 0 }
     }
 
-    /// How many batches were done.
+    /// Returns how many batches were done.
     pub fn batches(&self) -> u64 {
         self.batches
     }
@@ -40,11 +40,11 @@ impl Pace {
         self.measured += u64::from(measured);
     }
 
-    /// When the next batch is due, once that is now or past; `None` when there is none any more. None is ever skipped.
+    /// Waits until the next batch is due, and returns when that was; `None` if there are no more. None is ever skipped.
     pub fn wait_for_next(&self, shared: &Shared) -> Option<Instant> {
         let timeline = shared.timeline;
-        // Short of a stop there is a batch that counts, however late the thread got its turn, or the disk came back: what
-        // stalled most would else have no figures.
+        // Short of a stop there is a batch that counts, however late the thread got its turn, or the disk came back:
+        // what stalled most would else have no figures.
         let has_some = self.measured > 0;
         if self.quota.is_some_and(|quota| self.measured >= quota) {
             return None;

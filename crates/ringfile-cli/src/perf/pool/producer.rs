@@ -47,7 +47,7 @@ pub struct Produced {
 }
 
 impl<S: Source> Producer<S> {
-    /// A producer that hands its batches to all consumers in turn.
+    /// Returns a producer that hands its batches to all consumers in turn.
     pub fn new(shared: &Arc<Shared>, source: S, number: u32, consumers: Vec<Sender<Written>>) -> Producer<S> {
         let job = &shared.job;
         let pace = Pace::new(job, number, job.producers);
@@ -80,7 +80,7 @@ impl<S: Source> Producer<S> {
         Ok(Produced { ledger: self.ledger, backlog })
     }
 
-    /// Writes the next batch; `None` where the run was stopped before there was room for it.
+    /// Writes the next batch; `None` if the run was stopped before there was room for it.
     pub async fn write(&mut self, due: Instant) -> Result<Option<Written>, Failure> {
         let shared = self.shared.clone();
         let job = &shared.job;

@@ -31,7 +31,7 @@ use crate::model::Memory;
 use crate::sys::{self, Usage};
 use crate::values;
 
-/// How long a thread that waits goes without looking whether the run was stopped.
+/// How often a waiting thread checks whether the run was stopped.
 pub const TICK: Duration = Duration::from_millis(50);
 
 /// Time for all threads to be there before the first batch is due.
@@ -74,7 +74,7 @@ impl Job {
         self.block * u64::from(self.batch)
     }
 
-    /// The blocks of a batch, by its first.
+    /// Returns the blocks of a batch, by its first.
     pub fn labels(&self, first: Label) -> impl Iterator<Item = Label> + use<> {
         let block = self.block;
         (0..u64::from(self.batch)).map(move |index| Label {
@@ -88,9 +88,9 @@ impl Job {
 /// What came of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// What the producers saw.
+    /// The producers' record.
     pub produced: Ledger,
-    /// What the consumers saw.
+    /// The consumers' record.
     pub consumed: Ledger,
     /// What each producer saw.
     pub producers: Vec<Ledger>,
@@ -100,7 +100,8 @@ pub struct Outcome {
     pub timeline: Timeline,
     /// Whether it was stopped before it was over.
     pub stopped: bool,
-    /// Operations that were due and not begun when the producers gave up; `None` without a rate, and where it was stopped.
+    /// Operations that were due and not begun when the producers gave up; `None` without a rate, and where it was
+    /// stopped.
     pub backlog: Option<u64>,
     /// Blocks that were written.
     pub written: u64,
@@ -153,7 +154,7 @@ impl Shared {
         })
     }
 
-    /// Whether everything is to end as soon as it can.
+    /// Returns whether everything is to end as soon as it can.
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -168,7 +169,7 @@ impl Shared {
         self.checked.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// How many blocks were what was written.
+    /// Returns how many blocks had the content that was written.
     pub fn checked(&self) -> u64 {
         self.checked.load(Ordering::Relaxed)
     }
@@ -229,7 +230,7 @@ fn run_with<S: Source>(
     let mut written = Vec::new();
     if job.producers == 0 {
         written = prepare(&shared, source, interrupt)?;
-        // Its time begins now.
+        // The time of the measurement begins now.
         shared = Shared::with(job, shared.store.clone());
     }
     let timeline = shared.timeline;
@@ -331,7 +332,8 @@ impl<'scope> Threads<'scope> {
         threads
     }
 
-    /// Waits for all to end, and looks for Ctrl-C meanwhile. Gives what the process had used when the measured time began.
+    /// Waits for all to end, and looks for Ctrl-C meanwhile. Gives what the process had used when the measured time
+    /// began.
     fn conduct(&self, shared: &Shared, interrupt: &Interrupt, tick: &mut dyn FnMut()) -> Option<Usage> {
         let mut before = None;
         let over = || {
@@ -366,8 +368,8 @@ fn spawn<'scope, T: Send + 'scope>(
     let its_own = shared.clone();
     let body = move || {
         let _stop = StopOnPanic(&its_own);
-        // The kernel puts off wake-ups by up to 50 µs to save power, which would count as latency. Where it refuses not to,
-        // that shows as being late.
+        // The kernel puts off wake-ups by up to 50 µs to save power, which would count as latency. Where it refuses not
+        // to, that shows as being late.
         let _ = nix::sys::prctl::set_timerslack(1);
         work(&its_own).map_err(|failure| its_own.fail(failure)).ok()
     };

@@ -21,13 +21,13 @@ impl Timeline {
     /// The longest time that producers go on after the end, to do what was due before.
     const MOST_GRACE: Duration = Duration::from_secs(1);
 
-    /// A run that begins then.
+    /// Returns the schedule of a run that begins at this time.
     pub fn new(begin: Instant, warmup: Duration, duration: Duration) -> Timeline {
         Timeline { begin, measured: begin + warmup, end: begin + warmup + duration }
     }
 
-    /// When producers give up on what is still to be done. A tenth of the time later than the end: who needs longer does
-    /// not carry the rate.
+    /// When producers give up on what is still to be done. A tenth of the time later than the end: who needs longer
+    /// does not carry the rate.
     pub fn give_up(&self) -> Instant {
         self.end + ((self.end - self.measured) / 10).min(Self::MOST_GRACE)
     }
@@ -47,14 +47,15 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// How long after the begin this producer's batch is due, counted from 0; `None` where that is centuries away.
+    /// Returns how long after the begin this producer's batch is due, counted from 0; `None` if that is centuries
+    /// away.
     pub fn due(&self, number: u64) -> Option<Duration> {
         let of_all = u128::from(number) * u128::from(self.producers) + u128::from(self.producer);
         let nanos = of_all * u128::from(self.batch_bytes) * NANOS / u128::from(self.rate);
         u64::try_from(nanos).ok().map(Duration::from_nanos)
     }
 
-    /// How many of this producer's batches are due before so much time has passed.
+    /// Returns how many of this producer's batches are due before so much time has passed.
     pub fn due_before(&self, time: Duration) -> u64 {
         let of_all = (time.as_nanos() * u128::from(self.rate)).div_ceil(u128::from(self.batch_bytes) * NANOS);
         let own = of_all.saturating_sub(u128::from(self.producer)).div_ceil(u128::from(self.producers));

@@ -1,9 +1,9 @@
 //! Segment files: made without a name, filled from front to back, and used again when nobody has them any more.
 //!
-//! They are recycled, as many logs do, for deleting would measure the file system: cutting 64 MiB off a file takes 15 to
-//! 29 ms on a disk that is mounted with `discard`, and stalls every write meanwhile. Invariants: no more of the disk
-//! is taken than was allowed; a segment is gone when the process is, however that ends, for no folder has it. Where a file
-//! system knows no files without a name, it has one for a moment.
+//! They are recycled, as many logs do, for deleting would measure the file system: cutting 64 MiB off a file takes 15
+//! to 29 ms on a disk that is mounted with `discard`, and stalls every write meanwhile. Invariants: no more of the disk
+//! is taken than was allowed; a segment is gone when the process is, however that ends, for no folder has it. Where a
+//! file system knows no files without a name, it has one for a moment.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ enum Found {
     Unused(File),
     /// One that may be made, with this number.
     ToMake(u64),
-    /// Nowhere: the run was stopped before.
+    /// In no segment: the run was stopped before.
     Nothing,
 }
 
@@ -70,7 +70,8 @@ impl Store {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// A segment, with its place on the disk. Blocks until there may be one; `None` if `stopped` says so before.
+    /// Returns a segment, with its place on the disk. Blocks until there may be one; `None` if `stopped` says so
+    /// before.
     async fn take(self: &Arc<Self>, stopped: &dyn Fn() -> bool) -> Result<Option<Segment>, Failure> {
         let file = match self.find(stopped) {
             Found::Unused(file) => file,
@@ -128,7 +129,7 @@ fn with_advice(error: &ringfile::Error) -> Failure {
 }
 
 impl Segment {
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         self.file.as_ref().expect("it is there until the segment is dropped")
     }
@@ -150,13 +151,13 @@ pub struct Log {
 }
 
 impl Log {
-    /// An empty one.
+    /// Returns an empty one.
     pub fn new(store: Arc<Store>) -> Log {
         Log { store, current: None, used: 0 }
     }
 
-    /// The segment and offset for the next so many bytes, in a new segment where the one before is full. `None` if
-    /// `stopped` says so before there is room.
+    /// Returns the segment and offset for the next so many bytes, in a new segment where the one before is full. `None`
+    /// if `stopped` says so before there is room.
     pub async fn place(
         &mut self,
         bytes: u64,
@@ -180,7 +181,7 @@ impl Log {
     }
 }
 
-/// A file that no folder has; `number` tells this process's files apart.
+/// Returns a file that no folder has; `number` tells this process's files apart.
 pub fn open_unnamed(folder: &Path, direct: bool, number: u64) -> ringfile::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).direct(direct);
@@ -197,15 +198,15 @@ fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> rin
     let path = folder.join(format!(".ringfile-segment-{}-{number}", std::process::id()));
     let opened = options.create_new(true).open(&path);
     if !opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
-        // Where the file system has no direct I/O it was made all the same; where it could not be made there is nothing to
-        // remove.
+        // Where the file system has no direct I/O it was made all the same; where it could not be made there is nothing
+        // to remove.
         let _ = std::fs::remove_file(&path);
     }
     opened
 }
 
-/// Refuses a folder that segments can't be made in, in one line that says what to do. Gives what direct I/O there must be
-/// a multiple of; 1 without.
+/// Refuses a folder that segments can't be made in, in one line that says what to do. Returns what direct I/O there
+/// must be a multiple of; 1 without direct I/O.
 pub fn check_folder(folder: &Path, direct: bool) -> Result<u64, Failure> {
     let shown = folder.display();
     let metadata = std::fs::metadata(folder)

@@ -18,7 +18,7 @@ const PAGE: usize = 4096;
 /// One answer to Identify.
 pub(super) type Page = [u8; PAGE];
 
-/// Which answer: CNS.
+/// Which page of Identify to request (CNS).
 #[derive(Clone, Copy)]
 pub(super) enum About {
     Namespace = 0,
@@ -43,8 +43,8 @@ pub(super) fn identify(file: &fs::File, namespace: u32, about: About) -> io::Res
         cdw10: about as u32,
         ..NvmeCommand::default()
     };
-    // SAFETY: the record is of the size that the number names, and the page as long as it says; both are ours
-    // throughout.
+    // SAFETY: the record has the size that the request number encodes, and the page has the length that the record
+    // names; both are ours during the call.
     let answer =
         unsafe { libc::ioctl(file.as_raw_fd(), NVME_IOCTL_ADMIN_CMD as libc::Ioctl, &raw mut command) };
     match answer {
@@ -61,7 +61,8 @@ fn u16_at(page: &Page, at: usize) -> u16 {
 /// The used part of a drive's report about itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Controller {
-    /// Bytes that one command moves at most. The drive counts in its smallest pages, which are 4 KiB or more.
+    /// The largest number of bytes that one command moves. The drive counts in its smallest pages, which are 4 KiB or
+    /// more.
     pub most: usize,
     pub discards: bool,
     pub writes_zeros: bool,
@@ -92,7 +93,7 @@ pub(super) struct Format {
 
 impl Format {
     /// # Errors
-    /// Why the format is not supported.
+    /// The reason why the format is not supported.
     pub(super) fn read(page: &Page) -> Result<Self, String> {
         let blocks = u64::from_le_bytes(page[..8].try_into().unwrap_or_default());
         let (used, formats) = (page[26], page[25]);
@@ -121,7 +122,7 @@ impl Format {
 mod tests {
     use super::*;
 
-    /// A namespace with blocks of 512 (format 0) and 4096 bytes (1 and 17), and one with metadata (2).
+    /// Returns a namespace with blocks of 512 (format 0) and 4096 bytes (1 and 17), and one with metadata (2).
     fn page(used: u8, formats: u8) -> Page {
         let mut page = [0; PAGE];
         page[..8].copy_from_slice(&1_000_000_u64.to_le_bytes());
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(
             Format::read(&page(0x21, 4)).unwrap().shift,
             12,
-            "those bits mean nothing with so few formats"
+            "those bits mean nothing with this few formats"
         );
         assert!(Format::read(&page(2, 4)).unwrap_err().contains("8 bytes of metadata"));
         assert!(Format::read(&page(3, 4)).unwrap_err().contains("blocks of 2^3"));

@@ -129,7 +129,7 @@ impl Queue {
         })
     }
 
-    /// The limits of one command: the smaller of the drive's and the kernel's, in whole blocks.
+    /// Returns the limits of one command: the smaller of the drive's and the kernel's, in whole blocks.
     fn limits(self, drive: Controller, shift: u32) -> Limits {
         let whole = |bytes: u64, blocks: u64| {
             let bytes = bytes.min(blocks << shift) >> shift << shift;
@@ -167,8 +167,8 @@ fn can_send() -> Result<(), Error> {
     }
 }
 
-/// Claims the block device: neither it nor a partition of it is mounted or part of a volume, or will be while the
-/// descriptor is open.
+/// Claims the block device: neither it nor a partition of it is mounted or part of a volume, nor can become so while
+/// the descriptor is open.
 fn claim(device: &Path) -> Result<OwnedFd, Error> {
     let unchecked = |why: String| {
         Error::new(io::ErrorKind::Unsupported, "opening for writing by NVMe commands")

@@ -26,7 +26,7 @@ pub(crate) struct Namespace {
     most: AtomicUsize,
     /// Whether the kernel accepts registered memory.
     fixed: AtomicBool,
-    /// The block device, claimed: nobody mounts it while this is open for writing.
+    /// The claimed block device: nobody can mount it while this is open for writing.
     _claim: Option<OwnedFd>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Limits {
 }
 
 impl Namespace {
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.blocks << self.shift
     }
@@ -66,7 +66,7 @@ impl Namespace {
         self.limits
     }
 
-    /// Bytes that one command moves at most.
+    /// Returns the largest number of bytes that one command moves.
     pub(in crate::driver) fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
     }

@@ -46,7 +46,7 @@ pub(in crate::driver) struct Range {
 /// The command for an operation from some byte on, and the number of bytes that it covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Nothing; the answer is known.
+    /// No command: the answer is already known.
     Answer(Result<usize, i32>),
     Move(usize),
     Flush,
@@ -99,7 +99,7 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
     }
 }
 
-/// What the kernel's answer to a submission means: the bytes that it moved, or the errno, which may be a [`Status`].
+/// Interprets the kernel's answer to a submission: the bytes that it moved, or the errno, which may be a [`Status`].
 pub(in crate::driver) fn answer(
     request: &Request,
     held: &Held,
@@ -118,8 +118,8 @@ pub(in crate::driver) fn answer(
     }
 }
 
-/// Completes a submission entry that has its descriptor and user data; see [`super::fill`]. Whether it is the fixed
-/// form.
+/// Completes a submission entry that has its descriptor and user data; see [`super::fill`]. Returns whether it is the
+/// fixed form.
 pub(in crate::driver) fn fill<'a>(
     request: &Request,
     held: &Held,
@@ -172,7 +172,7 @@ pub(in crate::driver) fn fill<'a>(
             command.opcode = DATASET_MANAGEMENT;
             command.addr = ranges.as_ptr().expose_provenance() as u64;
             command.data_len = size_of::<Range>() as u32;
-            // One range: the number is less one.
+            // One range: the field holds the number of ranges minus one.
             (command.cdw10, command.cdw11) = (0, DEALLOCATE);
         }
         Step::Zero { bytes, deallocates } => {
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(
             (sqe.command.cdw10, sqe.command.cdw11),
             (0x3456_7890, 0x12),
-            "beyond the end, which the drive says"
+            "beyond the end, as the drive reports"
         );
     }
 
@@ -249,7 +249,7 @@ mod tests {
         for (offset, began) in [(END - (2 << 12), 2 << 12), (END, 0), (END + 4096, 0), (1 << 60, 0)] {
             let read = request(Kind::Read, offset, 8 << 12, 0);
             let (sqe, ..) = filled(&read, &held, began, Some(1));
-            assert_eq!(sqe.opcode, op::IORING_OP_NOP as u8, "nothing is asked of the drive");
+            assert_eq!(sqe.opcode, op::IORING_OP_NOP as u8, "no command is sent");
             assert_eq!(answer(&read, &held, began, &namespace(BOTH), 0), Ok(0));
         }
     }
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(listed, LIMITS.most);
         assert_eq!(parts.addresses[0].iov_base.cast_const().cast(), held.part(1).unwrap().ptr.cast_const());
         assert_eq!(answer(&write, &held, 4096, &namespace(BOTH), 0), Ok(LIMITS.most));
-        // More parts than a call takes, of less than a block: no number of blocks is that long.
+        // More parts than one call accepts, each shorter than a block, so the length is not a multiple of a block.
         let held = Held::Vecs((0..2000).map(|_| vec![0; 30]).collect());
         let odd = request(Kind::WriteVectored, 0, 60000, 0);
         assert_eq!(step(&odd, &held, 0, &namespace(BOTH)), Step::Answer(Err(libc::EINVAL)));

@@ -9,7 +9,7 @@ use super::{Kind, Request, last_errno};
 use crate::driver::target::Target;
 use crate::ring::Sqe;
 
-/// The operation's own fields of a submission entry.
+/// Fills the fields of a submission entry that depend on the kind of operation.
 #[cold]
 pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
     sqe.opcode = request.kind.opcode();
@@ -21,7 +21,7 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
             sqe.addr = request.want as u64;
             sqe.len = mode(std::mem::take(&mut sqe.op_flags));
         }
-        // No longer one than this comes here, see `Request::fits_an_entry`.
+        // A longer range does not come here, see `Request::fits_an_entry`.
         Kind::Advise => sqe.len = range_len(request),
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
         Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {}
@@ -33,12 +33,12 @@ fn mode(op_flags: u32) -> u32 {
     if op_flags == DISCARD { PUNCH_HOLE } else { op_flags }
 }
 
-/// The ring's entry has 32 bits for the length: longer ranges are synced to the end of the file.
+/// Returns the length for an entry, which has 32 bits for it: longer ranges are synced to the end of the file.
 fn range_len(request: &Request) -> u32 {
     u32::try_from(request.want).unwrap_or(0)
 }
 
-/// The plain call.
+/// Makes the plain call.
 pub(super) fn call(target: &Target, request: &Request) -> Result<(), i32> {
     let (fd, offset, want) = (target.raw_fd(), request.offset.cast_signed(), request.want as i64);
     let flags = request.op_flags.cast_signed();

@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     ReadVectored,
     Write,
     WriteVectored,
-    /// A write of all or nothing. `op_flags`: [`RWF_ATOMIC`].
+    /// A write of which all or nothing reaches the disk. `op_flags`: [`RWF_ATOMIC`].
     WriteAtomic,
     /// `op_flags`: `FSYNC_DATASYNC` or 0.
     Sync,
@@ -107,14 +107,14 @@ impl Kind {
         self.is_read() || self.is_write()
     }
 
-    /// Whether it has a form for registered memory. Linux 6.18 refuses atomic writes from registered memory with EINVAL
-    /// (`generic_atomic_write_valid`).
+    /// Returns whether it has a form for registered memory. Linux 6.18 refuses atomic writes from registered memory
+    /// with EINVAL (`generic_atomic_write_valid`).
     #[inline]
     pub(super) fn has_fixed_form(self) -> bool {
         self.moves_data() && self != Self::WriteAtomic
     }
 
-    /// Returns the ring's opcode, for registered and other memory.
+    /// Returns the ring's opcode for memory that is not registered.
     pub(super) fn opcode(self) -> u8 {
         let code = match self {
             Self::Read => op::IORING_OP_READ,
@@ -164,11 +164,11 @@ pub(crate) struct Request {
     /// The operation submitted next waits for this one, and is cancelled if it fails or is short. Set by
     /// [`start_linked`](super::start_linked) alone.
     pub linked: bool,
-    /// `RWF_…`, or what the kind says.
+    /// `RWF_…`, or the flags that [`Kind`] names.
     pub op_flags: u32,
-    /// Bytes into the file.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Bytes into the buffer at which the data begins.
+    /// Offset of the data in the buffer, in bytes.
     pub start: usize,
     /// Bytes to move.
     pub want: usize,
@@ -212,7 +212,7 @@ impl Request {
 pub(crate) struct Ended {
     /// Bytes moved.
     pub done: usize,
-    /// 0 where it went well.
+    /// 0 after success.
     pub errno: i32,
 }
 

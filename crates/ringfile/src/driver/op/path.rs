@@ -5,8 +5,8 @@
 //! invariant behind all of it: an entry and a call name only memory of `held`, whose addresses do not change when it
 //! moves ([`Paths`](crate::memory::Paths)).
 //!
-//! `OPENAT` and not `OPENAT2`, which has no flag that is of use here, would have the kernel read one record more, and refuses
-//! flags that `open` passes over.
+//! `OPENAT`, not `OPENAT2`: that has no flag that is useful here, makes the kernel read one more record, and refuses
+//! flags that `open` ignores.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -19,7 +19,7 @@ use crate::ring::Sqe;
 /// The requested metadata; the kernel leaves out what it does not have.
 const ASKED: u32 = STATX_BASIC_STATS | STATX_BTIME | STATX_DIOALIGN | STATX_WRITE_ATOMIC;
 
-/// The operation's own fields of a submission entry.
+/// Fills the fields of a submission entry that depend on the kind of operation.
 #[cold]
 pub(super) fn fill(request: &Request, held: &Held, sqe: &mut Sqe) {
     sqe.opcode = request.kind.opcode();
@@ -59,7 +59,7 @@ fn call_with(request: &Request, held: &Held) -> Result<usize, i32> {
     let Held::Paths(paths) = held else { return Err(libc::EFAULT) };
     let (from, path, flags) = (libc::AT_FDCWD, paths.path().as_ptr(), request.op_flags.cast_signed());
     let to = paths.to().map_or(std::ptr::null(), |to| to.as_ptr());
-    // SAFETY: the paths end in NUL, and with the room for what is told of a file they are `held`'s, which is borrowed.
+    // SAFETY: the paths end in NUL; they and the room for the metadata belong to `held`, which is borrowed.
     let answer = unsafe {
         match request.kind {
             Kind::Open => libc::openat(from, path, flags, paths.mode()),
@@ -85,7 +85,7 @@ fn call_with(request: &Request, held: &Held) -> Result<usize, i32> {
 /// Keeps the descriptor of an opened file in `held`: dropping `held` closes it.
 ///
 /// # Safety
-/// `answer` is that to `request`, and comes here once.
+/// `answer` is the answer to `request`, and is passed here only once.
 pub(in crate::driver) unsafe fn keep_opened(request: &Request, held: &mut Held, answer: Result<usize, i32>) {
     if request.kind == Kind::Open
         && let (Ok(descriptor), Held::Paths(paths)) = (answer, held)

@@ -13,7 +13,7 @@ use crate::memory::Held;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::driver) enum Attempt {
     Over(Ended),
-    /// All or a part of it would have to wait; do all of it another way.
+    /// All or a part of it would have to wait: the whole operation must be done another way.
     WouldWait,
     /// The file has no non-blocking I/O of that kind.
     NotOffered,

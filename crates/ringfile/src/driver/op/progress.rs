@@ -21,7 +21,7 @@ const INTERRUPTED: [i32; 4] = [512, 513, 514, 516];
 
 /// Properties of a file that decide how an operation continues.
 pub(in crate::driver) trait Rules {
-    /// Returns where an operation continues after `done` bytes.
+    /// Returns the byte at which an operation continues after `done` bytes.
     fn goes_on_at(&self, kind: Kind, done: usize) -> usize;
 
     /// Returns whether an operation that stopped short after `done` bytes has ended.
@@ -35,28 +35,28 @@ pub(in crate::driver) trait Rules {
     fn is_done_in_parts(&self) -> bool;
 }
 
-/// See the module. In 64 bits, so that a slot stays two cache lines: the bytes done, which no address space holds 2^56 of,
-/// and below them the failed or fruitless attempts since the last progress.
+/// See the module. Packed into 64 bits, so that a slot stays two cache lines: the bytes done in the upper 56 bits (no
+/// address space holds more), and the attempts without progress since the last success in the lower 8.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(in crate::driver) struct Progress(u64);
 
 /// What to do after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::driver) enum Step {
-    /// Nothing: the operation has ended, with this errno, or 0.
+    /// The operation has ended, with this errno, or 0 for success.
     Over(i32),
-    /// The rest, from where [`Progress::began`] says, is to be submitted or called again.
+    /// The rest, from [`Progress::began`] on, is to be submitted or called again.
     GoOn,
 }
 
 impl Progress {
-    /// The bytes that are done.
+    /// Returns the bytes that are done.
     #[inline]
     pub(in crate::driver) fn done(self) -> usize {
         (self.0 >> 8) as usize
     }
 
-    /// Notes that an operation of `want` bytes was done at once.
+    /// Notes that an operation of `want` bytes was completed at once.
     #[inline]
     pub(in crate::driver) fn all_done(&mut self, want: usize) {
         self.set(want, 0);
@@ -77,7 +77,7 @@ impl Progress {
         self.0 as u8
     }
 
-    /// Where the next submission starts, or where the last answered one started.
+    /// Returns where the next submission starts, or where the last answered one started.
     #[inline]
     pub(in crate::driver) fn began(self, request: &Request, rules: &impl Rules) -> usize {
         if self.done() == 0 { 0 } else { rules.goes_on_at(request.kind, self.done()) }
@@ -106,7 +106,7 @@ impl Progress {
         is_wanted: impl FnOnce() -> bool,
     ) -> Step {
         let (errno, most) = match errno {
-            // As `clone(2)` says it.
+            // The errno of `clone(2)`.
             NO_THREAD => (libc::EAGAIN, THREAD_ATTEMPTS),
             errno if INTERRUPTED.contains(&errno) => (libc::EINTR, ATTEMPTS),
             errno => (errno, ATTEMPTS),

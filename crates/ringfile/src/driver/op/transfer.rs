@@ -22,7 +22,7 @@ const MOST_PARTS: usize = 1024;
 /// The addresses of a vectored operation's parts.
 pub(super) type Addresses = Vec<libc::iovec>;
 
-/// The entry of a read or write of one piece of memory, in its fixed form where the memory is registered.
+/// Returns the entry of a read or write of one piece of memory, in its fixed form if the memory is registered.
 #[inline(always)]
 pub(super) fn entry(request: &Request, held: &Held, began: usize, index: Option<u16>, base: Sqe) -> Sqe {
     let start = match held {
@@ -50,8 +50,9 @@ pub(super) fn start_of(held: &Held) -> *const u8 {
     held.part(0).map_or(std::ptr::null(), |part| part.ptr.cast_const())
 }
 
-/// The entry of a read or write of several pieces of memory, in its fixed form where all are parts of one registered region.
-/// One of a single piece goes as [`entry`] has it: that has a fixed form on more kernels, and costs the kernel no list.
+/// Fills the entry of a read or write of several pieces of memory, in its fixed form if all are parts of one registered
+/// region. A single piece uses the form of [`entry`], which has a fixed form on more kernels, and costs the kernel no
+/// list.
 #[cold]
 pub(super) fn fill_vectored(
     request: &Request,
@@ -79,7 +80,8 @@ pub(super) fn fill_vectored(
     sqe.buf_index = index.unwrap_or(0);
 }
 
-/// The part of several pieces of memory that one submission or call moves: from byte `skip` on, at most `room` bytes.
+/// Returns the part of several pieces of memory that one submission or call moves: from byte `skip` on, at most `room`
+/// bytes.
 fn taken(
     held: &Held,
     is_read: bool,
@@ -97,13 +99,13 @@ fn taken(
     taken.filter(|part| part.iov_len > 0).take(MOST_PARTS)
 }
 
-/// The addresses of that.
+/// Collects the addresses of that part.
 pub(super) fn gather(held: &Held, is_read: bool, skip: usize, room: usize, parts: &mut Addresses) {
     parts.clear();
     parts.extend(taken(held, is_read, skip, room));
 }
 
-/// How many bytes that is.
+/// Returns the length of that part in bytes.
 pub(super) fn len(held: &Held, is_read: bool, skip: usize, room: usize) -> usize {
     taken(held, is_read, skip, room).map(|part| part.iov_len).sum()
 }
@@ -113,7 +115,7 @@ thread_local! {
     static PARTS: RefCell<Addresses> = const { RefCell::new(Vec::new()) };
 }
 
-/// One plain call; the bytes that it moved, or the errno.
+/// Makes one plain call, and returns the bytes that it moved, or the errno.
 pub(super) fn call(
     target: &Target,
     request: &Request,
@@ -133,12 +135,12 @@ pub(super) fn call(
         gather(held, is_read, request.start + began, MOST_AT_ONCE, parts);
         call_on(target, request, began, nowait, parts)
     };
-    // A thread that ends has no list that it keeps.
+    // A thread that is ending has no reusable list.
     let kept = PARTS.try_with(|parts| gather_and_call(&mut parts.borrow_mut()));
     kept.unwrap_or_else(|_| gather_and_call(&mut Vec::new()))
 }
 
-/// `parts` lie in memory that `held` of the caller owns.
+/// Makes the call on `parts`, which lie in memory that the caller's `held` owns.
 fn call_on(
     target: &Target,
     request: &Request,
@@ -154,7 +156,7 @@ fn call_on(
     // no further than its capacity.
     let moved = unsafe {
         match parts {
-            // The simpler calls spare the kernel the reading of the list.
+            // The simpler calls save the kernel reading the list.
             [part] if flags == 0 && offset >= 0 && is_read => {
                 libc::pread64(fd, part.iov_base, part.iov_len, offset)
             }

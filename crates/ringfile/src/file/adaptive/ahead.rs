@@ -1,7 +1,7 @@
 //! Read-ahead for adaptive files: the pieces that were read, and when they may be used.
 //!
-//! A piece is a read past the cache into memory of the library's own pool. No task stands behind it: the read that
-//! makes it likely starts it, and the read that wants its data drives it. Invariants:
+//! A piece is a read past the cache into memory of the library's own pool. It has no task: the read that makes it
+//! likely to be needed starts it, and the read that wants its data drives it. Invariants:
 //!
 //! - A piece is used only if nothing was written since before it was read: the file's change time is the same, it was
 //!   at least [`QUIET`] old then, and the page cache does not have the data (which [`super`] checks first). A write
@@ -31,10 +31,10 @@ use crate::ring::fork;
 /// A file is read ahead only if it was not changed for this long: longer than a write takes.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Local file systems that set the change time with each write, whoever makes it, and read directly only before or after
-/// a buffered write (both take the inode's lock): ext2 to 4, XFS, Btrfs (include/uapi/linux/magic.h). F2FS reads directly
-/// while a buffered write goes on (`f2fs_dio_read_iter`), and an atomic write changes the data when it is committed, but
-/// the time earlier.
+/// Local file systems that set the change time with each write of any process, and never carry out a direct read during a
+/// buffered write (both take the inode's lock): ext2 to 4, XFS, Btrfs (include/uapi/linux/magic.h). Not F2FS: it reads
+/// directly during a buffered write (`f2fs_dio_read_iter`), and its atomic writes set the time before the data changes, at
+/// the commit.
 const KEEP_TIMES: [u32; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 /// The change time, in seconds and nanoseconds.
@@ -82,7 +82,7 @@ impl Ahead {
         Arc::new(Self { is_allowed, state: Mutex::default(), process: fork::Mark::current() })
     }
 
-    /// `None` if another thread holds the lock, or held it when this process was forked.
+    /// Takes the lock; `None` if another thread holds it, or held it when this process was forked.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             _ if !self.process.is_current() => None,
@@ -92,7 +92,7 @@ impl Ahead {
         }
     }
 
-    /// Held for a few instructions; never taken in a forked child.
+    /// Takes the lock, which is held for a few instructions, and never taken in a forked child.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,7 +158,7 @@ impl Ahead {
         let is_new = !std::mem::replace(&mut state.is_listed, true);
         drop(state);
         if is_new && !self.list() {
-            // With its next piece.
+            // It is listed again with its next piece.
             self.lock().is_listed = false;
         }
     }
@@ -208,15 +208,15 @@ impl Ahead {
                 continue;
             };
             let mut piece = Piece::new(direct, id, range, changed, memory);
-            // Nobody waits for it yet.
+            // No task waits for the piece yet.
             let _ = piece.poll(&mut Context::from_waker(Waker::noop()));
             self.keep(piece);
             started = true;
         }
     }
 
-    /// Adds the file to those that may have pieces. False if another thread uses the list, or did so when this process was
-    /// forked.
+    /// Adds the file to those that may have pieces. Returns false if another thread uses the list, or did so when this
+    /// process was forked.
     fn list(self: &Arc<Self>) -> bool {
         let Ok(mut files) = FILES.try_lock() else { return false };
         if files.len().is_power_of_two() {
@@ -233,8 +233,7 @@ impl Ahead {
         drop(files);
         // A forked child cannot take its parent's pieces.
         if let Some(oldest) = oldest.upgrade().filter(|oldest| oldest.process.is_current()) {
-            // Waits if the lock is busy: a file that is in the list no more, and keeps its pieces, would keep them until it is
-            // closed.
+            // Waits if the lock is busy: a file that left the list with pieces would keep them until it is closed.
             let mut state = oldest.lock();
             state.is_listed = false;
             let pieces = state.take_all();
@@ -273,7 +272,7 @@ impl Changed {
     }
 }
 
-/// The file's change time and size now.
+/// Returns the file's change time and size now.
 fn state_of(own: &Target) -> Option<(Changed, u64)> {
     let stat = rustix::fs::fstat(own.as_fd()).ok()?;
     Some((Changed(stat.st_ctime as i64, stat.st_ctime_nsec as u64), stat.st_size as u64))
@@ -303,7 +302,7 @@ impl Piece {
         Poll::Ready(())
     }
 
-    /// Whether the read ends only when another thread runs its loop, which may be waiting for this one.
+    /// Returns whether the read ends only when another thread runs its loop, which may be waiting for this one.
     pub(super) fn needs_another_loop(&self) -> bool {
         !self.is_over && self.read.needs_another_loop()
     }
@@ -340,7 +339,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// A file of which the second page was read ahead.
+    /// Returns a file of which the second page was read ahead.
     fn read_ahead(path: &std::path::Path) -> Arc<Ahead> {
         let file = File::open(path).unwrap();
         let ahead = Ahead::new(&file.0.target);
@@ -361,14 +360,14 @@ mod tests {
         files.iter().any(|file| std::ptr::eq(file.as_ptr(), Arc::as_ptr(ahead)))
     }
 
-    /// Others may have files in the list.
+    /// Other tests may have files in the list.
     fn steal_from(ahead: &Arc<Ahead>) {
         while is_in_list(ahead) {
             ahead.steal();
         }
     }
 
-    /// The list is the whole process's.
+    /// The list belongs to the whole process, so these tests run one at a time.
     fn alone() -> MutexGuard<'static, ()> {
         static ONE: Mutex<()> = Mutex::new(());
         ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -393,12 +392,12 @@ mod tests {
         while is_in_list(&ahead) {
             std::thread::yield_now();
         }
-        // Long enough for it to find the lock busy.
+        // Long enough for the thread to find the lock busy.
         std::thread::sleep(Duration::from_millis(20));
         drop(busy);
         thief.join().unwrap();
         assert_eq!(pieces(&ahead), 0);
-        assert!(!ahead.lock().is_listed, "it gets into the list with its next piece");
+        assert!(!ahead.lock().is_listed, "its next piece would put it into the list");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Adaptive files: cached data is read from the page cache, the rest past it.
+//! Adaptive files: cached data is read from the page cache, other data by direct I/O, past it.
 //!
-//! An adaptive [`File`] has a second descriptor, with O_DIRECT. This decides for each read which of the two it uses; it
-//! starts none itself. [`sketch`] decides what is worth caching, [`room`] how much memory there may be for that;
+//! An adaptive [`File`] has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
+//! starts no read itself. [`sketch`] decides what is worth caching, [`room`] how much memory there may be for that;
 //! [`streams`] finds sequential reads, and [`ahead`] reads ahead of them. Invariant: through either descriptor, a read
 //! returns what was written before it began, since the kernel writes dirty pages back before a direct read. So the
 //! decisions here, also those that are skipped because another thread holds the lock, affect only the speed of a read.
@@ -35,12 +35,13 @@ use crate::runtime;
 
 /// After this many hits in a row, only some reads are checked.
 const WARM: i32 = 32;
-/// Then one in this many reads is checked: a check costs 0.15 µs or more, and a cached read of 4 KiB takes 0.5 µs.
+/// After [`WARM`] hits, one in this many reads is checked: a check costs 0.15 µs or more, and a cached read of 4 KiB
+/// takes 0.5 µs.
 const LOOKS: u8 = 16;
 /// After this many reads in a row of which nothing was cached, only some are checked. At a hit rate of one in ten, such
 /// a row is rare.
 const COLD: i32 = 64;
-/// Then one in this many reads is checked. The others read from the drive what might be in the cache.
+/// After [`COLD`] misses, one in this many reads is checked. The others read from the drive data that might be cached.
 const COLD_LOOKS: u8 = 8;
 
 /// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; ZFS: its own).
@@ -59,7 +60,7 @@ pub(crate) enum Descriptor {
 }
 
 impl Descriptor {
-    /// The file to read.
+    /// Returns the file to read.
     #[inline]
     pub(crate) fn of(self, file: &File) -> &File {
         match (self, &file.0.adaptive) {
@@ -69,10 +70,10 @@ impl Descriptor {
     }
 }
 
-/// How a read goes.
+/// How a read is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// All of the range through one descriptor.
+    /// The whole range through one descriptor.
     By(Descriptor),
     /// This many bytes from the cache, if they are still there, and the rest past it. Carried out in pieces, see
     /// [`unaligned`].
@@ -102,8 +103,8 @@ pub(crate) struct Adaptive {
     ahead: Arc<Ahead>,
 }
 
-/// Whether the file can be read, and the kernel says what the cache holds of it. Asked before the second descriptor is
-/// opened: closing that one again would drop the process's record locks on the file (`fcntl(2)`).
+/// Returns whether the file can be read, and the kernel reports what the cache holds of it. Checked before the second
+/// descriptor is opened: closing that one again would drop the process's record locks on the file (`fcntl(2)`).
 pub(super) fn is_possible(own: &Target) -> bool {
     let fd = own.as_fd();
     let is_readable = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::WRONLY);
@@ -113,7 +114,7 @@ pub(super) fn is_possible(own: &Target) -> bool {
     }
     let seen = cached_pages(own, 0, 1);
     if let Err(errno) = seen {
-        tracing::debug!(errno, "the kernel does not tell what is cached, using buffered I/O");
+        tracing::debug!(errno, "the kernel does not report what is cached, using buffered I/O");
     }
     seen.is_ok()
 }

@@ -18,7 +18,8 @@ const FEWEST: u64 = 4 << 10;
 /// 512 KiB of memory, for files of 8 GiB and more.
 const MOST: u64 = 1 << 20;
 
-/// Counters of each block. They share one cache line: a miss of the processor's cache for each of them would show.
+/// Counters of each block. They share one cache line: a cache miss of the processor for each counter would be
+/// noticeable.
 const ROWS: usize = 4;
 const LINE: u64 = 128;
 /// This many low bits of a number do not affect its line: a read of 128 KiB touches one.
@@ -56,7 +57,7 @@ impl Sketch {
         Self { lines, window: window.max(BLOCK), bytes: 0, fresh: 0 }
     }
 
-    /// Notes a read. Returns whether most of its bytes were read before, twice within the window.
+    /// Notes a read. Returns whether most of its bytes had been read at least twice before, within the window.
     pub(super) fn note(&mut self, range: Range<u64>) -> bool {
         let len = range.end - range.start;
         if len < BLOCK {
@@ -104,7 +105,7 @@ impl Sketch {
     }
 
     fn places(&self, number: u64) -> [usize; ROWS] {
-        // Neighbours are in one line, each with a place of its own in each quarter of it.
+        // Neighbours share one line, each with its own place in each quarter of it.
         let first = (mixed(number >> NEIGHBOURS) & (self.lines.len() as u64 - 1)) * LINE;
         let (bits, quarter) = (mixed(number), LINE / ROWS as u64);
         std::array::from_fn(|row| {

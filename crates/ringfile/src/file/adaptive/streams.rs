@@ -1,4 +1,4 @@
-//! Finds sequential reads, and how far to read ahead of them.
+//! Detects sequential reads, and decides how far to read ahead of them.
 //!
 //! Pure: knows offsets, and neither buffers nor time. A file may have several streams. Invariant: each piece of a
 //! stream is planned once, in order, and ends at most [`MOST_AHEAD`] behind the stream's last read.
@@ -26,7 +26,7 @@ const MOST_CAUTION: u32 = 5;
 #[derive(Default)]
 pub(super) struct Streams {
     list: [Option<Stream>; STREAMS],
-    /// Counts reads. The count orders streams by age, and names them.
+    /// The number of reads so far. It orders streams by age, and identifies them.
     clock: u64,
     /// How often [`READS_BEFORE`] is doubled now.
     caution: u32,
@@ -47,7 +47,7 @@ struct Stream {
     /// Reads in a row.
     run: u32,
     has_gone_on: bool,
-    /// Bytes to be ahead.
+    /// How many bytes to read ahead.
     window: u64,
     /// The end of the planned pieces.
     planned: u64,
@@ -107,7 +107,7 @@ impl Streams {
         self.list[id.at].as_mut().filter(|stream| stream.began == id.began)
     }
 
-    /// Whether no other stream has taken its place.
+    /// Returns whether no other stream has taken its place.
     pub(super) fn is_followed(&mut self, id: Id) -> bool {
         self.get(id).is_some()
     }
@@ -119,7 +119,7 @@ impl Streams {
         }
     }
 
-    /// Whether a stream is long enough to read ahead of it.
+    /// Returns whether a stream is long enough to read ahead of it.
     pub(super) fn is_steady(&mut self, id: Id) -> bool {
         let wanted = READS_BEFORE << self.caution;
         self.get(id).is_some_and(|stream| stream.run >= wanted)

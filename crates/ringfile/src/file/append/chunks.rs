@@ -29,7 +29,7 @@ impl Chunks {
         Self { size, block, current: None, carried: memory, spare, full }
     }
 
-    /// Bytes of the chunks to [add](Self::add).
+    /// Returns the size of the chunks to [add](Self::add), in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -82,7 +82,7 @@ impl Chunks {
         self.full.pop_front()
     }
 
-    /// Takes the memory of the rest, padded with zeros up to a block. Appending continues behind it in this chunk or in
+    /// Takes the memory of the rest, padded with zeros up to a block. Appending continues after it in this chunk, or in
     /// the next one, which gets a copy of the last block's content.
     pub fn take_rest(&mut self) -> Option<Buffer> {
         let mut rest = self.current.take()?;

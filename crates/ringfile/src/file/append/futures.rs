@@ -82,7 +82,7 @@ impl<'a> Append<'a> {
                 return Ok(Attempt::Done(offset, state.has_work()));
             }
             if self.place.is_none() {
-                // No other task appends before this record is complete. The list had no waker for a new place.
+                // No other task appends before this record is complete. A new place in the list has no waker to return.
                 let _ = state.waiters.register(&mut self.place, Goal::Turn, None);
             }
         }

@@ -104,7 +104,7 @@ impl Lanes {
     /// Gives a job to an idle lane. The caller knows that there is one.
     pub fn give(&mut self, step: Step, job: Job) {
         let idle = self.0.iter_mut().find(|lane| lane.step.is_none());
-        debug_assert!(idle.is_some(), "the caller has looked");
+        debug_assert!(idle.is_some(), "the caller has checked");
         if let Some(lane) = idle {
             lane.step = Some(step);
             lane.desk.lock().0 = Some(job);
@@ -128,12 +128,12 @@ impl Lanes {
         }
     }
 
-    /// Steps that have ended since the last call.
+    /// Returns the steps that have ended since the last call.
     pub fn ended(&mut self) -> impl Iterator<Item = (Step, Result<()>)> + '_ {
         self.0.iter_mut().filter_map(|lane| lane.ended.take())
     }
 
-    /// Whether a lane is to be polled again.
+    /// Returns whether a lane must be polled again.
     pub fn is_woken(&self) -> bool {
         self.0.iter().any(|lane| lane.step.is_some() && lane.wake.woken.load(Ordering::SeqCst))
     }

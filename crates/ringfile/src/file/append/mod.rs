@@ -222,7 +222,7 @@ impl Appender {
     /// Waits until everything appended before is in the file, where others can read it. That does not make it durable.
     ///
     /// # Errors
-    /// As `write(2)`. A failure is final, see [`Appender`].
+    /// Those of `write(2)`. A failure is final, see [`Appender`].
     pub fn flush(&self) -> Settle<'_> {
         Settle::new(&self.0, Ask::Flush)
     }
@@ -232,7 +232,7 @@ impl Appender {
     /// "Before" is before the first poll of the future.
     ///
     /// # Errors
-    /// As `write(2)` and `fdatasync(2)`. A failure is final, see [`Appender`].
+    /// Those of `write(2)` and `fdatasync(2)`. A failure is final, see [`Appender`].
     pub fn sync(&self) -> Settle<'_> {
         Settle::new(&self.0, Ask::Sync)
     }
@@ -242,7 +242,7 @@ impl Appender {
     /// poll, through this handle or another; appends that wait then fail. May be called more than once.
     ///
     /// # Errors
-    /// As [`sync`](Self::sync), and `ftruncate(2)`.
+    /// Those of [`sync`](Self::sync), and `ftruncate(2)`.
     pub fn close(&self) -> Settle<'_> {
         Settle::new(&self.0, Ask::Close)
     }

@@ -28,11 +28,11 @@ pub(super) enum Step {
     Sync,
     /// Sets the file's length.
     Cut(u64),
-    /// Syncs data and metadata, last of all.
+    /// Syncs data and metadata, as the last step.
     SyncAll,
 }
 
-/// How far closing is.
+/// The progress of closing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Closing {
     No,
@@ -204,7 +204,7 @@ impl Plan {
         }
     }
 
-    /// A step has ended well.
+    /// Notes that a step has succeeded.
     pub fn ended(&mut self, step: Step) {
         match step {
             Step::Full(piece) => self.was_written(piece),
@@ -238,12 +238,12 @@ impl Plan {
         self.group = None;
     }
 
-    /// The end of the current group commit, or of the one that would start now.
+    /// Returns the end of the current group commit, or of the one that would start now.
     fn group(&self) -> Option<u64> {
         self.group.or_else(|| (self.wanted_durable > self.durable).then_some(self.wanted_durable))
     }
 
-    /// Bytes appended since the last piece.
+    /// Returns the bytes appended since the last piece.
     fn rest(&self) -> Piece {
         let start = self.sealed - self.sealed % self.block;
         Piece { start, from: self.sealed, end: self.appended }
@@ -271,7 +271,7 @@ mod tests {
         }
     }
 
-    /// A file that knows of each byte whether it was written, and whether it is durable.
+    /// A file that records for each byte whether it was written, and whether it is durable.
     struct Model {
         block: u64,
         written: Vec<bool>,

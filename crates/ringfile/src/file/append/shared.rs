@@ -46,7 +46,7 @@ pub(super) struct State {
     /// Lanes that have a job.
     busy: usize,
     depth: usize,
-    /// A lane is to be polled.
+    /// Whether a lane must be polled.
     stirred: bool,
     /// Set when there is more work for the task that has the lanes.
     again: bool,
@@ -75,7 +75,7 @@ pub(super) struct Setup {
 impl Shared {
     pub fn new(file: File, pool: Pool, setup: &Setup) -> Arc<Self> {
         let &Setup { block, chunk, depth, len, ref carried, cuts } = setup;
-        // One chunk more than there are in flight, to append to meanwhile.
+        // One chunk more than can be in flight, to append to meanwhile.
         let limit = (depth as u64 + 1) * chunk as u64;
         Arc::new_cyclic(|shared| {
             let state = State {
@@ -108,7 +108,7 @@ impl Shared {
     }
 
     /// # Errors
-    /// In a forked child.
+    /// If this is a forked child.
     pub fn check_process(&self, what: &'static str) -> Result<()> {
         if self.is_ours() {
             return Ok(());
@@ -166,7 +166,8 @@ impl Shared {
             let more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
             drop(state);
             for waker in wakers.into_iter().flatten() {
-                // The panic hook has reported a waker that panics. The task that drives is another one, as are the rest.
+                // The panic hook has reported a waker that panics. It concerns neither the task that drives nor the
+                // other waiting tasks.
                 let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
             }
             if !more {

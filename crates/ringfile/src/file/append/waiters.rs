@@ -86,8 +86,8 @@ impl Waiters {
         self.appending.front().map(|&first| Place(first)) == place || self.appending.is_empty()
     }
 
-    /// Takes wakers from `cursor` on: of all tasks, or of those that have reached their goals. True if there may be
-    /// more.
+    /// Takes wakers from `cursor` on: of all tasks, or of those that have reached their goals. Returns true if there
+    /// may be more.
     pub fn take(&mut self, cursor: &mut usize, everyone: bool, plan: &Plan, into: &mut Wakers) -> bool {
         let first = self.appending.front().copied();
         for slot in into {

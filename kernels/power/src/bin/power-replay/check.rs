@@ -13,7 +13,7 @@ use ringfile_power::{LOGS, NAMED, NAMED_BYTES, SLOT_FILES, SlotFile, named};
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Named {
     There,
-    /// It exists and is complete, or it is gone.
+    /// It exists and is complete, or it was removed.
     Either,
     Gone,
 }
@@ -32,7 +32,7 @@ impl Expected {
     pub fn add(&mut self, promise: Promise) {
         match promise {
             Promise::Slot { file, slot, version } => {
-                // Reports of one slot may pass each other.
+                // Reports about one slot may overtake each other.
                 let known = self.slots.entry((file, slot)).or_insert(version);
                 *known = version.max(*known);
             }
@@ -74,7 +74,7 @@ impl Expected {
         for (&(_, slot), &version) in slots {
             let from = slot as usize * of.slot;
             let Some(there) = content.get(from..from + of.slot) else {
-                losses.push(format!("{}: slot {slot} is behind the end", of.name));
+                losses.push(format!("{}: slot {slot} is beyond the end of the file", of.name));
                 continue;
             };
             losses.extend(
@@ -84,7 +84,7 @@ impl Expected {
     }
 }
 
-/// A later version may be there in part, except for an atomic write.
+/// Checks one slot. A later version may be there in part, except for an atomic write.
 fn check_slot(of: SlotFile, slot: u64, version: u64, there: &[u8]) -> Option<String> {
     let mut versions = Vec::new();
     for (index, sector) in (0..).zip(there.chunks(SECTOR)) {
@@ -96,7 +96,7 @@ fn check_slot(of: SlotFile, slot: u64, version: u64, there: &[u8]) -> Option<Str
             None if sector.iter().all(|&byte| byte == 0) => {
                 return Some(format!("has zeros in its sector {index}"));
             }
-            None => return Some(format!("has anything in its sector {index}")),
+            None => return Some(format!("has something that was never written in its sector {index}")),
         }
     }
     if let Some(old) = versions.iter().find(|&&there| there < version) {

@@ -16,14 +16,14 @@ const BLOCK: usize = 4096;
 /// How much of the unflushed data survives a cut, in percent.
 #[derive(Clone, Copy)]
 pub struct Chances {
-    /// Writes of which something survives.
+    /// The number of writes of which something survives.
     kept: u64,
-    /// Of these, writes of which only some sectors survive.
+    /// The number of these of which only some sectors survive.
     torn: u64,
 }
 
 impl Chances {
-    /// From all to nothing, and in between.
+    /// Chooses chances at random, from all to nothing.
     pub fn any(random: &mut Random) -> Self {
         let kept = [0, 10, 50, 90, 100][random.below(5) as usize];
         Self { kept, torn: [0, 50][random.below(2) as usize] }
@@ -53,7 +53,7 @@ impl Disk {
         Ok(Self::of(bytes))
     }
 
-    /// A disk with this content.
+    /// Creates a disk with this content.
     pub fn of(bytes: Vec<u8>) -> Self {
         let filled = bytes.chunks(BLOCK).map(|block| block.iter().any(|&byte| byte != 0)).collect();
         Self { bytes, filled, advanced: 0 }
@@ -74,8 +74,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Checks that the whole log makes the drive that the run has left. Otherwise the log is incomplete, or was read
-    /// wrongly.
+    /// Checks that replaying the whole log yields the drive that the run has left. Otherwise the log is incomplete, or
+    /// was read wrongly.
     pub fn becomes(&self, log: &Log, drive: &Path) -> Outcome<()> {
         let mut all = self.bytes.clone();
         for (at, data, _) in log.writes_in(0..log.len()) {
@@ -86,7 +86,7 @@ impl Disk {
         let left = left.get(FIRST..FIRST + all.len()).ok_or("the drive is too short")?;
         match left.iter().zip(&all).position(|(left, made)| left != made) {
             None => Ok(()),
-            Some(at) => Err(format!("the log does not make the drive: byte {at} is another")),
+            Some(at) => Err(format!("the log does not yield the drive: byte {at} differs")),
         }
     }
 
@@ -111,7 +111,7 @@ impl Disk {
         kept
     }
 
-    /// Writes the disk, with what is there besides, to a file.
+    /// Writes the disk, including the surviving writes, to a file.
     pub fn write(&self, kept: &Kept<'_>, path: &Path) -> std::io::Result<()> {
         let file = File::create(path)?;
         file.set_len(self.bytes.len() as u64)?;

@@ -1,8 +1,8 @@
 //! The log of qemu's blklogwrites, in the format of Linux' dm-log-writes.
 //!
-//! qemu places an entry when the data of a write is in the drive's cache, and when a flush begins (the file behind the
-//! drive ignores flushes, so that nothing comes between). So a flush covers the entries before it, and a write that was
-//! in flight when it began is behind it.
+//! qemu adds an entry when the data of a write is in the drive's cache, and when a flush begins (the file behind the
+//! drive ignores flushes, so that nothing happens in between). So a flush covers the entries before it, and a write
+//! that was in flight when it began comes after it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub const FLUSH: u64 = 1;
 pub const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 
-/// Where the file system begins on the drive; the reports are behind it.
+/// The offset of the file system on the drive; the reports come after it.
 pub const FIRST: usize = 1 << 20;
 
 /// What happened to the drive.
@@ -25,7 +25,7 @@ pub enum Entry {
     Flush,
     /// A write to the file system.
     Write {
-        /// Bytes into the file system.
+        /// Offset in the file system, in bytes.
         at: usize,
         data: Range<usize>,
         /// Whether it was durable by itself when it ended.
@@ -52,10 +52,10 @@ impl Log {
     pub fn of(bytes: Vec<u8>, filesystem: usize) -> Outcome<Self> {
         let mut log = Self { bytes, entries: Vec::new() };
         if log.word(0, 0) != Some(MAGIC) {
-            return Err("it is no log of writes".into());
+            return Err("not a log of dm-log-writes".into());
         }
         let mut place = SECTOR;
-        // The header counts only the entries up to the last flush. The file ends behind the last entry.
+        // The header counts only the entries up to the last flush. The file ends after the last entry.
         while let Some([sector, sectors, flags]) = log.header(place) {
             place += SECTOR;
             let len = sectors as usize * SECTOR;

@@ -1,12 +1,11 @@
 //! Cuts the power at many moments of a run that qemu has logged, and checks the disk at each: `power-replay IMAGE LOG
 //! DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
 //!
-//! IMAGE is the file system as it was before the run, LOG what qemu's blklogwrites has written, DRIVE the drive after the
-//! run, CONSOLE what the guest printed.
-//! A moment is a position in the log. A power cut there leaves everything before the last flush, and any part of what
-//! came later. A quarter of the moments are right behind a report, where missing data is noticed at once, a quarter
-//! right before a flush, where most can be missing, a quarter right behind a write, which may be torn, and the others
-//! anywhere.
+//! IMAGE is the file system before the run, LOG the file that qemu's blklogwrites has written, DRIVE the drive after
+//! the run, and CONSOLE the output of the guest. A moment is a position in the log. A power cut there leaves everything
+//! before the last flush, and any part of what came later. A quarter of the moments are right after a report, where
+//! missing data is noticed at once, a quarter right before a flush, where most data can be missing, a quarter right
+//! after a write, which may be torn, and the others anywhere.
 
 mod check;
 mod disk;
@@ -83,8 +82,8 @@ fn run(arguments: &[String]) -> Outcome<bool> {
     Ok(figures.losses == 0)
 }
 
-/// Checks that the log has every report that came over the serial port, in order: otherwise the log tells nothing about
-/// moments.
+/// Checks that the log has every report that came over the serial port, in order: otherwise positions in the log say
+/// nothing about time.
 fn agrees_with_the_console(log: &Log, console: &Path) -> Outcome<()> {
     let text = std::fs::read_to_string(console).map_err(|error| format!("{}: {error}", console.display()))?;
     let said = text.lines().filter_map(|line| line.trim().strip_prefix("durable ")?.parse::<u64>().ok());

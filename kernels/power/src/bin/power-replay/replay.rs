@@ -1,7 +1,7 @@
 //! The replay of a log: the content of the disk, and the promises, at each moment of the run.
 //!
-//! Knows the log, the disk and the promises; mounts nothing. Invariant: a promise counts from the moment right behind its
-//! report, and everything before the last flush is on the disk.
+//! Knows the log, the disk and the promises; mounts nothing. Invariant: a promise counts from the moment right after
+//! its report, and everything before the last flush is on the disk.
 
 use ringfile_power::Random;
 
@@ -13,7 +13,7 @@ use crate::log::Log;
 /// The state of a replay; see the module.
 pub struct Replay<'a> {
     log: &'a Log,
-    /// Has everything before the last flush before the last cut.
+    /// The disk with everything that was flushed before the last cut.
     pub disk: Disk,
     /// Everything that was reported before the last cut.
     pub expected: Expected,
@@ -39,7 +39,7 @@ impl<'a> Replay<'a> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
+    #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
     use ringfile_power::promise::{self, Promise};
     use ringfile_power::stamp::{SECTOR, record};
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
     use crate::log::{FIRST, FLUSH, FUA, MAGIC};
 
-    /// A disk without a file system: all of it is one file of slots.
+    /// The number of slots. The disk has no file system: it is one file of slots.
     const SLOTS: u64 = 2;
     const ROUNDS: u64 = 3;
 
-    /// A log as qemu writes it.
+    /// A log in the form in which qemu writes it.
     struct Written(Vec<u8>);
 
     impl Written {
@@ -91,7 +91,7 @@ mod tests {
         SLOTS as usize * of.slot
     }
 
-    /// A run: `round` writes a version of a slot, and reports it.
+    /// Makes the log of a run, in which `round` writes a version of a slot and reports it.
     fn run(of: SlotFile, round: impl Fn(&mut Written, u64, u64)) -> Vec<u8> {
         let mut log = Written::new();
         for slot in 0..SLOTS {
@@ -163,7 +163,7 @@ mod tests {
     fn f47_a_torn_write_is_a_loss_where_it_was_atomic_and_else_none() {
         let torn = |of: SlotFile| {
             run(of, |log, slot, version| {
-                // Two versions in one slot, and the flush says that they stay.
+                // Two versions in one slot, which the flush makes permanent.
                 let (old, new) = (
                     record(of.number, slot, version, of.slot),
                     record(of.number, slot, version + 1, of.slot),
