@@ -4,6 +4,7 @@
 //! Invariant: a slot keeps its buffer as long as the kernel may write to it, even if its operation was dropped.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::remote::Handler;
 use super::slot::{Key, Owner, State};
@@ -12,6 +13,31 @@ use super::submit::IGNORED;
 use super::wake::Wake;
 use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with};
 use crate::memory::Held;
+
+/// How long after the last time the kernel is asked again to cancel an operation that may wait forever. Before about
+/// Linux 5.17 (and on Debian's 5.10) a cancellation has no effect if it reaches the kernel's thread just as that begins
+/// the operation.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Operations that may wait forever, which the kernel was asked to cancel.
+#[derive(Default)]
+pub(super) struct Asked {
+    pub(super) keys: Vec<Key>,
+    /// When the kernel was asked last.
+    pub(super) last: Option<Instant>,
+}
+
+impl Asked {
+    /// Returns the deadline of a wait, before which the kernel must be asked again.
+    #[inline]
+    pub(super) fn limit(&self, deadline: Option<Instant>) -> Option<Instant> {
+        if self.keys.is_empty() {
+            return deadline;
+        }
+        let again = self.last.map(|last| last + AGAIN);
+        deadline.into_iter().chain(again).min()
+    }
+}
 
 /// Cancels an operation on this thread's ring, if the kernel still can. Its handler receives a result in any case.
 pub(crate) fn cancel(place: Place) {
@@ -64,9 +90,38 @@ impl Driver {
         let slot = self.slots.at(key.slot());
         slot.owner = Owner::Nobody;
         let wake = std::mem::take(&mut slot.wake);
+        self.ask_to_cancel(key);
+        Some((Held::None, wake, None))
+    }
+
+    /// Asks the kernel to cancel an operation that it has.
+    fn ask_to_cancel(&mut self, key: Key) {
+        let slot = self.slots.at(key.slot());
+        let kind = slot.request.kind;
+        if self.files.target(slot.file).is_some_and(|target| target.may_wait_forever(kind)) {
+            self.asked.keys.push(key);
+            self.asked.last = Some(Instant::now());
+        }
         self.waiting.push_back(Waiting::Cancellation(key));
         self.submit_waiting();
-        Some((Held::None, wake, None))
+    }
+
+    /// Asks the kernel again, from time to time, to cancel what has not ended.
+    #[inline]
+    pub(super) fn cancel_again(&mut self) {
+        if !self.asked.keys.is_empty() {
+            self.cancel_what_is_left();
+        }
+    }
+
+    #[cold]
+    fn cancel_what_is_left(&mut self) {
+        let Asked { keys, last } = &mut self.asked;
+        keys.retain(|&key| self.slots.get(key).is_some_and(|slot| slot.state == State::InFlight));
+        if last.is_some_and(|last| last.elapsed() >= AGAIN) {
+            *last = Some(Instant::now());
+            self.waiting.extend(keys.iter().map(|&key| Waiting::Cancellation(key)));
+        }
     }
 
     /// Withdraws an entry, unless the kernel may already have it.
@@ -93,8 +148,7 @@ impl Driver {
         }
         self.counts.cancelled += 1;
         if state == State::InFlight && !self.withdraw(key, kind, position) {
-            self.waiting.push_back(Waiting::Cancellation(key));
-            return self.submit_waiting();
+            return self.ask_to_cancel(key);
         }
         self.slots.at(key.slot()).errno = libc::ECANCELED as u16;
         self.end(key, deferred);

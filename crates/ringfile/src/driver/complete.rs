@@ -26,6 +26,7 @@ impl Driver {
     ) {
         self.active_tasks = ActiveTasks { last: None, tasks: 0, before: self.active_tasks.tasks };
         if !self.shared.is_inherited() {
+            self.cancel_again();
             self.submit_waiting();
             if self.can_sleep_in_ring() {
                 self.arm_wakeup(RingKind::Main);

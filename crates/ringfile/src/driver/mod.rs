@@ -128,6 +128,7 @@ struct Driver {
     slots: Slots,
     files: Files,
     waiting: VecDeque<Waiting>,
+    asked: cancel::Asked,
     /// Operations that have a slot and no answer yet, including those that wait for room.
     in_flight: usize,
     /// Whether an operation in flight is on a pipe or a socket, where it may wait for the submission of another
@@ -295,6 +296,7 @@ impl Driver {
             slots: Slots::new(),
             files: Files::default(),
             waiting: VecDeque::new(),
+            asked: cancel::Asked::default(),
             in_flight: 0,
             on_streams: false,
             spare_remotes: Vec::new(),

@@ -127,6 +127,7 @@ impl Driver {
 
     /// Sleeps until there are `wanted` completions, if there are none yet; does not sleep for 0.
     pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
+        let deadline = self.asked.limit(deadline);
         self.on_streams &= self.in_flight > 0;
         let mut wanted = if self.on_streams { wanted.min(1) } else { wanted };
         let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };

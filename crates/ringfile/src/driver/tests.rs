@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use linux_raw_sys::io_uring as uapi;
 
+use super::cancel::Asked;
 use super::slot::State;
 use super::submit::SLICE;
 use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, Request, with};
@@ -343,5 +344,28 @@ fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() 
         // Ends the read of the pipe if it was not cancelled.
         std::io::Write::write_all(&mut writer, b"word").unwrap();
         assert_eq!(new.await.unwrap(), [7; 4096]);
+    });
+}
+
+/// Kernels before about 5.17 forget a cancellation that arrives just as their thread begins the operation.
+#[test]
+fn f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever() {
+    if !needs_ring("f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever") {
+        return;
+    }
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let pipe = OpenOptions::new().route(Route::Ring).adopt(reader).unwrap();
+    let mut read = pipe.read_at(Vec::with_capacity(100), 0);
+    block_on(async {
+        assert!(poll_once(&mut read).await.is_pending());
+        turn_over().await;
+        with(|driver| {
+            let key = live_keys(driver)[0];
+            // As if the kernel had been asked.
+            driver.asked = Asked { keys: vec![key], last: Some(std::time::Instant::now()) };
+        });
+        let error = (&mut read).await.unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ECANCELED));
     });
 }
