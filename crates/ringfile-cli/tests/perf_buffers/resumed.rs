@@ -62,6 +62,7 @@ fn what_was_stopped_is_completed_and_what_was_measured_stays() {
     while runs(&before).is_empty() {
         wait *= 2;
         assert!(wait < Duration::from_secs(60), "nothing was measured in half of that time");
+        std::fs::remove_file(&out).expect("remove");
         before = stopped_after(wait, folder.path(), &out);
     }
 
