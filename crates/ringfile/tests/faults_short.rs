@@ -70,17 +70,22 @@ fn f11_a_storm_of_signals_disturbs_no_operation() {
             let offset = page * PAGE as u64;
             assert_content(&slow.read_exact_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
         }
-        for round in 0..2000u64 {
-            let offset = round % 64 * PAGE as u64;
+        // Until there were enough signals: a busy machine delivers few of them.
+        let began = std::time::Instant::now();
+        let mut rounds = 0_u64;
+        while rounds < 2000 || ALARMS.load(Ordering::Relaxed) <= 100 && began.elapsed() < support::patience()
+        {
+            let offset = rounds % 64 * PAGE as u64;
+            rounds += 1;
             assert_content(&cached.read_exact_at(pool.get(PAGE).unwrap(), offset).await.unwrap(), offset);
         }
         let counts = thread_metrics() - before;
         let alarms = ALARMS.load(Ordering::Relaxed);
         assert!(alarms > 100, "{alarms} signals came");
-        let ops = if is_without_ring() { 0 } else { 2008 };
+        let ops = if is_without_ring() { 0 } else { rounds + 8 };
         assert_eq!((counts.ops, counts.failed, counts.stray), (ops, 0, 0));
         // An interrupted wait starts again once, and must not turn into a spin.
-        assert!(counts.enters <= 4 * 2008 + 4 * alarms, "{} enters, {alarms} signals", counts.enters);
+        assert!(counts.enters <= 4 * (rounds + 8) + 4 * alarms, "{} enters, {alarms} signals", counts.enters);
     });
 }
 
