@@ -74,8 +74,7 @@ fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> 
             error.because("NVMe namespaces, or this drive, do not support this operation")
         }
         (None, libc::EINVAL) if !request.kind.moves_data() => error.because(format!(
-            "offset and length must be multiples of {block} bytes, and the length must not be \
-                0"
+            "on a namespace, offset and length must be multiples of {block} bytes, and the length not 0"
         )),
         (None, libc::EACCES) => error.because("before Linux 6.2, NVMe commands need CAP_SYS_ADMIN"),
         (None, _) => error,
