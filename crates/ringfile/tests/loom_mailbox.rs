@@ -19,7 +19,7 @@ mod sync {
 
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use mailbox::Mailbox;
+use mailbox::{Mailbox, Raised};
 use std::sync::Arc as Shared;
 use std::task::{Wake, Waker};
 
@@ -126,4 +126,74 @@ fn what_comes_after_the_end_is_given_back() {
         assert!(fetched.is_empty(), "it was dropped, or given back: {was_put}");
         assert_eq!(mailbox.put(8, || {}), Err(8));
     });
+}
+
+/// A descriptor of `eventfd(2)`, and the flag beside it.
+struct Signal {
+    raised: Raised,
+    count: Mutex<u64>,
+    readable: Condvar,
+}
+
+impl Signal {
+    fn new() -> Self {
+        Self { raised: Raised::new(), count: Mutex::new(0), readable: Condvar::new() }
+    }
+
+    fn raise(&self) {
+        self.raised.raise(|| {
+            *self.count.lock().unwrap() += 1;
+            self.readable.notify_one();
+        });
+    }
+
+    fn set(&self, mailbox: &Mailbox<u32>) {
+        self.raised.lower(|| *self.count.lock().unwrap() = 0);
+        if mailbox.has_some() {
+            self.raise();
+        }
+    }
+
+    fn wait(&self) {
+        let mut count = self.count.lock().unwrap();
+        while *count == 0 {
+            count = self.readable.wait(count).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_descriptor_is_readable_while_there_are_results_and_only_then() {
+    for (threads, each) in [(1, 2), (1, 3), (2, 1)] {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(move || {
+            let shared = Arc::new((Mailbox::new(), Signal::new()));
+            let putters: Vec<_> = (0..threads)
+                .map(|number| {
+                    let shared = Arc::clone(&shared);
+                    thread::spawn(move || {
+                        let (mailbox, signal) = &*shared;
+                        (0..each).for_each(|i| mailbox.put(number * each + i, || signal.raise()).unwrap());
+                    })
+                })
+                .collect();
+            let (mailbox, signal) = &*shared;
+            let (mut results, mut fetched) = (Vec::new(), Vec::new());
+            while results.len() < (threads * each) as usize {
+                signal.wait();
+                mailbox.fetch(&mut fetched);
+                if fetched.is_empty() {
+                    // Another thread has the lock, and must run.
+                    thread::yield_now();
+                }
+                results.append(&mut fetched);
+                signal.set(mailbox);
+            }
+            putters.into_iter().for_each(|putter| putter.join().unwrap());
+            results.sort_unstable();
+            assert!(results.into_iter().eq(0..threads * each));
+            assert_eq!(*signal.count.lock().unwrap(), 0, "nothing is left");
+        });
+    }
 }

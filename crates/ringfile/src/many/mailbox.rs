@@ -4,7 +4,9 @@
 //!
 //! - a waker that was registered before enough results arrived is woken afterwards; a later one is refused;
 //! - results that arrive after the mailbox was closed are returned, and those in it are dropped, both outside the lock;
-//! - wakers are cloned, woken and dropped outside the lock.
+//! - wakers are cloned, woken and dropped outside the lock;
+//! - a descriptor that is raised under the lock, and lowered only before a check for results, is readable while there
+//!   are results, and only then, once the thread that fetches them has had its turn.
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_mailbox`.
 
@@ -119,5 +121,32 @@ impl<T> Mailbox<T> {
         let rest = (std::mem::take(&mut inner.results), inner.waker.take());
         drop(inner);
         drop(rest);
+    }
+}
+
+/// Whether a descriptor was made readable, and not reset since.
+pub(super) struct Raised(AtomicBool);
+
+impl Raised {
+    pub(super) fn new() -> Self {
+        Self(AtomicBool::new(false))
+    }
+
+    /// Makes the descriptor readable by `write`, unless it is.
+    pub(super) fn raise(&self, write: impl FnOnce()) {
+        if !self.0.swap(true, Ordering::SeqCst) {
+            write();
+        }
+    }
+
+    /// Resets the descriptor by `read`, if it is readable. The caller then checks for results, and raises it again if
+    /// there are some: those that arrive before the flag is cleared do not raise it themselves.
+    pub(super) fn lower(&self, read: impl FnOnce()) {
+        if self.0.load(Ordering::SeqCst) {
+            // Before the flag is cleared: it would also take away what a result that arrives after that writes.
+            read();
+            // A swap, so that the check sees the results for which the flag was found set.
+            self.0.swap(false, Ordering::SeqCst);
+        }
     }
 }

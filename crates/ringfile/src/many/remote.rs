@@ -6,13 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Waker;
 
 use rustix::event::EventfdFlags;
 
-use super::mailbox::Mailbox;
+use super::mailbox::{Mailbox, Raised};
 use crate::driver::{Finished, Handler};
 use crate::ring::fork;
 
@@ -23,8 +22,8 @@ pub(super) struct RemoteResults {
     cancelled: Mutex<BTreeSet<u32>>,
     /// Readable while a result is available; created when first asked for.
     signal: OnceLock<OwnedFd>,
-    /// Whether the descriptor was made readable, and not reset since.
-    signalled: AtomicBool,
+    /// Whether it was made readable.
+    raised: Raised,
     /// Set for a queue, whose thread may leave a loop while its operations continue.
     outlive_loops: bool,
     process: fork::Mark,
@@ -36,7 +35,7 @@ impl RemoteResults {
             mailbox: Mailbox::new(),
             cancelled: Mutex::default(),
             signal: OnceLock::new(),
-            signalled: AtomicBool::new(false),
+            raised: Raised::new(),
             outlive_loops,
             process: fork::Mark::current(),
         })
@@ -99,12 +98,9 @@ impl RemoteResults {
 
     #[cold]
     fn set_signal_to(&self, has_more: bool) {
-        // Reset before checking for results, so that one which arrives meanwhile is not missed.
-        if !has_more
-            && self.signalled.swap(false, Ordering::SeqCst)
-            && let Some(signal) = self.signal.get()
-        {
-            let _ = rustix::io::read(signal, &mut [0; 8]);
+        let Some(signal) = self.signal.get() else { return };
+        if !has_more {
+            self.raised.lower(|| _ = rustix::io::read(signal, &mut [0; 8]));
         }
         if has_more || self.are_there() {
             self.raise_signal();
@@ -112,11 +108,9 @@ impl RemoteResults {
     }
 
     fn raise_signal(&self) {
-        if let Some(signal) = self.signal.get()
-            && !self.signalled.swap(true, Ordering::SeqCst)
-        {
+        if let Some(signal) = self.signal.get() {
             // It cannot block: the counter would have to be near its 64-bit limit.
-            let _ = rustix::io::write(signal, &1u64.to_ne_bytes());
+            self.raised.raise(|| _ = rustix::io::write(signal, &1u64.to_ne_bytes()));
         }
     }
 }
