@@ -16,19 +16,11 @@ use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, Runtime, block_on, thread_metrics};
 use support::handles::Handles as _;
 use support::{
-    Folder, assert_content, content, in_child, in_child_with, is_without_ring, must_end, needs_ring,
+    Folder, assert_content, content, in_child, in_child_with, is_without_ring, keep, must_end, needs_ring,
     open_on_ring, poll_once, wait_for, yield_now,
 };
 
 const PAGE: usize = 4096;
-
-/// Leaks a value, and keeps it where a leak checker finds it.
-fn keep<T: Send + Sync + 'static>(value: T) -> &'static T {
-    static KEPT: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
-    let value = Box::leak(Box::new(value));
-    KEPT.lock().unwrap().push(std::ptr::from_ref(value).addr());
-    value
-}
 
 /// Makes a pipe without data.
 fn pipe() -> (File, std::io::PipeWriter) {

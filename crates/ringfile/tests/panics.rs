@@ -14,8 +14,8 @@ use std::task::{Context, Wake, Waker};
 use ringfile::{Appender, Batch, IoBuf, IoBufMut, OpenOptions, Pool, Queue, Route, Runtime, block_on};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, all, assert_content, content, in_child, is_without_ring, must_end, pipe, poll_once, ring_options,
-    yield_until,
+    Folder, all, assert_content, content, in_child, is_without_ring, keep, must_end, pipe, poll_once,
+    ring_options, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -206,7 +206,7 @@ fn a_thread_ends_though_the_waker_of_a_queue_that_it_leaked_panics() {
             let ready = pin!(queue.ready());
             assert!(ready.poll(&mut Context::from_waker(&waker)).is_pending());
         });
-        std::mem::forget(queue);
+        keep(queue);
     });
 }
 

@@ -11,13 +11,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ringfile::{Completions, File, JoinError, Pool, Runtime, block_on, spawn};
 use support::{
-    TempPath, comes_true, must_end, needs_ring, open_on_ring, pipe, poll_once, ring_options, sent, yields,
+    TempPath, comes_true, keep, must_end, needs_ring, open_on_ring, pipe, poll_once, ring_options, sent,
+    yields,
 };
 
 fn file_of(name: &str, content: &[u8]) -> (TempPath, File) {
@@ -30,15 +31,7 @@ fn file_of(name: &str, content: &[u8]) -> (TempPath, File) {
 /// Makes a file that exists as long as the program, so that futures on it are `'static`.
 fn file_for_good(name: &str, content: &[u8]) -> (TempPath, &'static File) {
     let (path, file) = file_of(name, content);
-    (path, for_good(file))
-}
-
-/// Kept in a static, where a leak checker finds it.
-fn for_good(file: File) -> &'static File {
-    static KEPT: Mutex<Vec<&'static File>> = Mutex::new(Vec::new());
-    let file: &'static File = Box::leak(Box::new(file));
-    KEPT.lock().unwrap().push(file);
-    file
+    (path, keep(file))
 }
 
 /// Is never ready, and counts its drops.
@@ -579,7 +572,7 @@ fn f24_a_cancellation_from_elsewhere_is_not_slept_over() {
     must_end("f24_a_cancellation_from_elsewhere_is_not_slept_over", || {
         let pool = Pool::new(1 << 20);
         let (file, writer) = pipe();
-        let file = for_good(file);
+        let file = keep(file);
         let (over, comes_over) = mpsc::channel();
         let (dropped, was_dropped) = mpsc::channel();
         let buffer = pool.get(4096).unwrap();
@@ -713,7 +706,7 @@ fn a_future_outlives_the_loop_and_the_thread_it_began_on() {
 fn a_started_future_can_be_awaited_in_any_executor() {
     must_end("a_started_future_can_be_awaited_in_any_executor", || {
         let (file, mut writer) = pipe();
-        let file = for_good(file);
+        let file = keep(file);
         let runtime = Runtime::builder().threads(1).build().unwrap();
         let begun = runtime
             .spawn(async move {

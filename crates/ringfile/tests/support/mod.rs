@@ -196,6 +196,14 @@ fn run_child(name: &str, how_long: Duration, set_up: impl FnOnce(&mut Command)) 
     false
 }
 
+/// Leaks a value, and keeps it where a leak checker finds it.
+pub fn keep<T: 'static>(value: T) -> &'static T {
+    static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+    let value = Box::leak(Box::new(value));
+    KEPT.lock().unwrap().push(std::ptr::from_ref(value).addr());
+    value
+}
+
 /// Records the warnings of the whole process from now on.
 pub fn record_warnings() -> Arc<Mutex<Vec<String>>> {
     let texts = Arc::new(Mutex::default());
