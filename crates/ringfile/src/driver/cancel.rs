@@ -96,9 +96,7 @@ impl Driver {
 
     /// Asks the kernel to cancel an operation that it has.
     fn ask_to_cancel(&mut self, key: Key) {
-        let slot = self.slots.at(key.slot());
-        let kind = slot.request.kind;
-        if self.files.target(slot.file).is_some_and(|target| target.may_wait_forever(kind)) {
+        if self.may_wait_forever(key) {
             self.asked.keys.push(key);
             self.asked.last = Some(Instant::now());
         }
@@ -172,11 +170,16 @@ impl Driver {
 
     fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
         let slot = self.slots.at(key.slot());
-        let is_new = !slot.cancelled && slot.owner != Owner::Nobody;
-        let kind = slot.request.kind;
-        if is_new && self.files.target(slot.file).is_some_and(|target| target.may_wait_forever(kind)) {
+        if !slot.cancelled && slot.owner != Owner::Nobody && self.may_wait_forever(key) {
             self.cancel_queued(key, deferred);
         }
+    }
+
+    /// Whether an operation may wait for another process or a person.
+    fn may_wait_forever(&mut self, key: Key) -> bool {
+        let slot = self.slots.at(key.slot());
+        let kind = slot.request.kind;
+        self.files.target(slot.file).is_some_and(|target| target.may_wait_forever(kind))
     }
 
     /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result `handler` no longer wants.
