@@ -44,8 +44,8 @@ fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
     super::local(store).path_to_filesystem(location)
 }
 
-/// Prepares that an object gets a name. Returns what [`settle`] must know from before.
-async fn before(store: &RingfileStore, from: &Path, to: &Path) -> Result<Option<PathBuf>> {
+/// Prepares that an object gets a name. Returns what [`settle`] must know from before, and which files have the names.
+async fn before(store: &RingfileStore, from: &Path, to: &Path) -> Result<(Option<PathBuf>, Links)> {
     let (old, new) = (path_of(store, from)?, path_of(store, to)?);
     store.store.before(old, new).await.map_err(|error| failed(error, from))
 }
@@ -54,11 +54,6 @@ async fn before(store: &RingfileStore, from: &Path, to: &Path) -> Result<Option<
 async fn settle(store: &RingfileStore, location: &Path, folder: Option<PathBuf>) -> Result<()> {
     let path = path_of(store, location)?;
     store.store.settle(path, folder).await.map_err(|error| failed(error, location))
-}
-
-async fn links(store: &RingfileStore, from: &Path, to: &Path) -> Result<Links> {
-    let (from, to) = (path_of(store, from)?, path_of(store, to)?);
-    store::blocking(move || Ok(Links::of(&from, &to))).await.map_err(|error| failed(error, &Path::ROOT))
 }
 
 /// Makes the removal of a location durable, and closes its file.
@@ -171,20 +166,18 @@ impl ObjectStore for RingfileStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        let folder = before(self, from, to).await?;
+        let (folder, links) = before(self, from, to).await?;
         // Copies are links: renaming one to another does nothing, and would leave a temporary name.
-        if options.mode == CopyMode::Create || links(self, from, to).await? == Links::OfTwoFiles {
+        if options.mode == CopyMode::Create || links == Links::OfTwoFiles {
             super::local(self).copy_opts(from, to, options).await?;
         }
         settle(self, to, folder).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        let folder = before(self, from, to).await?;
+        let (folder, links) = before(self, from, to).await?;
         // As in the copy above: the rename would do nothing, and the old name would stay.
-        if options.target_mode == RenameTargetMode::Overwrite
-            && links(self, from, to).await? == Links::OfOneFile
-        {
+        if options.target_mode == RenameTargetMode::Overwrite && links == Links::OfOneFile {
             super::local(self).delete(from).await?;
         } else {
             super::local(self).rename_opts(from, to, options).await?;

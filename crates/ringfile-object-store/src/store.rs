@@ -17,7 +17,7 @@ use crate::Caching;
 use crate::gate::Gate;
 use crate::ranges::{self, Piece};
 use crate::recent::Recent;
-use crate::staged::{self, Staged};
+use crate::staged::{self, Links, Staged};
 
 /// The maximum length of a read that merges ranges.
 const MOST_MERGED: u64 = 8 << 20;
@@ -253,19 +253,21 @@ impl Store {
         Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Makes the content of `from` durable, if that was asked for, before `LocalFileSystem` gives it the name `to`; and
-    /// returns the nearest folder of that which exists, since others may be created.
-    pub(crate) async fn before(&self, from: PathBuf, to: PathBuf) -> io::Result<Option<PathBuf>> {
-        if !self.sync {
-            return Ok(None);
-        }
+    /// Looks which files have two names, before `LocalFileSystem` gives `from` the name `to`. If that was asked for, makes
+    /// the content of `from` durable, and returns the nearest folder of `to` which exists, since others may be created.
+    pub(crate) async fn before(&self, from: PathBuf, to: PathBuf) -> io::Result<(Option<PathBuf>, Links)> {
+        let sync = self.sync;
         blocking(move || {
+            let links = Links::of(&from, &to);
+            if !sync {
+                return Ok((None, links));
+            }
             match open_to_read(&from) {
                 // `LocalFileSystem` says so.
                 Err(error) if staged::is_gone(&error) => {}
                 opened => opened?.sync_all()?,
             }
-            Ok(Some(staged::nearest_folder(&to)))
+            Ok((Some(staged::nearest_folder(&to)), links))
         })
         .await
     }
