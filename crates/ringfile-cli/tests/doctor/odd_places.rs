@@ -18,7 +18,7 @@ fn memory_is_said_to_be_memory() {
         return skip("/dev/shm is no tmpfs here");
     }
     assert_eq!((&report["file"]["medium"], &report["device"]), (&json!("memory"), &Value::Null));
-    assert_finds(&report, "The files are memory");
+    assert_finds(&report, "The files are in memory");
     assert_eq!(report["file"]["direct"]["usable"], false);
     for taken in report["file"]["routes"].as_array().expect("a list") {
         assert_eq!(taken["ring"], 0, "{taken}");
