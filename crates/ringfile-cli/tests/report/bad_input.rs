@@ -46,9 +46,9 @@ fn files_that_hold_no_results() {
     refused(&sample(&empty), "has no runs");
     refused(&sample(&foreign), "missing field `machine`");
     refused(&folder.path().join("missing.json"), "No such file");
-    refused(folder.path(), "is no file");
-    refused(Path::new("/dev/zero"), "is no file");
-    refused(Path::new("/dev/null"), "is no file");
+    refused(folder.path(), "is not a regular file");
+    refused(Path::new("/dev/zero"), "is not a regular file");
+    refused(Path::new("/dev/null"), "is not a regular file");
 }
 
 #[test]
