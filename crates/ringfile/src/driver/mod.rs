@@ -49,6 +49,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::error::Error;
+use crate::event;
 use crate::memory::Held;
 use crate::metrics::{CacheEvent, Counters, Metrics};
 use crate::ring::{Ring, RingOptions, thread_end};
@@ -428,7 +429,8 @@ fn turn_until(deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
 fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
     let need_not_park = with(|driver| {
         driver.turn(may_sleep, deadline, wanted, deferred);
-        driver.can_sleep_in_ring() || deferred.may_wake_someone()
+        // A subscriber may wake a task of this thread, which is not notified.
+        driver.can_sleep_in_ring() || deferred.may_wake_someone() || event::are_deferred()
     });
     deferred.settle();
     if may_sleep
