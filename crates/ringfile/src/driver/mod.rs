@@ -75,7 +75,7 @@ pub(crate) use start::{
 };
 pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
-pub(crate) use thread_ring::{CompletionSignals, ThreadRing, completion_signals};
+pub(crate) use thread_ring::{CompletionSignals, RingGuard, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::{set_most as set_worker_threads, withdraw};
