@@ -22,10 +22,16 @@ pub(crate) fn defer(event: impl FnOnce() + 'static) {
     ANY.set(kept.is_ok());
 }
 
+/// Returns whether this thread has deferred events.
+#[inline]
+pub(crate) fn are_deferred() -> bool {
+    ANY.get()
+}
+
 /// Emits deferred events. The caller must hold no lock and no borrow, because subscribers may do anything.
 #[inline]
 pub(crate) fn emit_deferred() {
-    if ANY.get() {
+    if are_deferred() {
         emit_all();
     }
 }

@@ -4,17 +4,19 @@
 
 mod support;
 
-use std::future::IntoFuture;
+use std::future::{Future, IntoFuture};
 use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::task::Poll;
+use std::pin::Pin;
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 
 use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, block_on};
 use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
-    Folder, assert_content, content, is_without_ring, must_end, open_on_ring, poll_once, wait_for, yield_now,
-    yield_until,
+    Folder, assert_content, content, is_without_ring, keep, must_end, needs_ring, open_on_ring, poll_once,
+    wait_for, yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -173,4 +175,74 @@ fn disk_operations_that_outlive_the_loop_are_waited_for() {
     let mut read = file.read_at(Vec::with_capacity(PAGE), 0);
     block_on(async { assert!(poll_once(&mut read).await.is_pending()) });
     assert_content(&futures::executor::block_on(read).unwrap(), 0);
+}
+
+/// A read that several wakers may poll.
+type Shared = Arc<Mutex<Pin<Box<dyn Future<Output = ringfile::BufResult<Vec<u8>>> + Send>>>>;
+
+fn shared_read(file: &'static File) -> Shared {
+    Arc::new(Mutex::new(Box::pin(file.read_at(Vec::with_capacity(PAGE), 0))))
+}
+
+fn poll_shared(read: &Shared, waker: &Waker) -> Poll<ringfile::BufResult<Vec<u8>>> {
+    read.lock().unwrap().as_mut().poll(&mut Context::from_waker(waker))
+}
+
+/// Makes a waker that calls a function.
+fn waker(call: impl Fn() + Send + Sync + 'static) -> Waker {
+    struct Calls<F>(F);
+    impl<F: Fn() + Send + Sync> Wake for Calls<F> {
+        fn wake(self: Arc<Self>) {
+            (self.0)();
+        }
+    }
+    Waker::from(Arc::new(Calls(call)))
+}
+
+#[test]
+fn a_read_that_a_waker_begins_while_the_loop_is_left_is_waited_for() {
+    let name = "a_read_that_a_waker_begins_while_the_loop_is_left_is_waited_for";
+    if !needs_ring(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    must_end(name, move || {
+        let on_worker = OpenOptions::new().read(true).route(Route::Workers).open(&path).unwrap();
+        let (on_worker, on_ring) = (keep(on_worker), keep(open_on_ring(&path)));
+        let (first, second, third) = (shared_read(on_worker), shared_read(on_ring), shared_read(on_ring));
+        let (drained, begun) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+        // 1: the ring is drained, and the loop waits for the worker.
+        let drains = {
+            let drained = Arc::clone(&drained);
+            waker(move || _ = drained.wait())
+        };
+        // 3: the loop's thread hands the second result over to the worker, and calls this. The third read begins.
+        let begins = {
+            let (third, begun) = (Arc::clone(&third), Arc::clone(&begun));
+            waker(move || {
+                assert!(poll_shared(&third, Waker::noop()).is_pending());
+                begun.wait();
+                // Meanwhile the worker's operation ends, for which the loop has waited.
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            })
+        };
+        // 2: the worker polls the second read.
+        let polls = {
+            let second = Arc::clone(&second);
+            waker(move || {
+                drained.wait();
+                assert!(poll_shared(&second, &begins).is_pending());
+                begun.wait();
+            })
+        };
+        block_on(async {
+            assert!(poll_shared(&first, &polls).is_pending());
+            assert!(poll_shared(&second, &drains).is_pending());
+        });
+        for read in [first, second, third] {
+            let Poll::Ready(result) = poll_shared(&read, Waker::noop()) else { panic!("it is still open") };
+            assert_content(&result.unwrap(), 0);
+        }
+    });
 }

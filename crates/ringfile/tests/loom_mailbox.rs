@@ -22,6 +22,7 @@ use loom::thread;
 use mailbox::{Mailbox, Raised};
 use std::sync::Arc as Shared;
 use std::task::{Wake, Waker};
+use sync::{AtomicBool, Ordering};
 
 /// A task's wake-up.
 struct Woken {
@@ -160,6 +161,31 @@ impl Signal {
             count = self.readable.wait(count).unwrap();
         }
     }
+}
+
+#[test]
+fn a_descriptor_that_is_made_while_a_result_arrives_announces_it() {
+    loom::model(|| {
+        let shared = Arc::new((Mailbox::new(), Signal::new(), AtomicBool::new(false)));
+        let putter = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                let (mailbox, signal, is_made) = &*shared;
+                let raise = || {
+                    if is_made.load(Ordering::Acquire) {
+                        signal.raise();
+                    }
+                };
+                mailbox.put(1, raise).unwrap();
+            }
+        });
+        let (mailbox, signal, is_made) = &*shared;
+        is_made.store(true, Ordering::Release);
+        mailbox.let_others_pass();
+        signal.set(mailbox);
+        signal.wait();
+        putter.join().unwrap();
+    });
 }
 
 #[test]

@@ -236,7 +236,10 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
             let mut second = Queue::new();
             let descriptor = first.descriptor().unwrap();
             for round in 0..200_u64 {
-                first.read(&file, Vec::with_capacity(PAGE), round % 64 * PAGE as u64, round);
+                // Every other read meets the end of the file, so that its first answer is not the last.
+                let (page, room) = if round % 2 == 0 { (round % 64, PAGE) } else { (63, 2 * PAGE) };
+                let offset = page * PAGE as u64;
+                first.read(&file, Vec::with_capacity(room), offset, round);
                 first.submit();
                 match round % 3 {
                     0 => {
@@ -263,8 +266,8 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
                     assert!(is_readable(&descriptor, Duration::ZERO) || first.len() == 1);
                     first.submit();
                     if let Some((number, done)) = first.take() {
-                        assert_eq!(number, round);
-                        assert_content(&done.buffer.unwrap(), round % 64 * PAGE as u64);
+                        assert_eq!((number, done.result.unwrap()), (round, PAGE));
+                        assert_content(&done.buffer.unwrap(), offset);
                         break;
                     }
                 }
@@ -276,6 +279,59 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
             }
         });
     }
+}
+
+#[test]
+fn the_descriptor_announces_operations_that_waited_for_room_and_the_rest_of_reads() {
+    for route in routes() {
+        let folder = Folder::new();
+        let path = folder.file("data", &content(0, 64 * PAGE + 100));
+        let file = OpenOptions::new().read(true).route(route).open(path).unwrap();
+        must_end("a queue with more reads than the ring has room for", move || {
+            let mut queue = Queue::new();
+            let descriptor = queue.descriptor().unwrap();
+            for number in 0..1000 {
+                queue.read(&file, Vec::with_capacity(PAGE), number % 65 * PAGE as u64, number);
+            }
+            queue.submit();
+            let mut ended = 0;
+            while ended < 1000 {
+                assert!(
+                    is_readable(&descriptor, support::patience()),
+                    "{route:?}: {ended} of 1000 have ended"
+                );
+                queue.submit();
+                while let Some((number, done)) = queue.take() {
+                    assert_eq!(done.result.unwrap(), if number % 65 == 64 { 100 } else { PAGE });
+                    assert_content(&done.buffer.unwrap(), number % 65 * PAGE as u64);
+                    ended += 1;
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn the_descriptor_announces_the_end_of_a_cancelled_operation() {
+    if !in_child("the_descriptor_announces_the_end_of_a_cancelled_operation") {
+        return;
+    }
+    let (pipe, _writer) = silent_pipe();
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let mut queue = Queue::new();
+    let descriptor = queue.descriptor().unwrap();
+    let cancelled = queue.read(&pipe, Vec::with_capacity(8), 0, 1);
+    queue.submit();
+    assert!(!is_readable(&descriptor, Duration::ZERO));
+    // An operation that was only added is not started by this.
+    let added = queue.read(&file, Vec::with_capacity(PAGE), 0, 2);
+    assert!(queue.cancel(cancelled));
+    assert!(is_readable(&descriptor, support::patience()), "nothing announces the end");
+    assert!(!queue.is_done(added));
+    let done = queue.wait_by(cancelled).unwrap();
+    assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
+    assert!(queue.wait_by(added).unwrap().result.is_ok());
 }
 
 #[test]

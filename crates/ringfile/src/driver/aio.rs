@@ -64,13 +64,20 @@ impl Context {
         self.aio.as_ref().map_or(0, Aio::calls)
     }
 
+    /// Returns whether the next turn may submit something: not if the kernel accepts nothing before an operation has
+    /// completed.
+    #[inline]
+    pub(super) fn has_unsubmitted(&self) -> bool {
+        let may_submit = |aio: &Aio| aio.has_queued() && !(self.is_full && aio.is_at_work());
+        self.aio.as_ref().is_some_and(may_submit)
+    }
+
     /// Returns whether a thread must not sleep in its ring: because something must be submitted or collected, or
     /// finishes without a signal.
     #[inline]
     pub(super) fn keeps_awake(&self) -> bool {
-        self.aio
-            .as_ref()
-            .is_some_and(|aio| aio.has_completions() || aio.has_queued() && !self.is_full || aio.silent() > 0)
+        let must_look = |aio: &Aio| aio.has_completions() || aio.silent() > 0;
+        self.has_unsubmitted() || self.aio.as_ref().is_some_and(must_look)
     }
 
     /// Returns whether operations that wait for room wait for the end of another one.

@@ -65,6 +65,8 @@ impl Driver {
         let Some(rings) = self.rings.as_mut() else { return Entered { home, wanted: 0, refused } };
         let has_some = |ring: &mut Ring| ring.has_completions() || ring.has_deferred();
         let is_some = home.others().any(|kind| rings.get(kind).is_some_and(has_some));
+        // One completion on the main ring announces any number of commands.
+        let wanted = if mixed { wanted.min(1) } else { wanted };
         // A refused entry has ended without a completion, or must be submitted again.
         let wanted = if is_told && !spins && !is_some && !refused { wanted } else { 0 };
         Entered { home, wanted, refused }
@@ -155,7 +157,7 @@ pub(super) fn push<'a>(
 #[cfg(test)]
 mod tests {
     use crate::driver::namespace::testing::{LIMITS, namespace};
-    use crate::driver::{Access, route};
+    use crate::driver::{Access, Deferred, RingKind, route, with};
     use crate::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
     /// Returns a namespace whose drive answers every command at once, and does nothing: `/dev/null` accepts all
@@ -232,6 +234,24 @@ mod tests {
                 drive.write_at(vec![0; 4096], i << 12).await.unwrap();
             }
         });
+    }
+
+    #[test]
+    fn f48_a_wait_for_commands_beside_others_ends_with_the_first_completion() {
+        let name = "f48_a_wait_for_commands_beside_others_ends_with_the_first_completion";
+        if null(name, BOTH).is_none() {
+            return;
+        }
+        // As if three commands and two operations of the main ring were in flight: its completions number three at most.
+        let entered = with(|driver| {
+            driver.in_flight = 5;
+            driver.rings.iter_mut().for_each(|rings| rings.commands = 3);
+            let entered = driver.enter_beside(5, &mut Deferred::default());
+            driver.in_flight = 0;
+            driver.rings.iter_mut().for_each(|rings| rings.commands = 0);
+            (entered.home, entered.wanted)
+        });
+        assert_eq!(entered, Some((RingKind::Main, 1)));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::task::Waker;
 
 use super::shared::{self, Mail};
 use super::slot::Key;
-use super::{Deferred, Driver, Finished, drop_driver, is_ending, thread_ring, turn, with};
+use super::{Deferred, Driver, Finished, Shared, drop_driver, is_ending, thread_ring, turn, with};
 use crate::memory::wake_all;
 use crate::ring::Ring;
 
@@ -15,29 +15,12 @@ use crate::ring::Ring;
 /// might wait forever, keeps results that were not taken for their futures, and releases files and registrations. A
 /// thread that ends also releases its driver.
 pub(crate) fn leave(deferred: &mut Deferred) {
-    while with(Driver::must_drain) == Some(true)
-        && !(thread_ring::is_any() && with(Driver::only_lasting) == Some(true))
-    {
-        with(|driver| {
-            driver.shared.sleep.take_notification();
-            driver.cancel_on_streams(deferred);
-            driver.turn(true, None, 1, deferred);
-        });
-        deferred.settle();
-    }
-    // Operations that other threads carry out for this one hold its buffers too.
     if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
         shared.set_leaving(true);
         if shared.has_remotes() {
             shared::everyone().iter().for_each(|other| other.post(Mail::CancelHeld(shared.id)));
         }
-        loop {
-            shared.sleep.take_notification();
-            if !shared.has_remotes() {
-                break;
-            }
-            turn(true, deferred);
-        }
+        wait_for_all(&shared, deferred);
         shared.set_leaving(false);
     }
     let wakers = with(|driver| driver.deactivate(deferred)).unwrap_or_default();
@@ -46,6 +29,31 @@ pub(crate) fn leave(deferred: &mut Deferred) {
         drop_driver();
     }
     wake_all(wakers.into_iter());
+}
+
+/// Turns the driver until nothing of the loop is in flight: each turn may call a waker that starts an operation.
+fn wait_for_all(shared: &Shared, deferred: &mut Deferred) {
+    loop {
+        // The notification is cleared before its causes are checked.
+        shared.sleep.take_notification();
+        if with(Driver::must_drain) == Some(true)
+            && !(thread_ring::is_any() && with(Driver::only_lasting) == Some(true))
+        {
+            with(|driver| {
+                driver.cancel_on_streams(deferred);
+                driver.turn(true, None, 1, deferred);
+            });
+            deferred.settle();
+        } else if shared.has_remotes() {
+            // Operations that other threads carry out for this one hold its buffers too.
+            turn(true, deferred);
+        } else if with(|driver| driver.must_turn_again()) == Some(true) {
+            // The rest of a queue's operation, for which nobody may turn the driver before it has ended.
+            turn(false, deferred);
+        } else {
+            return;
+        }
+    }
 }
 
 impl Driver {

@@ -49,6 +49,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use crate::error::Error;
+use crate::event;
 use crate::memory::Held;
 use crate::metrics::{CacheEvent, Counters, Metrics};
 use crate::ring::{Ring, RingOptions, thread_end};
@@ -74,7 +75,7 @@ pub(crate) use start::{
 };
 pub use target::AtomicLimits;
 pub(crate) use target::{FileKind, Multiples, Target};
-pub(crate) use thread_ring::{CompletionSignals, ThreadRing, completion_signals};
+pub(crate) use thread_ring::{CompletionSignals, RingGuard, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
 pub(crate) use workers::{set_most as set_worker_threads, withdraw};
@@ -428,7 +429,8 @@ fn turn_until(deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
 fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
     let need_not_park = with(|driver| {
         driver.turn(may_sleep, deadline, wanted, deferred);
-        driver.can_sleep_in_ring() || deferred.may_wake_someone()
+        // A subscriber may wake a task of this thread, which is not notified.
+        driver.can_sleep_in_ring() || deferred.may_wake_someone() || event::are_deferred()
     });
     deferred.settle();
     if may_sleep

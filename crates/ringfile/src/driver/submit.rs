@@ -125,6 +125,20 @@ impl Driver {
         }
     }
 
+    /// Returns whether another turn has something to do that need not wait for the end of an operation: something to
+    /// submit, for instance the rest of an operation that the kernel has done in part, or completions for which the queue
+    /// had no room. Nothing announces either.
+    pub(super) fn must_turn_again(&self) -> bool {
+        if self.shared.is_inherited() {
+            return false;
+        }
+        let waits_for_room = !self.waiting.is_empty() && !self.context.is_out_of_room();
+        let has_rest = |ring: &Ring| ring.waiting() > 0 || ring.has_overflowed();
+        waits_for_room
+            || self.rings.iter().flat_map(Rings::each).any(has_rest)
+            || self.context.has_unsubmitted()
+    }
+
     /// Sleeps until there are `wanted` completions, if there are none yet; does not sleep for 0.
     pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
         let deadline = self.asked.limit(deadline);

@@ -13,7 +13,7 @@ use super::slot::State;
 use super::submit::SLICE;
 use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, Request, with};
 use crate::memory::Held;
-use crate::ring::{RingOptions, Sqe, Until};
+use crate::ring::{Completions, RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
 use crate::{Durability, File, OpenOptions, Queue, Route, block_on, thread_metrics};
 
@@ -368,4 +368,68 @@ fn f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever() {
         let error = (&mut read).await.unwrap_err();
         assert_eq!(error.errno(), Some(libc::ECANCELED));
     });
+}
+
+/// A subscriber may pass events to a task of the thread on which they occur.
+#[test]
+fn an_event_that_wakes_a_task_keeps_its_thread_from_parking() {
+    let (ends, end) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // A thread without operations has no ring, and parks.
+        block_on(async {
+            let mut deferred = false;
+            poll_fn(|context| {
+                if std::mem::replace(&mut deferred, true) {
+                    return Poll::Ready(());
+                }
+                let waker = context.waker().clone();
+                crate::event::defer(move || waker.wake());
+                Poll::Pending
+            })
+            .await;
+        });
+        ends.send(()).unwrap();
+    });
+    assert_eq!(end.recv_timeout(std::time::Duration::from_secs(120)), Ok(()));
+    thread.join().unwrap();
+}
+
+/// The kernel answers a read that meets the end of a file in part, and the rest is another submission. A ring without
+/// `DEFER_TASKRUN`, as before Linux 6.1, signals only when a completion is posted, which may be long before it is collected.
+#[test]
+fn a_descriptor_announces_reads_that_continue_and_those_that_waited_for_room() {
+    let name = "a_descriptor_announces_reads_that_continue_and_those_that_waited_for_room";
+    if !needs_ring(name) {
+        return;
+    }
+    // A thread of the kernel reads a file in memory, so completions are posted between the thread's calls.
+    let memory = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&memory, &[7; 4096]).unwrap();
+    let file = OpenOptions::new().route(Route::Ring).adopt(memory.into()).unwrap();
+    let options = RingOptions { entries: 4, completions: Completions::Interrupt, ..RingOptions::default() };
+    std::thread::spawn(move || {
+        // This creates the thread's ring.
+        block_on_with(options, file.read_at(Vec::with_capacity(1), 0)).unwrap();
+        let mut queue = Queue::new();
+        let descriptor = queue.descriptor().unwrap();
+        for reads in std::iter::repeat_n(1, 30).chain([50]) {
+            (0..reads).for_each(|read| _ = queue.read(&file, Vec::with_capacity(5000), 0, read));
+            queue.submit();
+            let mut ended = 0;
+            while ended < reads {
+                let mut polled = [rustix::event::PollFd::new(&descriptor, rustix::event::PollFlags::IN)];
+                let limit = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
+                let announced = rustix::event::poll(&mut polled, Some(&limit)).unwrap();
+                assert_eq!(announced, 1, "{ended} of {reads} have ended");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                queue.submit();
+                while let Some((_, done)) = queue.take() {
+                    assert_eq!(done.result.unwrap(), 4096);
+                    ended += 1;
+                }
+            }
+        }
+    })
+    .join()
+    .unwrap();
 }

@@ -122,6 +122,11 @@ impl RingGuard<'_> {
         with(|driver| driver.in_loop) == Some(true)
     }
 
+    /// Returns whether another turn has something to do that nothing announces, so that it must come now.
+    pub(crate) fn must_turn_again(&self) -> bool {
+        with(|driver| driver.must_turn_again()) == Some(true)
+    }
+
     /// Turns the driver once, without waiting.
     pub(crate) fn look(&self, deferred: &mut Deferred) {
         turn(false, deferred);

@@ -12,8 +12,8 @@ use std::time::Instant;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, Started,
-    SubmitHint, Target, ThreadRing,
+    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, RingGuard,
+    Started, SubmitHint, Target, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -65,8 +65,6 @@ pub(super) struct Engine {
     on_ring: usize,
     /// The drivers that have, or had, operations of an awaited batch.
     drivers: Vec<u64>,
-    /// Operations were put into the ring since the last turn.
-    began: bool,
     /// Room for results from other threads; empty between calls.
     fetched: Vec<(u32, Finished)>,
     process: fork::Mark,
@@ -78,17 +76,7 @@ impl Engine {
         let handler = Arc::clone(&remote) as Arc<dyn Handler>;
         let (drivers, fetched) = (Vec::new(), Vec::new());
         let process = fork::Mark::current();
-        Self {
-            remote,
-            handler,
-            local: None,
-            elsewhere: 0,
-            on_ring: 0,
-            drivers,
-            began: false,
-            fetched,
-            process,
-        }
+        Self { remote, handler, local: None, elsewhere: 0, on_ring: 0, drivers, fetched, process }
     }
 
     /// Returns whether this is a forked child, and the operations in flight belong to its parent.
@@ -146,7 +134,7 @@ impl Engine {
             match driver::start(target, request, held, &receiver, hint) {
                 Ok(Started::Queued(place)) => {
                     source.op(index).set_at(At::Ring(place));
-                    (self.began, self.on_ring) = (true, self.on_ring + 1);
+                    self.on_ring += 1;
                     if self.local.is_none() {
                         self.note_driver(place.driver);
                     }
@@ -277,12 +265,10 @@ impl ThreadEngine {
         }
         engine.know(deferred);
         engine.advance(source, deferred, false);
-        guard.look(deferred);
-        engine.advance(source, deferred, false);
+        engine.submit_all(&guard, source, deferred);
         if inherited {
             engine.give_up(source);
         }
-        engine.began = false;
         true
     }
 
@@ -301,14 +287,15 @@ impl ThreadEngine {
         let Self { engine, deferred, .. } = self;
         engine.know(deferred);
         guard.wait(deferred, deadline, |deferred| {
-            engine.began = false;
             loop {
                 engine.advance(source, deferred, deadline.is_none());
                 let more = wanted(source);
                 if more == 0 {
                     return None;
                 }
-                if engine.elsewhere == 0 {
+                // User code that starting an operation has called, such as a subscriber of events, may have turned the
+                // driver: the results are here then.
+                if engine.elsewhere == 0 && !engine.remote.are_there() {
                     return Some(more.min(engine.enough(source)).try_into().unwrap_or(u32::MAX));
                 }
                 if engine.remote.wake(&guard.waker(), 1) {
@@ -316,11 +303,9 @@ impl ThreadEngine {
                 }
             }
         });
-        // If there was nothing to wait for, or no time, started operations are still submitted.
-        if engine.began {
-            guard.look(deferred);
-            engine.advance(source, deferred, false);
-            engine.began = false;
+        // Even if there was nothing to wait for, or no time.
+        if guard.must_turn_again() {
+            engine.submit_all(&guard, source, deferred);
         }
     }
 
@@ -335,9 +320,21 @@ impl ThreadEngine {
         }
     }
 
+    /// Cancels operations; each still gives its result. Starts none.
     pub(super) fn cancel(&mut self, source: &mut impl Source, indices: &[u32]) {
-        if !self.is_inherited() {
-            self.engine.cancel(source, indices);
+        if self.is_inherited() {
+            return;
+        }
+        self.engine.cancel(source, indices);
+        if self.engine.on_ring == 0 {
+            return;
+        }
+        let Some(guard) = self.ring.guard() else { return };
+        let Self { engine, deferred, .. } = self;
+        // The kernel is asked now: the program may wait for the descriptor next.
+        while !guard.is_in_loop() && guard.must_turn_again() {
+            guard.look(deferred);
+            engine.collect(source, deferred);
         }
     }
 }
@@ -352,10 +349,28 @@ impl Engine {
         }
     }
 
+    /// Takes results.
     #[inline]
-    fn advance(&mut self, source: &mut impl Source, deferred: &mut Deferred, waits: bool) {
+    fn collect(&mut self, source: &mut impl Source, deferred: &mut Deferred) {
         deferred.take_own_results(|index, finished| self.end(source, index, finished));
         self.take_in(source);
+    }
+
+    /// Turns the driver once, and again while there is something to do: a result may let an operation start, and the
+    /// kernel may have done one in part, of this engine or another. The program may wait for the descriptor next.
+    fn submit_all(&mut self, guard: &RingGuard<'_>, source: &mut impl Source, deferred: &mut Deferred) {
+        loop {
+            guard.look(deferred);
+            self.advance(source, deferred, false);
+            if !guard.must_turn_again() {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self, source: &mut impl Source, deferred: &mut Deferred, waits: bool) {
+        self.collect(source, deferred);
         if source.startable() > 0 {
             self.start(source, waits);
             // One turn may collect them all.
@@ -386,5 +401,99 @@ impl Drop for ThreadEngine {
         if let Some(local) = self.engine.local.take() {
             driver::remove_local(local, &self.engine.handler);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::super::entries::Entries;
+    use super::super::op::Asked;
+    use super::*;
+    use crate::{Batch, File, OpenOptions, Route};
+
+    /// The operations of a queue. When all have been started, it behaves like a subscriber that writes an event to a file:
+    /// it turns the thread's driver for a batch, until that has collected a result of the queue.
+    struct Interrupted {
+        entries: Entries,
+        file: File,
+        results: Option<Arc<RemoteResults>>,
+    }
+
+    impl Source for Interrupted {
+        fn next(&mut self) -> Option<u32> {
+            let next = self.entries.next();
+            if next.is_none()
+                && let Some(results) = self.results.take()
+            {
+                while !results.are_there() {
+                    let mut batch = Batch::new();
+                    batch.read(&self.file, Vec::with_capacity(16), 0);
+                    assert_eq!(batch.run()[0].result.as_ref().ok(), Some(&16));
+                }
+            }
+            next
+        }
+
+        fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
+            self.entries.begun(index)
+        }
+
+        fn op(&mut self, index: u32) -> &mut Op {
+            self.entries.op(index)
+        }
+
+        fn end(&mut self, index: u32, finished: &mut Finished) {
+            self.entries.end(index, finished);
+        }
+
+        fn refuse(&mut self, index: u32, error: Error) {
+            self.entries.refuse(index, error);
+        }
+
+        fn give_back(&mut self, index: u32) {
+            self.entries.give_back(index);
+        }
+
+        fn startable(&self) -> usize {
+            self.entries.startable()
+        }
+
+        fn has_more(&self) -> bool {
+            self.entries.has_more()
+        }
+
+        fn open(&self) -> usize {
+            self.entries.open()
+        }
+
+        fn indices(&self) -> u32 {
+            self.entries.indices()
+        }
+
+        fn is_open(&self, index: u32) -> bool {
+            self.entries.is_open(index)
+        }
+    }
+
+    #[test]
+    fn a_result_that_arrives_while_others_are_started_is_not_waited_for() {
+        let (ends, end) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let is_forced = std::env::var_os("RINGFILE_BACKEND").is_some();
+            let route = if is_forced { Route::Workers } else { Route::Ring };
+            let file = OpenOptions::new().read(true).route(route).open("/proc/self/exe").unwrap();
+            let mut engine = ThreadEngine::new(false);
+            let mut entries = Entries::with_capacity(1);
+            entries.add(&file, Asked::read(vec![0_u8; 16].into(), 0), 0);
+            let results = Some(Arc::clone(&engine.engine.remote));
+            let mut source = Interrupted { entries, file, results };
+            engine.wait(&mut source, None, |source| source.entries.left_until(1));
+            ends.send(source.entries.done).unwrap();
+        });
+        assert_eq!(end.recv_timeout(Duration::from_secs(120)), Ok(1));
+        thread.join().unwrap();
     }
 }

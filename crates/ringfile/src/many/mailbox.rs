@@ -57,6 +57,11 @@ impl<T> Mailbox<T> {
         self.lock().closed
     }
 
+    /// Waits for a thread that is adding a result. A thread that adds one later sees what this thread has stored before.
+    pub(super) fn let_others_pass(&self) {
+        drop(self.lock());
+    }
+
     /// Adds a result, calls `under_lock`, then wakes the waiting task. Returns the result if the mailbox was closed.
     pub(super) fn put(&self, result: T, under_lock: impl FnOnce()) -> Result<(), T> {
         self.put_locked(self.lock(), result, under_lock)

@@ -243,8 +243,8 @@ impl Queue {
         self.entries.add(file, asked, user_data)
     }
 
-    /// Submits the operations that were added, with one system call, and collects those that have finished. Does not
-    /// wait.
+    /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that
+    /// have finished. Does not wait.
     pub fn submit(&mut self) {
         self.look();
     }
@@ -380,6 +380,7 @@ impl Queue {
             return false;
         };
         self.engine.cancel(entries, &[index]);
+        self.tell();
         true
     }
 

@@ -83,6 +83,11 @@ impl RemoteResults {
         if self.signal.get().is_none() {
             let made = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             let _ = self.signal.set(made);
+            if self.process.is_current() {
+                // A thread that adds a result either finds the descriptor, or has added the result before the caller
+                // calls `set_signal`.
+                self.mailbox.let_others_pass();
+            }
         }
         self.signal.get().map(AsFd::as_fd).ok_or_else(|| std::io::ErrorKind::Other.into())
     }

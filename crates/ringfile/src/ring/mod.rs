@@ -341,6 +341,11 @@ impl Ring {
         self.has_flag(uapi::IORING_SQ_TASKRUN | uapi::IORING_SQ_CQ_OVERFLOW)
     }
 
+    /// Returns whether the completion queue had no room for completions that the next `enter` delivers.
+    pub(crate) fn has_overflowed(&self) -> bool {
+        self.has_flag(uapi::IORING_SQ_CQ_OVERFLOW)
+    }
+
     /// Returns how many entries the next `enter` submits: at most `most`, but never a part of a chain of links, which
     /// the kernel would cut there.
     fn slice(&self, most: u32) -> u32 {
