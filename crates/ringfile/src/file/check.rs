@@ -47,7 +47,7 @@ pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Er
 /// Checks an operation that moves no data.
 #[cold]
 pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i32) -> Error {
-    let refused = driver::why_refused(&file.0.target, errno);
+    let refused = driver::why_refused(errno);
     let what = || request.kind.verb(request.op_flags);
     let error = refused.unwrap_or_else(|| Error::from_errno(driver::errno_of(errno), what())).on(file.path());
     if file.0.target.namespace().is_some() {
@@ -199,7 +199,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         };
         return error(file, request, kind, why).after(done);
     }
-    if let Some(error) = driver::why_refused(&file.0.target, errno) {
+    if let Some(error) = driver::why_refused(errno) {
         return error.at(request.offset).on(file.path());
     }
     let error = Error::from_errno(driver::errno_of(errno), what(file, request));
