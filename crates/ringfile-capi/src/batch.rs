@@ -5,7 +5,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::Write;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use libc::iovec;
@@ -434,10 +434,19 @@ pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, event
         // SAFETY: the descriptor was just created, and nothing else owns it.
         let own = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(own) });
         start(batch, move |_| {
-            // If its count is at the limit, it is readable anyway.
-            let _ = (&own).write(&1_u64.to_ne_bytes());
+            if has_room(&own) {
+                let _ = (&own).write(&1_u64.to_ne_bytes());
+            }
         })
     })
+}
+
+/// Returns whether adding to an eventfd would not wait for a reader, with all I/O of the library's thread.
+fn has_room(eventfd: &std::fs::File) -> bool {
+    let mut asked = libc::pollfd { fd: eventfd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: the kernel accesses the one record during the call, which does not wait.
+    let answers = unsafe { libc::poll(&raw mut asked, 1, 0) };
+    answers < 0 || asked.revents & libc::POLLOUT != 0
 }
 
 fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) -> Result<()> {
