@@ -250,7 +250,8 @@ impl Store {
         // known.
         options.read(true).write(true).route(Route::Workers).dont_cache(self.caching == Caching::Direct);
         let file = options.adopt(own.try_clone()?)?;
-        Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
+        let unfinished = Some((staged, own));
+        Ok(Upload { unfinished, file, sync, recent: Arc::clone(&self.recent) })
     }
 
     /// Looks which files have two names, before `LocalFileSystem` gives `from` the name `to`. If that was asked for, makes
@@ -318,10 +319,10 @@ impl Drop for PieceShare {
     }
 }
 
-/// An object that is being written.
+/// An object that is being written. Removed when dropped, on a thread for blocking work: freeing a large file takes long.
 pub(crate) struct Upload {
-    staged: Staged,
-    own: std::fs::File,
+    /// `None` when it is published or removed.
+    unfinished: Option<(Staged, std::fs::File)>,
     pub(crate) file: File,
     sync: bool,
     recent: Arc<Recent>,
@@ -329,14 +330,34 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Moves the object to its place, and returns the middle of its ETag. Continues if the future is dropped.
-    pub(crate) async fn publish(self, replace: bool) -> io::Result<String> {
+    pub(crate) async fn publish(mut self, replace: bool) -> io::Result<String> {
+        let Some((staged, own)) = self.unfinished.take() else { return Err(ErrorKind::NotFound.into()) };
         blocking(move || {
-            let etag = etag(&self.own.metadata()?);
-            self.staged.publish(&self.own, replace, self.sync)?;
+            let etag = etag(&own.metadata()?);
+            staged.publish(&own, replace, self.sync)?;
             self.recent.close_removed();
             Ok(etag)
         })
         .await
+    }
+
+    /// Removes the object's file. Continues if the future is dropped.
+    pub(crate) async fn remove(mut self) -> io::Result<()> {
+        let unfinished = self.unfinished.take();
+        let drop_it = move || {
+            drop((unfinished, self));
+            Ok(())
+        };
+        blocking(drop_it).await
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(unfinished) = self.unfinished.take() {
+            let file = self.file.clone();
+            in_background(move || drop((unfinished, file)));
+        }
     }
 }
 
