@@ -333,10 +333,9 @@ impl Upload {
     pub(crate) async fn publish(mut self, replace: bool) -> io::Result<String> {
         let Some((staged, own)) = self.unfinished.take() else { return Err(ErrorKind::NotFound.into()) };
         blocking(move || {
-            let etag = etag(&own.metadata()?);
-            staged.publish(&own, replace, self.sync)?;
+            let metadata = staged.publish(&own, replace, self.sync)?;
             self.recent.close_removed();
-            Ok(etag)
+            Ok(etag(&metadata))
         })
         .await
     }

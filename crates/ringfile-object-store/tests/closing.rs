@@ -1,9 +1,10 @@
-//! Uploads that fail or are given up, on a FUSE file system that does not answer.
+//! Uploads that fail or are given up, on a FUSE file system: one that reports failed writes only when the file is closed,
+//! as NFS and FUSE servers do, and one that does not answer.
 
 #![cfg(feature = "object-store-014")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,8 +15,8 @@ use fuser::{
     INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyWrite,
     Request, WriteFlags,
 };
-use object_store_014::ObjectStoreExt;
 use object_store_014::path::Path;
+use object_store_014::{ObjectStore, ObjectStoreExt, PutMode};
 use ringfile_object_store::RingfileStore;
 use tempfile::TempDir;
 
@@ -30,6 +31,11 @@ struct State {
     /// The inode of each name.
     names: HashMap<OsString, u64>,
     last: u64,
+    /// The answers to the flushes of the file that is created next, 0 for success; the last one is repeated. Descriptors of
+    /// earlier files may be closed later.
+    next_flushes: VecDeque<i32>,
+    /// The same for the file that was created last.
+    flushes: VecDeque<i32>,
     writes: Writes,
     held: Vec<ReplyWrite>,
     /// The threads that removed a file.
@@ -87,6 +93,7 @@ impl Filesystem for Server {
     fn create(&self, _: &Request, _: INodeNo, name: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         let mut state = self.state();
         state.last = state.last.max(INodeNo::ROOT.0) + 1;
+        state.flushes = std::mem::take(&mut state.next_flushes);
         let ino = state.last;
         state.names.insert(name.to_owned(), ino);
         let flags = FopenFlags::empty();
@@ -110,6 +117,19 @@ impl Filesystem for Server {
             Writes::Succeed => reply.written(data.len() as u32),
             Writes::Fail => reply.error(Errno::ENOSPC),
             Writes::Wait => state.held.push(reply),
+        }
+    }
+
+    fn flush(&self, _: &Request, ino: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        let mut state = self.state();
+        let answer = match state.flushes.len() {
+            _ if ino.0 != state.last => None,
+            0 | 1 => state.flushes.front().copied(),
+            _ => state.flushes.pop_front(),
+        };
+        match answer {
+            None | Some(0) => reply.ok(),
+            Some(errno) => reply.error(Errno::from_i32(errno)),
         }
     }
 
@@ -195,5 +215,43 @@ async fn an_upload_that_failed_or_was_given_up_is_removed_by_another_thread() {
     assert!(!state.removers.contains(&own), "{own} is the thread of the tasks: {:?}", state.removers);
     drop(state);
     // A worker may not have closed the file yet.
+    drop(session);
+}
+
+#[tokio::test]
+async fn an_object_whose_file_cannot_be_closed_well_is_not_published() {
+    const EINTR: i32 = rustix::io::Errno::INTR.raw_os_error();
+    const EDQUOT: i32 = rustix::io::Errno::DQUOT.raw_os_error();
+    let Some((server, folder, session)) = mount() else { return };
+    let path = Path::from("object");
+    // The server ignores the sync.
+    for sync in [false, true] {
+        let store = RingfileStore::builder().prefix(folder.path()).sync(sync).build().unwrap();
+        let put = async || store.put(&path, "content".into()).await;
+        let create = async || store.put_opts(&path, "content".into(), PutMode::Create.into()).await;
+        let upload = async || {
+            let mut upload = store.put_multipart(&path).await?;
+            upload.put_part("content".into()).await?;
+            upload.complete().await
+        };
+        let names = || server.state().names.keys().cloned().collect::<Vec<_>>();
+        for answers in [vec![EDQUOT], vec![EINTR, EINTR, EDQUOT]] {
+            for way in 0..3 {
+                server.state().next_flushes = answers.clone().into();
+                let failed = match way {
+                    0 => put().await,
+                    1 => create().await,
+                    _ => upload().await,
+                };
+                let error = failed.expect_err("the server has refused the data").to_string();
+                assert!(error.contains("uota"), "{error}");
+                assert_eq!(names(), [""; 0], "nothing is left, sync {sync}");
+            }
+        }
+        server.state().next_flushes = [EINTR, 0].into();
+        put().await.unwrap();
+        assert_eq!(names(), ["object"]);
+        server.state().names.clear();
+    }
     drop(session);
 }
