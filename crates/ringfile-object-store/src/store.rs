@@ -140,11 +140,13 @@ impl Store {
         let pieces = ranges::plan(asked, LARGEST_BLOCK, self.merge_gap, MOST_MERGED);
         let lengths = pieces.iter().map(|piece| piece.span.end - piece.span.start);
         let bytes = lengths.fold(0, u64::saturating_add);
-        let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
-        let opened = self.open(path).await?;
-        let size = opened.metadata.len();
-        let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
-        self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
+        let read = async {
+            let opened = self.open(path).await?;
+            let size = opened.metadata.len();
+            let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
+            self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
+        };
+        self.gate.run(usize::try_from(bytes).unwrap_or(usize::MAX), read).await
     }
 
     /// Plans the reads for these ranges of a file.
