@@ -64,32 +64,34 @@ impl Usage {
 
     /// Returns the sum of both.
     pub fn and(&self, other: &Usage) -> Usage {
+        self.with(other, |one, other| one + other, |one, other| one + other)
+    }
+
+    /// Returns what was used since an earlier measurement.
+    pub fn since(&self, earlier: &Usage) -> Usage {
+        self.with(earlier, Duration::saturating_sub, u64::saturating_sub)
+    }
+
+    /// Combines each figure with that of another; a figure that either lacks is unknown.
+    fn with(
+        &self,
+        other: &Usage,
+        times: fn(Duration, Duration) -> Duration,
+        counts: fn(u64, u64) -> u64,
+    ) -> Usage {
+        let counted = |own: Option<u64>, other: Option<u64>| Some(counts(own?, other?));
         Usage {
-            user: self.user + other.user,
-            system: self.system + other.system,
-            context_switches: self.context_switches + other.context_switches,
-            cycles: self.cycles.zip(other.cycles).map(|(one, other)| one + other),
-            instructions: self.instructions.zip(other.instructions).map(|(one, other)| one + other),
+            user: times(self.user, other.user),
+            system: times(self.system, other.system),
+            context_switches: counts(self.context_switches, other.context_switches),
+            cycles: counted(self.cycles, other.cycles),
+            instructions: counted(self.instructions, other.instructions),
         }
     }
 
     /// Returns the CPU time, user and system.
     pub fn cpu(&self) -> Duration {
         self.user + self.system
-    }
-
-    /// Returns what was used since an earlier measurement.
-    pub fn since(&self, earlier: &Usage) -> Usage {
-        Usage {
-            user: self.user.saturating_sub(earlier.user),
-            system: self.system.saturating_sub(earlier.system),
-            context_switches: self.context_switches.saturating_sub(earlier.context_switches),
-            cycles: self.cycles.zip(earlier.cycles).map(|(now, then)| now.saturating_sub(then)),
-            instructions: self
-                .instructions
-                .zip(earlier.instructions)
-                .map(|(now, then)| now.saturating_sub(then)),
-        }
     }
 }
 
@@ -127,8 +129,7 @@ fn usage_of(who: UsageWho) -> io::Result<Usage> {
         user: duration(usage.user_time()),
         system: duration(usage.system_time()),
         context_switches: switches,
-        cycles: None,
-        instructions: None,
+        ..Usage::default()
     })
 }
 
@@ -168,8 +169,8 @@ pub fn cached_fraction(file: &File, bytes: u64) -> Option<f64> {
     (bytes > 0).then(|| (pages.now as f64 / bytes.div_ceil(page) as f64).min(1.0))
 }
 
-/// Counts the pages of the first `bytes` of the file; `None` if the kernel can't tell (before Linux 6.5) or won't (a file
-/// system without it, a seccomp filter).
+/// Counts the pages of the first `bytes` of the file; `None` if the kernel can't tell (before Linux 6.5) or won't (a
+/// file system without it, a seccomp filter).
 pub fn cached_pages(file: &File, bytes: u64) -> Option<CachedPages> {
     /// `struct cachestat_range` and `struct cachestat` of linux/mman.h.
     #[repr(C)]

@@ -28,11 +28,13 @@ pub fn wrap(text: &str, width: usize, indent: &str) -> String {
 
 /// Returns the notes for standard output, each on its own lines.
 pub fn notes(notes: &[String], width: Option<usize>) -> String {
-    let line = |note: &String| {
-        let note = format!("- {}", one_line(note));
-        width.map_or_else(|| note.clone(), |width| wrap(&note, width, "  ")) + "\n"
-    };
-    notes.iter().map(line).collect()
+    lines(notes.iter().map(|note| format!("- {}", one_line(note))), width)
+}
+
+/// Returns each text on its own lines, broken at a width if one is given.
+pub fn lines(texts: impl IntoIterator<Item = String>, width: Option<usize>) -> String {
+    let broken = |text: String| width.map_or_else(|| text.clone(), |width| wrap(&text, width, "  ")) + "\n";
+    texts.into_iter().map(broken).collect()
 }
 
 /// Standard error, reported as a little narrower than it is. A progress bar fills its line to the last column; the

@@ -5,6 +5,8 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -61,26 +63,27 @@ pub fn words_of<T: ValueEnum + PartialEq>(known: &[T], text: &str) -> Result<Lis
 
 /// Parses a list of counts from 1 to `MAX`.
 pub fn counts<const MAX: usize>(text: &str) -> Result<List<usize>, String> {
-    List::parse(text, |number| match number.parse() {
-        Ok(count) if (1..=MAX).contains(&count) => Ok(count),
-        _ => Err(format!("'{number}' is not a whole number from 1 to {MAX}")),
-    })
+    List::parse(text, |number| whole(number, 1..=MAX))
 }
 
 /// Parses a count from 1 to `MAX`.
 pub fn count<const MAX: u32>(text: &str) -> Result<u32, String> {
-    match text.trim().parse() {
-        Ok(count) if (1..=MAX).contains(&count) => Ok(count),
-        _ => Err(format!("'{text}' is not a whole number from 1 to {MAX}")),
-    }
+    whole(text, 1..=MAX)
 }
 
 /// Parses a count from 0 to `MAX`.
 pub fn count_or_none<const MAX: u32>(text: &str) -> Result<u32, String> {
-    match text.trim().parse() {
-        Ok(count) if count <= MAX => Ok(count),
-        _ => Err(format!("'{text}' is not a whole number from 0 to {MAX}")),
-    }
+    whole(text, 0..=MAX)
+}
+
+fn whole<T: FromStr + PartialOrd + fmt::Display>(text: &str, range: RangeInclusive<T>) -> Result<T, String> {
+    let number = text.trim().parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("'{text}' is not a whole number from {} to {}", range.start(), range.end()))
+}
+
+/// Returns the values of an option, or the default if it was not given.
+pub fn listed<T: Clone>(asked: &Option<List<T>>, default: &[T]) -> Vec<T> {
+    asked.as_ref().map_or(default, List::values).to_vec()
 }
 
 /// Returns the word for a value of a fixed set, as the command line and the JSON spell it.

@@ -1,4 +1,4 @@
-//! The block size for reading large amounts: the smallest that comes near the best bandwidth.
+//! The block size for reading large amounts: the smallest one near the best bandwidth.
 
 use super::measured::{Measured, Runs, at_depth, elsewhere, median, of_kind, values};
 use super::size;
@@ -13,7 +13,7 @@ const NEAR: f64 = 0.9;
 /// The largest size that the configuration accepts.
 const LARGEST: u64 = 1 << 30;
 
-/// What to advise, and the size.
+/// Returns the advice, and the size.
 pub fn advise(
     measured: &Measured<'_>,
     direct: bool,
@@ -56,7 +56,7 @@ pub fn advise(
     if blocks.len() == 1 {
         because += "; no other size was measured";
     } else if block != blocks[0] {
-        because += &format!("; for look-ups {} is right", Bytes(blocks[0]));
+        because += &format!("; for random look-ups use {}", Bytes(blocks[0]));
     }
     let sure = match gain {
         Some(gain) if gain.outside => Sure::OutsideNoise,
@@ -67,7 +67,7 @@ pub fn advise(
     Some((Advice::new(Setting::BlockSize, Value::Text(size(block)), because, sure), block))
 }
 
-/// Returns the runs on the way that has the most sizes, of one process; the advised one if it has as many.
+/// Returns the runs of the fewest processes on the way with the most sizes; of several such ways, on the advised one.
 fn grid<'a>(runs: &[&'a Run], direct: bool, route: Route) -> Option<Runs<'a>> {
     let processes = runs.iter().map(|run| run.setup.processes).min()?;
     let of_way = |way: Way| -> Runs<'a> {

@@ -1,6 +1,6 @@
-//! Registered memory or not, for whole blocks; and what it costs to have a block in parts.
+//! Whether to register memory, and what it costs to split blocks into parts.
 //!
-//! Judged over all cells as a whole: a difference of some per cent is lost in the noise of one cell, and shows in a
+//! Judged over all cells together: a difference of some per cent disappears in the noise of one cell, but shows in a
 //! hundred.
 
 use super::measured::{Better, Contest, Measured, Runs, elsewhere};
@@ -10,11 +10,12 @@ use crate::report::judge::{self, Cell, Verdict};
 use crate::report::routes::why_not_fixed;
 use crate::values::name;
 
-/// What to advise, and the kind of whole buffers that the rest of the advice is for.
+/// Returns the advice, and the kind of whole buffers that the rest of the advice is for.
 pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Advice>, Buffers) {
     // Neither plain calls nor AIO can use registered memory.
     if matches!(route, Route::Inline | Route::Workers | Route::Aio) {
-        let because = format!("route {}: plain calls know no registered memory", name(&route));
+        let because =
+            format!("plain calls and Linux AIO can't use registered memory (route {})", name(&route));
         return (Some(advice(Buffers::Normal, because, Sure::NotCompared)), Buffers::Normal);
     }
     let whole = contest(measured, Buffers::Fixed, Buffers::Normal);
@@ -44,7 +45,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route) -> (Option<Ad
     (Some(advice(kind, said.join("; "), deciding.sure)), kind)
 }
 
-/// Whole blocks decide; where they don't, blocks in parts do, for they can be of the same memory.
+/// Whole blocks decide. If they show no difference, blocks in parts do, because they can use the same memory.
 fn deciding(whole: Option<Contest>, parts: Option<Contest>) -> Option<Contest> {
     let decided = |contest: &Contest| contest.sure == Sure::OutsideNoise;
     whole.filter(decided).or(parts.filter(decided)).or(whole).or(parts)
@@ -54,13 +55,13 @@ fn advice(kind: Buffers, because: String, sure: Sure) -> Advice {
     Advice::new(Setting::Buffers, Value::Text(name(&kind)), because, sure)
 }
 
-/// Returns the kind that was measured, where there is nothing to compare.
+/// Returns the kind that was measured if there is nothing to compare.
 fn only(measured: &Measured<'_>) -> Buffers {
     let any = |kind: Buffers| !measured.runs(|run| run.setup.buffers == kind).is_empty();
     if any(Buffers::Fixed) && !any(Buffers::Normal) { Buffers::Fixed } else { Buffers::Normal }
 }
 
-/// One kind against another over all cells that have both.
+/// Compares one kind with another over all cells that have both.
 fn contest(measured: &Measured<'_>, subject: Buffers, base: Buffers) -> Option<Contest> {
     let iops = verdict(measured, subject, base, Metric::Iops)?;
     Some(Contest::of(iops, verdict(measured, subject, base, Metric::Cpu)))
@@ -78,8 +79,7 @@ fn verdict(measured: &Measured<'_>, subject: Buffers, base: Buffers, metric: Met
     judge::compare_all(&cells.collect::<Vec<_>>(), measured.noise(metric))
 }
 
-/// Returns the remark for when the kernel registered little of the memory: then the runs did not measure registered
-/// memory.
+/// Returns a remark if the kernel registered little of the memory, so that the runs did not measure registered memory.
 fn refused(asked: &[&Run]) -> Option<String> {
     let sum = |ops: &mut dyn Iterator<Item = u64>| ops.fold(0, u64::saturating_add);
     let on_ring = sum(&mut asked.iter().filter_map(|run| run.route_ops).map(|routes| routes.ring));
@@ -87,6 +87,6 @@ fn refused(asked: &[&Run]) -> Option<String> {
     (on_ring > 0 && asked.iter().all(|run| run.fixed_ops.is_some()) && fixed < on_ring / 2).then(|| {
         let share = fixed as f64 * 100.0 / on_ring as f64;
         let why = why_not_fixed(asked);
-        format!("only {share:.0} % of the operations that asked for registered memory had it: {why}")
+        format!("only {share:.0} % of the operations that requested registered memory used it: {why}")
     })
 }

@@ -13,7 +13,7 @@ const WORTH: f64 = 1.05;
 /// The largest depth that the configuration accepts.
 const MOST: usize = 4096;
 
-/// What to advise, and the depth.
+/// Returns the advice, and the depth.
 pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers) -> Option<(Advice, usize)> {
     let reads = runs(measured, direct, route, measured.access()?);
     let stop = stops(measured, &of_kind(&reads, kind))?;
@@ -23,19 +23,19 @@ pub fn advise(measured: &Measured<'_>, direct: bool, route: Route, kind: Buffers
     }
     let writes = [Rw::RandWrite, Rw::Write].into_iter().filter(|&rw| Some(rw) != measured.access());
     let writes = writes.map(|rw| of_kind(&runs(measured, direct, route, rw), kind));
-    // Of another way they would say nothing beside these.
+    // Writes on another way could not be compared with these reads.
     let writes = writes
         .filter(|runs| runs.first().map(|run| run.setup.way()) == reads.first().map(|run| run.setup.way()));
     let writes = writes.filter_map(|runs| stops(measured, &runs)).find(|writes| writes.depth != stop.depth);
     if let Some(writes) = writes {
-        because += &format!("; writes stop gaining at {}", writes.depth);
+        because += &format!("; writes stop gaining at depth {}", writes.depth);
     }
     let depth = stop.depth.clamp(1, MOST);
     Some((Advice::new(Setting::Depth, Value::Number(depth as u64), because, stop.sure()), depth))
 }
 
-/// Returns the smallest blocks at the depths that were measured on the advised way; on the grid's where it was not in
-/// the grid.
+/// Returns the runs with the smallest blocks at all depths on the advised way, or on the grid's way if the grid does
+/// not have that.
 fn runs<'a>(measured: &Measured<'a>, direct: bool, route: Route, rw: Rw) -> Runs<'a> {
     let smallest = |is_so: &dyn Fn(&Run) -> bool| {
         let runs = measured.runs(|run| run.setup.rw == rw && is_so(run));
@@ -51,7 +51,7 @@ fn runs<'a>(measured: &Measured<'a>, direct: bool, route: Route, rw: Rw) -> Runs
     let any = smallest(&|run| {
         run.setup.direct == direct && run.setup.cache != Cache::Cold && run.setup.route != Some(Route::Inline)
     });
-    // Through the page cache of a file that is worth reading directly too, what waits for the disk is the question.
+    // Through the page cache, cold reads come first: only they wait for the disk.
     let several = |runs: &Runs<'a>| values(runs, |run| run.setup.iodepth).len() > 1;
     let ways = [cold, warm, any];
     let several = ways.iter().find(|runs| several(runs)).cloned();
@@ -64,7 +64,7 @@ struct Stop<'a> {
     at: Runs<'a>,
     /// The next smaller measured depth, and the gain over it.
     before: Option<(usize, Runs<'a>, Verdict)>,
-    /// The deeper one with the most IOPS, over it.
+    /// The greater depth with the most IOPS, compared with this one.
     deeper: Option<(usize, Verdict)>,
 }
 
@@ -103,7 +103,7 @@ impl Stop<'_> {
     fn because(&self) -> String {
         let iops = median(&self.at, Metric::Iops).map(rate).unwrap_or_default();
         let cold = self.at.iter().any(|run| run.setup.cache == Cache::Cold);
-        let cold = if cold { " of reads that find nothing cached" } else { "" };
+        let cold = if cold { " with a cold cache" } else { "" };
         let mut text = match self.sure() {
             Sure::InsideNoise => format!("{NO_DIFFERENCE}{iops} IOPS{cold}"),
             _ => format!("{iops} IOPS{cold}"),
@@ -113,13 +113,13 @@ impl Stop<'_> {
         }
         match self.deeper {
             Some((deeper, verdict)) => text += &format!("; depth {deeper}: {}", verdict.times("that")),
-            None if self.before.is_some() => text += "; deeper was not measured",
+            None if self.before.is_some() => text += "; no greater depth was measured",
             None => text += "; no other depth was measured",
         }
         text
     }
 
-    /// Returns the latency that it costs.
+    /// Returns the latency at this depth and the one before.
     fn price(&self) -> Option<String> {
         let here = median(&self.at, Metric::P99)?;
         let before = self.before.as_ref();

@@ -1,19 +1,19 @@
-//! Past the page cache or through it, for random reads that find nothing cached.
+//! Direct or buffered I/O: random direct reads against buffered ones with a cold cache.
 
-use super::measured::{Better, Measured, Runs, at_depth, best, median, values};
+use super::measured::{Better, Measured, Runs, at_depth, best, median, of_route, values};
 use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::model::{Cache, Metric, Route, Run};
 use crate::numbers::rate;
 
-/// Up to this fraction of reads that found their block cached, the advice does not mention them.
+/// Advice mentions reads that found their block cached if they are more than this fraction.
 const FEW: f64 = 0.05;
 
-/// What to advise, and whether the rest of the advice is for direct I/O.
+/// Returns the advice, and whether the rest of the advice is for direct I/O.
 pub fn advise(measured: &Measured<'_>) -> (Option<Advice>, bool) {
     let any_direct = measured.runs(|run| run.setup.direct);
     let buffered = measured.runs(|run| !run.setup.direct);
     if any_direct.is_empty() {
-        let because = "all was measured through the page cache".into();
+        let because = "everything was measured through the page cache".into();
         let advice = Advice::new(Setting::Direct, Value::Flag(false), because, Sure::NotCompared);
         return ((!buffered.is_empty()).then_some(advice), false);
     }
@@ -34,25 +34,25 @@ fn compare<'a>(measured: &Measured<'a>, direct: &[&'a Run], buffered: &[&'a Run]
     let depths = values(&direct, |run| run.setup.iodepth);
     let depth = depths.into_iter().rev().find(|&depth| cold.iter().any(|run| run.setup.iodepth == depth))?;
     let (direct, cold) = (at_depth(&direct, depth), at_depth(&cold, depth));
-    // A file that is read while it is measured gets cached, and more so the quicker it is read.
+    // The file enters the cache while it is read, so fast runs find more of it there. Only misses count.
     let missed: Vec<Run> =
         cold.iter().map(|run| Run { iops: run.iops * (1.0 - hits(run)), ..(*run).clone() }).collect();
     let contest = measured.contest(&direct, &missed.iter().collect::<Vec<_>>())?;
     let most_hits = cold.iter().map(|run| hits(run)).fold(0.0, f64::max);
     let counted = if most_hits > FEW {
-        format!(" (without the {:.0} % of them that found their block cached)", most_hits * 100.0)
+        format!(" (not counting the {:.0} % that found their block cached)", most_hits * 100.0)
     } else {
         String::new()
     };
     let warm =
         buffered.iter().filter(|run| run.setup.cache != Cache::Cold && run.setup.iodepth == depth).copied();
     let warm = measured.plainest(&warm.collect::<Vec<_>>());
-    let warm = best(&warm).map(|(_, iops)| format!("; cached reads {}", rate(iops)));
+    let warm = best(&warm).map(|(_, iops)| format!("; cached reads: {} IOPS", rate(iops)));
     let because = format!(
-        "{}{} IOPS at depth {depth} past the page cache, {}{counted}{}",
+        "{}{} IOPS at depth {depth} with direct I/O, {}{counted}{}",
         contest.no_difference(),
         rate(median(&direct, Metric::Iops)?),
-        contest.figures("cold reads through it"),
+        contest.figures("cold buffered reads"),
         warm.unwrap_or_default(),
     );
     let value = Value::Flag(contest.better == Better::Subject);
@@ -65,10 +65,7 @@ fn hits(run: &Run) -> f64 {
     if mean.is_finite() { mean.clamp(0.0, 0.99) } else { 0.0 }
 }
 
-/// Returns those of the first of these routes that there are runs of.
+/// Returns the runs on the first of these routes that has any.
 fn of_first<'a>(runs: &[&'a Run], routes: &[Route]) -> Runs<'a> {
-    let of = |route: &Route| {
-        runs.iter().copied().filter(|run| run.setup.route == Some(*route)).collect::<Runs<'a>>()
-    };
-    routes.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()
+    routes.iter().map(|&route| of_route(runs, route)).find(|runs| !runs.is_empty()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Access to the measured runs for the advice: runs of one kind, medians, and comparisons with the noise of their
+//! What advice asks about the measured runs: runs of one kind, medians, and comparisons against the noise of their
 //! cells.
 
 use crate::model::advice::Sure;
@@ -10,13 +10,13 @@ use crate::report::judge::{self, COMPARED_FOR_ADVICE, Noise, Verdict};
 use super::NO_DIFFERENCE;
 use crate::values::name;
 
-/// Where CPU time decides, IOPS may be less by no more than this.
+/// CPU time decides only if the IOPS of the cheaper side are at least this fraction of the other's.
 const NO_LESS: f64 = 0.9;
 
-/// Runs of some kind, of all rounds.
+/// Runs of some kind in all rounds.
 pub type Runs<'a> = Vec<&'a Run>;
 
-/// All that ringfile measured in one session.
+/// All runs of ringfile in one session.
 #[derive(Debug)]
 pub struct Measured<'a> {
     runs: Runs<'a>,
@@ -42,7 +42,7 @@ pub enum Better {
 pub struct Contest {
     /// Subject over base.
     pub iops: Verdict,
-    /// The same of the CPU time for one I/O.
+    /// The same for the CPU time of one I/O.
     pub cpu: Option<Verdict>,
     /// Which is better.
     pub better: Better,
@@ -74,12 +74,12 @@ impl Contest {
         Contest { iops, cpu, better, sure, by_cpu }
     }
 
-    /// Returns how a sentence begins if neither is better: `no difference beyond …: `; empty if one is, or if that is
-    /// unknown.
+    /// Returns the beginning of a sentence if neither side is better, `no difference beyond …: `; empty if one is, or
+    /// if that is unknown.
     pub fn no_difference(&self) -> &'static str {
         match (self.sure, self.cpu.is_some_and(|cpu| cpu.outside)) {
             (Sure::InsideNoise, false) => NO_DIFFERENCE,
-            (Sure::InsideNoise, true) => "not decided, for IOPS may be worse where CPU time is better: ",
+            (Sure::InsideNoise, true) => "undecided, because IOPS may be worse where CPU time is better: ",
             _ => "",
         }
     }
@@ -107,7 +107,7 @@ impl Contest {
         }
     }
 
-    /// The same in few words: `0.70 times the IOPS of normal, 1.43 times its CPU time`.
+    /// Returns the figures in few words: `0.70 times the IOPS of normal, 1.43 times its CPU time`.
     pub fn short(&self, of_what: &str) -> String {
         let cpu = self.cpu.map(|cpu| format!(", {}", cpu.about_times("its CPU time"))).unwrap_or_default();
         format!("{}{cpu}", self.iops.about_times(&format!("the IOPS of {of_what}")))
@@ -115,9 +115,9 @@ impl Contest {
 }
 
 impl<'a> Measured<'a> {
-    /// Of a session.
+    /// Returns the runs of a session.
     pub fn of(results: &'a Results) -> Measured<'a> {
-        // Advice is for the library as it is, or with the flags that come first.
+        // Advice is for the library's own ring flags, or for the first that were measured.
         let flags = results.params.ring_flags.first().copied();
         let ours = |run: &&Run| {
             run.setup.engine == Engine::Ringfile
@@ -136,14 +136,14 @@ impl<'a> Measured<'a> {
         self.runs.iter().copied().filter(|run| is_so(run)).collect()
     }
 
-    /// Returns the access that advice is about: random reads, or what comes first where there are none.
+    /// Returns the access that advice is about: random reads; else sequential ones; else that of the first run.
     pub fn access(&self) -> Option<Rw> {
         let has = |rw: Rw| self.runs.iter().any(|run| run.setup.rw == rw).then_some(rw);
         has(Rw::RandRead).or_else(|| has(Rw::Read)).or_else(|| self.runs.first().map(|run| run.setup.rw))
     }
 
-    /// What the other choices were measured with: the smallest block and the fewest processes, whole and plain buffers
-    /// if there are such.
+    /// Returns the runs that other choices are compared in: the smallest block, the fewest processes, and whole, plain
+    /// buffers if there are any.
     pub fn plainest(&self, runs: &[&'a Run]) -> Runs<'a> {
         let Some(processes) = runs.iter().map(|run| run.setup.processes).min() else { return Vec::new() };
         let fewest = runs.iter().filter(|run| run.setup.processes == processes);
@@ -152,7 +152,7 @@ impl<'a> Measured<'a> {
         of_kind(&smallest, Buffers::Normal)
     }
 
-    /// Returns the contest of two sides that were measured in turn.
+    /// Compares two sides that were measured in turn.
     pub fn contest(&self, subject: &[&Run], base: &[&Run]) -> Option<Contest> {
         let cpu = self.compare(subject, base, Metric::Cpu);
         Some(Contest::of(self.compare(subject, base, Metric::Iops)?, cpu))
@@ -165,9 +165,9 @@ impl<'a> Measured<'a> {
         judge::compare(&pairs, floors[0].max(floors[1]))
     }
 
-    /// Compares two sides of different cells, which were not measured in turn: the machine may have changed in between.
-    /// That counts as noise, as much as rounds of the same setup differ in this session, and as those of these two
-    /// differ.
+    /// Compares two sides of different cells, which were not measured in turn, so that the machine may have changed in
+    /// between. The noise is then at least as large as the differences between rounds of one setup, in this session and
+    /// on these two sides.
     pub fn compare_apart(&self, subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Verdict> {
         let together = self.compare(subject, base, metric)?;
         let own = [apart(subject, metric), apart(base, metric)].concat();
@@ -196,8 +196,8 @@ fn between(runs: &[&Run]) -> Vec<f64> {
     kinds.values().flat_map(|rounds| apart(rounds, Metric::Iops)).collect()
 }
 
-/// Returns how far rounds of one kind are from each other, as logarithms: √2 times as far as from their median, which
-/// takes one of them to know.
+/// Returns how far rounds of one kind are from each other, as logarithms: √2 times as far as from their median. One
+/// round, which defines the median, is left out.
 fn apart(runs: &[&Run], metric: Metric) -> Vec<f64> {
     let figures = runs.iter().filter_map(|run| metric.of(run));
     let figures: Vec<f64> =
@@ -209,7 +209,7 @@ fn apart(runs: &[&Run], metric: Metric) -> Vec<f64> {
     apart.split_off(1)
 }
 
-/// Returns the runs with such buffers; where there are none, those with whole ones, or with the kind that comes first.
+/// Returns the runs with these buffers; if there are none, those with whole ones, or else with those of the first run.
 pub fn of_kind<'a>(runs: &[&'a Run], buffers: Buffers) -> Runs<'a> {
     let kinds = [buffers, Buffers::Normal, Buffers::Fixed];
     let first = runs.first().map(|run| run.setup.buffers);
@@ -218,12 +218,17 @@ pub fn of_kind<'a>(runs: &[&'a Run], buffers: Buffers) -> Runs<'a> {
     runs.iter().copied().filter(|run| Some(run.setup.buffers) == kind).collect()
 }
 
-/// Returns the values that a property has in some runs, from the least.
+/// Returns the different values of a property in some runs, smallest first.
 pub fn values<T: Ord>(runs: &[&Run], of: impl Fn(&Run) -> T) -> Vec<T> {
     let mut values: Vec<T> = runs.iter().map(|run| of(run)).collect();
     values.sort();
     values.dedup();
     values
+}
+
+/// Returns the runs on a route.
+pub fn of_route<'a>(runs: &[&'a Run], route: Route) -> Runs<'a> {
+    runs.iter().copied().filter(|run| run.setup.route == Some(route)).collect()
 }
 
 /// Returns the runs at a depth.
@@ -237,7 +242,7 @@ pub fn median(runs: &[&Run], metric: Metric) -> Option<f64> {
     Spread::of(figures).map(|spread| spread.median)
 }
 
-/// Returns the way with the most IOPS, and how many.
+/// Returns the way with the most IOPS, and its IOPS.
 pub fn best(runs: &[&Run]) -> Option<(Way, f64)> {
     let of_way = |run: &&Run| {
         let same: Runs<'_> =
@@ -247,14 +252,15 @@ pub fn best(runs: &[&Run]) -> Option<(Way, f64)> {
     runs.iter().filter_map(of_way).max_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
-/// Returns where runs were measured, if not on the way that is advised: `, measured past the page cache on route ring`.
+/// Returns how runs were measured, if not on the advised way: `, measured with direct I/O on route ring`.
 pub fn elsewhere(runs: &[&Run], direct: bool, route: Route) -> String {
     let Some(way) = runs.first().map(|run| run.setup.way()) else { return String::new() };
-    let side = if way.open == Open::Direct { " past the page cache" } else { " through the page cache" };
+    let side = if way.open == Open::Direct { " with direct I/O" } else { " through the page cache" };
+    let on_route = || format!(" on route {}", name(&way.route.unwrap_or(Route::Auto)));
     match ((way.open == Open::Direct) == direct, way.route == Some(route) || route == Route::Auto) {
         (true, true) => String::new(),
-        (true, false) => format!(", measured on route {}", name(&way.route.unwrap_or(Route::Auto))),
+        (true, false) => format!(", measured{}", on_route()),
         (false, true) => format!(", measured{side}"),
-        (false, false) => format!(", measured{side} on route {}", name(&way.route.unwrap_or(Route::Auto))),
+        (false, false) => format!(", measured{side}{}", on_route()),
     }
 }

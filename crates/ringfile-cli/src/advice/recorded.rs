@@ -127,14 +127,7 @@ impl World {
     }
 
     fn results(&self, runs: Vec<Run>) -> Results {
-        let machine = Machine {
-            kernel: None,
-            cpu_model: None,
-            cpus: 2,
-            filesystem: self.filesystem.into(),
-            ring_features: None,
-            fio: None,
-        };
+        let machine = Machine { cpus: 2, filesystem: self.filesystem.into(), ..Machine::default() };
         let params = Params {
             file: "/data/file.bin".into(),
             size_bytes: 1 << 30,

@@ -1,29 +1,26 @@
-//! Which way operations should go: the ring, or plain calls at once.
+//! The route of operations: the ring, or plain calls at once.
 //!
-//! For direct I/O what is deepest in flight decides, for that is what it is made for. Through the page cache the ways
-//! were compared with everything cached, where plain calls look best; they are advised only where they win by far, as
-//! on file systems in memory or without non-blocking I/O.
+//! For direct I/O the greatest depth decides, because that is its purpose. For buffered I/O the routes were compared
+//! with everything cached, where plain calls look best, so these are advised only if they are much faster, as on file
+//! systems in memory or without non-blocking I/O.
 
-use super::measured::{Better, Contest, Measured, Runs, at_depth, best, median, values};
+use super::measured::{Better, Contest, Measured, at_depth, best, median, of_route, values};
 use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::model::{Cache, Metric, Route, Run, Spread};
 use crate::numbers::rate;
 use crate::values::name;
 
-/// Plain calls must be that many times as fast, all depths together, where a read that is not cached would wait in
-/// them.
+/// How many times as fast buffered plain calls must be, over all depths: a read that is not cached would block in them.
 const BY_FAR: f64 = 1.5;
 
-/// What to advise, and the route that the rest of the advice is for.
+/// Returns the advice, and the route that the rest of the advice is for.
 pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) {
     let Some(access) = measured.access() else { return (None, Route::Auto) };
     let runs = measured
         .runs(|run| run.setup.direct == direct && run.setup.rw == access && run.setup.cache != Cache::Cold);
     let runs = measured.plainest(&runs);
-    let of = |route: Route| -> Runs<'_> {
-        runs.iter().copied().filter(|run| run.setup.route == Some(route)).collect()
-    };
-    // With no ring to choose the grid goes the way that is found out, or through workers if asked to.
+    let of = |route: Route| of_route(&runs, route);
+    // Without a ring, the grid was measured on route auto, or on workers if requested.
     let queued = [Route::Ring, Route::Workers, Route::Auto].into_iter().find(|&route| !of(route).is_empty());
     let only = runs.first().and_then(|run| run.setup.route).unwrap_or(Route::Auto);
     let Some(queued) = queued else { return (None, only) };
@@ -35,7 +32,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) 
     let mut because = because(measured, &contests, (route, queued), sure, &runs);
     if let Some(iops) = waits(measured, direct).filter(|_| route == Route::Inline) {
         because += &format!(
-            "; but cold reads come at {}, and inline each would wait: auto tells them apart",
+            "; but cold reads reach {} IOPS, and each would block an inline call: auto distinguishes them",
             rate(iops)
         );
         route = Route::Auto;
@@ -43,7 +40,7 @@ pub fn advise(measured: &Measured<'_>, direct: bool) -> (Option<Advice>, Route) 
     (Some(Advice::new(Setting::Route, Value::Text(name(&route)), because, sure)), route)
 }
 
-/// Compares plain calls with the queued route at each depth that both were measured at, smallest first.
+/// Compares plain calls with the queued route at each depth at which both were measured, smallest first.
 fn contests(measured: &Measured<'_>, inline: &[&Run], queued: &[&Run]) -> Vec<(usize, Contest)> {
     let at = |depth| measured.contest(&at_depth(inline, depth), &at_depth(queued, depth));
     values(inline, |run| run.setup.iodepth)
@@ -63,10 +60,8 @@ fn choose(contests: &[(usize, Contest)], direct: bool, queued: Route) -> (Route,
     let (inline, other) = (for_side(Better::Subject).count(), for_side(Better::Base).count());
     let by_far = direct || mean_ratio(contests) >= BY_FAR;
     match (inline > 0, other > 0) {
-        (true, false) if by_far => (Route::Inline, surest(Better::Subject)),
+        (true, _) => (if by_far { Route::Inline } else { Route::Auto }, surest(Better::Subject)),
         (false, true) => (queued, surest(Better::Base)),
-        (true, true) if by_far => (Route::Inline, surest(Better::Subject)),
-        (true, _) => (Route::Auto, surest(Better::Subject)),
         (false, false) if contests.iter().all(|(_, contest)| contest.sure == Sure::NotCompared) => {
             (Route::Auto, Sure::NotCompared)
         }
@@ -83,9 +78,7 @@ fn mean_ratio(contests: &[(usize, Contest)]) -> f64 {
 /// Returns a text saying that `auto` is behind the better of two routes, which is a defect of the library; empty if it
 /// is not.
 fn behind(measured: &Measured<'_>, runs: &[&Run], routes: [Route; 2]) -> String {
-    let of = |route: Route| -> Runs<'_> {
-        runs.iter().copied().filter(|run| run.setup.route == Some(route)).collect()
-    };
+    let of = |route: Route| of_route(runs, route);
     let rated = routes.into_iter().filter_map(|route| Some((route, median(&of(route), Metric::Iops)?)));
     let Some((best, _)) = rated.max_by(|(_, one), (_, other)| one.total_cmp(other)) else {
         return String::new();
@@ -93,16 +86,14 @@ fn behind(measured: &Measured<'_>, runs: &[&Run], routes: [Route; 2]) -> String 
     let verdict = measured.contest(&of(Route::Auto), &of(best)).map(|contest| contest.iops);
     match verdict.filter(|verdict| verdict.outside && verdict.ratio.median < 1.0) {
         Some(verdict) => {
-            format!(
-                ", {}: a defect of ringfile to report",
-                verdict.about_times(&format!("the IOPS of {}", name(&best)))
-            )
+            let times = verdict.about_times(&format!("the IOPS of {}", name(&best)));
+            format!(", {times}: a defect of ringfile to report")
         }
         None => String::new(),
     }
 }
 
-/// The figures, as the chosen side over the other: the deepest in full, the others in few words.
+/// Returns the figures of the chosen side over the other: at the greatest depth in full, at the others in few words.
 fn because(
     measured: &Measured<'_>,
     contests: &[(usize, Contest)],
@@ -114,20 +105,13 @@ fn because(
     let figures = |contest: Contest| if route == queued { contest.turned() } else { contest };
     let deepest = contests.last().filter(|_| sure == Sure::InsideNoise);
     let mut text = deepest.map_or("", |(_, contest)| contest.no_difference()).to_string();
-    let iops = |route: Route, depth: usize| {
-        let runs: Runs<'_> =
-            at_depth(runs, depth).into_iter().filter(|run| run.setup.route == Some(route)).collect();
-        median(&runs, Metric::Iops).map(rate)
-    };
+    let iops =
+        |route: Route, depth: usize| median(&of_route(&at_depth(runs, depth), route), Metric::Iops).map(rate);
     for (index, &(depth, contest)) in contests.iter().rev().enumerate() {
         let contest = figures(contest);
         if index == 0 {
-            let iops = iops(first, depth).unwrap_or_default();
-            text += &format!(
-                "{} {iops} IOPS at depth {depth}, {}",
-                name(&first),
-                contest.figures(&name(&second))
-            );
+            let (iops, figures) = (iops(first, depth).unwrap_or_default(), contest.figures(&name(&second)));
+            text += &format!("{} {iops} IOPS at depth {depth}, {figures}", name(&first));
         } else {
             text += &format!("; at depth {depth}: {}", contest.short(&name(&second)));
         }
@@ -142,7 +126,7 @@ fn because(
     }
 }
 
-/// IOPS of reads through the page cache that find nothing there, where those are much slower than what is cached.
+/// Returns the IOPS of cold buffered reads, if those are much slower than cached ones.
 fn waits(measured: &Measured<'_>, direct: bool) -> Option<f64> {
     let cold = measured.runs(|run| !run.setup.direct && run.setup.cache == Cache::Cold && !direct);
     let (_, iops) = best(&measured.plainest(&cold))?;

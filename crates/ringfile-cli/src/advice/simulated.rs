@@ -1,8 +1,8 @@
-//! Sessions on machines whose truth is known, by the hundred: how often the judgement claims what is chance, and how
-//! often it finds what is there.
+//! Hundreds of simulated sessions on machines whose true performance is known: how often the judgement claims chance as
+//! a difference, and how often it finds a real one.
 //!
-//! Each world is simulated `RINGFILE_SIMULATED_SESSIONS` times, 40 without it. Seeds are fixed, so rates are counts
-//! that never change; the figures in ARCHITECTURE.md are of 1000 sessions of each world.
+//! Each world is simulated `RINGFILE_SIMULATED_SESSIONS` times, 40 by default. Seeds are fixed, so rates are counts
+//! that never change; the figures in ARCHITECTURE.md are from 1000 sessions of each world.
 
 use super::recorded::{Truth, World, all_the_same};
 use super::tests::on;
@@ -10,7 +10,7 @@ use super::*;
 use crate::compare::differences::Comparison;
 use crate::compare::load::Saved;
 use crate::model::advice::{Setting, Sure, Value};
-use crate::model::{Buffers, Metric, Role, Run, Setup};
+use crate::model::{Buffers, Metric, Role, Run, Setup, distinct};
 use crate::report::judge::{self, Noise};
 
 /// Pieces of advice that claim a difference, except of the block size: bandwidth grows with it however noisy it is.
@@ -27,12 +27,8 @@ fn claims(advice: &[Advice]) -> Vec<&Advice> {
 fn claims_in_cells(results: &Results, kind: Buffers) -> (usize, usize) {
     let noise = Noise::of(&results.runs, Metric::Iops);
     let measured = |run: &&Run| run.role == Role::Measure;
-    let mut keys: Vec<Setup> = Vec::new();
-    for run in results.runs.iter().filter(measured).filter(|run| run.setup.buffers == kind) {
-        if !keys.contains(&run.setup) {
-            keys.push(run.setup);
-        }
-    }
+    let of_kind = results.runs.iter().filter(measured).filter(|run| run.setup.buffers == kind);
+    let keys: Vec<Setup> = distinct(of_kind.map(|run| run.setup));
     let of = |key: Setup| {
         results.runs.iter().filter(measured).filter(move |run| run.setup == key).collect::<Vec<_>>()
     };

@@ -17,9 +17,19 @@ pub fn on(results: &Results, name: Setting) -> Advice {
     advise(results).into_iter().find(|advice| advice.name == name).expect("advised")
 }
 
-fn expect(world: &World, expected: &[(&str, Sure)]) {
-    let expected: Vec<_> = expected.iter().map(|&(text, sure)| (text.to_string(), sure)).collect();
+#[track_caller]
+fn expect_fixed_on_the_ring(world: &World, block_size: &str) {
+    let expected = [
+        ("direct = true", OutsideNoise),
+        ("route = ring", OutsideNoise),
+        ("buffers = fixed", OutsideNoise),
+        ("depth = 16", OutsideNoise),
+        (block_size, OutsideNoise),
+        ("capacity = 64MiB", NotCompared),
+        ("huge_pages = auto", NotCompared),
+    ];
     for seed in 0..5 {
+        let expected = expected.map(|(text, sure)| (text.to_string(), sure));
         assert_eq!(advised(&world.session(seed)), expected, "seed {seed}");
     }
 }
@@ -32,18 +42,7 @@ use Sure::{InsideNoise, NotCompared, OutsideNoise};
 
 #[test]
 fn a_disk_is_read_directly_through_the_ring() {
-    expect(
-        &World::new(disk),
-        &[
-            ("direct = true", OutsideNoise),
-            ("route = ring", OutsideNoise),
-            ("buffers = fixed", OutsideNoise),
-            ("depth = 16", OutsideNoise),
-            ("block_size = 16KiB", OutsideNoise),
-            ("capacity = 64MiB", NotCompared),
-            ("huge_pages = auto", NotCompared),
-        ],
-    );
+    expect_fixed_on_the_ring(&World::new(disk), "block_size = 16KiB");
     let buffers = on(&World::new(disk).session(0), Setting::Buffers).because;
     assert!(buffers.starts_with("fixed 1.0") || buffers.starts_with("fixed 0.9"), "{buffers}");
     assert!(
@@ -78,19 +77,7 @@ fn where_blocks_in_parts_decide_the_advice_says_so() {
 
 #[test]
 fn a_loop_device_gains_from_registered_memory() {
-    let world = World::new(loop_device).quick();
-    expect(
-        &world,
-        &[
-            ("direct = true", OutsideNoise),
-            ("route = ring", OutsideNoise),
-            ("buffers = fixed", OutsideNoise),
-            ("depth = 16", OutsideNoise),
-            ("block_size = 128KiB", OutsideNoise),
-            ("capacity = 64MiB", NotCompared),
-            ("huge_pages = auto", NotCompared),
-        ],
-    );
+    expect_fixed_on_the_ring(&World::new(loop_device).quick(), "block_size = 128KiB");
 }
 
 #[test]

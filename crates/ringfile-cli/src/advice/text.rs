@@ -1,4 +1,4 @@
-//! Advice as a person reads it on the terminal, and as the library's configuration file.
+//! Advice as text for a terminal, and as the library's configuration file.
 
 use super::measured::Measured;
 use crate::model::Results;
@@ -9,7 +9,7 @@ use crate::terminal;
 /// Columns of a comment in the configuration file.
 const COMMENT_WIDTH: usize = 100;
 
-/// Returns one item for each piece of advice, wrapped to this many columns if a number is given; empty without advice.
+/// Returns a list item for each piece of advice, wrapped to `width` columns if that is given; empty without advice.
 pub fn block(results: &Results, width: Option<usize>) -> String {
     if results.advice.is_empty() {
         return String::new();
@@ -28,28 +28,27 @@ pub fn block(results: &Results, width: Option<usize>) -> String {
 }
 
 fn header(results: &Results) -> String {
-    let incomplete =
-        if results.interrupted { ", from what was measured before it was interrupted" } else { "" };
+    let incomplete = if results.interrupted { ", from the runs before it was interrupted" } else { "" };
     format!("Advice for {} on {}{incomplete}:", results.params.file, results.machine.filesystem)
 }
 
 /// The median A/A difference above which the machine counts as busy.
 const QUIET: f64 = 0.15;
 
-/// Says that the machine did other work during the measurement, if the figures show it.
+/// Returns a warning if the figures show that the machine did other work during the measurement.
 fn unquiet(results: &Results) -> Option<String> {
     let noise = Measured::of(results).usual_noise().filter(|&noise| noise > QUIET)?;
     Some(format!(
-        "the machine was not quiet: a run usually differed from itself by {}; measure again when it is, for much of this \
-         can't be told so",
+        "the machine was busy: repeated runs usually differed by {}. Measure again when it is quiet, because this noise \
+         hides differences",
         per_cent(noise)
     ))
 }
 
-/// Returns the configuration file, with the figure that decided above each key.
+/// Returns the configuration file, with the deciding figure above each key.
 pub fn config(results: &Results) -> String {
     let plain: String = results.advice.iter().map(|Advice { name, value, .. }| line(*name, value)).collect();
-    // The library reads and writes its own settings; what it would not take is shown as it is.
+    // The library formats its own settings; those that it would refuse are written as they are.
     let settings = ringfile::Config::parse(&plain).map(|config| config.to_toml_with(|key| why(results, key)));
     let command = format!("Measured with: {}", results.command);
     let warning = unquiet(results).map(|warning| comment(&warning)).unwrap_or_default();
@@ -68,13 +67,13 @@ fn line(name: Setting, value: &Value) -> String {
     }
 }
 
-/// Returns the figure for a key, and how sure it is.
+/// Returns the reason for the value of a key.
 fn why(results: &Results, key: &str) -> Option<String> {
-    let advice = results.advice.iter().find(|advice| advice.name.key() == key)?;
+    let advice = results.advice.iter().find(|advice| advice.name.to_string() == key)?;
     Some(terminal::wrap(&advice.because, COMMENT_WIDTH, ""))
 }
 
-/// Returns a comment of several lines; a file's name may hold anything, also line ends.
+/// Returns a comment of several lines. A file's name may contain anything, even line breaks.
 fn comment(text: &str) -> String {
     let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("# {}\n", terminal::wrap(&plain, COMMENT_WIDTH, "# "))

@@ -338,7 +338,7 @@ pub struct OutputArgs {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::model::{Memory, RingFlags};
     use clap::{CommandFactory, ValueEnum};
@@ -348,11 +348,18 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// Returns the parsed command line `ringfile perf` with these arguments.
+    pub fn perf(arguments: &str) -> PerfCommand {
+        let words = "ringfile perf".split(' ').chain(arguments.split_whitespace());
+        match Cli::try_parse_from(words).expect("it parses").command {
+            Command::Perf(command) => *command,
+            _ => panic!("another command"),
+        }
+    }
+
     #[test]
     fn defaults_are_the_main_job() {
-        let cli = Cli::try_parse_from(["ringfile", "perf", "file"]).expect("the defaults parse");
-        let Command::Perf(command) = cli.command else { panic!("another command") };
-        let PerfCommand::File(args) = *command else { panic!("another command") };
+        let PerfCommand::File(args) = perf("file") else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size), (4096, 1 << 30));
         assert_eq!(args.rw.values(), [Rw::RandRead, Rw::RandWrite]);
         assert_eq!(args.iodepth.values(), [1, 16]);
@@ -365,23 +372,17 @@ mod tests {
     #[test]
     fn a_quick_measurement_uses_less_of_the_file() {
         for (arguments, size) in [("", 1 << 30), ("--quick", 512 << 20), ("--quick --size 2g", 2 << 30)] {
-            let words = "ringfile perf buffers".split(' ').chain(arguments.split_terminator(' '));
-            let cli = Cli::try_parse_from(words).expect("it parses");
-            let Command::Perf(command) = cli.command else { panic!("another command") };
-            let PerfCommand::Buffers(args) = *command else { panic!("another command") };
+            let command = perf(&format!("buffers {arguments}"));
+            let PerfCommand::Buffers(args) = command else { panic!("another command") };
             assert_eq!(args.test_file.size, size, "{arguments}");
         }
     }
 
     #[test]
     fn defaults_of_batches_are_the_published_measurements() {
-        let cli = Cli::try_parse_from(["ringfile", "perf", "batch"]).expect("the defaults parse");
-        let Command::Perf(command) = cli.command else { panic!("another command") };
-        let PerfCommand::Batch(args) = *command else { panic!("another command") };
+        let PerfCommand::Batch(args) = perf("batch") else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size, args.inflight.values()), (4096, 1 << 30, &[4][..]));
-        let cli = Cli::try_parse_from(["ringfile", "perf", "multiread"]).expect("the defaults parse");
-        let Command::Perf(command) = cli.command else { panic!("another command") };
-        let PerfCommand::Multiread(args) = *command else { panic!("another command") };
+        let PerfCommand::Multiread(args) = perf("multiread") else { panic!("another command") };
         assert_eq!((args.bs, args.numjobs.values()), (16384, &[4][..]));
     }
 

@@ -1,9 +1,10 @@
 //! Compares two sessions cell by cell: which figures differ by more than each session varies in itself.
 //!
-//! Pure functions of results. Runs of different sessions are not paired, so what is compared is medians, and the ranges
-//! that the rounds and A/A runs of each reach: only where these lie apart, by more than the A/A noise of both sessions
-//! and than what each wandered from round to round, and with three rounds or more on both sides, a difference is
-//! claimed.
+//! Pure functions of results. Runs of different sessions are not paired, so this compares medians, and the ranges of
+//! the rounds and A/A runs. A difference is claimed only if both sides have three rounds or more, and the ranges lie
+//! apart by more than the A/A noise of both sessions and than the variation of each from round to round.
+
+use clap::ValueEnum;
 
 use super::facts::{self, Fact};
 use super::load::Saved;
@@ -14,8 +15,8 @@ use crate::model::{
 };
 use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 
-/// Factors in which two sessions may differ throughout and still be compared: the difference may be what they were made
-/// to show.
+/// Factors in which two sessions may differ throughout and still be compared: the sessions may have been made to
+/// compare them.
 const MAY_DIFFER: [Factor; 7] = [
     Factor::Open,
     Factor::Cache,
@@ -33,35 +34,35 @@ pub struct Comparison<'a> {
     pub first: &'a Saved,
     /// The session that is compared with it.
     pub other: &'a Saved,
-    /// Machine and parameters.
+    /// Differences of machine and parameters.
     pub facts: Vec<Fact>,
     /// Figures that differ outside the spread, the largest change first.
     pub outside: Vec<Difference>,
-    /// The rest, likewise.
+    /// The other figures, in the same order.
     pub inside: Vec<Difference>,
-    /// Cells that only the first has, and only the other.
+    /// Cells that only the first session has, and those that only the other has.
     pub alone: (Vec<String>, Vec<String>),
 }
 
-/// One figure in one cell of both.
+/// One figure in one cell of both sessions.
 #[derive(Debug, Clone)]
 pub struct Difference {
     /// The cell, in words.
     pub cell: String,
     /// The figure.
     pub metric: Metric,
-    /// Median and reach of the first.
+    /// Median and range of the first session.
     pub first: Spread,
-    /// The same of the other.
+    /// Median and range of the other session.
     pub other: Spread,
-    /// The number of rounds, of the session that has fewer.
+    /// The number of rounds of the session that has fewer.
     pub rounds: usize,
     /// How far a ratio must be from 1, as a fraction.
     pub noise: f64,
 }
 
 impl Difference {
-    /// Returns the other's median over the first's, with the least and the most that their rounds make.
+    /// Returns the other's median over the first's, with the least and the most ratio of their rounds.
     pub fn ratio(&self) -> Spread {
         let (first, other) = (self.first, self.other);
         Spread { median: other.median / first.median, min: other.min / first.max, max: other.max / first.min }
@@ -72,7 +73,7 @@ impl Difference {
         judge::are_apart(self.first, self.other, self.rounds, self.noise)
     }
 
-    /// Returns whether the other is the better one.
+    /// Returns whether the other session is better.
     pub fn better(&self) -> bool {
         (self.other.median > self.first.median) == (self.metric.better() == Better::More)
     }
@@ -84,10 +85,10 @@ impl Difference {
 }
 
 impl<'a> Comparison<'a> {
-    /// Of sessions of the same command that have cells in common.
+    /// Compares two sessions of the same command that have cells in common.
     pub fn of(first: &'a Saved, other: &'a Saved) -> Result<Comparison<'a>, Failure> {
         let (one, two) = (&first.results, &other.results);
-        // Files of versions that recorded no kind may be of any.
+        // Old files do not record their kind.
         if let Some((one, two)) = one.kind.zip(two.kind)
             && one != two
         {
@@ -130,7 +131,7 @@ impl<'a> Comparison<'a> {
         } else if self.inside.iter().all(few) {
             Some("fewer than 3 rounds show no spread: measure both with --rounds 3 or more")
         } else if self.inside.iter().all(unknown) {
-            Some("a session without A/A runs does not tell its noise")
+            Some("a session without A/A runs has unknown noise")
         } else {
             None
         }
@@ -142,11 +143,11 @@ type Group<'a> = Vec<&'a Run>;
 
 /// Finds the cells of one session in another, and names them.
 struct Names {
-    /// What each session has another value of throughout.
+    /// The factors in which the two sessions differ throughout.
     loose: Vec<Factor>,
     /// The factors that tell cells apart.
     named: Vec<Factor>,
-    /// In a grid of buffers: the way that most cells have, which needs no words.
+    /// In a grid of buffers: the way that most cells have, which goes unnamed.
     usual: Option<Way>,
 }
 
@@ -160,9 +161,9 @@ impl Names {
         Names { loose, named, usual }
     }
 
-    /// What must be the same in both.
+    /// Returns what must be the same in both sessions.
     fn place(&self, run: &Run) -> Vec<Option<String>> {
-        Factor::ALL
+        Factor::value_variants()
             .iter()
             .filter(|factor| !self.loose.contains(factor))
             .map(|factor| factor.cell(&run.setup))
@@ -184,7 +185,7 @@ impl Names {
     }
 }
 
-/// Returns all figures of all cells that both have.
+/// Returns all figures of all cells that both sessions have.
 fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Names) -> Vec<Difference> {
     let mut differences = Vec::new();
     for metric in columns::COMPARED {
@@ -202,9 +203,9 @@ fn differences(one: &Results, two: &Results, both: &[(&Run, &Run)], names: &Name
     differences
 }
 
-/// Returns how far a figure wandered over the rounds of a session, as a logarithm: nine of ten cells stayed within that
-/// of their median. A/A runs follow each other at once; sessions are as far apart as rounds, or farther, and a disk
-/// that others use is another one by then: the same grid twice had cells 1.33 times apart in every round.
+/// Returns how far a figure wandered over the rounds of a session, as a logarithm: nine of ten cells stayed within this
+/// distance of their median. A/A runs follow each other at once, but sessions are at least as far apart as rounds, and
+/// a shared disk changes meanwhile: two sessions of the same grid had cells 1.33 times apart in every round.
 fn wandered(session: &Results, metric: Metric) -> f64 {
     let of_cell = |cell: Group<'_>| {
         let figures = cell.iter().filter_map(|run| metric.of(run));
@@ -216,7 +217,7 @@ fn wandered(session: &Results, metric: Metric) -> f64 {
     all.get(all.len() * 9 / 10).copied().unwrap_or(0.0)
 }
 
-/// Returns whether all runs of one session have one value of a factor, and all of the other another one.
+/// Returns whether all runs of one session have one value of a factor, and all runs of the other have another.
 fn is_another(factor: Factor, first: &[Run], other: &[Run]) -> bool {
     let only = |runs: &[Run]| {
         let mut values = runs.iter().filter_map(|run| factor.cell(&run.setup));

@@ -1,4 +1,4 @@
-//! What differs between two sessions beside what they measured: machine, kernel, parameters.
+//! The differences between two sessions other than their figures: machine, kernel, parameters.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -9,15 +9,15 @@ use crate::model::Results;
 /// Something in which two sessions differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fact {
-    /// What.
+    /// Its name.
     pub name: String,
-    /// In the first.
+    /// Its value in the first session.
     pub first: String,
-    /// In the other.
+    /// Its value in the other session.
     pub other: String,
 }
 
-/// Returns all that is not the same.
+/// Returns everything in which the two differ.
 pub fn differing(first: &Results, other: &Results) -> Vec<Fact> {
     let mut facts = of(&first.machine, &other.machine);
     facts.extend(of(&first.params, &other.params));
@@ -32,7 +32,7 @@ pub fn differing(first: &Results, other: &Results) -> Vec<Fact> {
     facts
 }
 
-/// Fields of two values of the same type.
+/// Returns the fields in which two values of the same type differ.
 fn of(first: &impl Serialize, other: &impl Serialize) -> Vec<Fact> {
     let (Ok(Value::Object(first)), Ok(Value::Object(other))) =
         (serde_json::to_value(first), serde_json::to_value(other))
@@ -50,7 +50,7 @@ fn of(first: &impl Serialize, other: &impl Serialize) -> Vec<Fact> {
         .collect()
 }
 
-/// Names of fields with their units set apart.
+/// Returns a field's name in words, with its unit.
 fn title(name: &str) -> String {
     let (name, unit) = match name.rsplit_once('_') {
         Some((name, "bytes")) => (name, " in bytes"),
@@ -60,7 +60,7 @@ fn title(name: &str) -> String {
     format!("{}{unit}", name.replace('_', " ").replace("cpus", "cores").replace("cpu model", "processor"))
 }
 
-/// Returns a value; of lists only what the other does not have, where both have much in common.
+/// Returns a value in words; of a long list only the items that the other lacks.
 fn beside(value: &Value, other: &Value) -> String {
     match (value, other) {
         (Value::Array(items), Value::Array(others)) if items.len() > 6 || others.len() > 6 => {

@@ -1,4 +1,4 @@
-//! Saved results with their names.
+//! Reads saved results and names them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::error::{Failure, usage};
 use crate::model::Results;
 use crate::report::saved;
 
-/// Results, and where they come from.
+/// Results, and the file that they come from.
 #[derive(Debug)]
 pub struct Saved {
     /// The file.
@@ -22,7 +22,7 @@ pub fn read(path: &Path) -> Result<Saved, Failure> {
     let results = saved::read(path)?;
     if results.runs.is_empty() {
         return usage(format!(
-            "{} has no runs: measure again, it was ended before its first one",
+            "{} has no runs, since it was interrupted before the first: measure again",
             path.display()
         ));
     }

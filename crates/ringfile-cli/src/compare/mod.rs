@@ -1,7 +1,7 @@
-//! `ringfile report`: saved results as a page, and several compared.
+//! `ringfile report`: shows saved results as a page, and compares several.
 //!
-//! Invariants: everything that can be refused is refused before anything is written, and the results that are read
-//! are never written to.
+//! Invariants: all errors in the arguments are reported before anything is written, and the results that are read are
+//! never written to.
 
 pub mod differences;
 pub mod facts;
@@ -18,7 +18,7 @@ use crate::values;
 use differences::Comparison;
 use load::Saved;
 
-/// Carries the command out.
+/// Runs the command.
 pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     let out = check(args, args.out.as_ref())?;
     let svg = check(args, args.svg.as_ref())?;
@@ -43,7 +43,7 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
         let Some(drawing) = standalone::svg(&first.results, args.plot) else {
             let plot = values::name(&args.plot);
             return usage(format!(
-                "{} has nothing to plot for --plot {plot}: choose another",
+                "{} has nothing to plot for --plot {plot}: choose another plot",
                 first.path.display()
             ));
         };
@@ -57,7 +57,7 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     output::print(&texts.join("\n")).and(written)
 }
 
-/// Returns an output file that is none of those that are read.
+/// Checks that an output file is none of the files that are read.
 fn check(args: &ReportArgs, path: Option<&std::path::PathBuf>) -> Result<Option<OutputFile>, Failure> {
     let file = path.map(|path| OutputFile::check(path, args.force)).transpose()?;
     for (file, read) in file.iter().flat_map(|file| args.results.iter().map(move |read| (file, read))) {

@@ -1,4 +1,4 @@
-//! A comparison as text for the terminal: what differs outside the spread first, the rest counted.
+//! A comparison as text for the terminal: the figures that differ outside the spread, then the number of others.
 
 use super::differences::{Comparison, Difference};
 use crate::error::one_line;
@@ -7,7 +7,7 @@ use crate::numbers::{change, counted, per_cent};
 use crate::report::table::Table;
 use crate::terminal;
 
-/// Returns the text, for that many columns.
+/// Returns the text, wrapped to a width in characters.
 pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     let (first, other) = (one_line(&comparison.first.name), one_line(&comparison.other.name));
     let count = comparison.outside.len() + comparison.inside.len();
@@ -19,7 +19,7 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
     lines.extend(
         comparison.facts.iter().map(|fact| format!("- {}: {} / {}", fact.name, fact.first, fact.other)),
     );
-    let mut text = paragraph(&lines, width);
+    let mut text = terminal::lines(lines, width);
     if !comparison.outside.is_empty() {
         let titles = ["outside the spread", "first", "other"].map(String::from);
         let table = table(titles, &comparison.outside);
@@ -49,7 +49,7 @@ pub fn of(comparison: &Comparison<'_>, width: Option<usize>) -> String {
         }
     }
     if !lines.is_empty() {
-        text += &format!("\n{}", paragraph(&lines, width));
+        text += &format!("\n{}", terminal::lines(lines, width));
     }
     text
 }
@@ -74,9 +74,4 @@ pub fn table([cell, first, other]: [String; 3], differences: &[Difference]) -> T
         ]);
     }
     table
-}
-
-fn paragraph(lines: &[String], width: Option<usize>) -> String {
-    let wrap = |line: &String| width.map_or_else(|| line.clone(), |width| terminal::wrap(line, width, "  "));
-    lines.iter().map(|line| wrap(line) + "\n").collect()
 }

@@ -33,7 +33,7 @@ pub struct Device {
     pub passthrough: Option<String>,
     /// For a loop device: the file that it shows.
     pub backing: Option<Backing>,
-    /// What it is made of.
+    /// The devices that it is made of.
     pub below: Vec<Device>,
 }
 
@@ -110,7 +110,7 @@ pub type Place = (Option<String>, Option<String>);
 /// How deep stacks are followed: real ones are not deeper, and a loop device on itself would never end.
 const DEEPEST: usize = 8;
 
-/// Reads all that is below the device of that number; `None` if sysfs does not have it.
+/// Reads the device of this number, and all below it; `None` if sysfs does not have it.
 pub fn look(sys: &Path, number: &str, place: &dyn Fn(&Path) -> Place) -> Option<Device> {
     let root = fs::canonicalize(sys.join("dev/block").join(number)).ok()?;
     Some(Tree { sys, place }.device(&root, DEEPEST))
@@ -172,7 +172,7 @@ impl Device {
     }
 }
 
-/// Returns a partition's folder lies in its disk's.
+/// Returns the folder of a partition's disk, or this folder if it is no partition's.
 fn disk_of(folder: &Path) -> &Path {
     if folder.join("partition").exists() { folder.parent().unwrap_or(folder) } else { folder }
 }
@@ -234,7 +234,7 @@ fn bus(disk: &Path, name: &str) -> Option<String> {
     found.or_else(|| name.starts_with("xvd").then_some("xen")).map(str::to_string)
 }
 
-/// Returns the character device of a namespace lies beside its block device, and has the same numbers.
+/// Returns the character device of an NVMe namespace, which is beside its block device and has the same numbers.
 fn passthrough(disk: &Path, name: &str) -> Option<String> {
     let name = format!("ng{}", name.strip_prefix("nvme")?);
     disk.parent()?.join(&name).join("dev").exists().then(|| format!("/dev/{name}"))
@@ -274,17 +274,18 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// Returns a sysfs as recorded: paths with their text; `dev/block` links are made from the `dev` files.
-    fn sysfs(files: &[(&str, &str)]) -> tempfile::TempDir {
+    /// Returns a recorded sysfs: files below `base` with their text; `dev/block` links are made from the `dev` files.
+    fn sysfs(base: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("temporary folder");
         let links = folder.path().join("dev/block");
         fs::create_dir_all(&links).expect("folder");
         for (path, text) in files {
-            let path = folder.path().join(path);
-            fs::create_dir_all(path.parent().expect("it lies in one")).expect("folder");
+            let path = folder.path().join(base).join(path);
+            let device = path.parent().expect("it is in one");
+            fs::create_dir_all(device).expect("folder");
             fs::write(&path, text).expect("write");
             if path.ends_with("dev") {
-                symlink(path.parent().expect("it lies in one"), links.join(text.trim())).expect("link");
+                symlink(device, links.join(text.trim())).expect("link");
             }
         }
         folder
@@ -297,22 +298,20 @@ mod tests {
     #[test]
     fn a_partition_has_the_queue_of_its_disk() {
         let vda = "devices/pci0000:00/0000:00:02.0/virtio1/block/vda";
-        let at = |name: &str| format!("{vda}/{name}");
-        let (dev, size, scheduler, cache) =
-            (at("dev"), at("size"), at("queue/scheduler"), at("queue/write_cache"));
-        let (rotational, poll, mq) = (at("queue/rotational"), at("queue/io_poll"), at("mq/0/cpu_list"));
-        let (part, partition) = (at("vda1/dev"), at("vda1/partition"));
-        let sys = sysfs(&[
-            (&dev, "254:0\n"),
-            (&size, "2048\n"),
-            (&scheduler, "none [mq-deadline] kyber bfq \n"),
-            (&cache, "write back\n"),
-            (&rotational, "1\n"),
-            (&poll, "0\n"),
-            (&mq, "0, 1\n"),
-            (&part, "254:1\n"),
-            (&partition, "1\n"),
-        ]);
+        let sys = sysfs(
+            vda,
+            &[
+                ("dev", "254:0\n"),
+                ("size", "2048\n"),
+                ("queue/scheduler", "none [mq-deadline] kyber bfq \n"),
+                ("queue/write_cache", "write back\n"),
+                ("queue/rotational", "1\n"),
+                ("queue/io_poll", "0\n"),
+                ("mq/0/cpu_list", "0, 1\n"),
+                ("vda1/dev", "254:1\n"),
+                ("vda1/partition", "1\n"),
+            ],
+        );
         let device = look(sys.path(), "254:1", &nowhere).expect("it is there");
         assert_eq!(
             (device.kind, device.name.as_str(), device.number.as_str()),
@@ -336,15 +335,18 @@ mod tests {
 
     #[test]
     fn a_loop_device_leads_to_the_disk_of_its_file() {
-        let sys = sysfs(&[
-            ("devices/virtual/block/loop3/dev", "7:3\n"),
-            ("devices/virtual/block/loop3/loop/backing_file", "/srv/image\n"),
-            ("devices/virtual/block/loop3/loop/dio", "0\n"),
-            ("devices/pci0000:00/nvme/nvme0/nvme0n1/dev", "259:0\n"),
-            ("devices/pci0000:00/nvme/nvme0/ng0n1/dev", "240:0\n"),
-            ("devices/pci0000:00/nvme/nvme0/nvme0n1/device/model", "A drive   \n"),
-            ("devices/pci0000:00/nvme/nvme0/nvme0n1/queue/scheduler", "none\n"),
-        ]);
+        let sys = sysfs(
+            "devices",
+            &[
+                ("virtual/block/loop3/dev", "7:3\n"),
+                ("virtual/block/loop3/loop/backing_file", "/srv/image\n"),
+                ("virtual/block/loop3/loop/dio", "0\n"),
+                ("pci0000:00/nvme/nvme0/nvme0n1/dev", "259:0\n"),
+                ("pci0000:00/nvme/nvme0/ng0n1/dev", "240:0\n"),
+                ("pci0000:00/nvme/nvme0/nvme0n1/device/model", "A drive   \n"),
+                ("pci0000:00/nvme/nvme0/nvme0n1/queue/scheduler", "none\n"),
+            ],
+        );
         let place = |path: &Path| {
             assert_eq!(path, Path::new("/srv/image"));
             (Some("xfs".to_string()), Some("259:0".to_string()))
@@ -363,26 +365,32 @@ mod tests {
 
     #[test]
     fn a_device_over_itself_comes_to_an_end() {
-        let sys = sysfs(&[
-            ("devices/virtual/block/loop0/dev", "7:0\n"),
-            ("devices/virtual/block/loop0/loop/backing_file", "/mnt/image\n"),
-        ]);
+        let sys = sysfs(
+            "devices",
+            &[
+                ("virtual/block/loop0/dev", "7:0\n"),
+                ("virtual/block/loop0/loop/backing_file", "/mnt/image\n"),
+            ],
+        );
         let device = look(sys.path(), "7:0", &|_| (None, Some("7:0".into()))).expect("it is there");
         assert_eq!(device.stack().len(), DEEPEST + 1);
     }
 
     #[test]
     fn dm_and_md_are_told_apart() {
-        let sys = sysfs(&[
-            ("devices/virtual/block/dm-0/dev", "252:0\n"),
-            ("devices/virtual/block/dm-0/dm/uuid", "CRYPT-LUKS2-0123-root\n"),
-            ("devices/virtual/block/dm-0/dm/name", "root\n"),
-            ("devices/virtual/block/dm-0/slaves/.keep", ""),
-            ("devices/virtual/block/md0/dev", "9:0\n"),
-            ("devices/virtual/block/md0/md/level", "raid5\n"),
-            ("devices/virtual/block/zram0/dev", "253:0\n"),
-            ("devices/virtual/block/nbd0/dev", "43:0\n"),
-        ]);
+        let sys = sysfs(
+            "devices",
+            &[
+                ("virtual/block/dm-0/dev", "252:0\n"),
+                ("virtual/block/dm-0/dm/uuid", "CRYPT-LUKS2-0123-root\n"),
+                ("virtual/block/dm-0/dm/name", "root\n"),
+                ("virtual/block/dm-0/slaves/.keep", ""),
+                ("virtual/block/md0/dev", "9:0\n"),
+                ("virtual/block/md0/md/level", "raid5\n"),
+                ("virtual/block/zram0/dev", "253:0\n"),
+                ("virtual/block/nbd0/dev", "43:0\n"),
+            ],
+        );
         let md = fs::canonicalize(sys.path().join("devices/virtual/block/md0")).expect("it is there");
         symlink(md, sys.path().join("devices/virtual/block/dm-0/slaves/md0")).expect("link");
         let device = look(sys.path(), "252:0", &nowhere).expect("it is there");

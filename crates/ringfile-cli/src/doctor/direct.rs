@@ -1,4 +1,4 @@
-//! Direct I/O, tried: open, write, read back, compare, and see whether it really passed the page cache.
+//! Tries direct I/O: opens, writes, reads back, compares, and checks whether it bypassed the page cache.
 
 use std::fs::File;
 use std::io;
@@ -14,7 +14,7 @@ use crate::error::errno_text;
 use crate::memory::AlignedBytes;
 use crate::sys;
 
-/// What direct I/O can do on a file.
+/// The result of trying direct I/O on a file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Direct {
     /// Whether it could be opened and read, and written if that was tried.
@@ -33,14 +33,14 @@ pub struct Direct {
     pub read_us: Option<f64>,
 }
 
-/// The time that reads may take in all.
+/// The time for all reads.
 const BUDGET: Duration = Duration::from_millis(40);
 
-/// Tries it; `None` if there is nothing to try it on.
+/// Tries direct I/O; returns `None` if there is no file to try it on.
 pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
     let opened = subjects.direct_reads.as_ref().or(subjects.direct_writes.as_ref())?;
     if medium == Medium::Memory {
-        let why = "memory has no direct I/O; where O_DIRECT is taken at all, it changes nothing".into();
+        let why = "memory has no direct I/O: O_DIRECT is refused, or has no effect".into();
         return Some(Direct { why, ..Direct::default() });
     }
     let file = match opened {
@@ -83,7 +83,7 @@ pub fn is_adaptive(file: &File) -> Option<bool> {
     adopted.ok().map(|file| file.is_adaptive())
 }
 
-/// Bytes of a direct operation: 4 KiB, or what the file needs.
+/// Returns the bytes of a direct operation: 4 KiB, or the alignment that the file needs.
 pub fn block(offset_alignment: Option<u32>) -> usize {
     (offset_alignment.unwrap_or(0) as usize).clamp(4096, TRIED)
 }
@@ -113,7 +113,7 @@ fn write_and_compare(file: &File) -> io::Result<()> {
     file.read_exact_at(memory.as_mut_slice(), 0)?;
     match memory.as_mut_slice().iter().all(|&byte| byte == 9) {
         true => Ok(()),
-        false => Err(io::Error::other("other bytes came back than were written")),
+        false => Err(io::Error::other("the bytes read are not those written")),
     }
 }
 

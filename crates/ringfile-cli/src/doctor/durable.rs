@@ -1,4 +1,4 @@
-//! The ways to write 4 KiB so that they survive a power cut, timed on a file without a name.
+//! Times the ways to write 4 KiB durably, on a file without a name.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -13,10 +13,10 @@ use super::file::{Subjects, TRIED};
 use crate::memory::AlignedBytes;
 use crate::sys::ring::{Op, TrialRing};
 
-/// One way, and the time that it takes.
+/// One way to write durably, and its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Durable {
-    /// Which.
+    /// The way.
     pub way: Way,
     /// The median of the rounds, in µs.
     pub median_us: f64,
@@ -43,7 +43,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// In words.
+    /// Returns the name of the way in words.
     pub fn text(self) -> &'static str {
         match self {
             Way::WriteFdatasync => "write, then fdatasync",
@@ -57,15 +57,15 @@ impl Way {
 /// The time for all rounds of all ways. One write to a slow disk may take longer; the caller has a deadline of its own.
 const BUDGET: Duration = Duration::from_millis(150);
 
-/// Rounds of each way, where the disk is quick enough.
+/// Rounds of each way, if the disk is fast enough.
 const ROUNDS: usize = 9;
 
 const BLOCK: usize = 4096;
 
-/// Times them in turn, quickest first; none if writes can't be tried.
+/// Times all ways in turn, and returns them fastest first; none if writes can't be tried.
 pub fn look(subjects: &Subjects) -> Vec<Durable> {
     let Some(file) = &subjects.writes else { return Vec::new() };
-    // The file's blocks must be on the disk before, or the first way is charged for writing them.
+    // Otherwise the first way would also write the file's earlier content.
     if file.sync_all().is_err() {
         return Vec::new();
     }
@@ -75,7 +75,7 @@ pub fn look(subjects: &Subjects) -> Vec<Durable> {
     let mut times: [Vec<Duration>; 4] = Default::default();
     let began = Instant::now();
     'rounds: for round in 0..ROUNDS {
-        // Each turn starts with another way, since work that one way leaves to the disk slows the next.
+        // Each round starts with another way, because work that one way leaves to the disk slows the next.
         for turn in 0..all.len() {
             let way = (round + turn) % all.len();
             let (way, times) = (all[way], &mut times[way]);

@@ -1,7 +1,7 @@
-//! Each part of io_uring that ringfile uses, or that users ask about, tried on rings of this process.
+//! Tries each part of io_uring that ringfile uses, or that users ask about, on rings of this process.
 //!
-//! Invariants: a feature is usable only if the trial did what it should, bytes and results compared; what could not
-//! be tried is neither usable nor unusable.
+//! Invariants: a feature is usable only if its trial gave the right results and bytes; a feature that could not be
+//! tried is neither usable nor unusable.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize};
 use super::look;
 use crate::sys::ring::{self, Op, TrialRing};
 
-/// Something that the kernel may or may not let this process do.
+/// A feature of the kernel, and whether this process can use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feature {
     /// Its name, as `ringfile::ring_features()` and the kernel's headers have it, in lower case.
     pub name: String,
-    /// Whether the trial did what it should; `null` if it could not be made.
+    /// Whether the trial succeeded; `null` if it could not be made.
     pub usable: Option<bool>,
-    /// What was tried, what the kernel answered, and what being without costs.
+    /// What was tried, what the kernel answered, and what the lack of the feature costs.
     pub why: String,
 }
 
-/// A trial: what it is called, what was done, which Linux brought it, and what being without costs.
+/// A trial: its name, what was done, the first Linux that has the feature, and what the lack of it costs.
 struct Trial<'a>(&'a str, &'a str, &'a str, &'a str);
 
 // IORING_SETUP_… of linux/io_uring.h.
@@ -40,8 +40,7 @@ const DEFER_TASKRUN: u32 = 1 << 13;
 const LARGE: u32 = 1 << 10 | 1 << 11;
 const NO_SQARRAY: u32 = 1 << 16;
 
-/// Set-up flags, each with what it needs and nothing else: bits, name, the kernel's names, first Linux, cost of being
-/// without.
+/// Set-up flags, each with only the flags that it needs: bits, name, the kernel's names, first Linux, cost of the lack.
 const SETUP: [(u32, &str, &str, &str, &str); 8] = [
     (CQSIZE, "cqsize", "CQSIZE", "5.5", "completions can overflow"),
     (CLAMP, "clamp", "CLAMP", "5.6", "large queue depths are refused"),
@@ -54,7 +53,7 @@ const SETUP: [(u32, &str, &str, &str, &str); 8] = [
         "defer_taskrun",
         "DEFER_TASKRUN and SINGLE_ISSUER",
         "6.1",
-        "completions are worked off at random moments: more CPU for each I/O",
+        "completions are processed at arbitrary moments: more CPU time for each I/O",
     ),
     (NO_SQARRAY, "no_sqarray", "NO_SQARRAY", "6.6", "one more memory access for each submission"),
 ];
@@ -79,11 +78,11 @@ const OPERATIONS: [(u8, &str, &str); 12] = [
     ),
 ];
 
-/// Bytes of the file that trials read: each its place, modulo 251.
+/// Bytes of the file that trials read: each is its offset modulo 251.
 const SAMPLE: usize = 16 << 10;
 
-/// Trial rings charge RLIMIT_MEMLOCK, and the charge of a closed one comes back up to 150 ms later: that long a refusal
-/// is worth another try, over all trials.
+/// How long all trials together repeat a refusal for lack of memory. Rings count against RLIMIT_MEMLOCK, and the kernel
+/// releases the memory of a closed one up to 150 ms later.
 const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
 
 /// What the trials found.
@@ -91,9 +90,9 @@ const MEMORY_COMES_BACK: Duration = Duration::from_millis(200);
 pub struct Found {
     /// Every feature, in the order of the trials.
     pub features: Vec<Feature>,
-    /// Whether the kernel ends a process that makes a ring, so that none was made.
+    /// Whether the kernel kills a process that makes a ring, so that none was made.
     pub kills: bool,
-    /// The errno of `io_uring_setup` where no ring can be had.
+    /// The errno of `io_uring_setup`, if no ring can be made.
     pub refused: Option<i32>,
     /// The most kernel threads for one thread's rings: for files and block devices, and for all else.
     pub workers: Option<[u32; 2]>,
@@ -104,12 +103,12 @@ pub struct Found {
 /// How much memory the trial of registering asks for.
 pub const REGISTERED_AT_MOST: u64 = 16 << 20;
 
-/// Makes all trials; none that the kernel would end this process for.
+/// Makes all trials, but none for which the kernel would kill this process.
 pub fn look() -> Found {
     let until = Instant::now() + MEMORY_COMES_BACK;
     let mut found = Found { kills: look::kills(), ..Found::default() };
     if found.kills {
-        let why = "tried: io_uring_setup in another process, which a seccomp filter ended for it (SIGSYS)";
+        let why = "tried: io_uring_setup in another process, which a seccomp filter killed (SIGSYS)";
         found.features.push(Feature::new("io_uring", Some(false), why.into()));
         return found;
     }
@@ -130,7 +129,7 @@ pub fn look() -> Found {
         found.workers = workers(until);
         found.registered = registered(&ring);
         one_ring(&mut ring, &file, &mut found.features);
-        // Nothing to share is no verdict on sharing.
+        // Without registered memory, sharing it can't be judged.
         if is_usable(&found.features, "registered_buffers") {
             found.features.push(cloned(&ring, until));
         }
@@ -139,12 +138,12 @@ pub fn look() -> Found {
     found
 }
 
-/// Returns whether a feature was tried, and did what it should.
+/// Returns whether a feature was tried successfully.
 pub fn is_usable(features: &[Feature], name: &str) -> bool {
     features.iter().any(|feature| feature.name == name && feature.usable == Some(true))
 }
 
-/// Trials on one ring: registrations come last, since they stay.
+/// Makes the trials that share one ring. Registrations come last, because they stay.
 fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
     let mut add = |name, tried, since, without, done: io::Result<()>| {
         features.push(Trial(name, tried, since, without).judge(done));
@@ -186,7 +185,7 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
     );
     let table = TrialRing::new().and_then(|ring| ring.register_buffer_table());
     add("sparse_buffers", "an empty table of registered buffers", "5.19", "no registered buffers", table);
-    // Two parts of 4 KiB: no more, since a small RLIMIT_MEMLOCK has room for that.
+    // Two parts of 4 KiB: a small RLIMIT_MEMLOCK has room for that, but not for more.
     let registered = ring.register_memory(8192);
     let refused = registered.as_ref().err().and_then(io::Error::raw_os_error);
     let fixed = registered.and_then(|()| read_back(ring, file, Op::ReadFixed(4096, 0), 4096));
@@ -233,7 +232,8 @@ fn kernel_thread(until: Instant) -> Feature {
     Trial("sqpoll", tried, "5.11", "every submission is a system call, as by default").judge(done)
 }
 
-/// What a thread of ringfile's may have. Asked by a thread of its own: its first ring, of the usual size, decides.
+/// Returns the most kernel threads for one thread's rings. Asked on a new thread, because a thread's first ring
+/// decides.
 fn workers(until: Instant) -> Option<[u32; 2]> {
     let ask = move || patiently(until, TrialRing::of_usual_size)?.worker_limits();
     std::thread::Builder::new().spawn(ask).ok()?.join().ok()?.ok()
@@ -258,11 +258,11 @@ fn read_back(ring: &mut TrialRing, file: &File, op: Op, bytes: usize) -> io::Res
     same(&results, &[bytes as i32])?;
     match ring.bytes()[..bytes] == sample_bytes()[..bytes] {
         true => Ok(()),
-        false => Err(io::Error::other("other bytes than the file's came back")),
+        false => Err(io::Error::other("the bytes read are not the file's")),
     }
 }
 
-/// Results as errors: the first that is not as expected.
+/// Returns an error for the first result that is not as expected.
 fn same(results: &[i32], expected: &[i32]) -> io::Result<()> {
     match results.iter().zip(expected).find(|(result, expected)| result != expected) {
         None => Ok(()),
@@ -282,7 +282,7 @@ fn sample() -> io::Result<File> {
     Ok(file)
 }
 
-/// Tries again while memory is refused.
+/// Repeats a trial while memory is refused.
 fn patiently<T>(until: Instant, mut trial: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match trial() {
@@ -305,7 +305,7 @@ impl Trial<'_> {
     fn judge(&self, done: io::Result<()>) -> Feature {
         let &Trial(name, tried, since, without) = self;
         let Err(error) = done else { return Feature::new(name, Some(true), format!("tried: {tried}")) };
-        // What this process may not have at the moment says nothing of the kernel.
+        // A temporary shortage in this process says nothing about the kernel.
         let short = [libc::ENOMEM, libc::EAGAIN, libc::EMFILE, libc::ENFILE, libc::ECANCELED];
         let short = error.raw_os_error().is_some_and(|errno| short.contains(&errno));
         let why = format!("tried: {tried}; {}; without it: {without}", meaning(&error, since));
@@ -313,7 +313,7 @@ impl Trial<'_> {
     }
 }
 
-/// What an errno of io_uring means, in words.
+/// Returns the meaning of an errno of io_uring.
 pub fn meaning(error: &io::Error, since: &str) -> String {
     match error.raw_os_error() {
         Some(libc::EINVAL) => format!("this kernel does not know it (EINVAL; Linux {since} brought it)"),
@@ -322,7 +322,7 @@ pub fn meaning(error: &io::Error, since: &str) -> String {
         Some(libc::EPERM) => "not permitted (EPERM): kernel.io_uring_disabled, or a seccomp filter".into(),
         Some(libc::EACCES) => "not permitted (EACCES): a security module".into(),
         Some(libc::ENOMEM) => "RLIMIT_MEMLOCK leaves no room (ENOMEM)".into(),
-        Some(libc::EAGAIN | libc::ECANCELED) => "no kernel thread could be had: RLIMIT_NPROC".into(),
+        Some(libc::EAGAIN | libc::ECANCELED) => "no kernel thread could be started (RLIMIT_NPROC)".into(),
         Some(libc::EMFILE) => "too many open files (EMFILE): RLIMIT_NOFILE".into(),
         _ => crate::error::errno_text(error),
     }
@@ -340,11 +340,8 @@ mod tests {
         assert!(of(libc::ENOMEM).why.contains("RLIMIT_MEMLOCK"));
         let unknown = of(libc::EINVAL);
         assert_eq!(unknown.usable, Some(false));
-        assert!(
-            unknown.why.contains("Linux 9.9") && unknown.why.ends_with("without it: y"),
-            "{}",
-            unknown.why
-        );
+        let why = &unknown.why;
+        assert!(why.contains("Linux 9.9") && why.ends_with("without it: y"), "{why}");
         assert_eq!(trial.judge(Ok(())).usable, Some(true));
     }
 

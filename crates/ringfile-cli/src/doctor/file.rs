@@ -1,4 +1,4 @@
-//! What the file system that contains PATH can do, found by trying.
+//! Tries what the file system that contains PATH can do.
 //!
 //! Invariants: nothing that existed is written to, and no name appears anywhere. Writes go to a file without a
 //! name (O_TMPFILE), which the kernel removes when its last descriptor closes, whatever becomes of this process.
@@ -19,16 +19,16 @@ use super::route::Taken;
 use crate::error::{Failure, cant, errno_text, usage};
 use crate::report::output;
 
-/// What was found out about PATH.
+/// The facts about PATH.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FileFacts {
     /// As given.
     pub path: String,
     /// What it is; `null` if it did not answer.
     pub kind: Option<Kind>,
-    /// Whether all of this was found out in time.
+    /// Whether all facts were found in time.
     pub answered: bool,
-    /// What was being looked at when time ran out, or last.
+    /// The stage that was reached, or the last one.
     pub stage: String,
     /// `ext4`, `tmpfs`, …
     pub filesystem: Option<String>,
@@ -58,14 +58,14 @@ pub struct FileFacts {
     pub writes_tried: String,
     /// Direct I/O.
     pub direct: Option<Direct>,
-    /// Whether a file can be read adaptively: from the page cache what is there, the rest past it. `null` if that was
+    /// Whether a file can be read adaptively: cached data from the page cache, other data past it. `null` if that was
     /// not tried.
     pub adaptive: Option<bool>,
-    /// Which I/O can be done without ever waiting (RWF_NOWAIT).
+    /// Which I/O can be done without blocking (RWF_NOWAIT).
     pub nonblocking: NonBlocking,
     /// The ways to write 4 KiB durably, quickest first; empty if writes were not tried.
     pub durable: Vec<Durable>,
-    /// Which way the library's operations went, on the same files.
+    /// The routes that the library's operations took, on the same files.
     pub routes: Vec<Taken>,
 }
 
@@ -84,13 +84,13 @@ pub enum Kind {
 /// The files that trials use.
 #[derive(Debug, Default)]
 pub struct Subjects {
-    /// For reads: PATH itself, or where that is a folder the file for writes.
+    /// For reads: PATH itself; if that is a folder, the file for writes.
     pub reads: Option<File>,
-    /// The same for direct I/O, or what the kernel said.
+    /// The same for direct I/O, or the error.
     pub direct_reads: Option<io::Result<File>>,
     /// For writes: a file without a name.
     pub writes: Option<File>,
-    /// The same for direct I/O, or what the kernel said.
+    /// The same for direct I/O, or the error.
     pub direct_writes: Option<io::Result<File>>,
 }
 
@@ -113,12 +113,12 @@ fn kind(path: &Path) -> Result<Kind, Failure> {
 }
 
 impl FileFacts {
-    /// Returns what is known of PATH without opening it, except for its mount.
+    /// Returns the facts about PATH that need neither its mount nor opening it.
     pub fn of(path: &Path) -> Result<FileFacts, Failure> {
         Ok(FileFacts { path: path.display().to_string(), kind: Some(kind(path)?), ..FileFacts::default() })
     }
 
-    /// Notes where it is mounted, and what room there is.
+    /// Records where it is mounted, and the free space.
     pub fn mounted(&mut self, path: &Path, place: &Place) {
         if let Some(mount) = &place.mount {
             self.filesystem = Some(mount.filesystem.clone());
@@ -130,7 +130,7 @@ impl FileFacts {
             self.upper_filesystem = upper.and_then(|upper| upper.mount).map(|mount| mount.filesystem);
         }
         if self.kind == Some(Kind::Device) {
-            // The folder of its name lies in memory; that says nothing of the device.
+            // Its name is in a file system in memory, which says nothing about the device.
             (self.filesystem, self.medium, self.options) = (None, Medium::Disk, Vec::new());
             (self.mount_point, self.source) = (None, None);
             return;
@@ -141,7 +141,7 @@ impl FileFacts {
         }
     }
 
-    /// Opens what the trials use, and notes what that tells.
+    /// Opens the files for the trials, and records what that shows.
     pub fn open(&mut self, path: &Path) -> Subjects {
         let mut subjects = Subjects::default();
         if self.medium == Medium::Kernel {
@@ -183,7 +183,7 @@ impl FileFacts {
         };
         let made = without_name(&folder, 0);
         match made {
-            // A file that is mounted by itself lies elsewhere than its folder.
+            // A file that is a mount point itself is in another file system than its folder.
             Ok(file) if !same_device(&file, path) => {
                 self.writes_tried = format!("not tried: {} is another file system", folder.display());
             }
@@ -196,11 +196,9 @@ impl FileFacts {
                 subjects.writes = Some(file);
             }
             Err(error) => {
-                let error = errno_text(&error);
-                self.writes_tried = format!(
-                    "not tried: {} takes no file without a name (O_TMPFILE): {error}",
-                    folder.display()
-                );
+                let (folder, error) = (folder.display(), errno_text(&error));
+                self.writes_tried =
+                    format!("not tried: {folder} takes no file without a name (O_TMPFILE): {error}");
             }
         }
     }
@@ -227,7 +225,7 @@ impl FileFacts {
     }
 }
 
-/// Opens for reads without leaving a trace in the file's access time, where the kernel lets this user.
+/// Opens a file for reads, without changing its access time if the kernel permits that to this user.
 fn open_to_read(path: &Path, flags: i32) -> io::Result<File> {
     let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
     open(flags | libc::O_NOATIME).or_else(|error| match error.raw_os_error() {
@@ -249,7 +247,7 @@ fn same_device(file: &File, path: &Path) -> bool {
 }
 
 fn folder_of(path: &Path) -> PathBuf {
-    // The folder of a link's target, not of the link.
+    // The folder of a symbolic link's target, not of the link.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     output::folder_of(&path).to_path_buf()
 }

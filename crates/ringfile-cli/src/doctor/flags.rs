@@ -1,4 +1,4 @@
-//! Flags of single reads and writes (`RWF_…`) and polled reads, tried on the file at hand.
+//! Tries flags of single reads and writes (`RWF_…`), and polled reads, on the file at hand.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -12,7 +12,7 @@ use super::file::{FileFacts, Subjects};
 use crate::memory::AlignedBytes;
 use crate::sys::ring::{Op, TrialRing};
 
-/// Whether reads and writes can be done without ever waiting; `null` if it was not tried.
+/// Whether reads and writes can be done without blocking; `null` if that was not tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NonBlocking {
     /// Through the page cache.
@@ -31,7 +31,7 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 /// Bytes of each trial.
 const BLOCK: usize = 4096;
 
-/// Tries RWF_NOWAIT.
+/// Tries RWF_NOWAIT on each kind of file.
 pub fn nonblocking(subjects: &Subjects) -> NonBlocking {
     let known = |file: Option<&File>, writes: bool| {
         file.and_then(|file| takes_nowait(&transfer(file, writes, ReadWriteFlags::NOWAIT)))
@@ -45,7 +45,7 @@ pub fn nonblocking(subjects: &Subjects) -> NonBlocking {
 }
 
 impl Subjects {
-    /// Returns the file for direct I/O, where there is one.
+    /// Returns the file for direct I/O, if there is one.
     pub fn direct(&self, writes: bool) -> Option<&File> {
         let reads = self.direct_reads.as_ref().or(self.direct_writes.as_ref());
         let file = if writes { self.direct_writes.as_ref() } else { reads };
@@ -53,7 +53,7 @@ impl Subjects {
     }
 }
 
-/// EAGAIN is an answer too: it would have to wait now, and knows.
+/// Returns whether RWF_NOWAIT is supported. EAGAIN means so too: the kernel knows that it would block now.
 fn takes_nowait(done: &io::Result<usize>) -> Option<bool> {
     match done.as_ref().map_err(io::Error::raw_os_error) {
         Ok(_) | Err(Some(libc::EAGAIN)) => Some(true),
@@ -62,7 +62,7 @@ fn takes_nowait(done: &io::Result<usize>) -> Option<bool> {
     }
 }
 
-/// One block at the file's start.
+/// Reads or writes one block at the file's start.
 fn transfer(file: &File, writes: bool, flags: ReadWriteFlags) -> io::Result<usize> {
     let mut memory = AlignedBytes::zeroed(BLOCK);
     let memory = memory.as_mut_slice();
@@ -72,8 +72,8 @@ fn transfer(file: &File, writes: bool, flags: ReadWriteFlags) -> io::Result<usiz
     }
 }
 
-/// Returns the flags as features, each with what this file said to it. `has_poll_queues` is what the device below says
-/// of itself.
+/// Returns the flags as features, each with the result on this file. `has_poll_queues` is what the device below
+/// reports.
 pub fn features(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Vec<Feature> {
     let handed = "io_uring hands each to a kernel thread";
     let told = &facts.nonblocking;
@@ -107,13 +107,13 @@ pub fn features(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<
     tried.into_iter().chain([polled(subjects, facts, has_poll_queues)]).collect()
 }
 
-/// Returns a direct read whose completion is polled from the device. That it succeeds says little by itself: older
-/// kernels (5.10 does) take a polled read without poll queues too, and let an interrupt end it.
+/// Tries a direct read whose completion is polled from the device. Success alone says little: older kernels (such as
+/// 5.10) accept a polled read without poll queues too, and complete it by interrupt.
 fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>) -> Feature {
     let feature = |usable, why| Feature::new("iopoll", usable, why);
     let usable = facts.direct.as_ref().is_some_and(|direct| direct.usable);
     let Some(file) = subjects.direct(false).filter(|_| usable) else {
-        return feature(None, "a polled read needs direct I/O, which is not to be had here".into());
+        return feature(None, "a polled read needs direct I/O, which is not available here".into());
     };
     let block = direct::block(facts.direct.as_ref().and_then(|direct| direct.offset_alignment)) as u32;
     let done = TrialRing::polled().and_then(|mut ring| ring.run(file, &[Op::Read(block, 0, 0)]));
@@ -121,7 +121,7 @@ fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>)
     let by_interrupt = match done.as_ref().map(|results| results[0]) {
         Err(error) => return feature(None, format!("{tried}: {}", meaning(error, "5.1"))),
         Ok(count) if count >= 0 && has_poll_queues == Some(false) => {
-            "taken, but the device has no poll queues (io_poll is 0), so the completion came by interrupt"
+            "accepted, but the device has no poll queues (io_poll is 0), so the completion came by interrupt"
                 .into()
         }
         Ok(count) if count >= 0 => return feature(Some(true), format!("tried: {tried}")),

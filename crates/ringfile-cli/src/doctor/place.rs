@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::testfile::mounts::{self, Mount};
 
-/// What I/O on a file system comes to.
+/// The storage behind a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Medium {
@@ -17,13 +17,13 @@ pub enum Medium {
     Disk,
     /// Memory: tmpfs and its like.
     Memory,
-    /// Another file system, by way of a layer over it, as in containers.
+    /// A layer over another file system, as in containers.
     Overlay,
-    /// A program that answers for a file system, or a host that shares a folder.
+    /// A program that serves a file system, or a host that shares a folder.
     Fuse,
     /// Another machine.
     Network,
-    /// No data: what the kernel tells in the form of files.
+    /// No data: information of the kernel in the form of files.
     Kernel,
     /// Not known.
     #[default]
@@ -57,14 +57,14 @@ impl Medium {
 pub struct Place {
     /// The mount that it lies in.
     pub mount: Option<Mount>,
-    /// Major and minor number of the device below; `None` if there is none, or none that can be told.
+    /// Major and minor number of the device below; `None` if there is none, or it is unknown.
     pub number: Option<String>,
 }
 
 /// How many layers of overlays are looked through.
 const DEEPEST: usize = 4;
 
-/// Finds a path's place. Blocks where the path's file system does.
+/// Finds a path's place. Blocks if the path's file system does.
 pub fn of(path: &Path) -> Place {
     within(path, DEEPEST)
 }
@@ -98,7 +98,8 @@ fn below(mount: &Mount, deepest: usize) -> Option<String> {
     (device.rdev() != 0).then(|| pair(major(device.rdev()) as u32, minor(device.rdev()) as u32))
 }
 
-/// Returns where an overlay keeps what is written. As it was mounted: a relative path leads nowhere by now.
+/// Returns the folder where an overlay keeps written data; `None` if it was mounted with a relative path, which no
+/// longer leads there.
 pub fn upper(mount: &Mount) -> Option<&Path> {
     option(mount, "upperdir").map(Path::new).filter(|upper| upper.is_absolute())
 }

@@ -1,6 +1,6 @@
-//! What this process may do: limits, bans, memory, and what holds it in a container or control group.
+//! What this process may do: limits, bans, memory, containers and control groups.
 //!
-//! Everything is read from /proc and /sys; what is not there is `null`, never an error.
+//! Everything is read from /proc and /sys; missing facts are `null`, never an error.
 
 use std::path::{Path, PathBuf};
 
@@ -36,13 +36,13 @@ pub struct Process {
     pub aio: Option<Aio>,
     /// `off`, `strict` or `filter`.
     pub seccomp: Option<String>,
-    /// Whether it can gain no rights by executing programs, as in most containers.
+    /// Whether it can't gain rights by executing programs, as in most containers.
     pub no_new_privs: Option<bool>,
-    /// What says that this is a container.
+    /// The evidence that this is a container.
     pub container: Option<String>,
     /// RLIMIT_NOFILE.
     pub open_files: Limit,
-    /// RLIMIT_NPROC, which the kernel's workers count against too.
+    /// RLIMIT_NPROC, against which the kernel's workers count too.
     pub processes: Limit,
     /// The most kernel threads for one thread's rings: for files and block devices, and for all else.
     pub io_workers: Option<[u32; 2]>,
@@ -54,7 +54,7 @@ pub struct Process {
     pub backend: Option<String>,
 }
 
-/// What a trial of Linux AIO came to, and the limit of the whole system.
+/// The result of a trial of Linux AIO, and the limit of the whole system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aio {
     /// The errno of `io_setup` or `io_submit`, where it was refused.
@@ -65,12 +65,12 @@ pub struct Aio {
     pub limit: Option<i64>,
 }
 
-/// RLIMIT_MEMLOCK, and what it comes to.
+/// RLIMIT_MEMLOCK, and its effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memlock {
     /// The limit.
     pub limit: Limit,
-    /// Whether this process is held to it: not with CAP_IPC_LOCK.
+    /// Whether it applies to this process: not with CAP_IPC_LOCK.
     pub applies: Option<bool>,
     /// Bytes that could be registered at once in a trial.
     pub registered: Option<u64>,
@@ -81,7 +81,7 @@ pub struct Memlock {
 /// A limit; `null`: unlimited, or unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// What holds.
+    /// The current limit.
     pub soft: Option<u64>,
     /// What the process may raise it to.
     pub hard: Option<u64>,
@@ -114,7 +114,7 @@ pub struct IoLimit {
 pub struct Memory {
     /// All of it.
     pub total: Option<u64>,
-    /// What can be had without swapping.
+    /// Memory that is available without swapping.
     pub available: Option<u64>,
     /// Swap.
     pub swap_total: Option<u64>,
@@ -124,7 +124,7 @@ pub struct Memory {
     pub huge_pages: Option<String>,
 }
 
-/// Reads them.
+/// Reads the facts.
 pub fn look(found: &Found) -> Process {
     let status = text("/proc/self/status").unwrap_or_default();
     let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
@@ -203,7 +203,7 @@ fn container() -> Option<String> {
     container_of_groups(&text("/proc/self/cgroup")?)
 }
 
-/// What the names of control groups tell of a container.
+/// Returns the evidence of a container in the names of control groups.
 fn container_of_groups(groups: &str) -> Option<String> {
     let known = ["docker", "kubepods", "libpod", "containerd", "/lxc"];
     known
@@ -260,7 +260,7 @@ fn group(line: &str) -> Option<(&str, &str)> {
 }
 
 impl Cgroup {
-    /// Takes in the limits of one group, of either version.
+    /// Adds the limits of one group, of either version.
     fn tighten(&mut self, folder: &Path) {
         let least = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::min);
         let quota = || -> Option<(i64, i64)> {

@@ -1,35 +1,29 @@
-//! Which way the library's own operations go on the files at hand, by its own counts.
+//! The routes that the library's own operations take on the files at hand, by its own counts.
 
 use std::fs::File;
 
-use ringfile::{Metrics, Pool};
+use ringfile::Pool;
 use serde::{Deserialize, Serialize};
 
 use crate::model::RouteOps;
 
 use super::file::{FileFacts, Subjects, TRIED};
 
-/// A few operations of one kind, and the ways they went.
+/// A few operations of one kind, and the routes they took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     /// `buffered reads`, `buffered writes`, `direct reads`, `direct writes`.
     pub what: String,
-    /// Through io_uring.
-    pub ring: u64,
-    /// Plain calls on the thread itself.
-    pub inline: u64,
-    /// Plain calls on worker threads.
-    pub workers: u64,
-    /// By Linux AIO.
-    #[serde(default)]
-    pub aio: u64,
-    /// Ended with an error.
+    /// Operations by route.
+    #[serde(flatten)]
+    pub ops: RouteOps,
+    /// Operations that ended with an error.
     pub failed: u64,
 }
 
 const BLOCK: usize = 4096;
 
-/// Does them; what was not tried is left out.
+/// Does the operations; kinds without a file are left out.
 pub fn look(subjects: &Subjects, facts: &FileFacts) -> Vec<Taken> {
     let direct =
         facts.direct.as_ref().filter(|direct| direct.usable && direct.offset_alignment <= Some(BLOCK as u32));
@@ -44,7 +38,7 @@ pub fn look(subjects: &Subjects, facts: &FileFacts) -> Vec<Taken> {
     all.into_iter().filter_map(took).collect()
 }
 
-/// Sixteen operations one after the other. The first finds out what the file can do.
+/// Does sixteen operations one after the other. The first discovers what the file supports.
 fn taken(what: &str, file: File, writes: bool) -> Option<Taken> {
     let file = ringfile::File::from(file);
     let pool = Pool::new(2 << 20);
@@ -62,24 +56,16 @@ fn taken(what: &str, file: File, writes: bool) -> Option<Taken> {
         }
     });
     let counts = ringfile::metrics() - before;
-    (counts.ops > 0).then(|| Taken::of(what, &counts))
+    (counts.ops > 0).then(|| Taken { what: what.into(), ops: RouteOps::of(&counts), failed: counts.failed })
 }
 
 impl Taken {
-    fn of(what: &str, counts: &Metrics) -> Taken {
-        let RouteOps { ring, inline, workers, aio } = RouteOps::of(counts);
-        Taken { what: what.into(), ring, inline, workers, aio, failed: counts.failed }
-    }
-
     /// Returns the route of most operations, in words.
     pub fn most(&self) -> &'static str {
-        // Of equals, the last.
-        let ways = [
-            (self.aio, "Linux AIO"),
-            (self.workers, "worker threads"),
-            (self.inline, "plain calls"),
-            (self.ring, "io_uring"),
-        ];
+        // The last of several maxima counts.
+        let RouteOps { ring, inline, workers, aio } = self.ops;
+        let ways =
+            [(aio, "Linux AIO"), (workers, "worker threads"), (inline, "plain calls"), (ring, "io_uring")];
         ways.into_iter().max_by_key(|(ops, _)| *ops).map_or("io_uring", |(_, name)| name)
     }
 }
@@ -93,17 +79,20 @@ mod tests {
         let file = tempfile::tempfile().expect("temporary file");
         let taken = taken("buffered writes", file, true).expect("they were counted");
         // Other tests' operations count too.
-        assert!(taken.ring + taken.inline + taken.workers + taken.aio >= 16, "{taken:?}");
+        assert!(taken.ops.total() >= 16, "{taken:?}");
     }
 
     #[test]
     fn the_way_that_most_went() {
-        let taken =
-            |ring, inline, workers, aio| Taken { what: String::new(), ring, inline, workers, aio, failed: 0 };
-        assert_eq!(taken(15, 1, 0, 0).most(), "io_uring");
-        assert_eq!(taken(8, 8, 0, 0).most(), "io_uring");
-        assert_eq!(taken(1, 15, 0, 0).most(), "plain calls");
-        assert_eq!(taken(0, 1, 15, 0).most(), "worker threads");
-        assert_eq!(taken(0, 1, 0, 15).most(), "Linux AIO");
+        for ([ring, inline, workers, aio], most) in [
+            ([15, 1, 0, 0], "io_uring"),
+            ([8, 8, 0, 0], "io_uring"),
+            ([1, 15, 0, 0], "plain calls"),
+            ([0, 1, 15, 0], "worker threads"),
+            ([0, 1, 0, 15], "Linux AIO"),
+        ] {
+            let ops = RouteOps { ring, inline, workers, aio };
+            assert_eq!(Taken { what: String::new(), ops, failed: 0 }.most(), most);
+        }
     }
 }

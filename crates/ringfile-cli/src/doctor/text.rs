@@ -1,6 +1,6 @@
 //! The findings and facts as text for a terminal.
 //!
-//! Invariants: no line is longer than the width asked for, but for a single word, or a command, that is: commands are
+//! Invariants: no line is longer than the requested width, except for a single word or command that is: commands are
 //! never broken, so that they can be copied. Text from files and devices cannot move the cursor.
 
 use console::{Style, style};
@@ -16,10 +16,10 @@ use crate::numbers::counted;
 use crate::terminal;
 use crate::values::Bytes;
 
-/// Columns where standard output is no terminal.
+/// Columns if standard output is no terminal.
 pub const WIDTH: usize = 100;
 
-/// Wider lines are hard to read, narrower ones hold no word.
+/// Wider lines are hard to read; narrower ones have no room for words.
 const WIDEST: usize = 100;
 const NARROWEST: usize = 20;
 
@@ -44,17 +44,17 @@ struct Page {
 }
 
 impl Page {
-    /// A line, broken where it must be.
+    /// Adds a line, broken if necessary.
     fn line(&mut self, text: &str) {
         self.indented("", text);
     }
 
-    /// A text of which every line begins with `indent`.
+    /// Adds a text whose lines all begin with `indent`.
     fn indented(&mut self, indent: &str, text: &str) {
         self.entry(indent, indent, text);
     }
 
-    /// A text after `head`, of which every other line begins with `indent`.
+    /// Adds a text after `head`, whose other lines begin with `indent`.
     fn entry(&mut self, head: &str, indent: &str, text: &str) {
         // Breaking would drop blanks at the start of a line.
         let head = head.replace(' ', "\u{a0}");
@@ -85,7 +85,7 @@ impl Page {
             };
             let start = self.text.len();
             self.indented("", &format!("{}. {word}: {}", index + 1, finding.title));
-            // Colours after breaking, since they would count as characters.
+            // Colours come after breaking, because they would count as characters.
             let coloured = self.text.split_off(start).replacen(word, &look.apply_to(word).to_string(), 1);
             self.text += &coloured;
             self.indented("   ", &sentence(&finding.detail));
@@ -110,7 +110,7 @@ impl Page {
         }
         self.title(title);
         let widest = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-        // Beside the names where there is room for words, else below.
+        // Beside the names if there is room for words, else below.
         let beside = self.width >= 2 * widest + 24;
         for (name, text) in facts {
             if beside {
@@ -122,7 +122,7 @@ impl Page {
     }
 }
 
-/// What stands between backticks as one word.
+/// Makes one word of each text between backticks.
 fn unbroken(text: &str) -> String {
     let parts = text.split('`').enumerate();
     let parts =
@@ -130,7 +130,7 @@ fn unbroken(text: &str) -> String {
     parts.collect::<Vec<String>>().join("`")
 }
 
-/// With a capital and a full stop.
+/// Returns a text with a capital letter and a full stop.
 fn sentence(text: &str) -> String {
     // Names of commands, files and devices stay as they are.
     let word = text.split(' ').next().unwrap_or_default();
@@ -164,7 +164,7 @@ fn summary(report: &Report) -> String {
 fn process(process: &Process) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     let held = match process.memlock.applies {
-        Some(false) => ", which does not hold this process (CAP_IPC_LOCK)",
+        Some(false) => ", which does not apply to this process (CAP_IPC_LOCK)",
         _ => "",
     };
     let registered = match process.memlock.registered {
@@ -178,7 +178,7 @@ fn process(process: &Process) -> Vec<(&'static str, String)> {
         format!("{}{held}{registered}", limit(&process.memlock.limit, |bytes| Bytes(bytes).to_string())),
     ));
     let switch = match (process.io_uring_disabled, process.io_uring_errno) {
-        _ if process.io_uring_kills => "a seccomp filter ends programs that try (SIGSYS)".into(),
+        _ if process.io_uring_kills => "a seccomp filter kills programs that use it (SIGSYS)".into(),
         (_, Some(errno)) => crate::error::errno_text(&std::io::Error::from_raw_os_error(errno)),
         (Some(value), None) => format!("may be used (kernel.io_uring_disabled = {value})"),
         (None, None) => "may be used".into(),
@@ -264,7 +264,7 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
         facts.push(("reads", file.reads_tried.clone()));
         facts.push(("writes", file.writes_tried.clone()));
     }
-    // Where PATH did not answer.
+    // Facts are empty if PATH did not answer.
     facts.retain(|(_, fact)| !fact.is_empty());
     if let Some(direct) = &file.direct {
         let word = if direct.usable { "yes" } else { "no" };
@@ -281,15 +281,15 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
                 Bytes(min.into()),
                 Bytes(max.into())
             ),
-            None => "none: the file system, the device or the kernel offers none".into(),
+            None => "none: the file system, the device or the kernel does not support them".into(),
         };
         facts.push(("atomic writes", atomic));
     }
     if let Some(adaptive) = file.adaptive {
         let text = match adaptive {
-            true => "yes: cached data from the page cache, the rest past it (`OpenOptions::adaptive`)",
+            true => "yes: cached data from the page cache, other data past it (`OpenOptions::adaptive`)",
             false => {
-                "no, simply buffered: no O_DIRECT, or the kernel does not tell what the page cache holds"
+                "no, only buffered: no O_DIRECT, or the kernel does not report what the page cache holds"
             }
         };
         facts.push(("adaptive reads", text.into()));
@@ -304,12 +304,12 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
     let routes: Vec<String> =
         file.routes.iter().map(|taken| format!("{} by {}", taken.what, taken.most())).collect();
     if !routes.is_empty() {
-        facts.push(("ringfile's way", routes.join(", ")));
+        facts.push(("ringfile's routes", routes.join(", ")));
     }
     facts
 }
 
-/// What RWF_NOWAIT said.
+/// Returns which I/O supports RWF_NOWAIT.
 fn without_waiting(report: &Report) -> Option<(&'static str, String)> {
     let told = report.file.nonblocking;
     let all = [

@@ -1,8 +1,8 @@
-//! The job carried out by this library in batches: blocking ones on plain threads, or awaited in tokio.
+//! Carries out a job with this library's batches: blocking ones on plain threads, or awaited ones in tokio.
 //!
-//! Every batch in flight has buffers of its own, which go from batch to batch. Invariants: at both ends of the
-//! window no batch is under way, so the library's counts for the process cover what was recorded; all of its threads
-//! have published theirs by then, for each publishes before it hands a result over.
+//! Each batch in flight has its own buffers, which the next batch uses again. Invariants: at both ends of the window no
+//! batch is in flight, so the library's counts for the process cover exactly the recorded operations. Every thread has
+//! published its counts by then, because it does so before it hands over a result.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use ringfile::{AnyBuffer, Batch, Buffer, Done, File, Pool};
 
 use super::ringfile::{open_for, pool};
 use super::window::{self, Measured, Until, Window};
-use super::{Bench, Counted, EnterSizes, Outcome};
+use super::{Bench, Counted, EnterSizes, Outcome, join_all};
 use crate::error::{Failure, library};
 use crate::job::{Job, Offsets, Operation};
 use crate::latency::Recorder;
@@ -30,10 +30,10 @@ pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
     Ok(outcome(measured, threads))
 }
 
-/// Carries out a job with tasks of a multi-thread tokio runtime that has a worker for each thread asked for.
+/// Carries out a job with tasks of a multi-thread tokio runtime that has a worker for each requested thread.
 pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
-    // One thread stands for all: the runtime's own must not wait for each other.
+    // One member for all threads: those of the runtime must not wait for each other.
     let window = &Window::new(job, 1);
     let conducted = (job, bench.interrupt, tick);
     let (measured, threads) = window.run_threads("tokio", 1, conducted, |_, member| {
@@ -54,14 +54,7 @@ pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
 async fn await_all(readers: Vec<(Reader, Recorder)>, until: &Until) -> Vec<(Reader, Recorder)> {
     let spawn =
         |(reader, recorder): (Reader, Recorder)| tokio::spawn(reader.await_batches(recorder, until.clone()));
-    let handles: Vec<_> = readers.into_iter().map(spawn).collect();
-    let mut readers = Vec::with_capacity(handles.len());
-    for handle in handles {
-        // Nothing ends a task early but a panic.
-        let joined = handle.await.map_err(tokio::task::JoinError::into_panic);
-        readers.push(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-    }
-    readers
+    join_all(readers.into_iter().map(spawn).collect()).await
 }
 
 /// Returns the outcome of threads whose operations the library counted for the process.
@@ -88,7 +81,7 @@ struct Reader {
     file: File,
     block: usize,
     offsets: Offsets,
-    /// Those of the batch that is under way.
+    /// The offsets of the batch in flight.
     asked: Vec<u64>,
     buffers: Vec<Buffer>,
     window: Arc<Window>,
@@ -136,7 +129,7 @@ impl Reader {
         (self, recorder)
     }
 
-    /// Returns the next batch, smaller where there is not so much left to do; `None` if there is nothing.
+    /// Returns the next batch, which is smaller if little is left to do; `None` if nothing is.
     fn next_batch(&mut self) -> Option<Batch> {
         self.offsets.take(self.buffers.len(), &mut self.asked);
         let count = self.asked.len();
@@ -148,7 +141,7 @@ impl Reader {
         (count > 0).then_some(batch)
     }
 
-    /// Takes the results, and the buffers back.
+    /// Records the results, and keeps the buffers for the next batch.
     fn finish(&mut self, results: Vec<Done>, recorder: &mut Recorder) {
         let began = std::mem::replace(&mut self.last, Instant::now());
         let mut whole = 0;

@@ -1,7 +1,7 @@
-//! The base for comparing batches: rings driven by hand-written code, as in a database that has no library for it.
+//! The base for comparing batches: rings driven by hand-written code, as in a database that uses no library for it.
 //!
-//! The two ways are RocksDB's: a blocking read of many blocks that submits and waits in one call, and reads that are
-//! submitted one by one without waiting and polled later, each on a ring of its own with 256 entries and RocksDB's
+//! Both ways are those of RocksDB: a blocking read of many blocks, which submits and waits in one call, and reads that
+//! are submitted one by one without waiting and polled later. Each has its own ring with 256 entries and RocksDB's
 //! flags. Invariants: memory that the kernel may write to is not freed, whatever fails (see [`HandRing`]).
 
 use std::fs::File;
@@ -21,20 +21,20 @@ use crate::latency::Recorder;
 use crate::memory::AlignedBytes;
 use crate::model::RingFlags;
 
-/// Entries of each ring, and the most that is in flight on it.
+/// Entries of each ring, and the most operations in flight on it.
 const ENTRIES: u32 = 256;
 
 /// How the rings are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// All reads submitted without waiting, then waited for one by one.
+    /// Submits all reads without waiting, then waits for them one by one.
     SubmitOnly,
-    /// Half of the reads submitted one by one on one ring; meanwhile the other half submitted and waited for on
-    /// another; then the first half waited for.
+    /// Submits half of the reads one by one on one ring, submits the other half on another ring and waits for it, then
+    /// waits for the first half.
     TwoRings,
 }
 
-/// Carries out a job, each thread one batch after the other.
+/// Carries out a job; each thread reads one batch after the other.
 pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = &pread::open(job, bench.path)?;
     let window = &Window::new(job, job.setup.numjobs);
@@ -50,7 +50,7 @@ pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Re
             }
         });
     match measured.failure {
-        // Nothing was read: this machine has no ring to do it with.
+        // Nothing was read, so this machine has no usable ring.
         Some(failure) if measured.errors > 0 && threads.iter().all(|(seen, _)| seen.count() == 0) => {
             Err(failure)
         }
@@ -62,11 +62,11 @@ pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Re
 struct Worker<'a> {
     batch: usize,
     offsets: Offsets,
-    /// Those of the batch that is under way.
+    /// The offsets of the batch in flight.
     asked: Vec<u64>,
     way: Way,
     blocking: HandRing<'a>,
-    /// There with two rings.
+    /// The second ring of [`Way::TwoRings`].
     asynchronous: Option<HandRing<'a>>,
 }
 
@@ -149,9 +149,9 @@ fn both(
     asynchronous.wait_one_by_one()
 }
 
-/// Makes a ring with such flags and no others, as the kernel takes them. Without any asked for, with RocksDB's, or with
-/// those of them that this kernel knows: `SINGLE_ISSUER` (Linux 6.0) and `DEFER_TASKRUN` (6.1). Only the thread that
-/// makes the ring uses it.
+/// Makes a ring with exactly these flags. Without any, makes one with those of RocksDB's flags that this kernel
+/// supports:
+/// `SINGLE_ISSUER` (Linux 6.0) and `DEFER_TASKRUN` (6.1). Only the thread that makes the ring uses it.
 pub fn make_ring(flags: Option<RingFlags>, entries: u32) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     match flags {
@@ -175,7 +175,7 @@ pub fn make_ring(flags: Option<RingFlags>, entries: u32) -> io::Result<IoUring> 
     builder.build(entries)
 }
 
-/// Calls `make` with both flags, and gives up one flag after each EINVAL.
+/// Calls `make` with both flags, and with one less after each EINVAL.
 fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result<T> {
     let mut made = make(true, true);
     for (single_issuer, defer_taskrun) in [(true, false), (false, false)] {
@@ -191,14 +191,14 @@ fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result
 
 /// A ring, and the memory that its reads go to, a block for each read in flight.
 ///
-/// Invariants: entries name blocks of `memory` alone, which neither moves nor is freed while `queued` is not 0:
-/// dropping waits for what is in flight, and gives the memory up where that can't be had.
+/// Invariants: entries refer only to blocks of `memory`, which neither moves nor is freed while `queued` is not 0:
+/// dropping waits for the operations in flight, and leaks the memory if it cannot.
 struct HandRing<'a> {
     ring: IoUring,
     memory: AlignedBytes,
     /// The offset of each read in flight.
     offsets: Vec<u64>,
-    /// Reads that were queued since the last time that none was in flight; the block of the next one.
+    /// Reads queued since the last time that none was in flight; also the block of the next one.
     queued: usize,
     /// Completions of those.
     done: usize,
@@ -214,7 +214,7 @@ impl<'a> HandRing<'a> {
         Ok(HandRing { ring, memory, offsets: vec![0; most], queued: 0, done: 0, file, path, block })
     }
 
-    /// Queues a read of one block; no more than there is memory for.
+    /// Queues a read of one block; at most as many as there are blocks of memory.
     fn queue(&mut self, offset: u64) -> Result<(), Failure> {
         let index = self.queued;
         self.offsets[index] = offset;
@@ -233,11 +233,11 @@ impl<'a> HandRing<'a> {
         Ok(())
     }
 
-    /// Submits what is queued, and waits for this many completions.
+    /// Submits the queued reads, and waits for this many completions.
     fn submit(&mut self, wait_for: usize) -> Result<(), Failure> {
         loop {
             match self.ring.submit_and_wait(wait_for) {
-                // A full queue of completions: there is something to collect.
+                // Also if the completion queue is full: there is something to collect.
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(failed("entering", &error)),
@@ -245,7 +245,7 @@ impl<'a> HandRing<'a> {
         }
     }
 
-    /// Waits for all that is in flight, collecting what is there and waiting for one more.
+    /// Collects completions, and waits for one more at a time, until nothing is in flight.
     fn wait_one_by_one(&mut self) -> Result<(), Failure> {
         let mut first = Ok(());
         loop {
@@ -259,7 +259,7 @@ impl<'a> HandRing<'a> {
         }
     }
 
-    /// Takes the completions that are there; returns the first that is not a whole block.
+    /// Takes all completions; returns the first failure, or short read.
     fn collect(&mut self) -> Result<(), Failure> {
         let mut first = Ok(());
         for completion in self.ring.completion() {
@@ -275,7 +275,7 @@ impl<'a> HandRing<'a> {
 impl Drop for HandRing<'_> {
     fn drop(&mut self) {
         while self.done < self.queued {
-            // Results were reported before, or are no longer wanted.
+            // Nobody needs these results any more.
             let _ = self.collect();
             if self.done < self.queued && self.submit(1).is_err() {
                 // Leaked rather than freed under the kernel.
@@ -286,7 +286,7 @@ impl Drop for HandRing<'_> {
     }
 }
 
-/// Returns whether the kernel moved the whole block.
+/// Returns an error unless the kernel moved the whole block.
 pub fn check(result: i32, operation: Operation, block: usize, path: &Path) -> Result<(), Failure> {
     let failed = |_| io_at(operation.verb(), path, operation.offset, &io::Error::from_raw_os_error(-result));
     super::whole(operation, usize::try_from(result).map_err(failed), block, path)
@@ -311,10 +311,10 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_reads_what_is_there_and_tells_what_is_not() {
+    fn a_ring_reads_blocks_and_reports_those_beyond_the_end() {
         let file = blocks(4);
         let Ok(mut ring) = HandRing::new(&file, Path::new("data.bin"), 512, 4) else {
-            eprintln!("asserts nothing: no ring is to be had here");
+            eprintln!("asserts nothing: no ring can be made here");
             return;
         };
         for block in [3, 1] {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_that_the_kernel_does_not_know_are_given_up_one_by_one() {
+    fn flags_that_the_kernel_does_not_support_are_dropped_one_by_one() {
         let kernel = |single: bool, defer: bool| {
             move |single_issuer, defer_taskrun| match (single_issuer && !single, defer_taskrun && !defer) {
                 (false, false) => Ok((single_issuer, defer_taskrun)),

@@ -1,10 +1,10 @@
-//! The same job carried out by fio, for comparison.
+//! Carries out the same job with fio, for comparison.
 //!
-//! Invariants: fio gets the same file, blocks, threads, depth, direct flag and read-ahead advice, takes the same blocks
-//! as often (each thread a part of its own with its random map where each block comes once, else `norandommap`), does
-//! as much, and finds the page cache as ringfile does (`invalidate=0`). CPU time is what `wait4` gives for the whole
-//! fio process, kernel workers included, less that of its main thread: that one only sets up and reports, and
-//! calibrates fio's clock for 0.15 s, which belongs to no operation.
+//! Invariants: fio gets the same file, blocks, threads, depth, direct flag and read-ahead advice. It visits the same
+//! blocks as often: each thread has its own part with a random map if each block is visited once, else `norandommap`.
+//! It does the same amount of work, and finds the page cache in the same state (`invalidate=0`). CPU time is that of
+//! `wait4` for the whole fio process, kernel workers included, without that of its main thread, which only sets up and
+//! reports, and calibrates fio's clock for 0.15 s.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -181,7 +181,7 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
     arguments
 }
 
-/// The same by NVMe commands: fio has an engine for them, to which O_DIRECT means nothing.
+/// Returns the same job with NVMe commands: fio has an engine for them, which ignores O_DIRECT.
 fn on_namespace(engine: Engine, job: &Job) -> Vec<String> {
     let arguments =
         job_arguments(engine, job).into_iter().filter(|argument| !argument.starts_with("--direct="));
@@ -195,7 +195,7 @@ fn on_namespace(engine: Engine, job: &Job) -> Vec<String> {
 /// Returns the job's threads and their work. All threads of a section do the same amount, so there is a second section
 /// if the blocks or operations do not divide evenly. fio reports all sections together.
 fn sections(job: &Job) -> Vec<String> {
-    // Each thread in a part of its own, as the other engines have it.
+    // Each thread has its own part, as with the other engines.
     let parts = !job.setup.rw.random() || job.access == Access::Once;
     let length = |thread| {
         let length = |part: std::ops::Range<u64>| (part.end - part.start) * job.setup.block;
@@ -237,7 +237,7 @@ fn execute(
     tick: &mut dyn FnMut(),
 ) -> Result<Finished, Failure> {
     let failed = |error: io::Error| Failure::Io(format!("fio can't be run: {}", errno_text(&error)));
-    // Files, not pipes: they need not be read while fio runs.
+    // Files rather than pipes, because they need not be read while fio runs.
     let (mut output, mut complaints) =
         (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
     let cpu_before = sys::children_cpu().map_err(failed)?;
@@ -246,12 +246,12 @@ fn execute(
         .stdin(Stdio::null())
         .stdout(output.try_clone().map_err(failed)?)
         .stderr(complaints.try_clone().map_err(failed)?)
-        // Ctrl-C on the terminal is for this process, which then ends fio.
+        // Ctrl-C on the terminal is for this process only, which then ends fio.
         .process_group(0)
         .spawn()
         .map_err(failed)?;
     loop {
-        // Left as it is until the main thread's time is read: then it is still there to be asked.
+        // Not waited for before the main thread's CPU time is read, which would be gone.
         if sys::has_ended(&child).map_err(failed)? {
             break;
         }
@@ -278,7 +278,7 @@ fn execute(
 
 fn text_of(file: &mut File) -> String {
     let mut bytes = Vec::new();
-    // What can't be read is not there to be parsed; the caller says that.
+    // The caller reports text that can't be read as missing.
     let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -356,18 +356,8 @@ mod tests {
     #[test]
     fn the_job_is_the_same() {
         let fixed = arguments(Engine::Fio, &job(Rw::RandRead, 2, Buffers::Fixed));
-        assert_has(
-            &fixed,
-            &[
-                "--rw=randread",
-                "--bs=4096",
-                "--size=413696",
-                "--iodepth=16",
-                "--numjobs=2",
-                "--direct=1",
-                "--fixedbufs=1",
-            ],
-        );
+        assert_has(&fixed, &["--rw=randread", "--bs=4096", "--size=413696", "--iodepth=16", "--numjobs=2"]);
+        assert_has(&fixed, &["--direct=1", "--fixedbufs=1"]);
         assert_has(&fixed, &["--time_based", "--runtime=250ms"]);
         let plain = arguments(Engine::Fio, &job(Rw::RandRead, 2, Buffers::Normal));
         let registers =

@@ -1,8 +1,8 @@
 //! The base of `perf buffers`: a hand-written loop over a ring, with the same buffers and the same flags.
 //!
-//! One turn: each operation that has completed is followed by the slot's next one, then one system call submits all of
+//! In each turn, every completed operation is followed by its slot's next one, then one system call submits all of
 //! these and waits for a completion. File and ring are registered. Invariants: memory that the kernel may write to is
-//! not freed: it is leaked where something is still in flight at the end.
+//! not freed: it is leaked if an operation is still in flight at the end.
 
 use std::fs::File;
 use std::io;
@@ -43,10 +43,10 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
     Ok((Outcome { counted: Some(Counted { enters, fixed_ops, routes }), ..outcome }, all))
 }
 
-/// What the operations of a ring move to and from.
+/// The memory that the operations of a ring use.
 struct Slots {
     memory: AlignedBytes,
-    /// Where each slot's parts are, backwards, so that the kernel can't join them.
+    /// Each slot's parts, in reverse order, so that the kernel can't join them.
     vectors: Vec<libc::iovec>,
     buffers: Buffers,
     block: usize,
@@ -69,7 +69,7 @@ impl Slots {
         &mut self.memory.as_mut_slice()[slot * self.block..][..self.block]
     }
 
-    /// Returns the entry that carries an operation out on the slot's memory.
+    /// Returns the submission entry of an operation on the slot's memory.
     fn entry(&mut self, slot: usize, operation: Operation) -> squeue::Entry {
         let file = types::Fixed(0);
         let (length, parts, offset) = (self.block as u32, self.parts as u32, operation.offset);
@@ -93,7 +93,7 @@ impl Slots {
     }
 }
 
-/// A ring, and what is in flight on it.
+/// A ring, and its operations in flight.
 struct LoopRing<'a> {
     ring: IoUring,
     slots: Option<Slots>,
@@ -104,13 +104,13 @@ struct LoopRing<'a> {
     path: &'a Path,
 }
 
-/// One operation in flight: which, and when it was submitted.
+/// An operation in flight, and when it was submitted.
 type Begun = (Operation, Instant);
 
 impl<'a> LoopRing<'a> {
     fn new(job: &Job, file: &File, path: &'a Path, window: &'a Window) -> Result<LoopRing<'a>, Failure> {
         let failed = |what: &'static str| move |error: io::Error| by_hand::failed(what, &error);
-        // A thread of the kernel's frees entries after their operations have completed: room for those, too.
+        // The kernel's submission thread frees entries only after their operations have completed: room for both.
         let entries = 2 * job.setup.iodepth.next_power_of_two() as u32;
         let ring = by_hand::make_ring(job.setup.ring_flags, entries).map_err(failed("setting up"))?;
         let mut slots = Slots::new(job);
@@ -138,7 +138,7 @@ impl<'a> LoopRing<'a> {
         (done, self.enters)
     }
 
-    /// Operates until the phase is over and nothing is in flight; what fails ends the run.
+    /// Operates until the phase is over and nothing is in flight; a failure ends the run.
     fn phase(&mut self, tasks: &mut [Task], until: &Until, recorder: &mut Recorder) -> Instant {
         self.enters = 0;
         let Some(mut slots) = self.slots.take() else { return self.last };
@@ -162,7 +162,7 @@ impl<'a> LoopRing<'a> {
         recorder: &mut Recorder,
     ) -> Result<(), Failure> {
         let (mut submitter, mut submissions, mut completions) = self.ring.split();
-        // Before Linux 5.18 there is none, and the plain descriptor is used.
+        // Fails before Linux 5.18; the plain descriptor is used then.
         let _ = submitter.register_ring_fd();
         let mut begun: Vec<Option<Begun>> = vec![None; tasks.len()];
         let mut first = Ok(());

@@ -1,7 +1,7 @@
 //! The memory of one operation of this library's engine: a buffer, or a list of parts.
 //!
-//! Invariants: parts lie in one registered region, so that the kernel can take them in the fixed form, and no part is
-//! followed in the list by the memory behind it, so that it can't join them to one piece again.
+//! Invariants: all parts are in one registered region, so that the kernel accepts them in the fixed form, and no part
+//! is followed by its neighbour in memory, so that the kernel can't join them.
 
 use ringfile::{BufResult, Buffer, Error, File, Pool};
 
@@ -14,13 +14,13 @@ pub type Done<M> = (Result<usize, Error>, M);
 
 /// Memory that operations move to and from.
 pub trait Memory: Sized + 'static {
-    /// Gets it, with random contents.
+    /// Gets memory with random contents.
     fn get(pool: &Pool, job: &Job, task: &mut Task) -> Result<Self, Failure>;
 
     /// Carries an operation out.
     fn transfer(self, file: &File, operation: Operation) -> impl Future<Output = Done<Self>>;
 
-    /// Returns all of it in one piece, where it is; contents are checked in no other.
+    /// Returns the memory if it is in one piece; only then are contents checked.
     fn whole(&mut self) -> Option<&mut [u8]>;
 }
 
@@ -82,7 +82,7 @@ fn apart<M>(done: BufResult<M>, length: impl Fn(&M) -> usize) -> Done<M> {
     }
 }
 
-/// Returns the memory of each of a thread's tasks; what can't be had ends the run.
+/// Returns the memory of each of a thread's tasks. Ends the run if there is not enough.
 pub fn of_tasks<M: Memory>(job: &Job, thread: usize, pool: &Pool, window: &Window) -> Vec<(Task, M)> {
     let tasks = job.tasks(thread, window.share(thread)).into_iter();
     let got: Result<Vec<_>, Failure> =

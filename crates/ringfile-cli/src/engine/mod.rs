@@ -1,7 +1,6 @@
 //! The engines that carry out a job: ringfile itself, and those that it is compared with.
 //!
-//! Every engine takes the same [`Job`] on the same file and gives the same [`Outcome`]; nothing outside this
-//! folder knows how one works.
+//! Every engine gets the same [`Job`] and file, and returns the same [`Outcome`]; only this folder knows how one works.
 
 mod batches;
 pub mod by_hand;
@@ -41,9 +40,9 @@ pub struct Outcome {
     pub latency: Option<Latency>,
     /// CPU time within the window, kernel workers included.
     pub cpu: Option<Duration>,
-    /// What the process used within the window, where the engine runs in it.
+    /// What the process used within the window, if the engine runs in it.
     pub usage: Option<sys::Usage>,
-    /// What the whole machine did within the window, where the engine runs in the process.
+    /// What the whole machine did within the window, if the engine runs in this process.
     pub whole: Option<Whole>,
     /// What this library counted, or a ring by hand.
     pub counted: Option<Counted>,
@@ -56,11 +55,11 @@ pub struct Outcome {
 /// What the library counted on some threads, or on all.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Counted {
-    /// Calls of `io_uring_enter`, and of what AIO takes in its place.
+    /// Calls of `io_uring_enter`, or of Linux AIO instead.
     pub enters: u64,
     /// Operations whose every submission was fixed.
     pub fixed_ops: u64,
-    /// Which way the operations went. Those of workers are counted on the workers' threads.
+    /// The routes of the operations. Workers count theirs on their own threads.
     pub routes: RouteOps,
 }
 
@@ -71,7 +70,7 @@ impl Counted {
         Counted { enters, fixed_ops: counted.fixed_ops, routes: RouteOps::of(counted) }
     }
 
-    /// System calls that carried operations.
+    /// Returns the number of system calls that carried operations.
     pub fn system_calls(self) -> u64 {
         self.enters + self.routes.inline + self.routes.workers
     }
@@ -85,7 +84,7 @@ impl std::ops::AddAssign for Counted {
     }
 }
 
-/// Returns whether an operation moved the whole block; `moved` is how many bytes.
+/// Returns an error unless an operation moved the whole block; `moved` is the number of bytes.
 pub fn whole(
     operation: Operation,
     moved: Result<usize, Failure>,
@@ -120,13 +119,13 @@ pub fn rated(run: Run, ops: u64, duration: Duration, usage: Option<&sys::Usage>)
     }
 }
 
-/// CPU time for one operation in microseconds.
+/// Returns the CPU time for one operation in microseconds.
 fn for_one(cpu: Duration, ops: u64) -> Option<f64> {
     (ops > 0).then(|| cpu.as_secs_f64() * 1e6 / ops as f64)
 }
 
 impl Outcome {
-    /// Returns the run that a job came to.
+    /// Returns the run that a job resulted in.
     pub fn run(&self, setup: Setup, round: u32, role: Role, job: &Job) -> Run {
         let run = rated(Run::new(setup, round, role), self.ops, self.duration, self.usage.as_ref());
         Run {
@@ -145,7 +144,7 @@ impl Outcome {
         }
     }
 
-    /// Of threads that each have their latencies and the time of their last completion. Figures that only this library
+    /// Adds up threads, each with its latencies and the time of its last completion. Figures that only this library
     /// counts stay `None`.
     fn of_threads(measured: window::Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
         let mut total = Recorder::new();
@@ -168,11 +167,29 @@ impl Outcome {
     }
 }
 
+/// Continues the panic of a task, which is a defect of this program.
+pub fn raise(error: ::ringfile::JoinError) -> ! {
+    match error {
+        ::ringfile::JoinError::Panicked(panic) => std::panic::resume_unwind(panic.into_payload()),
+        other => panic!("a task of the measurement ended early: {other}"),
+    }
+}
+
+/// Waits for tokio's tasks, and returns their results. Only a panic ends a task early, and continues here.
+async fn join_all<T>(handles: Vec<tokio::task::JoinHandle<T>>) -> Vec<T> {
+    let mut results = Vec::with_capacity(handles.len());
+    for handle in handles {
+        let joined = handle.await.map_err(tokio::task::JoinError::into_panic);
+        results.push(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+    }
+    results
+}
+
 /// What an engine needs in addition to the job.
 pub struct Bench<'a> {
     /// The file's path.
     pub path: &'a Path,
-    /// It is an NVMe namespace by its character device.
+    /// Whether it is the character device of an NVMe namespace.
     pub namespace: bool,
     /// Ctrl-C.
     pub interrupt: &'a Interrupt,

@@ -1,4 +1,4 @@
-//! The plain loop that ringfile is compared with: threads that call pread and pwrite, one after the other.
+//! The plain loop that ringfile is compared with: threads that make one pread or pwrite call after the other.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

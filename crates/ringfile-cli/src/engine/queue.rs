@@ -1,8 +1,9 @@
-//! Carries out a job with this library's [`Queue`]: one loop for each thread that adds, submits and collects, as fio's does.
+//! Carries out a job with this library's [`Queue`]: one loop for each thread that adds, submits and collects, as fio's
+//! does.
 //!
-//! Invariants: each read in flight has a buffer of its own, at most as many are in flight as the job's depth says,
-//! and none when the loop returns. The settings mean what they mean in fio's loop: it submits after so many reads were
-//! added, waits for so many completions, and adds reads again when at most so many are in flight.
+//! Invariants: each read in flight has its own buffer; at most the job's depth is in flight, and nothing when the loop
+//! returns. The settings have the same meaning as in fio's loop: after how many added reads it submits, for how many
+//! completions it waits, and at how many reads in flight it adds more.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -93,8 +94,8 @@ impl Reader {
         }
     }
 
-    /// Adds a read for each free buffer, and submits as often as the settings say. The next wait submits the rest. Returns
-    /// false at the end of the work.
+    /// Adds a read for each free buffer, and submits as often as the settings require. The next wait submits the rest.
+    /// Returns false at the end of the work.
     fn fill(&mut self) -> bool {
         let mut added = 0;
         while let Some((slot, buffer)) = self.free.pop() {
@@ -113,7 +114,7 @@ impl Reader {
         true
     }
 
-    /// Waits for as many completions as the settings say, then takes all that are there.
+    /// Waits for as many completions as the settings require, then takes all that have arrived.
     fn collect(&mut self, recorder: &mut Recorder) {
         self.queue.wait(self.complete.min(self.queue.len()), None);
         self.last = Instant::now();

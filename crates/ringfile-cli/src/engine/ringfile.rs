@@ -1,8 +1,8 @@
-//! The job carried out by this library: a thread for each job, the library's own or one with a tokio runtime, and
+//! Carries out a job with this library: a thread for each job, with the library's own executor or a tokio runtime, and
 //! a task for each operation in flight.
 //!
-//! `normal` and `fixed` differ in one thing: whether the pool's memory is registered. Each task keeps one
-//! buffer for its whole life; one reading of the clock ends an operation and begins the task's next.
+//! `normal` and `fixed` differ only in whether the pool's memory is registered. Each task keeps one buffer for its
+//! whole life; one reading of the clock ends an operation and begins the task's next.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -10,11 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ringfile::{Buffer, Completions, File, JoinError, OpenOptions, Pool, Runtime, RuntimeBuilder};
+use ringfile::{Buffer, Completions, File, OpenOptions, Pool, Runtime, RuntimeBuilder};
 
 use super::memory::{self, Memory};
 use super::window::{self, Measured, Member, Until, Window};
-use super::{Bench, Counted, Outcome};
+use super::{Bench, Counted, Outcome, join_all, raise};
 use crate::error::{Failure, library, mismatch};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -43,7 +43,7 @@ fn run_on_own_threads<M: Memory>(
 ) -> Result<(Outcome, Recorder), Failure> {
     let file = open_for(job, bench)?;
     let pool = pool(job)?;
-    // The ring is as large as the depth, no larger: rings count against RLIMIT_MEMLOCK too.
+    // The ring is only as large as the depth, because rings count against RLIMIT_MEMLOCK too.
     let entries = job.setup.iodepth.next_power_of_two().clamp(64, 4096) as u32;
     let runtime = runtime(job.setup.ring_flags).threads(job.setup.numjobs).entries(entries).build();
     let runtime = runtime.map_err(|error| not_built(&error))?;
@@ -60,12 +60,12 @@ fn run_on_own_threads<M: Memory>(
         total.add(&handle.join().unwrap_or_else(|error| raise(error)));
     }
     runtime.shutdown();
-    // Only workers count elsewhere than on the runtime's threads.
+    // Only workers do not count on the runtime's threads.
     total.counted.routes.workers = measured.counted.worker_ops;
     Ok(total.outcome(measured))
 }
 
-/// Returns a runtime whose rings have such flags, where the kernel has them.
+/// Returns a runtime whose rings have these flags, if the kernel supports them.
 fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
     let builder = Runtime::builder();
     match flags {
@@ -77,8 +77,8 @@ fn runtime(flags: Option<RingFlags>) -> RuntimeBuilder {
     }
 }
 
-/// Fails the run where the thread's ring has other flags than those asked for: the library continues without what it
-/// can't have. On other routes there may be no ring.
+/// Fails the run if the thread's ring has other flags than requested: the library continues without flags that the
+/// kernel does not support. On other routes there may be no ring.
 fn check_flags(job: &Job, window: &Window) {
     let Some(asked) = job.setup.ring_flags.filter(|_| job.route() == Route::Ring) else { return };
     match ringfile::ring_features() {
@@ -92,7 +92,7 @@ fn check_flags(job: &Job, window: &Window) {
     }
 }
 
-/// Returns the failure to make a runtime; threads that run out have the same message everywhere.
+/// Returns the failure to make a runtime; a lack of threads has the same message everywhere.
 fn not_built(error: &ringfile::Error) -> Failure {
     match error.errno() {
         Some(libc::EAGAIN) => window::no_thread(&std::io::Error::from_raw_os_error(libc::EAGAIN)),
@@ -100,7 +100,7 @@ fn not_built(error: &ringfile::Error) -> Failure {
     }
 }
 
-/// Returns a thread for each job, with a current-thread runtime of its own.
+/// Carries out a job with a thread for each job, each with its own current-thread runtime of tokio.
 fn run_in_tokio<M: Memory>(
     job: &Job,
     bench: &Bench<'_>,
@@ -120,7 +120,7 @@ fn run_in_tokio<M: Memory>(
     });
     let mut total = Counts::new(measured.start);
     threads.iter().flatten().for_each(|counts| total.add(counts));
-    // tokio's threads count their inline calls, I/O threads and workers the rest: all publish at once.
+    // tokio's threads count their inline calls, I/O threads and workers the rest. All publish at once.
     total.counted = Counted::of(&measured.counted);
     Ok(total.outcome(measured))
 }
@@ -130,7 +130,7 @@ pub fn open(setup: &Setup, path: &Path) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.read(true).write(setup.rw.writes()).direct(setup.direct).adaptive(setup.adaptive);
     options.route(setup.route.unwrap_or(Route::Auto).into());
-    // Of a namespace: what is to be written to was asked for by --overwrite.
+    // A namespace that is written to was requested with --overwrite.
     options.namespace_writes(true);
     let file = options.open(path).map_err(|error| library(&error))?;
     if setup.adaptive && !file.is_adaptive() {
@@ -140,7 +140,7 @@ pub fn open(setup: &Setup, path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// The same with the kernel told whether reads come in order.
+/// Opens the file, and advises the kernel whether reads are sequential.
 pub fn open_for(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
     let file = open(&job.setup, bench.path)?;
     sys::advise_order(&file, job.setup.rw.random())
@@ -148,15 +148,20 @@ pub fn open_for(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
     Ok(file)
 }
 
-/// Memory for one buffer a task, so that registering it fits under a small RLIMIT_MEMLOCK.
+/// Returns a pool with one buffer for each task, so that registering it fits under a small RLIMIT_MEMLOCK.
 pub fn pool(job: &Job) -> Result<Pool, Failure> {
     let tasks = job.setup.numjobs * job.setup.iodepth;
-    // A buffer may take a quarter more than its length, a small one a whole page; the rest is for whole regions.
-    let each = (job.setup.block as usize).div_ceil(4).saturating_mul(5).next_multiple_of(4096);
-    let capacity = tasks.saturating_mul(each).saturating_add(2 << 20);
+    let capacity = capacity_of(tasks as u64, job.setup.block);
     let registered = job.setup.buffers.registered();
     let pool = Pool::builder().capacity(capacity).registered(registered).build();
     pool.map_err(|error| library(&error.into()))
+}
+
+/// Returns the capacity of a pool for so many buffers of a length in bytes.
+pub fn capacity_of(buffers: u64, length: u64) -> usize {
+    // A buffer may take a quarter more than its length, a small one a whole page. The rest rounds up to whole regions.
+    let each = length.div_ceil(4).saturating_mul(5).next_multiple_of(4096);
+    usize::try_from(buffers.saturating_mul(each).saturating_add(2 << 20)).unwrap_or(usize::MAX)
 }
 
 /// What one thread counted within the window.
@@ -226,27 +231,19 @@ impl Thread {
         workers: Vec<(Task, M)>,
         until: Until,
     ) -> Vec<(Task, M)> {
-        let count = workers.len();
         let tasks =
             workers.into_iter().map(|(task, memory)| self.clone().operate(task, memory, until.clone()));
-        let mut workers = Vec::with_capacity(count);
         match self.executor {
             Executor::Ringfile => {
                 let handles: Vec<_> = tasks.map(ringfile::spawn).collect();
+                let mut workers = Vec::with_capacity(handles.len());
                 for handle in handles {
                     workers.push(handle.await.unwrap_or_else(|error| raise(error)));
                 }
+                workers
             }
-            Executor::Tokio => {
-                let handles: Vec<_> = tasks.map(tokio::task::spawn_local).collect();
-                for handle in handles {
-                    // Nothing ends a task early but a panic.
-                    let joined = handle.await.map_err(tokio::task::JoinError::into_panic);
-                    workers.push(joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-                }
-            }
+            Executor::Tokio => join_all(tasks.map(tokio::task::spawn_local).collect()).await,
         }
-        workers
     }
 
     async fn operate<M: Memory>(self: Rc<Self>, mut task: Task, mut memory: M, until: Until) -> (Task, M) {
@@ -280,13 +277,5 @@ impl Thread {
     fn check(&self, task: &Task, operation: Operation, memory: &mut impl Memory) -> Result<(), Failure> {
         let Some(bytes) = memory.whole() else { return Ok(()) };
         task.after(operation, bytes).map_err(|wrong| mismatch(&self.path, operation.offset, &wrong))
-    }
-}
-
-/// Goes on with the panic of a task, which is a defect of this program.
-fn raise(error: JoinError) -> ! {
-    match error {
-        JoinError::Panicked(panic) => std::panic::resume_unwind(panic.into_payload()),
-        other => panic!("a task of the measurement ended early: {other}"),
     }
 }

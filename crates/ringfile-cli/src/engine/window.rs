@@ -1,12 +1,12 @@
 //! The measured window of an engine that runs inside this process.
 //!
-//! Invariants: at both ends of the window nothing is in flight, so that operations, kernel counters and
-//! CPU time cover the same thing. All threads warm up, drain, wait for each other while CPU time is read, run,
-//! drain, and wait again.
+//! Invariants: at both ends of the window nothing is in flight, so that operations, kernel counters and CPU time cover
+//! the same work. All threads warm up, drain, wait for each other while CPU time is read, run, drain, and wait again.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::error::Failure;
@@ -17,7 +17,7 @@ use crate::share::Share;
 use crate::sys;
 use crate::whole::Whole;
 
-/// How often the waiting thread looks for Ctrl-C and moves the progress bar.
+/// How often the waiting thread checks for Ctrl-C and moves the progress bar.
 pub const TICK: Duration = Duration::from_millis(50);
 
 /// Synchronises the threads of a run with the one that conducts them.
@@ -31,7 +31,6 @@ pub struct Window {
     shares: Vec<Arc<Share>>,
 }
 
-#[derive(Clone, Copy)]
 struct Ends {
     warmup: Instant,
     measured: Instant,
@@ -55,7 +54,7 @@ pub struct Measured {
 }
 
 impl Window {
-    /// Makes a window for a job with this many threads beside the one that conducts.
+    /// Makes a window for a job with this many threads besides the conducting one.
     pub fn new(job: &Job, threads: usize) -> Arc<Window> {
         let now = Instant::now();
         Arc::new(Window {
@@ -73,7 +72,7 @@ impl Window {
         &self.shares[thread]
     }
 
-    /// Returns a thread's place in the meeting; to be taken before the thread starts, and dropped by it.
+    /// Returns a thread's place in the meeting. The caller takes it before the thread starts; the thread drops it.
     pub fn member(self: &Arc<Self>) -> Member {
         Member { window: self.clone() }
     }
@@ -87,9 +86,10 @@ impl Window {
 
     /// Leads the threads through warm-up and measurement; `tick` is called now and then meanwhile.
     pub fn conduct(&self, job: &Job, interrupt: &Interrupt, mut tick: impl FnMut()) -> Measured {
-        lock(&self.ends).warmup = Instant::now() + job.warmup;
+        let warmup = Instant::now() + job.warmup;
+        lock(&self.ends).warmup = warmup;
         self.meeting.wait();
-        self.wait_until(lock_copy(&self.ends).warmup, interrupt, &mut tick);
+        self.wait_until(warmup, interrupt, &mut tick);
         self.meeting.wait();
         self.shares.iter().for_each(|share| share.restart());
         let whole_before = Whole::so_far();
@@ -131,10 +131,7 @@ impl Window {
                 }
             }
             let measured = self.conduct(job, interrupt, tick);
-            let join = |handle: std::thread::ScopedJoinHandle<'_, T>| {
-                handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            (measured, handles.into_iter().map(join).collect())
+            (measured, handles.into_iter().map(joined).collect())
         })
     }
 
@@ -154,7 +151,7 @@ impl Window {
     }
 }
 
-/// One thread's part in the meeting. Dropping it, in a panic too, never leaves the others waiting.
+/// One thread's place in the meeting. Dropping it, even in a panic, never leaves the others waiting.
 pub struct Member {
     window: Arc<Window>,
 }
@@ -168,18 +165,18 @@ impl Member {
     /// Waits for all threads to be set up; returns the end of the warm-up.
     pub fn ready(&self) -> Until {
         self.window.meeting.wait();
-        Until { end: lock_copy(&self.window.ends).warmup, window: self.window.clone() }
+        Until { end: lock(&self.window.ends).warmup, window: self.window.clone() }
     }
 
     /// Waits for all threads to have nothing in flight; returns the end of the measurement.
     pub fn warmed_up(&self) -> Until {
         self.window.meeting.wait();
         self.window.meeting.wait();
-        Until { end: lock_copy(&self.window.ends).measured, window: self.window.clone() }
+        Until { end: lock(&self.window.ends).measured, window: self.window.clone() }
     }
 
     /// Lets a thread operate through warm-up and measurement; returns the latencies that `operate` recorded in the
-    /// measurement, and what it gave for it: the time of its last completion.
+    /// measurement, and the time of its last completion.
     pub fn phases(&self, mut operate: impl FnMut(&Until, &mut Recorder) -> Instant) -> (Recorder, Instant) {
         let mut recorder = Recorder::new();
         operate(&self.ready(), &mut recorder);
@@ -204,7 +201,7 @@ impl Drop for Member {
     }
 }
 
-/// When a phase is over: at its end, or when something told all threads to stop.
+/// When a phase is over: at its end, or when all threads are to stop.
 #[derive(Clone)]
 pub struct Until {
     end: Instant,
@@ -217,8 +214,8 @@ impl Until {
         now >= self.end || self.stopped()
     }
 
-    /// Returns whether not even a first operation may begin. Otherwise each thread does one, however late it gets its
-    /// turn: on a busy machine a short phase may be over by then, and a run without any operation has no figures.
+    /// Returns whether not even a first operation may begin. Otherwise each thread does one, however late it starts: on
+    /// a busy machine a short phase may be over by then, and a run without operations has no figures.
     pub fn stopped(&self) -> bool {
         self.window.stop.load(Ordering::Relaxed)
     }
@@ -274,7 +271,12 @@ impl Meeting {
     }
 }
 
-/// Returns a thread that could not be started.
+/// Returns the result of a thread, or continues its panic.
+pub fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Returns the failure to start a thread.
 pub fn no_thread(error: &io::Error) -> Failure {
     let errno = crate::error::errno_text(error);
     Failure::Io(format!("a thread can't be started: {errno}; ask for fewer, or raise the limit (ulimit -u)"))
@@ -282,10 +284,6 @@ pub fn no_thread(error: &io::Error) -> Failure {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn lock_copy<T: Copy>(mutex: &Mutex<T>) -> T {
-    *lock(mutex)
 }
 
 #[cfg(test)]

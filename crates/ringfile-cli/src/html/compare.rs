@@ -1,4 +1,4 @@
-//! The page of a comparison: what differs between sessions, outside the spread first.
+//! The page of a comparison of sessions: the differences outside the spread first.
 
 use maud::{Markup, html};
 
@@ -15,10 +15,10 @@ use crate::model::{Better, Metric, columns};
 use crate::numbers::{change, counted};
 use crate::report::table::Table;
 
-/// So many of the largest differences of each figure are drawn, and as many of all are in the first table.
+/// The number of the largest differences of each figure that are drawn, and of all figures that are in the first table.
 const DRAWN: usize = 16;
 
-/// Returns the page of all that were compared with the first.
+/// Returns the page of all sessions compared with the first.
 pub fn write(comparisons: &[Comparison<'_>]) -> String {
     let Some(first) = comparisons.first().map(|comparison| comparison.first) else { return String::new() };
     let others: Vec<String> = comparisons.iter().map(|comparison| one_line(&comparison.other.name)).collect();
@@ -28,8 +28,8 @@ pub fn write(comparisons: &[Comparison<'_>]) -> String {
         header {
             h1 { bdi { (title) } }
             p.lead {
-                "Results of " (command) ", cell by cell. A difference is named where the rounds of both lie apart, by more than \
-                 A/A runs of both stray. Sessions are not measured in turn: what changed on the machine in between counts too."
+                "Results of " (command) ", cell by cell. A difference is claimed if the rounds of both lie apart by more than the \
+                 A/A noise of both. Sessions are not measured in turn, so changes of the machine in between count too."
             }
             @for saved in std::iter::once(first).chain(comparisons.iter().map(|comparison| comparison.other)) { (session(saved)) }
         }
@@ -75,7 +75,7 @@ fn beside(comparison: &Comparison<'_>, several: bool) -> Markup {
             h3 { "The largest" }
             (table(comparison, largest))
             @if !rest.is_empty() {
-                details { summary { "The other " (counted(rest.len(), "figure")) " outside the spread" } (table(comparison, rest)) }
+                details { summary { "Further " (counted(rest.len(), "figure")) " outside the spread" } (table(comparison, rest)) }
             }
         }
     };
@@ -90,13 +90,14 @@ fn beside(comparison: &Comparison<'_>, several: bool) -> Markup {
         (alone(&comparison.other.name, &comparison.alone.1))
     };
     let counted = format!(
-        "{} of {}. Change of the medians; bars and range reach from the least to the most that the rounds of both make.",
+        "{} of {}. Shown is the change of the medians; bars and ranges go from the least to the most change between the \
+         rounds of both.",
         comparison.outside.len(),
         counted(all, "figure")
     );
     html! {
         (page::section(&format!("{of}What differs outside the spread"), &counted, outside))
-        (page::section(&format!("{of}What can't be told apart"), "Here the rounds overlap, or A/A runs stray as far.", inside))
+        (page::section(&format!("{of}What does not differ"), "The rounds overlap, or lie apart by no more than A/A runs.", inside))
         @if !comparison.facts.is_empty() { (page::section(&format!("{of}What else differs"), "", facts(comparison))) }
     }
 }
@@ -151,7 +152,7 @@ fn plot(metric: Metric, differences: &[&Difference]) -> Markup {
                 text(ratio.min),
                 text(ratio.max)
             );
-            // Blue is better, orange worse; the side of 0 and the shape say it as well.
+            // Blue is better, orange worse; shapes distinguish them without colours.
             Row {
                 label: difference.cell.clone(),
                 style: usize::from(!difference.better()),

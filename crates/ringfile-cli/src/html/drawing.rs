@@ -1,4 +1,4 @@
-//! The plots of a session's figures: which there are, and what is in each.
+//! The plots of a session's figures: which there are, and their contents.
 //!
 //! Knows runs and plots. Invariants: a series looks the same in every plot of a session.
 
@@ -13,7 +13,7 @@ use super::strip::{Dot, Row, Strip};
 use crate::model::{Factor, Kind, Metric, Results, Run, Spread, Way, by, columns, distinct, groups, words};
 use crate::values::short_size;
 
-/// What a plot shows.
+/// What a plot shows, in the order of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum What {
     /// Operations a second over depth.
@@ -34,13 +34,13 @@ type Group<'a> = Vec<&'a Run>;
 pub struct Look<'a> {
     /// Which factor goes where.
     pub layout: Layout,
-    /// Runs beside the grid, to choose direct I/O and route by (`perf buffers`).
+    /// Runs beside the grid that the choice of direct I/O and route rests on (`perf buffers`).
     pub choices: Vec<&'a Run>,
-    /// The cells of them that are not of the grid.
+    /// Their cells outside the grid.
     pub beside: Vec<Group<'a>>,
     kind: Option<Kind>,
     groups: Vec<Group<'a>>,
-    /// Names of series in the order of their styles.
+    /// The names of the series, in the order of their styles.
     names: Vec<String>,
 }
 
@@ -81,13 +81,13 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Returns the way that most runs have.
+/// Returns the way of most runs.
 pub fn usual_way(runs: &[&Run]) -> Option<Way> {
     let ways = by(runs, |run| run.setup.way()).into_iter().rev();
     ways.max_by_key(|(_, runs)| runs.len()).map(|(way, _)| way)
 }
 
-/// Runs of other ways, and those of the grid in the same cells.
+/// Returns the runs of other ways, and those of the grid in the same cells.
 fn choices<'a>(grid: &[Group<'a>], others: &[Group<'a>]) -> Vec<&'a Run> {
     let place = |run: &Run| {
         let setup = run.setup;
@@ -98,10 +98,7 @@ fn choices<'a>(grid: &[Group<'a>], others: &[Group<'a>]) -> Vec<&'a Run> {
 }
 
 impl What {
-    /// All, in the order of a page.
-    pub const ALL: [What; 4] = [What::Iops, What::Cpu, What::Bandwidth, What::Latency];
-
-    /// Heading of its section.
+    /// Returns the heading of its section.
     pub fn title(self) -> &'static str {
         match self {
             What::Iops => "Operations a second",
@@ -129,22 +126,23 @@ impl What {
                 let blocks = short_size(look.smallest_block());
                 let several = look.groups.iter().any(|group| group[0].setup.block != look.smallest_block());
                 let blocks = if several {
-                    format!(" Of {blocks} blocks; the tables have the rest.")
+                    format!(" Shown are {blocks} blocks; the tables have the others.")
                 } else {
                     String::new()
                 };
                 let counts = match look.kind {
                     Some(Kind::Pool) => {
-                        "Of whole batches. A producer's counts from when the batch was due by the rate, so that a stall is not \
-                         hidden; a consumer's from when the batch was written."
+                        "Latency is that of whole batches: a producer's from when the rate made the batch due, so that a stall \
+                         shows; a consumer's from when the batch was written."
                     }
                     Some(Kind::Batch | Kind::Multiread) => {
-                        "Of whole batches, from submission to the last completion; of fio and pread, of single reads."
+                        "Latency is that of whole batches, from submission to the last completion, and for fio and pread that \
+                         of single reads."
                     }
-                    _ => "It counts from submission to completion.",
+                    _ => "Measured from submission to completion.",
                 };
                 format!(
-                    "99 of 100 took no longer than p99, 999 of 1000 no longer than p99.9. Less is better; the axis is logarithmic. {counts}{blocks}"
+                    "99 of 100 operations took no longer than p99, 999 of 1000 no longer than p99.9. Less is better; the axis is logarithmic. {counts}{blocks}"
                 )
             }
         }
@@ -159,7 +157,7 @@ impl What {
         }
     }
 
-    /// What it plots; latency has a point for each percentile instead.
+    /// Returns the metric it plots. Latency has a point for each percentile instead.
     fn metric(self) -> Metric {
         match self {
             What::Iops => Metric::Iops,
@@ -169,7 +167,7 @@ impl What {
         }
     }
 
-    /// Returns how its axis is labelled.
+    /// Returns the function that labels its axis.
     fn label(self) -> fn(f64) -> String {
         if self == What::Cpu { scale::plain } else { scale::count }
     }
@@ -178,7 +176,7 @@ impl What {
 /// A plot under its group's heading.
 #[derive(Debug)]
 pub struct Picture {
-    /// What its group has in common; may be empty.
+    /// What the plots of its group have in common; may be empty.
     pub heading: String,
     /// The plot as an element of a page.
     pub svg: Markup,
@@ -186,7 +184,7 @@ pub struct Picture {
     pub drawing: Markup,
     /// Its height.
     pub height: f64,
-    /// Series that a legend has to name.
+    /// The series for the legend to name.
     series: Vec<Entry>,
 }
 
@@ -204,7 +202,7 @@ impl Picture {
     }
 }
 
-/// Returns the plots that show it; none if it was not measured.
+/// Returns the plots of a kind; none if it was not measured.
 pub fn plots(look: &Look<'_>, what: What) -> Vec<Picture> {
     match what {
         What::Latency => latency(look),
@@ -254,7 +252,7 @@ fn plot(look: &Look<'_>, what: What, x: Factor, title: String, groups: &[&Group<
     Plot { title, y_title: what.y_title().into(), x_title: x.axis().into(), x: x_scale, y, series }
 }
 
-/// Returns where there is no axis: a row for each series, a dot for each round.
+/// Returns the plot of a layout without an axis: a row for each series, a dot for each round.
 fn strip(look: &Look<'_>, what: What, title: String, groups: &[&Group<'_>]) -> Strip {
     let row =
         |group: &&Group<'_>| rounds(look.layout.name(group[0]), look.style(group[0]), group, what.metric());
@@ -285,7 +283,7 @@ fn point(name: &str, what: What, axis: Factor, group: &Group<'_>) -> Option<Poin
     Some(Point { x: axis.number(&run.setup)?, y: median, low: min, high: max, tip })
 }
 
-/// Percentiles, of the smallest blocks where there are several sizes.
+/// Returns the plots of percentiles. If there are several block sizes, they show the smallest.
 fn latency(look: &Look<'_>) -> Vec<Picture> {
     let mut parts = look.layout.plots.clone();
     parts.extend(look.layout.x);
@@ -315,7 +313,7 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
                 let (title, unit) = (metric.title(), metric.unit());
                 let tip =
                     format!("{name}, {title}: {} {unit} ({} to {})", text(median), text(min), text(max));
-                // Bars of many series at seven places would hide each other; the tooltip has their values.
+                // Bars of many series would hide each other; the tooltip has their values.
                 let (low, high) = if groups.len() > 4 { (median, median) } else { (min, max) };
                 Some(Point { x: place as f64, y: median, low, high, tip })
             });
@@ -336,7 +334,7 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
     }
 }
 
-/// Returns how the axis of a factor is labelled.
+/// Returns the function that labels the axis of a factor.
 fn label_of(factor: Factor) -> fn(f64) -> String {
     if factor == Factor::Block { scale::block } else { scale::count }
 }

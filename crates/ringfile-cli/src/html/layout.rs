@@ -1,19 +1,18 @@
-//! How the runs of a session are laid out over plots: which factor goes on the axis, and which tell series and plots
-//! apart.
+//! The layout of a session's runs over plots: which factor goes on the axis, and which distinguish series and plots.
 
 use crate::model::{Factor, Kind, Run, telling, words};
 use crate::values;
 
-/// How a session's runs are laid out over plots.
+/// The factors on the axis, of the series, and of the plots.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// Horizontal axis; none if there is only one place.
+    /// The factor on the horizontal axis, if runs differ in one.
     pub x: Option<Factor>,
-    /// Factors that tell series apart.
+    /// Factors that distinguish series.
     pub series: Vec<Factor>,
-    /// Factors that tell groups of plots apart.
+    /// Factors that distinguish groups of plots.
     pub headings: Vec<Factor>,
-    /// Factors that tell the plots of a group apart.
+    /// Factors that distinguish the plots of a group.
     pub plots: Vec<Factor>,
 }
 
@@ -49,7 +48,7 @@ impl Layout {
         Layout { x, series, headings, plots }
     }
 
-    /// Returns the same layout with another axis. The old axis then tells plots apart.
+    /// Returns the same layout with another axis. The old axis then distinguishes plots.
     pub fn over(&self, axis: Factor) -> Layout {
         let mut plots: Vec<Factor> = self.plots.iter().copied().filter(|&part| part != axis).collect();
         plots.extend(self.x.filter(|&x| x != axis));
@@ -63,7 +62,7 @@ impl Layout {
     }
 }
 
-/// Words as they begin a title; where there are none, `otherwise`.
+/// Returns words as a title, or `otherwise` if there are none.
 pub fn titled(words: &str, otherwise: &str) -> String {
     let mut letters = words.chars();
     match letters.next() {

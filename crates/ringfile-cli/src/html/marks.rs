@@ -1,6 +1,6 @@
-//! How series are told apart: a colour, a shape and a dash each, the same on the whole page.
+//! The styles of series: a colour, a shape and a dash each, the same on the whole page.
 //!
-//! Colours are in `plot.css`; a style's number names its class there. Shapes and dashes tell series apart without
+//! Colours are in `plot.css`; a style's number names its class there. Shapes and dashes distinguish series without
 //! colours.
 
 use std::fmt::Write;
@@ -64,7 +64,7 @@ fn polygon(x: f64, y: f64, corners: &[(f64, f64)]) -> String {
 /// What a style stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// In words.
+    /// The name of the series.
     pub name: String,
     /// The style.
     pub style: usize,
@@ -84,7 +84,7 @@ pub fn legend(entries: &[Entry]) -> Markup {
     }
 }
 
-/// The same as part of a drawing, from its top left corner, in lines of at most `width`; and how high it is.
+/// Returns the legend as part of a drawing, in lines of at most `width`, and its height.
 pub fn drawn_legend(entries: &[Entry], width: f64) -> (Markup, f64) {
     const LINE: f64 = 20.0;
     let (mut x, mut y) = (0.0, 0.0);

@@ -2,7 +2,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// Returns a page with that title.
+/// Returns a page with this title.
 pub fn page(title: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -12,7 +12,7 @@ pub fn page(title: &str, body: &Markup) -> String {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta name="generator" content=(concat!("ringfile ", env!("CARGO_PKG_VERSION")));
                 title { (title) }
-                // Else a browser asks a server for one.
+                // Keeps browsers from requesting one from the server.
                 link rel="icon" href="data:,";
                 style { (PreEscaped(include_str!("plot.css"))) (PreEscaped(include_str!("page.css"))) }
             }
@@ -22,7 +22,7 @@ pub fn page(title: &str, body: &Markup) -> String {
     page.into_string()
 }
 
-/// Returns a section under a heading, with what its figures mean.
+/// Returns a section with its heading and an explanation of its figures.
 pub fn section(title: &str, meaning: &str, body: Markup) -> Markup {
     html! {
         section {
@@ -33,17 +33,17 @@ pub fn section(title: &str, meaning: &str, body: Markup) -> Markup {
     }
 }
 
-/// Plots beside each other, as many as fit.
+/// Returns plots side by side, as many as fit.
 pub fn plots(plots: impl IntoIterator<Item = Markup>) -> Markup {
     html! { div.plots { @for plot in plots { (plot) } } }
 }
 
-/// Names and what belongs to them.
+/// Returns a list of names and values.
 pub fn facts(facts: &[(&str, String)]) -> Markup {
     html! { dl.facts { @for (name, fact) in facts { div { dt { (name) } dd { bdi { (fact) } } } } } }
 }
 
-/// The same under a heading, if there is one; beside it where that fills the width.
+/// Returns plots under their heading, if there is one; beside it if they are few.
 pub fn group(heading: &str, markup: impl IntoIterator<Item = Markup>) -> Markup {
     let all: Vec<Markup> = markup.into_iter().collect();
     html! {
@@ -55,17 +55,17 @@ pub fn group(heading: &str, markup: impl IntoIterator<Item = Markup>) -> Markup 
     }
 }
 
-/// One after the other.
+/// Returns the parts one after the other.
 pub fn all(parts: impl IntoIterator<Item = Markup>) -> Markup {
     html! { @for part in parts { (part) } }
 }
 
-/// Returns a drawing of another program as a picture: what it may run or fetch does not, and its style stays its own.
+/// Returns another program's drawing as an image, in which nothing runs or loads, and whose style does not leak out.
 pub fn image(svg: &str, what: &str) -> Markup {
     let mut address = String::from("data:image/svg+xml,");
     for character in without_scripts(svg).chars() {
         match character {
-            // As they are in an address, these would end it or the attribute, or mean something else.
+            // Unescaped, these would end the address or the attribute, or mean something else.
             '%' | '#' | '"' | '&' | ':' | '\\' | '\t' | '\n' | '\r' | '\0'..='\u{1f}' | '\u{7f}'.. => {
                 let mut bytes = [0; 4];
                 for byte in character.encode_utf8(&mut bytes).bytes() {
@@ -78,7 +78,7 @@ pub fn image(svg: &str, what: &str) -> Markup {
     html! { img.flame alt=(what) src=(PreEscaped(address)); }
 }
 
-/// Scripts do not run in a picture, and take more room than the rest of a small one.
+/// Removes scripts: they do not run in an image, and take more space than the rest of a small one.
 fn without_scripts(svg: &str) -> String {
     let mut rest = svg;
     let mut kept = String::new();

@@ -1,7 +1,7 @@
 //! A plot of series over an axis, as SVG: medians joined by lines, with bars from the least to the most of the rounds.
 //!
-//! Knows numbers and words, no runs. Invariants: 340 units wide, so that text of 12 units is 12 pixels and more
-//! where it is shown; every point that the scales can show is drawn, with its figures as a tooltip.
+//! Knows numbers and words, no runs. Invariants: it is 340 units wide, so that text of 12 units is shown with 12 pixels
+//! or more; every point that the scales can show is drawn, with its figures as a tooltip.
 
 use maud::{Markup, html};
 
@@ -22,55 +22,55 @@ const BOTTOM: f64 = HEIGHT - 44.0;
 /// One plot.
 #[derive(Debug)]
 pub struct Plot {
-    /// What tells it apart from its neighbours.
+    /// What distinguishes it from its neighbours.
     pub title: String,
     /// What the vertical axis shows, with its unit.
     pub y_title: String,
     /// What the horizontal axis shows, with its unit.
     pub x_title: String,
-    /// Horizontal.
+    /// The horizontal axis.
     pub x: Scale,
-    /// Vertical.
+    /// The vertical axis.
     pub y: Scale,
-    /// What is plotted.
+    /// The lines.
     pub series: Vec<Series>,
 }
 
 /// One line.
 #[derive(Debug)]
 pub struct Series {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// How it looks.
+    /// Its style.
     pub style: usize,
-    /// In the order of `x`.
+    /// Its points, in the order of `x`.
     pub points: Vec<Point>,
 }
 
 /// One point with its spread.
 #[derive(Debug, Clone)]
 pub struct Point {
-    /// Horizontal.
+    /// The value on the horizontal axis.
     pub x: f64,
     /// The median.
     pub y: f64,
-    /// The least.
+    /// The least of the rounds.
     pub low: f64,
-    /// The most.
+    /// The most of the rounds.
     pub high: f64,
-    /// What it says when pointed at.
+    /// Its tooltip.
     pub tip: String,
 }
 
 impl Plot {
-    /// As an element of a page.
+    /// Returns it as an element of a page.
     pub fn svg(&self) -> Markup {
         html! {
             svg.plot viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(self.description()) { (self.drawing()) }
         }
     }
 
-    /// What is in it, without the element around it.
+    /// Returns its content, without the element around it.
     pub fn drawing(&self) -> Markup {
         html! {
             text.h x="0" y="15" { (self.title) }
@@ -105,7 +105,7 @@ impl Plot {
     fn series(&self, series: &Series, index: usize) -> Markup {
         let points: Vec<&Point> =
             series.points.iter().filter(|point| self.x.shows(point.x) && self.y.shows(point.y)).collect();
-        // Bars are drawn beside each other: those of the same length would cover each other.
+        // Bars are drawn side by side, so that none hides another.
         let aside = (index as f64 - (self.series.len() as f64 - 1.0) / 2.0) * 3.0;
         let places: Vec<(f64, f64)> =
             points.iter().map(|point| (self.right(point.x) + aside, self.up(point.y))).collect();

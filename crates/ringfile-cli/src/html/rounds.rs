@@ -1,7 +1,7 @@
-//! The section that shows each round as a dot, so that noise is seen as noise.
+//! The section that shows each round as a dot, which makes the noise visible.
 //!
-//! Knows runs and strips. A round is set beside the first series of the same cell and round, for the machine is not the
-//! same at another time.
+//! Knows runs and strips. A round is compared with the first series of the same cell and round, since a machine's speed
+//! changes over time.
 
 use maud::Markup;
 
@@ -15,7 +15,7 @@ use crate::model::{Kind, Metric, Results, Role, Run, Setup, by, groups, words};
 use crate::numbers::change;
 use crate::report::judge::{LEAST_ROUNDS, Noise, fewer, floor};
 
-/// What rounds are compared in. At a given rate operations a second are the same whatever is done.
+/// Returns the metric that rounds are compared in. At a set rate, operations a second are always the same.
 fn metric(results: &Results) -> Metric {
     if results.kind == Some(Kind::Pool) { Metric::P99 } else { Metric::Iops }
 }
@@ -41,9 +41,9 @@ pub fn section(results: &Results) -> Markup {
         return Markup::default();
     }
     let meaning = format!(
-        "Each dot is one round: its {} beside that of the first series ({}) in the same round, the bar their median. Grey \
-         dots are A/A, the same once more. The grey band is the noise that A/A shows, where it is largest: a difference is \
-         claimed where every round is outside.",
+        "Each dot is one round: the change of its {} from that of the first series ({}) in the same round. The bar is the \
+         median. Grey dots are A/A, repetitions of the same run. The grey band is the largest noise that they show: a \
+         difference is claimed if every round lies outside.",
         metric(results).title(),
         look.layout.name(first)
     );
@@ -93,7 +93,7 @@ fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> O
     })
 }
 
-/// Returns a cell's rounds beside those of a base.
+/// Returns the row of a cell's rounds, compared with those of a base.
 fn row(results: &Results, cell: &Run, base: &Run, role: Role, label: String, style: usize) -> Option<Row> {
     let metric = metric(results);
     let of = |setup: Setup, role: Role| {
@@ -104,7 +104,7 @@ fn row(results: &Results, cell: &Run, base: &Run, role: Role, label: String, sty
         let (own, beside) = (metric.of(run)?, metric.of(beside)?);
         let by = (own / beside - 1.0) * 100.0;
         let (title, own, other) = (metric.title(), metric.text(own), metric.text(beside));
-        let tip = format!("{label}, round {}: {} %, {title} {own} beside {other}", run.round, change(by));
+        let tip = format!("{label}, round {}: {} %, {title} {own} against {other}", run.round, change(by));
         by.is_finite().then_some(Dot { x: by, tip })
     });
     let dots: Vec<Dot> = dots.collect();

@@ -1,31 +1,31 @@
-//! Axes of plots: from a value to a place between 0 and 1, and where the ticks stand.
+//! Axes of plots: maps a value to a place between 0 and 1, and chooses the ticks.
 //!
-//! Knows only numbers. Invariants: every value that a scale was made of has a place from 0 to 1, and there are
-//! at least two ticks, each within the scale.
+//! Knows only numbers. Invariants: every value that a scale was created for has a place from 0 to 1, and there are at
+//! least two ticks, each within the scale.
 
 use crate::values::short_size;
 
 /// One axis.
 #[derive(Debug, Clone)]
 pub struct Scale {
-    /// Whether distances are of logarithms.
+    /// Whether the axis is logarithmic.
     logarithmic: bool,
     low: f64,
     high: f64,
     /// Part of the axis left free at both ends.
     margin: f64,
-    /// Where ticks stand, and what they say.
+    /// The values of the ticks, with their labels.
     pub ticks: Vec<(f64, String)>,
 }
 
 impl Scale {
-    /// From 0 to a round number at or above the largest value.
+    /// Creates a scale from 0 to a round number at or above the largest value.
     pub fn from_zero(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
         let most = values.filter(|value| value.is_finite()).fold(0.0, f64::max);
         Scale::linear(0.0, if most > 0.0 { most } else { 1.0 }, label)
     }
 
-    /// From a round number at or below the least value to one at or above the largest, with 0 between them.
+    /// Creates a scale between round numbers around all values and 0.
     fn around_zero(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
         let (mut low, mut high) = (0.0_f64, 0.0_f64);
         for value in values.filter(|value| value.is_finite()) {
@@ -37,7 +37,7 @@ impl Scale {
         Scale::linear(low, high, label)
     }
 
-    /// Changes in per cent, 0 among them: nothing falls by more than 100.
+    /// Creates a scale of changes in per cent, with 0. Nothing falls by more than 100.
     pub fn changes(values: impl Iterator<Item = f64>) -> Scale {
         let mut scale = Scale::around_zero(values, per_cent);
         if scale.low < -100.0 {
@@ -65,7 +65,7 @@ impl Scale {
         }
     }
 
-    /// Logarithmic, between round numbers; values that are not positive have no place on it.
+    /// Creates a logarithmic scale between round numbers. Values that are not positive have no place on it.
     pub fn logarithmic(values: impl Iterator<Item = f64>, label: fn(f64) -> String) -> Scale {
         let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
         for value in values.filter(|value| value.is_finite() && *value > 0.0) {
@@ -88,7 +88,7 @@ impl Scale {
         Scale { logarithmic: true, low, high, margin: 0.0, ticks }
     }
 
-    /// Returns the measured values themselves, at distances of their logarithms: depths and block sizes, which double.
+    /// Creates a logarithmic scale with ticks at the values themselves, for depths and block sizes, which double.
     pub fn doublings(values: &[f64], label: fn(f64) -> String) -> Scale {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|value| *value > 0.0).collect();
         sorted.sort_by(f64::total_cmp);
@@ -101,7 +101,7 @@ impl Scale {
         let mut last = f64::NEG_INFINITY;
         for value in sorted {
             let place = scale.place(value);
-            // Closer than this their labels would touch.
+            // Labels closer than this would touch.
             if place - last > 0.085 {
                 scale.ticks.push((value, label(value)));
                 last = place;
@@ -110,14 +110,14 @@ impl Scale {
         scale
     }
 
-    /// One step for each label, at 0, 1, 2, …
+    /// Creates a scale with a tick for each label, at 0, 1, 2, …
     pub fn steps(labels: &[&str]) -> Scale {
         let ticks = labels.iter().enumerate().map(|(index, label)| (index as f64, (*label).to_string()));
         let high = labels.len().saturating_sub(1) as f64;
         Scale { logarithmic: false, low: 0.0, high, margin: 0.06, ticks: ticks.collect() }
     }
 
-    /// Returns where a value stands, from 0 to 1.
+    /// Returns the place of a value, from 0 to 1.
     pub fn place(&self, value: f64) -> f64 {
         let part = if self.high <= self.low {
             0.5
@@ -135,14 +135,14 @@ impl Scale {
     }
 }
 
-/// Returns the least of 1, 2, 2.5, 5 times a power of ten that is not below.
+/// Returns the smallest of 1, 2, 2.5, 5 times a power of ten that is not less.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 2.5, 5.0].into_iter().find(|factor| factor * power >= least * 0.999_999);
     factor.unwrap_or(10.0) * power
 }
 
-/// 1, 2, 5 times powers of ten, from one at or below `low` to one at or above `high`; two at least.
+/// Returns 1, 2, 5 times powers of ten, from one at or below `low` to one at or above `high`, at least two.
 fn round_numbers(low: f64, high: f64) -> Vec<f64> {
     let mut numbers = Vec::new();
     let first = low.log10().floor() as i32;
@@ -186,7 +186,7 @@ pub fn per_cent(value: f64) -> String {
     }
 }
 
-/// Microseconds on an axis: `20 µs`, `5 ms`, `1 s`.
+/// Returns microseconds on an axis: `20 µs`, `5 ms`, `1 s`.
 pub fn micros(value: f64) -> String {
     match value {
         value if value >= 1e6 => format!("{} s", trimmed(value / 1e6)),

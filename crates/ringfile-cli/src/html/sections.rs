@@ -1,7 +1,8 @@
-//! The sections of a session's page: which plots and texts its results give.
+//! The sections of a session's page: the plots and texts of its results.
 //!
-//! Knows results and plots. Invariants: every run that was made to be compared is in some plot.
+//! Knows results and plots. Invariants: every run to compare is in some plot.
 
+use clap::ValueEnum;
 use maud::{Markup, html};
 
 use super::drawing::{self, Look, Picture};
@@ -17,7 +18,7 @@ use crate::numbers::{counted, figure};
 use crate::report::profile;
 use crate::values::{self, Bytes, short_size};
 
-/// What the page is called.
+/// Returns the title of the page.
 pub fn title(results: &Results) -> String {
     format!("{}: {} on {}", command(results), file(results), one_line(&results.machine.filesystem))
 }
@@ -31,23 +32,23 @@ fn file(results: &Results) -> String {
     one_line(&results.params.file)
 }
 
-/// What was measured, on what machine.
+/// Returns the heading of the page: what was measured, and on which machine.
 pub fn header(results: &Results) -> Markup {
     let params = &results.params;
     let lead = match results.kind {
         Some(Kind::Batch) => "Random reads in batches, several batches in flight.",
         Some(Kind::Multiread) => "Blocking reads of many blocks at once: the time for one read.",
         Some(Kind::Buffers) => {
-            "What registered buffers buy on this machine: plain, registered (fixed) and vectored buffers, over block \
-             sizes and depths."
+            "The gain from registered buffers on this machine: plain, registered (fixed) and vectored buffers, by block \
+             size and depth."
         }
         Some(Kind::Pool) => {
-            "Producers write buffers to segment files, consumers read them back and check them: latency by where the \
-             memory comes from."
+            "Producers write buffers to segment files; consumers read them back and check them. Latency by kind of \
+             memory."
         }
         Some(Kind::Mixed) => {
-            "Reads that come back, under a scan of the file, with a quarter of it as memory: what stays in memory is decided \
-             by the library (adaptive), by the kernel (buffered), or by no one (direct)."
+            "Repeated reads of part of the file during a scan of all of it, with memory for a quarter of the file. The \
+             library (adaptive) or the kernel (buffered) decides what stays in memory; direct I/O keeps nothing."
         }
         Some(Kind::File) | None => "Reads and writes of one file, with and without registered buffers.",
     };
@@ -79,7 +80,7 @@ pub fn header(results: &Results) -> Markup {
             format!(
                 "{}{}",
                 file(results),
-                if params.file_created { ", made for this and removed" } else { "" }
+                if params.file_created { ", created for this run and removed" } else { "" }
             ),
         ),
         ("file system", one_line(&results.machine.filesystem)),
@@ -96,7 +97,7 @@ pub fn header(results: &Results) -> Markup {
         header {
             h1 { (command(results)) ": " bdi { (file(results)) } }
             p.lead { (lead) }
-            @if results.interrupted { p.warn { "Interrupted: only a part of what was asked for was measured." } }
+            @if results.interrupted { p.warn { "Interrupted: only a part of the plan was measured." } }
             @for behind in results.behind.iter().filter(|behind| behind.is_sure()) { p.warn { (one_line(&behind.note)) } }
             (page::facts(&facts))
             pre { "$ " (one_line(&results.command)) }
@@ -104,7 +105,7 @@ pub fn header(results: &Results) -> Markup {
     }
 }
 
-/// What is known of a machine.
+/// Returns the facts about a machine.
 pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
     let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "unknown".into(), one_line);
     let mut facts = vec![
@@ -115,7 +116,7 @@ pub fn machine(machine: &Machine) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What to set.
+/// Returns the advice, if there is any.
 pub fn advice(results: &Results) -> Markup {
     if results.advice.is_empty() {
         return Markup::default();
@@ -124,7 +125,7 @@ pub fn advice(results: &Results) -> Markup {
         ul.advice {
             @for advice in &results.advice {
                 li {
-                    p { code { (advice.name.key()) " = " (advice.value) } }
+                    p { code { (advice.name) " = " (advice.value) } }
                     div { p { (one_line(&advice.because)) } p.sure { (advice.sure) } }
                 }
             }
@@ -133,11 +134,11 @@ pub fn advice(results: &Results) -> Markup {
     page::section("What to set here", "For this file on this machine, from the figures below.", body)
 }
 
-/// Plots of speed, cost and latency.
+/// Returns the plots of speed, cost and latency.
 pub fn plots(results: &Results) -> Markup {
     let look = Look::of(results);
     let mut sections: Vec<(bool, Markup)> = Vec::new();
-    for what in drawing::What::ALL {
+    for &what in drawing::What::value_variants() {
         let plots = drawing::plots(&look, what);
         if plots.is_empty() {
             continue;
@@ -164,7 +165,7 @@ pub fn plots(results: &Results) -> Markup {
     }
 }
 
-/// Ways of I/O that are measured beside the grid, with a row each.
+/// Returns the plots of the ways of I/O measured beside the grid, with a row for each.
 fn choices(look: &Look<'_>) -> Markup {
     if look.choices.is_empty() {
         return Markup::default();
@@ -188,9 +189,9 @@ fn choices(look: &Look<'_>) -> Markup {
                 .svg()
             })
             .collect();
-    let meaning = "The same random I/O past the page cache and through it, cold (dropped before) and warm (all of the file \
-                   in it), and on each route: ring is io_uring, inline a plain call, auto what the library chooses. A dot is \
-                   one round, the bar their median. The axis is logarithmic.";
+    let meaning = "The same random I/O with direct I/O and through the page cache, cold (dropped before) and warm (holding all \
+                   of the file), on each route: ring is io_uring, inline a plain call, auto the library's choice. Each dot is \
+                   a round, the bar their median. The axis is logarithmic.";
     page::section("Direct or buffered, and which route", meaning, page::plots(plots))
 }
 
@@ -200,14 +201,13 @@ pub fn profile(results: &Results) -> Markup {
     let body = html! {
         @for profile in &results.profile { (profiled(profile)) }
         @if !apart.is_empty() {
-            h3 { "Functions of the kernel that not all buffers have" }
-            p.means { "Per cent of the samples of each kind; -: not one sample." }
+            h3 { "Kernel functions that only some kinds of buffers have" }
+            p.means { "Per cent of the samples of each kind; - means no sample." }
             (tables::table(&apart))
         }
     };
-    let meaning = "Samples of what ran while each kind of buffers was measured: the functions that took most time \
-                   themselves, in per cent of all samples. In a flame graph the width of a box is its part of the time, and a \
-                   box stands on its caller.";
+    let meaning = "The functions that took most time themselves while each kind of buffers was measured, in per cent of all \
+                   samples. In a flame graph the width of a box is its share of the time, and each box stands on its caller.";
     if results.profile.is_empty() {
         Markup::default()
     } else {
@@ -252,7 +252,7 @@ fn profiled(profile: &Profile) -> Markup {
     }
 }
 
-/// What to know about the figures.
+/// Returns the notes on the figures.
 pub fn notes(results: &Results) -> Markup {
     let engines = distinct(results.runs.iter().map(|run| run.setup.engine));
     let meant = engines.iter().filter_map(|engine| Some((values::name(engine), engine.described()?)));

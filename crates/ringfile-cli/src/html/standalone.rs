@@ -1,7 +1,6 @@
-//! All plots of a kind as one SVG file, for pages that are not ours (`--svg`).
+//! All plots of a kind as one SVG file, for other pages (`--svg`).
 //!
-//! Invariants: it is well-formed XML with its own style, and brings its own paper, light or dark as the reader
-//! prefers.
+//! Invariants: it is well-formed XML with its own style and background, light or dark as the reader prefers.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -19,7 +18,7 @@ const HEADING: f64 = 30.0;
 const LINE: f64 = 18.0;
 const COLUMNS: usize = 3;
 
-/// Returns the drawing; `None` if there is nothing to plot.
+/// Returns the drawing, or `None` if there is nothing to plot.
 pub fn svg(results: &Results, what: What) -> Option<String> {
     let plots = drawing::plots(&Look::of(results), what);
     let groups = plots.chunk_by(|one, other| one.heading == other.heading).map(<[Picture]>::len);
@@ -66,9 +65,9 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
     Some(drawing.into_string() + "\n")
 }
 
-/// What it shows of what, where.
+/// Returns the title: command, kind of plot, file system, kind of I/O and kernel.
 fn title(results: &Results, what: What) -> String {
-    let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "an unknown one".into(), one_line);
+    let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "(unknown)".into(), one_line);
     format!(
         "{}: {} on {}, {}, Linux {}",
         sections::command(results),

@@ -1,7 +1,7 @@
-//! A plot of rows of dots, as SVG: each round of each row a dot, so that the spread is seen as it is.
+//! A plot of rows of dots, as SVG, with a dot for each round.
 //!
-//! Knows figures and words, no runs. Invariants: as wide as every plot, as high as its rows need, and every dot that
-//! the scale can show is drawn.
+//! Knows figures and words, no runs. Invariants: it is as wide as every plot and as high as its rows need; every dot
+//! that the scale can show is drawn.
 
 use maud::{Markup, html};
 
@@ -12,7 +12,7 @@ use super::text_width;
 use crate::model::Spread;
 use crate::terminal;
 
-/// Half of the widest label of a tick stands right of it.
+/// The right end of the axis; half of the last tick's label lies beyond it.
 const RIGHT: f64 = WIDTH - 26.0;
 const TOP: f64 = 50.0;
 const ROW: f64 = 18.0;
@@ -21,39 +21,39 @@ const HEADING: f64 = 22.0;
 /// One plot.
 #[derive(Debug)]
 pub struct Strip {
-    /// What tells it apart from its neighbours.
+    /// What distinguishes it from its neighbours.
     pub title: String,
     /// What the axis shows, with its unit.
     pub x_title: String,
-    /// Horizontal.
+    /// The horizontal axis.
     pub x: Scale,
     /// The range of values that is within the noise.
     pub noise: Option<(f64, f64)>,
-    /// From top to bottom.
+    /// The rows, from top to bottom.
     pub rows: Vec<Row>,
 }
 
-/// One row, or a heading where it has no dots.
+/// One row, or a heading if it has no dots.
 #[derive(Debug)]
 pub struct Row {
-    /// What it is.
+    /// Its name.
     pub label: String,
-    /// How it looks.
+    /// Its style.
     pub style: usize,
     /// Its dots.
     pub dots: Vec<Dot>,
-    /// From where to where a bar reaches.
+    /// The ends of its bar.
     pub reach: Option<(f64, f64)>,
-    /// The middle of them.
+    /// The median of the dots.
     pub median: Option<f64>,
 }
 
 /// One round.
 #[derive(Debug, Clone)]
 pub struct Dot {
-    /// Where.
+    /// Its value.
     pub x: f64,
-    /// What it says when pointed at.
+    /// Its tooltip.
     pub tip: String,
 }
 
@@ -63,20 +63,20 @@ fn lines(label: &str) -> Vec<String> {
 }
 
 impl Row {
-    /// Returns a row of dots, with the middle of them.
+    /// Creates a row of dots with their median.
     pub fn of_dots(label: String, style: usize, dots: Vec<Dot>) -> Row {
         let median = Spread::of(dots.iter().map(|dot| dot.x)).map(|spread| spread.median);
         Row { label, style, dots, reach: None, median }
     }
 
-    /// Returns a line of text above the rows that follow.
+    /// Creates a heading for the rows that follow.
     pub fn heading(label: String) -> Row {
         Row::of_dots(label, 0, Vec::new())
     }
 }
 
 impl Strip {
-    /// As an element of a page.
+    /// Returns it as an element of a page.
     pub fn svg(&self) -> Markup {
         html! {
             svg.plot viewBox=(format!("0 0 {WIDTH} {}", self.height())) role="img" aria-label=(format!("{}: {}", self.title, self.x_title)) {
@@ -85,7 +85,7 @@ impl Strip {
         }
     }
 
-    /// What is in it, without the element around it.
+    /// Returns its content, without the element around it.
     pub fn drawing(&self) -> Markup {
         html! {
             text.h x="0" y="15" { (self.title) }
@@ -95,13 +95,13 @@ impl Strip {
         }
     }
 
-    /// Returns how high it is.
+    /// Returns its height.
     pub fn height(&self) -> f64 {
         self.bottom() + 30.0
     }
 
-    /// Returns where dots begin: right of the labels, or where these are long at the left, with labels above their
-    /// dots.
+    /// Returns the left end of the axis: right of the labels, or, if these are long and stand above their dots, far
+    /// left.
     fn left(&self) -> f64 {
         if self.labels_above() { 26.0 } else { self.longest().max(14.0) + 20.0 }
     }

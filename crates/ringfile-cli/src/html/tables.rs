@@ -1,7 +1,7 @@
 //! The tables of a page: those of the terminal, and all figures that any run has.
 //!
-//! Invariants: in a window that is too narrow for its columns, each row becomes a list of titles and cells, so no
-//! column is out of sight.
+//! Invariants: in a window too narrow for a table, each row becomes a list of titles and cells, so every column is
+//! visible.
 
 use maud::{Markup, html};
 
@@ -37,7 +37,7 @@ pub fn table(table: &Table) -> Markup {
     }
 }
 
-/// All tables of a session.
+/// Returns all tables of a session.
 pub fn section(results: &Results) -> Markup {
     let runs = &results.runs;
     if runs.is_empty() {
@@ -50,17 +50,17 @@ pub fn section(results: &Results) -> Markup {
         details open { summary { "Speed and latency" small { (median) } } (figures(&look, &columns::PAGE_SPEED)) }
         details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(&look, &columns::PAGE_COST)) }
         details {
-            summary { "As on the terminal" small { "with what each choice changes, in per cent, compared within each round" } }
+            summary { "As on the terminal" small { "with the change that each choice makes, in per cent, compared within each round" } }
             @for of_terminal in crate::report::tables(results) { (table(&of_terminal)) }
         }
-        details { summary { "Every run" small { (runs.len()) " runs, as they were made" } } (every(runs)) }
+        details { summary { "Every run" small { (runs.len()) " runs, in the order measured" } } (every(runs)) }
     };
     let meaning = "IOPS: operations a second. Latencies in µs: half of the operations took p50 or \
                    less, 99 of 100 took p99 or less. CPU µs: processor time for one operation, user and kernel.";
     page::section("Tables", meaning, body)
 }
 
-/// Returns a row for each setup, with the medians of these metrics, as far as any run has them.
+/// Returns a row for each setup, with the medians of those metrics that some run has.
 fn figures(look: &Look<'_>, metrics: &[Metric]) -> Markup {
     html! {
         (medians_of(look.grid(), metrics))

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use crate::values;
 
 /// One setting, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +28,9 @@ impl Advice {
 }
 
 /// A key of the library's configuration file, in the order in which the file has them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
 pub enum Setting {
     /// O_DIRECT or the page cache.
     Direct,
@@ -46,25 +50,9 @@ pub enum Setting {
     Workers,
 }
 
-impl Setting {
-    /// Returns the key.
-    pub fn key(self) -> &'static str {
-        match self {
-            Setting::Direct => "direct",
-            Setting::Route => "route",
-            Setting::Buffers => "buffers",
-            Setting::Depth => "depth",
-            Setting::BlockSize => "block_size",
-            Setting::Capacity => "capacity",
-            Setting::HugePages => "huge_pages",
-            Setting::Workers => "workers",
-        }
-    }
-}
-
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.key())
+        f.write_str(&values::name(self))
     }
 }
 

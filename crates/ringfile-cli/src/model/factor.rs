@@ -2,11 +2,13 @@
 //!
 //! Invariant: two different setups differ in some [`Factor`], so no run hides another in a table or plot.
 
+use clap::ValueEnum;
+
 use super::{Run, Rw, Setup, distinct};
 use crate::values::{name, short_size};
 
-/// Something that can differ between runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Something that can differ between runs, in the order in which tables and titles name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Factor {
     /// What carries out the job.
     Engine,
@@ -50,26 +52,6 @@ enum Value {
 }
 
 impl Factor {
-    /// All factors, in the order in which tables and titles name them.
-    pub const ALL: [Factor; 16] = [
-        Factor::Engine,
-        Factor::Memory,
-        Factor::Side,
-        Factor::Rw,
-        Factor::Block,
-        Factor::Processes,
-        Factor::Jobs,
-        Factor::Depth,
-        Factor::InFlight,
-        Factor::Batch,
-        Factor::Buffers,
-        Factor::Open,
-        Factor::Cache,
-        Factor::Route,
-        Factor::RingFlags,
-        Factor::Executor,
-    ];
-
     /// Returns the title of its column, and the label of its axis.
     fn titles(self) -> (&'static str, &'static str) {
         match self {
@@ -190,13 +172,14 @@ impl Rw {
     }
 }
 
-/// Returns the factors in which these runs differ, in the order of [`Factor::ALL`].
+/// Returns the factors in which these runs differ, in the order of [`Factor`].
 pub fn differing(runs: &[&Run]) -> Vec<Factor> {
     let differs = |factor: &Factor| distinct(runs.iter().map(|run| factor.cell(&run.setup))).len() > 1;
     let in_batches = runs.iter().any(|run| run.setup.batch.is_some());
     // The batches determine the depth.
     let told = |factor: &Factor| in_batches && *factor == Factor::Depth;
-    Factor::ALL.into_iter().filter(|factor| differs(factor) && !told(factor)).collect()
+    let all = Factor::value_variants().iter().copied();
+    all.filter(|factor| differs(factor) && !told(factor)).collect()
 }
 
 /// Returns the factors in which these runs differ, without those that an earlier one determines: the side of a pool

@@ -15,7 +15,7 @@ use crate::machine;
 pub const SCHEMA: u32 = 1;
 
 /// Everything that one command measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -49,19 +49,7 @@ pub struct Results {
 impl Results {
     /// Returns the results of a command without advice and notes.
     pub fn new(kind: Kind, command: String, machine: Machine, params: Params, runs: Vec<Run>) -> Results {
-        Results {
-            schema: SCHEMA,
-            kind: Some(kind),
-            command,
-            interrupted: false,
-            machine,
-            params,
-            runs,
-            notes: Vec::new(),
-            advice: Vec::new(),
-            behind: Vec::new(),
-            profile: Vec::new(),
-        }
+        Results { schema: SCHEMA, kind: Some(kind), command, machine, params, runs, ..Results::default() }
     }
 
     /// Returns whether a run compares buffers, rather than one of the other choices that `perf buffers` measures.
@@ -106,7 +94,7 @@ impl Kind {
 }
 
 /// Facts about the machine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// Release of the kernel.
     pub kernel: Option<String>,

@@ -7,6 +7,7 @@ use crate::cli::BatchArgs;
 use crate::error::Failure;
 use crate::job::BatchSettings;
 use crate::model::{Cache, Engine, Kind};
+use crate::values;
 
 /// The engines, in the order of the table.
 const ENGINES: [Engine; 4] =
@@ -15,7 +16,7 @@ const ENGINES: [Engine; 4] =
 /// Carries out the command.
 pub fn run(args: &BatchArgs) -> Result<(), Failure> {
     super::refuse_mixed(args.reads.cache.as_ref())?;
-    let sizes = args.reads.batch.as_ref().map_or(vec![64], |list| list.values().to_vec());
+    let sizes = values::listed(&args.reads.batch, &[64]);
     let depths = sizes.iter().flat_map(|&size| {
         args.inflight.values().iter().map(move |&inflight| Depth::of_batches(size, inflight))
     });
@@ -34,11 +35,11 @@ pub fn run(args: &BatchArgs) -> Result<(), Failure> {
         verify: false,
         counters: false,
         grid: Grid {
-            numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
+            numjobs: values::listed(&args.numjobs, &default_numjobs()),
             depths: depths.collect(),
             blocks: vec![args.bs],
             open: vec![opened(args.reads.direct)],
-            cache: args.reads.cache.as_ref().map_or(vec![default_cache], |list| list.values().to_vec()),
+            cache: values::listed(&args.reads.cache, &[default_cache]),
             ways: every_way(args.reads.route.values(), args.reads.buffers.values()),
             engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
             rounds: args.timing.rounds,

@@ -16,12 +16,7 @@ pub const SECTOR: u64 = 512;
 pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
     let (grid, size) = (&request.grid, request.test_file.size);
     let (block, direct) = (grid.largest_block(), grid.is_direct());
-    if block > size {
-        let (block, size) = (Bytes(block), Bytes(size));
-        return usage(format!(
-            "--bs {block} is more than --size {size}: use smaller blocks or a larger size"
-        ));
-    }
+    check_block(block, size)?;
     if direct && !block.is_multiple_of(SECTOR) {
         return usage(format!(
             "--bs {block} with --direct: direct I/O needs multiples of {SECTOR}; use --bs 4k or leave out --direct"
@@ -74,6 +69,15 @@ pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
     })
 }
 
+/// Refuses blocks that are larger than the part of the file to use.
+pub fn check_block(block: u64, size: u64) -> Result<(), Failure> {
+    if block <= size {
+        return Ok(());
+    }
+    let (block, size) = (Bytes(block), Bytes(size));
+    usage(format!("--bs {block} is more than --size {size}: use smaller blocks or a larger size"))
+}
+
 /// Refuses a file that is too small: each thread with its own part needs a block, and with `--verify` each task.
 pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     check_amount(request, test_file)?;
@@ -103,7 +107,8 @@ pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     ))
 }
 
-/// Refuses an `--io-size` that is not whole blocks, gives a thread no block, or is larger than the file with `--access once`.
+/// Refuses an `--io-size` that is not whole blocks, gives a thread no block, or is larger than the file with `--access
+/// once`.
 fn check_amount(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     let (Some(io_size), Some(amount)) = (request.work.io_size, request.amount(test_file)) else {
         return Ok(());

@@ -7,7 +7,7 @@ use crate::cli::FileArgs;
 use crate::error::Failure;
 use crate::job::BatchSettings;
 use crate::model::{Buffers, Cache, Engine, Kind, Open, Route};
-use crate::values::List;
+use crate::values::{self, List};
 
 /// Carries out the command.
 pub fn run(args: &FileArgs) -> Result<(), Failure> {
@@ -29,13 +29,13 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
 
 fn grid(args: &FileArgs) -> Grid {
     let against = args.against.iter().flat_map(|list| list.values());
-    let open = args.open.as_ref().map_or(vec![opened(args.direct)], |list| list.values().to_vec());
+    let open = values::listed(&args.open, &[opened(args.direct)]);
     Grid {
-        numjobs: args.numjobs.as_ref().map_or_else(default_numjobs, |list| list.values().to_vec()),
+        numjobs: values::listed(&args.numjobs, &default_numjobs()),
         blocks: vec![args.bs],
         depths: args.iodepth.values().iter().map(|&iodepth| Depth::of(iodepth)).collect(),
         rw: args.rw.values().to_vec(),
-        cache: default_cache(args.cache.as_ref(), open == [Open::Direct]),
+        cache: default_cache(&args.cache, open == [Open::Direct]),
         open,
         ways: ways(args, has_ring()),
         executor: args.executor.values().to_vec(),
@@ -67,15 +67,11 @@ fn ways(args: &FileArgs, has_ring: bool) -> Vec<(Route, Buffers)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command, PerfCommand};
-    use clap::Parser;
+    use crate::cli::PerfCommand;
+    use crate::cli::tests::perf;
 
     fn asked(options: &str, has_ring: bool) -> Vec<(Route, Buffers)> {
-        let words = "ringfile perf file".split(' ').chain(options.split_terminator(' '));
-        let Command::Perf(command) = Cli::try_parse_from(words).expect("it parses").command else {
-            panic!("another command")
-        };
-        let PerfCommand::File(args) = *command else { panic!("another command") };
+        let PerfCommand::File(args) = perf(&format!("file {options}")) else { panic!("another command") };
         ways(&args, has_ring)
     }
 

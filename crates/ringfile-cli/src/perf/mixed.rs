@@ -39,7 +39,7 @@ const COMPARED: [Open; 3] = [Open::Adaptive, Open::Buffered, Open::Direct];
 pub fn run(args: &FileArgs) -> Result<(), Failure> {
     check(args)?;
     leftover::tell(args.output.quiet);
-    let outputs = Outputs::check(&args.output, args.test_file.file.as_deref())?;
+    let outputs = Outputs::check(&args.output, None, args.test_file.file.as_deref())?;
     let interrupt = Interrupt::catch_signals()?;
     let intent = Intent {
         block: args.bs,

@@ -42,9 +42,8 @@ fn opened(direct: bool) -> Open {
     if direct { Open::Direct } else { Open::Buffered }
 }
 
-fn default_cache(asked: Option<&List<Cache>>, direct: bool) -> Vec<Cache> {
-    let default = if direct { Cache::Keep } else { Cache::Warm };
-    asked.map_or(vec![default], |list| list.values().to_vec())
+fn default_cache(asked: &Option<List<Cache>>, direct: bool) -> Vec<Cache> {
+    values::listed(asked, &[if direct { Cache::Keep } else { Cache::Warm }])
 }
 
 /// Refuses `--cache mixed`, which only `perf file` can measure.

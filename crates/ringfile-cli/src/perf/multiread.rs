@@ -7,6 +7,7 @@ use crate::cli::MultireadArgs;
 use crate::error::Failure;
 use crate::job::BatchSettings;
 use crate::model::{Engine, Kind};
+use crate::values;
 
 /// The engines, in the order of the table.
 const ENGINES: [Engine; 5] =
@@ -15,7 +16,7 @@ const ENGINES: [Engine; 5] =
 /// Carries out the command.
 pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
     super::refuse_mixed(args.reads.cache.as_ref())?;
-    let sizes = args.reads.batch.as_ref().map_or(vec![10, 250, 1000], |list| list.values().to_vec());
+    let sizes = values::listed(&args.reads.batch, &[10, 250, 1000]);
     session::run(Request {
         kind: Kind::Multiread,
         test_file: args.test_file.clone(),
@@ -30,7 +31,7 @@ pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
             depths: sizes.iter().map(|&size| Depth::of_batches(size, 1)).collect(),
             blocks: vec![args.bs],
             open: vec![opened(args.reads.direct)],
-            cache: default_cache(args.reads.cache.as_ref(), args.reads.direct),
+            cache: default_cache(&args.reads.cache, args.reads.direct),
             ways: every_way(args.reads.route.values(), args.reads.buffers.values()),
             engines: engines(args.reads.engines.as_ref(), &ENGINES)?,
             rounds: args.timing.rounds,

@@ -5,6 +5,7 @@ use super::session::{Request, Session};
 use crate::engine::fio;
 use crate::machine;
 use crate::model::{Access, Cache, Engine, Open, Role, Run};
+use crate::numbers::counted;
 use crate::report::cold;
 use crate::report::routes;
 use crate::testfile::TestFile;
@@ -164,10 +165,7 @@ pub fn rounds(rounds: u32) -> String {
 
 /// Returns a description of the machine in one line.
 pub fn machine() -> String {
-    let cores = match machine::cpus() {
-        1 => "1 core".to_string(),
-        cores => format!("{cores} cores"),
-    };
+    let cores = counted(machine::cpus(), "core");
     let known =
         |fact: Option<String>, before: &str| fact.map(|fact| format!(", {before}{fact}")).unwrap_or_default();
     format!("{cores}{}{}", known(machine::cpu_model(), ""), known(machine::kernel(), "Linux "))

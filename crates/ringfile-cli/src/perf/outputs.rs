@@ -3,7 +3,7 @@
 //! Invariants: both files are checked before anything is measured; neither is the other one or the measured file; if
 //! one cannot be written, the other still is.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::advice::text;
 use crate::cli::OutputArgs;
@@ -56,27 +56,21 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Checks that the output files can be written, and are not the measured file.
-    pub fn check(output: &OutputArgs, measured: Option<&Path>) -> Result<Outputs, Failure> {
-        Outputs::check_with(check_json(output)?, output, measured)
-    }
-
-    /// As [`check`](Self::check), for a resumed measurement: its results replace the resumed file.
-    pub fn check_resumed(
-        resumed: &Path,
+    /// Checks that the output files can be written, and are not the measured file. The results of a resumed measurement
+    /// replace the file that it resumes.
+    pub fn check(
         output: &OutputArgs,
+        resumed: Option<&Path>,
         measured: Option<&Path>,
     ) -> Result<Outputs, Failure> {
-        Outputs::check_with(Some(OutputFile::check(resumed, true)?), output, measured)
-    }
-
-    fn check_with(
-        json: Option<OutputFile>,
-        output: &OutputArgs,
-        measured: Option<&Path>,
-    ) -> Result<Outputs, Failure> {
-        let report = output.report.as_deref();
-        let report = report.map(|path| OutputFile::check(path, output.force)).transpose()?;
+        let named = |path: &Option<PathBuf>| {
+            path.as_deref().map(|path| OutputFile::check(path, output.force)).transpose()
+        };
+        let json = match resumed {
+            Some(resumed) => Some(OutputFile::check(resumed, true)?),
+            None => named(&output.json)?,
+        };
+        let report = named(&output.report)?;
         let outputs = Outputs { json, report };
         if let Some(measured) = measured {
             outputs.files().try_for_each(|file| file.check_apart_from(measured))?;
@@ -107,8 +101,4 @@ impl Outputs {
         let report = self.report.as_ref().map_or(Ok(()), |file| file.write_text(&html::write(results)));
         json.and(report)
     }
-}
-
-fn check_json(output: &OutputArgs) -> Result<Option<OutputFile>, Failure> {
-    output.json.as_deref().map(|path| OutputFile::check(path, output.force)).transpose()
 }

@@ -441,14 +441,19 @@ mod tests {
         }
     }
 
+    #[track_caller]
+    fn assert_made_once(steps: &[Step]) {
+        for (index, step) in steps.iter().enumerate() {
+            let is_same =
+                |other: &Step| (other.setup, other.role, other.round) == (step.setup, step.role, step.round);
+            assert_eq!(steps.iter().position(is_same), Some(index), "{step:?}");
+        }
+    }
+
     #[test]
     fn every_run_is_made_once() {
         let steps = of_processes().steps();
-        for (index, step) in steps.iter().enumerate() {
-            let same =
-                |other: &Step| (other.setup, other.role, other.round) == (step.setup, step.role, step.round);
-            assert_eq!(steps.iter().position(same), Some(index), "{step:?}");
-        }
+        assert_made_once(&steps);
         // 8 cells of 4 kinds and A/A, and 6 choices in one of them.
         assert_eq!(steps.len(), 3 * (8 * 5 + 6));
     }
@@ -460,11 +465,7 @@ mod tests {
         let steps = grid.steps();
         // Four kinds of buffers, two of flags and two of rings, A/A; the choices with the first flags alone.
         assert_eq!(steps.len(), 3 * (8 * (4 * 4 + 1) + 6));
-        for (index, step) in steps.iter().enumerate() {
-            let same =
-                |other: &Step| (other.setup, other.role, other.round) == (step.setup, step.role, step.round);
-            assert_eq!(steps.iter().position(same), Some(index), "{step:?}");
-        }
+        assert_made_once(&steps);
         let again = steps.iter().filter(|step| step.role == Role::Aa);
         assert!(again.clone().all(|step| step.setup.engine == Engine::Ringfile));
         assert!(again.clone().all(|step| step.setup.ring_flags == Some(RingFlags::None)));

@@ -84,12 +84,12 @@ pub fn run(request: Request<'_>) -> Result<(), Failure> {
     leftover::tell(request.output.quiet);
     let intent = check::intent(&request)?;
     let output = request.output;
-    let outputs = Outputs::check(output, request.test_file.file.as_deref())?;
+    let outputs = Outputs::check(output, None, request.test_file.file.as_deref())?;
     let interrupt = Interrupt::catch_signals()?;
     let test_file = TestFile::open(&request.test_file, intent, &interrupt)?;
     check::fit(&request, &test_file)?;
 
-    let mut session = Session::new(request, test_file, interrupt);
+    let mut session = Session::new(request, test_file, interrupt, Vec::new());
     let filled = session.prepare(intent);
     let ended = filled.and_then(|verifier| session.measure(verifier.as_ref(), None));
     let results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
@@ -132,13 +132,8 @@ fn left(grid: &Grid, runs: &[Run]) -> Vec<Step> {
 }
 
 impl<'a> Session<'a> {
-    /// Returns a session before its first run.
-    pub fn new(request: Request<'a>, test_file: TestFile, interrupt: Interrupt) -> Session<'a> {
-        Session::resumed(request, test_file, interrupt, Vec::new())
-    }
-
-    /// Returns a session that continues after earlier runs.
-    pub fn resumed(
+    /// Returns a session that continues after these runs.
+    pub fn new(
         request: Request<'a>,
         test_file: TestFile,
         interrupt: Interrupt,

@@ -1,4 +1,5 @@
-//! The main table of reads in batches: one row for each cell and engine, beside fio and pread and in time for one read.
+//! The main table of reads in batches: one row for each cell and engine, with its ratio to fio and pread and its time
+//! for one read.
 
 use super::cold;
 use super::medians::{amount, keyed, keys_of_batches, labels, median};
@@ -6,10 +7,10 @@ use super::table::Table;
 use crate::model::{Engine, Factor, Metric, Role, Run, Spread, columns, groups};
 use crate::numbers::figure;
 
-/// Returns the table of all runs that were made to be compared.
+/// Returns the table of all runs to compare.
 pub fn table(runs: &[Run]) -> Table {
     let mut keys = keys_of_batches(runs);
-    // Shown even where all runs share it: nothing else says how many batches are in flight.
+    // Shown even if all runs share it: no other column has the number of batches in flight.
     if runs.iter().any(|run| run.setup.inflight != Some(1)) && !keys.contains(&Factor::InFlight) {
         keys.insert(3, Factor::InFlight);
     }
@@ -33,7 +34,7 @@ pub fn table(runs: &[Run]) -> Table {
     table
 }
 
-/// Reads a second in per cent of those that another engine did in the same cell and round.
+/// Returns a run's reads per second in per cent of another engine's in the same cell and round.
 fn per_cent_of(base: Engine, runs: &[Run], run: &Run) -> Option<f64> {
     let key = |run: &Run| {
         let setup = run.setup;

@@ -1,4 +1,4 @@
-//! Where `auto` is behind the best single route. It is meant never to be, so that is a defect of the library, and said.
+//! Finds the cells in which route `auto` is behind the best single route, which is a defect of the library.
 //!
 //! Pure functions of results. Invariants: only runs that differ in nothing but the route are compared.
 
@@ -24,7 +24,8 @@ pub fn cells_behind(runs: &[Run]) -> Vec<Behind> {
     of_auto.iter().filter_map(in_cell).collect()
 }
 
-/// Returns the runs on the single route with the most IOPS, and how many, beside a run that differs in the route alone.
+/// Returns the runs on the fastest single route and their median IOPS, among runs that differ from `auto` in the route
+/// alone.
 fn best_single_route<'a>(groups: &'a [Vec<&'a Run>], auto: &Setup) -> Option<(&'a [&'a Run], f64)> {
     let single =
         [Route::Ring, Route::Inline, Route::Workers].map(|route| Setup { route: Some(route), ..*auto });
@@ -47,16 +48,16 @@ fn behind(parts: &[Factor], auto: &[&Run], best: (Route, f64), verdict: Verdict)
     let (auto_iops, cell) = (median(auto)?, words(parts, &auto[0].setup));
     let place = if cell.is_empty() { String::new() } else { format!(", {cell}") };
     let figures = format!(
-        "{} IOPS beside {} on route {}{place}: {}",
+        "{} IOPS against {} on route {}{place}: {}",
         rate(auto_iops),
         rate(route_iops),
         values::name(&route),
-        verdict.times("those")
+        verdict.times("that")
     );
     let note = if judged {
         format!("auto is behind, which is a defect of ringfile to report: {figures}")
     } else {
-        format!("auto may be behind: {figures}; --rounds 5 tells")
+        format!("auto may be behind: {figures}; measure with --rounds 5 to be sure")
     };
     Some(Behind { cell, route, auto_iops, route_iops, ratio, noise: judged.then_some(verdict.noise), note })
 }
@@ -66,13 +67,13 @@ mod tests {
     use super::*;
     use crate::advice::recorded::{Truth, World, all_the_same};
 
-    /// `auto` has 0.82 of what ring and inline have.
+    /// `auto` has 0.82 times the IOPS of ring and inline.
     fn behind(job: Setup) -> Truth {
         let truth = all_the_same(job);
         if job.route == Some(Route::Auto) { Truth { iops: truth.iops * 0.82, ..truth } } else { truth }
     }
 
-    /// Ring is the slowest, auto in between: what perf buffers has where a plain call is best.
+    /// Ring is the slowest and auto in between, as in perf buffers where a plain call is best.
     fn best_of_one(job: Setup) -> Truth {
         let truth = all_the_same(job);
         let factor = match job.route {
@@ -96,7 +97,7 @@ mod tests {
         for behind in behind {
             assert!(behind.is_sure() && (behind.ratio - 0.82).abs() < 0.05, "{behind:?}");
             assert!(behind.auto_iops < behind.route_iops);
-            for part in ["auto is behind", "k IOPS beside", "on route", "times those (outside the noise of"] {
+            for part in ["auto is behind", "k IOPS against", "on route", "times that (outside the noise of"] {
                 assert!(behind.note.contains(part), "{part}: {}", behind.note);
             }
         }

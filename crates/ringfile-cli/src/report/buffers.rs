@@ -1,5 +1,4 @@
-//! The tables of `perf buffers`: every cell by kind of buffers, and the other choices in the cells of the smallest
-//! block.
+//! The tables of `perf buffers`: every cell by kind of buffers, and the other choices at the smallest block size.
 
 use super::judge::{self, Noise};
 use super::medians::{self, keyed, known, labels};
@@ -10,7 +9,7 @@ use crate::values;
 /// Runs of one setup, over their rounds.
 type Group<'a> = Vec<&'a Run>;
 
-/// All tables that have rows.
+/// Returns all tables that have rows.
 pub fn tables(results: &Results) -> Vec<Table> {
     let (grid, choices): (Vec<Group<'_>>, Vec<Group<'_>>) =
         groups(&results.runs).into_iter().partition(|group| results.is_of_grid(group[0]));
@@ -27,7 +26,7 @@ fn grid_table(groups: &[Group<'_>]) -> Table {
     medians::of(&[&cell_keys(groups)[..], &[Factor::Buffers]].concat(), groups, &metrics)
 }
 
-/// Returns the whole machine beside the processes, in per cent of a core.
+/// Returns the CPU time of the whole machine beside that of the processes, in per cent of a core.
 fn machine_table(groups: &[Group<'_>]) -> Table {
     if known(&[Metric::MachineIdle], groups).is_empty() {
         return Table::default();
@@ -37,7 +36,7 @@ fn machine_table(groups: &[Group<'_>]) -> Table {
     medians::of(&keys, groups, &metrics).titled("whole machine")
 }
 
-/// Returns the factors that name a cell; with the ring where rings are compared too.
+/// Returns the factors that name a cell, with the ring's flags where rings are compared too.
 fn cell_keys(groups: &[Group<'_>]) -> Vec<Factor> {
     let setups = || groups.iter().map(|group| group[0].setup);
     let mut keys = vec![Factor::Processes, Factor::Rw, Factor::Block, Factor::Depth];
@@ -55,12 +54,12 @@ const COMPARISONS: [Comparison; 3] = [
     ("v.-fixed/vectored", Buffers::VectoredFixed, Buffers::Vectored),
 ];
 
-/// What registering, and parts, change in each cell, as ratios paired within rounds; a star marks what is outside the
-/// noise.
+/// Returns what registering and vectored buffers change in each cell, as ratios paired within rounds. A star marks
+/// ratios outside the noise.
 fn comparison_table(runs: &[Run], groups: &[Group<'_>]) -> Table {
     let noise = [Metric::Iops, Metric::Cpu].map(|metric| (metric, Noise::of(runs, metric)));
     let keys = cell_keys(groups);
-    // What a run of the library has beside one by hand.
+    // The route and executor of the library's runs, which runs by hand lack.
     let ours = groups.iter().map(|group| group[0].setup).find(|setup| setup.engine.is_ours());
     let way = ours.map(|setup| (setup.route, setup.executor)).unwrap_or_default();
     let cells = distinct(groups.iter().map(|group| Setup { buffers: Buffers::Normal, ..group[0].setup }));
@@ -98,7 +97,7 @@ fn comparison_table(runs: &[Run], groups: &[Group<'_>]) -> Table {
     table
 }
 
-/// Returns the other choices, with the runs of the grid that they can be compared with.
+/// Returns the table of the other choices, with the runs of the grid to compare them with.
 fn choice_table(grid: &[Group<'_>], choices: &[Group<'_>]) -> Table {
     let first = choices[0][0].setup;
     let beside = |group: &&Group<'_>| {

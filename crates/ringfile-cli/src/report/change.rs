@@ -1,7 +1,7 @@
 //! Tables of what a choice changes: IOPS before and after, and every figure in per cent.
 //!
-//! Runs are paired within one round, since the machine is not the same at another time. Shown is the median of the
-//! rounds' changes, with the least and the most. A/A is a run against the same once more: a smaller change says
+//! Runs are paired within one round, since a machine's speed changes over time. The table shows the median of the
+//! rounds' changes, the least and the most. A/A compares a run with a repetition of itself: a smaller change means
 //! nothing.
 
 use super::cold;
@@ -16,7 +16,7 @@ use crate::values::name;
 /// One comparison in one cell: pairs of runs, subject and base, one for each round.
 #[derive(Debug)]
 pub struct Comparison<'a> {
-    /// What is compared with what.
+    /// The name, `subject/base`.
     pub name: String,
     /// The pairs; never empty.
     pub pairs: Vec<(&'a Run, &'a Run)>,
@@ -26,14 +26,14 @@ pub struct Comparison<'a> {
 pub fn table(runs: &[Run]) -> Table {
     let in_batches = runs.iter().any(|run| run.setup.batch.is_some());
     let mut keys = vec![Factor::Jobs];
-    // Batches tell the depth.
+    // The batches determine the depth.
     keys.extend(if in_batches { [Factor::Batch].as_slice() } else { &[Factor::Depth, Factor::Rw] });
     keys.extend(differs(runs, Factor::InFlight).then_some(Factor::InFlight));
     keys.extend(optional(runs));
     of(&keys, &columns::CHANGES, &comparisons(runs))
 }
 
-/// Returns a table of comparisons, with columns for these factors of the subjects and the changes of these metrics.
+/// Returns a table of comparisons: columns for these factors of the subjects, then the changes of these metrics.
 pub fn of(keys: &[Factor], metrics: &[Metric], comparisons: &[Comparison<'_>]) -> Table {
     let several_rounds =
         comparisons.iter().flat_map(|comparison| &comparison.pairs).any(|pair| pair.0.round > 1);
@@ -51,13 +51,13 @@ pub fn of(keys: &[Factor], metrics: &[Metric], comparisons: &[Comparison<'_>]) -
         for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
             let mut row = said.clone();
             row.extend(several_rounds.then(|| (*part).to_string()));
-            // Of the medians: beside the least and the most it would be of other rounds.
+            // Only beside the median: the least and the most come from other rounds.
             row.push(std::mem::take(&mut iops));
             let cell =
                 |spread: &Option<Spread>| spread.map_or_else(|| "-".into(), |spread| change(figure(spread)));
             row.extend(spreads.iter().map(cell));
             table.row(row);
-            // Said once; below it only what differs.
+            // The rows below repeat neither name nor labels.
             said.iter_mut().for_each(String::clear);
         }
     }
@@ -66,12 +66,12 @@ pub fn of(keys: &[Factor], metrics: &[Metric], comparisons: &[Comparison<'_>]) -
 
 type Part = fn(Spread) -> f64;
 
-/// What is shown of several rounds, one line each.
+/// The figures shown of several rounds, one line each.
 const PARTS: [(&str, Part); 3] =
     [("median", |spread| spread.median), ("min", |spread| spread.min), ("max", |spread| spread.max)];
 
 impl Comparison<'_> {
-    /// IOPS of both sides, the medians of the rounds: `621k → 514k`.
+    /// Returns the median IOPS of base and subject: `621k → 514k`.
     fn iops(&self) -> String {
         let median = |side: &dyn Fn(&(&Run, &Run)) -> f64| {
             Spread::of(self.pairs.iter().map(side)).map_or_else(|| "-".into(), |iops| rate(iops.median))
@@ -81,7 +81,7 @@ impl Comparison<'_> {
 
     fn spread(&self, metric: Metric) -> Option<Spread> {
         let comparable = |subject: &Run, base: &Run| {
-            // The latency of a batch says nothing beside that of one read.
+            // The latency of a batch cannot be compared with that of one read.
             !metric.is_latency() || subject.is_of_batches() == base.is_of_batches()
         };
         let pairs = self.pairs.iter().filter(|(subject, base)| comparable(subject, base));
@@ -92,7 +92,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Pairs the runs of a setup in some role with the measured runs of another; none if no round has both.
+/// Pairs the runs of a setup in some role with the measured runs of another setup. Returns `None` if no round has both.
 pub fn compare<'a>(
     runs: &'a [Run],
     name: String,
@@ -108,20 +108,20 @@ pub fn compare<'a>(
     (!pairs.is_empty()).then_some(Comparison { name, pairs })
 }
 
-/// Returns the runs that were repeated, with the same once more.
+/// Returns the A/A comparisons: each repeated run with its repetition.
 pub fn noise<'a>(runs: &'a [Run], of: impl Fn(&Setup) -> bool) -> Vec<Comparison<'a>> {
     let again = runs.iter().filter(|run| run.role == Role::Aa && of(&run.setup)).map(|run| run.setup);
     let again = distinct(again).into_iter();
     again.filter_map(|setup| compare(runs, "A/A".into(), (setup, Role::Aa), setup)).collect()
 }
 
-/// Returns a setup without its engine and buffers, in which the runs of a cell differ.
+/// Returns a setup without engine and buffers, in which the runs of a cell differ.
 fn cell_of(setup: &Setup) -> Setup {
     Setup { engine: Engine::Ringfile, buffers: Buffers::Normal, ..*setup }
 }
 
-/// Returns how another engine has a cell: without routes and executors, and where it does one operation at a time once
-/// for all depths.
+/// Returns a cell as another engine has it: without route and executor, and at depth 1 if it does one operation at a
+/// time.
 fn of_others(cell: Setup, engine: Engine) -> Setup {
     let iodepth = if engine.one_at_a_time() { 1 } else { cell.iodepth };
     Setup { engine, iodepth, route: None, executor: None, ..cell }
@@ -141,7 +141,8 @@ fn comparisons(runs: &[Run]) -> Vec<Comparison<'_>> {
     found
 }
 
-/// Registered buffers over normal ones, each way over the first, and both kinds of buffers over each of the others.
+/// Compares registered buffers with normal ones, each way with the first way, and both kinds of buffers with each of
+/// the other engines.
 fn one_by_one(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
     let fixed = Setup { buffers: Buffers::Fixed, ..cell };
     let mut found = vec![compare(runs, "fixed/normal".into(), (fixed, Role::Measure), cell)];
@@ -149,7 +150,7 @@ fn one_by_one(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
     for engine in Engine::AGAINST {
         for buffers in Buffers::WHOLE {
             let name = format!("{}/{}", name(&buffers), name(&engine));
-            // Engines that do one thing at a time are measured once for all kinds of buffers.
+            // Engines that do one operation at a time are measured once for all kinds of buffers.
             let theirs = if engine.one_at_a_time() { Buffers::Normal } else { buffers };
             let base = Setup { buffers: theirs, ..of_others(cell, engine) };
             found.push(compare(runs, name, (Setup { buffers, ..cell }, Role::Measure), base));
@@ -158,7 +159,7 @@ fn one_by_one(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
     found.into_iter().flatten().collect()
 }
 
-/// Returns a route or executor over the first one that was asked for, with the same buffers.
+/// Compares a route or executor with the first one asked for, with the same buffers.
 fn compare_ways(runs: &[Run], cell: Setup) -> Option<Comparison<'_>> {
     let is_first = |run: &&Run| run.setup.engine == Engine::Ringfile && run.role == Role::Measure;
     let first = runs.iter().find(is_first)?.setup;
@@ -169,7 +170,7 @@ fn compare_ways(runs: &[Run], cell: Setup) -> Option<Comparison<'_>> {
     (base != cell).then(|| compare(runs, name, (cell, Role::Measure), base)).flatten()
 }
 
-/// Returns how a way is called beside another one: by the factors in which they differ.
+/// Returns the name of a way beside another: the factors in which the two differ.
 fn way(setup: Setup, other: Setup) -> String {
     let differs = |factor: &Factor| factor.cell(&setup) != factor.cell(&other);
     let mut factors = vec![Factor::Route, Factor::Open];
@@ -182,7 +183,7 @@ fn way(setup: Setup, other: Setup) -> String {
     }
 }
 
-/// Each of ringfile's forms over each of the others, which have plain buffers.
+/// Compares each of ringfile's interfaces with each of the other engines, which have plain buffers.
 fn in_batches(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
     let mut found = Vec::new();
     for ours in [Engine::RingfileBlocking, Engine::RingfileTokio, Engine::RingfileQueue, Engine::Ringfile] {

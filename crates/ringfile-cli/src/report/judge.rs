@@ -1,14 +1,14 @@
 //! Decides whether a difference between two sides is beyond the noise, so that it may be claimed.
 //!
-//! Pure functions of figures. The measure of noise is A/A: how far a run is from the same run once more in the same
-//! round. A difference is claimed where every round shows it: all ratios lie on one side of 1, and each is further from
-//! 1 than the noise. With fewer than three rounds, or without A/A, nothing is claimed.
+//! Pure functions of figures. Noise is measured by A/A: how far a run is from its repetition in the same round. A
+//! difference is claimed if every round shows it: all ratios lie on one side of 1, each further from 1 than the noise.
+//! With fewer than three rounds, or without A/A runs, nothing is claimed.
 //!
-//! The noise is the upper quartile of the A/A changes, times a factor for the number of rounds and of comparisons. A
-//! quartile, since a fourth of the A/A changes may be outlying before it moves: with the largest, or with a standard
-//! deviation, one stalled run of a session hid a factor of 3.5 that all rounds showed. Every round, since two of three
-//! outlying runs are not that rare, and would move the median. A session compares hundreds of cells, so the factor is
-//! such that all comparisons of a session together are wrong by chance about once in a hundred sessions.
+//! The noise is the upper quartile of the A/A changes, times a factor for the numbers of rounds and comparisons. A
+//! quartile moves only when a fourth of the A/A changes are outliers: with the largest change, or a standard deviation,
+//! one stalled run of a session hid a factor of 3.5 that all rounds showed. Every round must agree because two outliers
+//! in three runs are not that rare, and would move the median. A session compares hundreds of cells, so the factor is
+//! chosen such that about one session in a hundred makes any wrong claim by chance.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -16,86 +16,85 @@ use std::fmt;
 use crate::model::{Metric, Role, Run, Rw, Setup, Spread};
 use crate::numbers::per_cent;
 
-/// A smaller difference is never claimed, however quiet the machine: no one would act on it, and effects that are not
-/// random (the place in the round, the layout of memory) are about as large.
+/// The smallest difference that is claimed, however quiet the machine: nobody would act on less, and effects that are
+/// not random (the position in the round, the layout of memory) are about as large.
 const LEAST: f64 = 0.02;
 
-/// Without rounds that show a spread, or A/A runs, a ratio as large as this says which way it leans.
+/// With too few rounds or no A/A runs, a ratio as large as this shows which side leads.
 pub const ON_SIGHT: f64 = 1.2;
 
-/// Where every round leans to one side and the median by this factor, it is taken to be so, however noisy the machine:
-/// not sure, but more likely than not.
+/// If every round favours one side and the median does so by this factor, the difference counts as likely, though not
+/// certain, however noisy the machine.
 pub const BY_FAR: f64 = 2.0;
 
-/// How often all comparisons of a session together may claim something that is chance.
+/// The probability that any of a session's comparisons claims a chance difference.
 const RISK: f64 = 0.004;
 
-/// With fewer rounds there is no spread to speak of.
+/// Fewer rounds than this have no usable spread.
 pub const LEAST_ROUNDS: usize = 3;
 
-/// This many A/A ratios show how far such ratios go.
+/// This many A/A ratios are enough to know their distribution.
 const ENOUGH: usize = 15;
 
-/// The part of a distribution beyond its upper quartile.
+/// The fraction of a distribution beyond its upper quartile.
 const QUARTER: f64 = 0.25;
 
-/// The upper quartile of a normal distribution's sizes, in standard deviations.
+/// The upper quartile of a normal distribution's absolute values, in standard deviations.
 const NORMAL_QUARTILE: f64 = 1.15;
 
 /// An A/A change counts as at most this many upper quartiles: a normal distribution goes that far once in 1800.
 const OUTLYING: f64 = 3.0;
 
-/// About as many comparisons of one kind with another over all cells as lead to one session's advice.
+/// The approximate number of comparisons of one kind with another over all cells behind one session's advice.
 const COMPARED_AS_A_WHOLE: usize = 12;
 
-/// About as many comparisons in one cell, or of one cell with another, as lead to one session's advice.
+/// The approximate number of comparisons in one cell, or of one cell with another, behind one session's advice.
 pub const COMPARED_FOR_ADVICE: usize = 24;
 
 /// The result of comparing two sides.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
-    /// Subject over base, paired within rounds.
+    /// Subject divided by base, paired within rounds.
     pub ratio: Spread,
-    /// Rounds that have both.
+    /// The number of rounds that have both.
     pub rounds: usize,
-    /// How much more the subject must have in every round to be claimed, or have less by that factor, as a fraction;
-    /// infinite where no A/A tells.
+    /// The fraction by which the subject must exceed the base in every round to be claimed, or fall short by the same
+    /// factor. Infinite without A/A runs.
     pub noise: f64,
     /// Whether the difference may be claimed.
     pub outside: bool,
 }
 
 impl Verdict {
-    /// Returns whether the subject has more by such a factor, so far as can be told: surely, or with too few rounds to
-    /// judge on sight.
+    /// Returns whether the subject has more by such a factor: outside the noise, or without enough rounds to judge.
     fn gains(&self, factor: f64) -> bool {
         self.ratio.median > factor && (self.outside || !self.is_judged())
     }
 
-    /// Returns whether the subject seems to have more by such a factor: surely, or with too much noise to be sure, in
-    /// every round and [by far](BY_FAR).
+    /// Returns whether the subject seems to have more by such a factor: it [gains](Self::gains) it, or, inside the
+    /// noise, has more in every round and [by far](BY_FAR).
     pub fn seems_more(&self, factor: f64) -> bool {
         let leans_so = self.ratio.min > 1.0 && self.ratio.median >= BY_FAR.max(factor);
         self.gains(factor) || (!self.outside && leans_so)
     }
 
-    /// Returns whether the difference is large enough to lean to a side without knowing the noise.
+    /// Returns whether the difference is large enough to favour a side without knowing the noise.
     pub fn leans(&self) -> bool {
         self.ratio.median.ln().abs() >= ON_SIGHT.ln()
     }
 
-    /// Base over subject.
+    /// Returns base divided by subject.
     pub fn turned(self) -> Verdict {
         let Spread { median, min, max } = self.ratio;
         Verdict { ratio: Spread { median: median.recip(), min: max.recip(), max: min.recip() }, ..self }
     }
 
-    /// In a sentence: `1.21 [1.15..1.30] times that (outside the noise of 4.0 %)`.
+    /// Returns the verdict for a sentence: `1.21 [1.15..1.30] times that (outside the noise of 4.0 %)`.
     pub fn times(&self, what: &str) -> String {
         format!("{} times {what} ({})", range(self.ratio), self.judgement())
     }
 
-    /// In few words: `1.21 times that`, `0.98 times that (inside the noise)`.
+    /// Returns the verdict in few words: `1.21 times that`, `0.98 times that (inside the noise)`.
     pub fn about_times(&self, what: &str) -> String {
         let ratio = range(Spread { min: self.ratio.median, max: self.ratio.median, ..self.ratio });
         let judgement = match (self.outside, self.is_judged()) {
@@ -106,12 +105,12 @@ impl Verdict {
         format!("{ratio} times {what}{judgement}")
     }
 
-    /// Returns whether there were rounds and A/A runs enough to judge.
+    /// Returns whether there were enough rounds and A/A runs to judge.
     pub fn is_judged(&self) -> bool {
         self.rounds >= LEAST_ROUNDS && self.noise.is_finite()
     }
 
-    /// In a table: `1.21 [1.15..1.30]*`, with the star where it is outside the noise.
+    /// Returns the verdict for a table: `1.21 [1.15..1.30]*`, with a star if it is outside the noise.
     pub fn in_table(&self) -> String {
         format!("{}{}", range(self.ratio), if self.outside { "*" } else { " " })
     }
@@ -155,8 +154,7 @@ pub fn fewer(noise: f64) -> f64 {
     noise / (1.0 + noise)
 }
 
-/// Returns the noise beyond which a difference may be claimed: never less than [`LEAST`], and infinite where nothing
-/// tells.
+/// Returns the noise beyond which a difference may be claimed: never less than [`LEAST`], and infinite if unknown.
 pub fn floor(noise: f64) -> f64 {
     if noise >= 0.0 { noise.max(LEAST) } else { f64::INFINITY }
 }
@@ -169,14 +167,14 @@ pub fn are_apart(first: Spread, other: Spread, rounds: usize, noise: f64) -> boo
     rounds >= LEAST_ROUNDS && apart && size > floor(noise).ln_1p()
 }
 
-/// Compares two sides: figures of subject and base, a pair for each round, with the noise as a fraction. `None` if no
-/// pair can be compared.
+/// Compares subject and base: a pair of figures for each round, and the noise as a fraction. Returns `None` if no pair
+/// can be compared.
 pub fn compare(pairs: &[(f64, f64)], noise: f64) -> Option<Verdict> {
     let ratios: Vec<f64> = pairs.iter().filter_map(|&(subject, base)| log_ratio(subject, base)).collect();
     judge(&ratios, noise)
 }
 
-/// Returns the judgement over rounds, of the logarithm of each round's ratio.
+/// Judges the logarithms of the rounds' ratios.
 fn judge(ratios: &[f64], noise: f64) -> Option<Verdict> {
     let spread = Spread::of(ratios.iter().copied())?;
     let noise = floor(noise);
@@ -186,13 +184,13 @@ fn judge(ratios: &[f64], noise: f64) -> Option<Verdict> {
     Some(Verdict { ratio, rounds: ratios.len(), noise, outside })
 }
 
-/// Logarithm of subject over base; `None` if one of them is no positive figure.
+/// Returns the logarithm of subject over base, or `None` if one of them is not a positive figure.
 fn log_ratio(subject: f64, base: f64) -> Option<f64> {
     let positive = |figure: f64| figure.is_finite() && figure > 0.0;
     (positive(subject) && positive(base)).then(|| subject.ln() - base.ln())
 }
 
-/// Figures of two sides, in pairs of the same round.
+/// Returns the figures of two sides, paired within rounds.
 pub fn pairs(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(f64, f64)> {
     by_round(subject, base, metric).into_iter().map(|(_, subject, base)| (subject, base)).collect()
 }
@@ -205,7 +203,7 @@ fn by_round(subject: &[&Run], base: &[&Run], metric: Metric) -> Vec<(u32, f64, f
     subject.iter().filter_map(pair).collect()
 }
 
-/// What all setups of a cell have in common: one of them has the A/A run for all.
+/// Returns what all setups of a cell have in common. One of them has the A/A run for all.
 fn place_of(setup: &Setup) -> Setup {
     let &Setup { numjobs, processes, iodepth, batch, inflight, rw, block, .. } = setup;
     Setup { numjobs, processes, iodepth, batch, inflight, rw, block, ..Setup::default() }
@@ -214,7 +212,7 @@ fn place_of(setup: &Setup) -> Setup {
 /// The noise of one figure in a session, from its A/A runs.
 #[derive(Debug, Clone)]
 pub struct Noise {
-    /// |logarithm| of every A/A ratio, with what was done.
+    /// The absolute logarithm of every A/A ratio, with the operation.
     all: Vec<(Rw, f64)>,
     /// Logarithms of the A/A ratios of each cell, with their rounds.
     cells: HashMap<Setup, Vec<(u32, f64)>>,
@@ -247,7 +245,7 @@ impl Noise {
         Noise { all, cells, comparisons: comparisons.max(1) }
     }
 
-    /// Returns the noise for this many comparisons instead of all that the session allows.
+    /// Returns the noise for this many comparisons instead of all that the session makes.
     pub fn for_comparisons(self, comparisons: usize) -> Noise {
         Noise { comparisons: comparisons.max(1), ..self }
     }
@@ -258,19 +256,18 @@ impl Noise {
     }
 
     /// Returns how far a ratio must be from 1 in every round, as a fraction, in the cell of a setup. Infinite without
-    /// A/A.
+    /// A/A runs.
     pub fn in_cell(&self, setup: &Setup, rounds: usize) -> f64 {
         (self.spread(&place_of(setup)) * reach(rounds, self.comparisons)).exp_m1()
     }
 
-    /// The same for changes other than A/A, as absolute logarithms.
+    /// Returns the same for changes other than A/A, given as absolute logarithms.
     pub fn of_spread(&self, changes: &[f64], rounds: usize) -> f64 {
         (upper_quartile(changes.iter().copied()) * reach(rounds, self.comparisons)).exp_m1()
     }
 
-    /// Returns the upper quartile of the A/A changes in a cell: of its own or of the session's, whichever is more.
-    /// Writes are often noisier than reads, so only those of the session count that did the same, where there are
-    /// enough.
+    /// Returns the upper quartile of the A/A changes of a cell or of the session, whichever is larger. Writes are often
+    /// noisier than reads, so of the session only runs of the same operation count, if there are enough.
     fn spread(&self, place: &Setup) -> f64 {
         let same = |(rw, ratio): &(Rw, f64)| (*rw == place.rw).then_some(*ratio);
         let same: Vec<f64> = self.all.iter().filter_map(same).collect();
@@ -289,8 +286,8 @@ impl Noise {
     }
 }
 
-/// Returns the upper quartile of some sizes; infinite of none. Of few, the largest never decides: what is beyond the
-/// second largest is taken to thin out as exponential tails do, which normal ones never reach.
+/// Returns the upper quartile of some sizes, or infinity if there are none. Of few sizes the largest never decides: the
+/// part beyond the second largest is taken to be an exponential tail, which is heavier than a normal one.
 fn upper_quartile(sizes: impl Iterator<Item = f64>) -> f64 {
     let mut sizes: Vec<f64> = sizes.collect();
     sizes.sort_by(f64::total_cmp);
@@ -301,27 +298,27 @@ fn upper_quartile(sizes: impl Iterator<Item = f64>) -> f64 {
     size * QUARTER.ln() / beyond.ln()
 }
 
-/// Returns how many upper quartiles from 0 no more than [`RISK`] of all sessions have every round of any of so many
-/// comparisons by chance, all on one side, were the tails exponential.
+/// Returns the distance from 0, in upper quartiles, that all rounds of any of so many comparisons exceed on one side by
+/// chance in no more than [`RISK`] of all sessions, assuming exponential tails.
 fn reach(rounds: usize, comparisons: usize) -> f64 {
     let wanted = RISK / comparisons as f64;
     // Half of the tail is on each side.
     let tail = 2.0 * (wanted / 2.0).powf(1.0 / rounds.max(1) as f64);
-    // Many rounds agree by chance hardly ever, however small the difference; what they agree on may be no chance and no
-    // difference either.
+    // Many rounds hardly ever agree by chance, however small the difference. What they agree on may still be an effect
+    // other than the one compared.
     tail.min(0.5).ln() / QUARTER.ln()
 }
 
-/// One cell of several that are judged as a whole.
+/// One of several cells that are judged together.
 #[derive(Debug, Clone)]
 pub struct Cell {
     place: Setup,
-    /// Subject and base of each round.
+    /// The round, subject and base of each pair.
     rounds: Vec<(u32, f64, f64)>,
 }
 
 impl Cell {
-    /// Of the runs of two sides in one cell; `None` if no round has both.
+    /// Creates a cell from the runs of two sides, or `None` if no round has both.
     pub fn of(subject: &[&Run], base: &[&Run], metric: Metric) -> Option<Cell> {
         let place = place_of(&base.first()?.setup);
         let rounds = by_round(subject, base, metric);
@@ -329,11 +326,11 @@ impl Cell {
     }
 }
 
-/// Compares two sides over several cells as a whole: the ratio of a round is the geometric mean over the cells. `None`
-/// where no cell can be compared.
+/// Compares two sides over several cells together: the ratio of a round is the geometric mean over the cells. Returns
+/// `None` if no cell can be compared.
 ///
-/// Every round must be further from 1 than the same mean of the A/A runs goes, and than chance takes the mean of so
-/// many ratios that are as spread as the A/A ratios of these cells.
+/// A claim needs every round to be further from 1 than the same mean of the A/A runs, and than chance takes the mean of
+/// so many ratios with the spread of these cells' A/A ratios.
 pub fn compare_all(cells: &[Cell], noise: &Noise) -> Option<Verdict> {
     let ratios = cells.iter().map(|cell| {
         let ratio = |&(round, subject, base): &(u32, f64, f64)| Some((round, log_ratio(subject, base)?));
@@ -346,8 +343,8 @@ pub fn compare_all(cells: &[Cell], noise: &Noise) -> Option<Verdict> {
     judge(&ratios, (spread * reach(ratios.len(), COMPARED_AS_A_WHOLE)).exp_m1())
 }
 
-/// Returns the mean over cells of each round that at least half of the cells have: after an interruption the rest would
-/// be a mean of other things.
+/// Returns the mean over cells of each round that at least half of the cells have. A round cut short by an interruption
+/// would be a mean over other cells.
 fn means(cells: &[Vec<(u32, f64)>]) -> Vec<f64> {
     let mut rounds: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for &(round, ratio) in cells.iter().flatten() {
@@ -366,8 +363,8 @@ fn spread_of_mean(again: &[Vec<(u32, f64)>]) -> f64 {
     }
     let known = squares.len() as f64;
     let deviation = (squares.iter().sum::<f64>() / known).sqrt();
-    // Student's t over the normal quantile of about all that a session risks: there may be few A/A ratios to know the
-    // deviation from. As Cornish and Fisher have it.
+    // Student's t instead of the normal quantile, by the Cornish-Fisher expansion: few A/A ratios know the deviation
+    // badly.
     let z: f64 = 3.3;
     let more = (z.powi(2) + 1.0) / (4.0 * known)
         + (5.0 * z.powi(4) + 16.0 * z.powi(2) + 3.0) / (96.0 * known * known);

@@ -13,7 +13,7 @@ pub fn table(runs: &[Run]) -> Table {
     ];
     let mut metrics = amount(runs);
     metrics.extend(columns::FILE);
-    // Where threads wait for a core, it shows here. Elsewhere the table stays within 100 columns.
+    // Shows threads that wait for a core. Left out otherwise, so that the table stays within 100 columns.
     if runs.iter().any(|run| run.setup.numjobs > machine::cpus()) {
         metrics.push(Metric::P9999);
     }
@@ -32,7 +32,7 @@ pub fn of(keys: &[Factor], groups: &[Vec<&Run>], metrics: &[Metric]) -> Table {
     table
 }
 
-/// Returns the metrics that some run has.
+/// Returns those of the metrics that some run has.
 pub fn known(metrics: &[Metric], groups: &[Vec<&Run>]) -> Vec<Metric> {
     let is_known = |metric: &Metric| groups.iter().flatten().any(|run| metric.of(run).is_some());
     metrics.iter().copied().filter(is_known).collect()
@@ -63,7 +63,7 @@ pub fn median(group: &[&Run], metric: Metric) -> String {
     spread.map_or_else(|| "-".into(), |spread| metric.short(spread.median))
 }
 
-/// Amount and time, in tables of runs whose work is fixed.
+/// Returns the columns for the amount of work and its time, which only runs of fixed work have.
 pub fn amount(runs: &[Run]) -> Vec<Metric> {
     let fixed = runs.iter().any(Run::is_of_fixed_work);
     if fixed { vec![Metric::Ops, Metric::Seconds] } else { Vec::new() }
@@ -80,7 +80,7 @@ pub fn keys_of_batches(runs: &[Run]) -> Vec<Factor> {
     keys
 }
 
-/// Returns the factors that a table shows only where runs differ in them, or where they are not as usual.
+/// Returns the factors that a table shows only if runs differ in them or they are unusual.
 pub fn optional(runs: &[Run]) -> Vec<Factor> {
     let setups = || runs.iter().map(|run| &run.setup);
     let unusual_route = setups().any(|setup| {
@@ -97,7 +97,7 @@ pub fn optional(runs: &[Run]) -> Vec<Factor> {
     shown.into_iter().filter_map(|(factor, shown)| shown.then_some(factor)).collect()
 }
 
-/// Returns whether runs that have a factor have different values of it.
+/// Returns whether the runs that have a factor differ in it.
 pub fn differs(runs: &[Run], factor: Factor) -> bool {
     let mut known = runs.iter().filter_map(|run| factor.cell(&run.setup));
     known.next().is_some_and(|first| known.any(|other| other != first))

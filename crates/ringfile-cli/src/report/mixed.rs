@@ -1,4 +1,4 @@
-//! The tables of `perf file --cache mixed`: how each way to open the file does, and what reading it adaptively changes.
+//! The tables of `perf file --cache mixed`: each way to open the file, and what adaptive reads change.
 
 use super::change;
 use super::medians;
@@ -6,12 +6,12 @@ use super::table::Table;
 use crate::model::{Factor, Open, Role, Run, columns, groups};
 use crate::values::name;
 
-/// Returns the table of all runs that were made to be compared.
+/// Returns the table of all runs to compare.
 pub fn table(runs: &[Run]) -> Table {
     medians::of(&[Factor::Open, Factor::Depth], &groups(runs), &columns::MIXED)
 }
 
-/// Adaptive reads over the others, and over themselves.
+/// Compares adaptive reads with the other ways to open the file, and with themselves (A/A).
 pub fn changes(runs: &[Run]) -> Table {
     let Some(adaptive) = runs.iter().map(|run| run.setup).find(|setup| setup.adaptive) else {
         return Table::default();

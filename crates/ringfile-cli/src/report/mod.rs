@@ -1,4 +1,4 @@
-//! What comes out of a command as tables and notes to read, and how differences are judged.
+//! The tables and notes that commands print, and how differences are judged.
 
 pub mod batches;
 pub mod behind;
@@ -19,7 +19,7 @@ pub mod table;
 use crate::model::{Kind, Results};
 use table::Table;
 
-/// Returns the tables that a command prints, all with rows.
+/// Returns the tables that a command prints; none is empty.
 pub fn tables(results: &Results) -> Vec<Table> {
     let runs = &results.runs;
     let mut tables = match results.kind {

@@ -1,4 +1,4 @@
-//! Files that a command leaves behind: never over one that exists unless the user said so, and whole or not at
+//! Files that a command writes. An existing file is replaced only with `--force`, and a file is written whole or not at
 //! all.
 
 use std::cell::Cell;
@@ -11,23 +11,23 @@ use tempfile::NamedTempFile;
 
 use crate::error::{Failure, errno_text, io_on, usage};
 
-/// An output file that can be written, as far as that can be told beforehand.
+/// An output file that was checked before the measurement.
 #[derive(Debug)]
 pub struct OutputFile {
     path: PathBuf,
     replace: bool,
-    /// What stands there now was written here.
+    /// Whether this command wrote the file that is there now.
     written: Cell<bool>,
 }
 
 impl OutputFile {
-    /// Checks before anything is measured that the file may and can be written.
+    /// Checks that the file may and can be written, before anything is measured.
     pub fn check(path: &Path, replace: bool) -> Result<OutputFile, Failure> {
         if path.is_dir() {
             return usage(format!("{} is a folder: name a file", path.display()));
         }
         if let Ok(metadata) = path.symlink_metadata() {
-            // The rename that puts the file in place would take a device node or a link away: /dev/null, as root.
+            // The rename that puts the file in place would replace a device node or link, such as /dev/null as root.
             if !metadata.is_file() {
                 return usage(format!(
                     "{} is a device, pipe or link, which is never replaced: name a file",
@@ -49,7 +49,7 @@ impl OutputFile {
                 folder.display()
             ));
         }
-        // Results of some dozens of runs take that much: better to know now that the disk is full.
+        // Dozens of runs take as much as this, so a full disk is reported before the measurement.
         let written = output.temporary().and_then(|mut file| file.as_file_mut().write_all(&[b' '; 64 << 10]));
         match written {
             Ok(()) => Ok(output),
@@ -72,10 +72,10 @@ impl OutputFile {
         self.write_text(&(text + "\n"))
     }
 
-    /// Writes a text; a second time over what was written the first.
+    /// Writes a text, replacing one that was written before.
     pub fn write_text(&self, text: &str) -> Result<(), Failure> {
         let written = self.temporary().and_then(|mut file| {
-            // Through the plain file: an error then does not name the temporary one, which the user never sees.
+            // Through the plain file: its errors do not name the temporary file, which the user never sees.
             file.as_file_mut().write_all(text.as_bytes())?;
             file.as_file().sync_all()?;
             let replace = self.replace || self.written.get();
@@ -86,12 +86,12 @@ impl OutputFile {
         written.map_err(|error| io_on("can't write", &self.path, &error))
     }
 
-    /// Refuses a path that leads to another file that the command uses, whether or not it is there already.
+    /// Refuses a path that leads to the file that is measured, whether or not either exists yet.
     pub fn check_apart_from(&self, other: &Path) -> Result<(), Failure> {
         self.check_apart(other, "the file that is measured: name another for the results")
     }
 
-    /// The same for two files that the command writes or reads; `what` says what the other is.
+    /// Refuses a path that leads to another file of the command; `what` describes that file.
     pub fn check_apart(&self, other: &Path, what: &str) -> Result<(), Failure> {
         match (place(&self.path), place(other)) {
             (Some(own), Some(other)) if own == other => usage(format!("{} is {what}", self.path.display())),
@@ -99,7 +99,7 @@ impl OutputFile {
         }
     }
 
-    /// Returns where it will be.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -108,9 +108,9 @@ impl OutputFile {
         folder_of(&self.path)
     }
 
-    /// Returns a temporary file beside the final one: a rename then puts it in place in one step.
+    /// Creates a temporary file in the same folder, so that a rename puts it in place in one step.
     fn temporary(&self) -> io::Result<NamedTempFile> {
-        // The mask of the process applies, as to any file.
+        // The umask applies, as to any file.
         let permissions = std::fs::Permissions::from_mode(0o666);
         tempfile::Builder::new().prefix(".ringfile-").permissions(permissions).tempfile_in(self.folder())
     }
@@ -124,13 +124,13 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Returns where a path leads, or would once there is a file.
+/// Returns where a path leads, or will lead once there is a file.
 fn place(path: &Path) -> Option<PathBuf> {
     let yet_to_be = || Some(folder_of(path).canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(yet_to_be)
 }
 
-/// Prints to standard output; a reader that went away is not an error.
+/// Prints to standard output. A closed pipe is not an error.
 pub fn print(text: &str) -> Result<(), Failure> {
     match io::stdout().lock().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -193,13 +193,5 @@ mod tests {
             output.write_json(&result).expect("what was written here is replaced");
         }
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "2\n");
-    }
-
-    #[test]
-    fn a_missing_folder_is_told_beforehand() {
-        assert!(matches!(
-            OutputFile::check(Path::new("/nonexistent/out.json"), false),
-            Err(Failure::Usage(_))
-        ));
     }
 }

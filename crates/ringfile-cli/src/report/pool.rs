@@ -12,18 +12,18 @@ const SIDES: [Side; 2] = [Side::Producer, Side::Consumer];
 
 const KEYS: [Factor; 2] = [Factor::Side, Factor::Memory];
 
-/// Runs of each side and kind of memory, the producers first.
+/// Groups runs by side and kind of memory, the producers first.
 fn by_side(runs: &[Run]) -> Vec<Vec<&Run>> {
     let of = |side| groups(runs).into_iter().filter(move |group| group[0].setup.side == Some(side));
     SIDES.into_iter().flat_map(of).collect()
 }
 
-/// Returns the table of all runs that were made to be compared.
+/// Returns the table of all runs to compare.
 pub fn table(runs: &[Run]) -> Table {
     medians::of(&KEYS, &by_side(runs), &columns::POOL)
 }
 
-/// Returns the table of each producer and consumer; empty for results of a version that did not tell them apart.
+/// Returns the table of each producer and consumer; empty for results of a version that did not record them.
 pub fn actors(runs: &[Run]) -> Table {
     let metrics = columns::POOL_THREADS.iter();
     let mut table =
@@ -43,7 +43,7 @@ pub fn actors(runs: &[Run]) -> Table {
     table
 }
 
-/// The threads of a run one by one, and all together as the last row.
+/// Returns each thread of a run, and all of them together as the last.
 fn threads_of(run: &Run) -> Vec<Run> {
     let threads = run.pool.iter().flat_map(|pool| &pool.actors);
     let mut each: Vec<Run> = threads
@@ -67,7 +67,7 @@ pub fn changes(runs: &[Run]) -> Table {
     change::of(&[Factor::Side], &columns::POOL_CHANGES, &all)
 }
 
-/// Returns the first kind over each of the others, and over itself.
+/// Compares the first kind of memory with each of the others, and with itself (A/A).
 fn comparisons(runs: &[Run], side: Side) -> Vec<Comparison<'_>> {
     let of_side = |run: &&Run| run.setup.side == Some(side) && run.role == Role::Measure;
     let Some((first, memory)) =

@@ -1,15 +1,15 @@
-//! The tables of `--profile`: where CPU time went.
+//! The tables of `--profile`: the functions that took CPU time.
 
 use super::table::Table;
 use crate::model::{Buffers, Hot, Profile, by};
 use crate::numbers::figure;
 use crate::values::{self, short_size};
 
-/// A function with this many samples in one kind of buffers and none in another is missing there not by chance: with
-/// the same rate in both, that happens once in 1000 functions.
+/// A function with this many samples for one kind of buffers and none for another is not missing by chance: at the same
+/// rate in both, that happens to one function in 1000.
 const SURELY: f64 = 7.0;
 
-/// Some functions of one side, and what part of the time they took with each kind of buffers.
+/// A function, and its share of the time with each kind of buffers in per cent.
 type Row<'a> = (&'a str, Vec<Option<f64>>);
 
 /// Returns the most expensive functions, with a column for each kind of buffers.
@@ -30,7 +30,7 @@ pub fn table(profiles: &[Profile]) -> Table {
     table
 }
 
-/// Returns the kernel's functions that some kinds of buffers have and others have not.
+/// Returns the kernel functions that appear with some kinds of buffers and not with others.
 pub fn apart(profiles: &[Profile]) -> Table {
     let table = Table::default().text("not with all buffers, %").end_keys();
     let mut table = percents(profiles, table).text("function");
@@ -60,7 +60,7 @@ enum Side {
 }
 
 impl Side {
-    /// Returns all functions; of older files, those that they have.
+    /// Returns all functions; older files have only the hottest.
     fn all(self, profile: &Profile) -> &[Hot] {
         let (all, hottest) = match self {
             Side::Kernel => (&profile.kernel_all, &profile.kernel),
@@ -78,7 +78,7 @@ impl Side {
     }
 }
 
-/// Profiles of the same work, one for each kind of buffers.
+/// Groups the profiles of the same work, one for each kind of buffers.
 fn cells(profiles: &[Profile]) -> Vec<Vec<&Profile>> {
     let work = |profile: &Profile| (profile.rw, profile.block_size_bytes, profile.iodepth);
     let all: Vec<&Profile> = profiles.iter().collect();
@@ -120,7 +120,7 @@ fn percents(profiles: &[Profile], table: Table) -> Table {
     kinds(profiles).into_iter().fold(table, |table, (_, title)| table.number(title))
 }
 
-/// Returns the per cent of each kind, and the function.
+/// Returns the cells of a row: the per cent of each kind, and the function.
 fn texts<'a>(profiles: &[Profile], cell: &'a [&'a Profile], (function, percents): Row<'a>) -> Vec<String> {
     let of_kind = |kind: Buffers| {
         cell.iter().position(|profile| profile.buffers == kind).and_then(|index| percents[index])
@@ -129,7 +129,7 @@ fn texts<'a>(profiles: &[Profile], cell: &'a [&'a Profile], (function, percents)
     texts.chain([shortened(function)]).collect()
 }
 
-/// So much of a function's name that a table stays readable.
+/// Shortens a function's name so that a table stays readable.
 fn shortened(name: &str) -> String {
     const LONGEST: usize = 60;
     if name.chars().count() <= LONGEST {

@@ -1,4 +1,4 @@
-//! Which way operations went, and whether registered memory was used: what was asked for is not always what was had.
+//! The routes that operations took, and whether they used registered memory, which may differ from what was asked for.
 
 use crate::model::{RouteOps, Run};
 
@@ -22,7 +22,7 @@ pub fn routes(runs: &[Run]) -> Option<String> {
     shares(ours()).map(|shares| format!("routes of ringfile's operations: {shares}{and}"))
 }
 
-/// What was asked for is not always what was had: a refused registration makes `fixed` plain.
+/// Returns a note if operations on memory that was to be registered were not fixed.
 pub fn registered(runs: &[Run]) -> Option<String> {
     let asked = || runs.iter().filter(|run| run.setup.engine.is_ours() && run.setup.buffers.registered());
     let ops: u64 = asked().filter_map(|run| run.route_ops).map(|routes| routes.ring).sum();
@@ -42,7 +42,7 @@ pub fn why_not_fixed(runs: &[&Run]) -> String {
     if let Some(refused) = plain().find_map(|run| run.refused.clone()) {
         refused
     } else if plain().all(|run| run.setup.buffers.vectored()) {
-        // Whole blocks were, of the same memory.
+        // Operations on whole blocks of the same memory were fixed.
         "this kernel has no fixed form of vectored I/O (READV_FIXED, since Linux 6.15)".into()
     } else {
         "`ringfile doctor` may find out why".into()
@@ -55,7 +55,7 @@ mod tests {
     use crate::advice::recorded::{World, disk};
     use crate::model::Buffers;
 
-    /// Runs of which those with such buffers were not fixed.
+    /// Returns runs of which those with such buffers were not fixed.
     fn plain(buffers: &[Buffers], refused: Option<&str>) -> Vec<Run> {
         let mut runs = World::new(disk).quick().session(1).runs;
         for run in runs.iter_mut().filter(|run| buffers.contains(&run.setup.buffers)) {

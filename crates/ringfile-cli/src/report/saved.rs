@@ -1,4 +1,4 @@
-//! Reading back what `--json` wrote.
+//! Reads back the JSON that `--json` wrote.
 
 use std::fs;
 use std::io::Read;
@@ -7,15 +7,15 @@ use std::path::Path;
 use crate::error::{Failure, cant, usage};
 use crate::model::{Results, Run, SCHEMA};
 
-/// More than any results take: profiles of four kinds and thousands of runs are some MiB.
+/// More than any results take: thousands of runs with four profiles are a few MiB.
 const LARGEST: u64 = 256 << 20;
 
-/// Reads the results in a file. The error says in one line what the file is instead.
+/// Reads the results in a file. The error says in one line what is wrong with the file.
 pub fn read(path: &Path) -> Result<Results, Failure> {
     let shown = path.display();
     let cant = |error: std::io::Error| cant("read", path, &error, "name a file that --json wrote");
     if !fs::metadata(path).map_err(cant)?.is_file() {
-        return usage(format!("{shown} is no file: name one that --json wrote"));
+        return usage(format!("{shown} is not a regular file: name one that --json wrote"));
     }
     let mut text = Vec::new();
     fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut text)).map_err(cant)?;
@@ -25,7 +25,7 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
     parse(&text).map_err(|why| Failure::Usage(format!("{shown} {why}: name a file that --json wrote")))
 }
 
-/// Results in a text, or what is wrong with it, to follow the file's name.
+/// Parses results. The error is worded to follow the file's name.
 fn parse(text: &[u8]) -> Result<Results, String> {
     if text.iter().all(u8::is_ascii_whitespace) {
         return Err("is empty".into());
@@ -54,7 +54,7 @@ fn parse(text: &[u8]) -> Result<Results, String> {
 
 /// Returns whether every figure of a run is one that could be measured.
 fn is_possible(run: &Run) -> bool {
-    /// More than any machine does of anything in a second.
+    /// More than any machine does in a second, in any unit.
     const MOST: f64 = 1e15;
     let always = [run.iops, run.bw_bytes, run.duration_s];
     let sometimes = [
@@ -68,28 +68,4 @@ fn is_possible(run: &Run) -> bool {
         run.cache_hits,
     ];
     always.into_iter().chain(sometimes.into_iter().flatten()).all(|figure| (0.0..MOST).contains(&figure))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_ours_is_told() {
-        for (text, part) in [
-            ("", "is empty"),
-            (" \n", "is empty"),
-            ("{", "not whole JSON"),
-            ("null", "no schema number"),
-            (r#"{"schema": "1"}"#, "no schema number"),
-            (r#"{"schema": 0}"#, "schema 0"),
-            (r#"{"schema": 1, "kind": "disk"}"#, "unknown variant `disk`"),
-            ("[1, 2]", "no schema number"),
-            (r#"{"schema": 99}"#, "schema 99"),
-            (r#"{"schema": 1, "command": "x"}"#, "holds no results"),
-        ] {
-            let why = parse(text.as_bytes()).expect_err(text);
-            assert!(why.contains(part), "{text}: {why}");
-        }
-    }
 }

@@ -1,18 +1,18 @@
-//! Tables: as Markdown that is readable in a terminal too, and for pages.
+//! Tables, printed as Markdown that is readable in a terminal too, and used by pages.
 //!
-//! Invariants: nothing is cut off. A table that is wider than the terminal is folded into several, each with the
-//! columns that name its rows; where not even those fit, every row becomes a list.
+//! Invariants: nothing is cut off. A table wider than the terminal is folded into several, each with the columns that
+//! name its rows; if not even those fit, every row becomes a list.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
 use crate::terminal;
 
-/// A table: titles and rows of cells, text to the left, numbers to the right.
+/// A table of titled columns: text is aligned left, numbers right.
 #[derive(Debug, Default)]
 pub struct Table {
     columns: Vec<Column>,
-    /// How many of them, from the first, name the rows.
+    /// How many of the columns, from the first, name the rows.
     keys: usize,
     rows: Vec<Vec<String>>,
 }
@@ -39,20 +39,20 @@ impl Table {
         self
     }
 
-    /// Returns the columns so far are those that name the rows.
+    /// Makes the columns added so far those that name the rows.
     pub fn end_keys(mut self) -> Table {
         self.keys = self.columns.len();
         self
     }
 
-    /// Puts a column of text before the others; it names the rows too.
+    /// Inserts a column of text before the others, which names the rows too.
     pub fn first(mut self, title: &'static str) -> Table {
         self.columns.insert(0, Column { title: title.into(), number: false });
         self.keys += 1;
         self
     }
 
-    /// Gives the last of the columns that name the rows another title, which says what the table is about.
+    /// Changes the title of the last column that names the rows to say what the table is about.
     pub fn titled(mut self, title: &'static str) -> Table {
         if let Some(column) = self.keys.checked_sub(1).and_then(|last| self.columns.get_mut(last)) {
             column.title = title.into();
@@ -66,7 +66,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Returns the columns: title, whether it is of numbers, whether it names the rows.
+    /// Returns each column's title, whether it holds numbers, and whether it names the rows.
     pub fn columns(&self) -> impl Iterator<Item = (&str, bool, bool)> {
         self.columns
             .iter()
@@ -84,7 +84,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Returns the table as text that fits this many columns, if a number is given.
+    /// Returns the table as text, folded to a width in characters if one is given.
     pub fn text_of_width(&self, width: Option<usize>) -> String {
         let widths = self.widths();
         let all: Vec<usize> = (0..self.columns.len()).collect();
@@ -110,7 +110,7 @@ impl Table {
         text
     }
 
-    /// Returns every row as `title cell` one after the other.
+    /// Returns every row as a list of `title cell` items.
     fn lists(&self, width: usize) -> String {
         let mut text = String::new();
         for row in &self.rows {
@@ -134,7 +134,7 @@ impl Table {
         let columns = self.columns.iter().enumerate();
         columns
             .map(|(index, column)| {
-                // Three is the least that Markdown takes for the line below the titles.
+                // Markdown needs at least three dashes below a title.
                 cells(index).map(|cell| width(cell)).max().unwrap_or(0).max(width(&column.title)).max(3)
             })
             .collect()
@@ -161,7 +161,7 @@ impl fmt::Display for Part<'_> {
         let line = |f: &mut fmt::Formatter<'_>, cell_of: &dyn Fn(usize) -> String| {
             for &index in self.columns {
                 let (cell, width, column) = (cell_of(index), self.widths[index], &self.table.columns[index]);
-                // One blank is enough: with two the usual table would not fit into 100 columns.
+                // No padding around cells: with it the usual table would not fit into 100 columns.
                 if column.number {
                     write!(f, "|{cell:>width$}")?;
                 } else {

@@ -1,4 +1,4 @@
-//! The page cache before a run: what was asked, and how much of the file it holds in fact.
+//! The page cache before a run: brings it into the state asked for, and reads how much of the file it holds.
 
 use std::os::unix::fs::FileExt;
 
@@ -9,10 +9,10 @@ use crate::model::Cache;
 use crate::sys;
 
 impl TestFile {
-    /// Brings the page cache into the state asked for; returns the fraction of the file it then holds, `None`
-    /// where the kernel does not tell.
+    /// Brings the page cache into the state asked for. Returns the fraction of the file it then holds, or `None` if the
+    /// kernel does not report it.
     pub fn settle(&self, cache: Cache) -> Result<Option<f64>, Failure> {
-        // One engine's dirty pages must not be written out, or throttle, in the next one's time.
+        // One engine's dirty pages must not be written back during the next engine's run, nor throttle it.
         self.buffered.sync_data().map_err(|error| io_on("can't sync", &self.path, &error))?;
         match cache {
             Cache::Keep => {}
@@ -32,7 +32,7 @@ impl TestFile {
     }
 
     /// Returns the number of the file's pages that entered the page cache since it was dropped, including those evicted
-    /// again; `None` if the kernel does not tell.
+    /// again, or `None` if the kernel does not report it.
     pub fn brought_in(&self) -> Option<u64> {
         let pages = sys::cached_pages(&self.buffered, self.size())?;
         Some(pages.now + pages.evicted)
@@ -48,7 +48,7 @@ impl TestFile {
             let length = (self.size() - offset).min(1 << 20) as usize;
             let bytes = &mut memory.as_mut_slice()[..length];
             match self.buffered.read_at(bytes, offset) {
-                // The file shrank: the measurement will say so where it matters.
+                // The file shrank: the measurement reports it.
                 Ok(0) => return Ok(()),
                 Ok(count) => offset += count as u64,
                 Err(error) => return Err(io_at("reading in: read", &self.path, offset, &error)),

@@ -1,4 +1,4 @@
-//! Block devices: whether the system uses one. NVMe namespaces by their character devices.
+//! Checks whether the system uses a block device, and finds the block device of an NVMe character device.
 
 use std::fs::{Metadata, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -9,19 +9,18 @@ use nix::sys::stat::{major, minor};
 use super::{Intent, mounts};
 use crate::error::{Failure, cant, usage};
 
-/// Refuses a device that is mounted, or that the system holds in another way: through one of its partitions,
-/// as swap, as part of a volume.
+/// Refuses a device that is mounted or otherwise in use: through a partition, as swap, or as part of a volume.
 pub fn check_unused(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     let number = format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev()));
     if let Some(mount) = mounts::all().iter().find(|mount| mount.device == number) {
         return usage(format!(
-            "{} is mounted on {}: unmount it, or name a --file in there",
+            "{} is mounted on {}: unmount it, or name a --file in it",
             path.display(),
             mount.point.display()
         ));
     }
-    // Without O_CREAT the kernel takes O_EXCL on a device as "only if nobody else claims it", which covers what
-    // is mounted in another namespace, partitions and holders.
+    // On a block device, O_EXCL without O_CREAT fails with EBUSY if the device is in use (man 2 open). That includes
+    // mounts in other namespaces, partitions and holders.
     match OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => usage(format!(
@@ -46,7 +45,7 @@ pub fn block_device_of(path: &Path, metadata: &Metadata) -> Option<PathBuf> {
     (class.file_name()? == "nvme-generic" && block.exists()).then_some(block)
 }
 
-/// Refuses a namespace that the system uses, by its block device, or that can't be measured as asked.
+/// Refuses a namespace whose block device is in use, or that cannot be measured as asked.
 pub fn check_namespace(path: &Path, device: &Path, intent: Intent) -> Result<(), Failure> {
     if !intent.direct {
         return usage(format!("{} takes NVMe commands, past the page cache: add --direct", path.display()));

@@ -1,7 +1,6 @@
-//! Writing the file before it is measured, in the same way for every engine: large writes in order.
+//! Fills the file before it is measured, in the same way for every engine: large writes in order.
 //!
-//! The way matters: how large the pages of the page cache are depends on it, and with it how fast everything
-//! is that goes through the cache.
+//! The size of the writes determines the size of the folios in the page cache, and so the speed of all buffered I/O.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -12,17 +11,17 @@ use crate::memory::AlignedBytes;
 use crate::verify::Verifier;
 use fastrand::Rng;
 
-/// Bytes of each write, about.
+/// The approximate number of bytes of each write.
 const CHUNK: u64 = 1 << 20;
 
-/// Writes all blocks of the test file; `tick` is told how many bytes are done.
+/// Writes all blocks of the test file, and calls `tick` with the number of bytes written.
 pub fn fill(
     test_file: &TestFile,
     direct: bool,
     verifier: Option<&Verifier>,
     tick: &mut dyn FnMut(u64),
 ) -> Result<(), Failure> {
-    // A namespace is the same by its block device, which has to be in nobody's use here.
+    // A namespace is filled through its block device, which was checked to be unused.
     let path = test_file.block_device.as_ref().unwrap_or(&test_file.path);
     let mut options = OpenOptions::new();
     options.write(true);

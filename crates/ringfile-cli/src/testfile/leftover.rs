@@ -1,9 +1,9 @@
-//! Test files that killed runs left behind: each run records its files, so that the next run finds them.
+//! Test files that killed runs left behind: each run records its file, so that the next run finds it.
 //!
-//! Records lie in the user's state folder, one for each run, locked while the run lasts: the kernel unlocks what a
-//! killed process held, and no other process can be taken for it. Invariants: only a file that a run made is named,
-//! told by its inode and the time it was made; nothing but records is ever removed here. Where no record can be kept,
-//! nothing is said.
+//! Records lie in the user's state folder, one for each run, and are locked while the run lasts. The kernel releases
+//! the lock of a killed process, and a lock, unlike a process number, cannot be mistaken for another process's.
+//! Invariants: only a file that a run created is named, identified by its inode and creation time; only records are
+//! removed here. If no record can be kept, left files go unreported.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata, OpenOptions};
@@ -18,36 +18,36 @@ use rustix::fs::{FlockOperation, flock};
 use crate::error::one_line;
 use crate::values::{Bytes, shell_word};
 
-/// How the names of records end.
+/// The file name extension of records.
 const EXTENSION: &str = "run";
 
 /// More than a path and its numbers take.
 const LARGEST: u64 = 8 << 10;
 
-/// A file that a run has created. Dropping it removes the record, if the file is gone.
+/// The record of a file that a run created. Dropping it removes the record if the file is gone.
 #[derive(Debug)]
 pub struct Record {
     made: Made,
     record: PathBuf,
-    /// Locked while it is open.
+    /// Holds the lock while it is open.
     _lock: File,
 }
 
-/// A file, and what tells it from another one of that name.
+/// A created file, with what distinguishes it from another file of the same name.
 #[derive(Debug, PartialEq, Eq)]
 struct Made {
     path: PathBuf,
-    /// Inode, and nanoseconds from 1970 to when it was made; 0 where the file system does not know.
+    /// Inode, and creation time in nanoseconds since 1970; 0 if the file system does not record it.
     identity: (u64, u128),
 }
 
 impl Record {
-    /// Creates the record of a new file; `None` if no record can be kept.
+    /// Creates the record of a new file. Returns `None` if no record can be kept.
     pub fn of(path: &Path, file: &File) -> Option<Record> {
         let folder = folder()?;
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
         let made = Made { path: path.canonicalize().ok()?, identity: identity(&file.metadata().ok()?) };
-        // Numbers of processes come again, and containers have their own.
+        // Process numbers are reused, and every container counts its own.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos();
         let record = folder.join(format!("{}-{now}.{EXTENSION}", std::process::id()));
         let mut lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&record).ok()?;
@@ -60,7 +60,7 @@ impl Record {
 impl Drop for Record {
     fn drop(&mut self) {
         if !self.made.is_there() {
-            // A record that stays is removed by the next run, which finds no file for it.
+            // If this fails, the next run removes the record, since its file is gone.
             let _ = std::fs::remove_file(&self.record);
         }
     }
@@ -100,19 +100,19 @@ pub fn tell(quiet: bool) {
         entries.map(|entry| entry.path()).filter(|path| path.extension() == Some(OsStr::new(EXTENSION)));
     for message in records.filter_map(|record| left_behind(&record)) {
         if !quiet {
-            // Nobody is left to be told when standard error is gone.
+            // A closed standard error is no reason to fail.
             let _ = writeln!(std::io::stderr(), "{}", one_line(&message));
         }
     }
 }
 
-/// What to say of a record, if its run is over and its file is not gone; a record without a file is removed.
+/// Returns the warning for a record whose run is over and whose file still exists. Removes a record without a file.
 fn left_behind(record: &Path) -> Option<String> {
     let mut lock = File::open(record).ok()?;
     try_lock(&lock)?;
     let mut bytes = Vec::new();
     (&mut lock).take(LARGEST).read_to_end(&mut bytes).ok()?;
-    // Empty if its run has only just begun.
+    // A record is empty if its run has only just begun.
     let made = Made::from_bytes(&bytes)?;
     let Some(metadata) = made.metadata() else {
         let _ = std::fs::remove_file(record);
@@ -126,12 +126,12 @@ fn left_behind(record: &Path) -> Option<String> {
     ))
 }
 
-/// Locks a record; `None` while another process has it locked.
+/// Locks a record. Returns `None` while another process holds the lock.
 fn try_lock(record: &File) -> Option<()> {
     flock(record, FlockOperation::NonBlockingLockExclusive).ok()
 }
 
-/// Returns where records are kept.
+/// Returns the folder of the records.
 fn folder() -> Option<PathBuf> {
     let of = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = of("XDG_STATE_HOME").or_else(|| Some(of("HOME")?.join(".local/state")))?;

@@ -1,8 +1,8 @@
 //! The file or device that is measured: found or created, checked, filled, and removed if it was created here.
 //!
-//! Invariants: nothing that existed before is written to unless the user said so, and a device that the
-//! system uses never; all of that is decided before the first byte is read or written. A file that was made
-//! here is gone afterwards, however the run ends, but where it is killed: then the next run names it (`leftover.rs`).
+//! Invariants: an existing file is written to only with `--overwrite`, and a device that is in use never; both are
+//! checked before the first byte is read or written. A file created here is removed however the run ends, unless it is
+//! killed: then the next run names the file (`leftover.rs`).
 
 pub mod cache;
 pub mod device;
@@ -28,34 +28,34 @@ use crate::verify::Verifier;
 
 use leftover::Record;
 
-/// Where the default file lies: memory, so that the software alone is measured.
+/// The folder of the default file: memory, so that only the software is measured.
 const DEFAULT_FOLDER: &str = "/dev/shm";
 
-/// Where it lies for what measures a disk: not /tmp, which is memory on many machines.
+/// The folder of the default file for measurements of a disk: not /tmp, which is in memory on many machines.
 const DEFAULT_DISK_FOLDER: &str = "/var/tmp";
 
-/// What to do about a file that can't be used.
+/// The advice for a file that cannot be used.
 const ANOTHER: &str = "name another --file";
 
-/// What stands for the file system where there is none.
+/// The name in place of a file system for a block device.
 const BLOCK_DEVICE: &str = "block device";
 
-/// What a command will do to its test file, so that it can be refused in time.
+/// What a command will do with its test file, for the checks beforehand.
 #[derive(Debug, Clone, Copy)]
 pub struct Intent {
     /// Bytes of each operation.
     pub block: u64,
-    /// Some operation writes, or the file is filled for `--verify`.
+    /// Whether operations write, or the file is filled for `--verify`.
     pub writes: bool,
-    /// O_DIRECT.
+    /// Whether operations use O_DIRECT.
     pub direct: bool,
-    /// The file is filled with blocks that can be checked.
+    /// Whether the file is filled with blocks that can be checked.
     pub verify: bool,
-    /// Where the file is made if none is named.
+    /// Where the file is created if none is named.
     pub default_place: DefaultPlace,
 }
 
-/// Where a file is made if none is named.
+/// Where a file is created if none is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DefaultPlace {
     /// In memory.
@@ -81,28 +81,28 @@ impl DefaultPlace {
 pub struct TestFile {
     /// Its path.
     pub path: PathBuf,
-    /// Whether it was made here, and is removed at the end.
+    /// Whether it was created here, and is removed at the end.
     pub created: bool,
-    /// Whether there is nothing in it yet.
+    /// Whether it has no contents yet.
     pub unfilled: bool,
-    /// Blocks that are used, from its start.
+    /// The number of blocks that are used, from its start.
     pub blocks: u64,
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     pub block: u64,
     /// Its file system, `block device` or `NVMe namespace`.
     pub filesystem: String,
     /// What the user should know about it.
     pub notes: Vec<String>,
-    /// Through the page cache, whatever the measurement does. Of an NVMe namespace, its block device.
+    /// The file opened without O_DIRECT, whatever the measurement uses. For an NVMe namespace, its block device.
     buffered: File,
-    /// The same namespace by the block layer, where it is one.
+    /// The block device of an NVMe namespace.
     pub block_device: Option<PathBuf>,
     interrupt: Interrupt,
-    /// Of a file that was made here: dropped once that is gone.
+    /// The record of a file created here, dropped after the file is removed.
     _record: Option<Record>,
 }
 
-/// What a test file is made or opened for.
+/// The arguments for creating or opening a test file.
 struct Opening<'a> {
     args: &'a TestFileArgs,
     intent: Intent,
@@ -214,7 +214,7 @@ impl Opening<'_> {
         Ok(test_file)
     }
 
-    /// A file with nothing in it that may be written to: it is made as large as a new one.
+    /// Opens an empty file that may be written to, to be filled to the size of a new one.
     fn open_empty(&self, path: &Path) -> Result<TestFile, Failure> {
         let size = self.args.size;
         check_space(path, size)?;
@@ -244,7 +244,7 @@ impl Opening<'_> {
         if used != size && used > 0 {
             notes.push(format!("using {used} of {size} bytes: whole blocks of {block}"));
         }
-        // From here on dropping it removes a file that was made.
+        // From here on, dropping it removes a created file.
         let test_file = TestFile {
             path: path.to_path_buf(),
             created,
@@ -261,7 +261,7 @@ impl Opening<'_> {
         if size == 0 {
             let advice = match test_file.filesystem.as_str() {
                 BLOCK_DEVICE => "has no size: set the device up first",
-                _ => "is empty: add --overwrite to have it filled, or name a file with contents",
+                _ => "is empty: add --overwrite to fill it, or name a file with contents",
             };
             return usage(format!("{} {advice}", path.display()));
         }
@@ -280,13 +280,12 @@ impl Opening<'_> {
 }
 
 impl TestFile {
-    /// Finds or makes the test file and checks all that can be checked without I/O.
+    /// Opens or creates the test file, and checks everything that can be checked without I/O.
     pub fn open(args: &TestFileArgs, intent: Intent, interrupt: &Interrupt) -> Result<TestFile, Failure> {
         Opening { args, intent, interrupt }.open()
     }
 
-    /// Returns what the library says about direct I/O: it recognises file systems that accept O_DIRECT without doing
-    /// direct I/O.
+    /// Checks direct I/O with the library, which recognises file systems that accept O_DIRECT without doing direct I/O.
     fn check_direct(&self) -> Result<(), Failure> {
         let alignment = self
             .direct_alignment()
@@ -301,20 +300,20 @@ impl TestFile {
         ))
     }
 
-    /// What offsets, lengths and memory of direct I/O must be multiples of; where the file has none, why.
+    /// Returns the alignment in bytes of offsets, lengths and memory for direct I/O, or why the file has none.
     pub fn direct_alignment(&self) -> Result<u64, Failure> {
         let opened = ringfile::OpenOptions::new().read(true).direct(true).open(&self.path);
         let alignment = opened.map_err(|error| crate::error::library(&error))?.alignment();
         Ok(alignment.bytes.max(alignment.memory) as u64)
     }
 
-    /// Bytes that are used, from its start.
+    /// Returns the bytes that are used, from its start.
     pub fn size(&self) -> u64 {
         self.blocks * self.block
     }
 
-    /// Writes what has to be there before the first measurement: real data into a file that was made here, for
-    /// holes would be read without I/O, and for `--verify` blocks that can be checked.
+    /// Writes the contents needed before the first measurement: data into a file created here, since reads of holes do
+    /// no I/O, and for `--verify` blocks that can be checked.
     pub fn prepare(
         &mut self,
         intent: Intent,
@@ -341,11 +340,11 @@ fn check_folder(path: &Path) -> Result<(), Failure> {
     if folder.is_dir() {
         return Ok(());
     }
-    let what = if folder.exists() { "is none: name" } else { "does not exist: create it, or name" };
-    usage(format!("the folder {} {what} another --file", folder.display()))
+    let what = if folder.exists() { "is not a folder: name" } else { "does not exist: create it, or name" };
+    usage(format!("{} {what} another --file", folder.display()))
 }
 
-/// Refuses names that mean something other than a new file.
+/// Refuses paths that cannot name a new file.
 fn check_can_be_made(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
     if path.symlink_metadata().is_ok() {
@@ -381,7 +380,7 @@ pub fn room_for(path: &Path) -> std::io::Result<u64> {
     let in_memory =
         mounts::of(folder).is_some_and(|mount| matches!(mount.filesystem.as_str(), "tmpfs" | "ramfs"));
     match machine::memory_available() {
-        // A tmpfs without a limit of its own (size=0) tells of no blocks at all.
+        // A tmpfs without a limit (size=0) reports no blocks at all.
         Some(memory) if in_memory && space.blocks() == 0 => Ok(memory / 4 * 3),
         Some(memory) if in_memory => Ok(free.min(memory / 4 * 3)),
         _ => Ok(free),

@@ -15,13 +15,13 @@ pub struct Mount {
     pub point: PathBuf,
     /// `ext4`, `tmpfs`, …
     pub filesystem: String,
-    /// What is mounted: a device, a server, or a word.
+    /// What is mounted: a device, a server, or a label.
     pub source: String,
     /// Options of the mount and of the file system, in that order, each once.
     pub options: Vec<String>,
 }
 
-/// Returns all mounts this process sees, in the order they were made; none if /proc is not to be had.
+/// Returns all mounts this process sees, in the order they were made; none if /proc is unavailable.
 pub fn all() -> Vec<Mount> {
     parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
@@ -66,7 +66,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// Blanks and backslashes are written as three octal digits.
+/// Decodes the three octal digits that blanks and backslashes are written as.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = field;

@@ -7,7 +7,7 @@ mod harmless;
 mod odd_places;
 mod output;
 #[path = "../perf_file/support.rs"]
-#[allow(dead_code, reason = "shared with the tests of perf file, which use all of it")]
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
 mod support;
 mod unprivileged;
 
@@ -16,12 +16,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use support::{Finished, run};
+use support::{Finished, ringfile, run};
 
 /// Returns the command for a path.
 fn doctor(path: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    command.arg("doctor").arg(path);
+    let mut command = ringfile("doctor");
+    command.arg(path);
     command
 }
 
@@ -55,8 +55,20 @@ fn feature<'a>(report: &'a Value, name: &str) -> &'a Value {
     features.iter().find(|feature| feature["name"] == name).unwrap_or(&Value::Null)
 }
 
+/// Asserts that a finding has a title that contains these words.
+#[track_caller]
+fn assert_finds(report: &Value, words: &str) {
+    assert!(finds(report, words), "{words}: {:#}", report["findings"]);
+}
+
+/// Returns a text of the report.
+#[track_caller]
+fn text(value: &Value) -> &str {
+    value.as_str().expect("text")
+}
+
 /// Returns whether the title of some finding contains these words.
 fn finds(report: &Value, words: &str) -> bool {
     let findings = report["findings"].as_array().expect("a list");
-    findings.iter().any(|finding| finding["title"].as_str().expect("text").contains(words))
+    findings.iter().any(|finding| text(&finding["title"]).contains(words))
 }

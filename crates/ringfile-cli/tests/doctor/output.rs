@@ -1,13 +1,13 @@
 //! The output: JSON of the documented form, text that fits the terminal, one line if the doctor cannot look.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use nix::pty::{Winsize, openpty};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::{disk_folder, file_with, folder, run};
-use crate::{doctor, feature, parse, report};
+use crate::support::{disk_folder, file_with, folder, ringfile, run};
+use crate::{assert_finds, doctor, feature, parse, report};
 
 #[test]
 fn json_has_the_documented_form() {
@@ -44,30 +44,12 @@ fn every_part_of_io_uring_was_tried() {
     let report = report(folder.path());
     if feature(&report, "io_uring")["usable"] != true {
         // Nothing else can be checked then, and the output says so.
-        assert!(crate::finds(&report, "io_uring can't be used"), "{report:#}");
-        return;
+        return assert_finds(&report, "io_uring can't be used");
     }
-    for name in [
-        "submit_all",
-        "coop_taskrun",
-        "single_issuer",
-        "defer_taskrun",
-        "no_sqarray",
-        "sqpoll",
-        "iopoll",
-        "registered_ring_fd",
-        "sparse_files",
-        "sparse_buffers",
-        "registered_buffers",
-        "clone_buffers",
-        "readv_fixed",
-        "no_iowait",
-        "linked_fsync",
-        "rwf_nowait_read",
-        "rwf_nowait_write",
-        "rwf_dsync",
-        "rwf_dontcache",
-    ] {
+    let names = "submit_all coop_taskrun single_issuer defer_taskrun no_sqarray sqpoll iopoll registered_ring_fd \
+                 sparse_files sparse_buffers registered_buffers clone_buffers readv_fixed no_iowait linked_fsync \
+                 rwf_nowait_read rwf_nowait_write rwf_dsync rwf_dontcache";
+    for name in names.split(' ') {
         assert!(feature(&report, name)["why"].is_string(), "{name} is missing");
     }
     // What the library says that it uses must work here too.
@@ -82,15 +64,10 @@ fn a_file_is_described() {
     let folder = disk_folder();
     let path = file_with(&folder, &[3; 10_000]);
     let report = report(&path);
-    assert_eq!(
-        (&report["file"]["kind"], &report["file"]["size"]),
-        (&Value::from("file"), &Value::from(10_000))
-    );
-    let reads: u64 = ["ring", "inline", "workers", "aio"]
-        .iter()
-        .map(|way| report["file"]["routes"][0][way].as_u64().expect("a count"))
-        .sum();
-    assert!(reads >= 16, "{}", report["file"]["routes"]);
+    assert_eq!((&report["file"]["kind"], &report["file"]["size"]), (&json!("file"), &json!(10_000)));
+    let first = &report["file"]["routes"][0];
+    let reads = ["ring", "inline", "workers", "aio"].map(|way| first[way].as_u64().expect("a count"));
+    assert!(reads.iter().sum::<u64>() >= 16, "{first}");
 }
 
 #[test]
@@ -98,9 +75,7 @@ fn text_says_what_to_do() {
     let folder = disk_folder();
     let finished = run(&mut doctor(folder.path())).ok();
     assert!(finished.stderr.is_empty(), "{}", finished.stderr);
-    for part in ["ringfile doctor ", "Linux ", "\nProcess\n", "\nFile\n", "\nio_uring here\n", "memlock"] {
-        assert!(finished.stdout.contains(part), "{part:?} in {}", finished.stdout);
-    }
+    finished.says(&["ringfile doctor ", "Linux ", "\nProcess\n", "\nFile\n", "\nio_uring here\n", "memlock"]);
     for line in finished.stdout.lines() {
         assert!(line.chars().count() <= 100 || !line.trim().contains(' ') || line.contains('`'), "{line}");
     }
@@ -113,11 +88,8 @@ fn a_terminal_is_never_too_narrow() {
         let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).expect("a terminal");
         let mut command = doctor(folder.path());
-        command
-            .stdout(pty.slave.try_clone().expect("a descriptor"))
-            .stderr(Stdio::null())
-            .env("NO_COLOR", "1");
-        let mut child = command.spawn().expect("the program starts");
+        command.stdout(pty.slave.try_clone().expect("a descriptor")).stderr(Stdio::null());
+        let mut child = command.env("NO_COLOR", "1").spawn().expect("the program starts");
         drop((command, pty.slave));
         let mut text = Vec::new();
         let mut screen = std::fs::File::from(pty.master);
@@ -137,30 +109,23 @@ fn a_terminal_is_never_too_narrow() {
 fn what_can_not_be_looked_at_is_one_line() {
     for path in ["/nonexistent", "/dev/null", "/nonexistent/x"] {
         for json in [false, true] {
-            let mut command = doctor(Path::new(path));
-            command.args(json.then_some("--json"));
-            let finished = run(&mut command);
+            let finished = run(doctor(Path::new(path)).args(json.then_some("--json")));
             assert!(finished.stdout.is_empty(), "{}", finished.stdout);
             assert!(finished.fails(2).contains(path));
         }
     }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    assert!(run(command.args(["doctor", "--fix"])).fails(2).contains("--help"));
+    assert!(run(&mut ringfile("doctor --fix")).fails(2).contains("--help"));
 }
 
 #[test]
 fn the_default_is_the_current_folder() {
     let folder = folder();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    let report = parse(&run(command.args(["doctor", "--json"]).current_dir(folder.path())).ok().stdout);
+    let report = parse(&run(ringfile("doctor --json").current_dir(folder.path())).ok().stdout);
     assert_eq!(report["file"]["path"], ".");
 }
 
 #[test]
 fn help_says_what_it_touches() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    let help = run(command.args(["doctor", "--help"])).ok().stdout;
-    for part in ["changes nothing", "O_TMPFILE", "Examples:", "Exit codes:", "--json"] {
-        assert!(help.contains(part), "{part} in {help}");
-    }
+    let help = run(&mut ringfile("doctor --help")).ok();
+    help.says(&["changes nothing", "O_TMPFILE", "Examples:", "Exit codes:", "--json"]);
 }

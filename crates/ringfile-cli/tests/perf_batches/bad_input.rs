@@ -1,7 +1,6 @@
 //! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
-use crate::perf;
-use crate::support::{file_with, folder, json, run};
+use crate::support::{end, file_with, folder, json, ringfile, run, start, truncate, wait_for_thread};
 
 /// Arguments that both commands refuse, and a word that the error must contain.
 const REFUSED: [(&[&str], &str); 20] = [
@@ -29,20 +28,19 @@ const REFUSED: [(&[&str], &str); 20] = [
 
 #[test]
 fn every_refusal_is_one_line_that_says_what_to_do() {
-    for command in ["batch", "multiread"] {
+    for command in ["perf batch", "perf multiread"] {
         for (arguments, advice) in REFUSED {
-            let finished = run(perf(command).args(arguments));
+            let finished = run(ringfile(command).args(arguments));
             assert_eq!(finished.stdout, "", "{command} {arguments:?}");
             let error = finished.fails(2);
             assert!(error.contains(advice), "{command} {arguments:?}: {error}");
         }
     }
     for inflight in ["0", "65", "", "-1"] {
-        run(perf("batch").arg(format!("--inflight={inflight}"))).fails(2);
+        run(ringfile("perf batch").arg(format!("--inflight={inflight}"))).fails(2);
     }
-    run(perf("multiread").args(["--inflight", "4"])).fails(2);
-    let error =
-        run(perf("batch").args("--numjobs 1 --inflight 64 --batch 1000 --bs 512".split(' '))).fails(2);
+    run(&mut ringfile("perf multiread --inflight 4")).fails(2);
+    let error = run(&mut ringfile("perf batch --numjobs 1 --inflight 64 --batch 1000 --bs 512")).fails(2);
     assert!(error.contains("64000 reads") && error.contains("leave fio out"), "{error}");
 }
 
@@ -51,51 +49,40 @@ fn an_existing_file_is_read_and_kept_and_results_are_not_replaced() {
     let folder = folder();
     let contents: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 251) as u8).collect();
     let path = file_with(&folder, &contents);
-    let out = folder.path().join("out.json");
     for (command, engine) in [("batch", "ringfile-blocking"), ("multiread", "ringfile")] {
-        let short = || {
-            let mut program = perf(command);
-            program.args("--duration 30ms --warmup 0s --numjobs 1 --batch 4".split(' '));
-            program.args(["--engines", engine, "--file"]).arg(&path).arg("--json").arg(&out);
-            program
+        let out = folder.path().join(command);
+        let short = |force: &str| {
+            let options = "--duration 30ms --warmup 0s --numjobs 1 --batch 4";
+            let mut program = ringfile(&format!("perf {command} {options} --engines {engine}{force} --file"));
+            run(program.arg(&path).arg("--json").arg(&out))
         };
-        run(&mut short()).ok();
+        short("").ok();
         assert_eq!(json(&out)["params"]["file_created"], false);
-        let error = run(&mut short()).fails(2);
+        let error = short("").fails(2);
         assert!(error.contains("--force"), "{error}");
-        run(short().arg("--force")).ok();
+        short(" --force").ok();
         assert!(std::fs::read(&path).expect("still there") == contents);
-        std::fs::remove_file(&out).expect("remove");
     }
 }
 
 #[test]
 fn a_file_that_ends_early_is_an_error_that_names_it() {
     let folder = folder();
-    let path = file_with(&folder, &vec![7; 1 << 20]);
-    for (command, engines, thread) in [
-        ("batch", "ringfile-blocking", "ringfile-0"),
-        ("batch", "ringfile-tokio", "tokio-0"),
-        ("multiread", "ringfile", "ringfile-0"),
+    let path = file_with(&folder, b"");
+    for (arguments, thread) in [
+        ("batch --engines ringfile-blocking", "ringfile-0"),
+        ("batch --engines ringfile-tokio", "tokio-0"),
+        ("multiread --engines ringfile", "ringfile-0"),
     ] {
         std::fs::write(&path, vec![7; 1 << 20]).expect("write");
-        let mut program = perf(command);
-        program.args("--duration 1m --warmup 0s --numjobs 1 --batch 8".split(' '));
-        program.args(["--engines", engines, "--file"]).arg(&path);
-        program.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-        let child = program.spawn().expect("the program starts");
-        crate::support::wait_for_thread(child.id(), thread);
-        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("open");
-        file.set_len(8192).expect("truncate");
-        let output = child.wait_with_output().expect("the program ends");
-        let finished = crate::support::Finished::from(output);
+        let options = "--duration 1m --warmup 0s --numjobs 1 --batch 8 --file";
+        let child = start(ringfile(&format!("perf {arguments} {options}")).arg(&path));
+        wait_for_thread(child.id(), thread);
+        truncate(&path, 8192);
+        let finished = end(child);
         assert_eq!(finished.code, Some(1), "{finished:#?}");
         let error = finished.stderr.lines().last().expect("an error");
-        assert!(
-            error.starts_with("error: read at offset ")
-                && error.contains(&*path.to_string_lossy())
-                && error.contains("truncated"),
-            "{error}"
-        );
+        assert!(error.starts_with("error: read at offset ") && error.contains("truncated"), "{error}");
+        assert!(error.contains(&*path.to_string_lossy()), "{error}");
     }
 }

@@ -1,38 +1,37 @@
 //! Ctrl-C in every phase: prints and saves what was measured so far, removes the file, exits with 130.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Child;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 
-use crate::perf;
 use crate::support::{
-    Finished, children_of, folder, installed, interrupt, json, runs, skip, wait_for_thread, wait_for_work,
+    children_of, default_file, end, folder, installed, interrupt, json as read, ringfile, runs, script, skip,
+    start, wait_for_fio, wait_for_thread, wait_for_work, wait_until,
 };
 
-/// The commands, with the engine that runs first and the name of its thread.
-const FIRST: [(&str, &str, &str); 3] = [
-    ("batch", "ringfile-blocking", "ringfile-0"),
-    ("batch", "ringfile-tokio", "tokio-0"),
-    ("multiread", "ringfile", "ringfile-0"),
+/// The commands with the engine that runs first, that engine, and the name of its thread.
+const FIRST: [(&str, &str, &str); 4] = [
+    ("batch --batch 4 --engines ringfile-blocking", "ringfile-blocking", "ringfile-0"),
+    ("batch --batch 4 --engines ringfile-tokio", "ringfile-tokio", "tokio-0"),
+    ("multiread --batch 4 --engines ringfile", "ringfile", "ringfile-0"),
+    ("file --iodepth 4 --rw randread", "ringfile", "ringfile-0"),
 ];
 
-fn start(command: &str, arguments: &str, out: &Path) -> (Child, PathBuf) {
-    let mut program = perf(command);
-    program.args("--cache warm --numjobs 1 --batch 4 --json".split(' ')).arg(out).args(arguments.split(' '));
-    let spawned = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let child = spawned.expect("the program starts");
-    let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
+fn start_with(arguments: &str, out: &Path) -> (Child, PathBuf) {
+    let options = "--cache warm --numjobs 1 --json";
+    let child = start(ringfile(&format!("perf {arguments} {options}")).arg(out));
+    let path = default_file(&child);
     (child, path)
 }
 
 #[track_caller]
 fn assert_nothing_is_left(path: &Path, out: &Path) {
     assert!(!path.exists(), "the file is left");
-    assert_eq!(json(out)["interrupted"], true);
+    assert_eq!(read(out)["interrupted"], true);
 }
 
 #[test]
@@ -41,16 +40,15 @@ fn while_measuring() {
         for signal in [Signal::SIGINT, Signal::SIGTERM] {
             let folder = folder();
             let out = folder.path().join("out.json");
-            let arguments = format!("--size 8m --duration 10m --warmup 0s --engines {engine}");
-            let (child, path) = start(command, &arguments, &out);
+            let (child, path) = start_with(&format!("{command} --size 8m --duration 10m --warmup 0s"), &out);
             // Without a warm-up, the first batch starts at once.
             wait_for_work(child.id(), thread);
             assert!(path.exists(), "the run ended early");
             let finished = interrupt(child, signal);
-            assert!(finished.stdout.contains(&format!("|{engine}")), "{command} {engine}: {finished:#?}");
+            finished.says(&[&format!("|{engine}")]);
             finished.fails(130);
             assert_nothing_is_left(&path, &out);
-            let results = json(&out);
+            let results = read(&out);
             assert_eq!(runs(&results).len(), 1, "the run under way counts as far as it went");
             assert!(runs(&results)[0]["ops"].as_u64() > Some(0) && runs(&results)[0]["errors"] == 0);
         }
@@ -59,17 +57,16 @@ fn while_measuring() {
 
 #[test]
 fn while_warming_up() {
-    for (command, engine, thread) in FIRST {
+    for (command, _, thread) in FIRST {
         let folder = folder();
         let out = folder.path().join("out.json");
-        let arguments = format!("--size 8m --duration 1s --warmup 10m --engines {engine}");
-        let (child, path) = start(command, &arguments, &out);
+        let (child, path) = start_with(&format!("{command} --size 8m --duration 1s --warmup 10m"), &out);
         wait_for_thread(child.id(), thread);
         let finished = interrupt(child, Signal::SIGINT);
-        assert_eq!(finished.stdout, "", "{command} {engine}: nothing was measured");
+        assert_eq!(finished.stdout, "", "{command}: nothing was measured");
         finished.fails(130);
         assert_nothing_is_left(&path, &out);
-        assert_eq!(runs(&json(&out)).len(), 0);
+        assert_eq!(runs(&read(&out)).len(), 0);
     }
 }
 
@@ -78,12 +75,9 @@ fn while_the_file_is_filled() {
     for command in ["batch", "multiread"] {
         let folder = folder();
         let out = folder.path().join("out.json");
-        let (child, path) = start(command, "--size 1g --duration 10m", &out);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while std::fs::metadata(&path).map_or(0, |file| file.len()) == 0 {
-            assert!(Instant::now() < deadline, "the file does not come");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let (child, path) = start_with(&format!("{command} --batch 4 --size 1g --duration 10m"), &out);
+        let has_bytes = || std::fs::metadata(&path).is_ok_and(|file| file.len() > 0);
+        wait_until("the file does not come", has_bytes);
         interrupt(child, Signal::SIGINT).fails(130);
         assert_nothing_is_left(&path, &out);
     }
@@ -94,51 +88,43 @@ fn while_others_have_their_turn() {
     for (engine, thread) in [("two-rings", "by-hand-0"), ("submit-only", "by-hand-0"), ("pread", "pread-0")] {
         let folder = folder();
         let out = folder.path().join("out.json");
-        let arguments =
-            format!("--size 8m --duration 2s --warmup 0s --rounds 100 --engines ringfile,{engine}");
-        let (child, path) = start("multiread", &arguments, &out);
+        let arguments = "multiread --batch 4 --size 8m --duration 2s --warmup 0s --rounds 100";
+        let (child, path) = start_with(&format!("{arguments} --engines ringfile,{engine}"), &out);
         wait_for_work(child.id(), thread);
         let finished = interrupt(child, Signal::SIGINT);
         if finished.stderr.contains("a ring by hand failed") {
-            skip("while_others_have_their_turn", &finished.stderr);
+            skip(&finished.stderr);
             continue;
         }
-        assert!(finished.stdout.contains("|ringfile") && finished.stdout.contains(engine), "{finished:#?}");
+        finished.says(&["|ringfile", engine]);
         finished.fails(130);
         assert_nothing_is_left(&path, &out);
-        assert_eq!(json(&out)["params"]["against"], serde_json::json!([engine]));
+        assert_eq!(read(&out)["params"]["against"], json!([engine]));
     }
 }
 
 #[test]
-fn while_fio_runs_it_is_ended() {
+fn a_fio_under_way_is_ended() {
     if !installed("fio") {
-        skip("while_fio_runs_it_is_ended", "fio is not installed");
-        return;
+        return skip("fio is not installed");
     }
-    for (command, ours) in [("batch", "ringfile-tokio"), ("multiread", "ringfile")] {
+    for command in [
+        "batch --batch 4 --engines ringfile-tokio,fio",
+        "multiread --batch 4 --engines ringfile,fio",
+        "file --iodepth 1 --rw randread --buffers normal --against fio",
+    ] {
         let folder = folder();
         let out = folder.path().join("out.json");
-        let arguments = format!("--size 4m --duration 2s --warmup 0s --rounds 100 --engines {ours},fio");
-        let (child, path) = start(command, &arguments, &out);
-        let own = child.id();
-        // The first fio only prints its version; wait for one that lasts.
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let fio = loop {
-            assert!(Instant::now() < deadline, "no fio was started");
-            if let Some(&fio) = children_of(own).first() {
-                std::thread::sleep(Duration::from_millis(900));
-                if children_of(own).contains(&fio) {
-                    break fio;
-                }
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        };
+        let arguments = format!("{command} --size 4m --duration 2s --warmup 0s --rounds 100");
+        let (child, path) = start_with(&arguments, &out);
+        let fio = wait_for_fio(child.id());
         interrupt(child, Signal::SIGINT).fails(130);
         assert!(!Path::new(&format!("/proc/{fio}")).exists(), "fio goes on");
         assert_nothing_is_left(&path, &out);
-        let others = json(&out)["params"]["against"].clone();
-        assert_eq!(others, serde_json::json!([]), "what was cut short did not take part");
+        if !command.starts_with("file") {
+            let against = &read(&out)["params"]["against"];
+            assert_eq!(against, &json!([]), "an engine that was cut short did not take part");
+        }
     }
 }
 
@@ -146,40 +132,20 @@ fn while_fio_runs_it_is_ended() {
 #[test]
 fn a_second_signal_ends_it_at_once_and_the_file_is_gone() {
     let folder = folder();
-    let fio = folder.path().join("fio");
-    std::fs::write(&fio, "#!/bin/sh\nexec sleep 60\n").expect("write");
-    std::fs::set_permissions(&fio, std::fs::Permissions::from_mode(0o755)).expect("permissions");
-    let mut program = perf("batch");
+    script(&folder.path().join("fio"), "exec sleep 60");
     let search = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap_or_default());
-    program
-        .env("PATH", search)
-        .args("--size 4m --cache warm".split(' '))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let child = program.spawn().expect("the program starts");
-    let own = child.id();
-    let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{own}.bin"));
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let sleeper = loop {
-        assert!(Instant::now() < deadline, "no fio was started");
-        if let Some(&child) = children_of(own).first() {
-            break Pid::from_raw(child.cast_signed());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
+    let mut child = start(ringfile("perf batch --size 4m --cache warm").env("PATH", search));
+    let (own, path) = (child.id(), default_file(&child));
+    wait_until("no fio was started", || !children_of(own).is_empty());
+    let sleeper = Pid::from_raw(children_of(own)[0].cast_signed());
     let id = Pid::from_raw(own.cast_signed());
     kill(id, Signal::SIGINT).expect("the first signal is sent");
     std::thread::sleep(Duration::from_millis(800));
     assert!(path.exists(), "one signal waits for what is under way");
     kill(id, Signal::SIGINT).expect("the second signal is sent");
-    let code = Finished::from(end(child, sleeper)).code;
-    assert_eq!(code, Some(130));
-    assert!(!path.exists(), "the file is left");
-}
-
-/// Waits for the end of the program, then ends the processes it left, which hold its outputs open.
-fn end(mut child: Child, left: Pid) -> std::process::Output {
     child.wait().expect("the program ends");
-    kill(left, Signal::SIGKILL).expect("what is left is ended");
-    child.wait_with_output().expect("its output")
+    // The process that it left holds its outputs open.
+    kill(sleeper, Signal::SIGKILL).expect("the fio is ended");
+    assert_eq!(end(child).code, Some(130));
+    assert!(!path.exists(), "the file is left");
 }

@@ -5,12 +5,10 @@ use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
 
-use crate::perf;
-use crate::support::{installed, ring_is_forbidden, routes, skip, wait_for_work};
+use crate::support::{installed, ring_is_forbidden, ringfile, routes, skip, wait_for_work, wait_until};
 
 /// A screen of some width and any height, as far as the program moves its cursor.
 struct Screen {
@@ -128,37 +126,18 @@ impl Shown {
 #[test]
 fn nothing_wraps_or_is_cut_off() {
     if !installed("setsid") {
-        skip("nothing_wraps_or_is_cut_off", "there is no setsid");
-        return;
+        return skip("there is no setsid");
     }
     let two = if ring_is_forbidden() { "auto,inline" } else { "auto,ring" };
     let commands = [
-        (
-            "file",
-            vec![
-                "--rw",
-                "randread",
-                "--iodepth",
-                "16",
-                "--executor",
-                "ringfile,tokio",
-                "--against",
-                "pread",
-                "--rounds",
-                "2",
-            ],
-        ),
-        (
-            "batch",
-            vec!["--engines", "ringfile-blocking,ringfile-tokio,ringfile-queue", "--buffers", "normal,fixed"],
-        ),
-        ("multiread", vec!["--engines", "ringfile,pread", "--batch", "10,1000"]),
+        "file --rw randread --iodepth 16 --executor ringfile,tokio --against pread --rounds 2",
+        "batch --engines ringfile-blocking,ringfile-tokio,ringfile-queue --buffers normal,fixed",
+        "multiread --engines ringfile,pread --batch 10,1000",
     ];
-    for (command, arguments) in commands {
+    for command in commands {
         for (width, route) in [(40, two), (60, two), (80, two), (100, &*routes().join(","))] {
-            let mut program = perf(command);
-            program.args("--size 4m --duration 5ms --warmup 0s --numjobs 2 --route".split(' '));
-            program.arg(route).args(&arguments);
+            let options = "--size 4m --duration 5ms --warmup 0s --numjobs 2 --route";
+            let program = ringfile(&format!("perf {command} {options} {route}"));
             let (mut child, master) = on_terminal(&program, width);
             let output = Shown::on(&master).all();
             assert!(child.wait().expect("the program ends").success(), "{output}");
@@ -180,23 +159,17 @@ fn nothing_wraps_or_is_cut_off() {
 #[test]
 fn ctrl_c_leaves_no_bar() {
     if !installed("setsid") {
-        skip("ctrl_c_leaves_no_bar", "there is no setsid");
-        return;
+        return skip("there is no setsid");
     }
     for (command, engine) in [("batch", "ringfile-blocking"), ("multiread", "ringfile")] {
         for width in [60, 100] {
-            let mut program = perf(command);
-            program
-                .args("--size 4m --cache warm --duration 10m --warmup 0s --numjobs 1 --batch 8".split(' '));
-            let (mut child, mut master) = on_terminal(program.args(["--engines", engine]), width);
+            let options = "--size 4m --cache warm --duration 10m --warmup 0s --numjobs 1 --batch 8";
+            let program = ringfile(&format!("perf {command} {options} --engines {engine}"));
+            let (mut child, mut master) = on_terminal(&program, width);
             let shown = Shown::on(&master);
             wait_for_work(child.id(), "ringfile-0");
             // The bar is drawn twice a second.
-            let deadline = Instant::now() + Duration::from_secs(60);
-            while !shown.so_far().contains(" left  ") {
-                assert!(Instant::now() < deadline, "no bar is drawn: {}", shown.so_far());
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            wait_until("no bar is drawn", || shown.so_far().contains(" left  "));
             master.write_all(b"\x03").expect("a key is pressed");
             let output = shown.all();
             assert_eq!(child.wait().expect("the program ends").code(), Some(130), "{output}");

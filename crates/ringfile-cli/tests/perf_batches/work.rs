@@ -1,48 +1,39 @@
 //! The number of operations and the blocks visited, counted for every engine of `perf file`, `perf batch` and `perf
 //! multiread`.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::perf;
-use crate::support::{disk_folder, folder, installed, json as read, ring_is_forbidden, run, runs, skip};
+use crate::support::{
+    cells, disk_folder, installed, measured, ring_is_forbidden, ringfile, run, runs, script, skip,
+};
 
 /// The commands, with all engines except fio.
-const ALL: [(&str, &str); 3] = [
-    ("file", "--rw randread --iodepth 5 --buffers normal,fixed --executor ringfile,tokio --against pread"),
-    ("batch", "--batch 7 --inflight 3 --engines ringfile-blocking,ringfile-tokio,ringfile-queue"),
-    ("multiread", "--bs 4k --batch 7,600 --engines ringfile,two-rings,submit-only,pread"),
+const ALL: [&str; 3] = [
+    "file --rw randread --iodepth 5 --buffers normal,fixed --executor ringfile,tokio --against pread",
+    "batch --batch 7 --inflight 3 --engines ringfile-blocking,ringfile-tokio,ringfile-queue",
+    "multiread --bs 4k --batch 7,600 --engines ringfile,two-rings,submit-only,pread",
 ];
 
 /// Returns the commands with all engines, including fio if it is installed.
-fn all() -> Vec<(&'static str, Vec<String>)> {
-    let fio = if installed("fio") { "" } else { "no" };
-    let with_fio = |(command, options): (&'static str, &str)| {
-        let fio = match (command, fio) {
-            (_, "no") => "",
-            ("file", _) => ",fio,fio-batch,fio-psync",
-            (_, _) => ",fio",
-        };
-        (command, format!("{options}{fio}").split(' ').map(String::from).collect())
-    };
-    ALL.map(with_fio).into()
+fn all() -> [String; 3] {
+    let has_fio = installed("fio");
+    ALL.map(|command| match (has_fio, command.starts_with("file")) {
+        (false, _) => format!("perf {command}"),
+        (true, true) => format!("perf {command},fio,fio-batch,fio-psync"),
+        (true, false) => format!("perf {command},fio"),
+    })
 }
 
 #[test]
 fn each_block_is_read_once_by_all_threads_together() {
     let folder = disk_folder();
-    let (path, out) = (folder.path().join("once.bin"), folder.path().join("out.json"));
-    for (command, options) in all() {
+    for command in all() {
         // 1001 blocks, which neither the threads nor the batches divide evenly.
-        let mut program = perf(command);
-        program
-            .args("--size 4004k --numjobs 1,3 --cache cold --io-size all --force".split(' '))
-            .args(options);
-        let finished = run(program.arg("--file").arg(&path).arg("--json").arg(&out)).ok();
-        assert!(finished.stdout.contains("|  ops|"), "{}", finished.stdout);
-        let results = read(&out);
+        let arguments = format!("{command} --size 4004k --numjobs 1,3 --cache cold --io-size all --file");
+        let (finished, results) = measured(ringfile(&arguments).arg(folder.path().join("once.bin")));
+        finished.says(&["|  ops|"]);
         assert_eq!(results["params"]["io_size_bytes"], 1001 * 4096);
         for run in runs(&results) {
             assert_eq!((&run["ops"], &run["access"]), (&json!(1001), &json!("once")), "{run}");
@@ -54,20 +45,13 @@ fn each_block_is_read_once_by_all_threads_together() {
 
 #[test]
 fn an_amount_is_done_to_the_last_operation() {
-    let folder = folder();
-    let out = folder.path().join("out.json");
-    for (command, options) in all() {
-        for (access, size) in [("any", "8m"), ("any", "400k"), ("once", "1m")] {
-            let mut program = perf(command);
+    for command in all() {
+        for work in ["--access any --size 8m", "--access any --size 400k", "--access once --size 1m"] {
             // 101 blocks, which neither the threads nor the batches divide evenly; more than a file of 400 KiB has.
-            program.args("--io-size 404k --numjobs 1,3 --warmup 1ms --cache warm --force".split(' '));
-            program.args(["--size", size, "--access", access]).args(&options);
-            run(program.arg("--json").arg(&out)).ok();
-            let results = read(&out);
-            assert_eq!(
-                (&results["params"]["io_size_bytes"], &results["params"]["duration_s"]),
-                (&json!(413_696), &json!(0.0))
-            );
+            let options = "--io-size 404k --numjobs 1,3 --warmup 1ms --cache warm";
+            let (_, results) = measured(&mut ringfile(&format!("{command} {options} {work}")));
+            let params = &results["params"];
+            assert_eq!((&params["io_size_bytes"], &params["duration_s"]), (&json!(413_696), &json!(0.0)));
             for run in runs(&results) {
                 assert_eq!((&run["ops"], &run["io_size_bytes"]), (&json!(101), &json!(413_696)), "{run}");
             }
@@ -77,29 +61,23 @@ fn an_amount_is_done_to_the_last_operation() {
 
 #[test]
 fn amounts_of_sequential_access_and_writes_are_exact_too() {
-    let folder = folder();
-    let out = folder.path().join("out.json");
-    for extra in [&[][..], &["--verify"]] {
-        let mut program = perf("file");
-        program
-            .args("--size 1m --io-size 3m --numjobs 3 --iodepth 4 --warmup 1ms --force".split(' '))
-            .args(extra);
-        program.args("--rw read,write,randrw,randwrite --against pread --json".split(' '));
-        run(program.arg(&out)).ok();
-        assert!(runs(&read(&out)).iter().all(|run| run["ops"] == 768), "{:?}", runs(&read(&out)));
+    for extra in ["", " --verify"] {
+        let (_, results) = measured(&mut ringfile(&format!(
+            "perf file --size 1m --io-size 3m --numjobs 3 --iodepth 4 --warmup 1ms \
+             --rw read,write,randrw,randwrite --against pread{extra}"
+        )));
+        assert!(runs(&results).iter().all(|run| run["ops"] == 768), "{results}");
     }
 }
 
 #[test]
 fn a_cold_run_ends_when_all_blocks_were_read() {
     let folder = disk_folder();
-    let (path, out) = (folder.path().join("early.bin"), folder.path().join("out.json"));
-    for (command, options) in all() {
-        let mut program = perf(command);
-        program.args("--size 1m --numjobs 2 --cache cold --duration 24h --force".split(' ')).args(options);
-        let finished = run(program.arg("--file").arg(&path).arg("--json").arg(&out)).ok();
-        assert!(finished.stdout.contains("access once: each thread visits"), "{}", finished.stdout);
-        for run in runs(&read(&out)) {
+    for command in all() {
+        let arguments = format!("{command} --size 1m --numjobs 2 --cache cold --duration 24h --file");
+        let (finished, results) = measured(ringfile(&arguments).arg(folder.path().join("early.bin")));
+        finished.says(&["access once: each thread visits"]);
+        for run in runs(&results) {
             assert_eq!((&run["ops"], &run["io_size_bytes"]), (&json!(256), &Value::Null), "{run}");
         }
     }
@@ -108,58 +86,46 @@ fn a_cold_run_ends_when_all_blocks_were_read() {
 #[test]
 fn what_was_not_cold_is_not_set_in_per_cent_of_others() {
     let folder = disk_folder();
-    let (path, out) = (folder.path().join("hits.bin"), folder.path().join("out.json"));
     for (access, compared) in [("any", false), ("once", true)] {
-        let mut program = perf("multiread");
-        program.args("--size 1m --bs 4k --numjobs 1 --batch 8 --cache cold --io-size 1m --force".split(' '));
-        program.args(["--engines", "ringfile,pread", "--access", access, "--file"]).arg(&path);
-        let finished = run(program.arg("--json").arg(&out)).ok();
-        let results = read(&out);
+        let options = "--size 1m --bs 4k --numjobs 1 --batch 8 --cache cold --io-size 1m";
+        let arguments = format!("perf multiread {options} --engines ringfile,pread --access {access} --file");
+        let (finished, results) = measured(ringfile(&arguments).arg(folder.path().join("hits.bin")));
         if runs(&results).iter().any(|run| run["cache_hits"].is_null()) {
-            skip(
-                "what_was_not_cold_is_not_set_in_per_cent_of_others",
-                "this kernel does not report what is cached",
-            );
-            return;
+            return skip("this kernel does not report what is cached");
         }
         // Of 256 random blocks out of 256, more than a third repeat another one.
         let hits = |run: &Value| run["cache_hits"].as_f64().expect("checked above") > 0.2;
         assert!(runs(&results).iter().all(|run| hits(run) != compared), "{results}");
         assert_eq!(finished.stdout.contains("|ringfile/pread"), compared, "{}", finished.stdout);
         assert_eq!(finished.stdout.contains("operations picked blocks again; use --access once"), !compared);
-        let row = finished.stdout.lines().find(|line| line.starts_with("|ringfile")).expect("a row");
-        let titles = finished.stdout.lines().next().expect("titles").split('|').map(str::trim);
-        let cells: Vec<(&str, &str)> = titles.zip(row.split('|').map(str::trim)).collect();
+        let cells = cells(&finished.stdout, "|ringfile");
         let per_cent = cells.iter().find(|(title, _)| *title == "% of pread").expect("a column");
         assert_eq!(per_cent.1 == "-", !compared, "{cells:?}");
     }
 }
 
 /// Runs a command with a fio that only records its arguments, and returns them, one line per job.
-fn asked_of_fio(folder: &Path, command: &str, options: &str) -> Vec<String> {
-    let (fio, asked) = (folder.join("fio"), folder.join("asked"));
-    let script = format!(
-        "#!/bin/sh\n[ \"$1\" = --version ] && echo fio-3 && exit\nprintf '%s ' \"$@\" >> {0}\necho >> {0}\n",
-        asked.display()
+fn asked_of_fio(folder: &Path, command: &str) -> Vec<String> {
+    let asked = folder.join("asked");
+    let to = asked.display();
+    script(
+        &folder.join("fio"),
+        &format!("[ \"$1\" = --version ] && echo fio-3 && exit\nprintf '%s ' \"$@\" >> {to}\necho >> {to}"),
     );
-    std::fs::write(&fio, script).expect("write");
-    std::fs::set_permissions(&fio, std::fs::Permissions::from_mode(0o755)).expect("permissions");
     std::fs::write(&asked, "").expect("write");
     let search = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
-    let mut program = perf(command);
-    program.env("PATH", search).args(options.split(' ')).arg("--file").arg(folder.join("data.bin"));
+    let mut program = ringfile(&format!("perf {command} --file"));
     // A fio that prints nothing is left out.
-    run(&mut program).ok();
+    run(program.env("PATH", search).arg(folder.join("data.bin"))).ok();
     std::fs::read_to_string(&asked).expect("read").lines().map(str::to_string).collect()
 }
 
 #[test]
 fn fio_is_asked_to_do_the_same() {
     let folder = disk_folder();
-    let asked = |command, options| asked_of_fio(folder.path(), command, options);
+    let asked = |command| asked_of_fio(folder.path(), command);
     let batch = asked(
-        "batch",
-        "--size 404k --numjobs 2 --batch 4 --inflight 2 --io-size all --engines ringfile-queue,fio \
+        "batch --size 404k --numjobs 2 --batch 4 --inflight 2 --io-size all --engines ringfile-queue,fio \
          --iodepth-batch-submit 4 --iodepth_batch_complete 3 --iodepth-low 5",
     );
     for part in [
@@ -171,15 +137,12 @@ fn fio_is_asked_to_do_the_same() {
         assert!(batch[0].contains(part), "{part} in {batch:?}");
     }
     let cold = asked(
-        "file",
-        "--size 1m --numjobs 1 --iodepth 4 --rw randread --cache cold --duration 20ms --against fio",
+        "file --size 1m --numjobs 1 --iodepth 4 --rw randread --cache cold --duration 20ms --against fio",
     );
     assert!(cold[0].contains(" --runtime=20ms ") && cold[0].contains(" --offset=0 "), "{cold:?}");
     assert!(!cold[0].contains("norandommap") && !cold[0].contains("time_based"), "{cold:?}");
-    let warm = asked(
-        "file",
-        "--size 1m --numjobs 1 --iodepth 4 --rw randread --duration 20ms --against fio,fio-psync",
-    );
+    let warm =
+        asked("file --size 1m --numjobs 1 --iodepth 4 --rw randread --duration 20ms --against fio,fio-psync");
     for job in &warm {
         assert!(job.contains(" --time_based --runtime=20ms --norandommap "), "{job}");
         assert!(!job.contains("offset"), "{job}");
@@ -189,19 +152,16 @@ fn fio_is_asked_to_do_the_same() {
 #[test]
 fn settings_of_the_queue_are_kept_and_each_call_is_counted() {
     if ring_is_forbidden() {
-        skip("settings_of_the_queue_are_kept_and_each_call_is_counted", "there is no ring");
-        return;
+        return skip("there is no ring");
     }
     let folder = disk_folder();
-    let (path, out) = (folder.path().join("queue.bin"), folder.path().join("out.json"));
-    let mut program = perf("batch");
-    program
-        .args("--size 2m --numjobs 1 --batch 8 --inflight 4 --route ring --io-size all --force".split(' '));
-    program.args("--iodepth-batch-submit 4 --iodepth-batch-complete 2 --iodepth-low 16".split(' '));
-    program.args("--engines ringfile-queue,ringfile-blocking --file".split(' ')).arg(&path);
-    let finished = run(program.arg("--json").arg(&out)).ok();
-    assert!(finished.stdout.contains("|io_uring_enter"), "{}", finished.stdout);
-    let results = read(&out);
+    let mut program = ringfile(
+        "perf batch --size 2m --numjobs 1 --batch 8 --inflight 4 --route ring --io-size all \
+         --iodepth-batch-submit 4 --iodepth-batch-complete 2 --iodepth-low 16 \
+         --engines ringfile-queue,ringfile-blocking --file",
+    );
+    let (finished, results) = measured(program.arg(folder.path().join("queue.bin")));
+    finished.says(&["|io_uring_enter"]);
     let params = &results["params"];
     for (setting, figure) in [("submit", 4), ("complete", 2)] {
         assert_eq!(params[format!("iodepth_batch_{setting}")], figure);
@@ -234,9 +194,7 @@ fn what_does_not_fit_is_refused() {
         ("batch", "--io-size none", "not a size"),
         ("batch", "--iodepth-low 0", "1 to 32768"),
     ] {
-        let mut program = perf(command);
-        program.args("--size 1m --rounds 1".split(' ')).args(options.split(' '));
-        let said = run(&mut program).fails(2);
-        assert!(said.contains(part), "{command} {options}: {said}");
+        let error = run(&mut ringfile(&format!("perf {command} --size 1m --rounds 1 {options}"))).fails(2);
+        assert!(error.contains(part), "{command} {options}: {error}");
     }
 }

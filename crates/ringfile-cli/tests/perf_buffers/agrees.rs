@@ -3,20 +3,21 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::perf_buffers;
-use crate::support::{Loop, disk_folder, installed, json, run, runs, skip};
+use crate::support::{
+    Loop, disk_folder, file_with, installed, measured, ringfile, runs, saved, skip, wait_until,
+};
 
 /// Reads at one depth, by two processes if there are two cores, and nothing else.
 const READS: &str =
     "--bs 4k --iodepth 32 --rw randread --buffers normal,fixed --rounds 1 --warmup 0s --direct";
 
-fn filled(path: &Path, size: usize) {
-    let pattern: Vec<u8> = (0..size).map(|at| (at / 7) as u8).collect();
-    std::fs::write(path, pattern).expect("write");
+/// Returns bytes to fill a file with.
+fn pattern(size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at / 7) as u8).collect()
 }
 
 fn number(run: &Value, field: &str) -> f64 {
@@ -25,23 +26,21 @@ fn number(run: &Value, field: &str) -> f64 {
 
 /// Returns the results of runs of this length, the CPU time that they report, and the CPU time that `time` measured, in
 /// seconds; `None` without direct I/O.
-fn told_and_seen(data: &Path, folder: &Path, duration: &str) -> Option<(Value, f64, f64)> {
-    let (out, times) = (folder.join(format!("{duration}.json")), folder.join("times"));
+fn told_and_seen(data: &Path, times: &Path, duration: &str) -> Option<(Value, f64, f64)> {
     let mut command = Command::new("/usr/bin/time");
-    command.arg("-v").arg("-o").arg(&times).arg(env!("CARGO_BIN_EXE_ringfile")).args(["perf", "buffers"]);
-    command.args(READS.split(' ')).args(["--duration", duration, "--file"]).arg(data).arg("--json").arg(&out);
-    let finished = run(&mut command);
+    command.arg("-v").arg("-o").arg(times).arg(env!("CARGO_BIN_EXE_ringfile")).args(["perf", "buffers"]);
+    command.args(READS.split(' ')).args(["--duration", duration, "--file"]).arg(data);
+    let (finished, results) = saved(&mut command);
     if finished.stderr.contains("--direct") {
         return None;
     }
     finished.ok();
-    let text = std::fs::read_to_string(&times).expect("what time saw");
+    let text = std::fs::read_to_string(times).expect("what time saw");
     let seconds = |title: &str| -> f64 {
         let line = text.lines().find_map(|line| line.trim().strip_prefix(title)).expect("a line of time -v");
         line.trim_start_matches(':').trim().parse().expect("seconds")
     };
     let seen = seconds("User time (seconds)") + seconds("System time (seconds)");
-    let results = json(&out);
     let told = runs(&results).iter().map(|run| number(run, "cpu_us_per_io") * number(run, "ops") / 1e6).sum();
     Some((results, told, seen))
 }
@@ -49,20 +48,18 @@ fn told_and_seen(data: &Path, folder: &Path, duration: &str) -> Option<(Value, f
 #[test]
 fn cpu_time_is_what_time_sees() {
     if !installed("/usr/bin/time") {
-        skip("cpu_time_is_what_time_sees", "/usr/bin/time is not installed");
-        return;
+        return skip("/usr/bin/time is not installed");
     }
     let folder = disk_folder();
-    let data = folder.path().join("data.bin");
-    filled(&data, 32 << 20);
-    // Only the figure of `time` includes starting processes and filling their buffers, which takes as long in a short run.
-    let Some((_, told, seen)) = told_and_seen(&data, folder.path(), "20ms") else {
-        skip("cpu_time_is_what_time_sees", "the target folder has no direct I/O");
-        return;
+    let (data, times) = (file_with(&folder, &pattern(32 << 20)), folder.path().join("times"));
+    // Only the figure of `time` includes starting processes and filling their buffers, which takes as long in a short
+    // run.
+    let Some((_, told, seen)) = told_and_seen(&data, &times, "20ms") else {
+        return skip("the target folder has no direct I/O");
     };
     let around = seen - told;
     assert!(around >= -0.1, "{told} s are reported, `time` measured {seen} s in a short run");
-    let (results, told, seen) = told_and_seen(&data, folder.path(), "2s").expect("as before");
+    let (results, told, seen) = told_and_seen(&data, &times, "2s").expect("as before");
     assert!(
         told <= seen * 1.05 + 0.1 && seen <= told * 1.05 + 2.0 * around.max(0.0) + 0.15,
         "{told} s are reported, `time` measured {seen} s, of which about {around} s are outside of the runs"
@@ -84,35 +81,22 @@ fn reads(device: &Path) -> u64 {
 
 /// Returns [`reads`] once nothing else reads the device: services of the machine examine each new one.
 fn reads_before(device: &Path) -> u64 {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    let mut last = reads(device);
-    loop {
+    let mut last = None;
+    wait_until("others go on reading the device", || {
+        let before = last.replace(reads(device));
         std::thread::sleep(Duration::from_millis(500));
-        let now = reads(device);
-        if now == last {
-            return now;
-        }
-        assert!(Instant::now() < deadline, "others go on reading {}", device.display());
-        last = now;
-    }
+        before == last
+    });
+    last.expect("it was read")
 }
 
 #[test]
 fn operations_are_what_the_device_counts() {
-    let folder = disk_folder();
-    let backing = folder.path().join("backing.bin");
-    filled(&backing, 32 << 20);
-    let Some(device) = Loop::over(&backing, &["--direct-io=on"]) else {
-        skip("operations_are_what_the_device_counts", "no loop device can be made here");
-        return;
-    };
-    let out = folder.path().join("out.json");
-    let before = reads_before(&device.0);
-    let mut command = perf_buffers();
-    command.args(READS.split(' ')).args(["--duration", "300ms", "--file"]).arg(&device.0);
-    run(command.arg("--json").arg(&out)).ok();
-    let counted = (reads(&device.0) - before) as f64;
-    let results = json(&out);
+    let Some(device) = Loop::with(&pattern(32 << 20), &["--direct-io=on"]) else { return };
+    let before = reads_before(&device.path);
+    let mut command = ringfile(&format!("perf buffers {READS} --duration 300ms --file"));
+    let (_, results) = measured(command.arg(&device.path));
+    let counted = (reads(&device.path) - before) as f64;
     let told: f64 = runs(&results).iter().map(|run| number(run, "ops")).sum();
     // Operations in flight when the time of a run was over are not reported.
     let left: f64 = runs(&results).iter().map(|run| number(run, "iodepth") * number(run, "processes")).sum();
@@ -125,34 +109,23 @@ fn operations_are_what_the_device_counts() {
 #[test]
 fn system_calls_are_what_strace_counts() {
     if !installed("strace") {
-        skip("system_calls_are_what_strace_counts", "strace is not installed");
-        return;
+        return skip("strace is not installed");
     }
+    const CALLS: [&str; 3] = ["io_uring_enter", "pread64", "preadv2"];
     let folder = disk_folder();
-    let data = folder.path().join("data.bin");
-    filled(&data, 8 << 20);
-    let (out, trace) = (folder.path().join("out.json"), folder.path().join("trace"));
+    let (data, trace) = (file_with(&folder, &pattern(8 << 20)), folder.path().join("trace"));
+    let arguments = "--bs 4k --iodepth 8 --rw randread --buffers normal --rounds 1 --warmup 0s --buffered \
+                     --processes 1 --duration 300ms --file";
     let mut command = Command::new("strace");
-    command.args(["-f", "-c", "-e", "trace=io_uring_enter,pread64,preadv2", "-o"]).arg(&trace);
-    command.arg(env!("CARGO_BIN_EXE_ringfile")).args(["perf", "buffers"]);
-    command.args(
-        "--bs 4k --iodepth 8 --rw randread --buffers normal --rounds 1 --warmup 0s --buffered".split(' '),
-    );
-    command.args("--processes 1 --duration 300ms --file".split(' ')).arg(&data).arg("--json").arg(&out);
-    let finished = run(&mut command);
+    command.args(["-f", "-c", "-e", &format!("trace={}", CALLS.join(",")), "-o"]).arg(&trace);
+    command.arg(env!("CARGO_BIN_EXE_ringfile")).args(["perf", "buffers"]).args(arguments.split(' '));
+    let (finished, results) = saved(command.arg(&data));
     if finished.code != Some(0) || finished.stderr.contains("ptrace") {
-        skip("system_calls_are_what_strace_counts", finished.stderr.trim());
-        return;
+        return skip(finished.stderr.trim());
     }
     let text = std::fs::read_to_string(&trace).expect("counts");
-    let calls: u64 = text
-        .lines()
-        .filter(|line| {
-            ["io_uring_enter", "pread64", "preadv2"].iter().any(|call| line.trim_end().ends_with(call))
-        })
-        .filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok())
-        .sum();
-    let results = json(&out);
+    let of_calls = text.lines().filter(|line| CALLS.iter().any(|call| line.trim_end().ends_with(call)));
+    let calls: u64 = of_calls.filter_map(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok()).sum();
     let told: u64 = runs(&results).iter().filter_map(|run| run["system_calls"].as_u64()).sum();
     // Only the figure of strace includes reading the file in, and calls before and after the measurement.
     assert!(told <= calls && calls <= told + told / 10 + 200, "{told} are reported, strace counted {calls}");

@@ -1,7 +1,8 @@
 //! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
-use crate::perf_buffers;
-use crate::support::{disk_folder, file_with, folder, run};
+use std::process::Stdio;
+
+use crate::support::{disk_folder, file_with, folder, ringfile, run};
 
 #[test]
 fn what_no_machine_can_do_is_told_in_one_line() {
@@ -24,7 +25,7 @@ fn what_no_machine_can_do_is_told_in_one_line() {
         ("--emit-config /nonexistent/out.toml", "does not exist"),
         ("--json /dev/null", "never replaced"),
     ] {
-        let error = run(perf_buffers().args(arguments.split(' '))).fails(2);
+        let error = run(&mut ringfile(&format!("perf buffers {arguments}"))).fails(2);
         assert!(error.contains(part), "{arguments}: {error}");
     }
     assert!(!std::path::Path::new("/dev/shm/ringfile-no-such.bin").exists());
@@ -35,16 +36,17 @@ fn no_output_is_replaced_and_none_is_another() {
     let folder = folder();
     let there = file_with(&folder, b"mine");
     for option in ["--json", "--emit-config"] {
-        let error = run(perf_buffers().arg(option).arg(&there)).fails(2);
+        let error = run(ringfile("perf buffers").arg(option).arg(&there)).fails(2);
         assert!(error.contains("--force"), "{error}");
     }
     let same = folder.path().join("same");
-    let error = run(perf_buffers().arg("--json").arg(&same).arg("--emit-config").arg(&same)).fails(2);
+    let mut command = ringfile("perf buffers --json");
+    let error = run(command.arg(&same).arg("--emit-config").arg(&same)).fails(2);
     assert!(error.contains("name another one for the configuration"), "{error}");
     let disk = disk_folder();
     let data = file_with(&disk, &vec![1; 1 << 20]);
-    let error =
-        run(perf_buffers().arg("--file").arg(&data).arg("--emit-config").arg(&data).arg("--force")).fails(2);
+    let mut command = ringfile("perf buffers --force --file");
+    let error = run(command.arg(&data).arg("--emit-config").arg(&data)).fails(2);
     assert!(error.contains("the file that is measured"), "{error}");
     assert_eq!(std::fs::read(&there).expect("read"), b"mine");
     assert_eq!(std::fs::read(&data).expect("read").len(), 1 << 20);
@@ -52,8 +54,7 @@ fn no_output_is_replaced_and_none_is_another() {
 
 #[test]
 fn the_process_behind_it_is_no_command_for_users() {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    let finished = run(command.arg("perf-worker").stdin(std::process::Stdio::null()));
+    let finished = run(ringfile("perf-worker").stdin(Stdio::null()));
     assert_eq!(finished.code, Some(2), "{finished:#?}");
     assert!(finished.stderr.contains("ringfile perf buffers"), "{finished:#?}");
 }

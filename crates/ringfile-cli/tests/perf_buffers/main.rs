@@ -9,16 +9,5 @@ mod elsewhere;
 mod results;
 mod resumed;
 #[path = "../perf_file/support.rs"]
-#[allow(dead_code, reason = "shared with the tests of perf file, which use all of it")]
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
 mod support;
-
-use std::process::Command;
-
-/// Returns a command that measures kinds of buffers.
-fn perf_buffers() -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    // Files that the user's own runs left behind must not affect the tests.
-    program.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    program.args(["perf", "buffers"]);
-    program
-}

@@ -2,27 +2,23 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::perf_buffers;
-use crate::support::{disk_folder, file_with, folder, installed, json, ring_is_forbidden, run, runs, skip};
+use crate::support::{
+    disk_folder, file_with, files_in, folder, installed, measured, ring_is_forbidden, ringfile, runs, skip,
+};
 
 /// One block size and depth of 50 ms.
 const SHORT: &str = "--size 8m --duration 50ms --warmup 5ms --processes 1 --bs 16k --iodepth 4 --rounds 1";
 
+/// Measures with these arguments and, where one is named, this file; returns the results and the output.
 fn measure(arguments: &str, file: Option<&Path>) -> (Value, String) {
     let folder = disk_folder();
-    let out = folder.path().join("out.json");
-    let mut command = perf_buffers();
-    command.args(arguments.split(' ')).arg("--json").arg(&out).env("TMPDIR", folder.path());
-    if let Some(file) = file {
-        command.arg("--file").arg(file);
-    }
-    let finished = run(&mut command).ok();
-    let left: Vec<_> =
-        std::fs::read_dir(folder.path()).expect("list").flatten().map(|entry| entry.path()).collect();
-    assert_eq!(left, std::slice::from_ref(&out), "nothing else is left");
-    (json(&out), finished.stdout)
+    let mut command = ringfile(&format!("perf buffers {arguments}"));
+    command.env("TMPDIR", folder.path()).args(file.map(|_| "--file")).args(file);
+    let (finished, results) = measured(&mut command);
+    assert_eq!(files_in(folder.path()), 0, "nothing is left");
+    (results, finished.stdout)
 }
 
 #[test]
@@ -77,14 +73,13 @@ fn every_cell_is_measured_with_all_its_figures() {
 #[test]
 fn rings_are_measured_with_the_flags_asked_for_and_by_hand() {
     if ring_is_forbidden() || ringfile::ring_features().is_err() {
-        skip("rings_are_measured_with_the_flags_asked_for_and_by_hand", "there is no ring here");
-        return;
+        return skip("there is no ring here");
     }
     // At depth 16, other routes without rings are measured beside the grid.
     let arguments = format!("{SHORT} --rw randread --ring-flags none,coop,defer,sqpoll --by-hand")
         .replace("--iodepth 4", "--iodepth 16");
     let (results, text) = measure(&arguments, None);
-    assert_eq!(results["params"]["ring_flags"], serde_json::json!(["none", "coop", "defer", "sqpoll"]));
+    assert_eq!(results["params"]["ring_flags"], json!(["none", "coop", "defer", "sqpoll"]));
     for engine in ["ringfile", "by-hand"] {
         for flags in ["none", "coop", "defer", "sqpoll"] {
             for buffers in ["normal", "fixed"] {
@@ -109,7 +104,7 @@ fn an_existing_file_is_only_read() {
     let path = file_with(&folder, &vec![7; 4 << 20]);
     let before = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("a time");
     let (results, _) = measure(&SHORT.replace("--size 8m ", ""), Some(&path));
-    assert_eq!(results["params"]["rw"], serde_json::json!(["randread"]));
+    assert_eq!(results["params"]["rw"], json!(["randread"]));
     assert_eq!(results["params"]["file_created"], false);
     assert!(std::fs::read(&path).expect("still there").iter().all(|&byte| byte == 7), "it was written to");
     let after = std::fs::metadata(&path).and_then(|metadata| metadata.modified()).expect("a time");
@@ -121,7 +116,7 @@ fn memory_is_measured_through_the_page_cache_and_that_is_said() {
     let path = format!("/dev/shm/ringfile-test-{}.bin", std::process::id());
     let (results, text) = measure(&format!("{SHORT} --rw randread"), Some(Path::new(&path)));
     if results["params"]["direct"] == true {
-        skip("memory_is_measured_through_the_page_cache_and_that_is_said", "/dev/shm does direct I/O here");
+        skip("/dev/shm does direct I/O here");
     } else {
         assert!(text.contains("measured through the page cache"), "{text}");
         assert!(runs(&results).iter().all(|run| run["direct"] == false));
@@ -157,8 +152,7 @@ fn a_profile_names_functions_of_every_kind_or_says_why_not() {
     let profiles = results["profile"].as_array().expect("a list");
     if profiles.is_empty() {
         assert!(text.contains("no profile: "), "{text}");
-        skip("a_profile_names_functions_of_every_kind_or_says_why_not", "perf can't be used here");
-        return;
+        return skip("perf can't be used here");
     }
     assert!(installed("perf"));
     let kinds: Vec<&str> = profiles.iter().filter_map(|profile| profile["buffers"].as_str()).collect();
@@ -181,14 +175,10 @@ fn a_profile_names_functions_of_every_kind_or_says_why_not() {
 #[test]
 fn without_a_ring_there_are_other_routes() {
     if ring_is_forbidden() {
-        skip("without_a_ring_there_are_other_routes", "the other tests run so already");
-        return;
+        return skip("the other tests run so already");
     }
     let folder = disk_folder();
-    let out = folder.path().join("out.json");
-    let mut command = perf_buffers();
-    command.args(SHORT.split(' ')).args(["--rw", "randread", "--json"]).arg(&out);
-    run(command.env("TMPDIR", folder.path()).env("RINGFILE_BACKEND", "workers")).ok();
-    let results = json(&out);
+    let mut command = ringfile(&format!("perf buffers {SHORT} --rw randread"));
+    let (_, results) = measured(command.env("TMPDIR", folder.path()).env("RINGFILE_BACKEND", "workers"));
     assert!(runs(&results).iter().all(|run| run["route_ops"]["ring"] == 0 && run["route"] != "ring"));
 }

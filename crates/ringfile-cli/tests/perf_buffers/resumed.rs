@@ -1,53 +1,45 @@
 //! Stopping a run, and resuming it.
 
 use std::path::Path;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::perf_buffers;
-use crate::support::{children_of, disk_folder, file_with, interrupt, json, run, runs};
+use crate::support::{
+    children_of, disk_folder, file_with, files_in, interrupt, json as read, ringfile, run, runs, start,
+    wait_until,
+};
 
 /// Eight cells of four kinds and A/A, three rounds, without the runs for advice.
 const GRID: &str =
     "--size 8m --duration 60ms --warmup 1ms --processes 1 --bs 16k,64k --iodepth 2,4 --rounds 3 --parts 4";
 
+/// Returns a command that resumes the measurement that these results are of.
+fn resume(out: &Path) -> std::process::Command {
+    let mut command = ringfile("perf buffers --resume");
+    command.arg(out);
+    command
+}
+
 fn identity(run: &Value) -> String {
-    let fields = [
-        "processes",
-        "rw",
-        "block_size_bytes",
-        "iodepth",
-        "buffers",
-        "route",
-        "direct",
-        "cache",
-        "role",
-        "round",
-    ];
-    fields.map(|field| run[field].to_string()).join(" ")
+    let fields = "processes rw block_size_bytes iodepth buffers route direct cache role round".split(' ');
+    fields.map(|field| run[field].to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// Starts to measure the grid, interrupts that after a while, and returns the saved results.
 fn stopped_after(wait: Duration, folder: &Path, out: &Path) -> Value {
-    let mut command = perf_buffers();
-    command.args(GRID.split(' ')).arg("--json").arg(out).env("TMPDIR", folder);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut command = ringfile(&format!("perf buffers {GRID} --json"));
+    let child = start(command.arg(out).env("TMPDIR", folder));
     std::thread::sleep(wait);
     let children = children_of(child.id());
     let stopped = interrupt(child, Signal::SIGINT);
     assert_eq!(stopped.code, Some(130), "{stopped:#?}");
     for process in children {
-        let gone = |id: u32| !Path::new(&format!("/proc/{id}")).exists();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !gone(process) {
-            assert!(Instant::now() < deadline, "process {process} is still running");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let is_gone = || !Path::new(&format!("/proc/{process}")).exists();
+        wait_until("a process that it started goes on", is_gone);
     }
-    let saved = json(out);
+    let saved = read(out);
     assert_eq!(saved["interrupted"], true);
     saved
 }
@@ -66,10 +58,9 @@ fn what_was_stopped_is_completed_and_what_was_measured_stays() {
         before = stopped_after(wait, folder.path(), &out);
     }
 
-    let mut command = perf_buffers();
-    let finished = run(command.arg("--resume").arg(&out).env("TMPDIR", folder.path())).ok();
+    let finished = run(resume(&out).env("TMPDIR", folder.path())).ok();
     assert!(finished.stderr.contains("are left"), "{}", finished.stderr);
-    let after = json(&out);
+    let after = read(&out);
     assert_eq!(after["interrupted"], false);
     assert_eq!(&runs(&after)[..runs(&before).len()], &runs(&before)[..], "what was measured stays");
     let mut identities: Vec<String> = runs(&after).iter().map(identity).collect();
@@ -80,10 +71,9 @@ fn what_was_stopped_is_completed_and_what_was_measured_stays() {
     assert_eq!(all, 2 * 2 * 2 * 5 * 3, "and nothing is missing");
 
     // A third run has nothing left to do.
-    let mut command = perf_buffers();
-    run(command.arg("--resume").arg(&out).env("TMPDIR", folder.path())).ok();
-    assert_eq!(runs(&json(&out)), runs(&after));
-    assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1, "no test file is left");
+    run(resume(&out).env("TMPDIR", folder.path())).ok();
+    assert_eq!(runs(&read(&out)), runs(&after));
+    assert_eq!(files_in(folder.path()), 1, "no test file is left");
 }
 
 #[test]
@@ -92,9 +82,10 @@ fn a_file_that_is_written_to_needs_overwrite_again() {
     let data = file_with(&folder, &vec![5; 1 << 20]);
     let out = folder.path().join("grid.json");
     let short = "--bs 16k --iodepth 2 --processes 1 --rounds 1 --duration 20ms --warmup 1ms --rw randwrite --overwrite";
-    run(perf_buffers().args(short.split(' ')).arg("--file").arg(&data).arg("--json").arg(&out)).ok();
+    let mut command = ringfile(&format!("perf buffers {short} --file"));
+    run(command.arg(&data).arg("--json").arg(&out)).ok();
     std::fs::write(&data, vec![6; 1 << 20]).expect("write");
-    let error = run(perf_buffers().arg("--resume").arg(&out)).fails(2);
+    let error = run(&mut resume(&out)).fails(2);
     assert!(error.contains("--overwrite"), "{error}");
     assert!(std::fs::read(&data).expect("read").iter().all(|&byte| byte == 6), "it was written to");
 }
@@ -110,21 +101,18 @@ fn what_can_not_be_resumed_is_told_and_stays_as_it_is() {
         ("{\"schema\": 1}", "no results"),
     ] {
         std::fs::write(&path, text).expect("write");
-        let error = run(perf_buffers().arg("--resume").arg(&path)).fails(2);
+        let error = run(&mut resume(&path)).fails(2);
         assert!(error.contains(part), "{text}: {error}");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), text);
     }
     let other = folder.path().join("other.json");
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    command.args(
-        "perf file --size 1m --duration 10ms --warmup 1ms --numjobs 1 --iodepth 1 --rw randread".split(' '),
-    );
-    run(command.arg("--json").arg(&other)).ok();
-    let error = run(perf_buffers().arg("--resume").arg(&other)).fails(2);
+    let options = "--size 1m --duration 10ms --warmup 1ms --numjobs 1 --iodepth 1 --rw randread --json";
+    run(ringfile(&format!("perf file {options}")).arg(&other)).ok();
+    let error = run(&mut resume(&other)).fails(2);
     assert!(error.contains("not of ringfile perf buffers"), "{error}");
-    let error = run(perf_buffers().arg("--resume").arg(folder.path().join("missing.json"))).fails(2);
+    let error = run(&mut resume(&folder.path().join("missing.json"))).fails(2);
     assert!(error.contains("missing.json"), "{error}");
-    let error = run(perf_buffers().arg("--resume").arg(&other).args(["--bs", "4k"])).fails(2);
+    let error = run(resume(&other).args(["--bs", "4k"])).fails(2);
     assert!(error.contains("--resume") || error.contains("--bs"), "{error}");
 }
 
@@ -133,26 +121,26 @@ fn what_can_not_be_resumed_is_told_and_stays_as_it_is() {
 fn what_was_saved_is_held_to_the_limits_of_the_command_line() {
     let folder = disk_folder();
     let path = folder.path().join("saved.json");
-    let mut command = perf_buffers();
-    command
-        .args("--size 1m --duration 5ms --warmup 0s --processes 1 --bs 4k --iodepth 1 --rounds 1".split(' '));
-    run(command.args(["--rw", "randread", "--json"]).arg(&path).env("TMPDIR", folder.path())).ok();
-    let saved = json(&path);
+    let options =
+        "--size 1m --duration 5ms --warmup 0s --processes 1 --bs 4k --iodepth 1 --rounds 1 --rw randread";
+    let mut command = ringfile(&format!("perf buffers {options} --json"));
+    run(command.arg(&path).env("TMPDIR", folder.path())).ok();
+    let saved = read(&path);
     for (name, value, part) in [
-        ("block_sizes_bytes", serde_json::json!([0]), "block size"),
-        ("iodepth", serde_json::json!([0]), "depth"),
-        ("iodepth", serde_json::json!([1, 1]), "list with the same twice"),
-        ("parts", serde_json::json!(1_000_000_000_000_u64), "number of parts"),
-        ("processes", serde_json::json!([0]), "number of processes"),
-        ("rounds", serde_json::json!(u32::MAX), "number of rounds"),
-        ("duration_s", serde_json::json!(1e18), "length of its runs"),
-        ("warmup_s", serde_json::json!(-1), "length of warm-up"),
+        ("block_sizes_bytes", json!([0]), "block size"),
+        ("iodepth", json!([0]), "depth"),
+        ("iodepth", json!([1, 1]), "list with the same twice"),
+        ("parts", json!(1_000_000_000_000_u64), "number of parts"),
+        ("processes", json!([0]), "number of processes"),
+        ("rounds", json!(u32::MAX), "number of rounds"),
+        ("duration_s", json!(1e18), "length of its runs"),
+        ("warmup_s", json!(-1), "length of warm-up"),
     ] {
         let mut odd = saved.clone();
         odd["params"][name] = value;
         let text = odd.to_string();
         std::fs::write(&path, &text).expect("write");
-        let error = run(perf_buffers().arg("--resume").arg(&path)).fails(2);
+        let error = run(&mut resume(&path)).fails(2);
         assert!(error.contains(part), "{name}: {error}");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), text);
     }

@@ -1,9 +1,9 @@
 //! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
+use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
-use crate::support::{SHORT, file_with, folder, json, perf_file, run, skip};
+use crate::support::{file_with, folder, json, measured, ringfile, run, short, skip};
 
 /// Arguments that are refused, and a word that the error must contain.
 const REFUSED: [(&[&str], &str); 34] = [
@@ -46,7 +46,7 @@ const REFUSED: [(&[&str], &str); 34] = [
 #[test]
 fn every_refusal_is_one_line_that_says_what_to_do() {
     for (arguments, advice) in REFUSED {
-        let finished = run(perf_file().args(arguments));
+        let finished = run(ringfile("perf file").args(arguments));
         assert_eq!(finished.stdout, "", "{arguments:?}");
         let error = finished.fails(2);
         assert!(error.contains(advice), "{arguments:?}: {error}");
@@ -55,8 +55,8 @@ fn every_refusal_is_one_line_that_says_what_to_do() {
 
 #[test]
 fn a_command_that_does_not_exist_is_refused() {
-    for arguments in [&["perf", "nonsense"][..], &["nonsense"]] {
-        run(Command::new(env!("CARGO_BIN_EXE_ringfile")).args(arguments)).fails(2);
+    for arguments in ["perf nonsense", "nonsense"] {
+        run(&mut ringfile(arguments)).fails(2);
     }
 }
 
@@ -66,7 +66,7 @@ fn files_that_can_not_be_measured() {
     let empty = file_with(&folder, b"");
     let missing = folder.path().join("missing/data.bin");
     let dangling = folder.path().join("link.bin");
-    std::os::unix::fs::symlink(folder.path().join("missing.bin"), &dangling).expect("link");
+    symlink(folder.path().join("missing.bin"), &dangling).expect("link");
     let cases = [
         (missing.as_path(), "does not exist"),
         (folder.path(), "neither a file nor a block device"),
@@ -76,79 +76,68 @@ fn files_that_can_not_be_measured() {
         (empty.as_path(), "is empty"),
     ];
     for (path, advice) in cases {
-        let error = run(perf_file().args(["--rw", "randread", "--file"]).arg(path)).fails(2);
-        assert!(
-            error.contains(advice)
-                && error.contains(&*folder.path().to_string_lossy()) != path.starts_with("/dev"),
-            "{error}"
-        );
+        let error = run(ringfile("perf file --rw randread --file").arg(path)).fails(2);
+        let names_folder = error.contains(&*folder.path().to_string_lossy());
+        assert!(error.contains(advice) && names_folder != path.starts_with("/dev"), "{error}");
     }
     assert!(!missing.exists());
 }
 
 #[test]
-fn a_new_file_larger_than_the_disk_is_refused_and_not_left() {
+fn a_new_file_that_can_not_be_measured_is_not_left() {
     let folder = folder();
-    let path = folder.path().join("large.bin");
-    let error = run(perf_file().args(["--size", "1000000g", "--file"]).arg(&path)).fails(2);
-    assert!(error.contains("--size"), "{error}");
-    assert!(!path.exists());
-}
-
-#[test]
-fn more_threads_than_blocks_are_refused_and_nothing_is_left() {
-    let folder = folder();
-    let path = folder.path().join("small.bin");
-    for arguments in [&["--rw", "read"][..], &["--verify"]] {
-        let mut command = perf_file();
-        command.args("--size 16k --numjobs 8 --iodepth 1".split(' ')).args(arguments);
-        let error = run(command.arg("--file").arg(&path)).fails(2);
-        assert!(error.contains("raise --size"), "{error}");
+    let path = folder.path().join("new.bin");
+    // Larger than the disk; more threads than blocks.
+    for arguments in [
+        "--size 1000000g",
+        "--size 16k --numjobs 8 --iodepth 1 --rw read",
+        "--size 16k --numjobs 8 --iodepth 1 --verify",
+    ] {
+        let error = run(ringfile(&format!("perf file {arguments} --file")).arg(&path)).fails(2);
+        let advice = if arguments.contains("16k") { "raise --size" } else { "--size" };
+        assert!(error.contains(advice), "{error}");
         assert!(!path.exists());
     }
+}
+
+/// One MiB that differs from byte to byte.
+fn contents() -> Vec<u8> {
+    (0..1 << 20).map(|index: u32| (index % 251) as u8).collect()
 }
 
 #[test]
 fn an_existing_file_is_not_written_to() {
     let folder = folder();
-    let contents: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 251) as u8).collect();
-    let path = file_with(&folder, &contents);
-    let writing = [
-        &["--rw", "randwrite"][..],
-        &["--rw", "randread,randrw"],
-        &["--rw", "write"],
-        &["--rw", "randread", "--verify"],
-        &[],
-    ];
-    for arguments in writing {
-        let error = run(perf_file().args(arguments).arg("--file").arg(&path)).fails(2);
+    let path = file_with(&folder, &contents());
+    let writing =
+        ["--rw randwrite", "--rw randread,randrw", "--rw write", "--rw randread --verify", "--rounds 1"];
+    // The permission to replace output files permits nothing else.
+    for (arguments, force) in
+        writing.into_iter().flat_map(|arguments| [(arguments, ""), (arguments, " --force")])
+    {
+        let error = run(ringfile(&format!("perf file {arguments}{force} --file")).arg(&path)).fails(2);
         assert!(error.contains("--overwrite"), "{error}");
-        // The permission to replace output files permits nothing else.
-        run(perf_file().args(arguments).arg("--force").arg("--file").arg(&path)).fails(2);
-        assert!(std::fs::read(&path).expect("still there") == contents, "{arguments:?} changed the file");
+        assert!(std::fs::read(&path).expect("still there") == contents(), "{arguments} changed the file");
     }
 }
 
 #[test]
 fn an_existing_file_is_read_as_it_is_and_kept() {
     let folder = folder();
-    let contents: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 251) as u8).collect();
-    let path = file_with(&folder, &contents);
-    let out = folder.path().join("out.json");
-    let finished =
-        run(perf_file().args(SHORT.split(' ')).arg("--file").arg(&path).arg("--json").arg(&out)).ok();
+    let path = file_with(&folder, &contents());
+    let (finished, results) = measured(short("--file").arg(&path));
     assert!(finished.stderr.contains("1 MiB"), "says that it is smaller than asked: {}", finished.stderr);
-    assert_eq!(json(&out)["params"]["size_bytes"], 1 << 20);
-    assert_eq!(json(&out)["params"]["file_created"], false);
-    assert!(std::fs::read(&path).expect("still there") == contents);
+    assert_eq!(results["params"]["size_bytes"], 1 << 20);
+    assert_eq!(results["params"]["file_created"], false);
+    assert!(std::fs::read(&path).expect("still there") == contents());
 }
 
 #[test]
 fn overwrite_writes() {
     let folder = folder();
     let path = file_with(&folder, &vec![7; 1 << 20]);
-    let short = "--duration 100ms --warmup 10ms --numjobs 1 --iodepth 1".split(' ');
-    run(perf_file().args(short).args("--rw write --overwrite --file".split(' ')).arg(&path)).ok();
+    let arguments = "--duration 100ms --warmup 10ms --numjobs 1 --iodepth 1 --rw write --overwrite";
+    run(ringfile(&format!("perf file {arguments} --file")).arg(&path)).ok();
     let contents = std::fs::read(&path).expect("still there");
     assert_eq!(contents.len(), 1 << 20);
     assert!(contents.iter().any(|&byte| byte != 7));
@@ -159,12 +148,12 @@ fn output_files_are_not_replaced_without_force() {
     let folder = folder();
     let out = folder.path().join("out.json");
     std::fs::write(&out, "mine").expect("write");
-    let error = run(perf_file().args(SHORT.split(' ')).arg("--json").arg(&out)).fails(2);
+    let error = run(short("--json").arg(&out)).fails(2);
     assert!(error.contains("--force"), "{error}");
     // The permission to write to the measured file permits nothing else.
-    run(perf_file().args(SHORT.split(' ')).arg("--overwrite").arg("--json").arg(&out)).fails(2);
+    run(short("--overwrite --json").arg(&out)).fails(2);
     assert_eq!(std::fs::read_to_string(&out).expect("still there"), "mine");
-    run(perf_file().args(SHORT.split(' ')).arg("--force").arg("--json").arg(&out)).ok();
+    run(short("--force --json").arg(&out)).ok();
     assert_eq!(json(&out)["schema"], 1);
 }
 
@@ -173,11 +162,10 @@ fn results_never_take_the_place_of_what_is_measured() {
     let folder = folder();
     let path = file_with(&folder, b"mine");
     let (link, new) = (folder.path().join("link.bin"), folder.path().join("new.bin"));
-    std::os::unix::fs::symlink(&path, &link).expect("link");
+    symlink(&path, &link).expect("link");
     for (measured, out) in [(&path, &path), (&link, &path), (&new, &new)] {
-        let mut command = perf_file();
-        command.args(SHORT.split(' ')).args(["--force", "--overwrite", "--file"]).arg(measured);
-        let error = run(command.arg("--json").arg(out)).fails(2);
+        let mut command = short("--force --overwrite --file");
+        let error = run(command.arg(measured).arg("--json").arg(out)).fails(2);
         assert!(error.contains("name another"), "{error}");
     }
     assert_eq!(std::fs::read_to_string(&path).expect("still there"), "mine");
@@ -185,10 +173,10 @@ fn results_never_take_the_place_of_what_is_measured() {
 }
 
 #[test]
-fn output_files_that_can_not_be_written_are_told_before_measuring() {
+fn output_files_that_can_not_be_written_are_reported_before_measuring() {
     let folder = folder();
     for out in [folder.path().join("missing/out.json"), folder.path().to_path_buf()] {
-        let finished = run(perf_file().args(SHORT.split(' ')).arg("--json").arg(&out));
+        let finished = run(short("--json").arg(&out));
         assert_eq!(finished.stdout, "");
         finished.fails(2);
     }
@@ -198,10 +186,9 @@ fn output_files_that_can_not_be_written_are_told_before_measuring() {
 fn direct_on_memory_is_refused() {
     let path = Path::new("/dev/shm").join(format!("ringfile-test-direct-{}", std::process::id()));
     if !path.parent().is_some_and(Path::is_dir) {
-        skip("direct_on_memory_is_refused", "there is no /dev/shm");
-        return;
+        return skip("there is no /dev/shm");
     }
-    let error = run(perf_file().args("--size 1m --direct --file".split(' ')).arg(&path)).fails(2);
+    let error = run(ringfile("perf file --size 1m --direct --file").arg(&path)).fails(2);
     assert!(error.contains("--direct"), "{error}");
     assert!(!path.exists());
 }

@@ -1,28 +1,25 @@
 //! I/O that fails while measuring: one line that names file, offset and errno, exit code 1, nothing left.
 
-use std::fs::OpenOptions;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
-use crate::support::{Finished, file_with, folder, perf_file, run, wait_for_thread};
+use crate::support::{end, file_with, folder, ringfile, run, start, truncate, wait_for_thread};
 
 #[test]
 fn a_file_that_gets_shorter_meanwhile() {
     let folder = folder();
     let path = file_with(&folder, &vec![7; 1 << 20]);
-    let mut command = perf_file();
-    command
-        .args("--size 1m --duration 1m --warmup 0s --numjobs 1 --iodepth 4 --rw randread --file".split(' '));
-    let spawned = command.arg(&path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let child = spawned.expect("the program starts");
-    wait_for_thread(child.id(), "ringfile-0");
-    std::thread::sleep(Duration::from_millis(300));
-    OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(8192)).expect("truncate");
-    let error = Finished::from(child.wait_with_output().expect("the program ends")).fails(1);
-    assert!(
-        error.contains(&*path.to_string_lossy()) && error.contains("offset") && error.contains("truncated"),
-        "{error}"
-    );
+    // While it is measured, and while the run is warming up.
+    for warmup in ["0s", "1s"] {
+        std::fs::write(&path, vec![7; 1 << 20]).expect("write");
+        let arguments =
+            format!("--size 1m --duration 1m --warmup {warmup} --numjobs 1 --iodepth 4 --rw randread");
+        let child = start(ringfile(&format!("perf file {arguments} --file")).arg(&path));
+        wait_for_thread(child.id(), "ringfile-0");
+        truncate(&path, 8192);
+        let error = end(child).fails(1);
+        assert!(error.starts_with("error: read at offset ") && error.contains("truncated"), "{error}");
+        assert!(error.contains(&*path.to_string_lossy()), "{error}");
+    }
 }
 
 #[test]

@@ -1,29 +1,17 @@
 //! Ctrl-C: prints and saves what was measured so far, removes the file, exits with 130.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::support::{
-    Finished, children_of, folder, installed, interrupt, json, perf_file, runs, skip, wait_for_thread,
+    default_file, end, folder, interrupt, json, ringfile, runs, skip, skip_part, start, wait_for_thread,
     wait_for_work,
 };
 
-/// Starts a run of two cells of ten minutes each, and waits until the first is running.
-fn start(arguments: &[&str], out: &Path) -> (Child, PathBuf) {
-    let mut command = perf_file();
-    command.args("--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread".split(' '));
-    command.args(arguments).arg("--json").arg(out).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().expect("the program starts");
-    let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
-    // Without a warm-up, the first operations start at once.
-    wait_for_work(child.id(), "ringfile-0");
-    assert!(path.exists(), "the run ended early");
-    (child, path)
-}
+/// Options of two cells of ten minutes each.
+const LONG: &str = "--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread --iodepth 4 --json";
 
 /// Returns whether children of this process inherit the signal as ignored.
 fn is_ignored(signal: Signal) -> bool {
@@ -35,22 +23,27 @@ fn is_ignored(signal: Signal) -> bool {
 
 #[test]
 fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        if is_ignored(signal) {
+    // The second signal of a pair is of a different kind, because the kernel would merge two of the same kind.
+    for signals in [&[Signal::SIGHUP][..], &[Signal::SIGTERM, Signal::SIGINT]] {
+        if is_ignored(signals[0]) {
             // If the tests were started under nohup, the program rightly ignores the signal.
-            skip(
-                "what_was_measured_is_printed_and_saved_and_the_file_is_gone",
-                "started with SIGHUP ignored",
-            );
+            skip_part(" with SIGHUP", "started with SIGHUP ignored");
             continue;
         }
         let folder = folder();
         let out = folder.path().join("out.json");
-        let (child, path) = start(&["--iodepth", "4"], &out);
-        let finished = interrupt(child, signal);
-        assert!(!path.exists(), "{signal}: the file is left");
-        assert!(finished.stdout.starts_with("|engine"), "{signal}: {finished:#?}");
-        assert!(finished.stdout.contains("|ringfile|"), "{signal}: {finished:#?}");
+        let child = start(ringfile(&format!("perf file {LONG}")).arg(&out));
+        let path = default_file(&child);
+        // Without a warm-up, the first operations start at once.
+        wait_for_work(child.id(), "ringfile-0");
+        assert!(path.exists(), "the run ended early");
+        for &signal in signals {
+            kill(Pid::from_raw(child.id().cast_signed()), signal).expect("the signal is sent");
+        }
+        let finished = end(child);
+        assert!(!path.exists(), "{signals:?}: the file is left");
+        assert!(finished.stdout.starts_with("|engine"), "{signals:?}: {finished:#?}");
+        finished.says(&["|ringfile|"]);
         finished.fails(130);
         let results = json(&out);
         assert_eq!(results["interrupted"], true);
@@ -61,87 +54,19 @@ fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
 }
 
 #[test]
-fn a_run_that_was_only_warming_up_is_not_a_cell() {
-    let folder = folder();
-    let out = folder.path().join("out.json");
-    let mut command = perf_file();
-    command.args("--size 8m --duration 1s --warmup 10m --numjobs 1 --rw randread --json".split(' '));
-    let spawned = command.arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let child = spawned.expect("the program starts");
-    let path = PathBuf::from(format!("/dev/shm/ringfile-perf-{}.bin", child.id()));
-    wait_for_thread(child.id(), "ringfile-0");
-    let finished = interrupt(child, Signal::SIGINT);
-    assert_eq!(finished.stdout, "", "nothing was measured");
-    finished.fails(130);
-    assert!(!path.exists(), "the file is left");
-    assert_eq!((json(&out)["interrupted"].clone(), runs(&json(&out)).len()), (true.into(), 0));
-}
-
-#[test]
 fn nohup_lets_it_go_on() {
     let folder = folder();
     let out = folder.path().join("out.json");
-    let mut command = std::process::Command::new("nohup");
-    command
-        .arg(env!("CARGO_BIN_EXE_ringfile"))
-        .args("perf file --size 4m --duration 1s --warmup 0s".split(' '));
-    command.args("--numjobs 1 --iodepth 1 --rw randread --buffers normal --json".split(' ')).arg(&out);
-    let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let Ok(child) = spawned else {
-        skip("nohup_lets_it_go_on", "there is no nohup");
-        return;
+    let mut command = Command::new("nohup");
+    command.arg(env!("CARGO_BIN_EXE_ringfile"));
+    command.args(
+        "perf file --size 4m --duration 1s --warmup 0s --numjobs 1 --iodepth 1 --rw randread".split(' '),
+    );
+    command.args(["--buffers", "normal", "--json"]).arg(&out).stdin(Stdio::null());
+    let Ok(child) = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
+        return skip("there is no nohup");
     };
     wait_for_thread(child.id(), "ringfile-0");
-    let finished = interrupt(child, Signal::SIGHUP).ok();
-    assert!(finished.stdout.contains("|ringfile|"), "{finished:#?}");
+    interrupt(child, Signal::SIGHUP).ok().says(&["|ringfile|"]);
     assert_eq!(json(&out)["interrupted"], false);
-}
-
-#[test]
-fn a_signal_that_comes_twice_at_once_is_one_request() {
-    let folder = folder();
-    let out = folder.path().join("out.json");
-    let (child, path) = start(&["--iodepth", "1"], &out);
-    let id = Pid::from_raw(child.id().cast_signed());
-    kill(id, Signal::SIGTERM).expect("the signal is sent");
-    // Of a different kind, because the kernel would merge two of the same kind.
-    kill(id, Signal::SIGINT).expect("the signal is sent");
-    let finished = Finished::from(child.wait_with_output().expect("the program ends"));
-    assert!(finished.stdout.contains("|ringfile|"), "{finished:#?}");
-    finished.fails(130);
-    assert!(!path.exists(), "the file is left");
-    assert_eq!(json(&out)["interrupted"], true);
-}
-
-#[test]
-fn a_fio_under_way_is_ended() {
-    if !installed("fio") {
-        skip("a_fio_under_way_is_ended", "fio is not installed");
-        return;
-    }
-    let folder = folder();
-    let out = folder.path().join("out.json");
-    let mut command = perf_file();
-    command.args("--size 4m --duration 2s --warmup 0s --numjobs 1 --iodepth 1".split(' '));
-    command.args("--rw randread --buffers normal --against fio --rounds 20 --json".split(' '));
-    command.arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().expect("the program starts");
-    let own = child.id();
-    let deadline = Instant::now() + Duration::from_secs(30);
-    // The calibration before the first run is also a fio, of a third of a second; wait for one that lasts.
-    let fio = loop {
-        assert!(Instant::now() < deadline, "no fio was started");
-        if let Some(fio) = children_of(own).first().copied() {
-            std::thread::sleep(Duration::from_millis(900));
-            if children_of(own).contains(&fio) {
-                break fio;
-            }
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let finished = interrupt(child, Signal::SIGINT);
-    finished.fails(130);
-    assert!(!Path::new(&format!("/proc/{fio}")).exists(), "fio goes on");
-    assert!(!Path::new(&format!("/dev/shm/ringfile-perf-{own}.bin")).exists());
-    assert_eq!(json(&out)["interrupted"], true);
 }

@@ -2,64 +2,51 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::support::{folder, interrupt, run, wait_for_thread};
+use crate::support::{self, folder, interrupt, run, wait_for_thread, wait_until};
 
 /// Returns the program's command, with a new folder for its state, and one for unnamed files.
 fn ringfile(arguments: &str, folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    command.args(arguments.split(' ')).env("XDG_STATE_HOME", folder.join("state")).env("TMPDIR", folder);
+    let mut command = support::ringfile(arguments);
+    command.env("XDG_STATE_HOME", folder.join("state")).env("TMPDIR", folder);
     command
 }
 
 /// Returns every command that measures, each as short as possible.
 fn commands(folder: &Path) -> Vec<Command> {
-    let file = folder.join("short.bin");
-    let timing = "--duration 20ms --warmup 0s --rounds 1";
-    let reads = "--size 1m --numjobs 1 --batch 4 --cache keep --engines";
-    let mut commands: Vec<Command> = [
-        format!("perf file {timing} --size 1m --numjobs 1 --iodepth 1 --rw randread"),
-        format!("perf batch {timing} {reads} ringfile-blocking --inflight 1"),
-        format!("perf multiread {timing} {reads} ringfile"),
+    let timing = "--duration 20ms --warmup 0s --rounds 1 --size 1m";
+    let reads = "--numjobs 1 --batch 4 --cache keep --engines";
+    let commands = [
+        format!("perf file {timing} --numjobs 1 --iodepth 1 --rw randread --file"),
+        format!("perf batch {timing} {reads} ringfile-blocking --inflight 1 --file"),
+        format!("perf multiread {timing} {reads} ringfile --file"),
         format!(
-            "perf buffers {timing} --size 1m --processes 1 --bs 4k --iodepth 2 --rw randread --buffers normal"
+            "perf buffers {timing} --processes 1 --bs 4k --iodepth 2 --rw randread --buffers normal --file"
         ),
-    ]
-    .iter()
-    .map(|arguments| {
-        let mut command = ringfile(arguments, folder);
-        command.arg("--file").arg(&file);
+        format!("perf pool {timing} --bs 4k --batch 4 --memory vec --folder"),
+    ];
+    let with_place = |arguments: String| {
+        let mut command = ringfile(&arguments, folder);
+        command.arg(if arguments.ends_with("--file") { folder.join("short.bin") } else { folder.into() });
         command
-    })
-    .collect();
-    let pool = format!("perf pool {timing} --size 1m --bs 4k --batch 4 --memory vec");
-    let mut pool = ringfile(&pool, folder);
-    pool.arg("--folder").arg(folder);
-    commands.push(pool);
-    commands
+    };
+    commands.map(with_place).into()
 }
 
 /// Returns what the next start of every command says about files that were left behind.
 fn said(folder: &Path) -> Vec<String> {
-    commands(folder)
-        .into_iter()
-        .map(|mut command| {
-            let finished = run(&mut command).ok();
-            let lines = finished.stderr.lines().filter(|line| line.contains("left behind"));
-            lines.map(|line| line.to_string() + "\n").collect()
-        })
-        .collect()
+    let left_behind = |mut command: Command| {
+        let finished = run(&mut command).ok();
+        let lines = finished.stderr.lines().filter(|line| line.contains("left behind"));
+        lines.map(|line| line.to_string() + "\n").collect()
+    };
+    commands(folder).into_iter().map(left_behind).collect()
 }
 
-/// Starts a run of ten minutes.
-fn under_way(arguments: &str, file: Option<&Path>, folder: &Path, thread: &str) -> Child {
-    let mut command = ringfile(arguments, folder);
-    if let Some(file) = file {
-        command.arg("--file").arg(file);
-    }
+/// Starts a run of ten minutes, and waits for a thread of it.
+fn under_way(mut command: Command, thread: &str) -> Child {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts");
     wait_for_thread(child.id(), thread);
     child
@@ -69,12 +56,10 @@ fn under_way(arguments: &str, file: Option<&Path>, folder: &Path, thread: &str) 
 fn a_file_that_a_killed_run_left_behind_is_named_by_every_command_until_it_is_gone() {
     let folder = folder();
     let file = folder.path().join("it is mine.bin");
-    let child = under_way(
-        "perf file --size 4m --duration 10m --warmup 0s --numjobs 1 --rw randread --route inline",
-        Some(&file),
-        folder.path(),
-        "ringfile-0",
-    );
+    let arguments = "--size 4m --duration 10m --warmup 0s --numjobs 1 --rw randread --route inline --file";
+    let mut command = ringfile(&format!("perf file {arguments}"), folder.path());
+    command.arg(&file);
+    let child = under_way(command, "ringfile-0");
     assert!(said(folder.path()).iter().all(String::is_empty), "its run is under way");
     interrupt(child, Signal::SIGKILL);
     assert!(file.exists(), "no process was there to remove it");
@@ -107,20 +92,14 @@ fn files_without_a_name_of_the_users_are_found_and_what_looks_like_them_is_not()
     let folder = folder();
     // A file that looks like one of a killed run, but is not.
     std::fs::write(folder.path().join("ringfile-perf-4000000.bin"), "mine").expect("written");
-    let child = under_way(
-        "perf buffers --size 4m --duration 10m --warmup 0s --processes 1 --bs 4k --iodepth 1 --rw randread --buffered",
-        None,
-        folder.path(),
-        "signals",
-    );
+    let arguments =
+        "--size 4m --duration 10m --warmup 0s --processes 1 --bs 4k --iodepth 1 --rw randread --buffered";
+    let child = under_way(ringfile(&format!("perf buffers {arguments}"), folder.path()), "signals");
     let path = folder.path().join(format!("ringfile-perf-{}.bin", child.id()));
     let state = folder.path().join("state/ringfile");
     // The record is removed after the file.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !state.is_dir() || std::fs::read_dir(&state).expect("list").count() == 0 {
-        assert!(Instant::now() < deadline, "no record is made");
-        std::thread::yield_now();
-    }
+    let has_record = || std::fs::read_dir(&state).is_ok_and(|records| records.count() > 0);
+    wait_until("no record is made", has_record);
     interrupt(child, Signal::SIGKILL);
     for said in said(folder.path()) {
         assert_eq!(said.lines().count(), 1, "{said}");

@@ -10,6 +10,7 @@ mod interrupted;
 mod killed;
 mod old_kernel;
 mod results;
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
 mod support;
 mod unprivileged;
 mod verified;

@@ -1,9 +1,7 @@
 //! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
-use std::process::Command;
-
-use crate::support::{disk_folder, folder, run};
-use crate::{brief, direct, files_in, perf_pool, short};
+use crate::support::{disk_folder, files_in, folder, ringfile, run};
+use crate::{brief, direct, perf_pool, short};
 
 #[test]
 fn values_that_make_no_sense() {
@@ -35,7 +33,7 @@ fn values_that_make_no_sense() {
         ("--duration 0s", "1ms"),
         ("--rounds 0", "1 to 1000"),
     ] {
-        let error = run(perf_pool(folder.path()).args(arguments.split(' '))).fails(2);
+        let error = run(&mut perf_pool(folder.path(), arguments)).fails(2);
         assert!(error.contains(advice), "{arguments}: {error}");
     }
     assert_eq!(files_in(folder.path()), 0);
@@ -52,7 +50,7 @@ fn folders_that_can_not_be_used() {
         (std::path::Path::new("/proc"), "name another --folder"),
     ] {
         for memory in ["pool", "vec"] {
-            let error = run(short(path).args(["--memory", memory])).fails(2);
+            let error = run(&mut short(path, &format!("--memory {memory}"))).fails(2);
             assert!(error.contains(advice) && error.contains(&*path.to_string_lossy()), "{error}");
         }
     }
@@ -62,9 +60,9 @@ fn folders_that_can_not_be_used() {
 #[test]
 fn memory_has_no_direct_io() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
-    let error = run(&mut short(folder.path())).fails(2);
+    let error = run(&mut short(folder.path(), "")).fails(2);
     assert!(error.contains("--memory vec") && error.contains("--folder"), "{error}");
-    run(short(folder.path()).args(["--memory", "vec"])).ok();
+    run(&mut short(folder.path(), "--memory vec")).ok();
     assert_eq!(files_in(folder.path()), 0);
 }
 
@@ -72,7 +70,7 @@ fn memory_has_no_direct_io() {
 fn blocks_that_direct_io_does_not_take() {
     let folder = disk_folder();
     // Only devices with blocks of 4 KiB refuse these.
-    let finished = run(brief(folder.path()).args("--bs 512 --size 8m --memory malloc".split(' ')));
+    let finished = run(&mut brief(folder.path(), "--bs 512 --size 8m --memory malloc"));
     match finished.code {
         Some(2) => assert!(direct(folder.path()).is_err() || finished.stderr.contains("multiples of")),
         _ => drop(finished.ok()),
@@ -81,8 +79,7 @@ fn blocks_that_direct_io_does_not_take() {
 
 #[test]
 fn the_folder_for_temporary_files_is_the_default_one() {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    let error = run(program.args(["perf", "pool"]).env("TMPDIR", "/no/such/folder")).fails(2);
+    let error = run(ringfile("perf pool").env("TMPDIR", "/no/such/folder")).fails(2);
     assert!(error.contains("/no/such/folder") && error.contains("--folder"), "{error}");
 }
 
@@ -91,7 +88,7 @@ fn results_that_exist_stay() {
     let (folder, results) = (folder(), folder());
     let out = results.path().join("out.json");
     std::fs::write(&out, "mine").expect("write");
-    let error = run(short(folder.path()).args(["--memory", "vec", "--json"]).arg(&out)).fails(2);
+    let error = run(short(folder.path(), "--memory vec").arg("--json").arg(&out)).fails(2);
     assert!(error.contains("--force"), "{error}");
     assert_eq!(std::fs::read(&out).expect("still there"), b"mine");
 }

@@ -8,33 +8,30 @@ mod interrupted;
 mod places;
 mod results;
 #[path = "../perf_file/support.rs"]
-#[allow(dead_code, reason = "shared with the tests of perf file, which use all of it")]
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
 mod support;
 
 use std::path::Path;
 use std::process::Command;
 
+use support::ringfile;
+
 /// Returns a command that runs producers and consumers in that folder.
-fn perf_pool(folder: &Path) -> Command {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    // Files that the user's own runs left behind must not affect the tests.
-    program.env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR"));
-    program.args(["perf", "pool", "--folder"]).arg(folder);
+fn perf_pool(folder: &Path, arguments: &str) -> Command {
+    let mut program = ringfile(&format!("perf pool {arguments} --folder"));
+    program.arg(folder);
     program
 }
 
 /// Returns such a command with few threads for a tenth of a second.
-fn brief(folder: &Path) -> Command {
-    let mut program = perf_pool(folder);
-    program.args("--duration 100ms --warmup 20ms --producers 2 --consumers 2".split(' '));
-    program
+fn brief(folder: &Path, arguments: &str) -> Command {
+    let options = "--duration 100ms --warmup 20ms --producers 2 --consumers 2";
+    perf_pool(folder, format!("{options} {arguments}").trim_end())
 }
 
 /// Returns such a command with little data.
-fn short(folder: &Path) -> Command {
-    let mut program = brief(folder);
-    program.args("--size 8m --bs 4k".split(' '));
-    program
+fn short(folder: &Path, arguments: &str) -> Command {
+    brief(folder, &format!("--size 8m --bs 4k {arguments}"))
 }
 
 /// Returns whether the folder supports direct I/O, or why not.
@@ -44,10 +41,4 @@ fn direct(folder: &Path) -> Result<(), String> {
     let opened = ringfile::OpenOptions::new().read(true).direct(true).open(&path);
     std::fs::remove_file(&path).map_err(|error| error.to_string())?;
     opened.map(drop).map_err(|error| error.to_string())
-}
-
-/// Returns how many files there are.
-#[track_caller]
-fn files_in(folder: &Path) -> usize {
-    std::fs::read_dir(folder).expect("the folder is there").count()
 }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::support::{disk_folder, folder, json, ring_is_forbidden, run, runs, skip};
-use crate::{direct, files_in, perf_pool, short};
+use crate::support::{all_routes, disk_folder, files_in, folder, measured, ring_is_forbidden, runs, skip};
+use crate::{direct, perf_pool, short};
 
 #[track_caller]
 fn check_run(run: &Value) {
@@ -15,9 +15,7 @@ fn check_run(run: &Value) {
     assert!(latency["stddev"].is_u64() && pool["late_ns"]["p99"].is_u64(), "{run}");
     assert!(pool["written_blocks"].as_u64() >= ops.as_u64(), "{run}");
     assert_eq!(pool["written_blocks"], pool["checked_blocks"], "{run}");
-    let ways: u64 =
-        ["ring", "inline", "workers", "aio"].iter().filter_map(|way| run["route_ops"][way].as_u64()).sum();
-    assert_eq!(Some(ways), ops.as_u64(), "{run}");
+    assert_eq!(Some(all_routes(run)), ops.as_u64(), "{run}");
     assert_eq!(run["direct"], run["memory"] != "vec", "{run}");
     let metrics = &pool["metrics"];
     assert_eq!(metrics.is_null(), run["memory"] != "pool", "{run}");
@@ -39,34 +37,31 @@ fn check_run(run: &Value) {
 
 #[test]
 fn all_kinds_and_both_sides() {
-    let (folder, results) = (disk_folder(), folder());
+    let folder = disk_folder();
     if let Err(why) = direct(folder.path()) {
-        skip("all_kinds_and_both_sides", why);
-        return;
+        return skip(why);
     }
-    let out = results.path().join("out.json");
-    let mut program = short(folder.path());
-    let finished = run(program.args("--rounds 2 --rate-limit 4MB --json".split(' ')).arg(&out)).ok();
-    for text in
-        ["|producer|pool", "|producer|malloc", "|consumer|vec", "pool/malloc", "A/A", "p99.99", "stddev"]
-    {
-        assert!(finished.stdout.contains(text), "{text}: {}", finished.stdout);
-    }
-    assert!(finished.stdout.contains("in use at the end 0 bytes"), "{}", finished.stdout);
-    let results = json(&out);
+    let (finished, results) = measured(&mut short(folder.path(), "--rounds 2 --rate-limit 4MB"));
+    finished.says(&[
+        "|producer|pool",
+        "|producer|malloc",
+        "|consumer|vec",
+        "pool/malloc",
+        "A/A",
+        "p99.99",
+        "stddev",
+    ]);
+    finished.says(&["in use at the end 0 bytes"]);
     assert_eq!((&results["kind"], &results["interrupted"]), (&"pool".into(), &false.into()));
     assert_eq!(results["params"]["rate_limit_bytes"], 4 << 20);
     assert_eq!(runs(&results).len(), 2 * 4 * 2);
-    let found: Vec<_> =
-        runs(&results)[..8].iter().map(|run| (&run["side"], &run["memory"], &run["role"])).collect();
-    for (index, (memory, role)) in
-        [("pool", "measure"), ("malloc", "measure"), ("vec", "measure"), ("pool", "aa")].iter().enumerate()
-    {
-        let of = |side: &str| (Value::from(side), Value::from(*memory), Value::from(*role));
-        let (producer, consumer) = (of("producer"), of("consumer"));
-        assert_eq!(found[2 * index], (&producer.0, &producer.1, &producer.2));
-        assert_eq!(found[2 * index + 1], (&consumer.0, &consumer.1, &consumer.2));
-    }
+    let first = runs(&results)[..8].iter();
+    let found: Vec<[Value; 3]> =
+        first.map(|run| ["side", "memory", "role"].map(|key| run[key].clone())).collect();
+    let kinds = [("pool", "measure"), ("malloc", "measure"), ("vec", "measure"), ("pool", "aa")];
+    let sides = |(memory, role)| ["producer", "consumer"].map(|side| [side, memory, role].map(Value::from));
+    let expected: Vec<[Value; 3]> = kinds.into_iter().flat_map(sides).collect();
+    assert_eq!(found, expected);
     for run in runs(&results) {
         check_run(run);
         let backlog = &run["pool"]["backlog_ops"];
@@ -79,17 +74,13 @@ fn all_kinds_and_both_sides() {
 
 #[test]
 fn any_number_of_each_side() {
-    let (folder, results) = (folder(), folder());
-    let out = results.path().join("out.json");
+    let folder = folder();
     for (producers, consumers, batch) in [(1, 1, 1), (1, 5, 3), (5, 1, 2), (3, 2, 300)] {
-        let mut program = perf_pool(folder.path());
-        program
-            .args("--memory vec --bs 512 --size 8m --duration 50ms --warmup 0s --quiet --force".split(' '));
-        program.args(["--producers", &producers.to_string(), "--consumers", &consumers.to_string()]);
-        let finished = run(program.args(["--batch", &batch.to_string(), "--json"]).arg(&out)).ok();
+        let options = "--memory vec --bs 512 --size 8m --duration 50ms --warmup 0s --quiet";
+        let threads = format!("--producers {producers} --consumers {consumers} --batch {batch}");
+        let (finished, results) = measured(&mut perf_pool(folder.path(), &format!("{options} {threads}")));
         assert_eq!(finished.stderr, "");
         assert!(!finished.stdout.contains("- "), "only tables: {}", finished.stdout);
-        let results = json(&out);
         assert_eq!(runs(&results).len(), 4);
         for run in runs(&results) {
             check_run(run);
@@ -106,12 +97,8 @@ fn any_number_of_each_side() {
 fn segments_are_rolled_over_and_their_room_comes_back() {
     // The segments are in memory, so that there is time for many even if the machine is busy.
     let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
-    let results = crate::support::folder();
-    let out = results.path().join("out.json");
-    let mut program = perf_pool(folder.path());
-    program.args("--memory vec --bs 4k --batch 4 --size 256k --duration 500ms --warmup 0s --json".split(' '));
-    run(program.arg(&out)).ok();
-    let results = json(&out);
+    let arguments = "--memory vec --bs 4k --batch 4 --size 256k --duration 500ms --warmup 0s";
+    let (_, results) = measured(&mut perf_pool(folder.path(), arguments));
     for run in runs(&results) {
         check_run(run);
         let written = run["pool"]["written_blocks"].as_u64();
@@ -122,12 +109,10 @@ fn segments_are_rolled_over_and_their_room_comes_back() {
 
 #[test]
 fn a_rate_that_is_not_carried_is_told() {
-    let (folder, results) = (folder(), folder());
-    let out = results.path().join("out.json");
-    let mut program = short(folder.path());
-    let finished = run(program.args("--memory vec --rate-limit 1t --json".split(' ')).arg(&out)).ok();
-    assert!(finished.stdout.contains("the rate was NOT carried"), "{}", finished.stdout);
-    for run in runs(&json(&out)) {
+    let folder = folder();
+    let (finished, results) = measured(&mut short(folder.path(), "--memory vec --rate-limit 1t"));
+    finished.says(&["the rate was NOT carried"]);
+    for run in runs(&results) {
         check_run(run);
         if run["side"] == "producer" {
             assert!(run["pool"]["backlog_ops"].as_u64() > Some(1_000_000), "{run}");
@@ -139,18 +124,13 @@ fn a_rate_that_is_not_carried_is_told() {
 
 #[test]
 fn each_thread_has_a_row_and_all_together() {
-    let (folder, results) = (folder(), folder());
-    let out = results.path().join("out.json");
-    let mut program = short(folder.path());
-    program.args("--memory vec,pool-buffered --json".split(' ')).arg(&out);
-    let finished = run(&mut program).ok();
-    for text in ["|producer|vec          |0", "|producer|vec          |all", "|consumer|pool-buffered|1"] {
-        assert!(finished.stdout.contains(text), "{text}: {}", finished.stdout);
-    }
+    let folder = folder();
+    let (finished, results) = measured(&mut short(folder.path(), "--memory vec,pool-buffered"));
+    finished.says(&["|producer|vec          |0", "|producer|vec          |all", "|consumer|pool-buffered|1"]);
     // The titles are as wide as the figures below them.
     let mut cells = finished.stdout.lines().map(|line| line.split('|').map(str::trim));
     assert!(cells.any(|mut cells| cells.any(|cell| cell == "mean") && cells.any(|cell| cell == "min")));
-    for run in runs(&json(&out)) {
+    for run in runs(&results) {
         let actors = run["pool"]["actors"].as_array().expect("a list");
         assert_eq!(actors.len(), 2, "{run}");
         let ops: u64 = actors.iter().filter_map(|actor| actor["ops"].as_u64()).sum();
@@ -163,22 +143,17 @@ fn each_thread_has_a_row_and_all_together() {
 
 #[test]
 fn a_log_of_messages_and_either_side_alone() {
-    let (folder, results) = (folder(), folder());
-    let out = results.path().join("out.json");
+    let folder = folder();
     for (arguments, sides) in [
         ("--message-size 1000 --sync --memory pool-buffered,vec", &["producer", "consumer"][..]),
         ("--message-size 100 --consumers 0 --memory pool-buffered", &["producer"]),
         ("--producers 0 --memory vec", &["consumer"]),
         ("--producers 0 --message-size 1000 --total-data 100k --memory pool-buffered", &["consumer"]),
     ] {
-        let mut program = perf_pool(folder.path());
-        program.args("--duration 100ms --warmup 20ms --size 8m --force --json".split(' ')).arg(&out);
-        if !arguments.contains("--producers") {
-            program.args(["--producers", "2"]);
-        }
-        let finished = run(program.args(arguments.split(' '))).ok();
+        let producers = if arguments.contains("--producers") { "" } else { " --producers 2" };
+        let options = format!("--duration 100ms --warmup 20ms --size 8m {arguments}{producers}");
+        let (finished, results) = measured(&mut perf_pool(folder.path(), &options));
         assert!(!finished.stdout.contains("doctor"), "{arguments}: {}", finished.stdout);
-        let results = json(&out);
         for run in runs(&results) {
             assert!(sides.contains(&run["side"].as_str().expect("a side")), "{arguments}: {run}");
             assert!(run["ops"].as_u64() > Some(0) && run["errors"] == 0, "{arguments}: {run}");

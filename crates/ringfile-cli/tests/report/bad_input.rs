@@ -6,16 +6,14 @@ use serde_json::{Value, json};
 
 use crate::pages::report;
 use crate::samples::{self, batch, buffers};
-use crate::support::{SHORT, folder, is_root, perf_file, run, skip};
+use crate::support::{folder, is_root, run, short, skip};
 
 #[test]
 fn files_that_hold_no_results() {
     let folder = folder();
-    let mut newer = batch();
+    let (mut newer, mut empty, mut foreign) = (batch(), batch(), batch());
     newer["schema"] = json!(2);
-    let mut empty = batch();
     empty["runs"] = json!([]);
-    let mut foreign = batch();
     foreign.as_object_mut().expect("an object").remove("machine");
     let text = |text: &str| {
         let path = folder.path().join("text.json");
@@ -29,17 +27,28 @@ fn files_that_hold_no_results() {
         assert!(error.contains(said), "{said}: {error}");
         assert!(!out.exists());
     };
-    refused(&text("{\"schema\": 1, \"runs\": ["), "is not whole JSON");
-    refused(&text("not json"), "is not whole JSON");
-    refused(&text("{\"version\": 3, \"rows\": []}"), "no schema number");
-    refused(&text(""), "is empty");
+    for (content, said) in [
+        ("", "is empty"),
+        (" \n", "is empty"),
+        ("not json", "is not whole JSON"),
+        (r#"{"schema": 1, "runs": ["#, "is not whole JSON"),
+        ("null", "no schema number"),
+        ("[1, 2]", "no schema number"),
+        (r#"{"version": 3, "rows": []}"#, "no schema number"),
+        (r#"{"schema": "1"}"#, "no schema number"),
+        (r#"{"schema": 0}"#, "schema 0"),
+        (r#"{"schema": 1, "kind": "disk"}"#, "unknown variant `disk`"),
+        (r#"{"schema": 1, "command": "x"}"#, "holds no results"),
+    ] {
+        refused(&text(content), said);
+    }
     refused(&sample(&newer), "newer ringfile");
     refused(&sample(&empty), "has no runs");
     refused(&sample(&foreign), "missing field `machine`");
     refused(&folder.path().join("missing.json"), "No such file");
-    refused(folder.path(), "is no file");
-    refused(Path::new("/dev/zero"), "is no file");
-    refused(Path::new("/dev/null"), "is no file");
+    refused(folder.path(), "is not a regular file");
+    refused(Path::new("/dev/zero"), "is not a regular file");
+    refused(Path::new("/dev/null"), "is not a regular file");
 }
 
 #[test]
@@ -85,8 +94,7 @@ fn output_that_can_not_be_written() {
             let error = run(report().arg(&json).arg(option).arg(out)).fails(2);
             assert!(error.contains(said), "{said}: {error}");
         }
-        let mut command = perf_file();
-        let error = run(command.args(SHORT.split(' ')).arg("--report").arg(out)).fails(2);
+        let error = run(short("--report").arg(out)).fails(2);
         assert!(error.contains(said), "{said}: {error}");
     }
     assert_eq!(std::fs::read_to_string(&there).expect("still there"), "mine");
@@ -102,15 +110,11 @@ fn the_page_never_takes_the_place_of_json_or_of_what_is_measured() {
     let folder = folder();
     let path = folder.path().join("data.bin");
     std::fs::write(&path, vec![7; 1 << 20]).expect("write");
-    let short = || {
-        let mut command = perf_file();
-        command.args(SHORT.split(' ')).args(["--force", "--file"]).arg(&path);
-        command
-    };
-    let error = run(short().arg("--report").arg(&path)).fails(2);
+    let error = run(short("--force --file").arg(&path).arg("--report").arg(&path)).fails(2);
     assert!(error.contains("file that is measured"), "{error}");
     let out = folder.path().join("out");
-    let error = run(short().arg("--json").arg(&out).arg("--report").arg(&out)).fails(2);
+    let mut command = short("--force --file");
+    let error = run(command.arg(&path).arg("--json").arg(&out).arg("--report").arg(&out)).fails(2);
     assert!(error.contains("--json"), "{error}");
     assert!(!out.exists());
     assert_eq!(std::fs::read(&path).expect("still there"), vec![7; 1 << 20]);
@@ -119,8 +123,7 @@ fn the_page_never_takes_the_place_of_json_or_of_what_is_measured() {
 #[test]
 fn a_folder_that_is_not_ours() {
     if is_root() {
-        skip("a_folder_that_is_not_ours", "root may write everywhere");
-        return;
+        return skip("root may write everywhere");
     }
     let json = folder();
     let json = samples::write(json.path(), "batch.json", &batch());

@@ -58,25 +58,19 @@ window.onload = () => {
 
 /// Names under which Chromium is installed.
 fn chromium() -> Option<&'static str> {
-    let names = ["chromium", "chromium-browser", "google-chrome"];
-    names
-        .into_iter()
-        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
+    let runs = |name: &&str| {
+        Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success())
+    };
+    ["chromium", "chromium-browser", "google-chrome"].into_iter().find(runs)
 }
 
 /// Runs it to its end with a new profile, without network.
 fn browse(browser: &str, profile: &Path, arguments: &[String]) -> Output {
     let mut command = Command::new(browser);
-    command.args([
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--hide-scrollbars",
-    ]);
-    command.args(["--disable-background-networking", "--disable-component-update", "--disable-sync"]);
-    command.args(["--enable-logging=stderr", "--virtual-time-budget=2000"]);
+    let options = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --hide-scrollbars \
+                   --disable-background-networking --disable-component-update --disable-sync \
+                   --enable-logging=stderr --virtual-time-budget=2000";
+    command.args(options.split(' '));
     command.arg(format!("--user-data-dir={}", profile.display())).args(arguments);
     command.output().expect("the browser starts")
 }
@@ -140,10 +134,8 @@ fn picture(
     ];
     let output = browse(browser, &folder.join("profile"), &arguments);
     assert_eq!(console(&output), Vec::<String>::new());
-    let mut reader =
-        png::Decoder::new(std::io::BufReader::new(std::fs::File::open(&path).expect("a picture")))
-            .read_info()
-            .expect("PNG");
+    let file = std::io::BufReader::new(std::fs::File::open(&path).expect("a picture"));
+    let mut reader = png::Decoder::new(file).read_info().expect("PNG");
     let mut pixels = vec![0; reader.output_buffer_size().expect("a size")];
     let frame = reader.next_frame(&mut pixels).expect("pixels");
     assert!(frame.width >= width, "{} pixels wide", frame.width);
@@ -158,10 +150,9 @@ fn drawn(pixels: &[u8]) -> f64 {
     other as f64 * 3.0 / pixels.len() as f64
 }
 
-fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize, pictures: bool) {
+fn show(name: &str, samples: &[(&str, &Value)], plots: u64, pictures: bool) {
     let Some(browser) = chromium() else {
-        skip(test, "chromium is not installed");
-        return;
+        return skip("chromium is not installed");
     };
     let folder = folder();
     let (page, _) = page_of(folder.path(), samples);
@@ -173,18 +164,15 @@ fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize, pictur
     for (found, width) in found.iter().zip(WIDTHS) {
         assert_eq!(found["view"], width, "{found:#}");
         assert!(
-            found["scroll"].as_u64().is_some_and(|scroll| scroll <= u64::from(width)),
+            found["scroll"].as_u64().expect("a width") <= u64::from(width),
             "scrolls sideways: {found:#}"
         );
         assert_eq!(found["over"], Value::Array(Vec::new()), "cut off at {width}");
         assert_eq!(found["outside"], Value::Array(Vec::new()), "outside of its plot at {width}");
         assert_eq!(found["empty"], 0, "a plot without points");
-        assert!(found["plots"].as_u64().is_some_and(|count| count >= plots as u64), "{found:#}");
-        assert!(
-            found["smallest"].as_f64().is_some_and(|size| size >= 11.0),
-            "small text at {width}: {}",
-            found["smallest"]
-        );
+        assert!(found["plots"].as_u64() >= Some(plots), "{found:#}");
+        let smallest = &found["smallest"];
+        assert!(smallest.as_f64() >= Some(11.0), "small text at {width}: {smallest}");
     }
     for width in WIDTHS.into_iter().filter(|_| pictures) {
         let paper = |dark| {
@@ -199,20 +187,20 @@ fn show(test: &str, name: &str, samples: &[(&str, &Value)], plots: usize, pictur
 
 #[test]
 fn a_grid_is_shown_whole() {
-    show("a_grid_is_shown_whole", "buffers", &[("a", &buffers(1, 1.0, 1.04))], 30, true);
+    show("buffers", &[("a", &buffers(1, 1.0, 1.04))], 30, true);
 }
 
 #[test]
 fn a_pool_and_batches_are_shown_whole() {
-    show("a_pool_and_batches_are_shown_whole", "pool", &[("a", &pool())], 4, false);
-    show("a_pool_and_batches_are_shown_whole", "batch", &[("a", &batch())], 4, false);
+    show("pool", &[("a", &pool())], 4, false);
+    show("batch", &[("a", &batch())], 4, false);
 }
 
 #[test]
 fn a_comparison_is_shown_whole() {
     let (before, mut after) = (buffers(1, 1.0, 1.0), buffers(2, 1.2, 1.1));
     after["machine"]["kernel"] = "6.1.0-a-kernel-with-quite-a-long-name".into();
-    show("a_comparison_is_shown_whole", "compare", &[("before", &before), ("after", &after)], 2, true);
+    show("compare", &[("before", &before), ("after", &after)], 2, true);
 }
 
 #[test]
@@ -220,5 +208,5 @@ fn long_names_are_shown_whole() {
     let mut sample = batch();
     sample["params"]["file"] = format!("/tmp/{}", "long".repeat(60)).into();
     sample["command"] = format!("ringfile perf batch --file /tmp/{}", "long".repeat(60)).into();
-    show("long_names_are_shown_whole", "long", &[("a", &sample)], 4, false);
+    show("long", &[("a", &sample)], 4, false);
 }

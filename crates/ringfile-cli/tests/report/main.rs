@@ -8,5 +8,5 @@ mod pages;
 mod samples;
 mod stored;
 #[path = "../perf_file/support.rs"]
-#[allow(dead_code, reason = "shared with the tests of perf file, which use all of it")]
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
 mod support;

@@ -1,19 +1,17 @@
 //! The output: complete pages, and comparisons that say what differs.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::samples::{self, batch, buffers, pool};
-use crate::support::{Finished, SHORT, disk_folder, folder, interrupt, perf_file, run, wait_for_work};
+use crate::support::{Finished, disk_folder, folder, interrupt, ringfile, run, short, start, wait_for_work};
 
 /// Returns a command that reports.
 pub fn report() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    command.arg("report");
-    command
+    ringfile("report")
 }
 
 /// Returns the page of these results.
@@ -39,70 +37,64 @@ fn assert_stands_alone(page: &str) {
     }
 }
 
-#[test]
-fn a_run_leaves_its_page_and_its_json() {
-    let folder = folder();
-    let (json, html) = (folder.path().join("r.json"), folder.path().join("r.html"));
-    let mut command = perf_file();
-    command.args(SHORT.split(' ')).args(["--rounds", "2"]);
+/// Runs a command to its end with `--json` and `--report`, and returns the page; asserts that it has all these words.
+#[track_caller]
+fn run_with_page(folder: &Path, command: &mut Command, words: &[&str]) -> String {
+    let (json, html) = (folder.join("r.json"), folder.join("r.html"));
     run(command.arg("--json").arg(&json).arg("--report").arg(&html)).ok();
     let page = text(&html);
     assert_stands_alone(&page);
-    for part in [
+    for word in words {
+        assert!(page.contains(word), "{word}");
+    }
+    page
+}
+
+#[test]
+fn a_run_leaves_its_page_and_its_json() {
+    let folder = folder();
+    let headings = [
         "Operations a second",
         "CPU time for one operation",
         "Latency",
         "Rounds and noise",
         "Tables",
         "Notes",
-    ] {
-        assert!(page.contains(part), "{part}");
-    }
+    ];
+    let page = run_with_page(folder.path(), &mut short("--rounds 2"), &headings);
     let again = folder.path().join("again.html");
-    run(report().arg(&json).arg("--out").arg(&again)).ok();
+    run(report().arg(folder.path().join("r.json")).arg("--out").arg(&again)).ok();
     assert_eq!(text(&again), page, "the page of the JSON is the page of the run");
 }
 
 #[test]
 fn perf_buffers_leaves_its_page_too() {
     let folder = disk_folder();
-    let (json, html) = (folder.path().join("r.json"), folder.path().join("r.html"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
     let short =
         "perf buffers --size 4m --duration 10ms --warmup 1ms --rounds 1 --bs 4k --iodepth 1,4 --rw randread";
-    command.args(short.split(' ')).args(["--processes", "1", "--file"]).arg(folder.path().join("data.bin"));
-    run(command.arg("--json").arg(&json).arg("--report").arg(&html)).ok();
-    let page = text(&html);
-    assert_stands_alone(&page);
-    assert!(page.contains("What to set here") && page.contains("Operations a second"));
+    let mut command = ringfile(&format!("{short} --processes 1 --file"));
+    command.arg(folder.path().join("data.bin"));
+    run_with_page(folder.path(), &mut command, &["What to set here", "Operations a second"]);
     // An output that another argument uses already.
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    command.args(short.split(' ')).args(["--force", "--json"]).arg(&json).arg("--report").arg(&json);
-    assert!(run(&mut command).fails(2).contains("--report"));
+    let json = folder.path().join("r.json");
+    let mut command = ringfile(&format!("{short} --force --json"));
+    assert!(run(command.arg(&json).arg("--report").arg(&json)).fails(2).contains("--report"));
 }
 
 #[test]
 fn perf_pool_leaves_its_page_too() {
-    let folder = disk_folder();
-    let (json, html) = (folder.path().join("r.json"), folder.path().join("r.html"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ringfile"));
-    let short =
-        "perf pool --duration 100ms --warmup 10ms --producers 1 --consumers 1 --memory pool,malloc --folder";
-    command.args(short.split(' ')).arg(folder.path());
-    run(command.arg("--json").arg(&json).arg("--report").arg(&html)).ok();
-    let page = text(&html);
-    assert_stands_alone(&page);
-    assert!(page.contains("Producer") && page.contains("malloc"));
+    let (folder, out) = (disk_folder(), folder());
+    let short = "--duration 100ms --warmup 10ms --producers 1 --consumers 1 --memory pool,malloc --folder";
+    let mut command = ringfile(&format!("perf pool {short}"));
+    run_with_page(out.path(), command.arg(folder.path()), &["Producer", "malloc"]);
 }
 
 #[test]
 fn an_interrupted_run_leaves_its_page() {
     let folder = folder();
     let html = folder.path().join("r.html");
-    let mut command = perf_file();
-    command.args("--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread --iodepth 4".split(' '));
-    command.arg("--report").arg(&html).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().expect("the program starts");
+    let options = "--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread --iodepth 4 --report";
+    let child = start(ringfile(&format!("perf file {options}")).arg(&html));
     wait_for_work(child.id(), "ringfile-0");
     interrupt(child, Signal::SIGTERM).fails(130);
     let page = text(&html);
@@ -122,14 +114,8 @@ fn a_quick_grid_is_small_and_has_all_its_runs() {
         // IOPS, CPU, bandwidth, latency, rounds.
         assert_eq!(page.matches(&format!("<h3>{heading}</h3>")).count(), 5, "{heading}");
     }
-    for words in [
-        "What to set here",
-        "buffers = fixed",
-        "inside the noise",
-        "Direct or buffered",
-        "vectored-fixed",
-        "warm cache",
-    ] {
+    let words = ["What to set here", "buffers = fixed", "inside the noise", "Direct or buffered"];
+    for words in words.into_iter().chain(["vectored-fixed", "warm cache"]) {
         assert!(page.contains(words), "{words}");
     }
 }
@@ -154,20 +140,17 @@ fn hostile_names_stay_text() {
     let folder = folder();
     let mut sample = buffers(1, 1.0, 1.0);
     let hostile = "/tmp/<script>alert(1)</script>&\"'\u{1b}[2J\n.bin";
-    for field in ["file", "command", "kernel"] {
-        let place = match field {
-            "file" => &mut sample["params"]["file"],
-            "kernel" => &mut sample["machine"]["kernel"],
-            _ => &mut sample["command"],
-        };
-        *place = json!(hostile);
-    }
+    sample["params"]["file"] = json!(hostile);
+    sample["machine"]["kernel"] = json!(hostile);
+    sample["command"] = json!(hostile);
     sample["notes"] = json!([hostile]);
     sample["advice"][0]["because"] = json!(hostile);
     let (out, _) = page_of(folder.path(), &[("<b>x", &sample)]);
     let page = text(&out);
     assert_stands_alone(&page);
-    assert!(page.contains("&lt;script&gt;") && !page.contains('\u{1b}'));
+    assert!(
+        page.contains("&lt;script&gt;") && page.contains("&lt;/script&gt;&amp;") && !page.contains('\u{1b}')
+    );
     let (out, finished) = page_of(folder.path(), &[("<b>x", &sample), ("<i>y", &sample)]);
     assert_stands_alone(&text(&out));
     assert!(!text(&out).contains("<b>x") && !finished.stdout.contains('\u{1b}'));
@@ -179,16 +162,28 @@ fn a_change_is_named_and_noise_is_not() {
     let (before, after) = (buffers(1, 1.0, 1.0), buffers(2, 1.3, 1.0));
     let (out, finished) = page_of(folder.path(), &[("before", &before), ("after", &after)]);
     assert!(finished.stdout.starts_with("after beside before: "), "{}", finished.stdout);
-    assert!(
-        finished.stdout.contains("outside the spread") && finished.stdout.contains("|IOPS"),
-        "{}",
-        finished.stdout
-    );
+    finished.says(&["outside the spread", "|IOPS"]);
     assert_stands_alone(&text(&out));
 
     let same = buffers(7, 1.0, 1.0);
     let (_, finished) = page_of(folder.path(), &[("before", &before), ("same", &same)]);
-    assert!(finished.stdout.contains("same beside before: 0 of "), "{}", finished.stdout);
+    finished.says(&["same beside before: 0 of "]);
+}
+
+/// Returns the runs of a sample, to be changed.
+fn runs_of(sample: &mut Value) -> &mut Vec<Value> {
+    sample["runs"].as_array_mut().expect("a list")
+}
+
+/// Returns a sample with only the direct runs on the ring.
+fn on_the_ring(mut sample: Value) -> Value {
+    runs_of(&mut sample).retain(|run| run["direct"] == json!(true) && run["route"] == json!("ring"));
+    sample
+}
+
+/// Multiplies the IOPS of a run.
+fn multiply(run: &mut Value, factor: f64) {
+    run["iops"] = json!(run["iops"].as_f64().expect("a number") * factor);
 }
 
 #[test]
@@ -197,64 +192,46 @@ fn what_differs_beside_the_figures_is_listed() {
     let (before, mut after) = (buffers(1, 1.0, 1.0), buffers(2, 1.0, 1.0));
     after["machine"]["kernel"] = json!("6.1.0");
     after["machine"]["filesystem"] = json!("xfs");
-    let runs = after["runs"].as_array_mut().expect("a list");
-    runs.retain(|run| run["direct"] == json!(true) && run["route"] == json!("ring"));
+    let after = on_the_ring(after);
     let (_, finished) = page_of(folder.path(), &[("before", &before), ("after", &after)]);
-    for words in ["kernel: 6.18.2 / 6.1.0", "filesystem: ext4 / xfs", "only in before: 12 cells"] {
-        assert!(finished.stdout.contains(words), "{words}: {}", finished.stdout);
-    }
+    finished.says(&["kernel: 6.18.2 / 6.1.0", "filesystem: ext4 / xfs", "only in before: 12 cells"]);
 }
 
 #[test]
 fn sessions_that_differ_in_one_choice_are_compared() {
     let folder = folder();
-    let keep = |mut sample: Value| {
-        sample["runs"]
-            .as_array_mut()
-            .expect("a list")
-            .retain(|run| run["direct"] == json!(true) && run["route"] == json!("ring"));
-        sample
-    };
-    let (ring, mut workers) = (keep(buffers(1, 1.0, 1.0)), keep(buffers(2, 0.5, 1.0)));
-    for run in workers["runs"].as_array_mut().expect("a list") {
+    let (ring, mut workers) = (on_the_ring(buffers(1, 1.0, 1.0)), on_the_ring(buffers(2, 0.5, 1.0)));
+    for run in runs_of(&mut workers) {
         run["route"] = json!("workers");
     }
     let (_, finished) = page_of(folder.path(), &[("ring", &ring), ("workers", &workers)]);
-    assert!(
-        finished.stdout.contains("differ outside the spread") && !finished.stdout.contains("only in"),
-        "{}",
-        finished.stdout
-    );
+    finished.says(&["differ outside the spread"]);
+    assert!(!finished.stdout.contains("only in"), "{}", finished.stdout);
 }
 
 /// The A/A runs of a cell follow each other at once and agree; differences between rounds count as noise all the same.
 #[test]
 fn what_wanders_from_round_to_round_claims_nothing_between_sessions() {
     let folder = folder();
-    let wandering = |mut sample: Value, by: f64| {
-        for run in sample["runs"].as_array_mut().expect("a list") {
-            let there = run["iodepth"] != json!(16) && run["round"].as_u64().expect("a number") % 2 == 0;
-            let factor = if there { by } else { 1.0 };
-            run["iops"] = json!(run["iops"].as_f64().expect("a number") * factor);
-        }
+    let wandering = |mut sample: Value| {
+        let is_even = |run: &Value| run["round"].as_u64().expect("a number").is_multiple_of(2);
+        let wanders = |run: &&mut Value| run["iodepth"] != json!(16) && is_even(run);
+        runs_of(&mut sample).iter_mut().filter(wanders).for_each(|run| multiply(run, 0.6));
         sample
     };
     let page = |before: &Value, after: &Value| {
         page_of(folder.path(), &[("before", before), ("after", after)]).1.stdout
     };
     let slower = |mut sample: Value| {
-        for run in sample["runs"].as_array_mut().expect("a list") {
-            if run["iodepth"] == json!(16) {
-                run["iops"] = json!(run["iops"].as_f64().expect("a number") * 0.75);
-            }
-        }
+        let is_deep = |run: &&mut Value| run["iodepth"] == json!(16);
+        runs_of(&mut sample).iter_mut().filter(is_deep).for_each(|run| multiply(run, 0.75));
         sample
     };
     let named =
         |text: &str| text.lines().filter(|line| line.contains("depth 16") && line.contains("IOPS")).count();
     let quiet = page(&buffers(1, 1.0, 1.0), &slower(buffers(2, 1.0, 1.0)));
     assert!(named(&quiet) > 0, "{quiet}");
-    let noisy = page(&wandering(buffers(1, 1.0, 1.0), 0.6), &slower(wandering(buffers(2, 1.0, 1.0), 0.6)));
+    let noisy = page(&wandering(buffers(1, 1.0, 1.0)), &slower(wandering(buffers(2, 1.0, 1.0))));
     assert_eq!(named(&noisy), 0, "{noisy}");
 }
 
@@ -262,12 +239,12 @@ fn what_wanders_from_round_to_round_claims_nothing_between_sessions() {
 fn one_round_claims_nothing() {
     let folder = folder();
     let one = |mut sample: Value| {
-        sample["runs"].as_array_mut().expect("a list").retain(|run| run["round"] == json!(1));
+        runs_of(&mut sample).retain(|run| run["round"] == json!(1));
         sample
     };
     let (_, finished) =
         page_of(folder.path(), &[("a", &one(buffers(1, 1.0, 1.0))), ("b", &one(buffers(2, 3.0, 1.0)))]);
-    assert!(finished.stdout.contains("nothing can be claimed: fewer than 3 rounds"), "{}", finished.stdout);
+    finished.says(&["nothing can be claimed: fewer than 3 rounds"]);
 }
 
 #[test]
@@ -279,11 +256,8 @@ fn a_plot_for_a_readme_is_well_formed() {
         run(report().arg(&json).arg("--svg").arg(&svg).args(["--plot", plot])).ok();
         let drawing = text(&svg);
         assert!(drawing.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""), "{plot}");
-        assert!(
-            drawing.contains("prefers-color-scheme: dark")
-                && drawing.matches("<path class=\"m\"").count() > 20,
-            "{plot}"
-        );
+        assert!(drawing.contains("prefers-color-scheme: dark"), "{plot}");
+        assert!(drawing.matches("<path class=\"m\"").count() > 20, "{plot}");
         assert_eq!(drawing.matches("<g").count(), drawing.matches("</g>").count(), "{plot}");
         assert_eq!(drawing.matches("<path").count(), drawing.matches("</path>").count(), "{plot}");
     }
@@ -293,8 +267,7 @@ fn a_plot_for_a_readme_is_well_formed() {
 fn odd_values_make_a_page_too() {
     let folder = folder();
     let mut sample = buffers(1, 1.0, 1.0);
-    let runs = sample["runs"].as_array_mut().expect("a list");
-    for (index, run) in runs.iter_mut().enumerate() {
+    for (index, run) in runs_of(&mut sample).iter_mut().enumerate() {
         match index % 6 {
             0 => run["iops"] = json!(0.0),
             1 => run["latency_ns"] = Value::Null,

@@ -6,13 +6,13 @@ use crate::doctor::device::{Device, Kind};
 use crate::doctor::process::IoLimit;
 use crate::values::Bytes;
 
-/// A disk that spins takes milliseconds to get anywhere.
+/// A direct read that takes less time, in µs, does not come from a spinning disk.
 const SPINS_US: f64 = 2000.0;
 
-/// Fewer requests in the queue than programs have in flight.
+/// A queue of fewer requests is short: programs have more in flight.
 const FEW_REQUESTS: u64 = 64;
 
-/// KiB read ahead; more is read in vain as soon as reads are not in order.
+/// More KiB than this, read ahead, are wasted unless reads are sequential.
 const MUCH_READ_AHEAD: u64 = 1024;
 
 pub fn of(report: &Report) -> Vec<Finding> {
@@ -25,14 +25,11 @@ pub fn of(report: &Report) -> Vec<Finding> {
         }
     }
     let mut found: Vec<Finding> = devices.iter().flat_map(|device| of_device(device, report)).collect();
-    // What lies above a loop device is read ahead for by that one.
-    found.extend(
-        devices.iter().find(|device| device.kind != Kind::Partition).and_then(|device| read_ahead(device)),
-    );
-    let limits = report.process.cgroup.io.iter();
-    found.extend(
-        limits.filter(|limit| devices.iter().any(|device| device.number == limit.device)).map(limited),
-    );
+    // The kernel reads ahead on the topmost device.
+    let mut whole = devices.iter().filter(|device| device.kind != Kind::Partition);
+    found.extend(whole.next().and_then(|device| read_ahead(device)));
+    let is_below = |limit: &&IoLimit| devices.iter().any(|device| device.number == limit.device);
+    found.extend(report.process.cgroup.io.iter().filter(is_below).map(limited));
     found
 }
 
@@ -57,7 +54,7 @@ fn of_device(device: &Device, report: &Report) -> Vec<Finding> {
     found
 }
 
-/// What kind of layer it is, and what that costs.
+/// Returns findings about the kind of the device.
 fn layer(device: &Device) -> Vec<Finding> {
     let name = &device.name;
     let model = device.model.as_deref().unwrap_or("unknown");
@@ -76,8 +73,8 @@ fn layer(device: &Device) -> Vec<Finding> {
             55,
             format!("{name} computes parity"),
             format!(
-                "{model}: a write smaller than a stripe reads two blocks and writes two, one thread for \
-                 all by default"
+                "{model}: a write smaller than a stripe reads two blocks and writes two; by default one thread \
+                 does this for all writes"
             ),
             format!(
                 "write whole stripes; as root: `echo 4 > /sys/block/{name}/md/group_thread_cnt`; or use \
@@ -98,19 +95,19 @@ fn layer(device: &Device) -> Vec<Finding> {
         Kind::Zram => vec![Finding::notable(
             19,
             format!("{name} is compressed memory"),
-            "I/O is packing and unpacking on this processor, without a queue: depth and polling gain nothing",
+            "I/O compresses and decompresses on this CPU, without a queue, so depth and polling gain nothing",
             "leave OpenOptions::route on auto, depth 1",
         )],
         Kind::Network => vec![Finding::costly(
             250,
             format!("{name} is on another machine"),
-            "every request takes a trip over the network",
-            "many operations at once (iodepth 32 and more), or a local disk",
+            "every request crosses the network",
+            "use many operations at once (iodepth 32 or more), or a local disk",
         )],
         Kind::Ram => vec![Finding::notable(
             1,
             format!("{name} is memory"),
-            "I/O is copying, without a queue",
+            "I/O copies memory, without a queue",
             "leave OpenOptions::route on auto, depth 1",
         )],
         Kind::Disk | Kind::Partition => Vec::new(),
@@ -126,7 +123,9 @@ fn looped(device: &Device) -> Vec<Finding> {
         _ if in_memory => vec![Finding::notable(
             21,
             format!("{name} is a file in memory"),
-            format!("{path}{on}: a kernel thread copies each block; its figures say nothing about a disk"),
+            format!(
+                "{path}{on}: a kernel thread copies each block; measurements here say nothing about a disk"
+            ),
             "name a device or folder on a disk",
         )],
         Some(false) => vec![Finding::costly(
@@ -134,7 +133,7 @@ fn looped(device: &Device) -> Vec<Finding> {
             format!("{name} caches everything twice"),
             format!(
                 "a loop device over {path}{on}, without direct I/O: data is in the page cache once for \
-                 the device and once for the file, and a kernel thread waits for each request"
+                 the device and once for the file, and a kernel thread blocks for each request"
             ),
             format!("as root: `losetup --direct-io=on /dev/{name}`"),
         )],
@@ -142,12 +141,12 @@ fn looped(device: &Device) -> Vec<Finding> {
             12,
             format!("{name} is a file shown as a device"),
             format!("a loop device over {path}{on}, with direct I/O: each request passes two file systems"),
-            "use a partition or a logical volume, where it matters",
+            "use a partition or a logical volume if that matters",
         )],
     }
 }
 
-/// What a direct read took, where it says something of the disk: no cache or other machine between.
+/// Returns the time of a direct read, if no cache or other machine lies between it and the disk.
 fn direct_read(report: &Report) -> Option<f64> {
     let plain = |device: &Device| !matches!(device.kind, Kind::Loop | Kind::Zram | Kind::Ram | Kind::Network);
     let stack = report.device.as_ref().map(Device::stack).unwrap_or_default();
@@ -166,13 +165,12 @@ fn rotational(device: &Device, report: &Report) -> Option<Finding> {
     };
     match direct_read(report) {
         Some(us) if us < SPINS_US && virtual_disk => claims(format!("a direct read takes {}", time(us))),
-        None if virtual_disk => claims("most virtual disks say so whatever they are".into()),
+        None if virtual_disk => claims("most virtual disks report this, whatever they are".into()),
         _ => Some(Finding::costly(
             500,
             format!("{name} is a spinning disk"),
-            "a random read takes about 10 ms, a hundred times what an SSD takes; reads in order are quick",
-            "an SSD; else large blocks in order, and many at once (iodepth 32) so that the disk can \
-             choose the way",
+            "a random read takes about 10 ms, a hundred times as long as on an SSD; sequential reads are fast",
+            "use an SSD; otherwise large sequential blocks, and many at once (iodepth 32), which the disk can reorder",
         )),
     }
 }
@@ -181,7 +179,7 @@ fn scheduler(device: &Device, report: &Report) -> Option<Finding> {
     let name = &device.name;
     let scheduler = device.queue.scheduler.as_deref()?;
     if scheduler == "none" {
-        return Some(Finding::fine(format!("{name} has no I/O scheduler in the way"), "scheduler none"));
+        return Some(Finding::fine(format!("{name} has no I/O scheduler"), "scheduler none"));
     }
     let quick = device.queue.rotational == Some(false) || direct_read(report).is_some_and(|us| us < SPINS_US);
     quick.then(|| {
@@ -189,8 +187,8 @@ fn scheduler(device: &Device, report: &Report) -> Option<Finding> {
             if scheduler == "bfq" { 23 } else { 13 },
             format!("{name} has an I/O scheduler"),
             format!(
-                "{scheduler} sorts requests for a disk that is quick anyway: CPU time and a lock \
-                     for each, and less IOPS at depth"
+                "{scheduler} sorts requests for a disk that is fast anyway: CPU time and a lock for each request, and \
+                 fewer IOPS at high depths"
             ),
             format!("as root: `echo none > /sys/block/{name}/queue/scheduler`"),
         )
@@ -211,7 +209,7 @@ fn requests(device: &Device) -> Option<Finding> {
     Some(Finding::notable(
         14,
         format!("{name} has a short queue"),
-        format!("nr_requests is {requests}: a deeper iodepth blocks the thread that submits"),
+        format!("nr_requests is {requests}: a greater iodepth blocks the submitting thread"),
         format!("as root: `echo 256 > /sys/block/{name}/queue/nr_requests`"),
     ))
 }
@@ -229,7 +227,7 @@ fn queues(device: &Device, report: &Report) -> Option<Finding> {
             6,
             format!("{} has fewer queues than there are cores", device.name),
             format!(
-                "{queues} for {cpus} cores, so threads take turns at a lock, and completions come to one core"
+                "{queues} for {cpus} cores, so threads contend for locks, and completions arrive at few cores"
             ),
             fix,
         )
@@ -253,12 +251,12 @@ fn polling(device: &Device) -> Option<Finding> {
         2,
         format!("{name} has no poll queues"),
         "io_poll is 0: OpenOptions::poll(true) fails with EOPNOTSUPP, or on older kernels gains nothing; completions \
-         come by interrupt (some µs of each operation)",
+         arrive by interrupt (a few µs for each operation)",
         format!("only for latency below 20 µs: {module}.poll_queues=2 on the kernel's command line"),
     ))
 }
 
-/// Returns whether a drive takes its own commands, past the block layer.
+/// Returns a finding if programs can send NVMe commands to the drive, past the block layer.
 fn passthrough(device: &Device, report: &Report) -> Option<Finding> {
     let path = device.passthrough.as_ref()?;
     let usable = |name: &str| {
@@ -268,8 +266,8 @@ fn passthrough(device: &Device, report: &Report) -> Option<Finding> {
         Finding::fine(
             format!("{} takes NVMe commands", device.name),
             format!(
-                "for a program that has the whole drive, and no file system on it: open {path} (to write, with \
-                 OpenOptions::namespace_writes(true)), which spares the block layer"
+                "a program that uses the whole drive, without a file system, can open {path} and bypass the block layer \
+                 (to write, with OpenOptions::namespace_writes(true))"
             ),
         )
     })
@@ -277,13 +275,10 @@ fn passthrough(device: &Device, report: &Report) -> Option<Finding> {
 
 fn write_cache(device: &Device) -> Option<Finding> {
     let name = &device.name;
-    match device.queue.write_cache.as_deref()? {
-        "write through" => {
-            Some(Finding::fine(format!("{name} needs no flush"), "write through: what it has written stays"))
-        }
-        // What a volatile cache costs is in the time of a durable write.
-        _ => None,
-    }
+    // The time of a durable write shows what a volatile cache costs.
+    let is_durable = device.queue.write_cache.as_deref()? == "write through";
+    let detail = "write through: completed writes survive a power cut";
+    is_durable.then(|| Finding::fine(format!("{name} needs no flush"), detail))
 }
 
 fn read_ahead(device: &Device) -> Option<Finding> {
@@ -293,8 +288,7 @@ fn read_ahead(device: &Device) -> Option<Finding> {
         10,
         format!("{name} reads far ahead"),
         format!(
-            "{} of buffered reads in order: good for streams, in vain for the rest, up to that much for \
-             one page",
+            "{} for sequential buffered reads: good for streams, wasted on other reads, up to that much for one page",
             Bytes(ahead << 10)
         ),
         format!(
@@ -311,10 +305,10 @@ fn blocks(device: &Device) -> Option<Finding> {
             3,
             format!("{} writes blocks of {}", device.name, Bytes(physical)),
             format!(
-                "it takes {logical} bytes, but reads the rest of the block first for anything that \
-                     is no multiple of {physical}"
+                "it accepts {logical} bytes, but first reads the rest of the block for a write that is not a multiple \
+                 of {physical}"
             ),
-            format!("write in multiples of {physical} bytes, at offsets that are such multiples too"),
+            format!("write in multiples of {physical} bytes, at offsets that are multiples too"),
         )
     })
 }
@@ -324,7 +318,7 @@ fn largest(device: &Device) -> Option<Finding> {
     let name = &device.name;
     Some(Finding::notable(
         7,
-        format!("{name} takes small requests only"),
+        format!("{name} accepts only small requests"),
         format!("{largest} KiB at most: larger I/O is split"),
         format!("as root: `echo 1280 > /sys/block/{name}/queue/max_sectors_kb` (up to max_hw_sectors_kb)"),
     ))
@@ -336,11 +330,11 @@ fn slow_bus(device: &Device) -> Option<Finding> {
         80,
         format!("{} is attached by {bus}", device.name),
         match bus {
-            "iscsi" => "every request takes a trip over the network",
-            "usb" => "few requests at once (one, without UAS), and no flush that can be trusted",
+            "iscsi" => "every request crosses the network",
+            "usb" => "few requests at once (one, without UAS), and flushes that can't be trusted",
             _ => "one request at a time, and small random writes take milliseconds",
         },
-        "keep data that is used all the time on an NVMe or SATA disk",
+        "keep frequently used data on an NVMe or SATA disk",
     ))
 }
 
@@ -356,8 +350,8 @@ fn limited(limit: &IoLimit) -> Finding {
         if limit.what.ends_with("iops") { limit.limit.to_string() } else { Bytes(limit.limit).to_string() };
     Finding::costly(
         600,
-        format!("A control group holds back {what}"),
-        format!("io.max of device {}: {rate} {unit}; what is over waits", limit.device),
+        format!("A control group limits {what}"),
+        format!("io.max of device {}: {rate} {unit}; I/O beyond that waits", limit.device),
         format!(
             "raise it: echo '{} {}=max' > /sys/fs/cgroup/GROUP/io.max (docker run --device-{}-{} unset)",
             limit.device,

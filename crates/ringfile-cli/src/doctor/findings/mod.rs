@@ -1,7 +1,7 @@
-//! What the facts mean: findings, most costly first.
+//! Conclusions from the facts: findings, most costly first.
 //!
 //! A pure function of the facts. Invariants: a finding names the figure that it rests on, and a command or setting
-//! that changes it; what is not known gives no finding.
+//! that changes it; unknown facts give no finding.
 
 mod device;
 mod file;
@@ -15,31 +15,30 @@ use serde::Serialize;
 
 use super::Report;
 
-/// How much a finding matters. In this order in the report.
+/// How much a finding matters; the report has them in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// I/O takes a multiple of the time it could, or does not go the way it was meant to.
+    /// I/O takes several times as long as it could, or takes another route than intended.
     Costly,
-    /// Costs something in some workloads, or is in the way of a feature.
+    /// Costs something in some workloads, or prevents the use of a feature.
     Notable,
-    /// As it should be, nothing to do.
+    /// As it should be.
     Fine,
 }
 
-/// Something that the facts say about I/O here.
+/// A conclusion about I/O here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
     /// What it is, in a few words.
     pub title: String,
-    /// The figures that say so, and what it costs.
+    /// The figures that show it, and what it costs.
     pub detail: String,
-    /// A command or a setting that changes it; `nothing to do` where it is fine.
+    /// A command or a setting that changes it; `nothing to do` if it is fine.
     pub fix: String,
-    /// Within its severity the dearest comes first: about how many times longer the I/O that it concerns takes. A
-    /// guess, for the order alone.
+    /// Roughly how many times longer the affected I/O takes. Only orders the findings of one severity.
     #[serde(skip)]
     cost: u32,
 }
@@ -51,13 +50,7 @@ impl Finding {
         detail: impl Into<String>,
         fix: impl Into<String>,
     ) -> Finding {
-        Finding {
-            severity: Severity::Costly,
-            title: title.into(),
-            detail: detail.into(),
-            fix: fix.into(),
-            cost,
-        }
+        Finding { severity: Severity::Costly, ..Finding::notable(cost, title, detail, fix) }
     }
 
     fn notable(
@@ -66,11 +59,12 @@ impl Finding {
         detail: impl Into<String>,
         fix: impl Into<String>,
     ) -> Finding {
-        Finding { severity: Severity::Notable, ..Finding::costly(cost, title, detail, fix) }
+        let (title, detail, fix) = (title.into(), detail.into(), fix.into());
+        Finding { severity: Severity::Notable, title, detail, fix, cost }
     }
 
     fn fine(title: impl Into<String>, detail: impl Into<String>) -> Finding {
-        Finding { severity: Severity::Fine, ..Finding::costly(0, title, detail, "nothing to do") }
+        Finding { severity: Severity::Fine, ..Finding::notable(0, title, detail, "nothing to do") }
     }
 }
 
@@ -83,7 +77,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
     all
 }
 
-/// Returns a time in µs as a person reads it.
+/// Formats a time in µs with its unit.
 pub fn time(us: f64) -> String {
     match us {
         us if us >= 10_000.0 => format!("{:.0} ms", us / 1000.0),

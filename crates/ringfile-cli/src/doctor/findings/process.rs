@@ -1,4 +1,4 @@
-//! Findings about the process: bans, limits, memory, what the kernel lacks.
+//! Findings about the process: bans, limits, memory, missing features of the kernel.
 
 use super::Finding;
 use crate::doctor::Report;
@@ -8,7 +8,7 @@ use crate::values::Bytes;
 /// The first region of a pool, which is registered as a whole.
 const FIRST_REGION: u64 = 2 << 20;
 
-/// Below this, programs that keep their own data run out of descriptors.
+/// Below this limit, databases run out of descriptors.
 const FEW_FILES: u64 = 1024;
 
 pub fn of(report: &Report) -> Vec<Finding> {
@@ -34,8 +34,8 @@ fn ring(report: &Report) -> Option<Finding> {
     if process.io_uring_kills {
         return Some(Finding::costly(
             1000,
-            "Programs that try io_uring are ended",
-            "a seccomp filter answers io_uring_setup with SIGSYS, so a program that uses ringfile dies of it",
+            "Programs that use io_uring are killed",
+            "a seccomp filter answers io_uring_setup with SIGSYS, so a program that uses ringfile is killed",
             "`export RINGFILE_BACKEND=workers`, or allow it: SystemCallFilter=io_uring_setup io_uring_enter \
              io_uring_register in the systemd unit",
         ));
@@ -44,53 +44,53 @@ fn ring(report: &Report) -> Option<Finding> {
     let title = "io_uring can't be used";
     let cost = match &process.aio {
         Some(aio) if aio.errno.is_none() => {
-            "Linux AIO carries direct I/O, worker threads all else with plain calls"
+            "Linux AIO carries direct I/O; worker threads do everything else with plain calls"
         }
-        _ => "worker threads carry everything with plain calls: one thread for each operation in flight",
+        _ => "worker threads do everything with plain calls: one thread for each operation in flight",
     };
     let refused = std::io::Error::from_raw_os_error(errno);
     let detail = |why: &str| format!("io_uring_setup: {}; {why}; {cost}", crate::error::errno_text(&refused));
     let finding = |why: &str, fix: String| Some(Finding::costly(1000, title, detail(why), fix));
     let allow = "as root: `sysctl -w kernel.io_uring_disabled=0`";
     match (errno, process.io_uring_disabled) {
-        (libc::EPERM, Some(2)) => finding("kernel.io_uring_disabled is 2: nobody may", allow.into()),
+        (libc::EPERM, Some(2)) => finding("kernel.io_uring_disabled is 2: nobody may use it", allow.into()),
         (libc::EPERM, Some(1)) => {
             let fix = match process.io_uring_group.filter(|&group| group >= 0) {
                 Some(group) => format!("add this user to the group {group}, or {allow}"),
                 None => format!("{allow}, or `sysctl -w kernel.io_uring_group=GID` for a group"),
             };
-            let who = "only root and the members of kernel.io_uring_group may";
+            let who = "only root and the members of kernel.io_uring_group may use it";
             finding(&format!("kernel.io_uring_disabled is 1: {who}"), fix)
         }
         _ if process.seccomp.as_deref() == Some("filter") => finding(
-            "a seccomp filter is on this process, as container engines set one",
+            "this process has a seccomp filter, as container engines install",
             "allow io_uring_setup, io_uring_enter and io_uring_register in the profile (`docker run \
              --security-opt seccomp=PROFILE.json`)"
                 .into(),
         ),
         (libc::ENOSYS, _) => {
-            finding("this kernel has none", "use Linux 5.6 or newer, with CONFIG_IO_URING=y".into())
+            finding("this kernel does not have it", "use Linux 5.6 or newer, with CONFIG_IO_URING=y".into())
         }
         (libc::ENOMEM, _) => finding(
             "RLIMIT_MEMLOCK has no room for a ring",
             "`ulimit -l unlimited`, or LimitMEMLOCK=infinity in the systemd unit".into(),
         ),
         (libc::EMFILE | libc::ENFILE, _) => finding("too many files are open", "`ulimit -n 65536`".into()),
-        _ => finding("a security module may be in the way", "ask whoever set up this machine".into()),
+        _ => finding("a security module may forbid it", "ask whoever set up this machine".into()),
     }
 }
 
 fn backend(process: &Process) -> Option<Finding> {
     let detail = match process.backend.as_deref()? {
-        "workers" => "RINGFILE_BACKEND=workers: worker threads carry everything with plain calls",
-        "aio" => "RINGFILE_BACKEND=aio: Linux AIO carries direct I/O, worker threads all else",
+        "workers" => "RINGFILE_BACKEND=workers: worker threads do everything with plain calls",
+        "aio" => "RINGFILE_BACKEND=aio: Linux AIO carries direct I/O, worker threads do everything else",
         _ => return None,
     };
     let title = "The environment forbids ringfile to use io_uring";
     Some(Finding::costly(900, title, detail, "`unset RINGFILE_BACKEND`"))
 }
 
-/// Returns which way direct I/O goes, and why.
+/// Returns a finding that says which route direct I/O takes, and why.
 fn direct(process: &Process) -> Option<Finding> {
     let aio = process.aio.as_ref()?;
     let known = |number: Option<i64>| number.map_or("?".into(), |number| number.to_string());
@@ -122,11 +122,11 @@ fn direct(process: &Process) -> Option<Finding> {
         }
         (_, None) => Some(Finding::fine(
             "Direct I/O goes through io_uring",
-            format!("Linux AIO could stand in for it; {room}"),
+            format!("Linux AIO could replace it; {room}"),
         )),
         (_, Some(_)) => Some(Finding::fine(
             "Direct I/O goes through io_uring",
-            "Linux AIO could not stand in for it, worker threads would",
+            "Linux AIO could not replace it, worker threads would",
         )),
     }
 }
@@ -136,9 +136,7 @@ fn memlock(process: &Process) -> Option<Finding> {
     let registered = memlock.registered?;
     if registered >= memlock.tried {
         let held = match (memlock.applies, memlock.limit.soft) {
-            (Some(false), _) => {
-                "this process has CAP_IPC_LOCK, so RLIMIT_MEMLOCK does not hold it".to_string()
-            }
+            (Some(false), _) => "this process has CAP_IPC_LOCK, so RLIMIT_MEMLOCK does not apply".to_string(),
             (_, Some(soft)) => format!("RLIMIT_MEMLOCK is {}", Bytes(soft)),
             (_, None) => "RLIMIT_MEMLOCK is unlimited".into(),
         };
@@ -150,9 +148,9 @@ fn memlock(process: &Process) -> Option<Finding> {
     let soft = memlock.limit.soft.map_or("unknown".into(), |soft| Bytes(soft).to_string());
     let hard = memlock.limit.hard;
     let lost = if registered < FIRST_REGION {
-        "a pool's first region is 2 MiB, so all I/O goes unregistered, and rings get smaller"
+        "a pool's first region is 2 MiB, so no I/O uses registered memory, and rings are smaller"
     } else {
-        "regions of a pool beyond that go unregistered"
+        "regions of a pool beyond that are not registered"
     };
     let detail = format!(
         "RLIMIT_MEMLOCK is {soft} for this user; {} could be registered at once, of {} tried: {lost}",
@@ -175,12 +173,12 @@ fn memlock(process: &Process) -> Option<Finding> {
     ))
 }
 
-/// Returns the features of the kernel that cost something to be without.
+/// Returns a finding about the features that the kernel lacks.
 fn features(report: &Report) -> Option<Finding> {
     if report.process.io_uring_errno.is_some() || report.process.io_uring_kills {
         return None;
     }
-    // What depends on the file has findings of its own.
+    // Features that depend on the file have findings of their own.
     let of_kernel = || {
         report.features.iter().filter(|feature| !feature.name.starts_with("rwf_") && feature.name != "iopoll")
     };
@@ -195,7 +193,7 @@ fn features(report: &Report) -> Option<Finding> {
         return (usable > 0).then(|| {
             let of = if usable == all { "all".to_string() } else { format!("{usable} of") };
             Finding::fine(
-                "This kernel has the io_uring that ringfile wants",
+                "This kernel's io_uring has what ringfile uses",
                 format!("{of} {all} features work; Linux {kernel}"),
             )
         });
@@ -205,7 +203,7 @@ fn features(report: &Report) -> Option<Finding> {
     Some(Finding::notable(
         if dear { 15 } else { 5 },
         "Parts of io_uring are missing",
-        format!("Linux {kernel} lacks {}; what each costs stands at the end", missing.join(", ")),
+        format!("Linux {kernel} lacks {}; the end of this report says what each costs", missing.join(", ")),
         "a newer kernel: 6.1 has most, 6.15 all",
     ))
 }
@@ -215,10 +213,10 @@ fn workers(process: &Process) -> Option<Finding> {
     (room < 64).then(|| {
         Finding::notable(
             8,
-            "Few kernel threads may work for this user",
+            "This user may have few kernel threads",
             format!(
-                "RLIMIT_NPROC is {room}; what io_uring can't do without waiting needs threads that \
-                     count against it"
+                "RLIMIT_NPROC is {room}, and operations that io_uring can't do without blocking need threads that \
+                 count against it"
             ),
             "`ulimit -u 4096`, or TasksMax= and LimitNPROC= in the systemd unit",
         )
@@ -248,8 +246,7 @@ fn cpu(process: &Process) -> Option<Finding> {
         18,
         "A control group limits CPU time",
         format!(
-            "to {cpus:.1} cores of {}; what is over is stopped for up to 100 ms at a time, which shows \
-             as latency",
+            "to {cpus:.1} cores of {}; beyond that, threads stop for up to 100 ms at a time, which shows as latency",
             process.cpus
         ),
         "raise cpu.max of the group (docker run --cpus, resources.limits.cpu in Kubernetes)",
@@ -262,7 +259,7 @@ fn cgroup_memory(process: &Process) -> Option<Finding> {
     Some(Finding::notable(
         6,
         "A control group limits memory",
-        format!("to {}, page cache included: cached files go first", Bytes(memory)),
+        format!("to {}, page cache included: cached files are evicted first", Bytes(memory)),
         "raise memory.max of the group, or use direct I/O and a pool that fits",
     ))
 }
@@ -277,18 +274,18 @@ fn memory(process: &Process) -> Option<Finding> {
             60,
             "Memory is short",
             format!(
-                "{} of {} can be had; the page cache shrinks, and writes wait for it",
+                "{} of {} are available; the page cache shrinks, and writes wait",
                 Bytes(available),
                 Bytes(total)
             ),
-            "stop something (`ps aux --sort=-rss | head`), or give the machine more memory",
+            "stop a program (`ps aux --sort=-rss | head`), or give the machine more memory",
         ));
     }
     (swapped > total / 10).then(|| {
         Finding::notable(
             12,
             "Memory was swapped out",
-            format!("{} are in swap; touching them is I/O that nobody asked for", Bytes(swapped)),
+            format!("{} are in swap; accessing that memory causes I/O", Bytes(swapped)),
             "as root: `swapoff -a && swapon -a` once there is room, or `sysctl -w vm.swappiness=1`",
         )
     })

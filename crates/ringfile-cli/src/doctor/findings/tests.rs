@@ -117,13 +117,9 @@ fn a_healthy_machine_has_nothing_to_do() {
 #[test]
 fn what_is_not_known_gives_no_finding() {
     let nothing = Report {
-        schema: 1,
-        kernel: None,
-        features: Vec::new(),
-        process: Process::default(),
         file: FileFacts { kind: Some(file::Kind::Folder), answered: true, ..FileFacts::default() },
         device: Some(Device::default()),
-        findings: Vec::new(),
+        ..Report::default()
     };
     assert_eq!(of(&nothing), []);
 }
@@ -238,12 +234,9 @@ fn file_systems_that_are_no_disk() {
             report.file.filesystem = Some(name.into());
             report.file.medium = medium;
             report.device = None;
-            // They have none of it, and one finding says so.
-            report.file.nonblocking = NonBlocking {
-                buffered_reads: Some(false),
-                buffered_writes: Some(false),
-                ..NonBlocking::default()
-            };
+            // One finding covers all of these.
+            report.file.nonblocking.buffered_reads = Some(false);
+            report.file.nonblocking.buffered_writes = Some(false);
         })
     };
     assert!(of("overlay", Medium::Overlay).fix.contains("volume"));

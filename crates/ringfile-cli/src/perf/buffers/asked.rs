@@ -4,16 +4,17 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::check::SECTOR;
+use super::super::check::{SECTOR, check_block};
 use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, TestFileArgs};
 use crate::engine::by_hand;
 use crate::error::{Failure, errno_text, usage};
 use crate::machine;
 use crate::model::{Buffers, Engine, Kind, Params, Results, RingFlags, Route, Run, Rw};
+use crate::numbers::counted;
 use crate::perf::has_ring;
 use crate::report::saved;
-use crate::values::{self, Bytes, List};
+use crate::values::{self, Bytes, List, listed};
 
 /// The longest accepted run in seconds: 24 hours.
 const LONGEST_RUN: f64 = 86_400.0;
@@ -101,15 +102,15 @@ impl Asked {
         let has_ring = has_ring();
         let route = args.route.unwrap_or(if has_ring { Route::Ring } else { Route::Auto });
         let grid = Grid {
-            blocks: list(&args.bs, defaults.block_sizes),
-            depths: list(&args.iodepth, defaults.depths).into_iter().map(Depth::of).collect(),
-            ways: every_way(&[route], &list(&args.buffers, &Buffers::ALL)),
+            blocks: listed(&args.bs, defaults.block_sizes),
+            depths: listed(&args.iodepth, defaults.depths).into_iter().map(Depth::of).collect(),
+            ways: every_way(&[route], &listed(&args.buffers, &Buffers::ALL)),
             parts: args.parts as usize,
-            processes: args.processes.as_ref().map_or_else(
-                || (1..=defaults.most_processes.min(cores)).collect(),
-                |list| list.values().to_vec(),
+            processes: listed(
+                &args.processes,
+                &(1..=defaults.most_processes.min(cores)).collect::<Vec<usize>>(),
             ),
-            rw: list(&args.rw, &default_rw),
+            rw: listed(&args.rw, &default_rw),
             ring_flags: flags(args.ring_flags.as_ref().map_or(&[], List::values)),
             engines: engines(args.by_hand),
             choices: true,
@@ -187,15 +188,8 @@ impl Asked {
     }
 
     fn check(&self) -> Result<(), Failure> {
-        let (grid, size) = (&self.grid, self.test_file.size);
-        let largest = grid.largest_block();
-        if largest > size {
-            return usage(format!(
-                "--bs {} is more than --size {}: use smaller blocks or a larger size",
-                Bytes(largest),
-                Bytes(size)
-            ));
-        }
+        let grid = &self.grid;
+        check_block(grid.largest_block(), self.test_file.size)?;
         let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(SECTOR));
         if let Some(odd) = odd.filter(|_| self.access == Access::Direct) {
             return usage(format!(
@@ -205,9 +199,9 @@ impl Asked {
         let most = grid.processes.iter().max().copied().unwrap_or(1);
         let cores = machine::cpus();
         if most > cores {
-            let cores = if cores == 1 { "1 core".into() } else { format!("{cores} cores") };
             return usage(format!(
-                "{most} processes need a core each, and this process may use {cores}: lower --processes"
+                "{most} processes need a core each, and this process may use {}: lower --processes",
+                counted(cores, "core")
             ));
         }
         check_rings(grid)?;
@@ -278,8 +272,4 @@ fn out_of_bounds(params: &Params) -> Option<&'static str> {
 
 fn has_each_once<T: PartialEq>(values: &[T]) -> bool {
     values.iter().enumerate().all(|(at, value)| !values[..at].contains(value))
-}
-
-fn list<T: Clone>(asked: &Option<List<T>>, default: &[T]) -> Vec<T> {
-    asked.as_ref().map_or_else(|| default.to_vec(), |list| list.values().to_vec())
 }

@@ -53,7 +53,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
         counters: args.counters,
         grid,
     };
-    let mut session = Session::resumed(request, test_file, interrupt, runs);
+    let mut session = Session::new(request, test_file, interrupt, runs);
     session.deadline = limit.map(|limit| began + limit);
     let (left, whole) = (session.left(), session.whole());
     session.progress.say(&announcement(&session.request.grid, left, whole, args));
@@ -83,10 +83,7 @@ struct Files {
 impl Files {
     fn check(args: &BuffersArgs) -> Result<Files, Failure> {
         let (output, measured) = (&args.output, args.test_file.file.as_deref());
-        let outputs = match &args.resume {
-            Some(resumed) => Outputs::check_resumed(resumed, output, measured)?,
-            None => Outputs::check(output, measured)?,
-        };
+        let outputs = Outputs::check(output, args.resume.as_deref(), measured)?;
         let config = args.emit_config.as_deref();
         let config = config.map(|path| OutputFile::check(path, output.force)).transpose()?;
         if let Some(config) = &config {

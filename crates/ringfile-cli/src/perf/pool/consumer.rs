@@ -1,4 +1,4 @@
-//! One consumer: reads back the batches that producers tell it of, checks every byte, and releases the buffers.
+//! A consumer: reads back the batches that producers announce, checks every byte, and releases the buffers.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -22,7 +22,7 @@ pub struct Consumer<S> {
 }
 
 impl<S: Source> Consumer<S> {
-    /// Returns a consumer of what comes in there.
+    /// Returns a consumer of the batches in this inbox.
     pub fn new(shared: &Arc<Shared>, source: S, inbox: Receiver<Written>) -> Consumer<S> {
         let ledger = Ledger::new(shared.timeline.measured);
         Consumer { shared: shared.clone(), source, inbox, ledger }
@@ -41,7 +41,7 @@ impl<S: Source> Consumer<S> {
         Ok(self.ledger)
     }
 
-    /// Reads batches that are there, again and again from the one with this number on, at the pace.
+    /// Reads existing batches over and over, starting with number `first`, at this pace.
     pub async fn replay(mut self, all: &[Written], first: usize, mut pace: Pace) -> Result<Ledger, Failure> {
         let shared = self.shared.clone();
         let mut turn = all.iter().cycle().skip(first);
@@ -57,7 +57,7 @@ impl<S: Source> Consumer<S> {
         Ok(self.ledger)
     }
 
-    /// Reads one batch. It was due when it was written.
+    /// Reads one batch, which was due when it was written.
     async fn read(&mut self, written: Written) -> Result<(), Failure> {
         let job = &self.shared.job;
         let began = Instant::now();
@@ -97,7 +97,7 @@ impl<S: Source> Consumer<S> {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// Returns a batch of messages is one read.
+    /// Reads a batch of messages with one read.
     async fn read_messages(&self, written: &Written) -> Result<(), Failure> {
         let job = &self.shared.job;
         let (start, length, before) = messages::around(job, written.first);

@@ -1,10 +1,9 @@
-//! The content of blocks, from which a consumer can tell whether it read what was written.
+//! The content of blocks, which lets a consumer check that it read what was written.
 //!
-//! Every block has a checksum over all of it, and tells which producer wrote it, as which of its blocks, and where. The
-//! rest is random bytes, from another place of the same pattern for each block: what was left over from another block
-//! is found, in part or whole.
+//! Every block contains a checksum of itself, its producer, its number and its offset. The rest is random bytes, from a
+//! different place of the same pattern for each block, so that remains of another block are found.
 
-use super::memory::Block;
+use bytes::BufMut;
 use fastrand::Rng;
 
 /// Checksum, producer, number and offset, in this order.
@@ -13,14 +12,14 @@ const HEADER: usize = 24;
 /// The number of places in the pattern at which blocks may begin.
 const PLACES: u64 = 4096;
 
-/// Which block it is.
+/// The identity of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
-    /// Who wrote it.
+    /// The producer that wrote it.
     pub producer: u32,
-    /// Which of its blocks it is, from 0.
+    /// Its number among the producer's blocks, from 0.
     pub number: u64,
-    /// Where in the segment.
+    /// Its offset in the segment.
     pub offset: u64,
 }
 
@@ -32,7 +31,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// For blocks of `block` bytes, which are more than the header.
+    /// Makes contents for blocks of `block` bytes, which must be more than the header.
     pub fn new(block: usize) -> Content {
         let mut pattern = vec![0; block - HEADER + PLACES as usize];
         Rng::with_seed(block as u64).fill(&mut pattern);
@@ -40,17 +39,17 @@ impl Content {
     }
 
     /// Fills an empty block.
-    pub fn fill(&self, block: &mut impl Block, label: Label) {
+    pub fn fill(&self, block: &mut impl BufMut, label: Label) {
         let (body, header) = (self.body(label), header(label));
         let mut checksum = crc32fast::Hasher::new();
         checksum.update(&header);
         checksum.update(body);
-        block.append(&checksum.finalize().to_le_bytes());
-        block.append(&header);
-        block.append(body);
+        block.put_slice(&checksum.finalize().to_le_bytes());
+        block.put_slice(&header);
+        block.put_slice(body);
     }
 
-    /// Returns whether `bytes` are what was written under that label; says what is wrong.
+    /// Checks that `bytes` are the block with this label; returns what is wrong.
     pub fn check(&self, bytes: &[u8], label: Label) -> Result<(), String> {
         if bytes.len() != self.block {
             return Err(format!("it has {} of {} bytes", bytes.len(), self.block));

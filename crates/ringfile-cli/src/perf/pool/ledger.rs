@@ -9,9 +9,9 @@ use crate::sys::{self, Usage};
 /// The record of one thread within the measured time.
 #[derive(Debug)]
 pub struct Ledger {
-    /// From when a batch was due until it was done, counted once for each of its operations.
+    /// Times from when a batch was due until it was done, counted once for each of its operations.
     pub latency: Recorder,
-    /// From when it was due until it was begun, likewise.
+    /// Times from when it was due until it began, likewise.
     pub late: Recorder,
     /// When the last one was done.
     pub last: Instant,
@@ -35,7 +35,7 @@ impl Ledger {
         }
     }
 
-    /// Returns a batch that counts is begun; returns what the library has counted before it.
+    /// Begins a measured batch; returns the library's counts before it.
     pub fn begin(&mut self) -> ringfile::Metrics {
         if self.used_before.is_none() {
             self.used_before = sys::thread_usage().ok();
@@ -43,19 +43,19 @@ impl Ledger {
         ringfile::thread_metrics()
     }
 
-    /// Notes that the I/O of such a batch has ended.
+    /// Ends the I/O of a measured batch.
     pub fn count(&mut self, before: ringfile::Metrics) {
         self.counted += Counted::of(&(ringfile::thread_metrics() - before));
     }
 
-    /// A batch of so many operations that was due, begun and done at these times.
+    /// Records a batch of this many operations that was due, begun and done at these times.
     pub fn record(&mut self, due: Instant, began: Instant, done: Instant, operations: u64) {
         self.latency.record_many(done.saturating_duration_since(due), operations);
         self.late.record_many(began.saturating_duration_since(due), operations);
         self.last = self.last.max(done);
     }
 
-    /// Notes that the thread has finished.
+    /// Ends the record of the thread.
     pub fn close(&mut self) {
         let since = |before: Usage| sys::thread_usage().ok().map(|now| now.since(&before));
         self.usage = self.used_before.and_then(since);

@@ -1,38 +1,32 @@
-//! The kinds of memory that are compared. The rest of a run is the same code for all of them.
+//! The kinds of memory that are compared. All other code of a run is the same for all of them.
 //!
-//! Each hands out owned memory for one block, with nothing in it; dropping it gives it back to where it came from.
+//! Each kind hands out empty, owned memory for one block; dropping it returns it to its source.
 
 use std::ops::Deref;
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use ringfile::{Buffer, IoBuf, IoBufMut, Pool};
 
 use crate::error::{Failure, library};
 use crate::memory::ALIGNMENT;
 
-/// Where memory comes from.
+/// A source of memory.
 pub trait Source: Clone + Send + Sync + 'static {
     /// The memory of one operation.
-    type Block: Block;
+    type Block: IoBufMut + BufMut + Deref<Target = [u8]>;
 
-    /// Room for just `length` bytes.
+    /// Gets room for exactly `length` bytes.
     fn take(&self, length: usize) -> impl Future<Output = Result<Self::Block, Failure>>;
 
-    /// Returns a block that was filled, as it is written.
+    /// Returns a filled block in the form in which it is written.
     fn to_write(block: Self::Block) -> impl IoBuf {
         block
     }
 
-    /// Returns the library's pool, if it is that.
+    /// Returns the library's pool, if this source is one.
     fn pool(&self) -> Option<&Pool> {
         None
     }
-}
-
-/// The memory of one operation.
-pub trait Block: IoBufMut + Deref<Target = [u8]> {
-    /// Adds bytes behind those that are there; there is room for them.
-    fn append(&mut self, bytes: &[u8]);
 }
 
 /// The library's pool.
@@ -48,17 +42,11 @@ impl Source for Pool {
     }
 }
 
-impl Block for Buffer {
-    fn append(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
 /// The allocator, aligned.
 ///
-/// Aligned as the allocator itself does it: with room to spare, of which the part before the first aligned byte is left
-/// out. `BytesMut` can do that and is memory that the library takes, all of it safe code; `posix_memalign` would need
-/// `unsafe` here. It costs a few small allocations more for each operation, some tens of nanoseconds each.
+/// Aligned as an allocator does it: it allocates more, and skips the part before the first aligned byte. `BytesMut`
+/// does that in safe code, and the library accepts it; `posix_memalign` would need `unsafe` here. It costs a few more
+/// small allocations for each operation, some tens of nanoseconds each.
 #[derive(Debug, Clone, Copy)]
 pub struct Malloc;
 
@@ -86,13 +74,7 @@ fn aligned_copy(block: &[u8]) -> BytesMut {
     memory
 }
 
-impl Block for BytesMut {
-    fn append(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
-/// The allocator, as it comes.
+/// The allocator, without alignment.
 #[derive(Debug, Clone, Copy)]
 pub struct Plain;
 
@@ -104,8 +86,8 @@ impl Source for Plain {
     }
 }
 
-/// The allocator, as it comes, for direct I/O: what is written is copied to aligned memory, and reads go through
-/// aligned memory of the library's.
+/// The allocator, without alignment, for direct I/O: written blocks are copied to aligned memory, and reads go through
+/// aligned memory of the library.
 #[derive(Debug, Clone, Copy)]
 pub struct Copied;
 
@@ -121,12 +103,6 @@ impl Source for Copied {
     }
 }
 
-impl Block for Vec<u8> {
-    fn append(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,7 +111,7 @@ mod tests {
         let mut block = ringfile::block_on(source.take(length)).expect("memory");
         assert_eq!((block.len(), IoBufMut::capacity(&block)), (0, length));
         let address = block.as_mut_ptr();
-        block.append(&vec![7; length]);
+        block.put_slice(&vec![7; length]);
         assert!(block.iter().all(|&byte| byte == 7) && block.as_mut_ptr() == address, "it has not moved");
         assert!(!aligned || address.align_offset(ALIGNMENT) == 0);
     }

@@ -1,4 +1,4 @@
-//! A producer's log of messages: the pool's through an appender, others as one buffered write for each batch.
+//! A producer's log of messages: an appender with the pool's memory, otherwise one buffered write for each batch.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub struct Messages {
     scratch: Vec<u8>,
 }
 
-/// Memory of a pool that one producer's appender takes at most.
+/// Returns the most memory of a pool that one producer's appender uses.
 pub fn memory() -> u64 {
     (WRITE * (DEPTH + 2)) as u64
 }
@@ -42,7 +42,7 @@ impl Messages {
             None => write_whole(shared, segment, first).await,
         };
         written.map_err(|error| library(&error))?;
-        // The next segment has an appender of its own, and this one's file goes back to be used again.
+        // The next segment has its own appender, and this one's file is used again.
         if first.offset + 2 * job.batch_bytes() > job.segment
             && let Some((_, log)) = self.log.take()
         {
@@ -82,7 +82,8 @@ async fn write_whole(shared: &Shared, segment: &Segment, first: Label) -> ringfi
     if job.sync { segment.file().sync_data().await } else { Ok(()) }
 }
 
-/// Returns the part of the file to read for a batch: whole blocks of direct I/O around it; and how far in it begins.
+/// Returns the range to read for a batch, whole blocks of direct I/O, as offset and length; and where the batch begins
+/// in it.
 pub fn around(job: &Job, first: Label) -> (u64, usize, usize) {
     const BLOCK: u64 = 4096;
     let start = first.offset / BLOCK * BLOCK;

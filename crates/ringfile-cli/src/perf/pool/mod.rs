@@ -1,7 +1,7 @@
 //! `ringfile perf pool`: producers and consumers at a fixed rate, with each kind of memory in turn.
 //!
-//! Invariants: everything that can be refused is refused before the first byte is written; what was measured is
-//! printed and saved however the command ends; nothing is left in the folder.
+//! Invariants: everything that can be refused is refused before the first byte is written; results are printed and
+//! saved however the command ends; nothing is left in the folder.
 
 mod consumer;
 mod content;
@@ -33,15 +33,15 @@ use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
 use run::Job;
 
-/// A segment is as large as this where there is room for two of each producer. Small, so that each is written once by
-/// the end of the warm-up: a batch took 0.4 ms then (90th percentile, ext4 on a virtio disk), and 2.7 ms where no block
-/// had been written before, for which the file system has to remember that they are.
+/// The size of a segment, if there is room for two for each producer. Small, so that each is written once by the end of
+/// the warm-up: after that a batch took 0.4 ms (90th percentile, ext4 on a virtio disk), but 2.7 ms on blocks that were
+/// never written before, because the file system has to record that they are now.
 const SEGMENT: u64 = 8 << 20;
 
-/// A message's label fits.
+/// Room for a message's label.
 const SMALLEST_MESSAGE: u64 = 32;
 
-/// At most a few writes of the appender.
+/// A few writes of the appender.
 const LARGEST_MESSAGE: u64 = 1 << 20;
 
 /// Carries out the command.
@@ -51,7 +51,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     let job = job(args, &folder)?;
     check_folder(args, &job)?;
     let output = &args.output;
-    let outputs = Outputs::check(output, None)?;
+    let outputs = Outputs::check(output, None, None)?;
     let interrupt = Interrupt::catch_signals()?;
     let steps = in_rounds(args.kinds(), args.timing.rounds);
     let length = job.warmup + job.duration;
@@ -63,7 +63,7 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     outputs::conclude(ended, output, &outputs, &results)
 }
 
-/// What is asked for, if its parts fit together.
+/// Returns the requested job, if its parts fit together.
 fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
     let kinds = args.kinds();
     if args.producers == 0 && args.consumers == 0 {
@@ -96,7 +96,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
             Bytes(memory)
         ));
     }
-    // Two for each producer: it fills one while the other is read.
+    // Two segments for each producer: it fills one while the other is read.
     let producers = producers.max(1);
     let segment = (args.size / (2 * producers)).min(SEGMENT) / batch * batch;
     if segment == 0 {
@@ -126,7 +126,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
     Ok(job)
 }
 
-/// Refuses a rate at which not every producer has something to do.
+/// Refuses a rate that does not give every producer a batch.
 fn check_rate(job: &Job) -> Result<(), Failure> {
     let Some(rate) = job.rate else { return Ok(()) };
     let threads = if job.producers == 0 { job.consumers } else { job.producers };
@@ -146,7 +146,7 @@ fn check_rate(job: &Job) -> Result<(), Failure> {
     ))
 }
 
-/// Refuses a folder that can't be used for what is asked.
+/// Refuses a folder that can't be used for this job.
 fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
     let (folder, direct) = (&job.folder, args.kinds().into_iter().any(Memory::is_direct));
     let alignment = segments::check_folder(folder, direct)?;
@@ -170,20 +170,20 @@ fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has what the last run did to the file system done with, as far as it has a journal: the end of its segments, and
-/// what went through the page cache. The next run would else pay for it.
+/// Makes the file system finish the work that the last run left to its journal: the end of its segments, and data in
+/// the page cache. Otherwise it would slow the next run.
 fn settle(folder: &Path) {
-    // What fails here fails in the run too, which says so.
+    // An error here also occurs in the run, which reports it.
     let _ = tempfile::tempfile_in(folder).and_then(|mut file| {
         file.write_all(b"settled")?;
         file.sync_all()
     });
 }
 
-/// One run: its memory, why, and its round.
+/// One run: its memory, its role, and its round.
 type Step = (Memory, Role, u32);
 
-/// The command under way.
+/// The command in progress.
 struct Command {
     job: Job,
     interrupt: Interrupt,
@@ -208,7 +208,7 @@ impl Command {
         let progress = &self.progress;
         settle(&self.job.folder);
         let outcome = run::run(&self.job, memory, &self.interrupt, &mut || progress.tick(&label))?;
-        // A run that was cut short is whole as far as it went, if it did anything.
+        // An interrupted run is kept as far as it got.
         if outcome.produced.latency.count() + outcome.consumed.latency.count() > 0 {
             self.runs.extend(outcome::runs(&self.job, memory, (round, role), &outcome));
         }

@@ -1,4 +1,4 @@
-//! The notes below the tables: whether the rate was carried, what the pool did, and how to read the figures.
+//! The notes below the tables: whether the rate was reached, what the pool did, and the meaning of the figures.
 
 use super::run::Job;
 use clap::ValueEnum;
@@ -10,10 +10,10 @@ use crate::report::judge::{self, Noise};
 use crate::report::routes::{registered, shares};
 use crate::values::{self, Bytes};
 
-/// Of the rate that was asked for, this much is carrying it: the last batches take their time after the end.
+/// The part of the requested rate that counts as reached: the last batches end after the measured time.
 const CARRIED: f64 = 0.95;
 
-/// One line for each thing.
+/// Returns the notes, one line each.
 pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(job.rate.and_then(|rate| carried(rate, runs)));
@@ -30,15 +30,15 @@ pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<Str
     notes.extend(routes(runs));
     if runs.iter().any(|run| run.setup.memory.is_some_and(|memory| !memory.is_direct())) {
         notes.push(
-            "vec and pool-buffered go through the page cache: what is read was never off it, and a segment may be used again before it \
-             was on the disk"
+            "vec and pool-buffered use the page cache: reads find all data there, and a segment may be used again before it was \
+             written to the disk"
                 .into(),
         );
     }
     notes
 }
 
-/// Says what part of the requested rate the worst of all runs reached.
+/// Returns whether the slowest run reached the requested rate.
 fn carried(rate: u64, runs: &[Run]) -> Option<String> {
     let backlog = |run: &Run| run.pool.as_ref().and_then(|pool| pool.backlog_ops).unwrap_or(0);
     let worst = runs.iter().min_by(|a, b| a.bw_bytes.total_cmp(&b.bw_bytes))?;
@@ -48,18 +48,18 @@ fn carried(rate: u64, runs: &[Run]) -> Option<String> {
     let left = runs.iter().map(backlog).max().unwrap_or(0);
     if left == 0 && worst.bw_bytes >= rate as f64 * CARRIED {
         return Some(format!(
-            "the rate was carried: {} a second asked of each side, {had} at least",
+            "the rate was carried: {} a second requested of each side, at least {had} reached",
             Bytes(rate)
         ));
     }
     let mut note = format!(
-        "the rate was NOT carried: {} a second asked of each side, {had} had by the {side}s with {memory}",
+        "the rate was NOT carried: {} a second requested of each side, {had} reached by the {side}s with {memory}",
         Bytes(rate)
     );
     if left > 0 {
         let bytes = Bytes(left.saturating_mul(worst.setup.block));
         note += &format!(
-            "; up to {left} operations ({bytes}) were due and not begun at the end, and are in no percentile"
+            "; up to {left} operations ({bytes}) were due but not begun at the end, and are in no percentile"
         );
     }
     Some(note)
@@ -84,13 +84,13 @@ fn judged(runs: &[Run]) -> Option<String> {
     (!verdicts.is_empty()).then(|| format!("p99.9 of pool over malloc: {}", verdicts.join("; ")))
 }
 
-/// Figures of the pool in the run that used it last.
+/// Returns the figures of the pool in the last run that used it.
 fn pool(runs: &[Run]) -> Option<String> {
     let figures = runs.iter().rev().find_map(|run| run.pool.as_ref()?.metrics.as_ref())?;
     let PoolFigures { gets, misses, waits, regions, registered_regions, outside_allocations, .. } = figures;
     Some(format!(
         "pool: {} of {} mapped at most, in use at the end {}, {gets} buffers handed out, {misses} of them not from its \
-         caches, {outside_allocations} from outside, {waits} waited for; {registered_regions} of {regions} regions \
+         caches, {outside_allocations} from outside, {waits} after waiting; {registered_regions} of {regions} regions \
          registered",
         Bytes(figures.high_water_bytes),
         Bytes(figures.capacity_bytes),
@@ -100,27 +100,25 @@ fn pool(runs: &[Run]) -> Option<String> {
 
 fn checked(runs: &[Run]) -> String {
     if runs.iter().all(|run| run.setup.side == Some(Side::Consumer)) {
-        return "there were no producers: segments were written before each run, and every block that was read is right"
+        return "there were no producers: segments were written before each run, and every block that was read was right"
             .into();
     }
     let of_producers = runs.iter().filter(|run| run.setup.side == Some(Side::Producer));
     if runs.iter().all(|run| run.setup.side == Some(Side::Producer)) {
-        return "there were no consumers: nothing that was written was read back".into();
+        return "there were no consumers: written blocks were not read back".into();
     }
     let (written, checked) = of_producers
         .filter_map(|run| run.pool.as_ref())
         .fold((0, 0), |sum, pool| (sum.0 + pool.written_blocks, sum.1 + pool.checked_blocks));
     match written.saturating_sub(checked) {
-        0 => format!("all {written} blocks that were written were read back and are right, warm-up included"),
-        left => format!(
-            "{checked} of {written} blocks were read back and are right; {left} were not read any more"
-        ),
+        0 => format!("all {written} written blocks were read back and are right, warm-up included"),
+        left => format!("{checked} of {written} blocks were read back and are right; {left} were not read"),
     }
 }
 
 fn place(job: &Job, filesystem: &str) -> String {
     format!(
-        "{} on {filesystem}: segments of {} without a name, {} of the disk at most; batches of {} × {}",
+        "{} on {filesystem}: unnamed segments of {}, at most {} of the disk; batches of {} × {}",
         job.folder.display(),
         Bytes(job.segment),
         Bytes(job.size),
@@ -139,38 +137,36 @@ fn timing(args: &PoolArgs) -> String {
     format!("{duration} a run after {warmup} of warm-up, {}", rounds(args.timing.rounds))
 }
 
-/// What was written, and when it counted as written.
+/// Returns a note on when a batch counted as written.
 fn written(job: &Job) -> Option<String> {
     let until = if job.sync { "it was durable" } else { "it could be read" };
     if !job.messages {
         return job
             .sync
-            .then(|| "each batch was synced (fdatasync), which is in the producers' latency".into());
+            .then(|| "each batch was synced (fdatasync), which is part of the producers' latency".into());
     }
     Some(format!(
-        "messages of {} bytes: those of the pool go through an Appender in each producer's own log, those of vec are one \
-         buffered write for each batch; a batch was written when {until}; logs recycle their files",
+        "messages of {} bytes: with the pool, through an Appender in each producer's log; with vec, one buffered write for \
+         each batch; a batch was written when {until}; logs recycle their files",
         job.block
     ))
 }
 
 fn units(job: &Job, runs: &[Run]) -> String {
-    let from = if job.rate.is_some() {
-        "from when it was due by the rate, begun or not,"
-    } else {
-        "from when it was begun"
-    };
+    let from = if job.rate.is_some() { "from when it was due by the rate" } else { "from when it began" };
     let mut text = format!(
         "latencies in µs, of whole batches: a producer's {from} until it was written, a consumer's from when it was \
-         written until it was read and checked; late p99 is of the part before it was begun; CPU µs for one buffer, of \
-         the side's own threads"
+         written until it was read and checked; late p99: the part before it began; CPU µs for one buffer, of the side's \
+         own threads"
     );
     let others = runs.iter().filter_map(|run| run.pool.as_ref()?.other_cpu_percent).reduce(f64::max);
     if let Some(others) = others {
-        text += &format!("; neither side's are up to {others:.0} % of a core (kernel workers, this program)");
+        text += &format!(
+            "; up to {others:.0} % of a core belongs to neither side (kernel workers, this program)"
+        );
     }
     if runs.iter().any(|run| run.role == Role::Aa) {
-        text += "; A/A is the first kind over itself: smaller changes than that say nothing";
+        text += "; A/A compares the first kind with itself: smaller changes are noise";
     }
     text
 }
@@ -179,7 +175,7 @@ fn room(runs: &[Run]) -> Option<String> {
     let waits = runs.iter().filter_map(|run| run.pool.as_ref()).map(|pool| pool.room_waits).max()?;
     (waits > 0).then(|| {
         format!(
-            "producers waited for consumers to free room up to {waits} times in a run, which is in their latency; a \
+            "producers waited up to {waits} times in a run for consumers to free room, which is part of their latency; a \
              larger --size lets them run further ahead"
         )
     })

@@ -1,4 +1,4 @@
-//! What a run comes to in the results: a `Run` for each side.
+//! Converts the outcome of a run to results: a `Run` for each side.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::engine::rated;
 use crate::model::{Actor, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
 use crate::sys::Usage;
 
-/// Returns the producers' figures and the consumers', of those that there are.
+/// Returns the figures of the producers and of the consumers, if there are any.
 pub fn runs(job: &Job, memory: Memory, turn: (u32, Role), outcome: &Outcome) -> Vec<Run> {
     let sides = [(Side::Producer, job.producers), (Side::Consumer, job.consumers)];
     let there = sides.into_iter().filter(|&(_, threads)| threads > 0);
     there.map(|(side, _)| run(job, setup(job, memory, side), turn, outcome)).collect()
 }
 
-/// What is chosen for one side.
+/// Returns the setup of one side.
 fn setup(job: &Job, memory: Memory, side: Side) -> Setup {
     let (rw, threads) = match side {
         Side::Producer => (Rw::Write, job.producers),
@@ -42,9 +42,9 @@ fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -
     let is_producer = setup.side == Some(Side::Producer);
     let ledger = if is_producer { &outcome.produced } else { &outcome.consumed };
     let (ops, mut counted) = (ledger.latency.count(), ledger.counted);
-    // What workers did they have counted elsewhere.
+    // Workers count their operations on their own threads.
     counted.routes.workers = ops.saturating_sub(counted.routes.total());
-    // A write takes many messages, and syncs are operations too: the library's counts are then not those of blocks.
+    // A write carries many messages, and syncs are operations too: the library does not count blocks then.
     let each_is_one = !(job.messages || job.sync && is_producer);
     let time = measured_time(job, outcome, ledger);
     let run = rated(Run::new(setup, round, role), ops, time, ledger.usage.as_ref());
@@ -62,8 +62,8 @@ fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -
     run
 }
 
-/// From the first batch that counts to the last; at a rate to the end of the time, if that is later: the last batch may
-/// be due long before.
+/// Returns the time from the first measured batch to the last; at a rate at least to the end, because the last batch
+/// may be due long before.
 fn measured_time(job: &Job, outcome: &Outcome, ledger: &Ledger) -> Duration {
     let timeline = &outcome.timeline;
     let end =

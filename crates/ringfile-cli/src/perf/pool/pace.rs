@@ -1,22 +1,22 @@
-//! When a thread of a run does its next batch, and when it has done enough.
+//! Decides when a thread of a run does its next batch, and when it has done enough.
 
 use std::time::{Duration, Instant};
 
 use super::run::{Job, Shared, TICK};
 use super::schedule::Schedule;
 
-/// The pace of one thread: by the rate, or as fast as it goes.
+/// The pace of one thread: at a rate, or as fast as possible.
 #[derive(Debug)]
 pub struct Pace {
     schedule: Option<Schedule>,
-    /// Measured batches after which it is done.
+    /// The measured batches after which the thread is done.
     quota: Option<u64>,
     batches: u64,
     measured: u64,
 }
 
 impl Pace {
-    /// That of thread `number` of `threads` which share the rate and the data.
+    /// Returns the pace of thread `number` of `threads`, which share the rate and the data.
     pub fn new(job: &Job, number: u32, threads: u32) -> Pace {
         let threads = u64::from(threads);
         let schedule = job.rate.map(|rate| Schedule {
@@ -34,17 +34,17 @@ impl Pace {
         self.batches
     }
 
-    /// One more is done.
+    /// Counts a batch.
     pub fn count(&mut self, measured: bool) {
         self.batches += 1;
         self.measured += u64::from(measured);
     }
 
-    /// Waits until the next batch is due, and returns when that was; `None` if there are no more. None is ever skipped.
+    /// Waits until the next batch is due, and returns when that was; `None` after the last. Batches are never skipped.
     pub fn wait_for_next(&self, shared: &Shared) -> Option<Instant> {
         let timeline = shared.timeline;
-        // Short of a stop there is a batch that counts, however late the thread got its turn, or the disk came back:
-        // what stalled most would else have no figures.
+        // Unless the run is stopped, each thread measures a batch, however late it starts or the disk responds:
+        // otherwise the longest stalls would have no figures.
         let has_some = self.measured > 0;
         if self.quota.is_some_and(|quota| self.measured >= quota) {
             return None;
@@ -74,10 +74,11 @@ impl Pace {
         }
     }
 
-    /// Batches that were due and not begun when the thread gave up; `None` without a rate, and where it was stopped.
+    /// Returns the batches that were due but not begun when the thread gave up; `None` without a rate, or if it was
+    /// stopped.
     pub fn backlog(&self, shared: &Shared) -> Option<u64> {
         let timeline = shared.timeline;
-        // What a run that was stopped has left undone says nothing.
+        // The rest of a stopped run is no backlog.
         let schedule = self.schedule.filter(|_| !shared.stopped())?;
         if self.quota.is_some() {
             return Some(0);

@@ -1,4 +1,4 @@
-//! One producer: takes buffers, fills them, writes them together when they are due, and tells a consumer.
+//! A producer: takes buffers, fills them, writes them together when they are due, and announces them to a consumer.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -16,13 +16,13 @@ use crate::error::{Failure, library};
 /// A batch that was written.
 #[derive(Clone)]
 pub struct Written {
-    /// Where it is; the segment is kept until it was read.
+    /// Its segment, which is kept until the batch was read.
     pub segment: Arc<Segment>,
     /// Its first block.
     pub first: Label,
     /// When it was written.
     pub at: Instant,
-    /// Whether it counts.
+    /// Whether it is measured.
     pub measured: bool,
 }
 
@@ -38,11 +38,11 @@ pub struct Producer<S> {
     ledger: Ledger,
 }
 
-/// What came of a producer.
+/// The result of a producer.
 pub struct Produced {
-    /// What it saw.
+    /// Its record.
     pub ledger: Ledger,
-    /// Batches that were due and not begun when it gave up; `None` without a rate, and where it was stopped.
+    /// Batches that were due but not begun when it gave up; `None` without a rate, or if it was stopped.
     pub backlog: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl<S: Source> Producer<S> {
     /// Writes batches until the run is over.
     pub async fn run(mut self) -> Result<Produced, Failure> {
         while let Some(due) = self.pace.wait_for_next(&self.shared) {
-            // Begun by another one for each producer, so that they do not all turn to the same.
+            // Each producer starts with another consumer, so that they do not all use the same.
             let turn = self.pace.batches() + u64::from(self.number);
             let Some(written) = self.write(due).await? else { break };
             if !self.consumers.is_empty() {
@@ -85,7 +85,7 @@ impl<S: Source> Producer<S> {
         let shared = self.shared.clone();
         let job = &shared.job;
         let began = Instant::now();
-        // Not by when it was due: of a rate that is far from carried all would belong to the warm-up.
+        // Not by its due time: if the rate is far from reached, all batches would belong to the warm-up.
         let measured = began >= shared.timeline.measured;
         let placed = self.log.place(job.batch_bytes(), &|| shared.stopped()).await?;
         let Some((segment, offset)) = placed else { return Ok(None) };
@@ -120,7 +120,7 @@ impl<S: Source> Producer<S> {
         }
         let mut failed = None;
         for write in writes {
-            // The buffer goes back here.
+            // This releases the buffer.
             if let Err(error) = outcome_of(write.await) {
                 failed.get_or_insert(library(error.error()));
             }

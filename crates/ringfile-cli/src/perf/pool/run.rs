@@ -1,11 +1,11 @@
-//! One run: producers and consumers with one kind of memory, from their start until all that was written is read.
+//! One run: producers and consumers with one kind of memory, from their start until all written blocks are read.
 //!
-//! Each producer and consumer is a thread of its own with a ring of its own, and runs the library's loop on it. On a
-//! machine with fewer cores than threads the kernel then shares time out among them; tasks on few loops would each wait
-//! for the others' copies and checksums, and that would be measured as the disk's latency.
+//! Each producer and consumer is a thread with its own ring and loop of the library. On a machine with fewer cores than
+//! threads, the kernel then divides time among them. As tasks on few loops, each would wait for the copies and
+//! checksums of the others, which would be measured as latency of the disk.
 //!
-//! Invariants: at the end no operation is in flight and no buffer is in use; short of a stop every block that was
-//! written was checked.
+//! Invariants: at the end no operation is in flight and no buffer is in use; unless the run was stopped, every written
+//! block was checked.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +24,8 @@ use super::pace::Pace;
 use super::producer::{Produced, Producer, Written};
 use super::schedule::Timeline;
 use super::segments::Store;
-use crate::engine::window;
+use crate::engine::ringfile::capacity_of;
+use crate::engine::{raise, window};
 use crate::error::{Failure, library};
 use crate::interrupt::Interrupt;
 use crate::model::Memory;
@@ -34,15 +35,15 @@ use crate::values;
 /// How often a waiting thread checks whether the run was stopped.
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// Time for all threads to be there before the first batch is due.
+/// The time for all threads to start before the first batch is due.
 const LEAD: Duration = Duration::from_millis(20);
 
 /// What a run does.
 #[derive(Debug, Clone)]
 pub struct Job {
-    /// Where.
+    /// The folder of the segments.
     pub folder: PathBuf,
-    /// The most that segments take of the disk at once.
+    /// The most bytes of the disk that segments use at once.
     pub size: u64,
     /// Bytes of a segment: whole batches.
     pub segment: u64,
@@ -52,7 +53,7 @@ pub struct Job {
     pub messages: bool,
     /// Whether a batch counts as written when it is durable.
     pub sync: bool,
-    /// Bytes after which a run ends, rather than after its time.
+    /// Bytes after which a run ends, if not after its time.
     pub total: Option<u64>,
     /// Blocks in a batch.
     pub batch: u32,
@@ -62,19 +63,19 @@ pub struct Job {
     pub consumers: u32,
     /// Bytes a second of all producers together.
     pub rate: Option<u64>,
-    /// Time that is not counted, before.
+    /// The warm-up before.
     pub warmup: Duration,
-    /// Time that is measured.
+    /// The measured time.
     pub duration: Duration,
 }
 
 impl Job {
-    /// Bytes of a batch.
+    /// Returns the bytes of a batch.
     pub fn batch_bytes(&self) -> u64 {
         self.block * u64::from(self.batch)
     }
 
-    /// Returns the blocks of a batch, by its first.
+    /// Returns the labels of a batch's blocks.
     pub fn labels(&self, first: Label) -> impl Iterator<Item = Label> + use<> {
         let block = self.block;
         (0..u64::from(self.batch)).map(move |index| Label {
@@ -85,27 +86,26 @@ impl Job {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// The producers' record.
     pub produced: Ledger,
     /// The consumers' record.
     pub consumed: Ledger,
-    /// What each producer saw.
+    /// The record of each producer.
     pub producers: Vec<Ledger>,
-    /// What each consumer saw.
+    /// The record of each consumer.
     pub consumers: Vec<Ledger>,
     /// When it was measured.
     pub timeline: Timeline,
-    /// Whether it was stopped before it was over.
+    /// Whether it was stopped early.
     pub stopped: bool,
-    /// Operations that were due and not begun when the producers gave up; `None` without a rate, and where it was
-    /// stopped.
+    /// Operations that were due but not begun when the producers gave up; `None` without a rate, or if it was stopped.
     pub backlog: Option<u64>,
     /// Blocks that were written.
     pub written: u64,
-    /// Blocks that were read and are what was written.
+    /// Blocks that were read and were right.
     pub checked: u64,
     /// Times that a producer waited for room on the disk.
     pub room_waits: u64,
@@ -113,20 +113,20 @@ pub struct Outcome {
     pub usage: Option<Usage>,
     /// The pool at the end.
     pub pool: Option<PoolMetrics>,
-    /// What went wrong first.
+    /// The first failure.
     pub failure: Option<Failure>,
 }
 
 /// What all threads of a run share.
 #[derive(Debug)]
 pub struct Shared {
-    /// What is done.
+    /// The job.
     pub job: Job,
-    /// When.
+    /// The times of the run.
     pub timeline: Timeline,
-    /// Where segments come from.
+    /// The source of segments.
     pub store: Arc<Store>,
-    /// What blocks hold.
+    /// The content of blocks.
     pub content: Content,
     stop: AtomicBool,
     failure: Mutex<Option<Failure>>,
@@ -140,7 +140,7 @@ impl Shared {
     }
 
     fn with(job: &Job, store: Arc<Store>) -> Arc<Shared> {
-        // What ends a run is then how much was done.
+        // With a total, the amount ends the run.
         let duration = if job.total.is_some() { values::LONGEST } else { job.duration };
         Arc::new(Shared {
             timeline: Timeline::new(Instant::now() + LEAD, job.warmup, duration),
@@ -154,22 +154,22 @@ impl Shared {
         })
     }
 
-    /// Returns whether everything is to end as soon as it can.
+    /// Returns whether all threads are to end as soon as possible.
     pub fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// So many blocks are written.
+    /// Counts written blocks.
     pub fn count_written(&self, blocks: u64) {
         self.written.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// So many blocks are what was written.
+    /// Counts blocks that were read and were right.
     pub fn count_checked(&self, blocks: u64) {
         self.checked.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Returns how many blocks had the content that was written.
+    /// Returns how many blocks were read and were right.
     pub fn checked(&self) -> u64 {
         self.checked.load(Ordering::Relaxed)
     }
@@ -206,7 +206,7 @@ pub fn run(
     }
 }
 
-/// Room for all buffers that can be in use at once.
+/// Returns room for all buffers that can be in use at once.
 pub fn pool_capacity(job: &Job) -> usize {
     let (threads, writers) = (u64::from(job.producers + job.consumers), u64::from(job.producers.max(1)));
     if job.messages {
@@ -214,9 +214,7 @@ pub fn pool_capacity(job: &Job) -> usize {
         return usize::try_from(each.saturating_mul(2).saturating_add(4 << 20)).unwrap_or(usize::MAX);
     }
     let buffers = threads.max(writers) * u64::from(job.batch);
-    // A buffer may take a quarter more than its length, a small one a whole page; the rest is for whole regions.
-    let each = job.block.div_ceil(4).saturating_mul(5).next_multiple_of(4096);
-    usize::try_from(buffers.saturating_mul(each).saturating_add(2 << 20)).unwrap_or(usize::MAX)
+    capacity_of(buffers, job.block)
 }
 
 fn run_with<S: Source>(
@@ -230,7 +228,7 @@ fn run_with<S: Source>(
     let mut written = Vec::new();
     if job.producers == 0 {
         written = prepare(&shared, source, interrupt)?;
-        // The time of the measurement begins now.
+        // The measurement begins now.
         shared = Shared::with(job, shared.store.clone());
     }
     let timeline = shared.timeline;
@@ -240,14 +238,14 @@ fn run_with<S: Source>(
     let usage = std::thread::scope(|scope| {
         let threads = Threads::start(scope, &shared, source, &written);
         let before = threads.conduct(&shared, interrupt, tick);
-        for producer in threads.producers.into_iter().filter_map(join) {
+        for producer in threads.producers.into_iter().filter_map(window::joined) {
             produced.merge(&producer.ledger);
             let operations = producer.backlog.map(|batches| batches.saturating_mul(u64::from(job.batch)));
             backlog = operations
                 .map_or(backlog, |operations| Some(backlog.unwrap_or(0).saturating_add(operations)));
             producers.push(producer.ledger);
         }
-        consumers.extend(threads.consumers.into_iter().filter_map(join));
+        consumers.extend(threads.consumers.into_iter().filter_map(window::joined));
         consumers.iter().for_each(|ledger| consumed.merge(ledger));
         before.and_then(|before| Some(sys::own_usage().ok()?.since(&before)))
     });
@@ -269,7 +267,7 @@ fn run_with<S: Source>(
     })
 }
 
-/// Writes segments for consumers that have no producers: as many as there may be.
+/// Writes all segments for consumers without producers.
 fn prepare<S: Source>(
     shared: &Arc<Shared>,
     source: &S,
@@ -286,11 +284,6 @@ fn prepare<S: Source>(
         }
         Ok(all)
     })
-}
-
-/// What a thread gives; its panic goes on here.
-fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// The threads of a run.
@@ -317,7 +310,7 @@ impl<'scope> Threads<'scope> {
                 if shared.job.producers > 0 {
                     return ringfile::block_on(consumer.run());
                 }
-                // Each begins elsewhere, so that they do not all read the same.
+                // Each begins with another batch, so that they do not all read the same.
                 let first = written.len() * number as usize / shared.job.consumers as usize;
                 let pace = Pace::new(&shared.job, number, shared.job.consumers);
                 ringfile::block_on(consumer.replay(written, first, pace))
@@ -332,8 +325,8 @@ impl<'scope> Threads<'scope> {
         threads
     }
 
-    /// Waits for all to end, and looks for Ctrl-C meanwhile. Gives what the process had used when the measured time
-    /// began.
+    /// Waits for all threads to end, and checks for Ctrl-C meanwhile. Returns what the process had used when the
+    /// measured time began.
     fn conduct(&self, shared: &Shared, interrupt: &Interrupt, tick: &mut dyn FnMut()) -> Option<Usage> {
         let mut before = None;
         let over = || {
@@ -346,7 +339,8 @@ impl<'scope> Threads<'scope> {
                 before = sys::own_usage().ok();
             }
             let next = if before.is_none() { shared.timeline.measured } else { shared.timeline.end };
-            // Near the moments that count, and at the end, it is quick; else it takes no time from the threads.
+            // Short pauses near the beginning and the end of the measured time; otherwise it takes no time from the
+            // threads.
             let pause = next.saturating_duration_since(now).clamp(Duration::from_millis(2), TICK);
             std::thread::sleep(pause);
             if interrupt.asked() {
@@ -358,7 +352,7 @@ impl<'scope> Threads<'scope> {
     }
 }
 
-/// Starts a thread of a run. What it fails with ends the run; so does a panic, or others would wait for it.
+/// Starts a thread of a run. Its failure ends the run, as does a panic: otherwise other threads would wait for it.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     shared: &Arc<Shared>,
@@ -368,8 +362,8 @@ fn spawn<'scope, T: Send + 'scope>(
     let its_own = shared.clone();
     let body = move || {
         let _stop = StopOnPanic(&its_own);
-        // The kernel puts off wake-ups by up to 50 µs to save power, which would count as latency. Where it refuses not
-        // to, that shows as being late.
+        // The kernel delays wake-ups by up to 50 µs to save power, which would count as latency. If it refuses to
+        // change that, the delay shows as lateness.
         let _ = nix::sys::prctl::set_timerslack(1);
         work(&its_own).map_err(|failure| its_own.fail(failure)).ok()
     };
@@ -387,12 +381,9 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-/// What an operation's task gave; its panic goes on here.
+/// Returns the outcome of an operation's task; continues its panic.
 pub fn outcome_of<B>(joined: Result<BufResult<B>, JoinError>) -> BufResult<B> {
-    joined.unwrap_or_else(|error| match error {
-        JoinError::Panicked(panic) => std::panic::resume_unwind(panic.into_payload()),
-        other => panic!("an operation's task ended early: {other}"),
-    })
+    joined.unwrap_or_else(|error| raise(error))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! When batches are due: the open loop.
 //!
-//! Pure arithmetic on points in time. Invariants: when a batch is due depends on the rate and its number alone,
-//! never on what came of the batches before it. So a stall makes all that was due meanwhile late, and is seen in their
-//! latencies, where a loop that begins each batch after the last one would have seen it once.
+//! Pure arithmetic on points in time. Invariants: the time at which a batch is due depends only on the rate and its
+//! number, never on earlier batches. So a stall delays all batches that are due meanwhile, and shows in their
+//! latencies; a loop that begins each batch after the last one would count it once.
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 pub struct Timeline {
     /// When the first batch is due.
     pub begin: Instant,
-    /// From here on batches that are begun count.
+    /// Batches that begin from here on are measured.
     pub measured: Instant,
-    /// No batch is due any more.
+    /// No batch is due from here on.
     pub end: Instant,
 }
 
 impl Timeline {
-    /// The longest time that producers go on after the end, to do what was due before.
+    /// The longest time that producers continue after the end, for batches that were due before.
     const MOST_GRACE: Duration = Duration::from_secs(1);
 
     /// Returns the schedule of a run that begins at this time.
@@ -26,28 +26,28 @@ impl Timeline {
         Timeline { begin, measured: begin + warmup, end: begin + warmup + duration }
     }
 
-    /// When producers give up on what is still to be done. A tenth of the time later than the end: who needs longer
-    /// does not carry the rate.
+    /// Returns when producers give up on overdue batches: a tenth of the measured time after the end. A producer that
+    /// needs longer does not reach the rate.
     pub fn give_up(&self) -> Instant {
         self.end + ((self.end - self.measured) / 10).min(Self::MOST_GRACE)
     }
 }
 
-/// When one producer's batches are due. The batches of all producers together are spread evenly.
+/// The times at which one producer's batches are due. Those of all producers together are spread evenly.
 #[derive(Debug, Clone, Copy)]
 pub struct Schedule {
     /// Bytes a second, of all producers together.
     pub rate: u64,
     /// Bytes of a batch.
     pub batch_bytes: u64,
-    /// How many producers there are.
+    /// The number of producers.
     pub producers: u64,
-    /// Which one this is, from 0.
+    /// The number of this one, from 0.
     pub producer: u64,
 }
 
 impl Schedule {
-    /// Returns how long after the begin this producer's batch is due, counted from 0; `None` if that is centuries
+    /// Returns how long after the beginning this producer's batch is due, counted from 0; `None` if that is centuries
     /// away.
     pub fn due(&self, number: u64) -> Option<Duration> {
         let of_all = u128::from(number) * u128::from(self.producers) + u128::from(self.producer);
@@ -97,19 +97,23 @@ mod tests {
         }
     }
 
-    /// A disk that takes 50 µs for a batch, but once 100 ms; at 1000 batches a second, for ten seconds.
-    #[test]
-    fn a_stall_is_not_hidden() {
+    /// Returns the record of a disk at 1000 batches a second, of which one takes 100 ms and each other one `usual`.
+    fn with_a_stall(batches: u64, stalled: u64, usual: Duration) -> Ledger {
         let begin = Instant::now();
         let (schedule, mut ledger) = (schedule(1_000_000, 1, 0), Ledger::new(begin));
         let mut now = begin;
-        for number in 0..10_000 {
+        for number in 0..batches {
             let due = begin + schedule.due(number).expect("soon");
             let began = now.max(due);
-            let took = if number == 5000 { Duration::from_millis(100) } else { Duration::from_micros(50) };
-            now = began + took;
+            now = began + if number == stalled { Duration::from_millis(100) } else { usual };
             ledger.record(due, began, now, 1);
         }
+        ledger
+    }
+
+    #[test]
+    fn a_stall_is_not_hidden() {
+        let ledger = with_a_stall(10_000, 5000, Duration::from_micros(50));
         let latency = ledger.latency.summary().expect("recorded");
         assert_eq!(ledger.latency.count(), 10_000, "none is skipped");
         // About 105 batches were due before all was caught up: one in a hundred, each with its own wait.
@@ -122,15 +126,7 @@ mod tests {
 
     #[test]
     fn a_second_with_a_stall_shows_it_in_the_99th_percentile() {
-        let begin = Instant::now();
-        let (schedule, mut ledger) = (schedule(1_000_000, 1, 0), Ledger::new(begin));
-        let mut now = begin;
-        for number in 0..1000 {
-            let due = begin + schedule.due(number).expect("soon");
-            let began = now.max(due);
-            now = began + Duration::from_millis(if number == 500 { 100 } else { 0 });
-            ledger.record(due, began, now, 1);
-        }
+        let ledger = with_a_stall(1000, 500, Duration::ZERO);
         let latency = ledger.latency.summary().expect("recorded");
         assert!(latency.p99 > 85_000_000 && latency.p95 > 45_000_000, "{latency:?}");
     }

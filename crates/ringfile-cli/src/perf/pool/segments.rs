@@ -1,9 +1,9 @@
-//! Segment files: made without a name, filled from front to back, and used again when nobody has them any more.
+//! Segment files: made without a name, filled from front to back, and used again when no thread needs them any more.
 //!
-//! They are recycled, as many logs do, for deleting would measure the file system: cutting 64 MiB off a file takes 15
-//! to 29 ms on a disk that is mounted with `discard`, and stalls every write meanwhile. Invariants: no more of the disk
-//! is taken than was allowed; a segment is gone when the process is, however that ends, for no folder has it. Where a
-//! file system knows no files without a name, it has one for a moment.
+//! They are recycled, as in many logs, because deleting would measure the file system: truncating a file by 64 MiB
+//! takes 15 to 29 ms on a disk that is mounted with `discard`, and stalls every write meanwhile. Invariants: segments
+//! use no more of the disk than allowed; they disappear with the process, however it ends, because they have no name.
+//! If a file system does not support files without a name, they have one for a moment.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +14,13 @@ use ringfile::{AllocateMode, File, OpenOptions};
 use super::run::TICK;
 use crate::error::{Failure, cant, library};
 
-/// Where segments come from, and go back to.
+/// The store of segments.
 #[derive(Debug)]
 pub struct Store {
     folder: PathBuf,
     direct: bool,
     segment_bytes: u64,
-    /// How many there may be.
+    /// The most segments.
     most: u64,
     files: Mutex<Files>,
     came_back: Condvar,
@@ -36,23 +36,23 @@ struct Files {
 /// One segment; its file goes back to the store when it is dropped.
 #[derive(Debug)]
 pub struct Segment {
-    /// There until it is dropped.
+    /// `None` once it is dropped.
     file: Option<File>,
     store: Arc<Store>,
 }
 
-/// Where a segment comes from.
+/// The source of a segment.
 enum Found {
-    /// One that was used before.
+    /// A file that was used before.
     Unused(File),
-    /// One that may be made, with this number.
+    /// A new file, with this number.
     ToMake(u64),
-    /// In no segment: the run was stopped before.
+    /// Nothing: the run was stopped before.
     Nothing,
 }
 
 impl Store {
-    /// For segments of so many bytes that take at most `room` bytes; at least one for each that makes some.
+    /// Makes a store of segments of `segment_bytes`, which use at most `room` bytes.
     pub fn new(folder: &Path, direct: bool, segment_bytes: u64, room: u64) -> Arc<Store> {
         Arc::new(Store {
             folder: folder.to_path_buf(),
@@ -65,13 +65,12 @@ impl Store {
         })
     }
 
-    /// Times that somebody waited for a segment.
+    /// Returns how often a thread waited for a segment.
     pub fn waits(&self) -> u64 {
         self.waits.load(Ordering::Relaxed)
     }
 
-    /// Returns a segment, with its place on the disk. Blocks until there may be one; `None` if `stopped` says so
-    /// before.
+    /// Returns a segment with allocated space. Blocks until one is available; `None` if `stopped` returns true before.
     async fn take(self: &Arc<Self>, stopped: &dyn Fn() -> bool) -> Result<Option<Segment>, Failure> {
         let file = match self.find(stopped) {
             Found::Unused(file) => file,
@@ -105,7 +104,7 @@ impl Store {
     async fn make(&self, number: u64) -> Result<File, Failure> {
         let file = open_unnamed(&self.folder, self.direct, number).map_err(|error| with_advice(&error))?;
         match file.allocate(AllocateMode::Extend, 0, self.segment_bytes.next_multiple_of(4096)).await {
-            // Without a place of its own it grows as it is written.
+            // Without allocated space it grows as it is written.
             Err(error) if !matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
                 Err(with_advice(&error))
             }
@@ -118,7 +117,7 @@ impl Store {
     }
 }
 
-/// What went wrong with a segment, and what to do about it.
+/// Returns a failure with advice what to do about it.
 fn with_advice(error: &ringfile::Error) -> Failure {
     let advice = match error.errno() {
         Some(libc::ENOSPC | libc::EDQUOT) => "; make room there, or use a smaller --size",
@@ -142,7 +141,7 @@ impl Drop for Segment {
     }
 }
 
-/// Where one producer writes next.
+/// The position at which one producer writes next.
 #[derive(Debug)]
 pub struct Log {
     store: Arc<Store>,
@@ -151,20 +150,20 @@ pub struct Log {
 }
 
 impl Log {
-    /// Returns an empty one.
+    /// Returns a position without a segment.
     pub fn new(store: Arc<Store>) -> Log {
         Log { store, current: None, used: 0 }
     }
 
-    /// Returns the segment and offset for the next so many bytes, in a new segment where the one before is full. `None`
-    /// if `stopped` says so before there is room.
+    /// Returns the segment and offset for the next bytes, in a new segment if the current one is full. `None` if
+    /// `stopped` returns true before there is room.
     pub async fn place(
         &mut self,
         bytes: u64,
         stopped: &dyn Fn() -> bool,
     ) -> Result<Option<(Arc<Segment>, u64)>, Failure> {
         if self.used + bytes > self.store.segment_bytes {
-            // Given up before there is another: it may be the one that is waited for.
+            // Released before waiting for another: it may be the one that becomes available.
             self.current = None;
         }
         let segment = match &self.current {
@@ -181,7 +180,7 @@ impl Log {
     }
 }
 
-/// Returns a file that no folder has; `number` tells this process's files apart.
+/// Opens a file without a name; `number` distinguishes this process's files.
 pub fn open_unnamed(folder: &Path, direct: bool, number: u64) -> ringfile::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).mode(0o600).direct(direct);
@@ -193,20 +192,20 @@ pub fn open_unnamed(folder: &Path, direct: bool, number: u64) -> ringfile::Resul
     }
 }
 
-/// The same where the file system knows no files without a name: it has one for a moment, and lasts until it is closed.
+/// Does the same on a file system without unnamed files: the file has a name for a moment, and lasts until it is
+/// closed.
 fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> ringfile::Result<File> {
     let path = folder.join(format!(".ringfile-segment-{}-{number}", std::process::id()));
     let opened = options.create_new(true).open(&path);
     if !opened.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::AlreadyExists) {
-        // Where the file system has no direct I/O it was made all the same; where it could not be made there is nothing
-        // to remove.
+        // Without direct I/O, opening fails but makes the file. If it was not made, there is nothing to remove.
         let _ = std::fs::remove_file(&path);
     }
     opened
 }
 
-/// Refuses a folder that segments can't be made in, in one line that says what to do. Returns what direct I/O there
-/// must be a multiple of; 1 without direct I/O.
+/// Refuses a folder in which segments can't be made, and says what to do. Returns the alignment of direct I/O there; 1
+/// without direct I/O.
 pub fn check_folder(folder: &Path, direct: bool) -> Result<u64, Failure> {
     let shown = folder.display();
     let metadata = std::fs::metadata(folder)
