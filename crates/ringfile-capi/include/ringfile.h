@@ -5,16 +5,17 @@
  *
  * RESULTS. A function that returns a number returns 0 or more on success, and a negative errno on failure.
  * ringfile_last_error() of the same thread describes the failure in words. -EBADF: the handle is NULL, was closed, or
- * is of another kind. -EPERM: the handle belongs to another thread. -EFAULT: a pointer is NULL. -EINVAL: an argument is
- * invalid. -EDEADLK: the call would block a thread that runs ringfile's Rust tasks, or is inside another call on the
- * same handle. -EOPNOTSUPP: the file system, the kernel or a forked child (see FORK) does not support the request.
- * -ENOTRECOVERABLE: a defect of the library, which is reported instead of ending the process.
+ * is of another kind. -EPERM: the handle belongs to another thread, or the calling thread is ending. -EFAULT: a pointer
+ * is NULL. -EINVAL: an argument is invalid. -EDEADLK: the call would block a thread that runs ringfile's Rust tasks, or
+ * is made inside the function of a started batch, or inside another call of the same thread. -EOPNOTSUPP: the file
+ * system, the kernel or a forked child (see FORK) does not support the request. -ENOTRECOVERABLE: a defect of the
+ * library, which is reported instead of ending the process.
  *
  * HANDLES. Pointers to pools, buffers, memory, files, batches and queues are opaque numbers: they point to
  * nothing, and may be compared and copied. Using a closed handle is an error; it never refers to another object.
  *
  * THREADS. Any thread may use pools, buffers, memory, files and batches, several threads at once (a batch: one at a
- * time, otherwise -EBUSY). A queue belongs to the thread that made it, and ends with it.
+ * time, otherwise -EBUSY; ringfile_batch_start says how long a started batch is in use). A queue belongs to the thread that made it, and ends with it.
  *
  * MEMORY FOR I/O. Operations take a pointer and a length. The memory may be that of a ringfile_buffer, memory that was
  * registered with ringfile_memory_register, any part of either, or any other memory. The first two are found by their
@@ -42,7 +43,7 @@
  * are allowed.
  *
  * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all fields that you do not use to 0,
- * which always stands for the default.
+ * which always stands for the default. -E2BIG: a field that this version does not know is not 0.
  */
 
 
@@ -226,7 +227,7 @@ typedef struct ringfile_queue ringfile_queue;
 typedef struct ringfile_batch_options {
     // sizeof(ringfile_batch_options).
     size_t size;
-    // Operations in flight at once, at most 4096; 0 for 128.
+    // Operations in flight at once; 0 for 128, more than 4096 counts as 4096.
     size_t in_flight;
     // Not 0: the first error stops the batch; operations that have not started end with -ECANCELED.
     uint32_t stop_on_error;
@@ -445,7 +446,8 @@ int ringfile_async_read_start(const struct ringfile_file *file,
                               uint64_t offset,
                               struct ringfile_async_read **read);
 
-// Returns whether a read has finished: 1 or 0. Starts a read that has not started yet. Any thread; does not block.
+// Returns whether a read has finished: 1 or 0. Starts a read that has not started yet, and so may carry it out, as
+// ringfile_async_read_start. Any thread; otherwise does not block.
 int ringfile_async_read_is_done(const struct ringfile_async_read *read);
 
 // Cancels a read, if the kernel still can. ringfile_async_read_wait still returns its result: the bytes read, or
@@ -591,25 +593,26 @@ int ringfile_batch_barrier(struct ringfile_batch *batch);
 // (ringfile_batch_results). Afterwards the batch is empty, and can be filled and run again. Results of an earlier run
 // are discarded.
 //
-// Any thread, one at a time. Blocks. -EBUSY: another thread is using the batch.
+// Any thread, one at a time. Blocks. -EBUSY: another thread is using the batch, or it was started.
 int64_t ringfile_batch_run(struct ringfile_batch *batch);
 
 // Starts the batch and returns. When all operations have finished, one of the library's threads calls `done` with
 // `context` and the number of operations that failed: exactly once, never inside this call, and after the memory of
-// all operations belongs to the caller again. The results are then available (ringfile_batch_results), until the batch
-// is used again.
+// all operations belongs to the caller again. The results are then available (ringfile_batch_results).
 //
 // `done` may use this batch and others, add to them and start them. It must be quick, must return (no longjmp, no C++
-// exception), and must not block: calls of this library that would wait return -EDEADLK there. ringfile_last_error()
-// describes the operation that failed last.
+// exception), and must not block: calls of this library that wait for an operation or for memory of a pool return
+// -EDEADLK there. ringfile_last_error() describes the operation that failed last.
 //
-// Until the end is reported, memory and `context` must stay valid, and the batch is in use: all calls on it return
-// -EBUSY, except ringfile_batch_cancel and ringfile_batch_free. A batch that is freed meanwhile continues: its end is
-// still reported, and its results are lost. If the process ends first, or in a forked child, no end is reported; in
-// the child the batch stays -EBUSY.
+// The memory must stay valid until `done` is called, `context` for as long as `done` uses it. From the start until
+// immediately before `done` is called, the batch is in use: all calls on it return -EBUSY, except
+// ringfile_batch_cancel and ringfile_batch_free. Another thread may therefore find it usable while `done` runs, or
+// shortly before. A batch that is freed meanwhile continues: its end is still reported, and its results are lost. If
+// the process ends first, or in a forked child, no end is reported; in the child the batch stays -EBUSY.
 //
-// Any thread. Does not block. If this fails, nothing was started, `done` is not called, and the batch is empty:
-// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN if no thread can be started.
+// Any thread. Does not block. If this fails, nothing was started, and `done` is not called. -EOPNOTSUPP in a child of a
+// process that has used the library's threads, -EAGAIN if no thread can be started: the batch is empty then. After
+// -EBUSY (it is in use) and -EFAULT (`done` is NULL) it is as before.
 //
 // Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
 // file.
@@ -618,10 +621,14 @@ int ringfile_batch_start(struct ringfile_batch *batch,
                          void *context);
 
 // Starts the batch as ringfile_batch_start does, with an eventfd(2) instead of the function: at the end 1 is added to
-// it, which makes it readable. The descriptor is duplicated, and may be closed at any time. The results show which
-// operations failed.
+// it, which makes it readable. When it is readable, the batch is no longer in use, and its results show which
+// operations failed. Nothing is added to an eventfd whose count is at its limit, which is readable already.
 //
-// Any thread. Does not block. -EBADF: `eventfd` is not a descriptor; nothing was started.
+// The descriptor is duplicated. It still belongs to the caller, who may close it at any time; the library closes its
+// duplicate at the end.
+//
+// Any thread. Does not block. -EBADF: `eventfd` is not a descriptor; -EMFILE: no room for the duplicate. In both cases
+// nothing was started, and the batch is as before. Otherwise as ringfile_batch_start.
 int ringfile_batch_start_eventfd(struct ringfile_batch *batch,
                                  int eventfd);
 
@@ -633,16 +640,16 @@ int ringfile_batch_start_eventfd(struct ringfile_batch *batch,
 int ringfile_batch_cancel(struct ringfile_batch *batch);
 
 // Returns the number of results of the last run. `*results` gets the address of the results, in the order of adding.
-// They belong to the batch, until it is run again, reset or closed.
+// They belong to the batch, until it is run or started again, reset or closed.
 //
-// Any thread. Does not block.
+// Any thread. Does not block. -EBUSY while the batch is in use, see ringfile_batch_start.
 //
 // Pointers: `results` points to memory for the address.
 int64_t ringfile_batch_results(const struct ringfile_batch *batch,
                                const struct ringfile_result **results);
 
 // Returns why an operation of the last run failed, by the index of its result; an empty text if it did not fail. Never
-// NULL. The text belongs to the batch, until it is run again, reset or closed. Any thread; does not block.
+// NULL. The text belongs to the batch, until it is run or started again, reset or closed. Any thread; does not block.
 const char *ringfile_batch_error(const struct ringfile_batch *batch,
                                  size_t index);
 
@@ -670,7 +677,8 @@ int ringfile_sync_all(const struct ringfile_file *file);
 // Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length`
 // 0 means to the end (sync_file_range). Makes nothing durable: neither metadata nor the disk's cache are written.
 //
-// Any thread. Blocks as sync_file_range(2), whose errors it has. A failure is remembered, see ringfile_sync_data.
+// Any thread. Blocks as sync_file_range(2), whose errors it has; -EINVAL if the range ends beyond 2^63 - 1 bytes. A
+// failure is remembered, see ringfile_sync_data; this call itself is still tried after one.
 int ringfile_sync_range(const struct ringfile_file *file,
                         uint64_t offset,
                         uint64_t length,
@@ -732,7 +740,9 @@ int ringfile_open(const char *path,
 // Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 // ringfile_close, which closes the duplicate, or when this call fails.
 //
-// Any thread. Does not block. -EBADF: `fd` is not a descriptor; -EMFILE: no room for the duplicate.
+// Any thread. Does not block, except for what it finds out about the file (fstat(2); with RINGFILE_ADAPTIVE also open(2); a
+// few commands to an NVMe namespace). -EBADF: `fd` is not a descriptor; -EMFILE: no room for the duplicate; others as
+// ringfile_open.
 //
 // Pointers: `options` is NULL or points to a struct whose `size` is set; `file` points to memory for the handle.
 int ringfile_open_fd(int fd,
@@ -741,8 +751,10 @@ int ringfile_open_fd(int fd,
 
 // Closes a file. Operations in flight continue, and keep it open until they finish.
 //
-// Any thread. Does not block. Syncs nothing. A thread's ring that used the file releases it with the thread's next
-// operation, with ringfile_thread_release, or when the thread ends: until then a deleted file's blocks are not freed.
+// Any thread. Syncs nothing. A thread's ring that used the file releases it with the thread's next operation, with
+// ringfile_thread_release, or when the thread ends: until then a deleted file's blocks are not freed. Whatever releases
+// it last blocks as close(2), which is long if that frees the blocks of a large deleted file, or makes a file server
+// write. An error of close(2) is not reported: call ringfile_sync_data first.
 //
 // As with any close(2) of a descriptor of the file, this releases all record locks that the process has on it
 // (fcntl(F_SETLK), lockf), through whichever descriptor they were taken: at once, or when the last thread releases the
@@ -810,15 +822,17 @@ const char *ringfile_version(void);
 // block.
 int ringfile_set_default_route(uint32_t default_route);
 
-// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start. Has no effect
-// after they have started. Any thread; does not block.
+// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start: at most 4096, 0
+// for the default of one. Has no effect after they have started. Any thread; does not block.
 int ringfile_set_io_threads(size_t threads);
 
-// Sets the maximum number of worker threads (RINGFILE_ROUTE_WORKERS); 0 for the default. Any thread; does not block.
+// Sets the maximum number of worker threads (RINGFILE_ROUTE_WORKERS): at most 4096, 0 for the default. Any thread; does
+// not block.
 int ringfile_set_worker_threads(size_t threads);
 
 // Releases what the calling thread's ring keeps between blocking calls: files that were closed, shares of registered
-// memory. For a thread that will do no I/O for long; its next call takes a little longer. Does not block.
+// memory. For a thread that will do no I/O for long; its next call takes a little longer. Blocks only to close files,
+// see ringfile_close.
 int ringfile_thread_release(void);
 
 // Reads up to `length` bytes from `offset` into `data`. Returns how many: fewer only at the end of the file.
@@ -1069,7 +1083,8 @@ int ringfile_buffer_release(struct ringfile_buffer *buffer);
 // `*queue` gets the handle, to be closed with ringfile_queue_free, or with the thread.
 //
 // Only this thread may use it, together with other queues, batches and blocking calls. Operations use that thread's
-// ring, and no other thread. None allocates once the queue has grown to its depth. Does not block.
+// ring, or workers (see RINGFILE_ROUTE_WORKERS) for what a ring cannot do. None allocates once the queue has grown to
+// its depth. Does not block. -EINVAL: `depth` is more than 2^20. -EDEADLK inside the function of a started batch.
 //
 // Pointers: `queue` points to memory for the handle.
 int ringfile_queue_create(size_t depth,
@@ -1242,7 +1257,8 @@ int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
                                 uint64_t token);
 
 // Returns the result of one operation that has finished, as ringfile_queue_wait_for. -EAGAIN, without effect, if it
-// has not finished.
+// has not finished. The result itself can be -EAGAIN, if the kernel lacks a resource for the operation, such as a
+// thread: after ringfile_queue_is_done has returned 1, it is the result.
 //
 // The queue's own thread. Does not block, and submits nothing: see ringfile_queue_submit.
 int64_t ringfile_queue_take(struct ringfile_queue *queue,

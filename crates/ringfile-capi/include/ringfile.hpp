@@ -542,7 +542,7 @@ public:
     void start(done_function done, void* context, std::error_code& error) noexcept {
         check(ringfile_batch_start(get(), done, context), error);
     }
-    // At the end, 1 is added to the eventfd.
+    // At the end, 1 is added to the eventfd, which is duplicated and still belongs to the caller.
     void start_eventfd(int eventfd) { check(ringfile_batch_start_eventfd(get(), eventfd)); }
     void start_eventfd(int eventfd, std::error_code& error) noexcept {
         check(ringfile_batch_start_eventfd(get(), eventfd), error);

@@ -271,7 +271,8 @@ pub unsafe extern "C" fn ringfile_async_read_start(
     })
 }
 
-/// Returns whether a read has finished: 1 or 0. Starts a read that has not started yet. Any thread; does not block.
+/// Returns whether a read has finished: 1 or 0. Starts a read that has not started yet, and so may carry it out, as
+/// ringfile_async_read_start. Any thread; otherwise does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_async_read_is_done(read: *const ringfile_async_read) -> c_int {
     call(|| Ok(i64::from(ASYNC_READS.get(read)?.advance()?))) as c_int

@@ -5,7 +5,7 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::Write;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use libc::iovec;
@@ -41,7 +41,7 @@ pub struct ringfile_result {
 pub struct ringfile_batch_options {
     /// sizeof(ringfile_batch_options).
     pub size: usize,
-    /// Operations in flight at once, at most 4096; 0 for 128.
+    /// Operations in flight at once; 0 for 128, more than 4096 counts as 4096.
     pub in_flight: usize,
     /// Not 0: the first error stops the batch; operations that have not started end with -ECANCELED.
     pub stop_on_error: u32,
@@ -359,7 +359,7 @@ pub extern "C" fn ringfile_batch_barrier(batch: *mut ringfile_batch) -> c_int {
 /// (ringfile_batch_results). Afterwards the batch is empty, and can be filled and run again. Results of an earlier run
 /// are discarded.
 ///
-/// Any thread, one at a time. Blocks. -EBUSY: another thread is using the batch.
+/// Any thread, one at a time. Blocks. -EBUSY: another thread is using the batch, or it was started.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
     call(|| {
@@ -376,20 +376,21 @@ pub type ringfile_batch_done = Option<unsafe extern "C" fn(context: *mut c_void,
 
 /// Starts the batch and returns. When all operations have finished, one of the library's threads calls `done` with
 /// `context` and the number of operations that failed: exactly once, never inside this call, and after the memory of
-/// all operations belongs to the caller again. The results are then available (ringfile_batch_results), until the batch
-/// is used again.
+/// all operations belongs to the caller again. The results are then available (ringfile_batch_results).
 ///
 /// `done` may use this batch and others, add to them and start them. It must be quick, must return (no longjmp, no C++
-/// exception), and must not block: calls of this library that would wait return -EDEADLK there. ringfile_last_error()
-/// describes the operation that failed last.
+/// exception), and must not block: calls of this library that wait for an operation or for memory of a pool return
+/// -EDEADLK there. ringfile_last_error() describes the operation that failed last.
 ///
-/// Until the end is reported, memory and `context` must stay valid, and the batch is in use: all calls on it return
-/// -EBUSY, except ringfile_batch_cancel and ringfile_batch_free. A batch that is freed meanwhile continues: its end is
-/// still reported, and its results are lost. If the process ends first, or in a forked child, no end is reported; in
-/// the child the batch stays -EBUSY.
+/// The memory must stay valid until `done` is called, `context` for as long as `done` uses it. From the start until
+/// immediately before `done` is called, the batch is in use: all calls on it return -EBUSY, except
+/// ringfile_batch_cancel and ringfile_batch_free. Another thread may therefore find it usable while `done` runs, or
+/// shortly before. A batch that is freed meanwhile continues: its end is still reported, and its results are lost. If
+/// the process ends first, or in a forked child, no end is reported; in the child the batch stays -EBUSY.
 ///
-/// Any thread. Does not block. If this fails, nothing was started, `done` is not called, and the batch is empty:
-/// -EOPNOTSUPP in a child of a process that has used the library's threads, -EAGAIN if no thread can be started.
+/// Any thread. Does not block. If this fails, nothing was started, and `done` is not called. -EOPNOTSUPP in a child of a
+/// process that has used the library's threads, -EAGAIN if no thread can be started: the batch is empty then. After
+/// -EBUSY (it is in use) and -EFAULT (`done` is NULL) it is as before.
 ///
 /// Pointers: `done` is a function; the memory of each operation is there until the end is reported, as at the top of this
 /// file.
@@ -417,10 +418,14 @@ struct Context(*mut c_void);
 unsafe impl Send for Context {}
 
 /// Starts the batch as ringfile_batch_start does, with an eventfd(2) instead of the function: at the end 1 is added to
-/// it, which makes it readable. The descriptor is duplicated, and may be closed at any time. The results show which
-/// operations failed.
+/// it, which makes it readable. When it is readable, the batch is no longer in use, and its results show which
+/// operations failed. Nothing is added to an eventfd whose count is at its limit, which is readable already.
 ///
-/// Any thread. Does not block. -EBADF: `eventfd` is not a descriptor; nothing was started.
+/// The descriptor is duplicated. It still belongs to the caller, who may close it at any time; the library closes its
+/// duplicate at the end.
+///
+/// Any thread. Does not block. -EBADF: `eventfd` is not a descriptor; -EMFILE: no room for the duplicate. In both cases
+/// nothing was started, and the batch is as before. Otherwise as ringfile_batch_start.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, eventfd: c_int) -> c_int {
     done(|| {
@@ -434,10 +439,19 @@ pub extern "C" fn ringfile_batch_start_eventfd(batch: *mut ringfile_batch, event
         // SAFETY: the descriptor was just created, and nothing else owns it.
         let own = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(own) });
         start(batch, move |_| {
-            // If its count is at the limit, it is readable anyway.
-            let _ = (&own).write(&1_u64.to_ne_bytes());
+            if has_room(&own) {
+                let _ = (&own).write(&1_u64.to_ne_bytes());
+            }
         })
     })
+}
+
+/// Returns whether adding to an eventfd would not wait for a reader, with all I/O of the library's thread.
+fn has_room(eventfd: &std::fs::File) -> bool {
+    let mut asked = libc::pollfd { fd: eventfd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: the kernel accesses the one record during the call, which does not wait.
+    let answers = unsafe { libc::poll(&raw mut asked, 1, 0) };
+    answers < 0 || asked.revents & libc::POLLOUT != 0
 }
 
 fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) -> Result<()> {
@@ -550,9 +564,9 @@ unsafe fn buffers(parts: Vec<Span>) -> Vec<Buffer> {
 }
 
 /// Returns the number of results of the last run. `*results` gets the address of the results, in the order of adding.
-/// They belong to the batch, until it is run again, reset or closed.
+/// They belong to the batch, until it is run or started again, reset or closed.
 ///
-/// Any thread. Does not block.
+/// Any thread. Does not block. -EBUSY while the batch is in use, see ringfile_batch_start.
 ///
 /// Pointers: `results` points to memory for the address.
 #[unsafe(no_mangle)]
@@ -570,7 +584,7 @@ pub unsafe extern "C" fn ringfile_batch_results(
 }
 
 /// Returns why an operation of the last run failed, by the index of its result; an empty text if it did not fail. Never
-/// NULL. The text belongs to the batch, until it is run again, reset or closed. Any thread; does not block.
+/// NULL. The text belongs to the batch, until it is run or started again, reset or closed. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_error(batch: *const ringfile_batch, index: usize) -> *const c_char {
     let mut text = c"".as_ptr();

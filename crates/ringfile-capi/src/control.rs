@@ -82,7 +82,8 @@ pub extern "C" fn ringfile_sync_all(file: *const ringfile_file) -> c_int {
 /// Starts writing a range's dirty pages to the disk, or waits for them, by `flags` (RINGFILE_SYNC_RANGE_...); `length`
 /// 0 means to the end (sync_file_range). Makes nothing durable: neither metadata nor the disk's cache are written.
 ///
-/// Any thread. Blocks as sync_file_range(2), whose errors it has. A failure is remembered, see ringfile_sync_data.
+/// Any thread. Blocks as sync_file_range(2), whose errors it has; -EINVAL if the range ends beyond 2^63 - 1 bytes. A
+/// failure is remembered, see ringfile_sync_data; this call itself is still tried after one.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_sync_range(
     file: *const ringfile_file,

@@ -206,7 +206,9 @@ pub unsafe extern "C" fn ringfile_open(
 /// Record locks that the process has on the file (fcntl(F_SETLK), not F_OFD_SETLK), by the caller's descriptor too, end with
 /// ringfile_close, which closes the duplicate, or when this call fails.
 ///
-/// Any thread. Does not block. -EBADF: `fd` is not a descriptor; -EMFILE: no room for the duplicate.
+/// Any thread. Does not block, except for what it finds out about the file (fstat(2); with RINGFILE_ADAPTIVE also open(2); a
+/// few commands to an NVMe namespace). -EBADF: `fd` is not a descriptor; -EMFILE: no room for the duplicate; others as
+/// ringfile_open.
 ///
 /// Pointers: `options` is NULL or points to a struct whose `size` is set; `file` points to memory for the handle.
 #[unsafe(no_mangle)]
@@ -237,8 +239,10 @@ pub unsafe extern "C" fn ringfile_open_fd(
 
 /// Closes a file. Operations in flight continue, and keep it open until they finish.
 ///
-/// Any thread. Does not block. Syncs nothing. A thread's ring that used the file releases it with the thread's next
-/// operation, with ringfile_thread_release, or when the thread ends: until then a deleted file's blocks are not freed.
+/// Any thread. Syncs nothing. A thread's ring that used the file releases it with the thread's next operation, with
+/// ringfile_thread_release, or when the thread ends: until then a deleted file's blocks are not freed. Whatever releases
+/// it last blocks as close(2), which is long if that frees the blocks of a large deleted file, or makes a file server
+/// write. An error of close(2) is not reported: call ringfile_sync_data first.
 ///
 /// As with any close(2) of a descriptor of the file, this releases all record locks that the process has on it
 /// (fcntl(F_SETLK), lockf), through whichever descriptor they were taken: at once, or when the last thread releases the

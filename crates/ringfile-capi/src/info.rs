@@ -178,8 +178,8 @@ fn some(threads: usize) -> Result<usize> {
     }
 }
 
-/// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start. Has no effect
-/// after they have started. Any thread; does not block.
+/// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start: at most 4096, 0
+/// for the default of one. Has no effect after they have started. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
     done(|| {
@@ -188,7 +188,8 @@ pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
     })
 }
 
-/// Sets the maximum number of worker threads (RINGFILE_ROUTE_WORKERS); 0 for the default. Any thread; does not block.
+/// Sets the maximum number of worker threads (RINGFILE_ROUTE_WORKERS): at most 4096, 0 for the default. Any thread; does
+/// not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_worker_threads(threads: usize) -> c_int {
     done(|| {
@@ -198,7 +199,8 @@ pub extern "C" fn ringfile_set_worker_threads(threads: usize) -> c_int {
 }
 
 /// Releases what the calling thread's ring keeps between blocking calls: files that were closed, shares of registered
-/// memory. For a thread that will do no I/O for long; its next call takes a little longer. Does not block.
+/// memory. For a thread that will do no I/O for long; its next call takes a little longer. Blocks only to close files,
+/// see ringfile_close.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_thread_release() -> c_int {
     done(local::rest)

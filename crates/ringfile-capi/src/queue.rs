@@ -21,7 +21,8 @@ pub struct ringfile_queue {
 /// `*queue` gets the handle, to be closed with ringfile_queue_free, or with the thread.
 ///
 /// Only this thread may use it, together with other queues, batches and blocking calls. Operations use that thread's
-/// ring, and no other thread. None allocates once the queue has grown to its depth. Does not block.
+/// ring, or workers (see RINGFILE_ROUTE_WORKERS) for what a ring cannot do. None allocates once the queue has grown to
+/// its depth. Does not block. -EINVAL: `depth` is more than 2^20. -EDEADLK inside the function of a started batch.
 ///
 /// Pointers: `queue` points to memory for the handle.
 #[unsafe(no_mangle)]
@@ -377,7 +378,8 @@ pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64
 }
 
 /// Returns the result of one operation that has finished, as ringfile_queue_wait_for. -EAGAIN, without effect, if it
-/// has not finished.
+/// has not finished. The result itself can be -EAGAIN, if the kernel lacks a resource for the operation, such as a
+/// thread: after ringfile_queue_is_done has returned 1, it is the result.
 ///
 /// The queue's own thread. Does not block, and submits nothing: see ringfile_queue_submit.
 #[unsafe(no_mangle)]

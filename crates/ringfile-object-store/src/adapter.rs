@@ -79,8 +79,11 @@ impl ObjectStore for RingfileStore {
         let path = path_of(self, location)?;
         let put = async {
             let upload = self.store.stage(path).await?;
-            store::write_all(&upload.file, payload.into_iter().collect(), 0).await?;
-            upload.publish(replace).await
+            let written = store::write_all(&upload.file, payload.into_iter().collect(), 0).await;
+            match written {
+                Ok(()) => upload.publish(replace).await,
+                Err(error) => upload.remove().await.and(Err(error)),
+            }
         };
         put.await.map(put_result).map_err(|error| failed(error, location))
     }
@@ -217,15 +220,6 @@ fn over(location: &Path) -> Error {
     Error::Generic { store: STORE, source: why.into() }
 }
 
-/// Removes the file of an upload.
-async fn remove(upload: Upload) -> io::Result<()> {
-    let drop_it = move || {
-        drop(upload);
-        Ok(())
-    };
-    store::blocking(drop_it).await
-}
-
 #[async_trait]
 impl MultipartUpload for Parts {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
@@ -259,7 +253,7 @@ impl MultipartUpload for Parts {
                 "{written} of its {whole} bytes were written: a part failed, or its future was dropped before it was \
                  ready; upload all parts again"
             );
-            remove(upload).await.and(Err(io::Error::other(why)))
+            upload.remove().await.and(Err(io::Error::other(why)))
         };
         self.is_removed = published.is_err();
         published.map(put_result).map_err(|error| failed(error, &self.location))
@@ -272,16 +266,7 @@ impl MultipartUpload for Parts {
             return Ok(());
         }
         let upload = self.upload.take().ok_or_else(|| over(&self.location))?;
-        remove(upload).await.map_err(|error| failed(error, &self.location))
-    }
-}
-
-impl Drop for Parts {
-    fn drop(&mut self) {
-        if let Some(upload) = self.upload.take() {
-            // Freeing a large file takes long.
-            store::in_background(move || drop(upload));
-        }
+        upload.remove().await.map_err(|error| failed(error, &self.location))
     }
 }
 

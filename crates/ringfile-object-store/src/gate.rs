@@ -1,17 +1,24 @@
 //! Limits how much memory reading calls hold at once, and how many of them run: each has its object open, so a thousand
 //! calls could use up memory or descriptors.
 //!
-//! A call waits here for other calls' reads, never for memory that a consumer holds. Invariant: no call waits forever.
-//! A call that is no longer polled keeps its share; if that makes others wait, they continue after [`PATIENCE`].
+//! A call waits here for other calls' reads, never for memory that a consumer holds. Invariants: calls get no more than
+//! the limit together, also while a drive does not answer; and none waits for a call that is no longer polled. Such a
+//! call keeps its share, so the limit is raised by it until the call ends. It is recognized by its waker: a call that
+//! was woken, and not polled since, does not wait for a drive.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use futures_util::task::AtomicWaker;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// If no call has ended for this long, waiting calls are let in.
+/// A call that was woken, and not polled for one to two of these, is not waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The bytes of memory for one permit.
 const UNIT: usize = 4096;
@@ -22,152 +29,311 @@ const MOST_CALLS: usize = 512;
 pub(crate) struct Gate {
     permits: Arc<Semaphore>,
     most: usize,
-    waiting: AtomicUsize,
-    /// The number of calls that have ended.
-    ended: AtomicUsize,
-    /// Permits that were given beyond the limit, and are removed again as calls end.
-    beyond: Mutex<usize>,
-    is_watched: AtomicBool,
+    inner: Mutex<Inner>,
 }
 
-/// A call's share, until it is dropped.
-pub(crate) struct Share {
-    gate: Arc<Gate>,
-    permit: Option<OwnedSemaphorePermit>,
+#[derive(Default)]
+struct Inner {
+    /// The calls that wait or have their share, by number.
+    calls: HashMap<u64, Entry>,
+    /// The number of calls that there were.
+    count: u64,
+    waiting: usize,
+    is_watched: bool,
+    /// Permits that were added for calls that have ended, to be removed as others end.
+    owed: usize,
+}
+
+struct Entry {
+    call: Arc<Call>,
+    units: usize,
+    /// The limit was raised by this call's units.
+    is_left: bool,
+}
+
+/// Whether a call is polled when it is woken.
+struct Call {
+    task: AtomicWaker,
+    /// [`RUNNING`], [`WOKEN`] and [`SEEN`], or none of them.
+    state: AtomicU8,
+}
+
+/// It is being polled now, and may be waiting for a drive there.
+const RUNNING: u8 = 1;
+/// It was woken since it was last polled.
+const WOKEN: u8 = 2;
+/// That was so when the watch last looked.
+const SEEN: u8 = 4;
+
+impl Call {
+    fn poll<F: Future>(&self, task: &Waker, reads: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+        // Relaxed: a wake-up that comes before this has nothing to say that the poll does not see.
+        self.state.store(RUNNING, Ordering::Relaxed);
+        self.task.register(task);
+        let polled = reads.poll(&mut Context::from_waker(waker));
+        self.state.fetch_and(!RUNNING, Ordering::Relaxed);
+        polled
+    }
+
+    /// Returns whether it was not polled between two looks although it was woken before.
+    fn is_left(&self) -> bool {
+        let seen = self.state.compare_exchange(WOKEN, WOKEN | SEEN, Ordering::Relaxed, Ordering::Relaxed);
+        seen == Err(WOKEN | SEEN)
+    }
+}
+
+impl Wake for Call {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.state.fetch_or(WOKEN, Ordering::Relaxed);
+        self.task.wake();
+    }
 }
 
 impl Gate {
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
         let most = (bytes / UNIT).clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
-        Arc::new(Self {
-            permits: Arc::new(Semaphore::new(most)),
-            most,
-            waiting: AtomicUsize::new(0),
-            ended: AtomicUsize::new(0),
-            beyond: Mutex::new(0),
-            is_watched: AtomicBool::new(false),
-        })
+        Arc::new(Self { permits: Arc::new(Semaphore::new(most)), most, inner: Mutex::default() })
     }
 
-    /// Waits for a share of this many bytes, or of the limit if that is smaller.
-    pub(crate) async fn enter(self: &Arc<Self>, bytes: usize) -> Share {
-        let least = self.most.div_ceil(MOST_CALLS);
-        let units = bytes.div_ceil(UNIT).clamp(least, self.most);
-        let permits = Arc::clone(&self.permits);
-        let permit = match permits.try_acquire_many_owned(units as u32) {
-            Ok(permit) => Some(permit),
-            Err(_) => self.wait(units).await,
-        };
-        Share { gate: Arc::clone(self), permit }
+    /// Waits for a share of this many bytes, or of the limit if that is smaller, and then does `reads`.
+    pub(crate) async fn run<T>(self: &Arc<Self>, bytes: usize, reads: impl Future<Output = T>) -> T {
+        let call = Arc::new(Call { task: AtomicWaker::new(), state: AtomicU8::new(0) });
+        let waker = Waker::from(Arc::clone(&call));
+        let mut share = Share::new(self, Arc::clone(&call), bytes);
+        let mut reads = pin!(async move {
+            share.wait().await;
+            reads.await
+        });
+        poll_fn(|context| call.poll(context.waker(), reads.as_mut(), &waker)).await
     }
 
-    async fn wait(self: &Arc<Self>, units: usize) -> Option<OwnedSemaphorePermit> {
-        struct Waits<'a>(&'a AtomicUsize);
-        impl Drop for Waits<'_> {
-            fn drop(&mut self) {
-                self.0.fetch_sub(1, Ordering::Relaxed);
-            }
+    /// Raises the limit by the shares of calls that are no longer polled. Returns false when the watch is over, since no
+    /// call waits.
+    fn look(&self) -> bool {
+        let mut inner = self.inner();
+        if inner.waiting == 0 {
+            inner.is_watched = false;
+            return false;
         }
-        // `SeqCst`, as in `look`: either this call sees that the watch is over, or the watch sees this call.
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let _waits = Waits(&self.waiting);
-        if !self.is_watched.swap(true, Ordering::SeqCst) && !watch(self) {
-            // Without a watch, nothing would let this call in later.
-            return None;
+        let mut units = 0;
+        for entry in inner.calls.values_mut().filter(|entry| !entry.is_left) {
+            entry.is_left = entry.call.is_left();
+            units += if entry.is_left { entry.units } else { 0 };
         }
-        // Fails only if the semaphore is closed, which never happens.
-        Arc::clone(&self.permits).acquire_many_owned(units as u32).await.ok()
-    }
-
-    /// Lets waiting calls in if no call has ended for a while. Returns false when the watch is over.
-    fn look(&self, ended_before: &mut usize) -> bool {
-        if self.waiting.load(Ordering::Relaxed) == 0 {
-            self.is_watched.store(false, Ordering::SeqCst);
-            // A call that has just begun to wait has either seen this watch, or starts another one.
-            return self.waiting.load(Ordering::SeqCst) > 0 && !self.is_watched.swap(true, Ordering::SeqCst);
-        }
-        let ended = self.ended.load(Ordering::Relaxed);
-        if std::mem::replace(ended_before, ended) == ended {
-            *self.beyond() += self.most;
-            self.permits.add_permits(self.most);
-        }
+        drop(inner);
+        // Wakes calls.
+        self.permits.add_permits(units);
         true
     }
 
-    fn beyond(&self) -> std::sync::MutexGuard<'_, usize> {
-        self.beyond.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Starts the thread that watches waiting calls; it ends when there are none.
-fn watch(gate: &Arc<Gate>) -> bool {
-    let weak: Weak<Gate> = Arc::downgrade(gate);
-    let started = thread::Builder::new().name("ringfile-gate".into()).spawn(move || {
-        let mut ended = usize::MAX;
-        loop {
-            thread::sleep(PATIENCE);
-            if !weak.upgrade().is_some_and(|gate| gate.look(&mut ended)) {
-                return;
-            }
-        }
-    });
-    if started.is_err() {
-        gate.is_watched.store(false, Ordering::SeqCst);
+/// A call's share: from its begin, with the permits from when it got them, until it is dropped.
+struct Share {
+    gate: Arc<Gate>,
+    number: u64,
+    units: usize,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Share {
+    fn new(gate: &Arc<Gate>, call: Arc<Call>, bytes: usize) -> Self {
+        let least = gate.most.div_ceil(MOST_CALLS);
+        let units = bytes.div_ceil(UNIT).clamp(least, gate.most);
+        let mut inner = gate.inner();
+        inner.count += 1;
+        let number = inner.count;
+        inner.calls.insert(number, Entry { call, units, is_left: false });
+        Self { gate: Arc::clone(gate), number, units, permit: None }
     }
-    started.is_ok()
+
+    /// Waits for the permits.
+    async fn wait(&mut self) {
+        let (permits, units) = (&self.gate.permits, self.units as u32);
+        self.permit = match Arc::clone(permits).try_acquire_many_owned(units) {
+            Ok(permit) => Some(permit),
+            Err(_) => match Waiting::new(&self.gate) {
+                // Fails only if the semaphore is closed, which never happens.
+                Some(_waiting) => Arc::clone(permits).acquire_many_owned(units).await.ok(),
+                // Without a watch, this call might wait for one that is not polled.
+                None => None,
+            },
+        };
+    }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.gate.ended.fetch_add(1, Ordering::Relaxed);
-        if let Some(mut permit) = self.permit.take() {
-            let mut beyond = self.gate.beyond();
-            let back = permit.num_permits().min(*beyond);
-            *beyond -= back;
-            if let Some(part) = permit.split(back) {
-                part.forget();
-            }
+        let mut inner = self.gate.inner();
+        let entry = inner.calls.remove(&self.number);
+        inner.owed += entry.as_ref().filter(|entry| entry.is_left).map_or(0, |entry| entry.units);
+        let back = self.permit.as_ref().map_or(0, |permit| permit.num_permits().min(inner.owed));
+        inner.owed -= back;
+        drop(inner);
+        if let Some(part) = self.permit.as_mut().and_then(|permit| permit.split(back)) {
+            part.forget();
         }
     }
+}
+
+/// Counts a call that waits, and ensures that other calls are watched meanwhile.
+struct Waiting<'a>(&'a Gate);
+
+impl<'a> Waiting<'a> {
+    fn new(gate: &'a Arc<Gate>) -> Option<Self> {
+        let mut inner = gate.inner();
+        inner.is_watched = inner.is_watched || watch(gate);
+        inner.waiting += usize::from(inner.is_watched);
+        inner.is_watched.then_some(Self(gate))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.inner().waiting -= 1;
+    }
+}
+
+/// Starts the thread that watches the calls while one waits; it ends when none does.
+fn watch(gate: &Arc<Gate>) -> bool {
+    let weak = Arc::downgrade(gate);
+    let watch = move || {
+        while weak.upgrade().is_some_and(|gate| gate.look()) {
+            thread::sleep(PATIENCE);
+        }
+    };
+    thread::Builder::new().name("ringfile-gate".into()).spawn(watch).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use futures::FutureExt;
+    use futures::channel::oneshot;
     use futures::executor::block_on;
+    use std::future::{Pending, pending, ready};
+
+    type Running = futures::future::BoxFuture<'static, ()>;
+
+    /// Begins a call, which then runs or waits.
+    fn begin(gate: &Arc<Gate>, units: usize, reads: impl Future<Output = ()> + Send + 'static) -> Running {
+        let gate = Arc::clone(gate);
+        let mut call = async move { gate.run(units * UNIT, reads).await }.boxed();
+        assert!(is_pending(&mut call));
+        call
+    }
+
+    fn is_pending(call: &mut Running) -> bool {
+        call.as_mut().now_or_never().is_none()
+    }
+
+    fn never() -> Pending<()> {
+        pending()
+    }
+
+    /// A read that ends when the sender says so.
+    fn read() -> (oneshot::Sender<()>, impl Future<Output = ()> + Send + 'static) {
+        let (sender, receiver) = oneshot::channel();
+        (sender, receiver.map(|_| ()))
+    }
+
+    fn assert_as_at_first(gate: &Gate) {
+        let inner = gate.inner();
+        assert_eq!((inner.calls.len(), inner.waiting, inner.owed), (0, 0, 0));
+        assert_eq!(gate.permits.available_permits(), gate.most);
+    }
 
     #[test]
     fn calls_wait_for_each_other_and_ask_for_no_more_than_there_is() {
         let gate = Gate::new(8 * UNIT);
-        let first = block_on(gate.enter(5 * UNIT));
-        let second = block_on(gate.enter(3 * UNIT));
-        let mut third = Box::pin(gate.enter(100 * UNIT));
-        assert!(third.as_mut().now_or_never().is_none(), "all is given");
+        let first = begin(&gate, 5, never());
+        let second = begin(&gate, 3, never());
+        let mut third = begin(&gate, 100, ready(()));
         drop(first);
-        assert!(third.as_mut().now_or_never().is_none(), "it needs all");
+        assert!(is_pending(&mut third), "it needs all");
         drop(second);
-        drop(block_on(third));
-        assert_eq!(gate.permits.available_permits(), 8);
+        block_on(third);
+        assert_as_at_first(&gate);
     }
 
     #[test]
     fn calls_that_read_little_are_limited_by_their_number() {
         let gate = Gate::new(10 * MOST_CALLS * UNIT);
-        let all: Vec<_> = (0..MOST_CALLS).map(|_| block_on(gate.enter(1))).collect();
-        let mut next = Box::pin(gate.enter(1));
-        assert!(next.as_mut().now_or_never().is_none());
+        let all: Vec<_> = (0..MOST_CALLS).map(|_| begin(&gate, 1, never())).collect();
+        let mut next = begin(&gate, 1, ready(()));
         drop(all);
-        assert!(next.as_mut().now_or_never().is_some());
+        assert!(!is_pending(&mut next));
+        assert_as_at_first(&gate);
     }
 
     #[test]
     fn nobody_waits_for_ever_for_a_call_that_is_not_polled() {
         let gate = Gate::new(8 * UNIT);
-        let forgotten = block_on(gate.enter(8 * UNIT));
-        let second = block_on(gate.enter(8 * UNIT));
-        assert!(*gate.beyond() >= 8);
-        drop((forgotten, second));
-        assert_eq!((*gate.beyond(), gate.permits.available_permits()), (0, 8), "the limit is as before");
+        let (end, reads) = read();
+        let mut forgotten = begin(&gate, 8, reads);
+        end.send(()).expect("it is read");
+        let second = begin(&gate, 8, ready(()));
+        // The watch lets it in.
+        block_on(second);
+        assert!(!is_pending(&mut forgotten));
+        assert_as_at_first(&gate);
+    }
+
+    #[test]
+    fn however_long_a_drive_takes_no_more_calls_are_let_in() {
+        let gate = Gate::new(8 * UNIT);
+        let stalled = begin(&gate, 8, never());
+        let (end, reads) = read();
+        let mut next = begin(&gate, 8, reads);
+        for _ in 0..5 {
+            assert!(gate.look(), "a call waits");
+            assert!(is_pending(&mut next));
+        }
+        assert_eq!((gate.permits.available_permits(), gate.inner().waiting), (0, 1));
+        drop(stalled);
+        assert!(is_pending(&mut next), "it has its share, and reads");
+        // A call that is polled whenever it is woken may take long, too.
+        let mut last = begin(&gate, 8, ready(()));
+        end.send(()).expect("it is read");
+        gate.look();
+        assert!(!is_pending(&mut next));
+        assert!(!is_pending(&mut last));
+        assert_as_at_first(&gate);
+    }
+
+    #[test]
+    fn a_call_that_waits_inside_its_poll_is_not_left() {
+        let gate = Gate::new(8 * UNIT);
+        let calls = Arc::clone(&gate);
+        let reads = poll_fn(move |context| {
+            context.waker().wake_by_ref();
+            let inner = calls.inner();
+            assert!((0..3).all(|_| inner.calls.values().all(|entry| !entry.call.is_left())));
+            Poll::Pending
+        });
+        drop(begin(&gate, 8, reads));
+        assert_as_at_first(&gate);
+    }
+
+    #[test]
+    fn a_call_that_is_not_polled_when_its_share_arrives_stops_nobody() {
+        let gate = Gate::new(8 * UNIT);
+        let first = begin(&gate, 8, never());
+        let forgotten = begin(&gate, 8, never());
+        let last = begin(&gate, 8, ready(()));
+        drop(first);
+        block_on(last);
+        drop(forgotten);
+        // As calls end, the limit is lowered again.
+        block_on(gate.run(UNIT, ready(())));
+        block_on(gate.run(8 * UNIT, ready(())));
+        assert_as_at_first(&gate);
     }
 }

@@ -156,9 +156,14 @@ impl Builder {
     }
 
     /// Sets the memory for reads in bytes: the capacity of the store's pool, and the limit for all calls of
-    /// `get_ranges` together; others wait, also beyond 512 calls. 256 MiB by default. Streams together read half of it
-    /// ahead; beyond that each has one short piece at a time. Memory that consumers hold in [`bytes::Bytes`] comes from
-    /// the pool too; if it is full, memory comes from outside, so that no call waits for its own query.
+    /// `get_ranges` together. 256 MiB by default.
+    ///
+    /// Further calls wait, also beyond 512 calls, and for as long as a drive does not answer; a call for more than the
+    /// limit runs alone. A call whose future was woken and is not polled, for instance because its task waits for
+    /// another call, stops counting after 0.5 to 1 second, so that no call waits for it; its memory remains in use until
+    /// the future ends or is dropped. Streams together read half of the limit ahead; beyond that each has one short piece
+    /// at a time. Memory that consumers hold in [`bytes::Bytes`] comes from the pool too; if it is full, memory comes
+    /// from outside, so that no call waits for its own query.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
         self

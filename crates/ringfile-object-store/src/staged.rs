@@ -53,11 +53,15 @@ impl Staged {
         }
     }
 
-    /// Renames the file to its place. With `replace` it replaces an existing object, otherwise that is an error.
-    pub(crate) fn publish(mut self, file: &fs::File, replace: bool, sync: bool) -> Result<()> {
+    /// Renames the file, which is written, to its place, and returns its metadata. With `replace` it replaces an existing
+    /// object, otherwise that is an error.
+    pub(crate) fn publish(mut self, file: &fs::File, replace: bool, sync: bool) -> Result<fs::Metadata> {
         if sync {
             file.sync_all()?;
         }
+        flush(file)?;
+        // Only now does a file system that caches writes know the final time of change.
+        let metadata = file.metadata()?;
         if replace {
             fs::rename(&self.path, &self.target)?;
         } else {
@@ -72,8 +76,8 @@ impl Staged {
         }
         self.is_open = false;
         match self.target.parent().filter(|_| sync) {
-            Some(folder) => sync_folders(&self.target, folder),
-            None => Ok(()),
+            Some(folder) => sync_folders(&self.target, folder).map(|()| metadata),
+            None => Ok(metadata),
         }
     }
 }
@@ -107,6 +111,19 @@ impl Links {
             Some(one) if Some(one) == file(to) && name(from) == name(to) => Self::Same,
             Some(one) if Some(one) == file(to) => Self::OfOneFile,
             _ => Self::OfTwoFiles,
+        }
+    }
+}
+
+/// Reports failed writes that the file system reports only when a descriptor is closed, as NFS and FUSE servers do: they
+/// may write when the file is closed, and find only then that the disk or a quota is full. FUSE servers may ignore a sync.
+fn flush(file: &fs::File) -> Result<()> {
+    loop {
+        // Closes a duplicate: the kernel does the same for each descriptor. Linux closes it in any case; if a signal
+        // interrupted the writing, the next one continues.
+        match nix::unistd::close(file.try_clone()?) {
+            Err(nix::Error::EINTR) => {}
+            closed => return Ok(closed?),
         }
     }
 }

@@ -140,11 +140,13 @@ impl Store {
         let pieces = ranges::plan(asked, LARGEST_BLOCK, self.merge_gap, MOST_MERGED);
         let lengths = pieces.iter().map(|piece| piece.span.end - piece.span.start);
         let bytes = lengths.fold(0, u64::saturating_add);
-        let _share = self.gate.enter(usize::try_from(bytes).unwrap_or(usize::MAX)).await;
-        let opened = self.open(path).await?;
-        let size = opened.metadata.len();
-        let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
-        self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
+        let read = async {
+            let opened = self.open(path).await?;
+            let size = opened.metadata.len();
+            let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
+            self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
+        };
+        self.gate.run(usize::try_from(bytes).unwrap_or(usize::MAX), read).await
     }
 
     /// Plans the reads for these ranges of a file.
@@ -250,7 +252,8 @@ impl Store {
         // known.
         options.read(true).write(true).route(Route::Workers).dont_cache(self.caching == Caching::Direct);
         let file = options.adopt(own.try_clone()?)?;
-        Ok(Upload { staged, own, file, sync, recent: Arc::clone(&self.recent) })
+        let unfinished = Some((staged, own));
+        Ok(Upload { unfinished, file, sync, recent: Arc::clone(&self.recent) })
     }
 
     /// Looks which files have two names, before `LocalFileSystem` gives `from` the name `to`. If that was asked for, makes
@@ -318,10 +321,10 @@ impl Drop for PieceShare {
     }
 }
 
-/// An object that is being written.
+/// An object that is being written. Removed when dropped, on a thread for blocking work: freeing a large file takes long.
 pub(crate) struct Upload {
-    staged: Staged,
-    own: std::fs::File,
+    /// `None` when it is published or removed.
+    unfinished: Option<(Staged, std::fs::File)>,
     pub(crate) file: File,
     sync: bool,
     recent: Arc<Recent>,
@@ -329,14 +332,33 @@ pub(crate) struct Upload {
 
 impl Upload {
     /// Moves the object to its place, and returns the middle of its ETag. Continues if the future is dropped.
-    pub(crate) async fn publish(self, replace: bool) -> io::Result<String> {
+    pub(crate) async fn publish(mut self, replace: bool) -> io::Result<String> {
+        let Some((staged, own)) = self.unfinished.take() else { return Err(ErrorKind::NotFound.into()) };
         blocking(move || {
-            let etag = etag(&self.own.metadata()?);
-            self.staged.publish(&self.own, replace, self.sync)?;
+            let metadata = staged.publish(&own, replace, self.sync)?;
             self.recent.close_removed();
-            Ok(etag)
+            Ok(etag(&metadata))
         })
         .await
+    }
+
+    /// Removes the object's file. Continues if the future is dropped.
+    pub(crate) async fn remove(mut self) -> io::Result<()> {
+        let unfinished = self.unfinished.take();
+        let drop_it = move || {
+            drop((unfinished, self));
+            Ok(())
+        };
+        blocking(drop_it).await
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if let Some(unfinished) = self.unfinished.take() {
+            let file = self.file.clone();
+            in_background(move || drop((unfinished, file)));
+        }
     }
 }
 

@@ -9,7 +9,9 @@ use std::future::IntoFuture;
 use std::io::Write;
 use std::path::Path;
 
-use ringfile::{Advice, AllocateMode, Batch, BufError, Error, File, OpenOptions, Route, block_on};
+use ringfile::{
+    Advice, AllocateMode, Batch, BufError, Error, File, OpenOptions, Queue, RangeSync, Route, block_on,
+};
 use support::forms::routes;
 use support::mounts::Mount;
 use support::{Folder, all, content, in_child_with};
@@ -18,6 +20,16 @@ const PAGE: usize = 4096;
 const SIZE: u64 = 3 * PAGE as u64 + 17;
 /// The largest offset that Linux knows.
 const MAX: u64 = i64::MAX as u64;
+
+/// Ranges to sync; all but the first two end beyond the last offset.
+const RANGES: [(&str, u64, u64); 6] = [
+    ("up to the last offset", MAX - 10, 10),
+    ("from the last offset on", MAX, 0),
+    ("over the last offset", MAX, 1),
+    ("a length beyond", 0, u64::MAX),
+    ("a length just beyond", 0, MAX + 1),
+    ("beyond", u64::MAX, 0),
+];
 
 /// The outcome of each operation, by name.
 #[derive(Default)]
@@ -142,6 +154,21 @@ impl Files {
         outcomes.unit("sync: a folder", self.folder.sync_data().await);
         outcomes.unit("sync: write-only", self.write_only.sync_data().await);
     }
+
+    fn ranges(&self, outcomes: &mut Outcomes) {
+        for (name, offset, len) in RANGES {
+            for what in [RangeSync::Start, RangeSync::Finish] {
+                let name = |form: &str| format!("sync {name}: {what:?}, {form}");
+                outcomes.unit(name("future"), block_on(self.usual.sync_range(offset, len, what)));
+                let (mut batch, mut queue) = (Batch::new(), Queue::new());
+                batch.sync_range(&self.usual, offset, len, what);
+                let done = batch.run().into_iter().next().unwrap();
+                outcomes.unit(name("batch"), done.result.map(drop));
+                let token = queue.sync_range(&self.usual, offset, len, what, 0);
+                outcomes.unit(name("queue"), queue.wait_by(token).unwrap().result.map(drop));
+            }
+        }
+    }
 }
 
 /// Checks the operations for which all kernels and file systems agree.
@@ -174,6 +201,15 @@ fn assert_usual(outcomes: &Outcomes) {
     is_error("cut: far beyond", libc::EINVAL);
     is_error("cut: read-only", libc::EINVAL);
     is_error("allocate: nothing", libc::EINVAL);
+    for (at, (name, ..)) in RANGES.into_iter().enumerate() {
+        for how in ["Start", "Finish"] {
+            for form in ["future", "batch", "queue"] {
+                let name = format!("sync {name}: {how}, {form}");
+                let expected = if at < 2 { Ok(()) } else { Err((None::<i32>, InvalidInput)) };
+                outcomes.assert(&name, expected);
+            }
+        }
+    }
     is_error("sync: /dev/null", libc::EINVAL);
 }
 
@@ -195,6 +231,7 @@ fn odd_operations_come_to_the_same_on_every_route() {
                 files.writes(&mut outcomes).await;
                 files.controls(&mut outcomes).await;
             });
+            files.ranges(&mut outcomes);
             assert_usual(&outcomes);
             match &first {
                 None => first = Some((route, outcomes)),

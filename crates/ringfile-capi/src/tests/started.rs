@@ -163,6 +163,38 @@ fn an_eventfd_is_signalled_at_the_end() {
     well(ringfile_close(file));
 }
 
+#[test]
+fn an_eventfd_with_the_largest_count_stops_no_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, mut page) = (new_file(&folder, 1), vec![99; PAGE]);
+    // SAFETY: it takes only numbers; the descriptor belongs to this test.
+    let signal = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+    let most = (u64::MAX - 1).to_ne_bytes();
+    // SAFETY: the memory is valid during the call.
+    assert_eq!(unsafe { libc::write(signal.as_raw_fd(), most.as_ptr().cast(), 8) }, 8);
+    let (first, second) = (batch(), batch());
+    add_read(first, file, &mut page, 0);
+    well(ringfile_batch_start_eventfd(first, signal.as_raw_fd()));
+    // SAFETY: the pointer is to a local value.
+    while unsafe { ringfile_batch_results(first, &mut ptr::null()) } < 0 {
+        std::thread::yield_now();
+    }
+    let (ends, ended) = mpsc::channel();
+    start(second, &ends);
+    let result = ended.recv_timeout(std::time::Duration::from_secs(30));
+    let mut count = [0; 8];
+    assert_eq!((read_from(&signal, &mut count), count), (8, most));
+    if result.is_err() {
+        // The thread goes on now, and uses the sender.
+        ended.recv().unwrap();
+    }
+    assert!(result.is_ok(), "the library's thread waited for a reader of the eventfd");
+    assert!(is_page(&page, 0));
+    well(ringfile_batch_free(first));
+    well(ringfile_batch_free(second));
+    well(ringfile_close(file));
+}
+
 fn read_from(from: &OwnedFd, to: &mut [u8]) -> isize {
     // SAFETY: the memory is valid during the call.
     unsafe { libc::read(from.as_raw_fd(), to.as_mut_ptr().cast(), to.len()) }

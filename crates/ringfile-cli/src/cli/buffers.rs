@@ -63,8 +63,8 @@ pub struct BuffersArgs {
     #[arg(long)]
     pub buffered: bool,
     /// Route of the operations: ring (io_uring), auto (learned for each file), inline (a plain call on the same
-    /// thread), workers (a plain call on another thread) [default: ring if there is one, since buffers differ only
-    /// there]
+    /// thread), workers (a plain call on another thread), aio (Linux AIO, for direct I/O) [default: ring if there is
+    /// one, since buffers differ only there]
     #[arg(long, value_name = "ROUTE")]
     pub route: Option<Route>,
     /// io_uring setup flags: none, coop (COOP_TASKRUN), defer (DEFER_TASKRUN), sqpoll (a kernel thread submits); the

@@ -270,7 +270,7 @@ pub struct BatchReadArgs {
     #[arg(long, value_name = "LIST", default_value = "normal", value_parser = whole_buffers)]
     pub buffers: List<Buffers>,
     /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
-    /// thread), workers (a plain call on another thread)
+    /// thread), workers (a plain call on another thread), aio (Linux AIO, with --direct)
     #[arg(long, value_name = "LIST", default_value = "auto", value_parser = values::words::<Route>)]
     pub route: List<Route>,
     /// Bypass the page cache (O_DIRECT)
@@ -340,6 +340,7 @@ pub struct OutputArgs {
 #[cfg(test)]
 pub mod tests {
     use super::*;
+    use crate::model::{Memory, RingFlags};
     use clap::{CommandFactory, ValueEnum};
 
     #[test]
@@ -383,6 +384,54 @@ pub mod tests {
         assert_eq!((args.bs, args.test_file.size, args.inflight.values()), (4096, 1 << 30, &[4][..]));
         let PerfCommand::Multiread(args) = perf("multiread") else { panic!("another command") };
         assert_eq!((args.bs, args.numjobs.values()), (16384, &[4][..]));
+    }
+
+    /// Other options with fixed words get a list of them from clap.
+    #[test]
+    fn help_names_every_word_that_an_option_takes() {
+        fn all<T: ValueEnum>() -> Vec<String> {
+            some(T::value_variants())
+        }
+        fn some<T: ValueEnum>(values: &[T]) -> Vec<String> {
+            values.iter().map(values::name).collect()
+        }
+        let caches = || some(&[Cache::Warm, Cache::Cold, Cache::Keep]);
+        let options = [
+            ("file", "rw", all::<Rw>()),
+            ("file", "buffers", some(&Buffers::WHOLE)),
+            ("file", "route", all::<Route>()),
+            ("file", "executor", all::<Executor>()),
+            ("file", "open", all::<Open>()),
+            ("file", "cache", all::<Cache>()),
+            ("file", "against", some(&Engine::AGAINST)),
+            ("batch", "buffers", some(&Buffers::WHOLE)),
+            ("batch", "route", all::<Route>()),
+            ("batch", "cache", caches()),
+            ("multiread", "buffers", some(&Buffers::WHOLE)),
+            ("multiread", "route", all::<Route>()),
+            ("multiread", "cache", caches()),
+            ("buffers", "buffers", all::<Buffers>()),
+            ("buffers", "rw", all::<Rw>()),
+            ("buffers", "route", all::<Route>()),
+            ("buffers", "ring_flags", all::<RingFlags>()),
+            ("pool", "memory", all::<Memory>()),
+        ];
+        let mut cli = Cli::command();
+        cli.build();
+        let perf = cli.find_subcommand("perf").expect("a command");
+        for (command, option, known) in options {
+            let command = perf.find_subcommand(command).expect("a command");
+            let arg = command.get_arguments().find(|arg| arg.get_id() == option).expect("an option");
+            let help = arg.get_help().expect("a help text").to_string();
+            let words: Vec<_> = help.split(|c: char| !c.is_alphanumeric() && c != '-').collect();
+            for word in known {
+                assert!(
+                    words.contains(&&*word),
+                    "{} --{option}: {word} is missing: {help}",
+                    command.get_name()
+                );
+            }
+        }
     }
 
     #[test]

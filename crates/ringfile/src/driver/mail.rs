@@ -1,8 +1,6 @@
 //! Mail: requests of other threads to this one, and results for futures that moved to them.
 
-use std::sync::atomic::Ordering;
-
-use super::refused::{REFUSED_REMOTES, Refused, warn_of_no_ring};
+use super::refused::{Refused, warn_of_no_ring};
 use super::shared::Mail;
 use super::slot::{Key, Owner, State};
 use super::target::Target;
@@ -30,15 +28,7 @@ impl Driver {
                 warn_of_no_ring(lack);
                 deferred.remotes.push((remote, None));
             }
-            Err(refused) => {
-                let for_want_of_a_ring = matches!(refused, Refused::NoRing(_));
-                // Without an errno: a forked child cannot use its parent's ring, see `why_refused`.
-                let errno = refused.into_error().errno().unwrap_or(libc::EOPNOTSUPP);
-                if for_want_of_a_ring {
-                    REFUSED_REMOTES.store(errno, Ordering::Relaxed);
-                }
-                deferred.remotes.push((remote, Some(errno)));
-            }
+            Err(refused) => deferred.remotes.push((remote, Some(refused.to_errno()))),
         }
     }
 

@@ -3,10 +3,10 @@
 //! Knows the routes and the workers; starts nothing.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::route::{self, Backend, Route};
-use super::{Target, with, workers};
+use super::route::{self, Backend};
+use super::{with, workers};
 use crate::error::Error;
 use crate::event;
 
@@ -20,8 +20,8 @@ pub(super) enum Refused {
     Unsupported,
     /// There is no ring, or no AIO although the route asks for it.
     NoRing(Lack),
-    /// There is no other way either.
-    Finally(Error),
+    /// There is no ring of the kind that the file needs, and no other way.
+    Finally(Lack),
 }
 
 impl Refused {
@@ -29,7 +29,7 @@ impl Refused {
     #[cold]
     pub(super) fn or_another_route(self, insists: bool) -> Result<(), Error> {
         match self {
-            Self::Finally(error) => Err(error),
+            Self::Finally(lack) => Err(lack.into_error()),
             Self::NoRing(lack) if insists => Err(lack.into_error()),
             Self::NoRing(_) | Self::Outside | Self::Forked | Self::Unsupported => Ok(()),
         }
@@ -43,8 +43,18 @@ impl Refused {
             }
             Self::Forked => after_fork(),
             Self::Unsupported => Error::new(io::ErrorKind::Unsupported, "file operation on this ring"),
-            Self::NoRing(lack) => lack.into_error(),
-            Self::Finally(error) => error,
+            Self::NoRing(lack) | Self::Finally(lack) => lack.into_error(),
+        }
+    }
+
+    /// Returns the number that replaces the errno where only an errno fits, as in the end of a remote request.
+    /// [`why_refused`] explains it.
+    #[cold]
+    pub(super) fn to_errno(&self) -> i32 {
+        match self {
+            // A forked child cannot use its parent's ring.
+            Self::Outside | Self::Forked | Self::Unsupported => libc::EOPNOTSUPP,
+            Self::NoRing(lack) | Self::Finally(lack) => lack.to_errno(),
         }
     }
 }
@@ -60,7 +70,35 @@ pub(super) enum Lack {
     Aio(i32),
 }
 
+/// Numbers that replace an errno: above all errnos of Linux, and below the statuses of drives
+/// ([`Status`](super::Status)). The lower 12 bits of the first two are the errno.
+const NO_RING: i32 = 0x2000;
+const NO_AIO: i32 = 0x3000;
+const FORBIDDEN_BY_WORKERS: i32 = 0x4000;
+const FORBIDDEN_BY_AIO: i32 = 0x4001;
+const ERRNO: i32 = 0xfff;
+
 impl Lack {
+    fn to_errno(self) -> i32 {
+        match self {
+            Self::Forbidden(Backend::Any | Backend::Workers) => FORBIDDEN_BY_WORKERS,
+            Self::Forbidden(Backend::Aio) => FORBIDDEN_BY_AIO,
+            Self::Ring(errno) => NO_RING | errno & ERRNO,
+            Self::Aio(errno) => NO_AIO | errno & ERRNO,
+        }
+    }
+
+    /// Returns what a number means that [`to_errno`](Self::to_errno) returned; `None` for any other.
+    fn of_errno(errno: i32) -> Option<Self> {
+        match (errno, errno & !ERRNO) {
+            (FORBIDDEN_BY_WORKERS, _) => Some(Self::Forbidden(Backend::Workers)),
+            (FORBIDDEN_BY_AIO, _) => Some(Self::Forbidden(Backend::Aio)),
+            (_, NO_RING) => Some(Self::Ring(errno & ERRNO)),
+            (_, NO_AIO) => Some(Self::Aio(errno & ERRNO)),
+            _ => None,
+        }
+    }
+
     /// Returns whether the environment forbids rings.
     pub(super) fn forbidden() -> Option<Self> {
         match route::backend() {
@@ -117,27 +155,14 @@ pub(super) fn warn_of_no_aio(lack: Lack) {
     }
 }
 
-/// The errno with which an I/O thread last refused a remote request for lack of a ring or of AIO. The end of a remote
-/// request carries only an errno.
-pub(super) static REFUSED_REMOTES: AtomicI32 = AtomicI32::new(0);
-
-/// Returns why another thread did not start an operation, if this errno means that.
+/// Returns why another thread did not start an operation, if this number, in place of an errno, means that.
 #[cold]
-pub(crate) fn why_refused(target: &Target, errno: i32) -> Option<Error> {
+pub(crate) fn why_refused(errno: i32) -> Option<Error> {
     let inherited = || with(|driver| driver.shared.is_inherited()) == Some(true);
     if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
         return Some(after_fork());
     }
-    if REFUSED_REMOTES.load(Ordering::Relaxed) != errno {
-        return None;
-    }
-    let lack = match target.lanes.route() {
-        Route::Ring => Lack::forbidden().unwrap_or(Lack::Ring(errno)),
-        Route::Aio if route::workers_are_forced() => Lack::Forbidden(Backend::Workers),
-        Route::Aio => Lack::Aio(errno),
-        Route::Auto | Route::Inline | Route::Workers => return None,
-    };
-    Some(lack.into_error())
+    Lack::of_errno(errno).map(Lack::into_error)
 }
 
 /// Returns the error for buffered I/O with `Route::Aio`.
@@ -188,4 +213,37 @@ pub(super) fn set_up_failed(errno: i32) -> Error {
         error = error.of_kind(io::ErrorKind::Unsupported);
     }
     error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::Status;
+
+    #[test]
+    fn each_refusal_keeps_its_own_reason_where_an_errno_fits() {
+        let lacks = [
+            (Lack::Ring(libc::ENOMEM), "RLIMIT_MEMLOCK"),
+            (Lack::Ring(libc::EMFILE), "RLIMIT_NOFILE"),
+            (Lack::Aio(libc::EAGAIN), "fs.aio-max-nr"),
+            (Lack::Aio(4095), "AIO is not available"),
+            (Lack::Forbidden(Backend::Workers), "RINGFILE_BACKEND=workers"),
+            (Lack::Forbidden(Backend::Aio), "RINGFILE_BACKEND=aio"),
+        ];
+        for (lack, why) in lacks {
+            for refused in [Refused::NoRing(lack), Refused::Finally(lack)] {
+                let errno = refused.to_errno();
+                assert!(
+                    errno > 4096 && Status::of_errno(errno).is_none(),
+                    "{lack:?}: {errno:#x} has a meaning"
+                );
+                assert_eq!(Lack::of_errno(errno), Some(lack));
+                let error = why_refused(errno).unwrap().to_string();
+                assert!(error.contains(why), "{lack:?}: {error}");
+            }
+        }
+        for errno in [0, libc::EIO, libc::ENOMEM, 4095, 4096, Status::to_errno(0x7ff), Status::to_errno(0)] {
+            assert!(why_refused(errno).is_none(), "{errno:#x} is no refusal");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::refused::{Lack, Refused, set_up_errno, set_up_failed};
+use super::refused::{Lack, Refused, set_up_errno};
 use super::route::Backend;
 use super::{Driver, Request, Target, route};
 use crate::ring::{Ring, RingOptions};
@@ -247,7 +247,7 @@ impl Driver {
         let Some(rings) = self.rings.as_mut() else { return Err(Refused::Outside) };
         if rings.get(ring).is_none() {
             let made = Ring::new(&ring.options(&self.options), self.shared.waker())
-                .map_err(|error| Refused::Finally(set_up_failed(set_up_errno(&error))))?;
+                .map_err(|error| Refused::Finally(Lack::Ring(set_up_errno(&error))))?;
             rings.add(ring, made);
         }
         if rings.take(target, request) { Ok(ring) } else { Err(Refused::Unsupported) }

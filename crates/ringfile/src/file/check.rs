@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 
 use super::{File, unaligned};
-use crate::driver::{self, AtomicLimits, Ended, FileKind, Multiples, Request};
+use crate::driver::{self, AtomicLimits, Ended, FileKind, Kind, Multiples, Request};
 use crate::error::Error;
 use crate::memory::Held;
 use crate::ring::fork;
@@ -47,7 +47,7 @@ pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Er
 /// Checks an operation that moves no data.
 #[cold]
 pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i32) -> Error {
-    let refused = driver::why_refused(&file.0.target, errno);
+    let refused = driver::why_refused(errno);
     let what = || request.kind.verb(request.op_flags);
     let error = refused.unwrap_or_else(|| Error::from_errno(driver::errno_of(errno), what())).on(file.path());
     if file.0.target.namespace().is_some() {
@@ -107,15 +107,34 @@ fn with_new_path(held: &Held, error: Error) -> Error {
 /// Fails for what the kernel would refuse without a reason.
 #[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
-    let end = request.offset.checked_add(request.want as u64);
-    if end.is_none_or(|end| end > i64::MAX as u64) {
-        return Err(error(file, request, ErrorKind::InvalidInput, "the end would be beyond 2^63 bytes"));
+    if !ends_in_a_file(request) {
+        return Err(error(file, request, ErrorKind::InvalidInput, BEYOND));
     }
     let Some(direct) = file.0.target.direct() else { return Ok(true) };
     if unaligned::fits(request, held, direct) || request.want == 0 {
         return Ok(true);
     }
     does_not_fit(file, request, direct)
+}
+
+/// Returns whether the range of an operation ends where a file can.
+#[inline(always)]
+fn ends_in_a_file(request: &Request) -> bool {
+    let end = request.offset.checked_add(request.want as u64);
+    end.is_some_and(|end| end <= i64::MAX as u64)
+}
+
+const BEYOND: &str = "the end would be beyond 2^63 bytes";
+
+/// Checks an operation that moves no data. The routes would disagree about a range to sync: an entry for a ring has 32 bits
+/// for its length, so that a longer range becomes one to the end of the file, whatever its length was.
+#[cold]
+pub(crate) fn fits_without_data(file: &File, request: &Request) -> Result<(), Error> {
+    if request.kind != Kind::SyncRange || file.0.target.namespace().is_some() || ends_in_a_file(request) {
+        return Ok(());
+    }
+    let error = Error::new(ErrorKind::InvalidInput, request.kind.verb(request.op_flags));
+    Err(error.at(request.offset).on(file.path()).because(BEYOND))
 }
 
 #[cold]
@@ -199,7 +218,7 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         };
         return error(file, request, kind, why).after(done);
     }
-    if let Some(error) = driver::why_refused(&file.0.target, errno) {
+    if let Some(error) = driver::why_refused(errno) {
         return error.at(request.offset).on(file.path());
     }
     let error = Error::from_errno(driver::errno_of(errno), what(file, request));

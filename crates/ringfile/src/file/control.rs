@@ -174,8 +174,8 @@ impl File {
     /// Makes nothing durable: metadata and the disk's own cache are left alone.
     ///
     /// # Errors
-    /// Those of `sync_file_range(2)`. A failure is remembered, as for [`sync_all`](Self::sync_all), since the kernel
-    /// reports it only once.
+    /// `InvalidInput` if the range ends beyond 2^63 - 1 bytes, otherwise those of `sync_file_range(2)`. A failure of the
+    /// call is remembered, as for [`sync_all`](Self::sync_all), since the kernel reports it only once.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {

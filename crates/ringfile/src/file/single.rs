@@ -53,6 +53,10 @@ impl Single {
     }
 
     fn begin(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
+        if let Err(error) = check::fits_without_data(file, &self.request) {
+            self.stage = Stage::Ended;
+            return Poll::Ready(Err(error));
+        }
         match driver::start(&file.0.target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => self.stage = Stage::Running(Ticket::new(place)),
             Ok(Started::Elsewhere(operation)) => self.stage = Stage::Elsewhere(operation),

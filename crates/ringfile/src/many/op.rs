@@ -269,7 +269,8 @@ impl Op {
             Some(detour) => (&detour.request, &detour.held),
         };
         if !request.kind.names_paths() {
-            return true;
+            let fits = check::fits_without_data(file, request);
+            return fits.map_err(|error| self.refuse(error)).is_ok();
         }
         let options = self.opening().map_or(Ok(()), |opening| opening.options.check());
         let fits =
