@@ -1229,8 +1229,8 @@ int ringfile_queue_advise(struct ringfile_queue *queue,
                           uint64_t user_data,
                           uint64_t *token);
 
-// Submits the operations that were added, with one system call, and collects those that have finished. An error of an
-// operation is its result.
+// Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
+// finished. An error of an operation is its result.
 //
 // The queue's own thread. Does not wait; operations whose route is a plain call are carried out here.
 int ringfile_queue_submit(struct ringfile_queue *queue);

@@ -309,8 +309,8 @@ pub unsafe extern "C" fn ringfile_queue_advise(
     unsafe { add(queue, file, token, advise) }
 }
 
-/// Submits the operations that were added, with one system call, and collects those that have finished. An error of an
-/// operation is its result.
+/// Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
+/// finished. An error of an operation is its result.
 ///
 /// The queue's own thread. Does not wait; operations whose route is a plain call are carried out here.
 #[unsafe(no_mangle)]
