@@ -4,6 +4,8 @@
 #![cfg(feature = "object-store-014")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod support;
+
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::path::Path as FilePath;
@@ -11,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyWrite,
-    Request, WriteFlags,
+    BackgroundSession, Config, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyWrite, Request,
+    WriteFlags,
 };
 use object_store_014::path::Path;
 use object_store_014::{ObjectStore, ObjectStoreExt, PutMode};
@@ -58,24 +60,7 @@ impl Server {
 }
 
 fn attributes(ino: INodeNo) -> FileAttr {
-    let is_root = ino == INodeNo::ROOT;
-    FileAttr {
-        ino,
-        size: 0,
-        blocks: 0,
-        atime: SystemTime::UNIX_EPOCH,
-        mtime: SystemTime::UNIX_EPOCH,
-        ctime: SystemTime::UNIX_EPOCH,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: if is_root { FileType::Directory } else { FileType::RegularFile },
-        perm: 0o777,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
+    support::attributes(ino, 0, SystemTime::UNIX_EPOCH)
 }
 
 impl Filesystem for Server {

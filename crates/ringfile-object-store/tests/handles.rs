@@ -4,6 +4,8 @@
 #![cfg(feature = "object-store-014")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod support;
+
 use std::ffi::OsStr;
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
-    OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
+    Config, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
+    ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
 };
 use object_store_014::ObjectStoreExt;
 use object_store_014::path::Path;
@@ -26,25 +28,8 @@ struct Versions(Arc<AtomicU64>);
 
 impl Versions {
     fn attributes(&self, ino: INodeNo) -> FileAttr {
-        let is_root = ino == INodeNo::ROOT;
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(self.0.load(Ordering::SeqCst));
-        FileAttr {
-            ino,
-            size: if is_root { 0 } else { LEN as u64 },
-            blocks: 0,
-            atime: changed,
-            mtime: changed,
-            ctime: changed,
-            crtime: changed,
-            kind: if is_root { FileType::Directory } else { FileType::RegularFile },
-            perm: 0o777,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        }
+        support::attributes(ino, LEN as u64, changed)
     }
 }
 

@@ -3,6 +3,8 @@
 #![cfg(feature = "object-store-014")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod support;
+
 use std::ffi::OsStr;
 use std::slice::from_ref;
 use std::sync::{Arc, Mutex};
@@ -10,8 +12,8 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
-    OpenFlags, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
+    Config, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
+    ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
 };
 use futures::executor::block_on;
 use object_store_014::ObjectStore;
@@ -32,24 +34,7 @@ struct State {
 }
 
 fn attributes(ino: INodeNo) -> FileAttr {
-    let is_root = ino == INodeNo::ROOT;
-    FileAttr {
-        ino,
-        size: if is_root { 0 } else { CALLS * MIB },
-        blocks: 0,
-        atime: SystemTime::UNIX_EPOCH,
-        mtime: SystemTime::UNIX_EPOCH,
-        ctime: SystemTime::UNIX_EPOCH,
-        crtime: SystemTime::UNIX_EPOCH,
-        kind: if is_root { FileType::Directory } else { FileType::RegularFile },
-        perm: 0o777,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
+    support::attributes(ino, CALLS * MIB, SystemTime::UNIX_EPOCH)
 }
 
 impl Filesystem for Sevens {

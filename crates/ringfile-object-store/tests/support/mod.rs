@@ -1,0 +1,27 @@
+//! What the tests share.
+
+use std::time::SystemTime;
+
+use fuser::{FileAttr, FileType, INodeNo};
+
+/// The attributes of the root folder, or of a file of this size, last changed at this time.
+pub fn attributes(ino: INodeNo, size: u64, changed: SystemTime) -> FileAttr {
+    let is_root = ino == INodeNo::ROOT;
+    FileAttr {
+        ino,
+        size: if is_root { 0 } else { size },
+        blocks: 0,
+        atime: changed,
+        mtime: changed,
+        ctime: changed,
+        crtime: changed,
+        kind: if is_root { FileType::Directory } else { FileType::RegularFile },
+        perm: 0o777,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
