@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Checks the advice of `ringfile perf buffers` on files whose answer is known: memory and an overlay need plain calls; a
-# disk and a loop device the ring, direct I/O and depth. Also checks that noise is not reported as a difference.
-# usage: advice.sh DIRECTORY   DIRECTORY is a new one on a disk; takes about ten minutes, as root, on an idle machine
+# Checks that `ringfile perf buffers` gives the right advice where the answer is known: plain calls for files in memory
+# and on an overlay; the ring, direct I/O and a high queue depth for a disk and a loop device. Also checks that noise is
+# not reported as a difference. Takes about ten minutes, as root, on an idle machine.
+#
+#   advice.sh DIRECTORY    DIRECTORY must be on a disk, and must not exist yet
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# Measures what Linux AIO gains where io_uring is refused: direct reads at depth 128 under a seccomp filter that answers
-# EPERM to the three io_uring calls, in turn with the ring and registered memory, the ring once more (A/A), and workers
-# only.
-# usage: aio.sh FILE [ROUNDS]   FILE is on a disk, and is created if it does not exist; DURATION=1s WARMUP=300ms SIZE=1g
-# DEPTH=128
+# Measures what Linux AIO gains where io_uring is refused: direct reads under a seccomp filter that makes the three
+# io_uring calls fail with EPERM. In each round these sides run in turn: AIO, the ring with registered memory, the ring
+# once more (A/A), and worker threads only.
+#
+#   aio.sh FILE [ROUNDS]    FILE is on a disk, and is created if it does not exist; 15 rounds by default
+#
+# DURATION   length of each run (default: 1s)
+# WARMUP     time before each run that is not measured (default: 300ms)
+# SIZE       size of FILE (default: 1g)
+# DEPTH      queue depth (default: 128)
+# RW         kind of operation (default: randread)
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Block devices in memory for the O_DIRECT comparisons: zram, and a loop device over a file in /dev/shm.
-# `compare --fill` writes their content: a zram that was never written does no work and is not a real device.
+# Makes block devices in memory for comparisons with O_DIRECT: zram, and a loop device over a file in /dev/shm. Run
+# `compare --fill` on them before measuring: reads of a zram that was never written do no work, so their times mean
+# nothing.
 set -eu
 
 ZRAM=${ZRAM:-/dev/zram0}

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Counts instructions in user space for one cached read through the ring, with valgrind: the difference between 60,000
-# and 20,000 reads, so that start and end do not count. Prints a table, and with a second argument the functions too.
-# usage: instructions.sh [FILE [FUNCTIONS]]   FILE on ext4 or xfs: /var/tmp/ringfile-instructions.bin; created and
-# removed
+# Counts the instructions in user space that one cached read through the ring takes, with valgrind: the difference
+# between a run of 60,000 and one of 20,000 reads, so that start and end do not count. Prints a table.
+#
+#   instructions.sh [FILE [FUNCTIONS]]
+#
+# FILE        on ext4 or xfs; created and removed (default: /var/tmp/ringfile-instructions.bin)
+# FUNCTIONS   also lists this many functions, those with the most instructions first
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Measures everything in docs/performance.md on this machine: takes about an hour and three quarters, as root, on an
-# idle machine.
-# usage: measure.sh DIRECTORY   writes tables to files there; DISK=/var/tmp is where the file on ext4 or xfs lies
+# Measures everything in docs/performance.md on this machine, and writes the tables to files in DIRECTORY. Takes about
+# an hour and three quarters, as root, on an idle machine.
+#
+#   measure.sh DIRECTORY
+#
+# DISK   folder for the measured file, on ext4 or xfs (default: /var/tmp)
 set -euo pipefail
 
 out=$(realpath -m "${1:?usage: measure.sh DIRECTORY}")

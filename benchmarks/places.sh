@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes file systems and devices for `compare routes`, and prints their names in its form. Needs root.
+# Makes file systems and devices for `compare routes`, and prints them as NAME=PATH, which its option --place takes.
+# Needs root.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)

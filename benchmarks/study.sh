@@ -3,13 +3,11 @@
 # and two processes, parts, CPU time, kernel functions, and the ring flags of its time. Prints Markdown for
 # docs/study.md. Takes about five minutes; the figures are valid only if nothing else runs.
 #
-#   study.sh [FOLDER]    FOLDER: on the disk to measure (default: /var/tmp)
+#   study.sh [FOLDER]    FOLDER is on the disk to measure (default: /var/tmp)
 #
 # RINGFILE   the program (default: target/release/ringfile of the checkout; built if it does not exist)
 # ROUNDS     rounds of each cell (default: 5)
-#
-# zram is measured too if there is an unused one and the script runs as root (ZRAM, default /dev/zram0): its contents
-# are lost.
+# ZRAM       measured too, if it is unused and the script runs as root; its contents are lost (default: /dev/zram0)
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
