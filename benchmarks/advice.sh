@@ -9,7 +9,7 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$(realpath -m "${1:?usage: advice.sh DIRECTORY}")
 ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$here/../target}/release/ringfile}
-[ -x "$ringfile" ] || { echo "$0: $ringfile is not there: cargo build --release" >&2; exit 2; }
+[ -x "$ringfile" ] || { echo "$0: $ringfile does not exist: run cargo build --release" >&2; exit 2; }
 
 results=$(mktemp -d)
 trap '"$here/places.sh" teardown "$dir"; rm -r "$results"' EXIT
@@ -62,7 +62,7 @@ for place in $places; do
             measure disk --file "$path/advice.bin"
             ;;
         loop)
-            # A device that was never written to would answer from holes.
+            # Reads of a device that was never written to find only holes.
             dd if=/dev/urandom of="$path" bs=1M oflag=direct status=none 2> /dev/null
             measure loop --file "$path"
             ;;
@@ -74,7 +74,7 @@ for place in $places; do
     expect "$name" depth more:1
 done
 
-# Measures the same twice: any difference that is reported as outside the noise is chance.
+# Measures the same thing twice, so any difference that is reported as beyond the noise is a false one.
 measure once --file "$dir/noise.bin" --buffers normal,fixed
 measure twice --file "$dir/noise.bin" --buffers normal,fixed
 "$ringfile" report "$results/once.json" "$results/twice.json" --out "$results/noise.html" > "$results/noise.txt"

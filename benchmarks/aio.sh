@@ -18,18 +18,21 @@ rounds=${2:-15}
 ringfile=${RINGFILE:-${CARGO_TARGET_DIR:-$here/../target}/release/ringfile}
 compare=${COMPARE:-${CARGO_TARGET_DIR:-$here/target}/release/compare}
 for program in "$ringfile" "$compare"; do
-    [ -x "$program" ] || { echo "$0: $program is not there: cargo build --release, here and above" >&2; exit 2; }
+    [ -x "$program" ] || {
+        echo "$0: $program does not exist: run cargo build --release in benchmarks/ and in the root folder" >&2
+        exit 2
+    }
 done
 results=$(mktemp -d)
 trap 'rm -r "$results"' EXIT
 
-# Prints one figure of the only run in a report.
+# Prints one figure from a report that has only one run.
 figure() {
     sed -n "s/^ *\"$2\": \([0-9.eE+-]*\),\{0,1\}$/\1/p" "$1" | head -n 1
 }
 
-# measure SIDE COMMAND...   does one run; adds its IOPS, CPU time and operations by AIO and through the ring to the
-# side's figures
+# measure SIDE COMMAND...   does one run, and adds a line to the side's figures: IOPS, CPU time, and how many operations
+# used AIO, the ring and workers
 measure() {
     local side=$1
     shift

@@ -13,7 +13,7 @@ usage() {
     cat >&2 <<USAGE
 usage: $0 zram-up SIZE    size ${ZRAM} (an unused zram), print its name
        $0 loop-up SIZE    attach a loop device with direct I/O to ${IMAGE}, print its name
-       $0 down            give back whatever this script made
+       $0 down            remove the devices that this script made
 SIZE is as for truncate(1): 1G, 512M. ZRAM and IMAGE in the environment choose others.
 USAGE
     exit 2
@@ -24,7 +24,7 @@ fail() {
     exit 1
 }
 
-# Mounted, used for swap, or held by device mapper and the like.
+# Returns whether a device is mounted, used for swap, or held by device mapper or another driver.
 in_use() {
     name=$(basename "$1")
     number=$(cat "/sys/block/$name/dev")
@@ -43,7 +43,7 @@ attached() {
 
 zram_up() {
     name=$(basename "$ZRAM")
-    [ -b "$ZRAM" ] || fail "$ZRAM is not there: modprobe zram, or name another in ZRAM"
+    [ -b "$ZRAM" ] || fail "$ZRAM does not exist: run modprobe zram, or name another device in ZRAM"
     in_use "$ZRAM" && fail "$ZRAM is in use"
     want=$(bytes "$1")
     have=$(cat "/sys/block/$name/disksize")

@@ -4,7 +4,7 @@
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-# Devices of this script must not be confused with those that devices.sh makes elsewhere.
+# devices.sh makes this script's devices too: another image and mark keep them apart from those of other uses.
 export IMAGE=${IMAGE:-/dev/shm/ringfile-places.img}
 size=${SIZE:-512M}
 # Marks a folder that setup made, so that teardown never removes another one.
@@ -13,10 +13,10 @@ compare=${COMPARE:-${CARGO_TARGET_DIR:-$here/target}/release/compare}
 
 usage() {
     cat >&2 <<USAGE
-usage: $0 setup DIRECTORY      make what can be made, print NAME=PATH for each, one in a line
-       $0 teardown DIRECTORY   unmake it, and remove DIRECTORY
-DIRECTORY is on a disk and not there yet. SIZE (512M) is for devices, COMPARE names the program that serves FUSE.
-What can't be made is skipped by name, on standard error.
+usage: $0 setup DIRECTORY      make all places that this machine can have, print a line NAME=PATH for each
+       $0 teardown DIRECTORY   undo setup, and remove DIRECTORY
+DIRECTORY must be on a disk, and must not exist yet. SIZE is the size of each device (512M); COMPARE names the program
+that serves the FUSE file system. Places that cannot be made are skipped, and listed on standard error.
 USAGE
     exit 2
 }
@@ -60,8 +60,8 @@ overlay() {
     echo "overlayfs=$of/all"
 }
 
-# A file system on a loop device over a file on the disk, with direct I/O, so that the disk's own cache is not in
-# between.
+# Makes a file system on a loop device over a file on the disk. The loop device uses direct I/O, so that the page cache
+# of the disk's file system is not in between.
 on_loop() {
     local name=$1 loop
     shift
@@ -78,7 +78,7 @@ on_loop() {
 fuse() {
     local of=$dir/fuse
     if [ ! -x "$compare" ]; then
-        skip fuse "$compare is not there: cargo build --release"
+        skip fuse "$compare does not exist: run cargo build --release"
         return
     fi
     mkdir "$of" && truncate -s "$size" "/dev/shm/ringfile-places-fuse.img" || return
@@ -97,7 +97,7 @@ fuse() {
 devices() {
     local made
     if [ "$(cat /sys/block/zram0/disksize 2>/dev/null || echo none)" != 0 ]; then
-        skip zram "/dev/zram0 is not there, or has a size already"
+        skip zram "/dev/zram0 does not exist, or is in use"
     elif made=$("$here/devices.sh" zram-up "$size" 2>&1); then
         : > "$dir/devices"
         echo "zram=$made"

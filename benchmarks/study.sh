@@ -27,7 +27,7 @@ clean() {
 }
 trap clean EXIT
 
-# Replaces only the tables; the notes of the last measurement end the page.
+# Prints only the tables of a measurement; the notes of the last one end the page.
 measure() {
     "$ringfile" perf buffers "${short[@]}" "$@" >"$out" 2>"$out.errors" || {
         cat "$out.errors" >&2
@@ -38,7 +38,7 @@ measure() {
     awk '/^Advice for/ { exit } { print }' "$out"
 }
 
-# $1: the name of the place; the other arguments name it for ringfile.
+# $1: the heading; the other arguments name the file or device for ringfile.
 place() {
     local name=$1
     shift

@@ -1,9 +1,12 @@
 /*
- * ringfile_read_many and a queue beside a hand-written io_uring loop that submits a batch and waits for all of it: random
- * reads of 4 KiB of a cached file, registered memory and file on both sides, the same offsets, one clock read for a batch.
- * Each round runs every side once, and the hand-written one twice (A/A). Every block's number is checked.
+ * Compares ringfile_read_many and a queue with a hand-written io_uring loop that submits a batch and waits for all of it.
+ * All sides read 4 KiB at the same random offsets of a cached file, with registered memory and a registered file, and read
+ * the clock once for a batch. Each round runs every side once, and the hand-written loop twice (A/A). The number in every
+ * block is checked.
  *
- * Usage: many FILE [ROUNDS [SECONDS]]; the file is made where it is not there (64 MiB), and stays.
+ * Usage: many FILE [ROUNDS [SECONDS]]
+ *
+ * The file is created if it does not exist (64 MiB), and is kept.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -54,7 +57,7 @@ static void check(const unsigned char *block, uint64_t number)
     }
 }
 
-/* A ring of its own, with what the library's have: SINGLE_ISSUER, DEFER_TASKRUN, registered ring, file and memory. */
+/* A ring set up as the library's rings are: SINGLE_ISSUER, DEFER_TASKRUN, registered ring, file and memory. */
 struct ring {
     int fd;
     _Atomic unsigned *tail, *cq_head, *cq_tail;
@@ -228,7 +231,7 @@ int main(int argc, char **argv)
     if (fd < 0) {
         fail(argv[1], -errno);
     }
-    /* Each side has memory of its own; the library's is registered with it, in large pages as its pools have. */
+    /* Each side has its own memory. The library's side registers its memory with the library, on huge pages as in pools. */
     size_t size = (size_t)4 << 20;
     unsigned char *memory[2];
     for (int at = 0; at < 2; at++) {

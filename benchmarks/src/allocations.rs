@@ -1,7 +1,8 @@
 //! Counts heap allocations.
 //!
-//! By default each thread counts its own allocations in a plain cell, so that counting costs every side of a comparison
-//! the same nanosecond. [`count_all_threads`] adds a shared counter, so that allocations of helper threads count too.
+//! By default each thread counts its own allocations in a thread-local cell, so counting costs every side of a
+//! comparison the same nanosecond. [`count_all_threads`] adds a shared counter, so that allocations of helper threads
+//! count too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -20,7 +21,7 @@ thread_local! {
 }
 
 fn count() {
-    // A thread that is ending has no counter any more; its last frees and allocations do not matter.
+    // The counter of a thread that ends is gone before the thread's last allocations, which do not matter here.
     let _ = HERE.try_with(|n| n.set(n.get() + 1));
     if ALL_THREADS.load(Ordering::Relaxed) {
         EVERYWHERE.fetch_add(1, Ordering::Relaxed);

@@ -59,7 +59,7 @@ impl Progress {
     }
 }
 
-/// Runs `one` on all `states` at once, again and again.
+/// Runs `one` on all `states` at once, repeatedly, and prints a row of the table.
 async fn row<S, F>(name: &str, states: Vec<S>, one: F) -> io::Result<()>
 where
     S: 'static,
@@ -94,7 +94,7 @@ fn expect(len: usize, wanted: usize) -> io::Result<()> {
     if len == wanted { Ok(()) } else { Err(io::Error::other(format!("{len} bytes in place of {wanted}"))) }
 }
 
-/// Prints the table. `path` holds `size` bytes; a second file beside it receives the writes and is removed.
+/// Prints the table. The file at `path` has `size` bytes; a second file beside it receives the writes, and is removed.
 pub fn run(path: &Path, size: u64) -> io::Result<()> {
     allocations::count_all_threads();
     let mut name = path.as_os_str().to_owned();

@@ -32,14 +32,14 @@ fn refuse() -> io::Result<()> {
     // The call's number is the first field of `seccomp_data`.
     let mut program = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for (index, call) in REFUSED.iter().enumerate() {
-        // Jumps past the remaining comparisons and the permission.
+        // Jumps over the remaining comparisons and the instruction that allows the call.
         let skip = (REFUSED.len() - index) as u8;
         program.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skip, *call as u32));
     }
     program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
     program.push(instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: sets a flag of this process, and hands over a program of so many instructions, which the kernel copies.
+    // SAFETY: sets a flag of this process, and passes a filter program with its length; the kernel copies the program.
     let answers = unsafe {
         [
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),

@@ -77,8 +77,8 @@ impl Deref for AlignedBuf {
     }
 }
 
-/// All blocks of a hand-written loop in one region, on a huge-page boundary, so that the kernel may back it with huge
-/// pages as it may back a pool's regions.
+/// All blocks of a hand-written loop in one region, aligned to a huge page, so that the kernel may use huge pages for it,
+/// as it may for a pool's regions.
 #[derive(Debug)]
 pub struct Region {
     memory: Memory,
@@ -89,7 +89,8 @@ impl Region {
     /// Allocates a region of `len` bytes.
     pub fn new(len: usize) -> Region {
         let memory = Memory::new(len.next_multiple_of(HUGE_PAGE), HUGE_PAGE);
-        // SAFETY: the range is ours whole; advice changes how it is backed, not what it holds. A refusal is harmless.
+        // SAFETY: this value owns the whole range; the advice changes the size of its pages, not its content. A refusal is
+        // harmless.
         unsafe {
             libc::madvise(memory.start.as_ptr().cast(), memory.layout.size(), libc::MADV_HUGEPAGE);
         }
@@ -109,7 +110,7 @@ impl Region {
     /// Nothing, the kernel included, writes to these bytes while the slice lives.
     pub unsafe fn slice(&self, at: usize, len: usize) -> &[u8] {
         assert!(at + len <= self.len, "bytes {at}..{} of a region of {}", at + len, self.len);
-        // SAFETY: checked to lie inside the allocation, initialised at birth; the caller keeps writers away.
+        // SAFETY: checked to lie inside the allocation, initialised when it was allocated; the caller keeps writers away.
         unsafe { std::slice::from_raw_parts(self.at(at), len) }
     }
 

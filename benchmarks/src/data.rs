@@ -23,10 +23,10 @@ const CHUNK: usize = 1 << 20;
 /// The file under test, and how often it is measured.
 #[derive(Debug, Args)]
 pub struct Place {
-    /// The file, or a block device where the command takes one; a file that does not exist is created and filled
+    /// The file, or a block device if the command accepts one; a file that does not exist is created and filled
     #[arg(long)]
     pub file: PathBuf,
-    /// Bytes of it to use
+    /// How many of its bytes to use
     #[arg(long, default_value = "1g", value_parser = shared::size)]
     pub size: u64,
     /// Overwrite the content of the file or the device; a mounted device is refused
@@ -44,10 +44,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes sure that the file holds what the checks expect. Returns the bytes to use, a multiple of `block`.
+    /// Makes sure that the file holds what the checks expect. Returns how many of its bytes to use, a multiple of `block`.
     pub fn prepare(&self, block: u64) -> io::Result<u64> {
         if self.rounds == 0 {
-            return Err(io::Error::other("no rounds, no result"));
+            return Err(io::Error::other("rounds: must be at least 1"));
         }
         prepare(&self.file, self.size, self.fill, block)
     }
@@ -85,7 +85,7 @@ pub fn claimed_offset(page: &[u8]) -> Option<u64> {
     page.first_chunk().map(|first| u64::from_le_bytes(*first))
 }
 
-/// Returns whether `bytes`, read at `offset`, are right to the last one.
+/// Returns whether every one of `bytes`, which were read at `offset`, is right.
 pub fn is_right(offset: u64, bytes: &[u8]) -> bool {
     bytes.chunks(PAGE).enumerate().all(|(page, bytes)| {
         let offset = offset + (page * PAGE) as u64;
@@ -94,8 +94,8 @@ pub fn is_right(offset: u64, bytes: &[u8]) -> bool {
     })
 }
 
-/// Fills the first `size` bytes, writes them to the device and drops them from the page cache, so that reads fill the
-/// cache later, with the same folio sizes for every side.
+/// Fills the first `size` bytes, writes them to the device and drops them from the page cache, so that later reads
+/// fill the cache with folios of the same sizes for every side.
 pub fn fill(file: &File, size: u64) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     let mut at = 0;
@@ -129,8 +129,8 @@ pub fn looks_filled(file: &File, size: u64) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Makes sure that the file holds what the checks expect; returns the bytes to use, at most `wanted`, a multiple of `block`.
-/// Fills a file that does not exist, and with `may_fill` one that does.
+/// Makes sure that the file holds what the checks expect. Returns how many of its bytes to use, at most `wanted`, a
+/// multiple of `block`. Fills a file that does not exist; overwrites one that does only if `may_fill` is set.
 pub fn prepare(path: &Path, wanted: u64, may_fill: bool, block: u64) -> io::Result<u64> {
     if may_fill || !path.exists() {
         eprintln!("filling {}", path.display());
@@ -148,7 +148,10 @@ pub fn prepare(path: &Path, wanted: u64, may_fill: bool, block: u64) -> io::Resu
     if filled {
         return Ok(size);
     }
-    Err(io::Error::other(format!("{} doesn't hold the pattern: --fill overwrites it", path.display())))
+    Err(io::Error::other(format!(
+        "{} does not have the expected content: --fill overwrites it",
+        path.display()
+    )))
 }
 
 fn usable(path: &Path, wanted: u64, length: u64, block: u64, may_grow: bool) -> io::Result<u64> {

@@ -1,4 +1,4 @@
-//! What the kernel tells about the file under test: its device's counters, its share of the page cache.
+//! What the kernel reports about the file under test: the counters of its device, and how much of it is cached.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use ringfile_cli::shared::check_unused;
 
-/// Returns whether it is a block device.
+/// Returns whether the metadata are those of a block device.
 pub fn is_block_device(metadata: &Metadata) -> bool {
     metadata.file_type().is_block_device()
 }
 
-/// The number of reads that a block device has completed since it exists.
+/// The kernel's count of reads that a block device has completed since boot.
 #[derive(Debug)]
 pub struct ReadCounter {
     stat: PathBuf,
-    /// Whether the file is the device itself: then nobody else should be reading it.
+    /// Whether the file is the device itself, which nothing else should be reading.
     pub exclusive: bool,
 }
 
@@ -38,9 +38,9 @@ impl ReadCounter {
         self.field(0)
     }
 
-    /// The bytes of these reads.
+    /// Returns how many bytes these reads have read.
     pub fn bytes(&self) -> io::Result<u64> {
-        // In sectors of 512 bytes, whatever the device's are.
+        // The kernel counts sectors of 512 bytes, whatever the device's sector size is.
         Ok(self.field(2)? * 512)
     }
 
@@ -60,7 +60,8 @@ pub fn open_for_fill(path: &Path) -> io::Result<File> {
     match path.metadata() {
         Ok(metadata) if is_block_device(&metadata) => {
             check_unused(path, &metadata).map_err(|failure| io::Error::other(failure.to_string()))?;
-            // Claimed until it is filled: O_EXCL without O_CREAT: the kernel itself refuses a device that anything else has claimed.
+            // O_EXCL without O_CREAT claims a device until it is closed. The kernel refuses a device that something else
+            // has claimed.
             options.custom_flags(libc::O_EXCL);
         }
         Ok(metadata) if !metadata.is_file() => {

@@ -16,7 +16,7 @@ use fuser::{
 };
 
 const DATA: INodeNo = INodeNo(2);
-/// Nobody else changes the file.
+/// How long the kernel may cache names and attributes: nothing else changes the file.
 const LONG: Duration = Duration::from_secs(3600);
 const THREADS: usize = 2;
 

@@ -1,5 +1,4 @@
-//! Reads for `instructions.sh`, which counts the cost of one: a cached file, one thread, without clock reads and
-//! checks.
+//! The reads whose instructions `instructions.sh` counts: a cached file, one thread, without clock reads or checks.
 
 use std::error::Error;
 use std::io::Write;
@@ -37,17 +36,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         "async" => in_tasks(&file, &pool, depth, count)?,
         "batch" => in_batches(&file, &pool, depth, count)?,
         "queue" => in_a_queue(&file, &pool, depth, count)?,
-        other => return Err(format!("{other} is none of async, batch and queue").into()),
+        other => return Err(format!("{other}: must be async, batch or queue").into()),
     }
     let counts = thread_metrics();
     writeln!(std::io::stderr(), "{} reads, {} of them fixed", counts.ops, counts.fixed_ops)?;
     if counts.fixed_ops < count as u64 / depth as u64 * depth as u64 {
-        return Err("not every read was a fixed one through the ring".into());
+        return Err("not every read went through the ring with a registered buffer".into());
     }
     Ok(())
 }
 
-/// A task for each read in flight.
+/// Reads with one task for each read in flight.
 fn in_tasks(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), Box<dyn Error>> {
     block_on(async {
         let tasks: Vec<_> = (0..depth)
@@ -70,7 +69,7 @@ fn in_tasks(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), 
     })
 }
 
-/// One blocking batch after another.
+/// Reads with one blocking batch after another.
 fn in_batches(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), Box<dyn Error>> {
     let mut offsets = Offsets(1);
     let mut buffers = Vec::with_capacity(depth);
@@ -90,7 +89,7 @@ fn in_batches(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<()
     Ok(())
 }
 
-/// A queue that is kept full.
+/// Reads with a queue that is kept full.
 fn in_a_queue(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<(), Box<dyn Error>> {
     let mut offsets = Offsets(1);
     let mut queue = Queue::with_capacity(depth);

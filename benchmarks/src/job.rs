@@ -16,7 +16,7 @@ use crate::data::{self, PAGE};
 /// One read in this many is checked to its last byte.
 const SAMPLE: u64 = 1024;
 
-/// The work of a side.
+/// The work that a side does.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {
     /// The file or block device.
@@ -31,7 +31,7 @@ pub struct Job {
     pub parts: usize,
     /// Reads in flight; for batches, reads of one batch.
     pub depth: usize,
-    /// For batches, each of which ends before the next begins: the most reads in flight.
+    /// The most reads in flight if the side uses batches, each of which ends before the next begins.
     pub in_flight: Option<usize>,
     /// Time that is not counted.
     pub warmup: Duration,
@@ -78,18 +78,18 @@ impl Job {
         std::fs::OpenOptions::new().read(true).custom_flags(self.open_flags()).open(&self.path)
     }
 
-    /// Returns the flags beside the access mode.
+    /// Returns the flags for open(2), apart from the access mode.
     pub fn open_flags(&self) -> i32 {
         if self.direct { libc::O_DIRECT } else { 0 }
     }
 
-    /// Returns the bytes of one buffer.
+    /// Returns the size of one buffer in bytes.
     pub fn part(&self) -> usize {
         self.block / self.parts
     }
 }
 
-/// Returns the time in which reads count.
+/// The time in which reads count.
 #[derive(Debug, Clone)]
 pub struct Window<'a> {
     job: &'a Job,
@@ -113,14 +113,14 @@ impl Window<'_> {
             last: self.begin,
             open: self.open,
             close: self.close,
-            // Spread, since otherwise all tasks would do their long checks in the same turn.
+            // Tasks do their long checks at different times; otherwise all would do them in the same turn.
             until_sample: SAMPLE * (task as u64 + 1) / self.job.depth as u64,
             tally: Tally::default(),
         }
     }
 }
 
-/// One task's part of the blocks, each of which is read once.
+/// The blocks of one task when each block is read once.
 #[derive(Debug)]
 struct Share {
     blocks: Arc<[u64]>,
@@ -167,13 +167,13 @@ impl Stream {
         Some(self.offset)
     }
 
-    /// Takes the bytes of the read at the last offset.
+    /// Checks and counts the bytes of the read at the last offset.
     #[inline]
     pub fn done(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.done_parts(std::iter::once(bytes))
     }
 
-    /// Takes the bytes of a vectored read.
+    /// Checks and counts the bytes of a vectored read at the last offset.
     #[inline]
     pub fn done_parts<'a>(&mut self, parts: impl Iterator<Item = &'a [u8]> + Clone) -> io::Result<()> {
         let mut at = self.offset;
@@ -219,7 +219,7 @@ impl Stream {
 
     #[inline]
     fn count(&mut self) {
-        // The only clock read of an operation: it ends this one, starts the next, and tells whether the time is over.
+        // The only clock read of an operation: it ends this one, starts the next, and shows whether the time is over.
         let now = Instant::now();
         self.tally.all_ops += 1;
         self.tally.all_bytes += self.block as u64;
@@ -242,8 +242,8 @@ impl Stream {
 #[cold]
 fn wrong(offset: u64, len: usize, claimed: Option<u64>) -> io::Error {
     io::Error::other(match claimed {
-        Some(claimed) => format!("read {len} bytes at offset {offset}, they come from {claimed}"),
-        None => format!("read {len} bytes at offset {offset}, too few"),
+        Some(claimed) => format!("read {len} bytes at offset {offset}, but the bytes belong at {claimed}"),
+        None => format!("read {len} bytes at offset {offset}, fewer than requested"),
     })
 }
 
@@ -252,7 +252,7 @@ fn wrong(offset: u64, len: usize, claimed: Option<u64>) -> io::Error {
 pub struct Tally {
     /// Reads that ended while time was counted.
     pub ops: u64,
-    /// All reads, warm-up included: the device must have seen as many.
+    /// All reads, including those of the warm-up: the device must have counted as many.
     pub all_ops: u64,
     /// Bytes of all reads; each read had its offset checked.
     pub all_bytes: u64,
@@ -260,11 +260,11 @@ pub struct Tally {
     pub checked_whole: u64,
     /// The sum of the offsets in the bytes that were read, modulo 2^64.
     pub checksum: u64,
-    /// Latencies: from one completion of a task to its next.
+    /// The sum of the latencies, in nanoseconds: the time from one completion of a task to its next.
     pub latency_sum_ns: u64,
-    /// The longest of these.
+    /// The longest latency, in nanoseconds.
     pub latency_max_ns: u64,
-    /// From the start of the counted time to the last completion, or to its end.
+    /// The time from the start of the counted time to the last completion, or to the end of the counted time.
     pub span: Duration,
 }
 
@@ -291,13 +291,14 @@ impl Tally {
     }
 }
 
-/// All pages of a block must carry an offset, so that the parts of a vectored read can be checked.
+/// Returns an error unless `block` is a multiple of a page for each of `parts`: each part must begin with an offset, so
+/// that it can be checked.
 pub fn check_block(block: u64, parts: usize) -> Result<(), String> {
     let unit = (PAGE * parts) as u64;
     if block.is_multiple_of(unit) {
         Ok(())
     } else {
-        Err(format!("block size {block} is no multiple of {unit}"))
+        Err(format!("block size {block} is not a multiple of {unit}"))
     }
 }
 

@@ -30,7 +30,10 @@ use ringfile_cli::shared::{self, Table};
 use sides::{BATCHES, SIDES, Side, VECTORED};
 
 #[derive(Debug, Parser)]
-#[command(version, about = "Random reads: ringfile beside a hand-written ring loop and other runtimes")]
+#[command(
+    version,
+    about = "Compares random reads of ringfile with those of a hand-written ring loop and other runtimes"
+)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
@@ -45,41 +48,42 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// READV_FIXED beside READV, 32 x 4 KiB, and fixed beside normal for single blocks
+    /// Compare vectored reads of 32 x 4 KiB with registered and normal buffers (READV_FIXED, READV), and reads of single
+    /// blocks
     Vectored(Common),
-    /// Heap allocations for one operation of ringfile, by kind of operation
+    /// Count ringfile's heap allocations for each kind of operation
     Allocs {
         /// A file on a file system with O_DIRECT; it is created and filled if it does not exist
         #[arg(long)]
         file: PathBuf,
     },
-    /// Blocking batches beside a hand-written loop that does the same, and their heap allocations
+    /// Compare blocking batches with a hand-written loop that does the same, and count their heap allocations
     Batch {
         #[command(flatten)]
         common: Common,
         /// Reads of one batch
         #[arg(long, value_delimiter = ',', default_value = "64,256")]
         batch: Vec<usize>,
-        /// The most of these in flight
+        /// The most reads of a batch in flight
         #[arg(long, value_delimiter = ',', default_value = "16,128")]
         in_flight: Vec<usize>,
     },
-    /// Reads awaited in tokio: by ringfile, by spawn_blocking, and by a ring that tokio's own threads drive
+    /// Compare reads awaited in tokio: ringfile, spawn_blocking, and a ring that tokio's own threads drive
     Tokio {
         #[command(flatten)]
         common: Common,
-        /// Tasks that read
+        /// How many tasks read at the same time
         #[arg(long, value_delimiter = ',', default_value = "16,128")]
         tasks: Vec<usize>,
     },
-    /// One measurement of `tokio`, which starts this command
+    /// Do one measurement; `tokio` starts this command for each
     #[command(hide = true)]
     InTokio { one: in_tokio::One },
-    /// Random reads and writes of ringfile by each route, on several file systems (see places.sh)
+    /// Compare random reads and writes of ringfile on each route, on several file systems (see places.sh)
     Routes(routes::Options),
-    /// Adaptive files beside buffered and direct ones: throughput with the page cache empty and full
+    /// Compare the throughput of adaptive, buffered and direct files, with the page cache empty and full
     Adaptive(throughput::Adaptive),
-    /// `get_ranges` of ringfile's object store beside LocalFileSystem's, with the page cache empty and full
+    /// Compare `get_ranges` of ringfile's object store and of LocalFileSystem, with the page cache empty and full
     GetRanges(throughput::GetRanges),
     /// Run a command that may not use io_uring, as in a container with Docker's default seccomp profile
     Blocked(blocked::Options),
@@ -105,7 +109,7 @@ struct Reads {
     /// Only these sides (see `compare sides`)
     #[arg(long, value_delimiter = ',')]
     sides: Vec<String>,
-    /// The side that is compared to all others, and run twice
+    /// The side that all others are compared with, and that runs twice
     #[arg(long, default_value = "ringfile")]
     base: String,
 }
@@ -120,13 +124,13 @@ struct Common {
 
 #[derive(Debug, Args)]
 struct How {
-    /// O_DIRECT; without it, reads from the page cache
+    /// Read with O_DIRECT; by default, reads come from the page cache
     #[arg(long)]
     direct: bool,
     /// Counted time of one run
     #[arg(long, default_value = "1s", value_parser = shared::duration)]
     duration: Duration,
-    /// Time before it, not counted
+    /// Time before that, which is not counted
     #[arg(long, default_value = "300ms", value_parser = shared::duration)]
     warmup: Duration,
 }
@@ -156,7 +160,7 @@ fn main() -> ExitCode {
             let common = Common { place, how: cli.how };
             common.place.clean_up_after(compare(&common, &cli.reads))
         }
-        (None, None) => Err(io::Error::other("which file? --file PATH")),
+        (None, None) => Err(io::Error::other("name the file to read: --file PATH")),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -179,7 +183,7 @@ fn compare(common: &Common, reads: &Reads) -> io::Result<()> {
     let size = common.place.prepare(reads.bs)?;
     for &depth in &reads.depth {
         if depth == 0 {
-            return Err(io::Error::other("depth 0 reads nothing"));
+            return Err(io::Error::other("depth: must be at least 1"));
         }
         let job = common.job(size, reads.bs as usize, 1, depth);
         let outcomes = rounds::measure(&sides, &job, common.place.rounds)?;
@@ -208,7 +212,7 @@ fn vectored(common: &Common) -> io::Result<()> {
 
 fn tokio_reads(common: &Common, tasks: &[usize]) -> io::Result<()> {
     if tasks.contains(&0) {
-        return Err(io::Error::other("no tasks read nothing"));
+        return Err(io::Error::other("tasks: must be at least 1"));
     }
     let size = common.place.prepare(data::PAGE as u64)?;
     for &tasks in tasks {
@@ -219,7 +223,7 @@ fn tokio_reads(common: &Common, tasks: &[usize]) -> io::Result<()> {
 
 fn batches(common: &Common, reads: &[usize], in_flight: &[usize]) -> io::Result<()> {
     if reads.iter().chain(in_flight).any(|&number| number == 0) {
-        return Err(io::Error::other("a batch of nothing"));
+        return Err(io::Error::other("batch: must be at least 1"));
     }
     let size = common.place.prepare(data::PAGE as u64)?;
     let (sides, base) = with_repeat(BATCHES.to_vec(), BATCHES[0].name)?;
@@ -267,7 +271,7 @@ fn chosen(names: &[String]) -> io::Result<Vec<Side>> {
     names.iter().map(find).collect()
 }
 
-/// Adds the base once more as the A/A row: the distance of its ratio from 1 is the noise of all the others.
+/// Adds the base once more, as the A/A row. How far its ratio is from 1 shows the noise in the other ratios.
 fn with_repeat(mut sides: Vec<Side>, base: &str) -> io::Result<(Vec<Side>, usize)> {
     let index = sides.iter().position(|side| side.name == base);
     let index = index.ok_or_else(|| io::Error::other(format!("the base {base:?} is not among the sides")))?;

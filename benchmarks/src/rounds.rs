@@ -15,7 +15,7 @@ use crate::device::{self, ReadCounter};
 use crate::job::{Job, Tally};
 use crate::sides::Side;
 
-/// The share by which a device's own count of reads may differ from ours.
+/// How far the device's count of reads may differ from the benchmark's, as a fraction.
 const COUNT_TOLERANCE: f64 = 0.02;
 
 /// The result of one run.
@@ -29,9 +29,9 @@ pub struct Outcome {
     pub device_reads: Option<u64>,
     /// Heap allocations of the side's thread during the whole run.
     pub allocations: u64,
-    /// CPU time of the process, kernel workers included, during the whole run.
+    /// CPU time of the process during the whole run, including kernel workers.
     pub cpu: Duration,
-    /// Share of the file that the page cache held, before and after.
+    /// The fraction of the file in the page cache, before and after the run.
     pub cached: Option<(f64, f64)>,
 }
 
@@ -43,7 +43,7 @@ impl Outcome {
 }
 
 /// Runs all sides in turn, in each round beginning with the next one, and returns the outcomes of each side. `run` gets the
-/// number of the round, from 1, and the index of the side; a side that it returns nothing for is left out.
+/// number of the round, from 1, and the index of the side; if it returns `None`, the round has no outcome of that side.
 pub fn in_turn<T, E>(
     rounds: usize,
     sides: usize,
@@ -65,7 +65,7 @@ pub fn measure(sides: &[Side], job: &Job, rounds: usize) -> io::Result<Vec<Vec<O
     measure_with(&names, job, rounds, |side, job| (sides[side].run)(job))
 }
 
-/// The same of sides that `run` tells apart by their index.
+/// As [`measure`], but calls `run` with the index of the side.
 pub fn measure_with(
     names: &[&str],
     job: &Job,
@@ -115,7 +115,8 @@ fn run_one(job: &Job, run: impl Fn() -> io::Result<Tally> + Sync) -> io::Result<
     })
 }
 
-/// Without a device's count, direct reads might come from a cache, and would be compared all the same.
+/// Returns the device's counter of reads. Without one, nothing would show that direct reads came from a cache, so its
+/// absence is an error.
 fn counter_of(path: &Path) -> io::Result<ReadCounter> {
     ReadCounter::of(path)?.ok_or_else(|| {
         io::Error::other(
@@ -124,7 +125,7 @@ fn counter_of(path: &Path) -> io::Result<ReadCounter> {
     })
 }
 
-/// Reads the file into the page cache unless all of it is cached; returns its share afterwards.
+/// Reads the file into the page cache unless all of it is cached. Returns the cached fraction afterwards.
 fn warm(file: &File, size: u64) -> io::Result<Option<f64>> {
     // The kernel evicts idle pages within a minute, so this is done before every run, not once.
     if shared::cached_fraction(file, size).is_none_or(|share| share < 1.0) {
@@ -138,11 +139,12 @@ fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -
         return Err(io::Error::other("no read ended inside the window"));
     }
     if tally.all_bytes != tally.all_ops * job.block as u64 {
-        return Err(io::Error::other(format!("{} reads brought {} bytes", tally.all_ops, tally.all_bytes)));
+        return Err(io::Error::other(format!("{} reads returned {} bytes", tally.all_ops, tally.all_bytes)));
     }
     let Some(device_reads) = device_reads else { return Ok(()) };
     let ratio = device_reads as f64 / tally.all_ops as f64;
-    // On a shared disk the device may have read more; on a device of our own, neither more nor less.
+    // A disk that others use may have read more. A device that only this benchmark uses may have read neither more nor
+    // less.
     if ratio < 1.0 - COUNT_TOLERANCE || (exclusive && ratio > 1.0 + COUNT_TOLERANCE) {
         return Err(io::Error::other(format!(
             "claims {} reads, the device counted {device_reads}: this was not O_DIRECT at this block size",
@@ -152,15 +154,15 @@ fn check(job: &Job, tally: &Tally, device_reads: Option<u64>, exclusive: bool) -
     Ok(())
 }
 
-/// Returns the user and system time so far of the process and of its children that ended; kernel workers are threads of
-/// the process, so they are included.
+/// Returns the user and system time that the process and its ended children have used so far. This includes kernel
+/// workers, which are threads of the process.
 pub fn cpu_time() -> io::Result<Duration> {
     Ok(shared::own_usage()?.cpu() + shared::children_cpu()?)
 }
 
 /// Returns the spread of the figures of at least one round.
 pub fn spread_of(figures: impl IntoIterator<Item = f64>) -> Spread {
-    Spread::of(figures).expect("there is a round")
+    Spread::of(figures).expect("there is at least one round")
 }
 
 /// Returns the spread of the ratios within each round.

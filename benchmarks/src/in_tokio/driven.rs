@@ -1,8 +1,9 @@
-//! A ring without its own thread: tokio's threads submit to it and collect from it.
+//! A ring without a thread of its own: tokio's threads submit its operations and collect its completions.
 //!
-//! Entries are gathered under a lock. Either one task, the driver, submits them together: it runs when an entry was
-//! queued or the ring's eventfd signals a completion. Or each read submits itself and collects the completions that are
-//! there. Invariants: a task's buffer is in flight at most once, and lives in its task, which ends only with its read.
+//! Submission entries are collected under a lock. In one variant a single task, the driver, submits them together: it
+//! runs when an entry was queued, or when the ring's eventfd signals a completion. In the other, each read submits its own
+//! entry and collects the completions that have arrived. Invariants: a task's buffer is in flight at most once, and its
+//! task owns it and ends only after its read has completed.
 
 use std::future::poll_fn;
 use std::io;
@@ -31,9 +32,9 @@ struct Inner {
     ring: IoUring,
     slots: Vec<Slot>,
     driver: Option<Waker>,
-    /// Whether the driver was woken, and will submit what is queued by then.
+    /// Whether the driver has been woken, and will submit everything that is queued when it runs.
     driver_is_due: bool,
-    /// Whether it has let earlier tasks run first.
+    /// Whether the driver has let earlier tasks run first.
     driver_has_waited: bool,
     stopped: bool,
     completed: u64,
@@ -66,14 +67,14 @@ impl Ring {
             .iter_mut()
             .map(|buffer| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.capacity() })
             .collect();
-        // SAFETY: the kernel holds the pages themselves, and no read is queued into memory that was given back.
+        // SAFETY: the kernel keeps references to the pages, and no read is queued into memory that has been freed.
         unsafe { ring.submitter().register_buffers(&vectors)? };
-        // SAFETY: plain system call, no memory handed over.
+        // SAFETY: a system call that takes no pointers.
         let eventfd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if eventfd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just opened, and nobody else's.
+        // SAFETY: the descriptor was just opened, and nothing else owns it.
         let eventfd = unsafe { OwnedFd::from_raw_fd(eventfd) };
         ring.submitter().register_eventfd(eventfd.as_raw_fd())?;
         let inner = Inner {
@@ -95,7 +96,7 @@ impl Ring {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the completions so far.
+    /// Returns the number of completions so far.
     pub fn completed(&self) -> u64 {
         self.lock().completed
     }
@@ -109,7 +110,7 @@ impl Ring {
         driver.into_iter().for_each(Waker::wake);
     }
 
-    /// Reads into the slot's buffer; must be polled to its end.
+    /// Reads into the slot's buffer. The future must be polled until it completes.
     pub async fn read(&self, slot: usize, mut buffer: Buffer, offset: u64) -> (io::Result<usize>, Buffer) {
         let (start, len) = (buffer.as_mut_ptr(), buffer.capacity() as u32);
         let entry = opcode::ReadFixed::new(types::Fixed(0), start, len, slot as u16)
@@ -141,7 +142,7 @@ impl Ring {
             inner.slots[slot] = Slot::Queued(Some(context.waker().clone()));
             return Poll::Pending;
         };
-        // SAFETY: the buffer is owned by the future that polls this, which is polled to its end.
+        // SAFETY: the future that polls this owns the buffer, and is polled until it completes.
         unsafe { inner.ring.submission().push(&entry) }.expect("as many entries as slots");
         if self.at_once {
             return self.submit_now(guard, slot, context);
@@ -193,8 +194,8 @@ impl Ring {
             if inner.driver.as_ref().is_none_or(|driver| !driver.will_wake(context.waker())) {
                 inner.driver = Some(context.waker().clone());
             }
-            // The multi-thread runtime runs a task next that another one has woken, so the driver would run after each
-            // single read.
+            // The multi-thread runtime runs a task that another task has woken next, so the driver would run after every
+            // read.
             if self.flavor == Flavor::Multi && inner.driver_is_due && !inner.driver_has_waited {
                 inner.driver_has_waited = true;
                 drop(inner);
@@ -219,7 +220,7 @@ impl Inner {
     /// Submits what is queued and collects what has completed.
     fn turn(&mut self, flavor: Flavor, woken: &mut Vec<Waker>) {
         let queued = self.ring.submission().len() as u32;
-        // With DEFER_TASKRUN, the kernel posts completions only when it is asked for them.
+        // With DEFER_TASKRUN, the kernel posts completions only when the thread asks for them.
         if queued > 0 || flavor == Flavor::Current {
             self.enter(queued);
         }
@@ -234,12 +235,12 @@ impl Inner {
 
     fn enter(&self, queued: u32) {
         loop {
-            // SAFETY: no argument is handed over, and what is queued was checked when it was pushed.
+            // SAFETY: the call takes no argument, and each queued entry was valid when it was pushed.
             match unsafe { self.ring.submitter().enter::<()>(queued, 0, GETEVENTS, None) } {
                 Ok(_) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // An error that is returned would free memory that reads in flight write to.
+                    // Returning the error would free memory that reads in flight write to.
                     eprintln!("compare: submitting: {error}");
                     std::process::exit(1);
                 }

@@ -2,7 +2,7 @@
 //! that tokio's own threads drive.
 //!
 //! Each measurement is a separate process (this program again), since a process makes ringfile's I/O threads only once.
-//! This file knows the sides and the table; [`one`] is what such a process does.
+//! This file knows the sides and the table; [`one`] is the code of such a process.
 
 mod driven;
 mod one;
@@ -39,7 +39,7 @@ enum Flavor {
 const BLOCKING: &str = "spawn-blocking";
 const DRIVEN: &str = "driven";
 
-/// Name, settings and way of a side.
+/// The name and settings of a side, and how it reads.
 type Side = (&'static str, &'static str, Way);
 
 impl Flavor {

@@ -19,7 +19,7 @@ use crate::job::{Job, Stream, Tally};
 /// Threads of the multi-thread runtime.
 const WORKERS: usize = 2;
 
-/// What a process measures, in JSON as its argument.
+/// What a process measures; passed to it as an argument, in JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct One {
     way: Way,
@@ -35,7 +35,7 @@ impl FromStr for One {
     }
 }
 
-/// Starts a process that does the job this way, and reads its counts.
+/// Starts a process that does the job in this way, and returns the counts that it prints.
 pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
     let one = serde_json::to_string(&One { way, flavor, job: job.clone() })?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -46,7 +46,7 @@ pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
     }
 }
 
-/// Does one measurement in such a process: prints its counts as JSON.
+/// Does one measurement in such a process, and prints its counts as JSON.
 pub fn measure(one: &One) -> io::Result<()> {
     let job = &one.job;
     let runtime = match one.flavor {
@@ -68,7 +68,7 @@ pub fn measure(one: &One) -> io::Result<()> {
     Ok(())
 }
 
-/// Page-aligned memory for each task.
+/// Allocates page-aligned memory for each task.
 fn buffers(job: &Job, registered: bool) -> io::Result<Vec<Buffer>> {
     let pool = Pool::builder().capacity(64 << 20).registered(registered).build()?;
     Ok((0..job.depth).map(|_| pool.get(job.block)).collect::<Result<Vec<_>, _>>()?)

@@ -1,7 +1,7 @@
 //! `compare routes`: the same random I/O on each route, and with `Route::Auto`, which chooses one.
 //!
 //! Knows the command line and the order of the measurements. Prints each row of the table when it is complete; rows
-//! that this machine cannot measure are named below the table, with the reason.
+//! that this machine cannot measure are listed below the table, each with the reason.
 
 mod pages;
 mod place;
@@ -22,7 +22,7 @@ use run::{Outcome, Refused};
 
 use crate::rounds::in_turn;
 
-/// The columns; the last is `auto` once more, whose distance from the one before is the noise.
+/// The columns. The last one is `auto` once more (A/A): how far it is from the column before it shows the noise.
 const SIDES: &[(&str, Route)] = &[
     ("ring", Route::Ring),
     ("inline", Route::Inline),
@@ -37,11 +37,11 @@ const SINGLE: usize = 4;
 /// The command line.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// NAME=PATH, once for each: a folder, in which a file is made and removed, or a file or block device that holds
-    /// nothing of value
+    /// NAME=PATH, given once for each place: a folder, in which a file is created and later removed, or a file or block
+    /// device whose contents may be lost
     #[arg(long = "place", required = true)]
     places: Vec<Named>,
-    /// Allow overwriting the files and devices that are named themselves
+    /// Allow overwriting the files and devices that --place names
     #[arg(long)]
     fill: bool,
     /// Only rows that match one of these: parts of place/mode/direction/depth, such as ext4/direct or cached/read/16
@@ -56,7 +56,7 @@ pub struct Options {
     /// Counted seconds of one run
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Time before it, not counted
+    /// Time before that, which is not counted
     #[arg(long, default_value = "200ms", value_parser = shared::duration)]
     warmup: Duration,
     /// Rounds of all routes in turn
@@ -70,7 +70,7 @@ pub struct Options {
 /// Measures, and prints the table.
 pub fn compare(options: &Options) -> io::Result<()> {
     if options.rounds == 0 || options.depth.contains(&0) {
-        return Err(io::Error::other("no rounds or no depth, no result"));
+        return Err(io::Error::other("rounds and depth: must be at least 1"));
     }
     let duration = Duration::try_from_secs_f64(options.seconds).map_err(io::Error::other)?;
     let mut skipped = Vec::new();

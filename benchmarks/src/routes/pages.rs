@@ -36,7 +36,7 @@ pub fn stamp(page: &mut [u8], offset: u64) {
 pub struct Written(Vec<u64>);
 
 impl Written {
-    /// Starts without any, for a file of this many bytes.
+    /// Creates an empty record for a file of `size` bytes.
     pub fn none(size: u64) -> Written {
         Written(vec![0; (size as usize / PAGE).div_ceil(64)])
     }
@@ -48,7 +48,7 @@ impl Written {
         self.0[page / 64] |= 1 << (page % 64);
     }
 
-    /// Adds what another task wrote.
+    /// Adds the pages that another task wrote.
     pub fn add(&mut self, other: &Written) {
         self.0.iter_mut().zip(&other.0).for_each(|(all, more)| *all |= more);
     }
@@ -59,8 +59,8 @@ impl Written {
     }
 }
 
-/// Reads the whole file: the written pages must be this run's to the last byte, and the others must not. Returns their
-/// number.
+/// Reads the whole file, and returns the number of written pages. Every byte of a written page must be this run's; the
+/// other pages must not be this run's.
 pub fn check(file: &File, size: u64, run: u64, written: &Written) -> io::Result<u64> {
     let mut expected = blank(run);
     let mut chunk = vec![0; CHUNK];
@@ -74,7 +74,7 @@ pub fn check(file: &File, size: u64, run: u64, written: &Written) -> io::Result<
             let is_of_run = page == expected;
             if is_of_run != written.has(offset) || data::claimed_offset(page) != Some(offset) {
                 return Err(io::Error::other(format!(
-                    "the page at {offset} is not what was written: written in this run {}, holds that {is_of_run}",
+                    "the page at {offset} is wrong: this run wrote it: {}; it has this run's content: {is_of_run}",
                     written.has(offset)
                 )));
             }

@@ -1,6 +1,6 @@
 //! Where the measurements run: on a new file in a folder, or on a file or device that the user named.
 //!
-//! Invariants: a file that this module made is removed at the end, and nothing else is overwritten without permission.
+//! Invariants: a file that this module created is removed at the end, and nothing else is overwritten without permission.
 
 use std::fs::File;
 use std::io;
@@ -36,13 +36,13 @@ impl FromStr for Named {
 pub struct Place {
     /// The file.
     pub path: PathBuf,
-    /// Bytes of it to use.
+    /// How many of its bytes to use.
     pub size: u64,
     made: bool,
 }
 
 impl Place {
-    /// Fills it.
+    /// Creates the file in a folder, or takes the named file or device, and fills it.
     pub fn make(named: &Named, size: u64, may_overwrite: bool) -> io::Result<Place> {
         let made = named.path.is_dir();
         let path = if made {
@@ -57,7 +57,10 @@ impl Place {
             )));
         }
         if !made && !path.exists() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} is not there", path.display())));
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{} does not exist", path.display()),
+            ));
         }
         eprintln!("filling {}", path.display());
         let file = device::open_for_fill(&path)?;
@@ -74,7 +77,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Opens it for the work between measurements.
+    /// Opens the file for the work between measurements.
     pub fn open(&self) -> io::Result<File> {
         File::options().read(true).write(true).open(&self.path)
     }

@@ -56,7 +56,7 @@ impl Direction {
 }
 
 impl Row {
-    /// Returns all rows of a place. Reads come first, because writes leave other pages behind than reads expect.
+    /// Returns all rows of a place. Reads come first, because writes leave pages that reads do not expect.
     pub fn all(place: &str, depths: &[usize]) -> impl Iterator<Item = Row> {
         let directions = [Direction::Read, Direction::Write];
         let modes = [Mode::Cached, Mode::Uncached, Mode::Direct];
@@ -67,7 +67,7 @@ impl Row {
         })
     }
 
-    /// Mode and direction.
+    /// Returns the mode and the direction as text.
     pub fn work(&self) -> String {
         format!("{} {}", self.mode.name(), self.direction.name())
     }
@@ -84,7 +84,7 @@ impl fmt::Display for Row {
 pub struct Pattern(Vec<String>);
 
 impl Pattern {
-    /// Returns whether the row has all of them.
+    /// Returns whether the row's name has all of these parts.
     pub fn matches(&self, row: &Row) -> bool {
         let name = row.to_string();
         self.0.iter().all(|part| name.split('/').any(|own| own == part))
@@ -96,7 +96,7 @@ impl FromStr for Pattern {
 
     fn from_str(text: &str) -> Result<Pattern, String> {
         if text.is_empty() {
-            return Err("an empty name of rows".to_owned());
+            return Err("the name of a row is empty".to_owned());
         }
         Ok(Pattern(text.split('/').map(str::to_owned).collect()))
     }

@@ -1,7 +1,7 @@
 //! One measurement: prepare the cache, do the work on a separate thread, and check it.
 //!
-//! Invariants: ringfile too has counted each operation that counts, on the requested route, and its bytes were right.
-//! Otherwise the run ends the benchmark.
+//! Invariants: each operation in the result had the right bytes, and ringfile's own counters show it on the requested
+//! route. A run that breaks one of them ends the benchmark.
 
 use std::fs::File as StdFile;
 use std::io;
@@ -17,9 +17,9 @@ use crate::data::PAGE;
 use crate::device::{self, ReadCounter};
 use crate::job::{Job, Order, Stream, Tally};
 
-/// If the cache holds a smaller share of the file's pages, the file counts as dropped.
+/// A file counts as dropped from the cache if at most this fraction of its pages is left there.
 const DROPPED: f64 = 0.02;
-/// The share by which a device may have counted fewer direct reads than we did.
+/// How far the device's count of direct reads may be below the benchmark's, as a fraction.
 const COUNT_TOLERANCE: f64 = 0.02;
 
 /// Why a run has no outcome.
@@ -41,13 +41,13 @@ impl From<io::Error> for Refused {
 pub struct Outcome {
     /// Thousands of operations per second.
     pub kiops: f64,
-    /// Operations, warm-up included, by route.
+    /// Operations by route, including those of the warm-up.
     pub went: RouteOps,
-    /// The share of the file in the page cache before and after; none for a direct run.
+    /// The fraction of the file in the page cache before and after; `None` for a direct run.
     pub cached: Option<(f64, f64)>,
 }
 
-/// Whether all operations went the way that was asked for.
+/// Returns whether all operations took the requested route.
 fn is_right(went: &RouteOps, route: Route, ops: u64) -> bool {
     let asked = match route {
         Route::Ring => went.ring,
@@ -74,7 +74,7 @@ impl Runs {
         Runs { duration, warmup, seed, number: 0, checked: 0 }
     }
 
-    /// Counts the reads and written pages that were checked to the last byte.
+    /// Returns how many reads and written pages were checked to the last byte.
     pub fn checked(&self) -> u64 {
         self.checked
     }
@@ -126,7 +126,7 @@ impl Runs {
             parts: 1,
             depth: row.depth,
             in_flight: None,
-            // A warm-up would bring pages into the cache that must not be there.
+            // A warm-up would bring pages into the cache, which must not have them.
             warmup: if once { Duration::ZERO } else { self.warmup },
             duration: self.duration,
             seed: self.seed,
@@ -141,7 +141,7 @@ impl Runs {
     }
 }
 
-/// Brings the page cache into the state that the mode needs; returns the cached share afterwards.
+/// Brings the page cache into the state that the mode needs; returns the cached fraction afterwards.
 fn prepare(file: &StdFile, size: u64, mode: Mode) -> Result<f64, Refused> {
     // Dirty pages cannot be dropped, and would be written back during the next run.
     file.sync_all()?;
@@ -154,12 +154,15 @@ fn prepare(file: &StdFile, size: u64, mode: Mode) -> Result<f64, Refused> {
     shared::drop_cache(file)?;
     let share = device::resident_share(file, size)?;
     if mode == Mode::Uncached && share > DROPPED {
-        return Err(Refused::Skipped(format!("{:.0} % stays in memory when it is dropped", share * 100.0)));
+        return Err(Refused::Skipped(format!(
+            "{:.0} % of the file stays in the page cache when it is dropped",
+            share * 100.0
+        )));
     }
     Ok(share)
 }
 
-/// Returns the counter of the device below, with its present count; `None` without such a device.
+/// Returns the counter of the device that holds the file, with its present count; `None` if there is no such device.
 fn device_reads(place: &Place) -> io::Result<Option<(ReadCounter, u64)>> {
     let Some(counter) = ReadCounter::of(&place.path)? else { return Ok(None) };
     let now = counter.read()?;
@@ -171,7 +174,7 @@ fn check_device(tally: &Tally, device: u64) -> io::Result<()> {
         return Ok(());
     }
     let all = tally.all_ops;
-    Err(io::Error::other(format!("claims {all} direct reads, the device counted {device}")))
+    Err(io::Error::other(format!("ringfile counted {all} direct reads, the device {device}")))
 }
 
 async fn work(job: &Job, direction: Direction, route: Route, run: u64) -> Result<(Tally, Written), Refused> {

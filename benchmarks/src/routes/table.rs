@@ -59,7 +59,7 @@ pub fn footer(rounds: usize, duration: Duration, checked: u64, skipped: &[String
     }
 }
 
-/// Returns the single route with the worst median ratio for `auto`.
+/// Returns the best single route: the one to which `auto` has the lowest median ratio.
 fn best(outcomes: &[Vec<Outcome>]) -> usize {
     let median = |side: &usize| ratios(&outcomes[AUTO], &outcomes[*side]).median;
     (0..SINGLE)
@@ -72,7 +72,7 @@ fn ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
     spread_of(over.iter().zip(under).map(|(a, b)| a.kiops / b.kiops))
 }
 
-/// Returns the shares of the routes in all runs of these sides.
+/// Returns the percentage of operations on each route, over all runs of these sides.
 fn went(sides: &[Vec<Outcome>]) -> String {
     let mut sum = RouteOps::default();
     sides.iter().flatten().for_each(|outcome| sum += outcome.went);
@@ -85,7 +85,7 @@ fn went(sides: &[Vec<Outcome>]) -> String {
         .join(", ")
 }
 
-/// Returns the smallest and largest shares before, and after.
+/// Returns the smallest and largest cached fractions before the runs, and after them.
 fn cached<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> String {
     let shares: Vec<(f64, f64)> = outcomes.filter_map(|outcome| outcome.cached).collect();
     if shares.is_empty() {

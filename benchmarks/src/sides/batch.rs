@@ -1,5 +1,4 @@
-//! ringfile's blocking batches on a plain thread: it builds a batch, runs it, and goes through its results, again and
-//! again.
+//! ringfile's blocking batches: a plain thread builds a batch, runs it, goes through its results, and starts again.
 
 use std::io;
 use std::path::Path;
@@ -43,7 +42,8 @@ pub fn run(route: Route, job: &Job) -> io::Result<Tally> {
     Ok(tally)
 }
 
-/// Counts the heap allocations of building and running one batch after others like it, on all threads.
+/// Counts the heap allocations of building one batch and of running it, on all threads, once other batches like it have
+/// run.
 pub fn allocations(
     path: &Path,
     direct: bool,
@@ -66,7 +66,7 @@ pub fn allocations(
         for (page, done) in done.into_iter().enumerate() {
             let buffer = buffer_of(done)?;
             if buffer.len() != PAGE || !data::is_right((page * PAGE) as u64, &buffer) {
-                return Err(io::Error::other(format!("page {page} is not that of the file")));
+                return Err(io::Error::other(format!("page {page} does not match the file")));
             }
             buffers.push(buffer);
         }

@@ -38,7 +38,7 @@ impl SetLen for AlignedBuf {
 
 impl IoBufMut for AlignedBuf {
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: the memory is this value's alone, `capacity` bytes long, and borrowed mutably here.
+        // SAFETY: this value alone owns the memory, which is `capacity` bytes long and borrowed mutably here.
         unsafe { std::slice::from_raw_parts_mut(self.start().cast(), self.capacity()) }
     }
 }
@@ -57,7 +57,7 @@ pub fn run(settings: Settings, job: &Job) -> io::Result<Tally> {
         }
     }
     if !matches!(settings, Settings::Default) {
-        // Larger than the depth, so that one turn of the executor runs every ready task.
+        // More than the queue depth, so that one turn of the executor runs every ready task.
         builder.event_interval(1024);
     }
     let runtime = builder.with_proactor(proactor).build()?;

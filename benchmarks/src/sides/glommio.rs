@@ -22,7 +22,7 @@ pub enum Settings {
     Default,
     /// Deeper rings, more registered memory.
     Deep,
-    /// The same, and the executor spins before it parks.
+    /// As `Deep`, and the executor spins before it parks.
     DeepSpinning,
 }
 
@@ -35,7 +35,7 @@ pub fn run(settings: Settings, job: &Job) -> io::Result<Tally> {
     if settings == Settings::DeepSpinning {
         builder = builder.spin_before_park(Duration::from_millis(10));
     }
-    // glommio's error is not `Sync`, which `io::Error` requires; its text is.
+    // `io::Error` requires `Sync`, which glommio's error is not, so only its text is kept.
     let executor = builder.make().map_err(|error| io::Error::other(error.to_string()))?;
     if job.direct { executor.run(read_direct(job)) } else { executor.run(read_buffered(job)) }
 }

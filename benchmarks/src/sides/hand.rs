@@ -1,8 +1,8 @@
 //! The hand-written loop: what a good engineer writes for exactly this job.
 //!
-//! In one turn it checks and refills everything that has completed, and then makes one system call that submits all of
-//! it and waits for the next completion. Invariants: each slot owns one part of the region and has at most one read in
-//! flight, and the memory is freed only when every read has completed.
+//! In one turn it checks every read that has completed and prepares the next one in its slot. Then one system call
+//! submits all of them and waits for the next completion. Invariants: each slot owns one part of the region and has at
+//! most one read in flight, and the memory is freed only when every read has completed.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -32,7 +32,7 @@ impl Operation {
     }
 }
 
-/// Memory and vectors of all slots.
+/// The memory and the I/O vectors of all slots.
 struct Slots {
     operation: Operation,
     region: Region,
@@ -69,7 +69,7 @@ impl Slots {
         entry.user_data(slot as u64)
     }
 
-    /// Gives a completed slot's bytes to its stream.
+    /// Passes a completed slot's bytes to its stream.
     fn finish(&self, slot: usize, result: i32, stream: &mut Stream) -> io::Result<()> {
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));
@@ -80,7 +80,7 @@ impl Slots {
     }
 }
 
-/// Makes the ring of both loops, for this many reads in flight.
+/// Creates the ring that both loops use, for this many reads in flight.
 fn ring(in_flight: usize) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_single_issuer()
@@ -102,7 +102,7 @@ pub fn run(operation: Operation, job: &Job) -> io::Result<Tally> {
     submitter.register_ring_fd()?;
     submitter.register_files(&[file.as_raw_fd()])?;
     if operation.registered() {
-        // SAFETY: the kernel holds the pages themselves, and nothing uses the registration after the region is freed.
+        // SAFETY: the kernel keeps references to the pages, and nothing uses the registration after the region is freed.
         unsafe { submitter.register_buffers(&[slots.region.iovec()])? };
     }
 
@@ -112,7 +112,7 @@ pub fn run(operation: Operation, job: &Job) -> io::Result<Tally> {
     let mut in_flight = 0;
     let push = |slot: usize, stream: &mut Stream, submissions: &mut squeue::SubmissionQueue<'_>| {
         let Some(offset) = stream.next() else { return false };
-        // SAFETY: memory, vectors and file live until nothing is in flight; the queue has an entry for every slot.
+        // SAFETY: memory, vectors and file live until nothing is in flight; the queue has room for an entry of every slot.
         unsafe { submissions.push(&slots.entry(slot, offset)) }.expect("as many entries as slots");
         true
     };
@@ -155,7 +155,7 @@ pub fn run_batches(in_flight: usize, job: &Job) -> io::Result<Tally> {
     let (mut submitter, mut submissions, mut completions) = ring.split();
     submitter.register_ring_fd()?;
     submitter.register_files(&[file.as_raw_fd()])?;
-    // SAFETY: the kernel holds the pages themselves, and nothing uses the registration after the region is freed.
+    // SAFETY: the kernel keeps references to the pages, and nothing uses the registration after the region is freed.
     unsafe { submitter.register_buffers(&[slots.region.iovec()])? };
 
     let window = job.start();
@@ -172,13 +172,13 @@ pub fn run_batches(in_flight: usize, job: &Job) -> io::Result<Tally> {
         while next < reads.len() || flying > 0 {
             while next < reads.len() && flying < in_flight {
                 let (slot, offset) = reads[next];
-                // SAFETY: memory, vectors and file live until nothing is in flight; the queue has as many entries.
+                // SAFETY: memory, vectors and file live until nothing is in flight; the queue has room for every read in flight.
                 unsafe { submissions.push(&slots.entry(slot, offset)) }
                     .expect("as many entries as reads in flight");
                 (next, flying) = (next + 1, flying + 1);
             }
             submissions.sync();
-            // Once nothing is left to start, one wait is enough for the rest.
+            // When every read of the batch has been submitted, one call waits for all that are left.
             match submitter.submit_and_wait(if next < reads.len() { 1 } else { flying }) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,

@@ -1,6 +1,6 @@
 //! The sides of the comparison, one file each, behind one function that does a job and returns its counts.
 //!
-//! A side runs on a new thread that ends with it, so no ring or cache outlives its turn.
+//! Each run of a side has a new thread, which ends with the run, so no ring or thread-local cache outlives it.
 
 mod batch;
 mod compio;
@@ -26,7 +26,7 @@ pub use hand::Operation;
 pub struct Side {
     /// The name on the command line and in the tables.
     pub name: &'static str,
-    /// The settings beside the defaults, in a few words.
+    /// The settings that differ from the defaults, in a few words.
     pub settings: &'static str,
     /// Does the work on the calling thread.
     pub run: fn(&Job) -> io::Result<Tally>,

@@ -1,7 +1,7 @@
 //! ringfile: as many spawned tasks as reads in flight, each with a buffer from the side's pool.
 //!
 //! On the ring with a registered pool, every read must have used a registered buffer; with an unregistered pool, none.
-//! The library's own counters are checked, so that "fixed over normal" never compares a thing with itself.
+//! The library's own counters are checked, so that the two sides of "fixed over normal" really differ.
 
 use std::io;
 

@@ -1,7 +1,7 @@
 //! tokio-uring: as many spawned tasks as reads in flight, each with its own page-aligned buffer.
 //!
-//! It is not run with DEFER_TASKRUN, because it waits for the ring's descriptor in epoll, and such a ring does not wake
-//! epoll.
+//! It is not measured with DEFER_TASKRUN: it waits for the ring's descriptor in epoll, and a ring with that flag does not
+//! wake epoll.
 
 use std::io;
 use std::rc::Rc;
@@ -37,7 +37,7 @@ unsafe impl IoBuf for AlignedBuf {
     }
 }
 
-// SAFETY: as for `IoBuf`; the value owns its memory alone, so a `&mut` to it may hand out a writing pointer.
+// SAFETY: as for `IoBuf`; the value alone owns its memory, so a `&mut` to it may return a pointer for writing.
 unsafe impl IoBufMut for AlignedBuf {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.start()

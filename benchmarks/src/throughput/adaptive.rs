@@ -1,6 +1,7 @@
-//! `compare adaptive`: adaptive files beside buffered and direct ones: cached reads, cold random reads, cold sequential ones.
+//! `compare adaptive`: compares adaptive files with buffered and direct ones, by cached reads, cold random reads and cold
+//! sequential reads.
 //!
-//! A ratio is taken inside a round. The first side is run twice (A/A), which shows the noise.
+//! Ratios are formed within a round. The first side runs twice (A/A), which shows the noise.
 
 use std::io;
 use std::path::Path;
@@ -16,9 +17,9 @@ use crate::data::{PAGE, Place};
 use crate::job::{Job, Order, Stream, Tally};
 use crate::table::spread;
 
-/// The length of a run whose blocks are read again and again. The others end when each block had its turn.
+/// The length of a run that reads blocks repeatedly. The other runs end when each block has been read once.
 const REPEATED: Duration = Duration::from_secs(1);
-/// An adaptive file's read-ahead trusts a change time that is older than 5 s.
+/// The pause after filling the file: an adaptive file's read-ahead trusts a change time only if it is older than 5 s.
 const TRUSTED_AFTER: Duration = Duration::from_secs(7);
 
 /// The command line.
@@ -31,7 +32,7 @@ pub struct Options {
     only: Vec<String>,
 }
 
-/// What is compared.
+/// The kinds of file that are compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Adaptive,
@@ -49,7 +50,7 @@ impl Side {
     }
 }
 
-/// What polls.
+/// The executor that polls the reads.
 #[derive(Clone, Copy)]
 enum Executor {
     Ringfile,
@@ -143,7 +144,7 @@ fn measure(place: &Place, size: u64, row: &Row, side: Side) -> io::Result<Run> {
         size,
         direct: side == Side::Direct,
         block: row.block,
-        // Each page says where it comes from.
+        // Each page begins with its own offset.
         parts: row.block / PAGE,
         depth: row.depth,
         in_flight: None,

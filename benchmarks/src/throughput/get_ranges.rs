@@ -1,7 +1,8 @@
-//! `compare get-ranges`: `get_ranges` of 32 ranges of 128 KiB each, beside object_store's `LocalFileSystem`.
+//! `compare get-ranges`: compares `get_ranges` with object_store's `LocalFileSystem`, with 32 ranges of 128 KiB in each
+//! call.
 //!
-//! No range is asked for twice in a run. A ratio is taken inside a round. `LocalFileSystem` is run twice (A/A), which shows
-//! the noise. Every page of every range is checked for where it belongs.
+//! A run requests no range twice. Ratios are formed within a round. `LocalFileSystem` runs twice (A/A), which shows the
+//! noise. Each page of each range is checked to be the one that belongs at its offset.
 
 use std::io;
 use std::path::Path;
@@ -21,7 +22,7 @@ use crate::table::spread;
 const RANGE: u64 = 128 << 10;
 const RANGES: usize = 32;
 
-/// `None` is `LocalFileSystem`.
+/// The stores that are compared; `None` stands for `LocalFileSystem`.
 const SIDES: [(&str, Option<Caching>); 5] = [
     ("LocalFileSystem", None),
     ("ringfile adaptive", Some(Caching::Adaptive)),
@@ -35,10 +36,10 @@ const SIDES: [(&str, Option<Caching>); 5] = [
 pub struct Options {
     #[command(flatten)]
     place: Place,
-    /// Calls of a run, at most: the file is not read twice
+    /// The most calls of a run; no part of the file is read twice
     #[arg(long, default_value_t = usize::MAX, hide_default_value = true)]
     calls: usize,
-    /// Calls at a time
+    /// How many calls run at the same time
     #[arg(long, default_value_t = 1)]
     in_flight: usize,
 }
@@ -80,7 +81,7 @@ fn store(file: &Path, caching: Option<Caching>) -> io::Result<Arc<dyn ObjectStor
     })
 }
 
-/// Makes all calls, and returns the bytes that they brought.
+/// Makes all calls, and returns the number of bytes that they read.
 fn read(options: &Options, store: &Arc<dyn ObjectStore>, runtime: &Runtime, size: u64) -> io::Result<u64> {
     let name = options.place.file.file_name().and_then(|name| name.to_str());
     let name = path::Path::from(name.ok_or_else(|| io::Error::other("the file's name is not UTF-8"))?);
@@ -110,5 +111,5 @@ fn check(offset: u64, bytes: &[u8]) -> io::Result<()> {
     if is_right && bytes.len() as u64 == RANGE {
         return Ok(());
     }
-    Err(io::Error::other(format!("the range at {offset} is short, or holds what belongs elsewhere")))
+    Err(io::Error::other(format!("the range at {offset} is short, or has bytes of another offset")))
 }

@@ -20,9 +20,10 @@ use crate::table::spread;
 pub use adaptive::{Options as Adaptive, compare as adaptive};
 pub use get_ranges::{Options as GetRanges, compare as get_ranges};
 
-/// The share of an empty cache that pages of other readers, or pages that could not be dropped, may take.
+/// How much of the file may be in a cache that should be empty, as a fraction: other readers may have read pages, and some
+/// cannot be dropped.
 const LEFT: f64 = 0.001;
-/// The share of a full cache that the kernel may have given away during a run.
+/// How much of a fully cached file the kernel may have evicted during a run, as a fraction.
 const GIVEN_AWAY: f64 = 0.01;
 
 /// Runs all sides in turn, in each round beginning with the next one. Returns the runs of each side.
@@ -41,7 +42,7 @@ fn runs_in_turn(
     })
 }
 
-/// What the page cache has of the file when a run begins.
+/// How much of the file is in the page cache when a run begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cache {
     Empty,
@@ -53,9 +54,9 @@ enum Cache {
 struct Run {
     bytes: u64,
     seconds: f64,
-    /// Processor time of the process, kernel workers included, in seconds.
+    /// CPU time of the process in seconds, including kernel workers.
     cpu: f64,
-    /// Bytes that the device read meanwhile, for any program.
+    /// Bytes that the device read during the run, for any program.
     device_bytes: u64,
 }
 
@@ -73,7 +74,7 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
-/// The cells of a table's row that both tables have: throughput, processor time, what the device read.
+/// Returns the cells that a row has in both tables: throughput, CPU time, and the bytes that the device read.
 fn cells(runs: &[Run]) -> String {
     let of = |figure: fn(&Run) -> f64| spread_of(runs.iter().map(figure));
     let (rate, cpu) = (of(Run::mib_per_second), of(Run::cpu_ms_per_gb));
@@ -81,12 +82,12 @@ fn cells(runs: &[Run]) -> String {
     format!("{} | {} | {device:.0}", spread(rate, 0), spread(cpu, 0))
 }
 
-/// The ratios inside each round.
+/// Returns the spread of the ratios within each round.
 fn ratios(over: &[Run], under: &[Run], figure: fn(&Run) -> f64) -> Spread {
     spread_of(over.iter().zip(under).map(|(one, other)| figure(one) / figure(other)))
 }
 
-/// One run to come, with the page cache as it shall be.
+/// A run that is about to start, with the page cache prepared for it.
 struct Trial {
     file: File,
     size: u64,
@@ -95,19 +96,22 @@ struct Trial {
 }
 
 impl Trial {
-    /// Empties or fills the cache.
+    /// Empties or fills the page cache.
     fn prepare(place: &Place, size: u64, cache: Cache) -> io::Result<Self> {
         let counter = ReadCounter::of(&place.file)?;
         let counter = counter.ok_or_else(|| io::Error::other("no block device counts this file's reads"))?;
         let trial = Self { file: File::open(&place.file)?, size, cache, counter };
         match cache {
             Cache::Empty => {
-                // Dirty pages can't be dropped.
+                // Dirty pages cannot be dropped.
                 trial.file.sync_data()?;
                 shared::drop_cache(&trial.file)?;
                 match trial.cached()? {
                     share if share <= LEFT => Ok(trial),
-                    share => Err(io::Error::other(format!("{:.1} % stay in the cache", share * 100.0))),
+                    share => Err(io::Error::other(format!(
+                        "{:.1} % of the file stays in the page cache",
+                        share * 100.0
+                    ))),
                 }
             }
             Cache::Full => {
@@ -123,7 +127,7 @@ impl Trial {
         device::resident_share(&self.file, self.size)
     }
 
-    /// Measures reads, which say how many bytes they brought, and checks where these came from.
+    /// Measures `read`, which returns how many bytes it read, and checks whether they came from the cache or the device.
     fn measure(self, read: impl FnOnce() -> io::Result<u64>) -> io::Result<Run> {
         let (device, cpu, began) = (self.counter.bytes()?, cpu_time()?, Instant::now());
         let bytes = read()?;
@@ -141,6 +145,8 @@ impl Trial {
             return Ok(run);
         }
         let (device, cached) = (run.device_bytes, self.cached()? * 100.0);
-        Err(io::Error::other(format!("{bytes} bytes read, {device} by the device; {cached:.1} % are cached")))
+        Err(io::Error::other(format!(
+            "{bytes} bytes were read, {device} of them by the device; {cached:.1} % of the file is cached"
+        )))
     }
 }
