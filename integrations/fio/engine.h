@@ -1,8 +1,8 @@
 /*
  * The parts of the engine, and the interfaces between them.
  *
- * Invariants: nothing of ringfile exists before a job's own thread or process calls `init`, because rings do not
- * survive a fork; all of it ends before fio frees the job's memory.
+ * Invariants: the engine does not use ringfile before a job's own thread or process calls `init`, because rings do not
+ * survive a fork. A job closes everything that it has opened before fio frees the job's memory.
  */
 #ifndef RINGFILE_FIO_ENGINE_H
 #define RINGFILE_FIO_ENGINE_H
@@ -24,7 +24,7 @@ struct options {
 struct job {
 	struct ringfile_queue *queue;
 	struct ringfile_memory *memory;
-	/* One for each of fio's io_us: the job's depth. */
+	/* The job's depth: the number of fio's io_us (operations). */
 	unsigned int depth;
 	struct io_u **collected;
 	unsigned int collected_count;

@@ -19,7 +19,7 @@ int file_close(struct thread_data *td, struct fio_file *file)
 	return generic_close_file(td, file);
 }
 
-/* 0, or a negative errno that the user has seen. */
+/* Returns 0, or a negative errno whose message has been printed. */
 int file_make_handle(const struct job *job, struct fio_file *file)
 {
 	const struct ringfile_open_options options = { .size = sizeof(options), .route = job->route };

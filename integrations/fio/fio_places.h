@@ -1,7 +1,8 @@
 /*
  * Offsets in fio 3.33 of the fields that an engine uses, and values of fio's constants: numbers only.
  *
- * Lists, so that the same numbers are asserted of the structures in fio_abi.h and, by `layout`, of fio's own headers.
+ * They are lists, so that the same numbers can be asserted of the structures in fio_abi.h and, by `layout`, of fio's own
+ * headers.
  */
 #ifndef RINGFILE_FIO_PLACES_H
 #define RINGFILE_FIO_PLACES_H

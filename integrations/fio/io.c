@@ -66,8 +66,7 @@ int io_commit(struct thread_data *td)
 
 	if (!count)
 		return 0;
-	/* The time is taken before they are submitted, because operations that are plain calls finish during the submission.
-	 * */
+	/* Takes the time before submitting, because operations that are plain calls finish during the submission. */
 	fio_gettime(&now, NULL);
 	for (unsigned int i = 0; i < count; i++) {
 		job->collected[i]->issue_time = now;

@@ -89,8 +89,8 @@ void job_io_u_free(struct thread_data *td, struct io_u *io_u)
 		end_io(job_of(td));
 }
 
-/* In a process of its own, all threads work for the job. Among other jobs' threads, only the counts of the job's own
- * thread belong to it. */
+/* If the job is a process, all threads of the process work for it. If it is a thread, only that thread's counts are the
+ * job's. */
 static void show_counts(void)
 {
 	struct ringfile_counts counts = { .size = sizeof(counts) };

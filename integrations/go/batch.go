@@ -79,7 +79,7 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	select {
 	case <-flight.ended:
 	case <-ctx.Done():
-		// The call can fail only while the end is being reported.
+		// This fails only if the batch is just reporting its end, and then there is nothing to cancel.
 		C.ringfile_batch_cancel(flight.c.batch)
 		<-flight.ended
 	}
@@ -89,15 +89,15 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 var maxBatches int64 = 64
 
 // SetMaxBatches sets how many batches may be in flight at once in this process (default: 64); goroutines with further
-// batches wait in Go. As soon as the disk is busy, more batches only use more memory. It has no effect after the first
-// ReadBatch.
+// batches wait in Go. Once the disk is busy, more batches only use more memory. SetMaxBatches has no effect after the
+// first ReadBatch.
 func SetMaxBatches(batches int) {
 	if batches > 0 {
 		atomic.StoreInt64(&maxBatches, int64(batches))
 	}
 }
 
-// flight is a batch of the C interface, with the channel that reports its end. It is reused.
+// flight is a batch of the C interface, with the channel that reports its end. Flights are reused.
 type flight struct {
 	c        *C.shim_flight
 	ended    chan struct{}

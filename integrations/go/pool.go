@@ -13,7 +13,7 @@ type Pool struct {
 	handle *C.ringfile_pool
 }
 
-// NewPool makes a pool of at most this many bytes. Memory is taken from the system as it is needed.
+// NewPool creates a pool of at most capacity bytes. It takes memory from the system as needed.
 func NewPool(capacity int) (*Pool, error) {
 	if capacity <= 0 {
 		return nil, &Error{Errno: syscall.EINVAL, Text: "the pool's capacity must be above 0"}
@@ -34,8 +34,8 @@ func (p *Pool) Close() error {
 	return err
 }
 
-// Get returns a buffer of this many bytes, which holds zeros or what this process wrote there before. It never blocks;
-// if the pool is full, it fails with ENOMEM.
+// Get returns a buffer of size bytes, which contains zeros or what this process wrote there before. It never blocks; if
+// the pool is full, it fails with ENOMEM.
 func (p *Pool) Get(size int) (*Buffer, error) {
 	if size <= 0 {
 		return nil, &Error{Errno: syscall.EINVAL, Text: "the buffer's size must be above 0"}

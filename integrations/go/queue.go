@@ -9,9 +9,9 @@ import (
 	"unsafe"
 )
 
-// Queue keeps reads in flight on one OS thread: the low-level interface, with nothing between the goroutine and the
-// ring. The goroutine that makes it is locked to its OS thread until Close, and only it may use the queue; Wait blocks
-// that thread.
+// Queue keeps reads in flight on one OS thread. It is the low-level interface: the goroutine itself submits to the ring.
+// The goroutine that creates a queue is locked to its OS thread until Close, and only that goroutine may use the queue.
+// Wait blocks the thread.
 type Queue struct {
 	handle   *C.ringfile_queue
 	requests []C.shim_read
@@ -20,7 +20,7 @@ type Queue struct {
 
 // Result is the result of one read of a queue.
 type Result struct {
-	// ID is the number that was given with the read.
+	// ID identifies the read: Add numbers its reads from firstID on.
 	ID uint64
 	// Result is the number of bytes read, or a negative errno.
 	Result int64
@@ -34,7 +34,7 @@ func (r Result) Err() error {
 	return nil
 }
 
-// NewQueue makes a queue with room for depth reads; it grows if there are more.
+// NewQueue creates a queue with room for depth reads; the queue grows if there are more.
 func NewQueue(depth int) (*Queue, error) {
 	if depth <= 0 {
 		return nil, &Error{Errno: syscall.EINVAL, Text: "the queue's depth must be above 0"}
@@ -50,7 +50,7 @@ func NewQueue(depth int) (*Queue, error) {
 }
 
 // Add adds reads of a file; the ID of the first result is firstID, the next firstID+1, and so on. Nothing starts before
-// Wait. The buffers must not be touched or released until the results were taken. N and Err of the reads are not set.
+// Wait. The buffers must not be touched or released until their results have been taken. N and Err of the reads are not set.
 // Add returns how many were added: all, or fewer and an error.
 func (q *Queue) Add(f *File, reads []Read, firstID uint64) (int, error) {
 	q.requests = q.requests[:0]
@@ -72,8 +72,8 @@ func (q *Queue) Add(f *File, reads []Read, firstID uint64) (int, error) {
 	return len(reads), nil
 }
 
-// Wait submits the reads that were added, waits until atLeast reads have finished, or all, and takes up to len(results)
-// results. It returns how many. It blocks the OS thread.
+// Wait submits the reads that were added, waits until atLeast of the queue's reads (or all, if there are fewer) have
+// finished, and takes up to len(results) results. It returns how many it took. It blocks the OS thread.
 func (q *Queue) Wait(results []Result, atLeast int) (int, error) {
 	if len(results) == 0 || atLeast < 0 {
 		return 0, &Error{Errno: syscall.EINVAL, Text: "there is no room for results, or atLeast is negative"}

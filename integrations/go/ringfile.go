@@ -58,7 +58,7 @@ func check(call func() int64) (int64, error) {
 
 // Options says how to open a file. The zero value opens it for reading through the page cache.
 type Options struct {
-	// Direct asks for direct I/O, past the page cache; if the file system has none, the page cache is used.
+	// Direct requests direct I/O, which bypasses the page cache. If the file system has no direct I/O, reads are buffered.
 	Direct bool
 }
 

@@ -26,7 +26,7 @@ const (
 	tail   = 777 // bytes after the last whole block
 )
 
-// content returns the file's bytes from an offset on: each 8 bytes are their own offset, scrambled.
+// content returns the file's bytes from an offset on: each 8 bytes are derived from their own offset.
 func content(offset int64, length int) []byte {
 	first := offset / 8
 	words := make([]byte, 0, length+16)
@@ -178,7 +178,7 @@ func makeOpen(t *testing.T) *ringfile.File {
 	return file
 }
 
-// A read of an empty pipe ends only when it is cancelled, or somebody writes to the pipe.
+// A read of an empty pipe ends only when it is cancelled, or when data is written to the pipe.
 func TestCancel(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	must(t, syscall.Mkfifo(path, 0o600))
@@ -220,7 +220,7 @@ func TestCancel(t *testing.T) {
 	must(t, pipe.Close())
 }
 
-// The contexts of these batches end at any time: each read is complete and right, or cancelled.
+// The contexts of these batches end at random times: each read must be complete and right, or cancelled.
 func TestCancelAtAnyTime(t *testing.T) {
 	file, pool := makeFile(t), makePool(t, 32<<20)
 	seed := time.Now().UnixNano()
@@ -263,7 +263,7 @@ func randomReads(random *rand.Rand, buffer *ringfile.Buffer, count int) []ringfi
 	return reads
 }
 
-// 1000 goroutines have a batch each, and the process has no more threads than for a few.
+// 1000 goroutines have a batch each, and the process needs no more threads than for a few goroutines.
 func TestManyGoroutines(t *testing.T) {
 	const goroutines, rounds, batch = 1000, 8, 32
 	file, pool := makeFile(t), makePool(t, goroutines*batch*block*2)
@@ -314,8 +314,8 @@ func TestManyGoroutines(t *testing.T) {
 			}
 		}
 	}
-	// Go's own threads, ringfile's, and its workers if there is no io_uring: none per batch. Go starts threads beside those
-	// that are in calls of C when they lose their processor, which happens often on a busy machine.
+	// There are Go's own threads, ringfile's, and its workers if there is no io_uring, but none for each batch. While a
+	// thread is in a C call and is preempted, Go starts another one, which happens often on a busy machine.
 	limit := 8*runtime.GOMAXPROCS(0) + goroutines/4
 	t.Logf("at most %d threads, allowed %d", most, limit)
 	if most > limit {

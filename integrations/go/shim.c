@@ -1,4 +1,5 @@
-/* Collects the ends of batches in C: the library's threads never run Go, which would give each of them a Go thread. */
+/* Collects finished batches in C, so that the library's threads never run Go code, which would turn each into a thread of
+ * Go's runtime. */
 #include "shim.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The C functions that Go calls: as few calls as a batch needs, and none from C back to Go. */
+/* The C functions that Go calls. A batch needs few of these calls, and C never calls Go. */
 #ifndef SHIM_H
 #define SHIM_H
 
@@ -26,16 +26,16 @@ typedef struct shim_flight {
     char text[256]; /* what went wrong where a start failed */
 } shim_flight;
 
-/* Returns the eventfd(2) that is readable when a flight has ended; a negative errno if there is none. One per process. */
+/* Returns the process's eventfd(2), which is readable when a flight has ended, or a negative errno. */
 int shim_bell(void);
 /* Returns NULL, with errno set, if the batch cannot be created. */
 shim_flight *shim_flight_new(uintptr_t owner);
-/* Adds reads and starts them. Returns 0 or a negative errno with the flight's text; then nothing was started. */
+/* Adds reads and starts them. Returns 0, or a negative errno if nothing was started; the flight then has the error text. */
 int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *reads, size_t count);
-/* Takes all flights that have ended, linked by `next`. Only one thread at a time. */
+/* Takes all flights that have ended, linked by `next`. Only one thread may call it at a time. */
 shim_flight *shim_ended(void);
-/* Adds reads to a queue. Returns how many were added: fewer if one could not be, whose negative errno goes to `error`
- * (ringfile_last_error). */
+/* Adds reads to a queue. Returns how many were added. If one could not be added, stops there and stores its negative errno in
+ * `error`; ringfile_last_error() has the text. */
 size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count, int *error);
 
 #endif

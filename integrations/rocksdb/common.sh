@@ -1,7 +1,7 @@
 # Shared by the scripts of this folder. Sourced, after `set -euo pipefail`.
 #
 # RINGFILE_ROCKSDB_BUILD   where the file system and RocksDB's tests are built (default: target/rocksdb of the checkout)
-# RINGFILE_ROCKSDB_CACHE   where Debian's source package is kept (default: rocksdb-source in there)
+# RINGFILE_ROCKSDB_CACHE   where Debian's source package is kept (default: rocksdb-source in the build folder)
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -21,7 +21,7 @@ fail() {
     exit 1
 }
 
-# A program, and the Debian package that contains it.
+# Fails unless a program is installed. $1: the program; $2: the Debian package that contains it.
 need() {
     command -v "$1" >/dev/null || fail "no $1: apt-get install $2"
 }
@@ -52,7 +52,7 @@ counted() {
     cat "$2" 2>/dev/null | awk -v name="ringfile.$1" '$1 == name { sum += $2 } END { print sum + 0 }'
 }
 
-# Returns whether this process may use io_uring: without it, the file system works through plain calls.
+# Returns whether this process may use io_uring. If not, the file system makes plain calls.
 has_ring() {
     test "${RINGFILE_BACKEND:-}" != workers && test "${RINGFILE_BACKEND:-}" != aio && test "$(cat /proc/sys/kernel/io_uring_disabled 2>/dev/null || echo 0)" = 0
 }

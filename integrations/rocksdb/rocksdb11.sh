@@ -1,10 +1,10 @@
-# Builds a later RocksDB, with its io_uring: librocksdb.so and its db_bench, from the sources in the crate
-# librocksdb-sys, and the file system for it. Sourced, after common.sh.
+# Builds librocksdb.so and db_bench of a later RocksDB, which has its own io_uring, from the sources in the crate
+# librocksdb-sys, and builds the file system for it. Sourced, after common.sh.
 #
 # Everything is in $project, outside the tree. Finished parts are not built again, and an interrupted build continues.
-# Twenty minutes on two cores; RINGFILE_ROCKSDB_JOBS sets how many compilers run (default: all cores).
+# It takes twenty minutes on two cores; RINGFILE_ROCKSDB_JOBS sets how many compilers run (default: all cores).
 
-# 0.19.0 has RocksDB 11.8.1.
+# Version 0.19.0 of the crate has RocksDB 11.8.1.
 crate_version=0.19.0
 project=$build/rocksdb-11
 bench11=$project/rocksdb/db_bench
@@ -20,7 +20,7 @@ need_rocksdb11() {
     done
 }
 
-# Prints the path of the crate's sources, which have RocksDB's in the folder rocksdb; fetches them if necessary.
+# Prints the path of the crate's sources, whose folder rocksdb has RocksDB's sources. Fetches them if necessary.
 crate_sources() {
     mkdir -p "$project/fetch/src"
     cat >"$project/fetch/Cargo.toml" <<TOML
@@ -39,7 +39,7 @@ TOML
         grep -o '"manifest_path":"[^"]*/librocksdb-sys-[^"]*/Cargo.toml"' | head -1 | sed 's/.*:"//; s#/Cargo.toml"##'
 }
 
-# $1: log; the other arguments: what cmake builds.
+# Builds with cmake. $1: log; the other arguments go to `cmake --build`.
 build_with_cmake() {
     local log=$1
     shift

@@ -1,7 +1,12 @@
 # Tests that run under each version of RocksDB. Sourced, after common.sh.
 #
-# Needs: checks, the folder of the programs of check/; folder, an empty one; stress, in seconds; and plain_tool and
-# ringfile_tool, which run one of RocksDB's tools without the file system and with it.
+# Needs these variables and functions:
+#
+# checks          the folder of the programs of check/
+# folder          an empty folder
+# stress          the duration of the stress test, in seconds
+# plain_tool      runs one of RocksDB's tools without the file system
+# ringfile_tool   runs one of RocksDB's tools with it
 
 own_tests() {
     mkdir "$folder/own"
@@ -12,13 +17,13 @@ own_tests() {
 
 async_reads() {
     RINGFILE_ROCKSDB_STRESS_SECONDS=$stress "$checks/async_reads" "$folder/own"
-    # If this process has no io_uring, the other routes remain.
+    # Tests the other routes, which remain if a process has no io_uring.
     RINGFILE_ROCKSDB_STRESS_SECONDS=1 RINGFILE_BACKEND=workers "$checks/async_reads" "$folder/own"
 }
 
 bench=(--num=20000 --key_size=100 --value_size=1000 --compression_type=lz4 --block_size=16384 --write_buffer_size=4194304)
 
-# Fails unless every key was found. $1: database; the other arguments: how.
+# Reads keys with db_bench, and fails unless all were found. $1: database; the other arguments run db_bench.
 read_all() {
     local db=$1 out
     shift

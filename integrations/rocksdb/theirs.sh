@@ -1,7 +1,7 @@
 # RocksDB's own tests, compiled from Debian's source package and linked to Debian's library. Sourced, after common.sh.
 #
-# The sources are fetched into $cache, outside the tree, and none of them is copied. Code that the tests need and
-# Debian's library lacks is compiled with them. No NDEBUG, as in the library: its sync points and asserts are on.
+# The sources are fetched into $cache, outside the tree, and none of them is copied. Code that the tests need but
+# Debian's library lacks is compiled with them. NDEBUG is not defined, as in the library, so sync points and asserts are on.
 
 theirs=$build/theirs
 sources=$cache/rocksdb-$version
@@ -17,7 +17,7 @@ helpers=(
     third-party/gtest-1.8.1/fused-src/gtest/gtest-all.cc
 )
 
-# The same flags as Debian's build, for the sizes of classes; -O0, since most of the time goes to compiling.
+# The flags of Debian's build, so that classes have the same sizes; -O0, since most of the time goes to compiling.
 flags=(
     -std=c++17 -O0 -w -DROCKSDB_USE_RTTI -DGFLAGS=1
     -DBZIP2 -DLZ4 -DSNAPPY -DZLIB -DZSTD
@@ -27,7 +27,8 @@ flags=(
     -I"$sources" -I"$sources/include" -isystem "$sources/third-party/gtest-1.8.1/fused-src"
 )
 
-# The system's own mirrors, as sources of source packages; in the cache, so that the system's lists stay as they are.
+# Fetches the source package from the system's own mirrors. apt's lists are kept in the cache, so that the system's own
+# lists stay as they are.
 fetch_with_own_lists() {
     local state=$cache/apt
     mkdir -p "$state/lists/partial" "$state/archives/partial"

@@ -50,18 +50,18 @@ const CONTENDERS: [(&str, Side); 5] = [
 /// The environment variable with the control group that a query's process enters.
 const GROUP: &str = "RINGFILE_BENCH_GROUP";
 
-/// Runs of a query after the cold one, of which the last is measured: by then an adaptive store has admitted to the
-/// cache what it ever admits.
+/// How often a query runs again after the cold run. Only the last of these runs is measured: by then an adaptive store has
+/// put everything into the cache that it ever will.
 const REPEATS: usize = 3;
 
 /// The state of the page cache when a query starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Empty, and the session is new: it also reads the files' metadata.
+    /// The page cache is empty and the session is new, so the query also reads the files' metadata.
     Cold,
-    /// As the same query left it: the fourth run, after a cold one.
+    /// The page cache is as earlier runs of the same query left it: the fourth run, counting the cold one.
     Repeated,
-    /// All files.
+    /// All files are in the page cache.
     Warm,
 }
 
@@ -128,11 +128,11 @@ impl FromStr for Run {
     }
 }
 
-/// Measures all queries, and returns the results as Markdown. Writes each run's figures into a file, if given one.
+/// Measures all queries, and returns the results as Markdown. If `runs_file` is given, writes each run's figures to it.
 /// Needs root, to empty the page cache.
 ///
 /// # Errors
-/// If a query fails, or does not give the rows that it gave first, or if the page cache cannot be emptied.
+/// If a query fails or returns other rows than in its first run, or if the page cache cannot be emptied.
 pub fn all(plan: &Plan, runs_file: Option<&Path>) -> Result<String> {
     let folder = tpch::generate(&plan.data.folder, plan.data.scale)?;
     let files = tables::files(&folder)?;
@@ -177,7 +177,7 @@ fn run_process(plan: &Plan, query: usize, group: Option<&MemoryGroup>) -> Result
     let output = command.spawn()?.wait_with_output()?;
     ensure!(output.status.success(), "query {query}: {}", output.status);
     let text = String::from_utf8(output.stdout)?;
-    let (runs, peak) = text.trim_end().rsplit_once('\n').context("the query's process said nothing")?;
+    let (runs, peak) = text.trim_end().rsplit_once('\n').context("the query's process printed nothing")?;
     Ok((runs.lines().map(str::parse).collect::<Result<_>>()?, peak.parse()?))
 }
 

@@ -8,7 +8,7 @@ use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Float64Type};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 
-/// The result of summing floating-point numbers depends on their order, by less than this fraction.
+/// Sums of floating-point numbers depend on the order of summing, but differ by less than this fraction.
 const TOLERANCE: f64 = 1e-9;
 
 #[derive(Clone, PartialEq, Debug)]
@@ -23,10 +23,10 @@ enum Cell {
 pub struct Rows(Vec<Vec<Cell>>);
 
 impl Rows {
-    /// Takes the rows of a result.
+    /// Creates it from the rows of a result.
     ///
     /// # Errors
-    /// If a value has no text.
+    /// If a value cannot be shown as text.
     pub fn new(batches: &[RecordBatch]) -> Result<Self> {
         let mut rows = Vec::new();
         for batch in batches {
@@ -55,7 +55,7 @@ impl Rows {
     /// Checks that these rows are the expected ones.
     ///
     /// # Errors
-    /// Names the first row that differs.
+    /// If they differ; the error names the first row that does.
     pub fn expect(&self, expected: &Self) -> Result<()> {
         if self.len() != expected.len() {
             bail!("{} rows instead of {}", self.len(), expected.len());
@@ -80,7 +80,7 @@ fn cells(column: &dyn Array) -> Result<Vec<Cell>> {
     (0..column.len()).map(|row| Ok(Cell::Exact(formatter.value(row).try_to_string()?))).collect()
 }
 
-/// Exact cells first, so that nearly equal floats pair the same rows on both sides.
+/// Compares the exact cells of two rows first, so that rows with nearly equal floats are in the same order on both sides.
 fn order(one: &[Cell], other: &[Cell]) -> Ordering {
     let exact = |row: &[Cell]| -> Vec<String> {
         row.iter()

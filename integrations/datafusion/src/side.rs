@@ -16,22 +16,22 @@ use ringfile_object_store::{Caching, RingfileStore};
 pub enum Side {
     /// `object_store`'s own `LocalFileSystem`.
     Local,
-    /// ringfile, through the page cache.
+    /// ringfile, with buffered I/O.
     Buffered,
-    /// ringfile, past the page cache.
+    /// ringfile, with direct I/O.
     Direct,
-    /// ringfile, cached data from the page cache and the rest past it.
+    /// ringfile; cached data comes from the page cache, and other data directly from the drive.
     Adaptive,
 }
 
 impl Side {
-    /// All of them; the first is the one to compare with.
+    /// All stores; the first is the one that the others are compared with.
     pub const ALL: [Self; 4] = [Self::Local, Self::Adaptive, Self::Buffered, Self::Direct];
 
     /// Creates the store.
     ///
     /// # Errors
-    /// If ringfile's pool cannot be made.
+    /// If ringfile's pool cannot be created.
     pub fn open(self) -> Result<Arc<dyn ObjectStore>> {
         let caching = match self {
             Self::Local => return Ok(Arc::new(LocalFileSystem::new())),
@@ -80,11 +80,11 @@ enum StoreName {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum CacheName {
-    /// Cached data from the page cache, other data past it
+    /// Read cached data from the page cache, and other data directly from the drive
     Adaptive,
-    /// Through the page cache
+    /// Read through the page cache
     Buffered,
-    /// Past the page cache (O_DIRECT)
+    /// Read directly from the drive (O_DIRECT)
     Direct,
 }
 
@@ -103,7 +103,7 @@ impl SideArgs {
     /// Returns the chosen store.
     ///
     /// # Errors
-    /// If a cache was chosen for a store that has no such setting.
+    /// If `--cache` was given for a store that has no such setting.
     pub fn side(self) -> Result<Side> {
         match (self.store, self.cache) {
             (StoreName::Local, None) => Ok(Side::Local),

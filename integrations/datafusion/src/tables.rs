@@ -10,7 +10,8 @@ use datafusion::prelude::{ParquetReadOptions, SessionContext};
 /// that of its file, without the extension, or of its folder. Returns the names in order.
 ///
 /// # Errors
-/// If the folder cannot be read, has no Parquet files, has a name twice, or a file is no Parquet file.
+/// If the folder cannot be read or has no Parquet files, if two tables would have the same name, or if a file is not a
+/// Parquet file.
 pub async fn register(context: &SessionContext, folder: &Path) -> Result<Vec<String>> {
     let folder = folder.canonicalize().with_context(|| format!("cannot open {}", folder.display()))?;
     let mut names = Vec::new();
@@ -21,12 +22,14 @@ pub async fn register(context: &SessionContext, folder: &Path) -> Result<Vec<Str
             continue;
         }
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
-        let name = name.and_then(OsStr::to_str).with_context(|| format!("{} is no name", path.display()))?;
+        let name = name
+            .and_then(OsStr::to_str)
+            .with_context(|| format!("{}: the name is not UTF-8", path.display()))?;
         if names.iter().any(|other| other == name) {
             bail!("{} has both a file and a folder for the table {name}", folder.display());
         }
         let place = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
-        // Quoted, as names such as `part-0` need it.
+        // The name is quoted, which names such as `part-0` require.
         context
             .register_parquet(
                 format!("\"{}\"", name.replace('"', "\"\"")),

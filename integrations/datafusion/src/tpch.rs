@@ -23,17 +23,17 @@ use tpchgen_arrow::{
 
 use crate::rows::Rows;
 
-/// How many queries there are; they count from 1.
+/// How many queries there are; their numbers begin at 1.
 pub const QUERIES: usize = 22;
 
 /// The number of rows that each query returns at scale factor 1, as TPC-H publishes for validation.
 pub const ROWS_AT_SCALE_1: [usize; QUERIES] =
     [4, 100, 10, 5, 5, 1, 4, 2, 175, 20, 1048, 2, 42, 1, 1, 18314, 1, 57, 1, 186, 100, 7];
 
-/// Rows of a row group. A scan reads one column of it at a time: 0.1 to 4 MiB here.
+/// The number of rows in a row group. A scan reads one column of a row group at a time: 0.1 to 4 MiB here.
 const ROWS_OF_A_GROUP: usize = 128 << 10;
 
-/// Files of a large table.
+/// The number of files of a large table.
 const PARTS: i32 = 4;
 
 const TEXTS: [&str; QUERIES] = [
@@ -61,14 +61,14 @@ const TEXTS: [&str; QUERIES] = [
     include_str!("../queries/q22.sql"),
 ];
 
-/// Returns the text of a query, which counts from 1, for data of a scale factor.
+/// Returns the text of a query for data of a scale factor. Numbers of queries begin at 1.
 ///
 /// # Errors
 /// If no query has this number.
 pub fn query(number: usize, scale: f64) -> Result<String> {
     let text = number.checked_sub(1).and_then(|at| TEXTS.get(at));
-    let text = text.with_context(|| format!("there is no query {number}: they are 1 to {QUERIES}"))?;
-    // The one parameter that depends on the scale factor: query 11's.
+    let text = text.with_context(|| format!("there is no query {number}: use 1 to {QUERIES}"))?;
+    // Only this parameter, of query 11, depends on the scale factor.
     Ok(text.replace("0.0001000000", &format!("{:.10}", 0.0001 / scale)))
 }
 
@@ -85,7 +85,7 @@ pub async fn run(context: &SessionContext, number: usize, scale: f64) -> Result<
 /// The arguments that select the data, and the queries on it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Data {
-    /// The folder that holds the folders of each scale factor
+    /// The folder that has a folder for each scale factor
     pub folder: PathBuf,
     /// The scale factor: about 0.4 GB of files for each unit
     #[arg(long, default_value_t = 1.0)]
@@ -103,7 +103,7 @@ impl FromStr for Queries {
     type Err = anyhow::Error;
 
     /// # Errors
-    /// If the text names none, or one that does not exist.
+    /// If the text has no number, or the number of a query that does not exist.
     fn from_str(text: &str) -> Result<Self> {
         let mut queries = Vec::new();
         for part in text.split(',') {
@@ -125,12 +125,12 @@ impl FromStr for Queries {
 /// One file of a table: the table's name, the number of the part, and the number of parts.
 type Part = (&'static str, i32, i32);
 
-/// Writes the tables of a scale factor into a folder beside others, unless they are there, and returns that folder.
+/// Writes the tables of a scale factor, unless they exist, into a folder of their own below `folder`. Returns that folder.
 ///
 /// # Errors
 /// If a file cannot be written, or the scale factor is not above 0.
 pub fn generate(folder: &Path, scale: f64) -> Result<PathBuf> {
-    ensure!(scale > 0.0, "a scale factor is above 0");
+    ensure!(scale > 0.0, "the scale factor must be above 0");
     let (done, new) = (folder.join(format!("sf{scale}")), folder.join(format!("sf{scale}.new")));
     if done.is_dir() {
         return Ok(done);

@@ -22,9 +22,9 @@ pub struct Meter {
 pub struct Usage {
     /// Elapsed time.
     pub time: Duration,
-    /// Processor time of this process, all its threads together.
+    /// Processor time of all threads of this process.
     pub cpu: Duration,
-    /// Idle time of all processors together; if one processor waits all the time, it equals `time`.
+    /// The sum of the idle times of all processors; if one processor is idle all the time, that is `time`.
     pub idle: Duration,
     /// Bytes that this process made the kernel read from disks.
     pub disk: u64,
@@ -63,7 +63,8 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// Idle time of all processors, waiting for disks or not. `/proc/stat` counts it in hundredths of a second.
+/// Returns the idle time of all processors, including the time in which they wait for disks. `/proc/stat` counts hundredths
+/// of a second.
 fn idle() -> Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
     let ticks = |at: usize| stat.lines().next()?.split_whitespace().nth(at)?.parse::<u64>().ok();

@@ -1,4 +1,4 @@
-//! The 22 queries on a little data: the same rows with every store.
+//! Runs the 22 queries on a small amount of data, and checks that every store returns the same rows.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 

@@ -1,5 +1,5 @@
-// Benchmark reads random blocks of a file through both interfaces and through fio's io_uring, in turns, and prints the
-// operations per second of each, also in per cent of fio's.
+// Benchmark reads random blocks of a file through both interfaces of the package and through fio's io_uring, in turn. It
+// prints the operations per second of each, and compares them with fio's, in per cent.
 //
 //	go run ./benchmark -file /var/tmp/f.bin
 package main
@@ -37,7 +37,7 @@ var (
 	jobs       = flag.Int("jobs", 1, "queues (OS threads) of the low-level interface, and fio's jobs")
 )
 
-// figure is one measurement: operations per second, and processor time of each.
+// figure is one measurement: operations per second, and microseconds of processor time per operation.
 type figure struct{ iops, cpu float64 }
 
 func main() {
@@ -131,7 +131,7 @@ func makeFile() error {
 	return file.Close()
 }
 
-// both runs this many workers until the time is over.
+// both runs workers at once until the time is over, and returns their common figure.
 func both(file *ringfile.File, pool *ringfile.Pool, workers int, work func(*worker) error) (figure, error) {
 	blocks, err := file.Size()
 	if err != nil {
@@ -174,7 +174,7 @@ type worker struct {
 
 func (w *worker) offset() int64 { return w.random.Int63n(w.blocks) * block }
 
-// batches reads batch after batch, as a goroutine among many.
+// batches reads one batch after another; many goroutines run it at once.
 func batches(w *worker) error {
 	buffer, err := w.pool.Get(*batch * block)
 	if err != nil {

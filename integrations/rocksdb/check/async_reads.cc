@@ -1,9 +1,9 @@
-// Tests MultiRead, ReadAsync, Poll and AbortIO together on one thread, as later releases of RocksDB do, and what
-// AbortIO saves. Each test runs through the ring, through the workers and through the page cache.
+// Tests MultiRead, ReadAsync, Poll and AbortIO together on one thread, as later releases of RocksDB use them, and measures
+// how many reads AbortIO saves. Each test runs through the ring, through the workers and through the page cache.
 //
 //   async_reads FOLDER
 //
-// RINGFILE_ROCKSDB_STRESS_SECONDS: how long the stress under signals lasts for each way (default: 3).
+// RINGFILE_ROCKSDB_STRESS_SECONDS   duration of the stress test under signals on each route (default: 3)
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -105,7 +105,7 @@ class Scene {
           direct_(way.direct),
           files_(ringfile_rocksdb::NewRingfileFileSystem(nullptr, way.route)),
           file_(OpenReadable(files_.get(), folder + "/file", way.direct)) {
-        // RocksDB does the same with tables: otherwise the kernel reads ahead of each read.
+        // Prevents the kernel from reading ahead; RocksDB gives the same hint for tables.
         file_->Hint(FSRandomAccessFile::kRandom);
     }
 
@@ -128,7 +128,7 @@ class Scene {
         request.offset = read->offset;
         request.len = read->length;
         request.scratch = read->memory.get();
-        // For older and newer versions of RocksDB, whose callbacks have different types.
+        // Converts to the callback types of both older and newer versions of RocksDB.
         auto done = [](const FSReadRequest& ended, void* argument) {
             auto* told = static_cast<AsyncRead*>(argument);
             told->called += 1;
@@ -225,7 +225,7 @@ uint64_t DeviceBytes() {
     return 0;
 }
 
-// Reads of a FIFO that nobody writes to: they stay in flight as long as the test needs.
+// Reads of a FIFO into which nothing is written: they stay in flight as long as the test needs.
 class Blockade {
   public:
     Blockade(Scene* scene, size_t reads) : path_(scene->folder() + "/fifo") {
@@ -263,7 +263,7 @@ class Blockade {
     AsyncReads reads_;
 };
 
-// With the most reads in flight, others do not start: aborting those reads nothing at all.
+// While the maximum number of reads is in flight, other reads do not start, so aborting those reads no data at all.
 void WhatWasNotBegunIsNeverRead(Scene* scene, Random* random) {
     Blockade blockade(scene, kInFlight);
     scene->DropCache();
@@ -272,7 +272,7 @@ void WhatWasNotBegunIsNeverRead(Scene* scene, Random* random) {
     for (size_t i = 0; i < kAborted; ++i) {
         scene->Start(&reads, i * kAbortedBytes, kAbortedBytes);
     }
-    // A read that is polled starts nevertheless.
+    // A read that is polled starts even then.
     const std::vector<size_t> order = Shuffled(kAborted, random);
     const std::vector<size_t> polled(order.begin(), order.begin() + 10);
     const std::vector<size_t> aborted(order.begin() + 10, order.end());
@@ -290,7 +290,7 @@ void WhatWasNotBegunIsNeverRead(Scene* scene, Random* random) {
     blockade.End(scene);
 }
 
-// If nothing else runs, most reads of a long row have not started when it is aborted.
+// Even if nothing else runs, most reads of a long series have not started when the series is aborted.
 void AbortingALongRowSavesMostOfIt(Scene* scene, Random*) {
     std::vector<size_t> all(kAborted);
     std::iota(all.begin(), all.end(), size_t{0});
@@ -333,8 +333,8 @@ void MultiReadGoesOnBesideAsyncReads(Scene* scene, Random* random) {
     }
 }
 
-// Aborts some handles in any order. They are polled and aborted again, and no callback runs twice. Their memory belongs
-// to the caller again at once.
+// Aborts some handles in any order, then polls and aborts them again: no callback may run twice. After the abort, their
+// memory belongs to the caller again.
 void AbortAPart(Scene* scene, size_t count, Random* random) {
     AsyncReads reads;
     scene->StartRandomly(&reads, count, random);
@@ -376,7 +376,7 @@ void APartIsAbortedInAnyOrder(Scene* scene, Random* random) {
     }
 }
 
-// Interrupts the process every 200 µs; no system call is restarted.
+// Interrupts the process every 200 µs, and interrupted system calls are not restarted.
 class Signals {
   public:
     Signals() {
@@ -442,7 +442,7 @@ std::string RandomBytes(Random* random) {
     return bytes;
 }
 
-// Returns whether this way is available here.
+// Returns whether this route is available here.
 bool IsHere(Scene* scene) {
     AsyncReads reads;
     scene->Start(&reads, 0, kMiB);
@@ -464,7 +464,7 @@ void Run(const Way& way, const std::string& folder, const std::string& bytes, st
          Random* random) {
     Scene scene(way, folder, bytes);
     if (!IsHere(&scene)) {
-        std::cout << "  SKIPPED: there is no io_uring for this process\n";
+        std::cout << "  SKIPPED: this process cannot use io_uring\n";
         return;
     }
     if (DeviceCounts(&scene)) {
@@ -482,7 +482,7 @@ void Run(const Way& way, const std::string& folder, const std::string& bytes, st
 
 int main(int argc, char** argv) {
     if (argc != 2) {
-        std::cerr << "give a folder\n";
+        std::cerr << "usage: async_reads FOLDER\n";
         return 2;
     }
     const std::string folder = argv[1];

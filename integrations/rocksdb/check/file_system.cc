@@ -1,5 +1,7 @@
-// Checks what RocksDB relies on and its own tests do not reach: a status for each request, reads that end on other
-// threads, appends to existing content. Its argument is a folder to work in.
+// Checks behaviour that RocksDB relies on but its own tests do not reach: a status for each request, reads that end on
+// other threads, and appends to existing content.
+//
+//   file_system FOLDER
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -88,7 +90,7 @@ void SequenceSkipsAndEnds(FileSystem* files, const std::string& path) {
     EXPECT(got.empty());
 }
 
-// One of many fails, and one meets the end of the file: the others still return what they asked for.
+// One request of many fails, and one reaches the end of the file; the others must still return their data.
 void EachRequestHasItsStatus(FSRandomAccessFile* file) {
     const Memory memory = Aligned(kPages * kPage);
     std::vector<FSReadRequest> requests(kPages);
@@ -219,7 +221,7 @@ void ErrorsSayWhich(FileSystem* files, const std::string& path) {
 
 int main(int argc, char** argv) {
     if (argc != 2) {
-        std::cerr << "give a folder\n";
+        std::cerr << "usage: file_system FOLDER\n";
         return 2;
     }
     const std::string path = std::string(argv[1]) + "/file";

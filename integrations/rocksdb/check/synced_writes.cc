@@ -1,10 +1,10 @@
 // Checks that each synced write survives when the writer is killed.
 //
-//   synced_writes write FOLDER FS writes until it is killed; prints the number of each key once its write is synced
-//   synced_writes verify FOLDER FS reads such numbers from standard input, and checks that each of them exists
+//   synced_writes write FOLDER FS     writes until it is killed; prints the number of each key once its write is synced
+//   synced_writes verify FOLDER FS    reads such numbers from standard input, and checks that each key exists
 //
-// FS is a file system's URI, or `default`. Tables are small and many, so that flushes and compactions run all the time;
-// every other database uses direct I/O.
+// FS is a file system's URI, or `default`. Tables are small and many, so that flushes and compactions run all the time.
+// Every second database uses direct I/O.
 #include <unistd.h>
 
 #include <cstdio>
@@ -42,7 +42,7 @@ std::string Key(uint64_t number) {
     return text;
 }
 
-// A different length and different bytes for each number.
+// Returns a value whose length and bytes differ for each number.
 std::string Value(uint64_t number) {
     std::string value(100 + number % 3000, '\0');
     uint64_t state = number * 0x9e3779b97f4a7c15 + 1;
@@ -82,7 +82,7 @@ std::unique_ptr<rocksdb::DB> Open(const std::string& folder, const std::string& 
 #endif
 }
 
-// Each of several threads has its own numbers, and their writes share syncs.
+// Writes synced keys in one of several threads. Each thread has its own numbers, and the threads' writes share syncs.
 void Write(rocksdb::DB* db, uint64_t first) {
     rocksdb::WriteOptions synced;
     synced.sync = true;
@@ -124,7 +124,7 @@ int Verify(rocksdb::DB* db, bool asynchronous) {
 
 int main(int argc, char** argv) {
     if (argc != 4) {
-        Fail("give: write|verify FOLDER FS");
+        Fail("usage: synced_writes write|verify FOLDER FS");
     }
     const std::string what = argv[1];
     std::unique_ptr<rocksdb::Env> env;

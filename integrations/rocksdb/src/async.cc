@@ -69,8 +69,8 @@ void AsyncRead::Poll(const std::vector<void*>& handles) {
 }
 
 void AsyncRead::Abort(const std::vector<void*>& handles) {
-    // Cancels all reads before it waits for any, the last first: a read that has not started is dropped before an
-    // earlier one ends and makes room for it.
+    // Cancels all reads before waiting for any of them, the last one first, so that a read that has not started is dropped
+    // before an earlier one ends and makes room for it.
     for (auto handle = handles.rbegin(); handle != handles.rend(); ++handle) {
         auto* read = static_cast<AsyncRead*>(*handle);
         if (read != nullptr && read->read_ != nullptr) {

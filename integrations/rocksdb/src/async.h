@@ -9,8 +9,9 @@
 
 namespace ringfile_rocksdb {
 
-// Invariants: Poll or Abort calls the callback, once, and Start never does; by then nobody else uses the read's memory.
-// Any thread may poll and abort: an iterator may end on another thread than the one where it began.
+// Invariants: Poll or Abort calls the callback exactly once, and Start never does. When the callback runs, nothing else
+// uses the read's memory.
+// Any thread may poll and abort a read, because an iterator may end on another thread than the one where it began.
 class AsyncRead {
   public:
     static rocksdb::IOStatus Start(const File& file, const rocksdb::FSReadRequest& request, ReadCallback callback,

@@ -1,4 +1,4 @@
-// Counts RocksDB's calls, beside the operations that ringfile counts itself.
+// Counts RocksDB's calls. ringfile itself counts its operations.
 #include "counters.h"
 
 #include <cstdio>

@@ -6,7 +6,7 @@
 
 namespace ringfile_rocksdb {
 
-// A separate cache line: threads that read add to one, and threads that write to another.
+// Each counter has its own cache line, because reading threads and writing threads add to different counters.
 struct alignas(64) Counter {
     std::atomic<uint64_t> value{0};
 
@@ -30,7 +30,7 @@ struct Counters {
     Counter syncs;
 };
 
-// The counts of this process. Never destroyed, because RocksDB's threads may read while the process exits.
+// Returns the counts of this process. They are never destroyed, because RocksDB's threads may read while the process exits.
 Counters& Count();
 
 // Writes the statistics when the process exits, if RINGFILE_ROCKSDB_STATISTICS names a file ("-": standard error).

@@ -21,8 +21,8 @@ namespace {
 
 constexpr uint32_t kMode = 0644;
 
-// Returns whether the kernel accepts O_DIRECT here. tmpfs accepts and ignores it, which is an error for ringfile:
-// RocksDB must work there as it does without ringfile.
+// Returns whether the kernel accepts O_DIRECT here. tmpfs accepts but ignores it, which ringfile reports as
+// an error; but RocksDB must work there as it does without ringfile.
 bool KernelTakesDirect(const std::string& path, uint32_t flags) {
     const int access = (flags & RINGFILE_WRITE) != 0 ? O_WRONLY : O_RDONLY;
     const int create = (flags & RINGFILE_CREATE) != 0 ? O_CREAT : 0;
@@ -83,7 +83,8 @@ File::File(std::string path, ringfile_file* handle, const Access& access)
     size_t bytes = 0;
     size_t memory = 0;
     if (direct_ && ringfile_alignment(handle, &bytes, &memory) == 0 && std::max(bytes, memory) > 1) {
-        // RocksDB has one alignment for everything; kernels that require less of addresses accept more.
+        // RocksDB has one alignment for offsets, lengths and addresses. A kernel that requires less of addresses accepts
+        // this one too.
         alignment_ = std::max({bytes, memory, size_t{512}});
     }
 }
@@ -105,7 +106,7 @@ int64_t File::Read(uint64_t offset, size_t len, char* to) const {
         return 0;
     }
     const int64_t done = plain_reads_ ? PlainRead(offset, len, to) : -EINVAL;
-    // Not aligned for direct I/O: ringfile reads the blocks around it.
+    // EINVAL: the read is not aligned for direct I/O. ringfile reads it through an aligned buffer.
     return done == -EINVAL ? ringfile_read(handle_, to, len, offset) : done;
 }
 
@@ -121,7 +122,7 @@ int64_t File::PlainRead(uint64_t offset, size_t len, char* to) const {
             return -errno;
         }
         done += static_cast<size_t>(got);
-        // A direct read ends within a block only at the end of the file, and none can begin there.
+        // A direct read ends within a block only at the end of the file, and the next one cannot begin within a block.
         if (got == 0 || (direct_ && static_cast<size_t>(got) % alignment_ != 0)) {
             break;
         }
@@ -147,7 +148,8 @@ int File::SyncRange(uint64_t offset, uint64_t length, uint32_t flags) const {
 
 int64_t File::Size() const { return ringfile_size(handle_); }
 
-// Device, inode, generation: the same each time a file is opened, and different once its inode number is reused.
+// The id consists of device, inode and generation. It is the same each time a file is opened, and different once the inode
+// number is reused.
 size_t File::UniqueId(char* id, size_t room) const {
     constexpr size_t kMost = 3 * 10;
     struct stat about {};

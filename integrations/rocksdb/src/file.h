@@ -13,7 +13,7 @@
 
 namespace ringfile_rocksdb {
 
-// How a file is opened: RINGFILE_READ and others, and RINGFILE_ROUTE_... .
+// How a file is opened: flags such as RINGFILE_READ, and a route, RINGFILE_ROUTE_... .
 struct Access {
     uint32_t flags = 0;
     uint32_t route = RINGFILE_ROUTE_DEFAULT;
@@ -27,9 +27,9 @@ class File {
     File& operator=(const File&) = delete;
     ~File();
 
-    // Returns the bytes read, fewer than `len` only at the end of the file, or a negative errno. From any thread. A
-    // plain call unless the route excludes it: a single read that is waited for gains nothing from a ring, which costs
-    // it 2 to 3 µs.
+    // Returns the number of bytes read, fewer than `len` only at the end of the file, or a negative errno. Any thread may
+    // call it. It makes a plain call unless the route excludes that: a ring only adds 2 to 3 µs to a single read that the
+    // thread waits for.
     int64_t Read(uint64_t offset, size_t len, char* to) const;
 
     // Writes all of it; returns 0 or a negative errno.
@@ -38,11 +38,11 @@ class File {
     int SyncData() const;
     int SyncAll() const;
 
-    // RINGFILE_SYNC_RANGE_... . Makes nothing durable, but later syncs fail after a failure: the kernel reports it only
-    // once.
+    // Starts or awaits writeback of a range (flags: RINGFILE_SYNC_RANGE_...), which makes nothing durable. If it fails,
+    // later syncs fail too, because the kernel reports the failure only once.
     int SyncRange(uint64_t offset, uint64_t length, uint32_t flags) const;
 
-    // Operations in flight continue, and keep the file open until they finish.
+    // Closes the file. Operations in flight continue, and keep the file open until they finish.
     int Close();
 
     const std::string& path() const { return path_; }

@@ -45,7 +45,7 @@ FileSystem::FileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, Route r
     ReportAtExit();
 }
 
-// Mapped files go to the base, as do all files that RocksDB writes by mapping.
+// Files that RocksDB maps, for reading or for writing, go to the base file system.
 IOStatus FileSystem::NewRandomAccessFile(const std::string& path, const FileOptions& options,
                                          std::unique_ptr<FSRandomAccessFile>* result, IODebugContext* dbg) {
     if (options.use_mmap_reads) {
@@ -65,7 +65,7 @@ IOStatus FileSystem::NewSequentialFile(const std::string& path, const FileOption
                                        std::unique_ptr<FSSequentialFile>* result, IODebugContext*) {
     result->reset();
     std::unique_ptr<File> file;
-    // RocksDB does not map sequential files, and does not align its memory if it maps others.
+    // RocksDB does not map sequential files. If it maps other files, it does not align its memory: these reads are buffered.
     const uint32_t flags = options.use_mmap_reads ? uint32_t{RINGFILE_READ} : ReadFlags(options);
     const IOStatus status = File::Open("While opening a file for reading in sequence", path, {flags, route_}, &file);
     if (status.ok()) {
@@ -108,7 +108,7 @@ IOStatus FileSystem::ReopenWritableFile(const std::string& path, const FileOptio
     return OpenWritable(path, RINGFILE_CREATE, options, Beginning::kAtEnd, result);
 }
 
-// The old content stays until it is overwritten: a recycled log has its blocks already.
+// Keeps the old content until it is overwritten, because a recycled log already has its blocks allocated.
 IOStatus FileSystem::ReuseWritableFile(const std::string& path, const std::string& old_path,
                                        const FileOptions& options, std::unique_ptr<FSWritableFile>* result,
                                        IODebugContext* dbg) {
@@ -135,7 +135,7 @@ IOStatus FileSystem::AbortIO(std::vector<void*>& handles) {
 void FileSystem::SupportedOps(int64_t& supported) {
     supported = int64_t{1} << rocksdb::FSSupportedOps::kAsyncIO;
 #if RINGFILE_ROCKSDB_AT_LEAST(10, 8)
-    // If this is not set, RocksDB reads ahead into its own memory instead.
+    // Without this bit, RocksDB reads ahead into its own memory instead.
     supported |= int64_t{1} << rocksdb::FSSupportedOps::kFSPrefetch;
 #endif
 }

@@ -28,7 +28,7 @@ IOStatus RandomAccessFile::Read(uint64_t offset, size_t n, const IOOptions&, Sli
 }
 
 IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, const IOOptions&, IODebugContext*) {
-    // One list for each thread, so that a call allocates nothing once the thread has made a call of that size.
+    // Each thread has one list, so a call allocates nothing if the thread has made a call of that size before.
     static thread_local std::vector<ringfile_read_request> reads;
     reads.resize(count);
     for (size_t i = 0; i < count; ++i) {
@@ -40,7 +40,7 @@ IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, cons
     } else {
         failed = ringfile_read_many(file_->handle(), reads.data(), count);
     }
-    // If no read was started, each gets this result: RocksDB would apply the status of the call to all of them.
+    // If no read was started, each read gets this result, because RocksDB would apply the call's own status to all of them.
     uint64_t bytes = 0;
     uint64_t errors = 0;
     for (size_t i = 0; i < count; ++i) {

@@ -10,7 +10,8 @@ namespace {
 constexpr char kScheme[] = "ringfile";
 constexpr char kSeparator[] = "://";
 
-// The part after the scheme is the route. No options with `=`, which RocksDB would parse itself.
+// Returns whether the URI is valid. The part after the scheme is the route. There are no options with `=`, because RocksDB
+// would parse those itself.
 bool RouteOf(const std::string& uri, Route* route) {
     const std::string name = uri.substr(sizeof kScheme - 1 + sizeof kSeparator - 1);
     const std::pair<const char*, Route> routes[] = {

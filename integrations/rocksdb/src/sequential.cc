@@ -11,7 +11,7 @@ using rocksdb::IOOptions;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
 
-// Returns nothing at the end of the file, and continues once more was written: RocksDB follows logs that grow.
+// Returns no data at the end of the file, and continues after more has been written, because RocksDB follows growing logs.
 IOStatus SequentialFile::Read(size_t n, const IOOptions& options, Slice* result, char* scratch, IODebugContext* dbg) {
     const IOStatus status = PositionedRead(position_, n, options, result, scratch, dbg);
     position_ += result->size();

@@ -22,8 +22,8 @@ struct CallbackOf<rocksdb::IOStatus (Class::*)(rocksdb::FSReadRequest&, const ro
     using Type = Callback;
 };
 
-// The function that ReadAsync calls when a read has ended: since 8.4 it may change the request; before, it may only
-// read it. Derived from the header itself, since patched builds have the change earlier.
+// The function that ReadAsync calls when a read has ended. Since 8.4 it may change the request; before, it may only read
+// it. The type is taken from the header, since patched builds have the change earlier.
 using ReadCallback = CallbackOf<decltype(&rocksdb::FSRandomAccessFile::ReadAsync)>::Type;
 
 }  // namespace ringfile_rocksdb

@@ -78,7 +78,7 @@ IOStatus WritableFile::Fsync(const IOOptions&, IODebugContext*) {
     return SyncWith(&File::SyncAll, "While syncing data and metadata");
 }
 
-// Starts writing back, to spread it over time. With strict_bytes_per_sync it first waits for earlier writeback.
+// Starts writeback, to spread it over time. With strict_bytes_per_sync, first waits for earlier writeback.
 IOStatus WritableFile::RangeSync(uint64_t offset, uint64_t length, const IOOptions& options, IODebugContext* dbg) {
     const bool strict = strict_bytes_per_sync_;
     const uint64_t from = strict ? 0 : offset;
@@ -110,7 +110,7 @@ IOStatus WritableFile::Close(const IOOptions&, IODebugContext*) {
     return error == 0 ? IOStatus::OK() : file_->Error("While closing after writing", error);
 }
 
-// Frees blocks beyond the data. A failure only leaves unused blocks.
+// Frees allocated blocks beyond the data. If this fails, the blocks only stay unused.
 void WritableFile::TrimAllocated() {
     size_t block = 0;
     size_t allocated = 0;

@@ -1,4 +1,4 @@
-//! Buffers of ringfile's pool in other runtimes: examples that run, and in `tests/` tests with each runtime.
+//! Buffers of ringfile's pool in other runtimes. The examples below run as tests; `tests/` has tests with each runtime.
 //!
 //! compio 0.19 (feature `compio-buf-08` of ringfile), whose reads take a `CompioBuffer`:
 //!

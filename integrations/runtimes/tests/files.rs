@@ -1,5 +1,5 @@
-//! Each runtime writes buffers of a pool to a file and reads it into others: whole, in part, beyond the end, and with
-//! O_DIRECT.
+//! Each runtime writes buffers of a pool to a file and reads the file into other buffers: all of it, a part, beyond its end,
+//! and with O_DIRECT.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -17,7 +17,7 @@ trait Files {
     /// Writes the whole buffer at `offset`, and returns it.
     fn write(&self, path: &Path, direct: bool, buffer: Buffer, offset: u64) -> Buffer;
 
-    /// Reads once from `offset`; also returns the number that the runtime returned.
+    /// Reads once from `offset`; also returns the number of bytes that the runtime reported.
     fn read(&self, path: &Path, direct: bool, buffer: Buffer, offset: u64) -> (usize, Buffer);
 
     /// Reads several times into parts of one buffer, until it is full.
@@ -89,13 +89,13 @@ fn check(name: &str, files: &impl Files) {
         }
     }
     drop((message, page, short, none));
-    assert_eq!(pool.metrics().in_use, 0, "all came back");
+    assert_eq!(pool.metrics().in_use, 0, "all memory was returned");
 }
 
 struct Compio;
 
 fn for_compio(buffer: Buffer) -> CompioBuffer {
-    // SAFETY: only compio's reads, and its `extend_from_slice`, write to it, and nothing that is uninitialised.
+    // SAFETY: only compio's reads and its `extend_from_slice` write to it, and they write only initialised bytes.
     unsafe { CompioBuffer::new(buffer) }
 }
 

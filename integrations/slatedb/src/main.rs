@@ -17,26 +17,26 @@ use slatedb::{Db, Settings};
 
 /// Reads a SlateDB database through LocalFileSystem and through ringfile.
 ///
-/// SlateDB keeps indexes and filters in memory, and no blocks of data: each value comes from the store.
+/// SlateDB keeps indexes and filters in memory, but no blocks of data, so each value comes from the store.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// The folder of the database, which is filled if it is not there; on a disk, not in a tmpfs
+    /// The folder of the database, which is created and filled if it does not exist; on a disk, not in a tmpfs
     folder: PathBuf,
-    /// Values of the database
+    /// How many values the database has
     #[arg(long, default_value_t = 500_000)]
     keys: u64,
-    /// Bytes of a value
+    /// Size of a value in bytes
     #[arg(long, default_value_t = 1000)]
     value: usize,
-    /// Values to get at random, and again
+    /// How many values to read at random, and then once more
     #[arg(long, default_value_t = 20_000)]
     gets: u64,
-    /// Tasks that get them
+    /// How many tasks read them
     #[arg(long, default_value_t = 16)]
     tasks: u64,
 }
 
-/// `None` is LocalFileSystem, which is there twice: what differs between the two is noise.
+/// The stores; `None` stands for LocalFileSystem. It is listed twice: the difference between its two results is noise.
 const STORES: [(&str, Option<Caching>); 5] = [
     ("LocalFileSystem", None),
     ("adaptive", Some(Caching::Adaptive)),
@@ -71,9 +71,9 @@ fn store(folder: &Path, caching: Option<Caching>) -> Result<Arc<dyn ObjectStore>
     })
 }
 
-/// The key of a value, and the start of its bytes.
+/// Returns the key of a value, which is also the start of its bytes.
 fn mixed(number: u64) -> [u8; 8] {
-    // An odd factor: no two are the same.
+    // The factor is odd, so no two results are the same.
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
@@ -88,7 +88,7 @@ async fn open(folder: &Path, caching: Option<Caching>, settings: Settings) -> Re
     Ok(db.with_db_cache(Arc::new(meta), 0).build().await?)
 }
 
-/// Writes the database through ringfile, unless it is there.
+/// Writes the database through ringfile, unless it exists.
 async fn fill(arguments: &Arguments) -> Result<()> {
     let done = arguments.folder.join(format!("{}x{}", arguments.keys, arguments.value));
     if done.exists() {
@@ -108,7 +108,7 @@ async fn fill(arguments: &Arguments) -> Result<()> {
 }
 
 async fn measure(arguments: &Arc<Arguments>, caching: Option<Caching>) -> Result<[String; 3]> {
-    // Nothing runs beside the reads, and the next store finds the same files.
+    // No compaction or flush runs during the reads, and each store reads the same files.
     let settings =
         Settings { compactor_options: None, garbage_collector_options: None, ..Settings::default() };
     let db = open(&arguments.folder, caching, settings).await?;
@@ -141,8 +141,8 @@ async fn get_all(arguments: &Arc<Arguments>, db: &Db) -> Result<()> {
                 for get in (task..arguments.gets).step_by(arguments.tasks as usize) {
                     let number = u64::from_be_bytes(mixed(get)) % arguments.keys;
                     let got = db.get_with_options(mixed(number), &options).await?;
-                    let got = got.with_context(|| format!("value {number} is gone"))?;
-                    ensure!(got == value(number, arguments.value), "value {number} is another");
+                    let got = got.with_context(|| format!("value {number} is missing"))?;
+                    ensure!(got == value(number, arguments.value), "value {number} has the wrong content");
                 }
                 Ok(())
             })
@@ -160,7 +160,7 @@ async fn scan(arguments: &Arguments, db: &Db) -> Result<()> {
     let (mut count, mut last) = (0, None);
     while let Some(entry) = values.next().await? {
         ensure!(Some(&entry.key) > last.as_ref(), "the keys are not in order");
-        ensure!(entry.value.len() == arguments.value, "a value is short");
+        ensure!(entry.value.len() == arguments.value, "a value has the wrong length");
         count += 1;
         last = Some(entry.key);
     }
@@ -177,7 +177,7 @@ fn drop_from_cache(folder: &Path) -> Result<()> {
             continue;
         }
         let file = File::open(&path)?;
-        // Dirty pages can't be dropped.
+        // Dirty pages cannot be dropped.
         file.sync_all()?;
         fadvise(&file, 0, None, Advice::DontNeed)?;
     }

@@ -4,7 +4,7 @@
 pub mod promise;
 pub mod stamp;
 
-/// A file of slots that are overwritten again and again.
+/// A file of slots that are overwritten repeatedly.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotFile {
     /// Its number in stamps and promises.
@@ -15,32 +15,32 @@ pub struct SlotFile {
     pub slot: usize,
     /// The number of slots.
     pub slots: u32,
-    /// Whether a slot is never a mixture of two versions.
+    /// Whether writes are atomic, so that a slot never has parts of two versions.
     pub atomic: bool,
 }
 
-/// `write_durable_at` with `RWF_DSYNC`, buffered.
+/// Buffered `write_durable_at` with `RWF_DSYNC`.
 pub const DSYNC: SlotFile = SlotFile { number: 1, name: "dsync", slot: 1536, slots: 64, atomic: false };
-/// `write_durable_at` with a linked `fdatasync`, direct.
+/// Direct `write_durable_at` with a linked `fdatasync`.
 pub const FSYNC: SlotFile = SlotFile { number: 2, name: "fsync", slot: 4096, slots: 64, atomic: false };
-/// `write_at` and `sync_data`, buffered.
+/// Buffered `write_at`, and `sync_data`.
 pub const SYNC_DATA: SlotFile =
     SlotFile { number: 3, name: "sync-data", slot: 2560, slots: 64, atomic: false };
-/// Batches of writes, a barrier and an `fdatasync`, direct.
+/// Batches of direct writes, a barrier and an `fdatasync`.
 pub const BATCH: SlotFile = SlotFile { number: 4, name: "batch", slot: 8192, slots: 64, atomic: false };
-/// `write_at` at the end of the file and `sync_all`, buffered; each slot is written once.
+/// Buffered `write_at` at the end of the file, and `sync_all`; each slot is written once.
 pub const SYNC_ALL: SlotFile =
     SlotFile { number: 5, name: "sync-all", slot: 2048, slots: 4096, atomic: false };
 /// `write_atomic_at` and `sync_data`.
 pub const ATOMIC: SlotFile = SlotFile { number: 6, name: "atomic", slot: 16384, slots: 32, atomic: true };
-/// All of them.
+/// All files of slots.
 pub const SLOT_FILES: [SlotFile; 6] = [DSYNC, FSYNC, SYNC_DATA, BATCH, SYNC_ALL, ATOMIC];
 
 /// How many files are created, renamed and removed.
 pub const NAMED: u32 = 7;
 /// The size of each of these files, in bytes.
 pub const NAMED_BYTES: usize = 3 * stamp::SECTOR;
-/// The files of the appenders: buffered and direct.
+/// The files of the appenders, one buffered and one direct.
 pub const LOGS: [&str; 2] = ["log-buffered", "log-direct"];
 
 /// Returns the name of a file that is created, renamed and removed.
@@ -48,7 +48,7 @@ pub fn named(number: u64) -> String {
     format!("named-{number}")
 }
 
-/// Random numbers that follow from a seed (splitmix64).
+/// A generator of random numbers from a seed (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 

@@ -1,8 +1,8 @@
 //! What the guest reports, and the sector that holds the report.
 //!
-//! A report is one sector, written to another partition of the same drive after the library has said that the data is
-//! durable. So its entry in the drive's log comes after that moment: a power cut after the report is also after the
-//! library's answer.
+//! A report is one sector, which is written to another partition of the same drive after the library has reported that the
+//! data is durable. So its entry in the drive's log comes after that moment: a power cut after the report's entry is also
+//! after the library's answer.
 
 use crate::mix;
 use crate::stamp::SECTOR;
@@ -13,7 +13,7 @@ const WORDS: usize = 4;
 /// The largest number of promises that fit into a sector, after its header.
 pub const MOST: usize = (SECTOR / 8 - 4) / WORDS;
 
-/// What must hold from now on.
+/// What must be true from the report on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Promise {
     /// The slot of this file has this version or a later one.
@@ -27,9 +27,9 @@ pub enum Promise {
     },
     /// The file with this number in its name exists and is complete.
     Created(u64),
-    /// From now on the file may be gone.
+    /// The file may no longer exist.
     Removing(u64),
-    /// The file is gone.
+    /// The file no longer exists.
     Removed(u64),
     /// The log has this many valid bytes.
     Appended {

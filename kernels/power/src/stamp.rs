@@ -5,27 +5,27 @@
 
 use crate::mix;
 
-/// Bytes of a sector, which a drive never tears.
+/// The size of a sector in bytes. A drive never tears a sector.
 pub const SECTOR: usize = 512;
 
 const MAGIC: u64 = 0x7069_6d61_7473_3031;
 const HEADER: usize = 40;
 
-/// What a sector is a part of.
+/// Says which part of which record a sector is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// The file's number.
     pub file: u32,
     /// The record's position in the file.
     pub slot: u64,
-    /// The number of times that the record was written before.
+    /// How often the record was written before.
     pub version: u64,
     /// The sector's number in the record.
     pub index: u32,
 }
 
 impl Stamp {
-    /// Returns the sector: a header, its checksum, and bytes that follow from it.
+    /// Returns the sector: a header, its checksum, and bytes that are derived from it.
     pub fn sector(self) -> [u8; SECTOR] {
         let place = u64::from(self.file) << 32 | u64::from(self.index);
         let words = [MAGIC, place, self.slot, self.version];

@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 
 const MEMORY: &str = "/sys/fs/cgroup/memory";
 
-/// A group whose processes share a limit, page cache included. Removed when dropped; its processes must have ended by
-/// then.
+/// A group whose processes share a memory limit, which includes the page cache. The group is removed when this is dropped;
+/// its processes must have ended by then.
 pub(super) struct MemoryGroup(PathBuf);
 
 impl MemoryGroup {
@@ -17,7 +17,7 @@ impl MemoryGroup {
         let path = Path::new(MEMORY).join(format!("ringfile-tpch-{}-{query}", std::process::id()));
         fs::create_dir(&path).with_context(|| {
             format!(
-                "cannot create {}: it takes root, and version 1 of control groups at {MEMORY}",
+                "cannot create {}: this needs root, and version 1 of control groups at {MEMORY}",
                 path.display()
             )
         })?;

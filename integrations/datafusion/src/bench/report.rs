@@ -33,7 +33,7 @@ pub(super) fn markdown(plan: &Plan, size: u64, runs: &[Run]) -> String {
         size >> 20,
         plan.rounds,
         if plan.limit_memory {
-            ", memory limited to what the query takes and a quarter of the files"
+            ", memory limited to what the query needs plus a quarter of the files' size"
         } else {
             ""
         },

@@ -33,11 +33,11 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a scheduler; ends with a signal
+    /// Start a scheduler, which runs until it gets a signal
     Scheduler(SchedulerArguments),
-    /// Start an executor; ends with a signal, and prints what it read
+    /// Start an executor, which runs until it gets a signal, and then prints how much it read
     Executor(ExecutorArguments),
-    /// Run the TPC-H queries on a cluster whose nodes all see the data's folder under this name, and check the rows
+    /// Run the TPC-H queries on a cluster, and check the rows; all nodes must see the data's folder under the same path
     Tpch(TpchArguments),
 }
 
@@ -48,7 +48,7 @@ struct SchedulerArguments {
     host: String,
     #[arg(long, default_value_t = 50050)]
     port: u16,
-    /// Seconds without a heartbeat after which an executor's work is given to others
+    /// After this many seconds without a heartbeat, an executor's work is given to others
     #[arg(long, default_value_t = 180)]
     executor_timeout: u64,
     #[command(flatten)]
@@ -70,7 +70,7 @@ struct ExecutorArguments {
     scheduler_host: String,
     #[arg(long, default_value_t = 50050)]
     scheduler_port: u16,
-    /// The folder for data that is passed between stages
+    /// The folder for data that is passed between stages of a query
     #[arg(long)]
     work_dir: PathBuf,
     /// Tasks that run at the same time [default: one for each processor]
@@ -89,7 +89,7 @@ struct TpchArguments {
     data: Data,
     #[arg(long, default_value = "df://127.0.0.1:50050")]
     scheduler: String,
-    /// Kill this process in the middle of the first query, and run the others without it
+    /// The number of a process to kill in the middle of the first query; the other queries run without it
     #[arg(long)]
     kill: Option<i32>,
 }
@@ -143,7 +143,10 @@ async fn executor(arguments: ExecutorArguments) -> Result<()> {
         bind_host: arguments.host.clone(),
         external_host: Some(arguments.external_host.unwrap_or(arguments.host)),
         port: arguments.port,
-        grpc_port: arguments.port.checked_add(1).context("the port after --port is used, too")?,
+        grpc_port: arguments
+            .port
+            .checked_add(1)
+            .context("--port is too high: the port after it is used too")?,
         scheduler_host: arguments.scheduler_host,
         scheduler_port: arguments.scheduler_port,
         scheduler_connect_timeout_seconds: 30,
@@ -179,11 +182,7 @@ async fn run(arguments: TpchArguments) -> Result<()> {
         };
         let rows = rows?;
         rows.expect(&expected).with_context(|| format!("query {number}"))?;
-        println!(
-            "query {number}: {} rows in {:.2} s, the right ones",
-            rows.len(),
-            began.elapsed().as_secs_f64()
-        );
+        println!("query {number}: {} rows in {:.2} s, all right", rows.len(), began.elapsed().as_secs_f64());
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ struct Arguments {
     /// The query
     #[arg(required_unless_present_any = ["file", "tables"])]
     query: Option<String>,
-    /// Take the query from a file
+    /// Read the query from a file
     #[arg(long, short, conflicts_with = "query")]
     file: Option<PathBuf>,
     /// List the tables and their columns instead
@@ -30,7 +30,7 @@ struct Arguments {
     tables: bool,
     #[command(flatten)]
     side: SideArgs,
-    /// Run it this many times in one session; the first run also reads the files' metadata
+    /// Run the query this many times in one session; the first run also reads the files' metadata
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Print at most this many rows

@@ -1,4 +1,4 @@
-//! TPC-H on LocalFileSystem and on ringfile: makes the data, checks that the rows are the same, and measures.
+//! TPC-H on LocalFileSystem and on ringfile: generates the data, checks that both return the same rows, and measures.
 
 use std::path::PathBuf;
 
@@ -20,9 +20,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Write the tables as Parquet files, unless they are there
+    /// Write the tables as Parquet files, unless they exist
     Generate(Data),
-    /// Check that all queries give the same rows with every store
+    /// Check that all queries return the same rows with every store
     Check(Data),
     /// Measure each query with every store, and write the results as Markdown
     Bench {
@@ -32,7 +32,7 @@ enum Command {
         #[arg(long)]
         runs: Option<PathBuf>,
     },
-    /// Measure one query: what `bench` starts for each
+    /// Measure one query; `bench` starts this command for each
     #[command(hide = true)]
     BenchQuery {
         #[command(flatten)]

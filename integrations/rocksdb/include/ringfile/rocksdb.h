@@ -1,6 +1,6 @@
 // A RocksDB FileSystem that reads and writes data files with ringfile.
 //
-// Programs that name it by a URI do not need this header: preload or link libringfile_rocksdb.so and pass `ringfile://`
+// Programs that use its URI do not need this header: preload or link libringfile_rocksdb.so, and pass `ringfile://`
 // where RocksDB accepts a file system (--fs_uri, FileSystem::CreateFromString, Env::CreateFromUri).
 #pragma once
 
@@ -14,19 +14,19 @@
 
 namespace ringfile_rocksdb {
 
-// The route of reads and writes. kAuto learns the cheapest route of each file; start with it. kAio is Linux AIO for
-// direct I/O, and kAuto for buffered files.
+// The route of reads and writes. kAuto, the one to start with, learns the cheapest route for each file. kAio uses Linux AIO
+// for direct I/O, and is like kAuto for buffered files.
 enum class Route { kAuto, kRing, kInline, kWorkers, kAio };
 
-// Makes a file system over `base` (FileSystem::Default() if it is null). ringfile carries out random access, sequential
+// Creates a file system on top of `base` (FileSystem::Default() if it is null). ringfile carries out random access, sequential
 // and writable files; mmapped files, directories, locks, loggers, renames and everything else are left to `base`, which
-// must keep its files under their own names in the kernel's file systems.
+// must store its files under the same names in file systems of the kernel.
 //
 // Safe for concurrent use, as RocksDB requires of every FileSystem. For an Env: rocksdb::NewCompositeEnv(fs).
 std::shared_ptr<rocksdb::FileSystem> NewRingfileFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base = nullptr,
                                                            Route route = Route::kAuto);
 
-// Counts of all file systems of this kind in this process, from its start.
+// Counts of all ringfile file systems in this process, since it started.
 struct Statistics {
     // Calls from RocksDB.
     uint64_t reads = 0;

@@ -1,9 +1,10 @@
-//! Writes in every way that the library calls durable, and reports the successes: `power-guest FOLDER REPORTS ROUNDS
-//! [all|WAY]`.
+//! Writes in every way that the library calls durable, and reports the successes.
 //!
-//! FOLDER is on the file system under test, REPORTS is a partition of the same drive. Each way first runs alone, so
-//! that no other way's flush replaces a missing one, then all run at once. The last argument names the way, or all of
-//! them, whose sync (for atomic writes: their flag) is left out on purpose.
+//! `power-guest FOLDER REPORTS ROUNDS [all|WAY]`
+//!
+//! FOLDER is on the file system under test, REPORTS is a partition of the same drive. Each way first runs alone, so that
+//! another way's flush cannot hide a missing one; then all run at once. With the last argument, the program leaves out the
+//! syncs of that way, or of all ways, on purpose (for atomic writes, their flag).
 
 use std::error::Error;
 use std::fs::File as StdFile;
@@ -39,7 +40,7 @@ struct Place {
     folder: PathBuf,
     pool: Pool,
     reports: Mutex<Reports>,
-    /// The way, or `all`, whose syncs are left out, although it reports success.
+    /// The way, or `all`, whose syncs are left out although success is reported.
     without: Option<String>,
 }
 
@@ -51,8 +52,8 @@ impl Place {
         Ok(Self { folder: folder.into(), pool: Pool::new(16 << 20), reports, without })
     }
 
-    /// Reports on the console and on the drive. The line on the console comes first: that is the moment of the promise,
-    /// and the entry in the log is never earlier.
+    /// Reports on the console and on the drive. The line on the console comes first, so the entry in the log is never
+    /// earlier than the promise.
     fn promise(&self, promises: &[Promise]) -> Outcome {
         for promises in promises.chunks(promise::MOST) {
             let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,7 +256,7 @@ fn names(place: &Arc<Place>) -> Outcome<Way> {
     }))
 }
 
-/// Appends records of any length; a sync covers what was appended before it, while more is appended.
+/// Appends records of any length. A sync covers the records that were appended before it; more are appended meanwhile.
 fn appending(place: &Arc<Place>, log: usize) -> Outcome<Way> {
     let (place, mut random) = (Arc::clone(place), Random(log as u64 + 1));
     let left_out = place.leaves_out(LOGS[log]);
@@ -303,7 +304,7 @@ fn ways(place: &Arc<Place>) -> Outcome<Vec<(&'static str, Way)>> {
         let mut atomic = Slots::new(place, ATOMIC, true, Durability::Auto)?;
         ways.push((ATOMIC.name, Box::new(move || atomic.then_sync())));
     } else {
-        println!("atomic: skipped, this file system takes no atomic writes of {} bytes", ATOMIC.slot);
+        println!("atomic: skipped, this file system does not support atomic writes of {} bytes", ATOMIC.slot);
     }
     Ok(ways)
 }
@@ -319,11 +320,11 @@ fn main() -> Outcome {
     if let Some(way) = place.without.as_deref().filter(|&way| way != "all")
         && !ways.iter().any(|&(name, _)| name == way)
     {
-        return Err(format!("there is no {way} here").into());
+        return Err(format!("{way}: there is no such way to write here").into());
     }
     for (name, way) in &mut ways {
         println!("alone: {name}");
-        // Most rounds of this way report nothing.
+        // This way reports only in every fourth round.
         let times = if *name == ATOMIC.name { 4 } else { 1 };
         for _ in 0..times * rounds {
             way()?;

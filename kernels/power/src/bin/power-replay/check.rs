@@ -1,4 +1,4 @@
-//! Collects what the promises so far require of the file system, and checks it.
+//! Collects what the promises up to a moment require of the file system, and checks it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,13 +18,13 @@ enum Named {
     Gone,
 }
 
-/// The required state; see the module.
+/// The state that the promises require; see the module.
 #[derive(Default)]
 pub struct Expected {
-    /// Versions by file and slot.
+    /// The required version by file and slot.
     slots: BTreeMap<(u32, u64), u64>,
     named: BTreeMap<u64, Named>,
-    /// Lengths of the logs.
+    /// The required length of each log.
     logs: BTreeMap<u64, u64>,
 }
 
@@ -46,7 +46,7 @@ impl Expected {
         }
     }
 
-    /// Describes what is missing or wrong. `checked` counts the promises.
+    /// Returns descriptions of everything that is missing or wrong. Adds the number of promises to `checked`.
     pub fn check(&self, folder: &Path, checked: &mut usize) -> Vec<String> {
         let mut losses = Vec::new();
         *checked += self.slots.len() + self.named.len() + self.logs.len();
@@ -84,7 +84,7 @@ impl Expected {
     }
 }
 
-/// Checks one slot. A later version may be there in part, except for an atomic write.
+/// Checks one slot. It may have a part of a later version, unless its writes are atomic.
 fn check_slot(of: SlotFile, slot: u64, version: u64, there: &[u8]) -> Option<String> {
     let mut versions = Vec::new();
     for (index, sector) in (0..).zip(there.chunks(SECTOR)) {
@@ -96,11 +96,11 @@ fn check_slot(of: SlotFile, slot: u64, version: u64, there: &[u8]) -> Option<Str
             None if sector.iter().all(|&byte| byte == 0) => {
                 return Some(format!("has zeros in its sector {index}"));
             }
-            None => return Some(format!("has something that was never written in its sector {index}")),
+            None => return Some(format!("has bytes in its sector {index} that were never written")),
         }
     }
     if let Some(old) = versions.iter().find(|&&there| there < version) {
-        return Some(format!("has version {old}, and {version} was durable"));
+        return Some(format!("has version {old}, but {version} was durable"));
     }
     versions.sort_unstable();
     versions.dedup();
@@ -110,9 +110,9 @@ fn check_slot(of: SlotFile, slot: u64, version: u64, there: &[u8]) -> Option<Str
 fn check_named(number: u64, named_is: Named, folder: &Path) -> Option<String> {
     let name = named(number);
     match (fs::read(folder.join(&name)), named_is) {
-        (Ok(_), Named::Gone) => Some(format!("{name} is there, and its removal was durable")),
+        (Ok(_), Named::Gone) => Some(format!("{name} exists, but its removal was durable")),
         (Ok(there), Named::There | Named::Either) => (there != record(NAMED, number, number, NAMED_BYTES))
-            .then(|| format!("{name} has another content")),
+            .then(|| format!("{name} has the wrong content")),
         (Err(error), Named::Gone | Named::Either) if error.kind() == io::ErrorKind::NotFound => None,
         (Err(error), _) => Some(format!("{name}: {error}")),
     }
@@ -122,7 +122,7 @@ fn check_log(name: &str, len: u64, folder: &Path) -> Option<String> {
     match fs::read(folder.join(name)) {
         Err(error) => Some(format!("{name}: {error}")),
         Ok(there) if (there.len() as u64) < len => {
-            Some(format!("{name} has {} bytes, and {len} were durable", there.len()))
+            Some(format!("{name} has {} bytes, but {len} were durable", there.len()))
         }
         Ok(there) => {
             let wrong = stream(0, len as usize).iter().zip(&there).position(|(byte, there)| byte != there);

@@ -16,21 +16,21 @@ const BLOCK: usize = 4096;
 /// How much of the unflushed data survives a cut, in percent.
 #[derive(Clone, Copy)]
 pub struct Chances {
-    /// The number of writes of which something survives.
+    /// The percentage of writes that survive, at least in part.
     kept: u64,
-    /// The number of these of which only some sectors survive.
+    /// The percentage of these of which only some sectors survive.
     torn: u64,
 }
 
 impl Chances {
-    /// Chooses chances at random, from all to nothing.
+    /// Chooses the chances at random, between everything and nothing.
     pub fn any(random: &mut Random) -> Self {
         let kept = [0, 10, 50, 90, 100][random.below(5) as usize];
         Self { kept, torn: [0, 50][random.below(2) as usize] }
     }
 }
 
-/// The part of the writes since the last flush that survives.
+/// The writes since the last flush that survive, in full or in part.
 #[derive(Default)]
 pub struct Kept<'a> {
     pieces: Vec<(usize, &'a [u8])>,
@@ -63,7 +63,7 @@ impl Disk {
         self.bytes.len()
     }
 
-    /// Applies all entries before this one.
+    /// Applies all entries before `flushed`.
     pub fn advance(&mut self, log: &Log, flushed: usize) -> Outcome<()> {
         for (at, data, _) in log.writes_in(self.advanced..flushed.max(self.advanced)) {
             let to = self.bytes.get_mut(at..at + data.len()).ok_or("a write beyond the file system")?;
@@ -74,8 +74,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Checks that replaying the whole log yields the drive that the run has left. Otherwise the log is incomplete, or
-    /// was read wrongly.
+    /// Checks that replaying the whole log yields the same bytes as the drive has after the run. If not, the log is
+    /// incomplete, or was read wrongly.
     pub fn becomes(&self, log: &Log, drive: &Path) -> Outcome<()> {
         let mut all = self.bytes.clone();
         for (at, data, _) in log.writes_in(0..log.len()) {

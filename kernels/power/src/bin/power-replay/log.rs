@@ -1,4 +1,4 @@
-//! The log of qemu's blklogwrites, in the format of Linux' dm-log-writes.
+//! The log that qemu's blklogwrites writes, in the format of Linux's dm-log-writes.
 //!
 //! qemu adds an entry when the data of a write is in the drive's cache, and when a flush begins (the file behind the
 //! drive ignores flushes, so that nothing happens in between). So a flush covers the entries before it, and a write
@@ -28,7 +28,7 @@ pub enum Entry {
         /// Offset in the file system, in bytes.
         at: usize,
         data: Range<usize>,
-        /// Whether it was durable by itself when it ended.
+        /// Whether the write was durable when it ended, without a flush (forced unit access).
         fua: bool,
     },
     Report(u64, Vec<Promise>),
@@ -41,7 +41,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Reads the log of a drive whose file system has this many bytes.
+    /// Reads the log of a drive whose file system has a size of `filesystem` bytes.
     pub fn read(path: &Path, filesystem: usize) -> Outcome<Self> {
         let failed = |why| format!("{}: {why}", path.display());
         let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
@@ -73,7 +73,7 @@ impl Log {
                 };
                 log.entries.push(entry);
             } else {
-                return Err("something was written before the partitions".into());
+                return Err("there is a write before the first partition".into());
             }
         }
         Ok(log)
@@ -91,7 +91,7 @@ impl Log {
     }
 
     fn report(&self, data: Range<usize>) -> Outcome<Entry> {
-        let report = promise::of(&self.bytes[data]).ok_or("a report can't be read")?;
+        let report = promise::of(&self.bytes[data]).ok_or("a report cannot be read")?;
         Ok(Entry::Report(report.0, report.1))
     }
 
@@ -99,17 +99,17 @@ impl Log {
         self.entries.len()
     }
 
-    /// Returns which entries are reports.
+    /// Returns the positions of the reports.
     pub fn reports(&self) -> Vec<usize> {
         self.places(|entry| matches!(entry, Entry::Report(..)))
     }
 
-    /// Returns which entries are writes to the file system.
+    /// Returns the positions of the writes to the file system.
     pub fn writes(&self) -> Vec<usize> {
         self.places(|entry| matches!(entry, Entry::Write { .. }))
     }
 
-    /// Returns which entries are flushes.
+    /// Returns the positions of the flushes.
     pub fn flushes(&self) -> Vec<usize> {
         self.places(|entry| matches!(entry, Entry::Flush))
     }
@@ -126,8 +126,8 @@ impl Log {
         })
     }
 
-    /// Returns the writes to the file system among these entries: offset, data, and whether they are durable by
-    /// themselves.
+    /// Returns the writes to the file system among these entries: offset, data, and whether they are durable without a
+    /// flush.
     pub fn writes_in(&self, range: Range<usize>) -> impl Iterator<Item = (usize, &[u8], bool)> {
         self.entries[range].iter().filter_map(|entry| match entry {
             Entry::Write { at, data, fua } => Some((*at, &self.bytes[data.clone()], *fua)),
@@ -135,7 +135,7 @@ impl Log {
         })
     }
 
-    /// Returns the entry of the last flush before this one; 0 if there is none.
+    /// Returns the position of the last flush before `moment`; 0 if there is none.
     pub fn last_flush_before(&self, moment: usize) -> usize {
         self.entries[..moment].iter().rposition(|entry| matches!(entry, Entry::Flush)).unwrap_or(0)
     }

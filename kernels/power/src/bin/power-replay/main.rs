@@ -1,5 +1,6 @@
-//! Cuts the power at many moments of a run that qemu has logged, and checks the disk at each: `power-replay IMAGE LOG
-//! DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`. Needs root, to mount.
+//! Cuts the power at many moments of a run that qemu has logged, and checks the disk after each cut. Needs root, to mount.
+//!
+//! `power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`
 //!
 //! IMAGE is the file system before the run, LOG the file that qemu's blklogwrites has written, DRIVE the drive after
 //! the run, and CONSOLE the output of the guest. A moment is a position in the log. A power cut there leaves everything
@@ -23,7 +24,7 @@ use ringfile_power::Random;
 
 type Outcome<T> = Result<T, String>;
 
-/// The number of cuts with losses whose first loss is described.
+/// The number of cuts for which the program describes the first loss.
 const TOLD: usize = 20;
 
 #[derive(Default)]
@@ -60,7 +61,7 @@ fn run(arguments: &[String]) -> Outcome<bool> {
         figures.torn += kept.torn;
         let losses = match Mounted::new(&replay.disk, &kept, filesystem, Path::new(scratch)) {
             Ok(mounted) => replay.expected.check(mounted.path(), &mut figures.checked),
-            Err(why) => vec![format!("the file system can't be mounted: {why}")],
+            Err(why) => vec![format!("the file system cannot be mounted: {why}")],
         };
         figures.cuts += 1;
         figures.cuts_with_losses += usize::from(!losses.is_empty());
@@ -82,8 +83,8 @@ fn run(arguments: &[String]) -> Outcome<bool> {
     Ok(figures.losses == 0)
 }
 
-/// Checks that the log has every report that came over the serial port, in order: otherwise positions in the log say
-/// nothing about time.
+/// Checks that the log has every report that came over the serial port, in the same order. Otherwise positions in the log
+/// would say nothing about time.
 fn agrees_with_the_console(log: &Log, console: &Path) -> Outcome<()> {
     let text = std::fs::read_to_string(console).map_err(|error| format!("{}: {error}", console.display()))?;
     let said = text.lines().filter_map(|line| line.trim().strip_prefix("durable ")?.parse::<u64>().ok());
@@ -104,7 +105,7 @@ fn moments(log: &Log, cuts: usize, random: &mut Random) -> Outcome<BTreeSet<usiz
         log.writes().into_iter().filter(|&write| write > first).map(|write| write + 1).collect();
     let anywhere: Vec<usize> = (first + 1..=log.len()).collect();
     if cuts > anywhere.len() {
-        return Err(format!("the log has {} moments only", anywhere.len()));
+        return Err(format!("the log has only {} moments", anywhere.len()));
     }
     let mut moments = BTreeSet::new();
     for from in [&behind_reports, &before_flushes, &behind_writes].into_iter().cycle().take(cuts / 4 * 3) {

@@ -1,7 +1,7 @@
 //! The replay of a log: the content of the disk, and the promises, at each moment of the run.
 //!
-//! Knows the log, the disk and the promises; mounts nothing. Invariant: a promise counts from the moment right after
-//! its report, and everything before the last flush is on the disk.
+//! This module knows the log, the disk and the promises, and does not mount anything. Invariants: a promise counts from the
+//! moment right after its report, and everything before the last flush is on the disk.
 
 use ringfile_power::Random;
 
@@ -25,8 +25,8 @@ impl<'a> Replay<'a> {
         Self { log, disk, expected: Expected::default(), at: 0 }
     }
 
-    /// Continues to a moment, which is not before the last one, and cuts the power there. Returns what is on the disk
-    /// besides everything that was flushed.
+    /// Continues to a moment, which must not be before the last one, and cuts the power there. Returns the writes after the
+    /// last flush that are on the disk too.
     pub fn cut_at(&mut self, moment: usize, random: &mut Random) -> Outcome<Kept<'a>> {
         for (_, promises) in self.log.reports_in(self.at..moment) {
             promises.iter().for_each(|&promise| self.expected.add(promise));
@@ -91,7 +91,7 @@ mod tests {
         SLOTS as usize * of.slot
     }
 
-    /// Makes the log of a run, in which `round` writes a version of a slot and reports it.
+    /// Creates the log of a run in which `round` writes a version of a slot and reports it.
     fn run(of: SlotFile, round: impl Fn(&mut Written, u64, u64)) -> Vec<u8> {
         let mut log = Written::new();
         for slot in 0..SLOTS {
