@@ -1,5 +1,4 @@
-//! Events for `tracing` that occur while a lock or the driver is held: they are kept, and emitted when nothing is held
-//! any more.
+//! Defers events for `tracing` that occur while a lock is held or the driver is borrowed, until neither is.
 //!
 //! A subscriber is user code: it may do I/O, take pool memory, or fork. Invariant: an event is emitted on the thread on
 //! which it occurred, by [`emit_deferred`], which is called with no lock, borrow or one-time initialisation of ours in
@@ -10,7 +9,7 @@ use std::cell::{Cell, RefCell};
 type Event = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// Whether `DEFERRED` has events: one load for each turn of a driver.
+    /// Whether `DEFERRED` has events, so that each turn of a driver only loads this.
     static ANY: Cell<bool> = const { Cell::new(false) };
     static DEFERRED: RefCell<Vec<Event>> = const { RefCell::new(Vec::new()) };
 }

@@ -7,8 +7,8 @@
 //!
 //! # First program
 //!
-//! This reads 16 KiB at offset 1 MiB past the page cache. [`block_on`] runs the future on this thread, which gets a ring
-//! of its own. `direct(true)` means O_DIRECT; `buffered_fallback(true)` lets the program also run on file systems without
+//! This reads 16 KiB at offset 1 MiB directly from the drive. [`block_on`] runs the future on this thread, which gets its
+//! own ring. `direct(true)` means O_DIRECT; `buffered_fallback(true)` lets the program also run on file systems without
 //! it (tmpfs).
 //!
 //! ```
@@ -52,7 +52,7 @@
 //! An operation takes its buffer and returns it with the result, its length set; an error holds the buffer too. Nothing
 //! happens before a future is first polled. From then on the driver owns the buffer until the kernel has answered.
 //! Dropping the future withdraws an operation that was not submitted, and asks the kernel to cancel one that was. Most
-//! disks cannot cancel; the buffer is then kept until the completion, and what was written by then is written. Leaving
+//! disks cannot cancel; the buffer is then kept until the completion, and what a write has written stays in the file. Leaving
 //! [`block_on`], or dropping a [`Runtime`], waits for everything in flight, except for a worker that waits for a pipe.
 //!
 //! # Threads and executors
@@ -67,18 +67,18 @@
 //! Tasks stay on their thread.
 //!
 //! A waker is called on the thread where its operation has ended, which may be one of the library's, and never under a
-//! lock. It may start, poll and drop operations. It must not wait for one to end: the thread that calls it may be the
-//! one that would end it. (Executors' wakers only post a message.)
+//! lock. It may start, poll and drop operations. It must not wait for an operation to end: the thread that
+//! calls the waker may be the one that would end it. (Executors' wakers only post a message.)
 //!
 //! # Routes
 //!
 //! io_uring passes some I/O to kernel threads, which costs many times as much as the I/O itself: on tmpfs and
 //! overlayfs, and for buffered writes on most file systems. ringfile learns this from each file's first operations,
-//! separately for reads and writes, and makes plain calls where they are cheaper. [`Route`] selects one way.
+//! separately for reads and writes, and makes plain calls where they are cheaper. [`Route`] selects a route.
 //!
 //! Without io_uring (an old kernel, a container's seccomp profile, the sysctl `kernel.io_uring_disabled`), direct I/O uses
 //! Linux AIO and worker threads carry out everything else; without AIO, worker threads do everything. One warning through
-//! `tracing` names the cause. `RINGFILE_BACKEND=aio` in the environment switches io_uring off on purpose,
+//! `tracing` names the cause. `RINGFILE_BACKEND=aio` in the environment switches io_uring off,
 //! `RINGFILE_BACKEND=workers` AIO as well.
 //!
 //! # Errors
@@ -98,9 +98,9 @@
 //!
 //! # Kernels
 //!
-//! Linux 5.6 is the oldest version that can work. Versions are never compared: each feature that the kernel refuses is
-//! done without. 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share,
-//! 6.15 vectored I/O on registered memory. Registered memory counts against `RLIMIT_MEMLOCK`; if that refuses, I/O
+//! Linux 5.6 is the oldest version that can work. The library never compares versions: it tries each
+//! feature, and works without those that the kernel refuses. 5.19 brings registered buffers, 6.1 deferred task work, 6.13 registrations that all threads share,
+//! 6.15 vectored I/O on registered memory. Registered memory counts against `RLIMIT_MEMLOCK`; if the limit refuses it, I/O
 //! continues unregistered, with one warning through `tracing`, and [`refused_registration`] returns the cause.
 //!
 //! # Other runtimes' buffers

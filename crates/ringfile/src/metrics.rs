@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::driver;
 
-/// The counts that a driver publishes with each turn.
+/// The number of counts that a driver publishes with each turn.
 const FIELDS: usize = 16;
 
-/// The counts of adaptive files.
+/// The number of counts of adaptive files.
 const CACHE_EVENTS: usize = 6;
 
-/// Their first index, behind one counter for each bucket of the two histograms.
+/// The first index of these counts, which follow one counter for each bucket of the two histograms.
 const CACHE: usize = FIELDS + 2 * ENTER_BUCKETS;
 
 const ALL: usize = CACHE + CACHE_EVENTS;
@@ -103,13 +103,13 @@ pub struct Metrics {
     pub cache_hits: u64,
     /// Reads of adaptive files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,
-    /// Misses whose beginning was read from the cache, and only the rest past it.
+    /// Misses whose beginning was read from the cache, and only the rest directly from the drive.
     pub cache_partial: u64,
     /// Misses that were read through the cache, because the data had been read before.
     pub cache_admitted: u64,
     /// Bytes that adaptive files read ahead, and that were used.
     pub ahead_used: u64,
-    /// Bytes that adaptive files read ahead in vain: nobody read them, or the file may have changed since.
+    /// Bytes that adaptive files read ahead in vain: they were not read, or the file may have changed meanwhile.
     pub ahead_unused: u64,
 }
 

@@ -33,7 +33,7 @@ impl Number {
 /// A value that is never dropped.
 pub(crate) struct Value<T>(AtomicPtr<T>);
 
-// SAFETY: threads share the value, and the thread that drops a second value may not be the one that made it.
+// SAFETY: threads share the value, and the thread that drops a surplus value may not be the one that created it.
 unsafe impl<T: Send + Sync> Sync for Value<T> {}
 
 impl<T: Send + Sync> Value<T> {
@@ -59,7 +59,7 @@ impl<T: Send + Sync> Value<T> {
     fn set(&'static self, found: T) -> &'static T {
         let ours = Box::into_raw(Box::new(found));
         match self.0.compare_exchange(ptr::null_mut(), ours, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: it is never dropped from now on.
+            // SAFETY: the value is never dropped from now on.
             Ok(_) => unsafe { &*ours },
             Err(theirs) => {
                 // SAFETY: made above from a box, and nobody else has seen it.

@@ -58,7 +58,7 @@ const _: () = assert!(size_of::<Event>() == 32);
 #[repr(C)]
 pub(super) struct Header {
     pub id: u32,
-    /// The number of events that there is room for.
+    /// The number of events that the ring has room for.
     pub events: u32,
     /// The next event to be taken. Advanced by this process, and by the kernel in `io_getevents`.
     pub head: AtomicU32,
@@ -97,19 +97,20 @@ pub(super) fn destroy(context: Context) {
     unsafe { libc::syscall(libc::SYS_io_destroy, context.0) };
 }
 
-/// Submits operations (`io_submit(2)`), and returns how many the kernel accepted, in order. An error concerns the first
-/// of them, or all.
+/// Submits operations (`io_submit(2)`), and returns how many the kernel accepted, in order. An error means
+/// that the kernel refused the first of them, or the call itself.
 ///
 /// # Safety
-/// Each address is that of a record. Until its completion was seen, the record and the memory that it names must stay
-/// valid and unmoved; the kernel writes to the record, and for a read to the memory, which nothing else may access.
+/// Each address is that of a record. Until its completion has been seen, the record and the memory that it names must
+/// stay valid and must not move. The kernel writes to the record, and for a read to the memory, and nothing else may
+/// access them.
 pub(super) unsafe fn submit(context: Context, all: &[*mut Iocb]) -> io::Result<u32> {
     // SAFETY: by this function's contract; the list itself is read during the call.
     check(unsafe { libc::syscall(libc::SYS_io_submit, context.0, all.len() as libc::c_long, all.as_ptr()) })
 }
 
-/// Waits for at least `at_least` completions, but no longer than `at_most`, and puts these, or more, into `events`
-/// (`io_getevents(2)`).
+/// Waits for at least `at_least` completions, but no longer than `at_most`. Puts all completions that have arrived, as
+/// far as there is room, into `events` (`io_getevents(2)`).
 pub(super) fn get_events(
     context: Context,
     at_least: u32,

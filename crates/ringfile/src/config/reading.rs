@@ -15,7 +15,7 @@ use super::Config;
 use super::settings::{SETTINGS, Setting, Value};
 use crate::error::{Error, Result};
 
-/// Far more than all settings with comments need: a longer file is not a settings file.
+/// The maximum length of a file of settings: far more than all settings with comments need.
 const LONGEST: u64 = 1 << 20;
 /// Characters of a wrong value that an error shows.
 const SHOWN: usize = 40;
@@ -55,7 +55,7 @@ impl Source<'_> {
             self.error(&at, no_toml(line, error.message()))
         })?;
         let mut fields: Vec<_> = table.get_ref().iter().collect();
-        // The error that comes first in the file, not first in the alphabet.
+        // Reports the error that comes first in the file, not the first in the alphabet.
         fields.sort_by_key(|(name, _)| name.span().start);
         let mut config = Config::new();
         for (name, value) in fields {
@@ -149,7 +149,7 @@ fn unknown(name: &str, is_table: bool) -> String {
     }
 }
 
-/// Returns any text, cut to `longest` characters and with control characters replaced, for use within one line.
+/// Returns a text for use within one line: cut to `longest` characters, with control characters replaced.
 fn shown(text: &str, longest: usize) -> String {
     let mut shown: String =
         text.chars().take(longest).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -19,7 +19,7 @@ pub(super) const WORKERS: RangeInclusive<usize> = 0..=MOST_IN_FLIGHT;
 
 const HUGE_PAGES: [(&str, HugePages); 3] =
     [("auto", HugePages::Auto), ("never", HugePages::Never), ("require", HugePages::Require)];
-/// Memory outside of a pool whose limit is not set.
+/// The setting for memory outside the pool if no limit is set.
 pub(super) const NO_LIMIT: WhenFull = WhenFull::Outside { limit: usize::MAX };
 const WHEN_FULL: [(&str, WhenFull); 3] =
     [("error", WhenFull::Error), ("wait", WhenFull::Wait), ("outside", NO_LIMIT)];
@@ -43,17 +43,17 @@ pub(super) enum Value<'a> {
     Number(u64),
     Switch(bool),
     Text(&'a str),
-    /// Something that no setting takes: a date, a list, a negative number.
+    /// A value that no setting accepts: a date, a list, a negative number.
     Other,
 }
 
 pub(super) struct Setting {
     pub(super) name: &'static str,
-    /// The meaning, for readers of the file.
+    /// What the setting means, for readers of the file.
     pub(super) about: &'static str,
     /// The allowed values in TOML, for error messages.
     pub(super) allowed: &'static str,
-    /// Sets the value; false if it is not allowed.
+    /// Sets the value. Returns false if it is not allowed.
     pub(super) set: fn(&mut Config, Value<'_>) -> bool,
     /// Returns the value as TOML, if there is one.
     pub(super) get: fn(&Config) -> Option<String>,

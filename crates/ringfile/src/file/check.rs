@@ -1,4 +1,4 @@
-//! Checks for what the kernel would refuse with a bare errno, and explanations of failures.
+//! Checks for operations that the kernel would refuse with a bare errno, and explains failures.
 //!
 //! Knows files and requests; shared by single futures and batches.
 
@@ -86,7 +86,7 @@ fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> 
     }
 }
 
-/// What `EAGAIN` can mean where no other process is waited for.
+/// The meaning of `EAGAIN` for an operation that does not wait for another process.
 const NO_THREAD: &str = "the kernel lacks a resource for it, such as a thread of io_uring: see RLIMIT_NPROC, and pids.max \
     of the control group, or open with Route::Workers";
 
@@ -104,7 +104,7 @@ fn with_new_path(held: &Held, error: Error) -> Error {
 }
 
 /// Returns whether an operation can be submitted as it is; false for a direct read that must go through aligned memory.
-/// Fails for what the kernel would refuse without a reason.
+/// Fails if the kernel would refuse it without giving a reason.
 #[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
     if !ends_in_a_file(request) {
@@ -117,7 +117,7 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
     does_not_fit(file, request, direct)
 }
 
-/// Returns whether the range of an operation ends where a file can.
+/// Returns whether the range of an operation ends within the largest size of a file.
 #[inline(always)]
 fn ends_in_a_file(request: &Request) -> bool {
     let end = request.offset.checked_add(request.want as u64);
@@ -126,8 +126,8 @@ fn ends_in_a_file(request: &Request) -> bool {
 
 const BEYOND: &str = "the end would be beyond 2^63 bytes";
 
-/// Checks an operation that moves no data. The routes would disagree about a range to sync: an entry for a ring has 32 bits
-/// for its length, so that a longer range becomes one to the end of the file, whatever its length was.
+/// Checks an operation that moves no data. Routes would treat a long range to sync differently: a ring's entry has 32 bits
+/// for the length, so a longer range would become one that extends to the end of the file.
 #[cold]
 pub(crate) fn fits_without_data(file: &File, request: &Request) -> Result<(), Error> {
     if request.kind != Kind::SyncRange || file.0.target.namespace().is_some() || ends_in_a_file(request) {
@@ -145,7 +145,7 @@ fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<boo
     if !request.kind.is_read() {
         return Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)));
     }
-    // The kernel refuses the blocks with the errno of a file without direct I/O.
+    // The kernel would refuse such blocks with the errno that means a file without direct I/O.
     let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.block.into());
     if blocks_end > i64::MAX as u64 {
         return Err(error(

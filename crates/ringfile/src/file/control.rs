@@ -24,7 +24,7 @@ pub enum AllocateMode {
     PunchHole,
     /// Fills the range with zeros, and keeps its blocks. The file grows to hold it.
     ZeroRange,
-    /// Discards the range's content: it may read as anything afterwards. On a namespace of an NVMe drive
+    /// Discards the range's content: reads of it may return any bytes afterwards. On a namespace of an NVMe drive
     /// ([`OpenOptions::namespace_writes`](crate::OpenOptions::namespace_writes)) this deallocates, which costs less
     /// than making zeros; elsewhere it is as [`PunchHole`](Self::PunchHole).
     Discard,
@@ -69,13 +69,13 @@ impl RangeSync {
 pub enum Advice {
     /// No advice: the default.
     Normal,
-    /// The range will be read from front to back: more read-ahead.
+    /// The range will be read from front to back: the kernel reads ahead further.
     Sequential,
-    /// The range will be read at random: no read-ahead.
+    /// The range will be read at random: the kernel does not read ahead.
     Random,
-    /// The range will be read soon: start reading it in.
+    /// The range will be read soon: the kernel starts reading it.
     WillNeed,
-    /// The range will not be read: drop its clean pages.
+    /// The range will not be read: the kernel drops its clean pages.
     DontNeed,
 }
 
@@ -99,7 +99,7 @@ impl Advice {
 pub struct Control<'a> {
     file: &'a File,
     single: Single,
-    /// The result that is available but was not taken.
+    /// A result that is available but has not been taken.
     kept: Option<Result<()>>,
 }
 
@@ -169,9 +169,9 @@ impl File {
     }
 
     /// Starts writing the dirty pages of a range of bytes to the disk, or waits for them (`sync_file_range`); `len` 0 means
-    /// to the end. For storage engines that spread the work of a later [`sync_data`](Self::sync_data).
+    /// to the end. This lets storage engines spread the work of a later [`sync_data`](Self::sync_data) over time.
     ///
-    /// Makes nothing durable: metadata and the disk's own cache are left alone.
+    /// This makes nothing durable, since it syncs neither metadata nor the disk's own cache.
     ///
     /// # Errors
     /// `InvalidInput` if the range ends beyond 2^63 - 1 bytes, otherwise those of `sync_file_range(2)`. A failure of the

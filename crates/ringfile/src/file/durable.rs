@@ -1,7 +1,7 @@
 //! Durable writes: `RWF_DSYNC`, or a write and an fdatasync linked to it.
 //!
-//! Which is cheaper depends on the device: forced unit access beats a flush of the whole cache on data-centre drives,
-//! and loses on consumer drives. `Auto` measures the file's first writes.
+//! Which is cheaper depends on the device: forced unit access is faster than flushing the whole cache on data-centre
+//! drives, and slower on consumer drives. `Auto` measures the file's first writes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -82,9 +82,9 @@ pub struct WriteDurable<'a, B> {
     /// The write's result, while the sync is in flight.
     written: Option<B>,
     sync: Option<Control<'a>>,
-    /// The sync was submitted with the write, not after it.
+    /// Whether the sync was submitted with the write, not after it.
     linked: bool,
-    /// The sync was cancelled because the write was short; it is submitted again.
+    /// Whether the sync was submitted again, because the write was short, which cancelled it.
     synced_again: bool,
 }
 
@@ -129,7 +129,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
         if this.measured_from.is_none() {
             let errno = this.file.0.target.failed_sync();
             if errno != 0 {
-                // The kernel would accept the write of a pair, so an earlier failed sync is looked for here.
+                // The kernel would accept the write of a pair, so this checks for an earlier failed sync.
                 return Poll::Ready(Err(this.write.refuse(errno)));
             }
             this.measured_from = Some(Instant::now());
@@ -149,7 +149,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
                     if let Some(sync) = this.sync.as_mut().filter(|_| this.linked)
                         && let Poll::Ready(result) = Pin::new(&mut *sync).poll(context)
                     {
-                        // The sync ended before the write's result was seen: it is kept until then.
+                        // The sync ended before the write's result was seen, so its result is kept until then.
                         sync.keep(result);
                     }
                     return Poll::Pending;

@@ -53,7 +53,7 @@ pub(super) struct Operation<'a, F = &'a File> {
     request: Request,
     /// The buffer, before and after.
     held: Kept,
-    /// The operation was repeated after direct I/O was refused.
+    /// Whether the operation was repeated after direct I/O was refused.
     fell_back: bool,
     descriptor: Descriptor,
     stage: Stage<'a>,
@@ -137,7 +137,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self
     }
 
-    /// Starts the write with a sync linked to it. False, and neither was started, if they cannot be linked here.
+    /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
     pub(super) fn start_with(&mut self, sync: &mut Single, context: &Context<'_>) -> bool {
         let operation = &mut self.transfer.operation;
         if !matches!(operation.stage, Stage::Start)
@@ -245,7 +245,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         self
     }
 
-    /// Returns the file to use: an adaptive one, or its direct twin.
+    /// Returns the file to use: the file itself, or the direct twin of an adaptive one.
     fn on(&self) -> &File {
         self.descriptor.of(&self.file)
     }

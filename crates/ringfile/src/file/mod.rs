@@ -38,7 +38,7 @@ use crate::memory::{IoBuf, IoBufMut};
 /// Operations are futures, for any executor: nothing happens until they are polled. On a ringfile thread (inside
 /// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) they use the thread's own ring. **Dropping** a
 /// future cancels its operation if the kernel still can; the library keeps the buffer until the kernel has finished
-/// with it. What was written by then is written.
+/// with it. What a write has already written stays in the file.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -109,13 +109,13 @@ impl File {
         &self.0.target
     }
 
-    /// Makes a stand-in for a path, for operations that name it. It has no descriptor.
+    /// Creates a placeholder for a path, for operations on that path. It has no descriptor.
     pub(crate) fn of_path(path: PathBuf) -> Self {
         let target = Arc::new(Target::of_path(path));
         Self(Arc::new(Handle::new(target, None, false, Durability::default())))
     }
 
-    /// Opens a file for buffered reads. [`OpenOptions`] has everything else.
+    /// Opens a file for buffered reads. [`OpenOptions`] opens files in all other ways.
     ///
     /// # Errors
     /// Those of [`OpenOptions::open`].
@@ -135,8 +135,8 @@ impl File {
     /// bytes read.
     ///
     /// The result is shorter than the capacity only at the end of the file, and for pipes and terminals. A direct read
-    /// that does not fit the file's [alignment](Self::alignment) goes through aligned memory of the library, reads at
-    /// most the blocks at its edges in addition, and allocates once. Other reads with pooled buffers and `Vec<u8>` do
+    /// that does not fit the file's [alignment](Self::alignment) goes through aligned memory of the library. It reads
+    /// whole blocks at the edges of its range, and allocates once. Other reads with pooled buffers and `Vec<u8>` do
     /// not allocate.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl File {
         IoVectored::read(self, buffers, offset).or_less()
     }
 
-    /// Reads as [`read_vectored_at`](Self::read_vectored_at) does, but fails if less was read than all capacities hold.
+    /// Reads as [`read_vectored_at`](Self::read_vectored_at) does, but fails if fewer bytes were read than all buffers can hold.
     ///
     /// # Errors
     /// As [`read_exact_at`](Self::read_exact_at).
@@ -212,9 +212,9 @@ impl File {
     ///
     /// The write is not durable when it returns: call [`sync_data`](Self::sync_data) afterwards. Two atomic writes
     /// together are not atomic. A concurrent read may see a part. Registered memory may be used, but is passed to the
-    /// kernel in the plain form. With `O_APPEND` the kernel (6.18) puts the write at the end of the file, whether or
-    /// not that is a multiple of the length: don't use it so. Dropping the future cancels the write where the kernel
-    /// still can: the file has all of it or none. Neither blocks nor allocates, as [`write_at`](Self::write_at).
+    /// kernel in the plain form. With `O_APPEND` the kernel (6.18) puts the write at the end of the file, even if
+    /// that is not a multiple of the length, so do not use it with atomic writes. Dropping the future cancels the write where the kernel
+    /// still can: the file has all of it or none. Like [`write_at`](Self::write_at), it neither blocks nor allocates.
     ///
     /// # Errors
     /// Those of [`write_at`](Self::write_at); `Unsupported` if the file does not support atomic writes, and
@@ -266,8 +266,8 @@ impl File {
         self.0.target.direct().is_some()
     }
 
-    /// Returns whether the file is adaptive: uncached data is read past the page cache. False where
-    /// [`adaptive`](OpenOptions::adaptive) was not asked for, or turned out not to work here.
+    /// Returns whether the file is adaptive, so that uncached data is read directly from the drive. Returns false if
+    /// [`adaptive`](OpenOptions::adaptive) was not set, or turned out not to work here.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
         self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_direct())
@@ -279,8 +279,8 @@ impl File {
         self.0.adaptive.is_some() && request.kind.is_read()
     }
 
-    /// Returns whether buffered I/O leaves nothing in the page cache. False where
-    /// [`dont_cache`](OpenOptions::dont_cache) was not asked for, or an operation has found that it does not work here.
+    /// Returns whether buffered I/O leaves nothing in the page cache. Returns false if
+    /// [`dont_cache`](OpenOptions::dont_cache) was not set, or if an operation has found that it does not work here.
     #[must_use]
     pub fn is_uncached(&self) -> bool {
         self.0.target.cache_flags() != 0
@@ -321,7 +321,7 @@ impl File {
     }
 }
 
-/// Lends a descriptor of the file that I/O does not use: closing or replacing it disturbs nothing.
+/// Lends a descriptor of the file that I/O does not use, so closing or replacing it does not affect operations.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.user.as_ref().map_or_else(|| self.0.target.as_fd(), AsFd::as_fd)

@@ -1,8 +1,8 @@
 //! Opening files, and finding out what direct I/O on them needs.
 //!
 //! Direct I/O is switched on after the file was opened and checked for it, and truncation comes last, so that a file
-//! system without direct I/O costs no data. Invariant: the descriptor that I/O uses is a duplicate that nobody else
-//! has.
+//! system without direct I/O costs no data. Invariant: the descriptor that I/O uses is a duplicate that is known only
+//! here.
 
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,7 @@ use crate::driver::{
 };
 use crate::error::{Error, Result};
 
-/// Assumed if the kernel does not say what direct I/O needs.
+/// The alignment that is assumed if the kernel does not report what direct I/O needs.
 const USUAL_ALIGNMENT: u32 = 4096;
 
 /// File systems that accept O_DIRECT and ignore it, because their files are memory (include/uapi/linux/magic.h).
@@ -28,9 +28,9 @@ const IN_MEMORY: [(u32, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 const FUSE: u32 = 0x6573_5546;
 
-/// Options for opening a file, as [`std::fs::OpenOptions`], with those of ringfile.
+/// Options for opening a file: those of [`std::fs::OpenOptions`], and ringfile's own.
 ///
-/// There is no `append`: every operation names its offset.
+/// There is no `append`, since every operation has an offset.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -67,7 +67,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Creates options that allow nothing yet: set `read` or `write`.
+    /// Creates options that allow neither reading nor writing: set `read` or `write`.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -170,7 +170,7 @@ impl OpenOptions {
         self
     }
 
-    /// Drops the pages of buffered operations from the page cache (`RWF_DONTCACHE`), for streams that would push out
+    /// Drops the pages of buffered operations from the page cache (`RWF_DONTCACHE`), for streams that would evict
     /// more useful data. Written pages go to the disk at once, and are dropped then. Has no effect on direct I/O,
     /// before Linux 6.14, and on file systems without support: see [`File::is_uncached`].
     ///
@@ -190,36 +190,37 @@ impl OpenOptions {
         self
     }
 
-    /// Reads cached data from the page cache, and other data past it (`O_DIRECT`), through a second descriptor. Cold
-    /// reads have the drive's speed, warm ones that of memory, and a scan does not push out data that is read again.
+    /// Reads cached data from the page cache, and other data directly from the drive (`O_DIRECT`), through a second
+    /// descriptor. Cold reads have the drive's speed, warm ones that of memory, and a scan does not evict data that is read
+    /// repeatedly.
     ///
-    /// Sequential reads, in several places of the file at once, are read ahead past the cache, into at most 32 MiB of
-    /// the library's memory for all files. That needs a file that was opened only for reading, has not changed for 5
+    /// The library reads ahead of sequential reads, at several places of the file at once, without the page cache, into at
+    /// most 32 MiB of its own memory for all files. That needs a file that was opened only for reading, has not changed for 5
     /// seconds, and lies on ext4, XFS or Btrfs. For other files the kernel reads ahead into the cache. Batches,
     /// queues and readers with several reads in flight need no read-ahead.
     ///
-    /// Data that is read again gets cached: a block of 64 KiB (for smaller reads, a page) that was read twice is read
-    /// through the cache the third time, if at most half of the memory that the process may use was read in between.
+    /// Data that is read repeatedly gets cached: the third read of a block of 64 KiB (for smaller reads, of a page) goes
+    /// through the cache, unless more data than half of the memory that the process may use was read in between.
     /// Writes are buffered. Any offset and length works; reads that are not multiples of the device's blocks cost a
     /// copy, see [`File::read_at`].
     ///
     /// A read sees every write that had returned before it began, by any descriptor and process, buffered or direct.
-    /// Data that was read ahead has two exceptions: stores to mapped memory, whose time the kernel does not record at
-    /// once; and a direct write by another descriptor that takes longer than 5 seconds. Do not write buffered and direct
+    /// For data that was read ahead there are two exceptions: stores to mapped memory, whose time the kernel does not record
+    /// at once; and a direct write by another descriptor that takes longer than 5 seconds. Do not write buffered and direct
     /// at the same time within 2 MiB of each other: the kernel may then fail to drop old data from the cache. It logs that
     /// ("Page cache invalidation failure on direct I/O"), and the next sync of the file fails (`EIO`).
     ///
     /// As with any descriptor, closing the file drops the record locks (`fcntl(2)`) that this process has on it, by
-    /// whichever descriptor it took them. Opening it drops none, unless it fails.
+    /// whichever descriptor it took them. Opening the file drops none, unless it fails.
     ///
     /// The file is simply buffered if the second descriptor cannot be opened (no `/proc`, no permission, no direct
     /// I/O), or if the kernel does not say what the cache holds (before Linux 6.5; from 6.14 on for another user's file
-    /// that this process may not write to; on overlayfs and ZFS): [`File::is_adaptive`] tells.
+    /// that this process may not write to; on overlayfs and ZFS). [`File::is_adaptive`] returns which it is.
     /// [`Metrics`](crate::Metrics) counts hits, misses, admissions and bytes read ahead.
     ///
-    /// If the beginning of a range is cached, it is read from the cache and the rest past it; otherwise the whole range is
-    /// read past the cache. Vectored reads, and reads that a batch merges, go past the cache as a whole, or through it if
-    /// their buffers do not fit direct I/O. A cached read does not allocate; one past the cache may.
+    /// If the beginning of a range is cached, it is read from the cache and the rest directly; otherwise the whole range is
+    /// read directly. Vectored reads, and reads that a batch merges, are direct as a whole, or go through the cache if their
+    /// buffers are not aligned for direct I/O. A cached read does not allocate; a direct one may.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -261,7 +262,7 @@ impl OpenOptions {
     /// [`write`](Self::write). Such a file has no file system and no page cache: writing destroys what users of the
     /// block device have stored.
     ///
-    /// The block device is therefore claimed (`O_EXCL`) for as long as the file is open, so that nobody can mount it.
+    /// The block device is therefore claimed (`O_EXCL`) for as long as the file is open, so that it cannot be mounted.
     /// Opening fails with `EBUSY` if it, or a partition of it, is mounted, part of a volume, or open for writing in
     /// this way elsewhere.
     ///
@@ -271,7 +272,7 @@ impl OpenOptions {
     /// whatever [`direct`](Self::direct) says: [`File::alignment`] returns the size of a block. Operations longer than
     /// the drive or the kernel allows become several commands, so a long write is not atomic. Registered memory works
     /// as elsewhere, and [`poll`](Self::poll) polls for completions. A failed command gives an errno, and the error's
-    /// text has the drive's status. There is no other route, and none in a forked child.
+    /// text has the drive's status. There is no other route, and in a forked child no I/O is possible.
     ///
     /// Opening fails with `Unsupported` without io_uring or its commands, and if the namespace has metadata, protection
     /// information, zones, or anything else that ringfile does not know. Before Linux 6.2 it needs `CAP_SYS_ADMIN`. The
@@ -384,8 +385,8 @@ impl OpenOptions {
         Ok(File(Arc::new(Handle::new(target, user, false, self.durability))))
     }
 
-    /// Makes a [`File`] of a file that is already open, as [`From<std::fs::File>`](File) does, with the options that
-    /// concern how I/O is done: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
+    /// Creates a [`File`] from a file that is already open, as [`From<std::fs::File>`](File) does, and applies the options that
+    /// affect I/O: [`route`](Self::route), [`poll`](Self::poll), [`durability`](Self::durability),
     /// [`dont_cache`](Self::dont_cache), [`buffered_fallback`](Self::buffered_fallback). The file's access mode, and
     /// O_DIRECT, stay as it was opened; `direct(true)` switches direct I/O on if it is off.
     ///
@@ -440,7 +441,7 @@ impl OpenOptions {
         }
     }
 
-    /// Switches direct I/O on if it was asked for, and returns the alignment it needs; `None` for buffered I/O.
+    /// Switches direct I/O on if it was requested, and returns the alignment that it needs; `None` for buffered I/O.
     fn direct_of(&self, file: &fs::File) -> Result<Option<Multiples>> {
         if !self.direct {
             return Ok(None);

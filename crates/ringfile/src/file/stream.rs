@@ -1,4 +1,4 @@
-//! Reading a file from front to back, with reads in flight ahead of the user.
+//! `Reader`: reads a file from front to back, with several reads in flight ahead of the program.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -15,7 +15,7 @@ use crate::driver::{Ended, FileKind, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 
-/// A stream of a file's content as [`Bytes`], with several reads in flight ahead of the user.
+/// A stream of a file's content as [`Bytes`], with several reads in flight ahead of the program.
 ///
 /// Each piece is a buffer of the pool, without a copy; its memory goes back to the pool when the last clone of the
 /// piece is dropped. If the pool is full, the reader waits until memory comes back, whatever
@@ -49,7 +49,7 @@ pub struct Reader {
     pool: Pool,
     block: usize,
     depth: usize,
-    /// A short read does not mean the end, and reads must follow each other.
+    /// Whether a short read does not mean the end of the file, as for a pipe, so that reads must follow each other.
     gives_what_is_there: bool,
     next: u64,
     end: u64,
@@ -119,7 +119,7 @@ impl Reader {
         let depth = if self.gives_what_is_there { 1 } else { self.depth };
         while self.in_flight.len() < depth && self.next < self.end {
             let alignment = self.file.alignment().bytes;
-            // A first read that begins inside a block ends with one, so that the others fit direct I/O.
+            // If the first read begins inside a block, it ends at the block's end, so that the others are aligned.
             let past = (self.next % alignment as u64) as usize;
             let most = self.block.next_multiple_of(alignment) - past;
             let wanted = (self.end - self.next).min(most as u64) as usize;

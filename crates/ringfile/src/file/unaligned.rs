@@ -1,9 +1,9 @@
 //! Reads in pieces, for futures, batches and queues: direct reads that are not aligned, which return exactly the bytes
 //! asked for, and reads whose beginning is in the page cache.
 //!
-//! Invariants: exactly the blocks that the range touches are read, each once; whatever can be read into the user's
-//! memory is, and the rest goes through a small reserve of the library, never through the user's pool, which may be
-//! full.
+//! Invariants: exactly the blocks that the range touches are read, each once. All data that can be read directly into
+//! the user's memory is; the rest goes through a small reserve of the library, never through the user's pool, which may
+//! be full.
 
 use std::ops::Deref;
 
@@ -46,10 +46,10 @@ pub(crate) struct Pieces {
 
 /// The piece that was begun last, if any.
 enum Piece {
-    /// Whole blocks of this many bytes, straight into the user's memory.
+    /// Reads whole blocks of this many bytes directly into the user's memory.
     Into { want: usize },
-    /// Blocks in the reserve, which begin with this many bytes that were not requested. Kept here, since the file may
-    /// become buffered meanwhile.
+    /// Reads blocks into the reserve. They begin with this many bytes that were not requested. The number is kept here,
+    /// since the file may become buffered meanwhile.
     Through { skipped: usize },
 }
 
@@ -65,7 +65,7 @@ impl Pieces {
         Self { descriptor, ..Self::default() }
     }
 
-    /// Reads this many bytes from the page cache, and the rest past it.
+    /// Reads this many bytes from the page cache, and the rest directly.
     pub(crate) fn with_cached_beginning(cached: usize) -> Self {
         Self { cached, ..Self::by(Descriptor::Direct) }
     }

@@ -1,4 +1,4 @@
-//! Metadata of a file: the kernel's record in the library's types. Pure.
+//! Metadata of a file: converts the kernel's record to the library's types.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -81,7 +81,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Makes metadata from what an operation has left; `None` for other operations.
+    /// Returns the metadata that an operation has read; `None` for other operations.
     pub(crate) fn of(held: Held) -> Option<Self> {
         let Held::Paths(mut paths) = held else { return None };
         paths.take_stat().map(|stat| Self::new(&stat))
@@ -119,7 +119,8 @@ impl Metadata {
     }
 }
 
-/// Nanoseconds count forward, also from a second before 1970. A time outside the clock's range becomes the epoch.
+/// Converts a time. The nanoseconds are added to the second, even if that is before 1970. A time outside the range of
+/// `SystemTime` becomes the epoch.
 fn time(time: &libc::statx_timestamp) -> SystemTime {
     let seconds = Duration::from_secs(time.tv_sec.unsigned_abs());
     let whole =

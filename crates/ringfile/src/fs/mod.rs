@@ -38,13 +38,13 @@
 //! operations are plain calls, which block.
 //!
 //! **Closing still blocks.** The thread that closes the last descriptor of a removed file frees its blocks: remove a
-//! large file while nobody has it open, or free its blocks before, in steps, with [`File::set_len`] or with holes
+//! large file while nothing has it open, or free its blocks before, in steps, with [`File::set_len`] or with holes
 //! ([`File::allocate`] and [`AllocateMode::PunchHole`](crate::AllocateMode::PunchHole)).
 //!
 //! # Dropping and cancelling
 //!
-//! Nothing happens before a future is polled. Dropping it cancels the operation if neither the kernel nor a worker has
-//! begun it; otherwise it is carried out. A file that was opened for a dropped future is closed. As elsewhere, leaving
+//! An operation starts when its future is first polled. Dropping the future cancels the operation if neither the kernel
+//! nor a worker has begun it; otherwise it is carried out. A file that was opened for a dropped future is closed. As elsewhere, leaving
 //! a loop waits for operations in flight.
 //!
 //! # Errors
@@ -228,9 +228,9 @@ impl Future for GetMetadata {
 ///
 /// The polling thread asks the open file for its kind and for the alignment of direct I/O: a few system calls that
 /// block only if the file system must ask a server. Truncating is a separate operation after those, so nothing is lost
-/// if opening fails. Dropping the future closes the file, also if it is opened later.
+/// if opening fails. If the future is dropped, the file is closed, even if it is opened only after that.
 ///
-/// A FIFO whose other end is not open: io_uring first tries without waiting, and succeeds (for reading) or fails with
+/// For a FIFO whose other end is not open, io_uring first tries without waiting, and succeeds (for reading) or fails with
 /// `ENXIO` (for writing), as with `O_NONBLOCK`. A worker waits for the other end, and leaving the loop then waits for
 /// the worker. With `O_NONBLOCK` among the [flags](OpenOptions::custom_flags) neither waits.
 ///
@@ -258,7 +258,7 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
 }
 
 /// Renames a file or a directory (`rename`), and replaces a file at the new path, in one step. Other processes always
-/// see one or the other; after a crash that holds only once the directory was [synced](sync_dir).
+/// see one or the other. After a crash this is true only if the directory was [synced](sync_dir).
 ///
 /// # Errors
 /// Those of `rename(2)`: `EXDEV` for another file system, `ENOENT`, `ENOTEMPTY`. Nothing has changed if it fails. The
@@ -278,7 +278,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
     Change(OnPath::new(PathRequest::rename(from.as_ref(), to.as_ref())))
 }
 
-/// Removes a file (`unlink`), or a symbolic link itself. The blocks of a file that nobody has open are free by the time
+/// Removes a file (`unlink`), or a symbolic link itself. If nothing has the file open, its blocks are free when
 /// the future is ready.
 ///
 /// # Errors
@@ -338,7 +338,7 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
     Change(OnPath::new(PathRequest::create_dir(path.as_ref())))
 }
 
-/// Reads what the file system knows about a path (`statx`), following symbolic links.
+/// Reads the metadata of the file at a path (`statx`), following symbolic links.
 ///
 /// # Errors
 /// Those of `statx(2)`: `ENOENT`, `ENOTDIR`, `EACCES`.

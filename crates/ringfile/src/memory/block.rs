@@ -2,7 +2,7 @@
 //!
 //! Knows the possible homes of a block (a pool's core, a lender), and nothing of how they work. Invariants: a header
 //! lives as long as its home; while `refs` is above zero, the memory it describes exists and the fields that describe
-//! it do not change; no `&mut` to a header ever exists, because a thread that was overtaken may still read its link.
+//! it do not change; no `&mut` to a header ever exists, because a thread that lost a race may still read its link.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -21,13 +21,13 @@ use crate::once::Value;
 pub(crate) enum Kind {
     /// The block goes onto the stack of its class.
     Cached,
-    /// It is smaller than its class, made when nothing larger fitted, and returns to its region.
+    /// The block is smaller than its class, because no larger one fitted. It returns to its region.
     Exact,
-    /// It was allocated outside the pool, and is unmapped.
+    /// The block was allocated outside the pool, and is unmapped.
     Outside,
-    /// It is the user's memory: the range may be lent again.
+    /// The block is the user's memory: its range may be lent again.
     Lent,
-    /// It is memory that its owner keeps: nothing happens.
+    /// The block is memory that its owner keeps: nothing happens.
     Nobodys,
 }
 
@@ -204,7 +204,8 @@ pub(super) fn of_nobody() -> NonNull<Block> {
 }
 
 const FIRST_CHUNK: u32 = 64;
-/// 64 headers, then twice as many, and so on: 2^30 headers are 512 GiB of the smallest blocks, 4 TiB of pages.
+/// The number of chunks of headers. The first has 64 headers, each further one twice as many: 2^30 headers are enough for
+/// 512 GiB of the smallest blocks, or 4 TiB of pages.
 const CHUNKS: usize = 25;
 
 /// A pool's headers. They are found by number without a lock, never move, and are freed with the pool.

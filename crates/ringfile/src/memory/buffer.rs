@@ -82,7 +82,7 @@ impl Buffer {
         Buffer { ptr, len, cap, block }
     }
 
-    /// Makes the first buffer over a free block, of length 0.
+    /// Creates the first buffer over a free block, of length 0.
     ///
     /// # Safety
     /// The block has a home, is in no stack, has no references and at least `cap` bytes, and belongs to the caller.
@@ -92,7 +92,7 @@ impl Buffer {
         let header = unsafe { block.as_ref() };
         debug_assert!(cap <= header.size());
         header.refs.set_one();
-        // SAFETY: the caller's block, so its memory is ours; memory of the system's is initialised.
+        // SAFETY: the block belongs to the caller, so this buffer may use its memory, which the system has initialised.
         unsafe { Buffer::new(NonNull::new_unchecked(header.base()), 0, cap, block) }
     }
 
@@ -108,7 +108,7 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Returns how many bytes fit: exactly what was asked for, until the buffer grows.
+    /// Returns how many bytes fit: exactly as many as were requested, until the buffer grows.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.cap
@@ -239,7 +239,7 @@ impl Buffer {
         frozen::freeze(self)
     }
 
-    /// Makes a buffer over memory that the caller keeps alive, with that capacity and length. I/O on it is
+    /// Creates a buffer over memory that the caller keeps alive, with that capacity and length. I/O on it is
     /// unregistered, and dropping it does nothing. For memory that is used repeatedly,
     /// [`RegisteredMemory`](crate::RegisteredMemory) is faster.
     ///
@@ -273,7 +273,7 @@ impl Buffer {
         unsafe { Buffer::new(start, len, len, block::of_nobody()) }
     }
 
-    /// Makes a buffer over memory that `owner` keeps alive, with that capacity and length. `owner` is dropped when the
+    /// Creates a buffer over memory that `owner` keeps alive, with that capacity and length. `owner` is dropped when the
     /// buffer, all parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates. For memory
     /// that is used repeatedly, [`RegisteredMemory`](crate::RegisteredMemory) is faster.
     ///
@@ -297,12 +297,12 @@ impl Buffer {
         unsafe { lend::unregistered(start, len, Box::new(owner)) }
     }
 
-    /// Makes a second buffer over `len` bytes of this one's capacity, starting at `at`, with that capacity and length.
+    /// Creates a second buffer over `len` bytes of this one's capacity, starting at `at`, with that capacity and length.
     /// The memory returns to its pool when all of them are dropped. Copies nothing.
     ///
     /// # Safety
     /// Nothing else, including this buffer, may access these bytes while the new buffer exists. If the bytes are only
-    /// read, or written to files, several may.
+    /// read, or written to files, several buffers may access them.
     ///
     /// # Panics
     /// If the range is not within the capacity.

@@ -1,9 +1,10 @@
 //! Size classes: the sizes of blocks, and which one serves a request.
 //!
-//! Pure arithmetic, knows nothing else. Invariants: `size(of(n)) >= n`; for n of 16 KiB or more the class is
+//! Pure arithmetic. Invariants: `size(of(n)) >= n`; for n of 16 KiB or more the class is
 //! at most a quarter larger than n; every multiple of a power of two A has a class that is a multiple of A.
 
-/// 512, 1024, 2048; 4, 8, 12, 16 KiB; then four steps to each doubling, up to 1 GiB.
+/// The number of classes. Their sizes are 512, 1024, 2048; 4, 8, 12, 16 KiB; then four steps for each doubling, up to
+/// 1 GiB.
 pub(crate) const CLASSES: usize = 3 + 4 + 4 * 16;
 
 /// The largest block: as large as one registered buffer may be.

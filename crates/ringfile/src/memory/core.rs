@@ -19,7 +19,7 @@ use super::locks::{self, Locked};
 use super::mapping::MapOptions;
 use super::slow::Inner;
 
-/// More shards would only make stealing slower.
+/// The maximum number of shards. More would only make stealing slower.
 const MOST_SHARDS: usize = 16;
 
 /// Selects what a pool does when a request finds it full.
@@ -43,16 +43,16 @@ pub enum WhenFull {
 
 /// A pool's settings, checked.
 pub(crate) struct Options {
-    /// A multiple of the mapping granule.
+    /// The capacity: a multiple of the mapping granule.
     pub(super) capacity: usize,
-    /// Each size is rounded up to it; a power of two, at least the unit.
+    /// The alignment, to which each size is rounded up: a power of two, at least the unit.
     pub(super) align: usize,
     pub(super) map: MapOptions,
     pub(super) when_full: WhenFull,
     pub(super) registered: bool,
     /// Whether buffers may move to larger blocks.
     pub(super) growing: bool,
-    /// Whether to warn of memory outside.
+    /// Whether to warn when memory outside the pool is used.
     pub(super) warns: bool,
 }
 
@@ -230,7 +230,7 @@ impl Core {
 
     pub(super) fn add_handle(&self) {
         if self.handles.fetch_add(1, Ordering::Relaxed) > isize::MAX as usize {
-            // As for `Arc`, leaked handles must not overflow the count.
+            // As with `Arc`, leaked handles must not overflow the count.
             std::process::abort();
         }
     }

@@ -34,7 +34,7 @@ pub enum PoolError {
         /// The largest possible request, in bytes.
         largest: usize,
     },
-    /// The pool is full and set to wait, but this thread runs ringfile's tasks: while it waited, none of them could
+    /// The pool is full and set to wait, but this thread runs ringfile's tasks: while it waits, none of them can
     /// return memory. Use [`Pool::get_async`](crate::Pool::get_async) there.
     #[non_exhaustive]
     WouldDeadlock {
@@ -46,7 +46,7 @@ pub enum PoolError {
     NoHugePages {
         /// Bytes that were to be mapped.
         bytes: usize,
-        /// Bytes of one huge page.
+        /// The size of one huge page in bytes.
         page: usize,
         /// The system's errno.
         errno: i32,

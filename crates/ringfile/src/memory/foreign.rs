@@ -28,12 +28,12 @@ pub(super) mod compio {
     ///
     /// Creating one is unsafe because compio's [`IoBufMut`] lets safe code write uninitialised bytes to a buffer, and
     /// nobody can tell afterwards, while a `Buffer` and all later ones in the same memory are initialised throughout.
-    /// It derefs to the `Buffer`; [`IntoInner::into_inner`] or `Buffer::from` return it.
+    /// A `CompioBuffer` derefs to its `Buffer`; [`IntoInner::into_inner`] and `Buffer::from` return it.
     #[derive(Debug)]
     pub struct CompioBuffer(Buffer);
 
     impl CompioBuffer {
-        /// Makes a buffer that compio may read into, from the start or, as `uninit()` of it, behind its content.
+        /// Creates a buffer into which compio may read, from the start or, with `uninit()`, behind its content.
         ///
         /// # Safety
         /// No code may write uninitialised bytes (such as [`MaybeUninit::uninit`]) to what [`IoBufMut::as_uninit`] and

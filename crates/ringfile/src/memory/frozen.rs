@@ -25,7 +25,7 @@ struct Owner {
     counted_by: Option<NonNull<Core>>,
 }
 
-// SAFETY: bytes that nobody writes to, and a counted reference of their block, which keeps its core.
+// SAFETY: nothing writes to the bytes, and the counted reference of their block keeps its core.
 unsafe impl Send for Owner {}
 // SAFETY: as above.
 unsafe impl Sync for Owner {}
@@ -195,7 +195,7 @@ fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     };
     drop(inner);
     let at = first - header.base().addr();
-    // Derived from the header's pointer, which allows writing, unlike that of the bytes. SAFETY: `block_at` has found
+    // The pointer is derived from the header's, which allows writing, unlike that of the bytes. SAFETY: `block_at` has found
     // that the bytes lie in the block.
     let start = unsafe { NonNull::new_unchecked(header.base().add(at)) };
     Some(Owner { start, len, block, counted_by })

@@ -50,7 +50,7 @@ pub(crate) struct Part<'a> {
     pub(crate) region: Option<&'a Region>,
 }
 
-/// A value of a user's type, and its addresses, which do not change.
+/// A value of a user's type, and the addresses of its memory, which do not change.
 #[doc(hidden)]
 pub struct Other {
     value: Box<dyn Any + Send>,
@@ -59,7 +59,7 @@ pub struct Other {
     set_len: Option<SetLen>,
     /// Whether the parts' lengths were set here but not yet in the value, whose methods may run user code.
     is_filled: bool,
-    /// Whether a part of fixed length was not filled.
+    /// Whether a part whose length is fixed was not filled, which the value cannot show.
     hides_length: bool,
 }
 
@@ -99,14 +99,14 @@ impl Other {
 }
 
 // A load waits until the stores have reached the cache if the value was stored a moment ago in pieces of another size.
-// With the pieces in which a compiler copies a value, that took 20 ns of an operation's 90, and more in a batch.
+// With the piece sizes that a compiler chooses, this waiting took 20 of an operation's 90 ns, and more in a batch.
 
 type Word = MaybeUninit<*const u8>;
 const WORDS: usize = size_of::<Held>() / size_of::<Word>();
 const _: () =
     assert!(WORDS * size_of::<Word>() == size_of::<Held>() && align_of::<Held>() == align_of::<Word>());
 
-/// Copies a value word by word: no piece in which it was stored, or will be loaded, is smaller.
+/// Copies a value word by word, since no piece in which it was stored, or will be loaded, is smaller.
 ///
 /// # Safety
 /// Both are valid and do not overlap; only one of the two is used or dropped afterwards.

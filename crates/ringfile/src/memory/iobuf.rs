@@ -16,7 +16,7 @@ use super::held::{Held, Raw};
 ///
 /// # Safety
 /// As long as the value exists and is only moved, [`as_ptr`](IoBuf::as_ptr) and [`len`](IoBuf::len) must return the
-/// same address and number, and that many bytes there must be initialised, readable, and not written to by anyone. So a
+/// same address and number, and that many bytes there must be initialised and readable, and nothing may write to them. So a
 /// `Vec`, whose bytes are on the heap, can implement it, and an array cannot. The undocumented methods belong to the
 /// library; do not implement or call them.
 ///
@@ -35,7 +35,7 @@ use super::held::{Held, Raw};
 /// assert_eq!(IoBuf::len(&Message(vec![1, 2, 3].into())), 3);
 /// ```
 pub unsafe trait IoBuf: Send + Sized + 'static {
-    /// Returns where the bytes are.
+    /// Returns the address of the bytes.
     fn as_ptr(&self) -> *const u8;
 
     /// Returns how many bytes are initialised: the length of a write.
@@ -76,10 +76,10 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
 ///
 /// # Safety
 /// As for [`IoBuf`]: [`as_mut_ptr`](IoBufMut::as_mut_ptr) and [`capacity`](IoBufMut::capacity) don't change while the
-/// value is only moved, the address is that of `as_ptr`, that many bytes there may be written to, and nobody else
-/// reads or writes them. `len` is at most the capacity.
+/// value is only moved, the address is that of `as_ptr`, that many bytes there may be written to, and nothing
+/// else reads or writes them. `len` is at most the capacity.
 pub unsafe trait IoBufMut: IoBuf {
-    /// Returns where the bytes are.
+    /// Returns the address of the bytes, for writing.
     fn as_mut_ptr(&mut self) -> *mut u8;
 
     /// Returns how many bytes fit.

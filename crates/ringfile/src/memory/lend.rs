@@ -25,13 +25,13 @@ const MOST_SPARE: usize = 1024;
 /// must be initialised, readable and writable, and nothing else may access them, as long as no other method of the
 /// value is called. Moving the box that holds the value changes nothing.
 pub unsafe trait StableMemory: Send + Sync + 'static {
-    /// Returns where the memory starts.
+    /// Returns the address of the memory.
     fn as_mut_ptr(&mut self) -> *mut u8;
 
     /// Returns the number of bytes.
     fn len(&self) -> usize;
 
-    /// Returns whether there are none.
+    /// Returns whether the length is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -120,7 +120,7 @@ impl RegisteredMemory {
     /// assert_eq!(memory.len(), 4096);
     /// ```
     pub fn new(owner: impl StableMemory) -> Self {
-        // Boxed first: the value must be at its final place when its address is taken.
+        // The value is boxed first, since it must be in its final place when its address is taken.
         let mut owner = Box::new(owner);
         let (base, len) = (owner.as_mut_ptr(), owner.len());
         // SAFETY: what `StableMemory` promises.

@@ -1,8 +1,7 @@
 //! The locks of all pools and of all lent memory. A thread that forks holds them all, so that the child finds them free
 //! and their state consistent.
 //!
-//! Knows where the locks are. Invariants: a core or lender is in
-//! [`ALL`] from its creation until it is about to be freed. A thread that holds one of these locks takes none of the
+//! Invariants: a core or lender is in [`ALL`] from its creation until it is about to be freed. A thread that holds one of these locks takes none of the
 //! others; the list of regions (`regions.rs`) is locked last.
 
 use std::any::Any;

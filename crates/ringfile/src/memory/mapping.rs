@@ -16,7 +16,7 @@ pub enum HugePages {
     /// Huge pages if the system provides them transparently, otherwise ordinary pages.
     #[default]
     Auto,
-    /// Ordinary pages only. More translation misses, but no waste in sparsely used pools.
+    /// Ordinary pages only. There are more TLB misses, but sparsely used pools waste no memory.
     Never,
     /// Huge pages that the administrator has reserved (`vm.nr_hugepages`), or an error.
     Require,

@@ -82,9 +82,9 @@ impl Pool {
 
     /// Returns a buffer with a capacity of exactly `n` bytes and length 0.
     ///
-    /// Buffers of 4096 bytes and more are aligned to 4096, smaller ones to 512, 1024 or 2048, the power of two that
-    /// holds them; with [`PoolBuilder::alignment`] all are aligned to that. The bytes may hold what an earlier buffer
-    /// of this process held.
+    /// Buffers of 4096 bytes and more are aligned to 4096, smaller ones to 512, 1024 or 2048, the smallest of these that
+    /// is not less than `n`; with [`PoolBuilder::alignment`] all are aligned to that. The bytes may be those of an earlier buffer
+    /// of this process.
     ///
     /// # Errors
     /// If the pool is full, [`WhenFull`] decides: [`PoolError::Full`] at once, or after the memory outside the pool was
@@ -200,8 +200,7 @@ impl Pool {
         self.core().metrics()
     }
 
-    /// Returns a larger buffer for one of this pool's that must grow: of `wanted` bytes, or else of `needed`. Never
-    /// waits.
+    /// Returns a larger buffer for a buffer of this pool that must grow: of `wanted` bytes, or else of `needed`. Never waits.
     pub(super) fn get_to_grow(&self, needed: usize, wanted: usize) -> Result<Buffer, PoolError> {
         let counters = &self.core().counters;
         let larger = if wanted > needed { self.try_get(wanted).ok() } else { None };
@@ -226,7 +225,7 @@ impl Pool {
 }
 
 impl Clone for Pool {
-    /// Another handle of the same memory.
+    /// Returns another handle of the same pool.
     fn clone(&self) -> Self {
         self.core().add_handle();
         Pool { core: self.core }
@@ -274,8 +273,8 @@ impl PoolBuilder {
 
     /// Aligns every buffer to `bytes`, a power of two up to 1 GiB, and rounds its size up to a multiple of it.
     ///
-    /// Without it, buffers of 4096 bytes and more are aligned to 4096 and smaller ones to the power of two, from 512
-    /// on, that holds them.
+    /// By default, buffers of 4096 bytes and more are aligned to 4096, and smaller ones to the smallest power of two from 512
+    /// on that is not less than their size.
     pub fn alignment(mut self, bytes: usize) -> Self {
         self.alignment = Some(bytes);
         self
@@ -333,8 +332,8 @@ impl PoolBuilder {
     /// Creates the pool. With [`HugePages::Require`] the first huge pages are mapped now, otherwise nothing.
     ///
     /// # Errors
-    /// [`PoolError::Invalid`] for an alignment that is no power of two or above 1 GiB, or a capacity below a page or
-    /// the alignment; [`PoolError::NoHugePages`] if huge pages are required but not available.
+    /// [`PoolError::Invalid`] if the alignment is not a power of two or is above 1 GiB, or if the capacity is below a page
+    /// or the alignment; [`PoolError::NoHugePages`] if huge pages are required but not available.
     ///
     /// ```
     /// let error = ringfile::Pool::builder().alignment(1000).build().unwrap_err();
@@ -366,7 +365,7 @@ impl PoolBuilder {
     fn options(self) -> Options {
         let align = self.alignment.unwrap_or(UNIT).max(UNIT);
         let map = MapOptions { align, huge_pages: self.huge_pages, dont_fork: self.dont_fork };
-        // More cannot be mapped at once, and sums below this limit cannot overflow.
+        // A process cannot map more, and sums below this limit cannot overflow.
         let capacity = self.capacity.min(isize::MAX as usize / 2) & !(map.granule() - 1);
         let usual = Options {
             capacity,
@@ -400,7 +399,7 @@ pub(crate) fn reserve() -> &'static Pool {
     })
 }
 
-/// Returns the pool for read-ahead, with room for 16 streams at their widest. If it is full, nothing is read ahead.
+/// Returns the pool for read-ahead, with room for 16 streams with the largest window. If it is full, nothing is read ahead.
 pub(crate) fn ahead() -> &'static Pool {
     static AHEAD: Value<Pool> = Value::new();
     AHEAD.get_or(|| {

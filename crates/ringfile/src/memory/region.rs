@@ -39,7 +39,7 @@ pub(crate) struct Region {
     registrable: bool,
     /// Its place in the pool's list of regions; changed under the pool's lock only.
     pub(super) slot: AtomicUsize,
-    /// None for memory that the user owns.
+    /// `None` for memory that the user owns.
     mapping: Option<Mapping>,
 }
 
@@ -99,7 +99,7 @@ impl Region {
     /// Returns the registration; if it is unknown, calls `register` with base and length in bytes. A refusal is
     /// remembered too, and not tried again.
     ///
-    /// Called under the lock of all registrations, so that no thread waits for another in here: after a fork, the child
+    /// Called under the lock of all registrations, so that no thread waits here for another one: a child forked meanwhile
     /// would wait forever.
     pub(crate) fn register(
         &self,
@@ -116,7 +116,7 @@ impl Region {
         self.mapping.is_some()
     }
 
-    /// Returns whether it is registered; none if that was not tried yet.
+    /// Returns whether the region is registered; `None` if that was not tried yet.
     pub(super) fn is_registered(&self) -> Option<bool> {
         self.registration.get().map(Option::is_some)
     }

@@ -1,6 +1,6 @@
 //! All pools' regions by address, to find the region of frozen `Bytes`, which hold no pointer to it.
 //!
-//! Knows regions. Invariants: a region is in [`ALL`] only while it is mapped, and [`CHANGES`] moves with every change
+//! Knows regions. Invariants: a region is in [`ALL`] only while it is mapped, and [`CHANGES`] is increased with every change
 //! of [`ALL`], so a copy with the current count names no region that is gone. Lent memory is not included: it may
 //! contain `Bytes` that do not keep it lent, so its registration may end before they are dropped.
 
@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use super::region::Region;
 
-/// By address. No other lock is taken while this one is held.
+/// All regions, sorted by address. No other lock is taken while this one is held.
 static ALL: Mutex<Vec<Mapped>> = Mutex::new(Vec::new());
 /// The number of changes of [`ALL`].
 static CHANGES: AtomicU64 = AtomicU64::new(0);
@@ -61,11 +61,11 @@ pub(super) fn remove(region: &Region) {
 #[derive(Default)]
 pub(crate) struct KnownRegions {
     changes: u64,
-    /// By address.
+    /// The regions, sorted by address.
     regions: Vec<Mapped>,
 }
 
-// SAFETY: as of `Mapped`.
+// SAFETY: as for `Mapped`.
 unsafe impl Sync for KnownRegions {}
 
 impl KnownRegions {
@@ -73,9 +73,9 @@ impl KnownRegions {
     /// or unmapped a region since the last call.
     #[inline]
     pub(crate) fn region_of<'a>(&mut self, bytes: &'a Bytes) -> Option<&'a Region> {
-        // A thread that has bytes of a new region also sees that it was added, since both reached it in the same way.
-        // And no other memory can be where a region was before its removal was counted, since the removal comes before
-        // the unmapping.
+        // A thread that has bytes of a new region also sees that the region was added, since it received both in the same
+        // way. No other memory can take a region's place before the region's removal was counted, since the removal comes
+        // before the unmapping.
         if self.changes != CHANGES.load(Ordering::Relaxed) {
             self.copy();
         }

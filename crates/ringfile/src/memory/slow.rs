@@ -54,7 +54,7 @@ pub(crate) struct Inner {
     pub(super) frozen: FrozenParts,
     pub(super) classes: [ClassBook; CLASSES],
     pub(super) waiters: Waiters,
-    /// The last handle is gone, and all blocks that were in use then are anchors.
+    /// Whether the last handle is gone; then all blocks that were in use at that time are anchors.
     closed: bool,
     pub(super) reserved: usize,
     pub(super) reserved_high_water: usize,
@@ -62,7 +62,7 @@ pub(crate) struct Inner {
     pub(super) below_class: usize,
     pub(super) outside_bytes: usize,
     pub(super) outside_allocations: u64,
-    /// Refused registrations of regions that are gone.
+    /// The number of refused registrations of regions that no longer exist.
     refused_before: usize,
 }
 
@@ -120,8 +120,8 @@ impl Core {
         if n <= largest && largest > 0 { Ok(()) } else { Err(PoolError::TooLarge { requested: n, largest }) }
     }
 
-    /// Returns a free block from anywhere that the settings allow, or none for now. The caller has decided whose turn
-    /// it is.
+    /// Returns a free block, from the pool or wherever else the settings allow; `None` if there is none now. The caller has
+    /// decided whose turn it is.
     pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let mut found = self.find(inner, n)?;
         if let (None, WhenFull::Outside { limit }) = (found, self.options.when_full) {
@@ -130,7 +130,7 @@ impl Core {
         Ok(found)
     }
 
-    /// Returns a block of the pool for `n` bytes: cheap ways first, those that disturb other threads last.
+    /// Returns a block of the pool for `n` bytes. Tries cheap ways first, and those that disturb other threads last.
     fn find(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let Some(class) = self.class_of(n) else { return Ok(None) };
         let size = class::size(class);
@@ -284,7 +284,8 @@ impl Core {
         }
         let regions = u32::try_from(inner.tracts.len()).unwrap_or(u32::MAX);
         let next = FIRST_REGION.checked_shl(regions).filter(|&len| len > 0).unwrap_or(REGION_MAX);
-        // Room and need are multiples of the granule, and so are the powers of two from 2 MiB on that pass it.
+        // `room` and `need` are multiples of the granule, and so are powers of two from 2 MiB on that are at least the
+        // granule.
         let mut len = next.min(REGION_MAX).next_multiple_of(options.map.granule()).max(need).min(room);
         let mapping = loop {
             match Mapping::new(len, &options.map) {

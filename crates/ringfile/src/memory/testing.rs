@@ -1,4 +1,4 @@
-//! Random numbers for the memory layer's own tests, from a seed that is printed.
+//! Random numbers for the tests of this folder, from a seed that is printed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,8 +1,8 @@
 //! Waiting for memory: first come, first served, for futures and blocked threads alike.
 //!
 //! Knows the core and the state under its lock. Invariants: only the first request in the queue is served; while there
-//! is one, all gets and returns take the lock, so no get overtakes and no return is missed; a buffer for a future that
-//! was dropped goes to the next request. No waker is cloned, called or dropped, and no buffer dropped, under the lock.
+//! is one, all gets and returns take the lock, so no get overtakes it and no return is missed; a buffer for a future
+//! that was dropped goes to the next request. No waker is cloned, called or dropped, and no buffer dropped, under the lock.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -228,8 +228,8 @@ impl Core {
 
 /// The future of [`Pool::get_async`], which returns a buffer.
 ///
-/// Does nothing until polled. May be dropped at any time: the next request in the queue gets its turn, or the buffer
-/// that it was given but has not returned.
+/// Does nothing until polled. May be dropped at any time: the next request in the queue then gets its turn, or the buffer
+/// that this future was given but has not returned.
 #[must_use = "futures do nothing unless polled"]
 pub struct GetBuffer<'a> {
     pool: &'a Pool,
@@ -278,7 +278,7 @@ impl fmt::Debug for GetBuffer<'_> {
     }
 }
 
-/// Wakes one blocked thread. Not `thread::park`, whose token belongs to the thread's own code.
+/// Wakes one blocked thread. It does not use `thread::park`, whose token belongs to the thread's own code.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,

@@ -32,8 +32,8 @@ pub(crate) struct Sqe {
 
 const _: () = assert!(size_of::<Sqe>() == 64 && std::mem::offset_of!(Sqe, user_data) == 32);
 
-/// One submission queue entry of a ring with entries of 128 bytes (`IORING_SETUP_SQE128`): the command of a driver begins
-/// where others have `addr3`.
+/// One submission queue entry of a ring with entries of 128 bytes (`IORING_SETUP_SQE128`). The command for a driver begins
+/// where smaller entries have `addr3`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct CommandSqe {
@@ -160,7 +160,7 @@ pub(crate) unsafe fn enter_for(
 /// Calls `io_uring_register(2)` with an argument record, or an array of them, of a size that `opcode` defines.
 ///
 /// # Safety
-/// `argument` must point to what `opcode` expects, `count` of them, valid for reads and writes; memory that gets
+/// `argument` must point to `count` of the records that `opcode` expects, valid for reads and writes; memory that gets
 /// registered must stay mapped until it is unregistered.
 pub(crate) unsafe fn register<T>(
     ring: BorrowedFd<'_>,

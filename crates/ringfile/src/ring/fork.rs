@@ -100,7 +100,7 @@ pub(crate) fn is_child() -> bool {
 /// Takes locks in the order in which they are nested elsewhere, and returns their guards.
 pub(crate) type Hold = fn() -> Box<dyn Any>;
 
-/// The locks of pools and lent memory, whose holders may take those of the driver.
+/// Holds the locks of pools and lent memory. Threads that hold one of these may take those of the driver.
 static HOLD_MEMORY: OnceLock<Hold> = OnceLock::new();
 static HOLD: OnceLock<Hold> = OnceLock::new();
 

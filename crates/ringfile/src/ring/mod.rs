@@ -42,7 +42,7 @@ pub(crate) struct Ring {
     kernel_flags: NonNull<AtomicU32>,
     entries: NonNull<Sqe>,
     mask: u32,
-    /// Entry `i` of either queue begins at place `i << entry_shift`: where entries are large, each takes two.
+    /// Entry `i` of either queue begins at place `i << entry_shift`: a large entry takes two places.
     entry_shift: u32,
     /// The position of the next entry; the shared tail follows when entries are submitted.
     next: u32,
@@ -57,16 +57,16 @@ pub(crate) struct Ring {
     enter_flags: u32,
     sqpoll: bool,
     enters: u64,
-    /// Entries that the last `enter` submitted.
+    /// The number of entries that the last `enter` submitted.
     submitted: u32,
-    /// Completions taken since the last call of `enter_sizes`.
+    /// The number of completions taken since the last call of `enter_sizes`.
     collected: u32,
     buffers: ClonedBuffers,
     file_table: bool,
     supported: [bool; 256],
     fork_mark: fork::Mark,
     completion_signal: Option<Arc<OwnedFd>>,
-    /// The position of a linked entry whose predecessor the kernel took alone.
+    /// The position of a linked entry whose predecessor the kernel has accepted without it.
     cut_off: Option<u32>,
     /// For tests: the next `enter` submits at most this many, like a kernel that runs out of memory.
     #[cfg(test)]

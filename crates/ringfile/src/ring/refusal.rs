@@ -17,7 +17,7 @@ pub struct RegistrationRefused {
     errno: i32,
 }
 
-/// The request to the kernel.
+/// What the kernel was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// A table with empty places for memory to be registered in.
@@ -64,7 +64,7 @@ impl RegistrationRefused {
         Self { what: What::Place, errno: libc::ENOSPC }
     }
 
-    /// Keeps it as the last refusal of the process.
+    /// Stores it as the last refusal of the process.
     pub(crate) fn note(self) {
         let what: u64 = match self.what {
             What::Table => 1,

@@ -1,8 +1,8 @@
 //! Registered buffers: pinned once for the process, shared by every thread's ring.
 //!
 //! A *holder* ring of one entry, which any thread may register in, owns the registrations. Each thread's ring clones a
-//! slot from it when it first does I/O there (`IORING_REGISTER_CLONE_BUFFERS`, Linux 6.13): 1.6 µs a slot and no more
-//! pinned memory, while registering the same memory on two rings pins and charges it twice. If the kernel cannot clone,
+//! slot from it when it first does I/O there (`IORING_REGISTER_CLONE_BUFFERS`, Linux 6.13): which takes 1.6 µs per slot and pins
+//! no more memory, while registering the same memory on two rings pins and charges it twice. If the kernel cannot clone,
 //! each ring registers separately under the same index. Invariants:
 //!
 //! - an index names the same memory in the holder and in every ring whose `serials` entry says so;
@@ -25,8 +25,8 @@ use super::setup;
 use crate::event;
 use crate::memory::{KnownRegions, Region, Registration};
 
-/// The number of places in every table. A clone copies the whole table of the ring (8 bytes per place), so it is no
-/// larger than a terabyte in regions of 1 GiB needs.
+/// The number of places in every table: enough for a terabyte in regions of 1 GiB. It is not larger, since a clone copies
+/// the whole table of the ring (8 bytes per place).
 const SLOTS: u32 = 1024;
 
 /// Marks a serial whose registration this ring could not share; it does not try again.
@@ -191,7 +191,7 @@ pub(crate) fn can_clone() -> bool {
 
 /// The function that a [`Registration`] calls when it is dropped, just before its memory is freed.
 fn release(index: u32, serial: u64) {
-    // Before the memory is unmapped, so also before a buffer at the same address can exist.
+    // This comes before the memory is unmapped, and so before another buffer can have the same address.
     RELEASES.fetch_add(1, Ordering::Release);
     let mut holder = holder();
     if std::mem::take(&mut holder.pinned[index as usize]) != 0
@@ -201,7 +201,7 @@ fn release(index: u32, serial: u64) {
     }
     holder.rings.retain(|inbox| inbox.strong_count() > 0);
     let inboxes: Vec<_> = holder.rings.iter().filter_map(Weak::upgrade).collect();
-    // Under the lock, which a forking thread holds: a child must not find its thread's inbox locked.
+    // This runs under the lock, which a forking thread holds: a child must not find its thread's inbox locked.
     inboxes.iter().for_each(|inbox| inbox.put(index, serial));
     holder.free.push(index);
     drop(holder);
@@ -232,7 +232,7 @@ pub(crate) struct ClonedBuffers {
     recent: Recent,
     known: KnownRegions,
     refusals: u64,
-    /// Why there is no table; reported when memory would be registered.
+    /// The reason why there is no table, which is reported when memory would be registered.
     without: Option<RegistrationRefused>,
 }
 
@@ -278,7 +278,7 @@ impl ClonedBuffers {
         }
     }
 
-    /// Creates one without a table: no operation is fixed on this ring.
+    /// Creates a value without a table: no operation on this ring is a fixed one.
     pub(crate) fn none() -> Self {
         Self {
             serials: Box::default(),
@@ -395,7 +395,7 @@ impl ClonedBuffers {
         }
     }
 
-    /// Releases everything: the thread may be idle for long.
+    /// Releases everything, because the thread may be idle for a long time.
     pub(crate) fn forget_all(&mut self, ring: &OwnedFd) {
         for index in 0..self.serials.len() as u32 {
             if self.serials[index as usize] != 0 {

@@ -1,6 +1,6 @@
 //! One thread's loop: run ready tasks, submit once, wait once.
 //!
-//! Knows the driver and tasks; no I/O. Tasks are numbers into a table of this thread, so that a completion makes its
+//! Knows the driver and tasks, but no operations. Tasks are numbers into a table of this thread, so that a completion makes its
 //! task ready by putting a number into a queue. Invariants:
 //!
 //! - a task runs only on the thread that it was spawned on;
@@ -21,7 +21,7 @@ use pin_project_lite::pin_project;
 use crate::driver::{self, Call, Deferred, Shared, TaskNumber};
 use crate::ring::RingOptions;
 
-/// The number of the future of `block_on`.
+/// The task number of the future of `block_on`.
 const MAIN: TaskNumber = 0;
 
 thread_local! {
@@ -49,7 +49,7 @@ struct TaskSlot {
 }
 
 pin_project! {
-    /// A future and its waker, which is made once and lent to every poll: one allocation, and neighbours in memory.
+    /// A future and its waker, which is created once and lent to every poll. Both are in one allocation, next to each other.
     struct TaskCell<F> {
         waker: Waker,
         #[pin]
@@ -81,7 +81,7 @@ impl Tasks {
         Self { places: Vec::new(), free: Vec::new(), ready: Vec::new() }
     }
 
-    /// Puts a task into the queue, once.
+    /// Puts a task into the queue, unless it is there already.
     #[inline]
     fn make_ready(&mut self, number: TaskNumber) {
         if let Some(place) = self.places.get_mut(number as usize)
@@ -299,7 +299,7 @@ impl Loop {
         }
     }
 
-    /// Returns whether there is no task, and no function to run that might spawn one.
+    /// Returns whether there is neither a task, nor a posted function that might spawn one.
     fn is_idle(&self) -> bool {
         let inbox = self.remote.shared.tasks();
         inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()) == 0

@@ -1,8 +1,8 @@
 //! Runs futures: [`block_on`] on one thread, [`Runtime`] on a thread per core.
 //!
 //! A thread's loop runs ready tasks, submits all their I/O with one system call, and sleeps in that same call until
-//! something completes or another thread wakes it. Tasks stay on their thread; nothing is stolen. Any future runs here,
-//! also those of other crates that bring their own reactor thread.
+//! something completes or another thread wakes it. Tasks stay on their thread; threads do not steal tasks. Any future runs
+//! here, even those of crates that have their own reactor thread.
 
 mod executor;
 mod task;

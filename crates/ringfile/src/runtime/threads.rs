@@ -76,7 +76,7 @@ impl RuntimeBuilder {
     }
 
     /// Sets when the kernel finishes a thread's operations: [`Deferred`](Completions::Deferred) by default. The others
-    /// are there to measure what they cost. No effect with [`sqpoll`](Self::sqpoll).
+    /// exist to measure what they cost. No effect with [`sqpoll`](Self::sqpoll).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {

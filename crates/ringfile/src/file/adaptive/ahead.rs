@@ -1,14 +1,14 @@
 //! Read-ahead for adaptive files: the pieces that were read, and when they may be used.
 //!
-//! A piece is a read past the cache into memory of the library's own pool. It has no task: the read that makes it
-//! likely to be needed starts it, and the read that wants its data drives it. Invariants:
+//! A piece is a direct read into memory of the library's own pool. It has no task: the read after which it is likely
+//! to be needed starts it, and the read that needs its data polls it to its end. Invariants:
 //!
 //! - A piece is used only if nothing was written since before it was read: the file's change time is the same, it was
 //!   at least [`QUIET`] old then, and the page cache does not have the data (which [`super`] checks first). A write
-//!   sets the change time before it changes the first byte. A write that took longer than `QUIET` and was in progress
-//!   when the piece was read would go unnoticed: hence the long time. For writes that take no time, two ticks of the
-//!   clock would do.
-//! - Only files that were opened only for reading are read ahead, on file systems that are known to keep that time.
+//!   sets the change time before it changes the first byte. A write that took longer than `QUIET`, and was in progress
+//!   when the piece was read, would go unnoticed, so that time is long. If writes took no time, two ticks of the clock
+//!   would be enough.
+//! - Only files that were opened for reading alone are read ahead, on file systems that are known to record that time.
 //! - Pieces are started, driven and dropped without the lock, which is held for a few instructions.
 
 use std::collections::VecDeque;
@@ -28,7 +28,7 @@ use crate::memory::{self, Buffer, Held};
 use crate::metrics::CacheEvent;
 use crate::ring::fork;
 
-/// A file is read ahead only if it was not changed for this long: longer than a write takes.
+/// A file is read ahead only if it has not changed for this time, which is longer than a write takes.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// Local file systems that set the change time with each write of any process, and never carry out a direct read during a
@@ -53,7 +53,7 @@ pub(super) struct Ahead {
 struct State {
     streams: Streams,
     pieces: Vec<Piece>,
-    /// It is among [`FILES`].
+    /// Whether the file is among [`FILES`].
     is_listed: bool,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Piece {
     changed: Changed,
     read: Operation<'static, Owned>,
     is_over: bool,
-    /// The data; none if the read failed.
+    /// The data; `None` if the read failed.
     content: Option<Buffer>,
     used: u64,
 }
@@ -97,7 +97,7 @@ impl Ahead {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a read past the cache: the stream that it continues, and whether that is worth reading ahead.
+    /// Records a direct read. Returns the stream that it continues, and whether reading ahead of that is worthwhile.
     pub(super) fn note(&self, range: &Range<u64>) -> Option<(Id, bool)> {
         let mut state = self.try_lock()?;
         match state.streams.note(range) {
@@ -147,7 +147,7 @@ impl Ahead {
         self.lock().streams.judge(true);
     }
 
-    /// Keeps a piece, unless its stream was replaced meanwhile: nothing would ask for it.
+    /// Keeps a piece, unless its stream was replaced meanwhile, so that no read would ask for it.
     fn keep(self: &Arc<Self>, piece: Piece) {
         let mut state = self.lock();
         if !state.streams.is_followed(piece.stream) {
@@ -158,7 +158,7 @@ impl Ahead {
         let is_new = !std::mem::replace(&mut state.is_listed, true);
         drop(state);
         if is_new && !self.list() {
-            // It is listed again with its next piece.
+            // The file is listed again with its next piece.
             self.lock().is_listed = false;
         }
     }
@@ -180,7 +180,7 @@ impl Ahead {
         drop(pieces);
     }
 
-    /// Starts reading ahead of a stream, which was just read `len` bytes further. Returns whether anything was started.
+    /// Starts reading ahead of a stream whose last read had `len` bytes. Returns whether any read was started.
     pub(super) fn go_on(self: &Arc<Self>, own: &Target, direct: &File, id: Id, len: u64) -> bool {
         if !self.is_allowed || !self.process.is_current() {
             return false;
@@ -215,8 +215,8 @@ impl Ahead {
         }
     }
 
-    /// Adds the file to those that may have pieces. Returns false if another thread uses the list, or did so when this
-    /// process was forked.
+    /// Adds the file to those that may have pieces. Returns false if another thread holds the list's lock, or held it when
+    /// this process was forked.
     fn list(self: &Arc<Self>) -> bool {
         let Ok(mut files) = FILES.try_lock() else { return false };
         if files.len().is_power_of_two() {
@@ -226,7 +226,7 @@ impl Ahead {
         true
     }
 
-    /// Drops the pieces of the file that has had pieces longest. Returns whether there was one.
+    /// Drops the pieces of the file that has been in the list longest. Returns whether there was one.
     fn steal(&self) -> bool {
         let Ok(mut files) = FILES.try_lock() else { return false };
         let Some(oldest) = files.pop_front() else { return false };
@@ -292,7 +292,7 @@ impl Piece {
             ready!(self.read.poll(context));
             self.is_over = true;
             let is_good = matches!(self.read.result(), Ok(Ended { errno: 0, .. }));
-            // An error is ignored here: the read that wants the data will meet it.
+            // An error is ignored here: the read that needs the data will get the same error.
             if let Held::Pooled(buffer) = self.read.take_held()
                 && is_good
             {

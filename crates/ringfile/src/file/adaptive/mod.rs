@@ -1,10 +1,10 @@
-//! Adaptive files: cached data is read from the page cache, other data by direct I/O, past it.
+//! Adaptive files: cached data is read from the page cache, other data by direct I/O.
 //!
 //! An adaptive [`File`] has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
 //! starts no read itself. [`sketch`] decides what is worth caching, [`room`] how much memory there may be for that;
 //! [`streams`] finds sequential reads, and [`ahead`] reads ahead of them. Invariant: through either descriptor, a read
 //! returns what was written before it began, since the kernel writes dirty pages back before a direct read. So the
-//! decisions here, also those that are skipped because another thread holds the lock, affect only the speed of a read.
+//! decisions here affect only the speed of a read, even those that are skipped because another thread holds the lock.
 
 mod ahead;
 mod room;
@@ -38,24 +38,25 @@ const WARM: i32 = 32;
 /// After [`WARM`] hits, one in this many reads is checked: a check costs 0.15 µs or more, and a cached read of 4 KiB
 /// takes 0.5 µs.
 const LOOKS: u8 = 16;
-/// After this many reads in a row of which nothing was cached, only some are checked. At a hit rate of one in ten, such
-/// a row is rare.
+/// After this many reads in a row that found nothing cached, only some are checked. If one read in ten is a hit, such a
+/// series is rare.
 const COLD: i32 = 64;
-/// After [`COLD`] misses, one in this many reads is checked. The others read from the drive data that might be cached.
+/// After [`COLD`] misses, one in this many reads is checked. The others read from the drive, even if data is cached.
 const COLD_LOOKS: u8 = 8;
 
-/// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; ZFS: its own).
+/// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; the number of ZFS is its own): overlayfs
+/// and ZFS.
 const UNSEEN: [u32; 2] = [0x794c_7630, 0x2fc1_2fc1];
 
 /// Which descriptor a read uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Descriptor {
-    /// To be decided, if the file is adaptive.
+    /// Not decided yet, if the file is adaptive.
     #[default]
     Open,
-    /// The file's own.
+    /// The file's own descriptor.
     Own,
-    /// That of the file's direct twin.
+    /// The descriptor of the file's direct twin.
     Direct,
 }
 
@@ -73,10 +74,10 @@ impl Descriptor {
 /// How a read is carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// The whole range through one descriptor.
+    /// Reads the whole range through one descriptor.
     By(Descriptor),
-    /// This many bytes from the cache, if they are still there, and the rest past it. Carried out in pieces, see
-    /// [`unaligned`].
+    /// Reads this many bytes from the cache, if they are still there, and the rest directly, in pieces (see
+    /// [`unaligned`]).
     CachedBeginning(usize),
     /// The read continues a stream, and its data may have been read ahead: [`read_stream`] carries it out.
     Stream(Id),
@@ -86,7 +87,7 @@ pub(crate) enum Way {
 enum Cached {
     All,
     Nothing,
-    /// A part, with this many bytes at the beginning.
+    /// A part of it, of which this many bytes are at the beginning.
     Some(usize),
 }
 
@@ -96,9 +97,10 @@ const DIRECT: Way = Way::By(Descriptor::Direct);
 /// The additional state of an adaptive file.
 pub(crate) struct Adaptive {
     direct: File,
-    /// How many reads in a row were found in the cache, up to [`WARM`], or below 0 how many were not at all, up to [`COLD`].
+    /// If positive, how many reads in a row were found in the cache, up to [`WARM`]; if negative, how many found nothing
+    /// there, up to [`COLD`].
     streak: AtomicI32,
-    /// Created when the first read misses the cache. If another thread holds the lock, nothing is noted.
+    /// Created when the first read misses the cache. If another thread holds the lock, the read is not counted.
     sketch: Mutex<Option<Sketch>>,
     ahead: Arc<Ahead>,
 }
@@ -135,7 +137,7 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
         .map(Into::into)
 }
 
-/// Decides how a non-empty read is done; through the file's own descriptor if it is not adaptive. Streams are followed
+/// Decides how to carry out a non-empty read; a file that is not adaptive uses its own descriptor. Streams are detected
 /// only if the read is `alone`, not one of many operations.
 #[cold]
 pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
@@ -147,13 +149,13 @@ pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -
     if request.kind == Kind::Read || way == OWN {
         return way;
     }
-    // A vectored read goes past the cache as a whole, or not at all.
+    // A vectored read either bypasses the cache as a whole, or not at all.
     let direct = adaptive.direct.0.target.direct();
     let fits = direct.is_none_or(|direct| unaligned::fits(request, held, direct));
     Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
 }
 
-/// Reads the continuation of a stream: data that was read ahead, and the rest past the cache.
+/// Reads the continuation of a stream: takes data that was read ahead, and reads the rest directly.
 pub(super) async fn read_stream(
     file: impl Deref<Target = File>,
     id: Id,
@@ -166,13 +168,13 @@ pub(super) async fn read_stream(
     let (own, ahead) = (&file.0.target, &adaptive.ahead);
     let _reading = Reading(ahead, id);
     if ahead.go_on(own, &adaptive.direct, id, request.want as u64) && runtime::is_in_loop() {
-        // The loop submits only when all its tasks have run, and this task may find all its data ready.
+        // The loop submits only when all its tasks have run, but this task may find all its data ready and never wait.
         yield_once().await;
     }
     let mut done = 0;
     while done < request.want {
         let offset = request.offset + done as u64;
-        // This thread must not depend on when another one runs its loop: such a piece is dropped.
+        // This thread must not depend on when another thread runs its loop, so such a piece is dropped.
         let taken = ahead.take(offset).filter(|piece| !piece.needs_another_loop());
         let Some(mut piece) = taken else { break };
         piece.over().await;
@@ -226,8 +228,8 @@ async fn read_by(file: &File, descriptor: Descriptor, request: Request, held: He
 }
 
 thread_local! {
-    /// Reads of warm and cold files since this thread last checked the cache, by the low bits of a file's number: with
-    /// one count for all files, a file might never be checked if two are read in turn.
+    /// Counts reads of warm and cold files since this thread last checked the cache, by the low bits of the file's number.
+    /// With a single count, a file might never be checked if two files are read in turn.
     static UNSEEN_READS: [Cell<u8>; 32] = const { [const { Cell::new(0) }; 32] };
 }
 
@@ -267,7 +269,7 @@ impl Adaptive {
             Cached::Some(0) => DIRECT,
             Cached::Some(bytes) => Way::CachedBeginning(bytes),
             Cached::All | Cached::Nothing if follows => match self.follow(own, request) {
-                // Cached data must not be taken from data that was read ahead, which may be older.
+                // If data is cached, data that was read ahead must not be used, since it may be older.
                 Way::Stream(id) if !looks && !matches!(self.cached(own, request), Cached::Nothing) => {
                     self.ahead.ended(id);
                     DIRECT
@@ -285,18 +287,18 @@ impl Adaptive {
         if !is_steady || self.ahead.is_quiet(own) {
             return Way::Stream(id);
         }
-        // Data read ahead could not be trusted here, so the kernel reads ahead, into the cache.
+        // Data that was read ahead could not be trusted here, so the kernel reads ahead into the cache.
         self.ahead.ended(id);
         self.ahead.drop_pieces();
         OWN
     }
 
-    /// Returns whether reads can go past the cache, as far as is known by now.
+    /// Returns whether reads can bypass the cache, as far as is known yet.
     pub(super) fn is_direct(&self) -> bool {
         self.direct.is_direct()
     }
 
-    /// Counts the result of a check after `streak`. Two threads at once may count one read instead of two.
+    /// Adds the result of a check to the streak, which was `streak`. Two threads at once may count one read instead of two.
     fn count(&self, found: &Cached, streak: i32) {
         let (event, reads, now) = match found {
             Cached::All if streak >= WARM => (CacheEvent::Hit, LOOKS.into(), WARM),
@@ -321,7 +323,7 @@ impl Adaptive {
         if all == 0 || all == pages {
             return if all == 0 { Cached::Nothing } else { Cached::All };
         }
-        // The file may end before.
+        // The file may end earlier.
         let size = own.size().unwrap_or(u64::MAX);
         let pages = pages.min(size.div_ceil(page).saturating_sub(first));
         if all == pages {
@@ -335,7 +337,7 @@ impl Adaptive {
         Cached::Some(((first + known) * page).saturating_sub(start) as usize)
     }
 
-    /// Notes a read that missed the cache. Returns whether to read it through the cache, because it was read before.
+    /// Records a read that missed the cache. Returns whether to read it through the cache because it was read before.
     fn is_worth_caching(&self, own: &Target, request: &Request) -> bool {
         let Ok(mut sketch) = self.sketch.try_lock() else { return false };
         let make = || Sketch::new(own.size().unwrap_or(0), room::bytes());

@@ -1,8 +1,9 @@
 //! Which parts of a file are read again: counts of fixed size, as in TinyLFU (Einziger, Friedman, Manes, 2017).
 //!
-//! Pure functions. A read of a block or more counts for its blocks, a smaller one for the page in which it begins:
-//! random reads of different pages of a block do not count as repeated. Invariants: the memory is fixed when the sketch
-//! is created; an estimate is never below the number of reads, each halved once for every window that has ended since.
+//! Pure functions. A read of a block or more counts for each of its blocks, a smaller one for the page in which it
+//! begins, so random reads of different pages of a block do not count as repeated. Invariants: the memory is fixed when
+//! the sketch is created; an estimate is never too low, where each read's count is halved once for every window that has
+//! ended since.
 
 use std::ops::Range;
 
@@ -12,17 +13,17 @@ const PAGE: u64 = 4 << 10;
 /// Distinguishes pages from blocks with the same number.
 const SMALL: u64 = 1 << 63;
 
-/// Counters for each block of the file, so that few blocks share all of theirs.
+/// The number of counters for each block of the file: enough that few blocks share all their counters with others.
 const COUNTERS_PER_BLOCK: u64 = 8;
 const FEWEST: u64 = 4 << 10;
-/// 512 KiB of memory, for files of 8 GiB and more.
+/// The maximum number of counters: 512 KiB of memory, for files of 8 GiB and more.
 const MOST: u64 = 1 << 20;
 
-/// Counters of each block. They share one cache line: a cache miss of the processor for each counter would be
-/// noticeable.
+/// The number of counters that a block uses. They share one cache line, since a miss of the processor's cache for each
+/// counter would cost noticeable time.
 const ROWS: usize = 4;
 const LINE: u64 = 128;
-/// This many low bits of a number do not affect its line: a read of 128 KiB touches one.
+/// This many low bits of a block's number do not affect its cache line, so a read of 128 KiB touches one line.
 const NEIGHBOURS: u32 = 1;
 /// The largest value of a 4-bit counter.
 const LIMIT: u8 = 15;
@@ -37,9 +38,9 @@ struct Line([u8; LINE as usize / 2]);
 /// See the module.
 pub(super) struct Sketch {
     lines: Box<[Line]>,
-    /// Bytes after which counts are halved: data that is read again only later would not have stayed in the cache.
+    /// Counts are halved after this many bytes: data that is read again only later would not have stayed in the cache.
     window: u64,
-    /// Bytes since counts were halved last.
+    /// The number of bytes read since counts were last halved.
     bytes: u64,
     /// Bytes that were counted for the first time since then.
     fresh: usize,
@@ -57,7 +58,7 @@ impl Sketch {
         Self { lines, window: window.max(BLOCK), bytes: 0, fresh: 0 }
     }
 
-    /// Notes a read. Returns whether most of its bytes had been read at least twice before, within the window.
+    /// Records a read. Returns whether most of its bytes had been read at least twice before, within the window.
     pub(super) fn note(&mut self, range: Range<u64>) -> bool {
         let len = range.end - range.start;
         if len < BLOCK {
@@ -82,7 +83,7 @@ impl Sketch {
         let places = self.places(number);
         let before = places.iter().map(|&place| self.get(place)).min().unwrap_or(0);
         if before < LIMIT {
-            // Only the lowest counters are raised, since they are shared least.
+            // Raises only the lowest counters, which are shared with the fewest other blocks.
             for place in places {
                 if self.get(place) == before {
                     self.add_one(place);
@@ -91,7 +92,7 @@ impl Sketch {
         }
         self.bytes += len.max(PAGE);
         self.fresh += usize::from(before == 0);
-        // Beyond that, too many counters would be shared.
+        // With more blocks, too many counters would be shared.
         if self.bytes >= self.window || self.fresh >= self.lines.len() * LINE as usize * 3 / 8 {
             self.age();
         }

@@ -1,6 +1,6 @@
 //! Detects sequential reads, and decides how far to read ahead of them.
 //!
-//! Pure: knows offsets, and neither buffers nor time. A file may have several streams. Invariant: each piece of a
+//! Pure functions of offsets, without buffers or time. A file may have several streams. Invariant: each piece of a
 //! stream is planned once, in order, and ends at most [`MOST_AHEAD`] behind the stream's last read.
 
 use std::ops::Range;
@@ -17,9 +17,9 @@ pub(super) const MOST_AHEAD: u64 = 2 << 20;
 /// The longest piece. All pieces but the first ones begin and end at a multiple of it.
 pub(super) const PIECE: u64 = 256 << 10;
 const ALIGNMENT: u64 = 4 << 10;
-/// Reads in a row before reading ahead begins; doubled each time that data was read ahead in vain.
+/// How many reads in a row must come before reading ahead begins. Doubled each time that data was read ahead in vain.
 const READS_BEFORE: u32 = 3;
-/// How often that is doubled.
+/// How often that may be doubled.
 const MOST_CAUTION: u32 = 5;
 
 /// See the module.
@@ -66,7 +66,7 @@ pub(super) enum Seen {
 }
 
 impl Streams {
-    /// Notes a read.
+    /// Records a read.
     pub(super) fn note(&mut self, range: &Range<u64>) -> Seen {
         self.clock += 1;
         let used = self.clock;
@@ -107,12 +107,12 @@ impl Streams {
         self.list[id.at].as_mut().filter(|stream| stream.began == id.began)
     }
 
-    /// Returns whether no other stream has taken its place.
+    /// Returns whether the stream is still followed, so that no other one has taken its place.
     pub(super) fn is_followed(&mut self, id: Id) -> bool {
         self.get(id).is_some()
     }
 
-    /// Notes that a read of a stream has ended.
+    /// Records that a read of a stream has ended.
     pub(super) fn ended(&mut self, id: Id) {
         if let Some(stream) = self.get(id) {
             stream.reading = stream.reading.saturating_sub(1);
@@ -125,7 +125,7 @@ impl Streams {
         self.get(id).is_some_and(|stream| stream.run >= wanted)
     }
 
-    /// Widens the window of a stream that was just read by `len` bytes: to twice that at first, then doubled each time.
+    /// Widens the window of a stream whose last read had `len` bytes: first to twice that length, then doubles it each time.
     pub(super) fn widen(&mut self, id: Id, len: u64) {
         if let Some(stream) = self.get(id) {
             let first = (2 * len).next_multiple_of(ALIGNMENT);
@@ -156,7 +156,7 @@ impl Streams {
         }
     }
 
-    /// Notes whether data that was read ahead was used.
+    /// Records whether data that was read ahead was used.
     pub(super) fn judge(&mut self, was_wanted: bool) {
         self.caution =
             if was_wanted { self.caution.saturating_sub(1) } else { (self.caution + 1).min(MOST_CAUTION) };

@@ -9,13 +9,13 @@ use super::plan::Plan;
 use crate::memory::Buffer;
 
 pub(super) struct Chunks {
-    /// Bytes of a new chunk.
+    /// The size of a new chunk in bytes.
     size: usize,
     block: usize,
     current: Option<Buffer>,
     /// The first bytes of the block that the next chunk begins with. Empty while there is a current chunk.
     carried: Vec<u8>,
-    /// New memory.
+    /// Memory that is not used yet.
     spare: Vec<Buffer>,
     /// Full chunks, for the plan's full pieces in the same order.
     full: VecDeque<Buffer>,
@@ -82,14 +82,15 @@ impl Chunks {
         self.full.pop_front()
     }
 
-    /// Takes the memory of the rest, padded with zeros up to a block. Appending continues after it in this chunk, or in
-    /// the next one, which gets a copy of the last block's content.
+    /// Takes the memory of the data since the last full piece, padded with zeros up to a block. Appending continues after it
+    /// in this chunk, or in the next one, which gets a copy of the last block's content.
     pub fn take_rest(&mut self) -> Option<Buffer> {
         let mut rest = self.current.take()?;
         let (len, block) = (rest.len(), self.block);
         let mut next = rest.split_off(len.next_multiple_of(block));
         let last_block = &rest[len - len % block..];
-        // A short rest of a chunk would split the next group into two writes, which would need a separate sync.
+        // If little of the chunk is left, using it would split the next group into two writes, which would need a separate
+        // sync.
         if next.capacity() >= self.size / 2 {
             next.extend_from_slice(last_block);
             self.current = Some(next);

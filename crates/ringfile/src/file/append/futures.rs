@@ -16,12 +16,12 @@ use crate::memory::{Buffer, PoolError};
 /// Waits for memory of the pool.
 type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
 
-/// The future of [`Appender::append`](super::Appender::append). Dropping it before it is ready appends nothing of a record of at most a block.
+/// The future of [`Appender::append`](super::Appender::append). If it is dropped before it is ready, nothing of a record of at most a block is appended.
 #[must_use = "nothing is appended until the future is awaited"]
 pub struct Append<'a> {
     shared: &'a Shared,
     record: &'a [u8],
-    /// Bytes of the record that were appended. Only a record longer than a chunk is appended in several steps.
+    /// How many bytes of the record have been appended. Only a record longer than a chunk is appended in several steps.
     done: usize,
     offset: Option<u64>,
     place: Option<Place>,
@@ -30,7 +30,7 @@ pub struct Append<'a> {
 
 /// The result of an attempt to append.
 enum Attempt {
-    /// The whole record was appended. Whether to drive the writes that follow from it.
+    /// The whole record was appended, at this offset; the flag says whether to drive writes that can now start.
     Done(u64, bool),
     /// It is not this task's turn, or there is no room.
     NoRoom,
@@ -88,7 +88,7 @@ impl<'a> Append<'a> {
         }
     }
 
-    /// Gets memory for one chunk more.
+    /// Gets memory for one more chunk.
     fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         if self.memory.is_none() {
             match self.shared.pool.try_get(self.shared.chunk) {
@@ -241,7 +241,7 @@ impl<'a> Settle<'a> {
             let goal = self.goal.unwrap_or(Goal::Closed);
             self.shared.register(&mut self.place, goal, context.waker());
             if !self.shared.drive() {
-                // Results that another task has taken from the lanes since the check.
+                // Another task may have taken results from the lanes since the check.
                 return self.look();
             }
         }

@@ -33,7 +33,7 @@ impl Desk {
     }
 }
 
-/// Wakes the tasks that wait for the appender. Notes which lane to poll.
+/// Wakes the tasks that wait for the appender, and records which lane to poll.
 struct LaneWaker {
     shared: Weak<Shared>,
     woken: AtomicBool,
@@ -101,7 +101,7 @@ impl Lanes {
         self.0.iter().any(|lane| lane.step.is_none())
     }
 
-    /// Gives a job to an idle lane. The caller knows that there is one.
+    /// Gives a job to an idle lane. There must be one.
     pub fn give(&mut self, step: Step, job: Job) {
         let idle = self.0.iter_mut().find(|lane| lane.step.is_none());
         debug_assert!(idle.is_some(), "the caller has checked");

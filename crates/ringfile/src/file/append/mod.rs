@@ -1,4 +1,4 @@
-//! `Appender`: appends of any length from many tasks, durable in groups.
+//! `Appender`: appends records of any length from many tasks, and makes them durable in groups.
 //!
 //! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`chunks`] has
 //! the memory, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`] is polled.
@@ -63,11 +63,11 @@ use crate::memory::{LARGEST, Pool};
 /// ```
 ///
 /// **Memory** is bounded: at most `depth` + 1 blocks (see [`OpenAppender`]) are appended but not yet written. An append
-/// that finds no room, or a full pool, waits its turn. The pool needs room for
+/// that finds no room, or a full pool, waits for its turn. The pool needs room for
 /// two blocks of every appender that shares it: with less, each may hold one and wait for another's.
 ///
-/// **Handles** are cheap to clone, `Send + Sync`, and work in any executor and on plain threads. No task of the library
-/// stands behind them: a task that awaits one of the appender's futures drives the writes of all. So appended data
+/// **Handles** are cheap to clone, `Send + Sync`, and work in any executor and on plain threads. The library has no task
+/// for them: a task that awaits one of the appender's futures drives the writes of all tasks. So appended data
 /// stays in memory until a block is full, or until a task flushes, syncs or closes. Dropping the last handle without
 /// [`close`](Self::close) discards unwritten data, and a write in flight may still reach the file: close an appender
 /// before opening another one for the same file. A write that was started inside ringfile's loop
@@ -78,9 +78,9 @@ use crate::memory::{LARGEST, Pool};
 /// record longer than a block may be appended in part. The writes and the sync that a dropped `flush` or `sync` asked for
 /// may still be carried out.
 ///
-/// **After a crash** the file holds at least what was reported durable. Behind it there may be parts of later records
-/// and, with direct I/O, zeros up to the end of a block. The program finds the valid length by lengths and checksums in
-/// its records, and [`open`](Self::open) cuts the rest. With direct I/O only `close` makes the file's length exact.
+/// **After a crash** the file holds at least what was reported durable. Behind that there may be parts of later
+/// records and, with direct I/O, zeros up to the end of a block. The program finds the valid length by lengths and
+/// checksums in its records, and [`open`](Self::open) cuts off the rest. With direct I/O only `close` makes the file's length exact.
 ///
 /// **A failed write or sync is final**: that call and every later one fails with the same errno, since data may be lost
 /// although a later sync would succeed (see [`File::sync_all`]). When a call has failed in this way, the appender has
@@ -98,11 +98,11 @@ pub struct AppenderMetrics {
     pub waits: u64,
     /// Writes started, durable ones included.
     pub writes: u64,
-    /// Syncs started: durable writes, and syncs of their own.
+    /// Syncs started: durable writes, and separate syncs.
     pub syncs: u64,
 }
 
-/// The largest number of operations in flight. Each has a future from the start.
+/// The largest number of operations in flight. Each has a future, which is allocated when the appender is opened.
 const DEEPEST: usize = 1024;
 
 /// Settings of an appender that is about to be opened; awaiting it opens it. See [`Appender::open`].
@@ -166,7 +166,7 @@ impl OpenAppender {
         if size > valid && !recycle {
             file.set_len(valid).await?;
         }
-        // The valid part may so far exist only in the page cache, and what was cut off must not come back.
+        // The valid part may exist only in the page cache so far, and the part that was cut off must not reappear.
         file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
         let setup = Setup { block: alignment, chunk, depth, len: valid, carried, cuts: !recycle };
@@ -188,7 +188,7 @@ impl Appender {
     /// file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced, so that everything up
     /// to `valid` is durable.
     ///
-    /// The file must be a regular file that is open for writing, and nobody else may write at or behind `valid`. With
+    /// The file must be a regular file that is open for writing, and nothing else may write at or behind `valid`. With
     /// direct I/O and a `valid` inside a block, it must be open for reading too. [`sync_dir`](crate::sync_dir) makes
     /// its directory entry durable.
     ///
@@ -206,11 +206,11 @@ impl Appender {
         }
     }
 
-    /// Appends a record and returns its offset. Its bytes are contiguous. When this returns they were copied, not
-    /// written.
+    /// Appends a record and returns its offset. Its bytes are contiguous. When this returns, they have been
+    /// copied, but not written.
     ///
-    /// Waits only while too much was appended that is not yet written, or while the pool is full; records are then
-    /// appended in order of arrival. Does not allocate as long as the pool has memory; holds a lock during the copy.
+    /// Waits only while too much data is appended but not yet written, or while the pool is full; records are then appended
+    /// in order of arrival. Does not allocate as long as the pool has memory; holds a lock during the copy.
     ///
     /// # Errors
     /// The errno of an earlier failed write or sync. An error of the pool other than being full, which affects only
@@ -238,8 +238,8 @@ impl Appender {
     }
 
     /// Waits until everything appended is durable and the file has its exact length, unless it is
-    /// [recycled](OpenAppender::recycle). No more is appended after its first
-    /// poll, through this handle or another; appends that wait then fail. May be called more than once.
+    /// [recycled](OpenAppender::recycle). After its first
+    /// poll nothing more is appended, through this handle or another; appends that are waiting then fail. May be called more than once.
     ///
     /// # Errors
     /// Those of [`sync`](Self::sync), and `ftruncate(2)`.

@@ -36,11 +36,11 @@ pub(super) enum Step {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Closing {
     No,
-    /// Everything is to be written.
+    /// Closing was requested: everything is to be written.
     Asked,
     /// The length is exact.
     Cut,
-    /// All is durable.
+    /// Everything is durable.
     Done,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Plan {
     wanted_durable: u64,
     /// What the current group commit must cover. Fixed when the group starts, so that later appends cannot delay it.
     group: Option<u64>,
-    /// A sync, a durable write or a step of closing is in flight, and covers this much.
+    /// If a sync, a durable write or a step of closing is in flight, the offset up to which it covers the file.
     covers: Option<u64>,
     closing: Closing,
 }
@@ -118,7 +118,7 @@ impl Plan {
         self.appended += bytes as u64;
     }
 
-    /// Makes a piece of the bytes appended since the last one, which fill their memory.
+    /// Makes the bytes appended since the last piece, which fill their memory, a full piece.
     pub fn seal_full(&mut self) {
         let piece = self.rest();
         self.full.push_back(piece);
@@ -147,7 +147,7 @@ impl Plan {
     /// Returns the step that can start now. The caller starts it, and reports when it has [ended](Self::ended).
     pub fn next(&mut self) -> Option<Step> {
         let step = self.peek()?;
-        // A group consists of the requests that were there when its first step starts.
+        // A group consists of the requests that have arrived when its first step starts.
         self.group = self.group();
         match step {
             Step::Full(piece) => {
@@ -204,7 +204,7 @@ impl Plan {
         }
     }
 
-    /// Notes that a step has succeeded.
+    /// Records that a step has succeeded.
     pub fn ended(&mut self, step: Step) {
         match step {
             Step::Full(piece) => self.was_written(piece),

@@ -27,7 +27,7 @@ const MOST_TURNS: usize = 64;
 pub(super) struct Shared {
     pub file: File,
     pub pool: Pool,
-    /// Bytes of a chunk.
+    /// The size of a chunk in bytes.
     pub chunk: usize,
     process: fork::Mark,
     state: Mutex<State>,
@@ -75,7 +75,7 @@ pub(super) struct Setup {
 impl Shared {
     pub fn new(file: File, pool: Pool, setup: &Setup) -> Arc<Self> {
         let &Setup { block, chunk, depth, len, ref carried, cuts } = setup;
-        // One chunk more than can be in flight, to append to meanwhile.
+        // One chunk more than can be in flight, so that records can be appended to it meanwhile.
         let limit = (depth as u64 + 1) * chunk as u64;
         Arc::new_cyclic(|shared| {
             let state = State {
@@ -128,7 +128,7 @@ impl Shared {
         self.appended.store(state.plan.appended(), Ordering::Release);
     }
 
-    /// Returns why every call fails now, if so.
+    /// Returns the error with which every call fails now, if there is one.
     pub fn refusal(&self, state: &State, what: &'static str) -> Option<Error> {
         let Failure { kind, errno, why } = state.failure.as_ref().filter(|_| state.busy == 0)?;
         let error = errno.map_or_else(|| Error::new(*kind, what), |errno| Error::from_errno(errno, what));

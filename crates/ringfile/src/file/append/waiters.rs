@@ -10,11 +10,11 @@ use super::plan::Plan;
 /// The event that a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Goal {
-    /// The task's turn to append, and room. Served in order of arrival.
+    /// The task waits for its turn to append, and for room. Tasks are served in order of arrival.
     Turn,
-    /// The file holds everything up to here.
+    /// The file has everything up to this offset.
     Written(u64),
-    /// Everything up to here is durable.
+    /// Everything up to this offset is durable.
     Durable(u64),
     /// The appender is closed.
     Closed,
