@@ -1,8 +1,8 @@
-// ringfile for C++17: owners over the C interface, header-only.
+// ringfile for C++17: a header-only layer over the C interface. Its classes own handles ("owners").
 //
 // Everything that ringfile.h says about threads, memory and blocking holds here. Owners can be moved, not copied, and
-// close what they own. Operations take pointers and lengths, as in C: memory of a buffer, registered memory, or any
-// other.
+// close what they own. Operations take pointers and lengths, as in C, of a buffer's memory, registered memory, or any
+// other memory.
 //
 // Each operation has two forms: one throws std::system_error with the library's text, the other takes a last
 // `std::error_code&` and does not throw. Functions that return a std::string throw std::bad_alloc in both forms if
@@ -74,7 +74,7 @@ public:
     explicit operator bool() const noexcept { return handle_ != nullptr; }
     // Releases the handle without closing it.
     Handle* release() noexcept { return std::exchange(handle_, nullptr); }
-    // Closes what is owned.
+    // Closes the handle, if one is owned.
     void reset(Handle* handle = nullptr) noexcept {
         if (handle_ != nullptr) {
             Close(handle_);
@@ -97,7 +97,7 @@ private:
 
 }  // namespace detail
 
-// Returns options with `size` set and all other fields at their defaults.
+// Returns options with `size` set and default values in all other fields.
 inline ringfile_pool_options pool_options(std::size_t capacity) noexcept {
     ringfile_pool_options options{};
     options.size = sizeof options;
@@ -177,7 +177,7 @@ public:
     }
 };
 
-// Registered memory of the program. Its operations must have finished before this is destroyed; otherwise the memory
+// Registered memory of the program. Operations on it must have finished before this is destroyed; otherwise the memory
 // stays registered, and must stay valid.
 class memory : public detail::owner<ringfile_memory, ringfile_memory_unregister> {
 public:
@@ -194,7 +194,7 @@ public:
         return memory(handle);
     }
 
-    // Returns whether an operation uses some of it.
+    // Returns whether an operation uses a part of it.
     bool is_in_use() const noexcept { return ringfile_memory_is_in_use(get()) == 1; }
 };
 
@@ -265,7 +265,7 @@ public:
         check(ringfile_buffer_write(get(), from.get(), offset), error);
     }
 
-    // As read and write, over several pieces of memory, one after another.
+    // Like read and write, with several pieces of memory, one after another.
     std::size_t readv(const struct iovec* parts, std::size_t count, std::uint64_t offset) const {
         return static_cast<std::size_t>(check(ringfile_readv(get(), parts, count, offset)));
     }
@@ -293,7 +293,7 @@ public:
     void sync_data(std::error_code& error) const noexcept { check(ringfile_sync_data(get()), error); }
     void sync_all() const { check(ringfile_sync_all(get())); }
     void sync_all(std::error_code& error) const noexcept { check(ringfile_sync_all(get()), error); }
-    // `flags`: RINGFILE_SYNC_RANGE_.... Makes nothing durable.
+    // Starts or awaits writeback of a range; `flags` is RINGFILE_SYNC_RANGE_.... Makes nothing durable.
     void sync_range(std::uint64_t offset, std::uint64_t length, std::uint32_t flags) const {
         check(ringfile_sync_range(get(), offset, length, flags));
     }
@@ -301,7 +301,7 @@ public:
                     std::error_code& error) const noexcept {
         check(ringfile_sync_range(get(), offset, length, flags), error);
     }
-    // RINGFILE_ALLOCATE_...
+    // Allocates or frees a range; the mode is RINGFILE_ALLOCATE_....
     void allocate(std::uint32_t mode, std::uint64_t offset, std::uint64_t length) const {
         check(ringfile_allocate(get(), mode, offset, length));
     }
@@ -309,7 +309,7 @@ public:
                   std::error_code& error) const noexcept {
         check(ringfile_allocate(get(), mode, offset, length), error);
     }
-    // RINGFILE_ADVICE_...
+    // Gives the page cache advice about a range: RINGFILE_ADVICE_....
     void advise(std::uint64_t offset, std::uint64_t length, std::uint32_t advice) const {
         check(ringfile_advise(get(), offset, length, advice));
     }
@@ -328,7 +328,7 @@ public:
     bool is_direct() const noexcept { return ringfile_is_direct(get()) == 1; }
     bool is_adaptive() const noexcept { return ringfile_is_adaptive(get()) == 1; }
 
-    // The required multiples of direct I/O: of offsets and lengths, and of addresses. 1 for buffered I/O.
+    // The multiples that direct I/O requires of offsets and lengths, and of addresses. 1 for buffered I/O.
     struct multiples {
         std::size_t bytes = 1;
         std::size_t memory = 1;
@@ -362,7 +362,7 @@ public:
     }
     // The library's descriptor: do not close or replace it.
     int descriptor() const { return static_cast<int>(check(ringfile_fd(get()))); }
-    // -1 if there is none.
+    // Returns the descriptor, or -1 if there is none.
     int descriptor(std::error_code& error) const noexcept {
         const int number = ringfile_fd(get());
         error = code_of(number);
@@ -398,7 +398,7 @@ public:
     }
 
     bool is_done() const noexcept { return ringfile_async_read_is_done(get()) == 1; }
-    // Cancels it: wait() returns std::errc::operation_canceled if this was in time.
+    // Cancels the read: wait() returns std::errc::operation_canceled if this was in time.
     void cancel() { check(ringfile_async_read_cancel(get())); }
     void cancel(std::error_code& error) noexcept { check(ringfile_async_read_cancel(get()), error); }
     // Takes the result, once; afterwards nothing is owned. In the function of a started batch it fails with
@@ -432,7 +432,7 @@ public:
         return batch(handle);
     }
 
-    // Each returns the index of its result.
+    // Each of these functions adds an operation, and returns the index of its result.
     std::size_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
                      std::uint64_t user_data = 0) {
         return index(check(ringfile_batch_read(get(), from.get(), data, length, offset, user_data)));
@@ -529,7 +529,7 @@ public:
     void clear() { check(ringfile_batch_reset(get())); }
     void clear(std::error_code& error) noexcept { check(ringfile_batch_reset(get()), error); }
 
-    // How many operations failed.
+    // Runs the batch, and returns how many operations failed.
     std::size_t run() { return static_cast<std::size_t>(check(ringfile_batch_run(get()))); }
     std::size_t run(std::error_code& error) noexcept {
         return static_cast<std::size_t>(check(ringfile_batch_run(get()), error));
@@ -542,16 +542,17 @@ public:
     void start(done_function done, void* context, std::error_code& error) noexcept {
         check(ringfile_batch_start(get(), done, context), error);
     }
-    // At the end, 1 is added to the eventfd, which is duplicated and still belongs to the caller.
+    // Returns at once. When all operations have finished, 1 is added to the eventfd. The library duplicates the eventfd,
+    // which still belongs to the caller.
     void start_eventfd(int eventfd) { check(ringfile_batch_start_eventfd(get(), eventfd)); }
     void start_eventfd(int eventfd, std::error_code& error) noexcept {
         check(ringfile_batch_start_eventfd(get(), eventfd), error);
     }
-    // Cancels it; the end is still reported.
+    // Cancels the batch; its end is still reported.
     void cancel() { check(ringfile_batch_cancel(get())); }
     void cancel(std::error_code& error) noexcept { check(ringfile_batch_cancel(get()), error); }
 
-    // The results of the last run, in the order of adding; they belong to the batch until it runs again.
+    // The results of the last run, in the order in which operations were added; they belong to the batch until it runs again.
     struct results_view {
         const ringfile_result* first = nullptr;
         std::size_t count = 0;
@@ -592,7 +593,8 @@ public:
         return queue(handle);
     }
 
-    // Each returns the operation's token, which names it in this queue until its result was taken.
+    // Each of these functions adds an operation, and returns its token, which identifies the operation in this queue until
+    // its result has been taken.
     std::uint64_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
                        std::uint64_t user_data) {
         std::uint64_t token = 0;
@@ -816,7 +818,7 @@ public:
         const std::int64_t taken = ringfile_queue_wait(get(), results, room, at_least, limit(timeout));
         return static_cast<std::size_t>(check(taken, error));
     }
-    // By token. The memory of an operation is free again when its result was taken, even if that throws.
+    // These take a token. The memory of an operation is free again once its result has been taken, even if that throws.
     std::size_t wait_for(std::uint64_t token) {
         return static_cast<std::size_t>(check(ringfile_queue_wait_for(get(), token)));
     }
@@ -832,7 +834,8 @@ public:
     bool is_done(std::uint64_t token, std::error_code& error) noexcept {
         return check(ringfile_queue_is_done(get(), token), error) == 1;
     }
-    // Returns false if it has finished. The result still arrives: std::errc::operation_canceled if this was in time.
+    // Cancels an operation. Returns false if it has finished. Its result still arrives: std::errc::operation_canceled if
+    // this was in time.
     bool cancel(std::uint64_t token) { return check(ringfile_queue_cancel(get(), token)) == 1; }
     bool cancel(std::uint64_t token, std::error_code& error) noexcept {
         return check(ringfile_queue_cancel(get(), token), error) == 1;
@@ -881,7 +884,7 @@ inline ringfile_counts thread_metrics(std::error_code& error) noexcept {
     return counts;
 }
 
-// What io_uring offers here, as words separated by spaces; an error if no ring can be created.
+// The features of io_uring that work here, as words separated by spaces; an error if no ring can be created.
 inline std::string ring_features(std::error_code& error) {
     std::string text(4096, '\0');
     const auto length = static_cast<std::size_t>(check(ringfile_ring_features(text.data(), text.size()), error));
@@ -897,7 +900,7 @@ inline std::string ring_features() {
     return text;
 }
 
-// RINGFILE_ROUTE_..., of files that are opened from now on.
+// Sets the route, RINGFILE_ROUTE_..., of files that are opened from now on.
 inline void set_default_route(std::uint32_t route) { check(ringfile_set_default_route(route)); }
 inline void set_default_route(std::uint32_t route, std::error_code& error) noexcept {
     check(ringfile_set_default_route(route), error);
@@ -910,7 +913,7 @@ inline void set_worker_threads(std::size_t threads) { check(ringfile_set_worker_
 inline void set_worker_threads(std::size_t threads, std::error_code& error) noexcept {
     check(ringfile_set_worker_threads(threads), error);
 }
-// For a thread that will do no I/O for long.
+// Releases this thread's ring. For a thread that will do no I/O for a long time.
 inline void thread_release() { check(ringfile_thread_release()); }
 inline void thread_release(std::error_code& error) noexcept { check(ringfile_thread_release(), error); }
 
@@ -924,7 +927,7 @@ inline void sync_directory(const char* path, std::error_code& error) noexcept {
 // freed too early.
 using log_function = void (*)(int level, const char* message);
 
-// Sets it for the whole process; nullptr switches it off. When this returns, the previous one is not running.
+// Sets the function for the whole process; nullptr removes it. When this returns, the previous function is not running.
 inline void set_log(log_function function, std::error_code& error) noexcept {
     const auto tell = [](void* context, int level, const char* message) noexcept {
         try {

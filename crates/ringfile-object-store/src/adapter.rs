@@ -1,4 +1,4 @@
-//! The trait, in either version: the differences are in the module above.
+//! Implements the trait, in either version; the module above has the differences.
 
 use std::io;
 use std::ops::Range;
@@ -44,7 +44,8 @@ fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
     super::local(store).path_to_filesystem(location)
 }
 
-/// Prepares that an object gets a name. Returns what [`settle`] must know from before, and which files have the names.
+/// Prepares to give an object a name. Returns what [`settle`] must know about the state before, and which files have the
+/// names.
 async fn before(store: &RingfileStore, from: &Path, to: &Path) -> Result<(Option<PathBuf>, Links)> {
     let (old, new) = (path_of(store, from)?, path_of(store, to)?);
     store.store.before(old, new).await.map_err(|error| failed(error, from))
@@ -239,7 +240,8 @@ impl MultipartUpload for Parts {
         })
     }
 
-    /// Fails, and removes what was written, unless every part was written: the object would have holes, or be cut short.
+    /// Fails, and removes what was written, unless every part was written: otherwise the object would have holes or be cut
+    /// short.
     async fn complete(&mut self) -> Result<PutResult> {
         let writing = Arc::clone(&self.writing);
         // Waits for the parts that are being written.
@@ -259,8 +261,8 @@ impl MultipartUpload for Parts {
         published.map(put_result).map_err(|error| failed(error, &self.location))
     }
 
-    /// Does not wait for parts, since the caller may have stopped polling one. Does nothing after a failed `complete`:
-    /// then `WriteMultipart` aborts, and should return that failure.
+    /// Does not wait for parts, since the caller may have stopped polling one. Does nothing after a failed `complete`, after
+    /// which `WriteMultipart` calls this, and should return the failure of `complete`.
     async fn abort(&mut self) -> Result<()> {
         if std::mem::take(&mut self.is_removed) {
             return Ok(());

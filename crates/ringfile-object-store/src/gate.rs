@@ -1,8 +1,8 @@
 //! Limits how much memory reading calls hold at once, and how many of them run: each has its object open, so a thousand
 //! calls could use up memory or descriptors.
 //!
-//! A call waits here for other calls' reads, never for memory that a consumer holds. Invariants: calls get no more than
-//! the limit together, also while a drive does not answer; and none waits for a call that is no longer polled. Such a
+//! A call waits here for other calls' reads, never for memory that a consumer holds. Invariants: together, calls get no
+//! more than the limit, even while a drive does not answer; and no call waits for one that is no longer polled. Such a
 //! call keeps its share, so the limit is raised by it until the call ends. It is recognized by its waker: a call that
 //! was woken, and not polled since, does not wait for a drive.
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// A call that was woken, and not polled for one to two of these, is not waited for.
+/// Calls do not wait for a call that was woken and then not polled for one to two of these periods.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The bytes of memory for one permit.
 const UNIT: usize = 4096;
@@ -36,7 +36,7 @@ pub(crate) struct Gate {
 struct Inner {
     /// The calls that wait or have their share, by number.
     calls: HashMap<u64, Entry>,
-    /// The number of calls that there were.
+    /// The number of calls so far.
     count: u64,
     waiting: usize,
     is_watched: bool,
@@ -47,7 +47,7 @@ struct Inner {
 struct Entry {
     call: Arc<Call>,
     units: usize,
-    /// The limit was raised by this call's units.
+    /// Whether the limit was raised by this call's units.
     is_left: bool,
 }
 
@@ -58,16 +58,16 @@ struct Call {
     state: AtomicU8,
 }
 
-/// It is being polled now, and may be waiting for a drive there.
+/// The call is being polled now, and may be waiting for a drive in its poll.
 const RUNNING: u8 = 1;
-/// It was woken since it was last polled.
+/// The call was woken since it was last polled.
 const WOKEN: u8 = 2;
-/// That was so when the watch last looked.
+/// The call was in that state when the watch last looked.
 const SEEN: u8 = 4;
 
 impl Call {
     fn poll<F: Future>(&self, task: &Waker, reads: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
-        // Relaxed: a wake-up that comes before this has nothing to say that the poll does not see.
+        // Relaxed: the poll sees everything that a wake-up before this could report.
         self.state.store(RUNNING, Ordering::Relaxed);
         self.task.register(task);
         let polled = reads.poll(&mut Context::from_waker(waker));
@@ -135,7 +135,7 @@ impl Gate {
     }
 }
 
-/// A call's share: from its begin, with the permits from when it got them, until it is dropped.
+/// A call's share. It exists from the call's beginning until it is dropped, and has permits once it got them.
 struct Share {
     gate: Arc<Gate>,
     number: u64,
@@ -162,7 +162,7 @@ impl Share {
             Err(_) => match Waiting::new(&self.gate) {
                 // Fails only if the semaphore is closed, which never happens.
                 Some(_waiting) => Arc::clone(permits).acquire_many_owned(units).await.ok(),
-                // Without a watch, this call might wait for one that is not polled.
+                // Without a watch, this call might wait for a call that is not polled.
                 None => None,
             },
         };

@@ -29,14 +29,14 @@ compile_error!("choose the version of the trait: feature object-store-013, objec
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Caching {
-    /// Through the page cache: best for data that is read repeatedly and fits into it.
+    /// Reads through the page cache: best for data that is read repeatedly and fits into it.
     #[default]
     Buffered,
-    /// Past the page cache (O_DIRECT) if the file system supports that, otherwise through it: best for data that is
-    /// larger than memory, or read only once.
+    /// Reads directly from the drive (O_DIRECT) if the file system supports that, otherwise through the page cache: best for
+    /// data that is larger than memory, or read only once.
     Direct,
-    /// Cached data is read from the cache, the rest past it; data that is read repeatedly gets cached
-    /// ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
+    /// Reads cached data from the page cache, and other data directly from the drive; data that is read repeatedly gets
+    /// cached ([`ringfile::OpenOptions::adaptive`]). The store keeps the 64 files that it read last open, with two descriptors
     /// each, if they are on ext4, XFS, Btrfs or F2FS; elsewhere each call opens its object again, and remembers nothing.
     /// It closes a file at once if the store itself replaces or deletes the object, and within about a second if another
     /// process does, provided that the store is read meanwhile. The space of a removed file is freed only then.
@@ -158,8 +158,8 @@ impl Builder {
     /// Sets the memory for reads in bytes: the capacity of the store's pool, and the limit for all calls of
     /// `get_ranges` together. 256 MiB by default.
     ///
-    /// Further calls wait, also beyond 512 calls, and for as long as a drive does not answer; a call for more than the
-    /// limit runs alone. A call whose future was woken and is not polled, for instance because its task waits for
+    /// Calls beyond that limit, or beyond 512 at once, wait for others, for as long as a drive does not answer. A call for
+    /// more than the limit runs alone. A call whose future was woken and is not polled, for instance because its task waits for
     /// another call, stops counting after 0.5 to 1 second, so that no call waits for it; its memory remains in use until
     /// the future ends or is dropped. Streams together read half of the limit ahead; beyond that each has one short piece
     /// at a time. Memory that consumers hold in [`bytes::Bytes`] comes from the pool too; if it is full, memory comes

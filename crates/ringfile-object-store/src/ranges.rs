@@ -1,6 +1,6 @@
 //! Plans the reads for the requested ranges: neighbours are merged, and blocks of the file are read whole.
 //!
-//! Pure: knows numbers only.
+//! Pure functions of numbers.
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ pub(crate) struct Piece {
     pub(crate) wanted: Vec<usize>,
 }
 
-/// Returns the reads for `ranges`, in the order of their offsets. Ranges with at most `gap` bytes between them are read
-/// together, but no read that is merged is longer than `most`. Empty ranges need no read.
+/// Returns the reads for `ranges`, in the order of their offsets. Ranges with at most `gap` bytes between them are
+/// merged into one read, as long as it is not longer than `most`. Empty ranges need no read.
 pub(crate) fn plan(ranges: &[Range<u64>], block: u64, gap: u64, most: u64) -> Vec<Piece> {
     let mut order: Vec<usize> = (0..ranges.len()).filter(|&at| !ranges[at].is_empty()).collect();
     order.sort_unstable_by_key(|&at| (ranges[at].start, ranges[at].end));

@@ -78,7 +78,7 @@ impl Recent {
         let oldest = (entries.len() >= MOST).then(|| entries.remove(0));
         entries.push(Entry { device: metadata.dev(), inode: metadata.ino(), file: file.clone() });
         drop(inner);
-        // Closes it. That waits only for a file that was removed since the last check.
+        // Dropping it closes the file, which takes long only if the file was removed since the last check.
         drop(oldest);
         file
     }
@@ -97,8 +97,8 @@ impl Recent {
         is_due
     }
 
-    /// Closes files that have no name any more, since their space is freed only then, which may take the file system
-    /// long: not for async threads.
+    /// Closes files that have no name any more, since only that frees their space. This may take long, so async threads must
+    /// not call it.
     pub(crate) fn close_removed(&self) {
         let mut removed = self.inner().entries.clone();
         removed.retain(|entry| !entry.is_there());

@@ -8,9 +8,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long the folders of an object are created again when other calls remove them. Any attempt can lose against such
-/// a call; how many are needed depends on the file system and the other calls, so the limit is a time, not a number of
-/// attempts.
+/// For how long the folders of an object are created again if other calls remove them. Any attempt may fail because of such
+/// a call. How many attempts are needed depends on the file system and the other calls, so the limit is a time.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A temporary file next to an object. Removed when dropped, unless it was published.
@@ -32,14 +31,14 @@ impl Staged {
             match fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
                 Ok(file) => {
                     let staged = Self { path, target: target.to_owned(), is_open: true };
-                    // Now that it holds a file, no other call removes the folder.
+                    // Now that the folder has a file, no other call removes it.
                     if let Some(there) = there.filter(|_| sync) {
                         sync_folders(target, &there)?;
                     }
                     return Ok((staged, file));
                 }
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-                // Tried again as long as other calls remove the folder before it holds the file.
+                // Tries again as long as other calls remove the folder before the file is in it.
                 Err(error)
                     if error.kind() == ErrorKind::NotFound
                         && since.get_or_insert_with(Instant::now).elapsed() < PATIENCE =>
@@ -60,12 +59,12 @@ impl Staged {
             file.sync_all()?;
         }
         flush(file)?;
-        // Only now does a file system that caches writes know the final time of change.
+        // A file system that caches writes knows the final time of change only now.
         let metadata = file.metadata()?;
         if replace {
             fs::rename(&self.path, &self.target)?;
         } else {
-            // Renamed in one step: there are never two names, and the name is not taken over if another call was first.
+            // The rename is one step: the file never has two names, and if another call was first, its object is kept.
             match rename_new(&self.path, &self.target) {
                 Err(error) if error.kind() == ErrorKind::InvalidInput => {
                     fs::hard_link(&self.path, &self.target)?;
@@ -115,8 +114,8 @@ impl Links {
     }
 }
 
-/// Reports failed writes that the file system reports only when a descriptor is closed, as NFS and FUSE servers do: they
-/// may write when the file is closed, and find only then that the disk or a quota is full. FUSE servers may ignore a sync.
+/// Returns failures of writes that the file system reports only when a descriptor is closed. NFS and FUSE servers may write
+/// when the file is closed, and find only then that the disk or a quota is full. FUSE servers may ignore a sync.
 fn flush(file: &fs::File) -> Result<()> {
     loop {
         // Closes a duplicate: the kernel does the same for each descriptor. Linux closes it in any case; if a signal

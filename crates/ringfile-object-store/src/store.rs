@@ -256,8 +256,8 @@ impl Store {
         Ok(Upload { unfinished, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Looks which files have two names, before `LocalFileSystem` gives `from` the name `to`. If that was asked for, makes
-    /// the content of `from` durable, and returns the nearest folder of `to` which exists, since others may be created.
+    /// Finds out which files the two names have, before `LocalFileSystem` gives `from` the name `to`. If the store syncs,
+    /// makes the content of `from` durable, and returns the nearest folder of `to` which exists, since others may be created.
     pub(crate) async fn before(&self, from: PathBuf, to: PathBuf) -> io::Result<(Option<PathBuf>, Links)> {
         let sync = self.sync;
         blocking(move || {
@@ -266,7 +266,7 @@ impl Store {
                 return Ok((None, links));
             }
             match open_to_read(&from) {
-                // `LocalFileSystem` says so.
+                // `LocalFileSystem` reports this error.
                 Err(error) if staged::is_gone(&error) => {}
                 opened => opened?.sync_all()?,
             }
@@ -302,7 +302,7 @@ impl Store {
     }
 }
 
-/// The right of a stream to have a piece of full length: in flight, read ahead, or with its consumer.
+/// A stream's permission to have one piece of full length, which is in flight, read ahead, or with the consumer.
 struct PieceShare(Arc<Store>);
 
 impl PieceShare {
@@ -387,7 +387,7 @@ fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
 fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     match std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
-        // Not a FIFO: another process has a lease on the file, and this open waits until it is given up.
+        // If it is not a FIFO, another process has a lease on the file, and this open waits until the lease is released.
         Err(error) if error.kind() == ErrorKind::WouldBlock => std::fs::File::open(path),
         opened => opened.and_then(without_flags),
     }

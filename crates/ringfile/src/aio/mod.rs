@@ -1,12 +1,12 @@
 //! The only code that talks to Linux AIO, the kernel's older interface for asynchronous direct I/O.
 //!
 //! An [`Aio`] is the context of one thread. It accepts the same entries as a [`Ring`](crate::ring::Ring), but only
-//! reads and writes, and returns the same completions; it does not know what an operation means, or who waits for it.
+//! reads and writes, and returns the same completions; it does not know what an operation means, or which task waits for it.
 //! Invariants:
 //!
 //! - there are never more operations than the context was made for, so the kernel has room for every completion;
 //! - an operation that was not submitted can be withdrawn; a submitted one belongs to the kernel until its completion:
-//!   `io_cancel` ends no read or write of a file (the kernel can cancel only polls);
+//!   `io_cancel` cannot end a read or write of a file (the kernel can cancel only polls);
 //! - after a `fork` the child never touches the parent's completion ring, which it shares
 //!   ([`fork`]).
 //!
@@ -28,25 +28,25 @@ use linux_raw_sys::io_uring::io_uring_op as op;
 use crate::ring::{Cqe, Sqe, fork};
 use abi::{Event, Header, Iocb};
 
-/// The smallest context worth having.
+/// The smallest number of operations for which a context is worthwhile.
 const FEWEST: u32 = 16;
 
 /// Operations on files, submitted together and collected as they end.
 pub(crate) struct Aio {
     context: abi::Context,
     ring: Option<CompletionRing>,
-    /// One for each operation, and the last for the wake-up. They never move: the kernel knows operations by their
-    /// addresses.
+    /// The records: one for each operation, and the last one for the wake-up. They never move, because the kernel identifies
+    /// operations by their addresses.
     iocbs: Box<[UnsafeCell<Iocb>]>,
-    /// Indices of those that are not in use.
+    /// Indices of the records that are not in use.
     free: Vec<u32>,
     /// Records that were not submitted, oldest first.
     queued: Vec<*mut Iocb>,
     /// Operations that are queued or submitted.
     open: u32,
-    /// Open operations whose completion signals no descriptor.
+    /// How many open operations signal no descriptor when they complete.
     silent: u32,
-    /// Events from `io_getevents`: those from `next` to `fetched` were not taken.
+    /// Events from `io_getevents`. Those from `next` to `fetched` have not been taken yet.
     events: Box<[Event]>,
     next: usize,
     fetched: usize,
@@ -166,7 +166,7 @@ impl Aio {
         self.fork_mark.is_current()
     }
 
-    /// Returns the number of operations that were pushed and whose completion was not taken.
+    /// Returns the number of operations that were pushed, and whose completions have not been taken.
     #[inline]
     pub(crate) fn open(&self) -> u32 {
         self.open
@@ -194,7 +194,7 @@ impl Aio {
         self.open as usize > self.queued.len()
     }
 
-    /// Returns whether something was pushed and not submitted.
+    /// Returns whether there are operations that were pushed but not submitted.
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
         !self.queued.is_empty()
@@ -252,7 +252,7 @@ impl Aio {
 
     fn enqueue(&mut self, position: u32, iocb: Iocb) {
         let place = self.iocbs[position as usize].get();
-        // SAFETY: a record that is not in use is not the kernel's.
+        // SAFETY: the kernel does not use a record that is not in use here.
         unsafe { place.write(iocb) };
         self.queued.push(place);
     }
@@ -320,8 +320,8 @@ impl Aio {
         self.next < self.fetched || self.ring.as_ref().is_some_and(CompletionRing::has_events)
     }
 
-    /// Waits until there are this many completions, including those of the wake-up, at most for `at_most`. Called when
-    /// there are none.
+    /// Waits until there are this many completions, including those of the wake-up, but not longer than `at_most`. Called
+    /// when there are none.
     ///
     /// # Errors
     /// Those of `io_getevents(2)`: `EINTR` (a signal; nothing is lost).
@@ -330,7 +330,7 @@ impl Aio {
         self.fetch(wanted.min(submitted).max(1), at_most)
     }
 
-    /// Collects completions if they cannot be read from memory.
+    /// Collects completions with `io_getevents`, if they cannot be read from memory.
     #[inline]
     pub(crate) fn look(&mut self) {
         if self.ring.is_none() && self.open > 0 && self.next == self.fetched {
@@ -377,7 +377,7 @@ impl Aio {
         (index < self.iocbs.len() as u64).then_some(index as u32)
     }
 
-    /// Frees a record that is not the kernel's any more.
+    /// Frees a record that the kernel no longer uses.
     #[inline]
     fn is_over(&mut self, position: u32) {
         if position as usize + 1 == self.iocbs.len() {

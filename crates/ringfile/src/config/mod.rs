@@ -1,8 +1,8 @@
 //! Settings for a machine, from a TOML file and from the environment. The environment wins.
 //!
 //! [`Config`] returns builders of pools, files, batches and readers with those settings, so that a program's calls on a
-//! builder win. It uses only the public interface. `settings.rs` has each setting's name, range and words, `reading.rs`
-//! and `writing.rs` the file. Invariants: every value is in its range, so what is written is read back equal.
+//! builder win. It uses only the public interface. `settings.rs` has each setting's name, range and words; `reading.rs`
+//! and `writing.rs` read and write the file. Invariants: every value is in its range, so a written file is read back equal.
 
 mod reading;
 mod settings;
@@ -77,7 +77,7 @@ pub struct Config {
     capacity: Option<usize>,
     huge_pages: Option<HugePages>,
     alignment: Option<usize>,
-    /// A limit is in `outside_limit`.
+    /// The limit of `WhenFull::Outside` is in `outside_limit`.
     when_full: Option<WhenFull>,
     outside_limit: Option<usize>,
     pooling: Option<bool>,
@@ -98,14 +98,14 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Buffers {
-    /// A pool that is not registered.
+    /// Buffers of a pool that is not registered.
     Normal,
-    /// A registered pool: operations use the fixed form.
+    /// Buffers of a registered pool: operations are fixed ones.
     Fixed,
-    /// A pool that is not registered. The program should read into several buffers per operation
+    /// Buffers of a pool that is not registered. The program should read into several buffers per operation
     /// ([`File::read_vectored_at`]).
     Vectored,
-    /// A registered pool. The program should read into several buffers per operation.
+    /// Buffers of a registered pool. The program should read into several buffers per operation.
     VectoredFixed,
 }
 
@@ -125,7 +125,7 @@ impl Buffers {
 
 /// Constructors, from files, the environment and text. Creating a configuration changes nothing else.
 impl Config {
-    /// Creates a configuration without any setting: everything has its default.
+    /// Creates a configuration without any settings, so all defaults apply.
     ///
     /// ```
     /// use ringfile::{Buffers, Config};

@@ -1,5 +1,5 @@
-//! Reads in pieces, for futures, batches and queues: direct reads that are not aligned, which return exactly the bytes
-//! asked for, and reads whose beginning is in the page cache.
+//! Reads in pieces, for futures, batches and queues: direct reads that are not aligned, which return exactly the
+//! requested bytes, and reads whose beginning is in the page cache.
 //!
 //! Invariants: exactly the blocks that the range touches are read, each once. All data that can be read directly into
 //! the user's memory is; the rest goes through a small reserve of the library, never through the user's pool, which may
@@ -147,7 +147,7 @@ impl Pieces {
     }
 }
 
-/// Reads what `request` asks for, whatever its alignment.
+/// Reads the range of `request`, whatever its alignment.
 pub(super) async fn read(
     file: impl Deref<Target = File>,
     mut pieces: Pieces,

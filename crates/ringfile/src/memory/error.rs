@@ -7,7 +7,7 @@ use std::io;
 
 /// The reason why a pool or registered memory returned no buffer.
 ///
-/// Its text says what was asked for, what is available, and what to try. Turns into an [`std::io::Error`] of kind
+/// Its text says what was requested, what is available, and what to try. Turns into an [`std::io::Error`] of kind
 /// `OutOfMemory`, `WouldBlock`, `InvalidInput`, `ResourceBusy`, `WriteZero` (no room) or, for [`PoolError::System`],
 /// that of its errno.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum PoolError {
     /// dropped.
     #[non_exhaustive]
     Full {
-        /// Bytes asked for.
+        /// The requested number of bytes.
         requested: usize,
         /// The pool's capacity in bytes.
         capacity: usize,
@@ -29,7 +29,7 @@ pub enum PoolError {
     /// The request is larger than any piece that this pool can provide.
     #[non_exhaustive]
     TooLarge {
-        /// Bytes asked for.
+        /// The requested number of bytes.
         requested: usize,
         /// The largest possible request, in bytes.
         largest: usize,
@@ -38,7 +38,7 @@ pub enum PoolError {
     /// return memory. Use [`Pool::get_async`](crate::Pool::get_async) there.
     #[non_exhaustive]
     WouldDeadlock {
-        /// Bytes asked for.
+        /// The requested number of bytes.
         requested: usize,
     },
     /// Huge pages were required and the system has too few free.
@@ -78,7 +78,7 @@ pub enum PoolError {
     /// A part of the range is already lent. Drop the buffers over it first.
     #[non_exhaustive]
     Lent {
-        /// The range that was asked for, in bytes from the start of the memory.
+        /// The requested range, in bytes from the start of the memory.
         requested: (usize, usize),
         /// A lent range that it overlaps.
         lent: (usize, usize),

@@ -26,8 +26,9 @@ pub(super) mod compio {
 
     /// A [`Buffer`] for reads of compio 0.19, with the feature `compio-buf-08`.
     ///
-    /// Creating one is unsafe because compio's [`IoBufMut`] lets safe code write uninitialised bytes to a buffer, and
-    /// nobody can tell afterwards, while a `Buffer` and all later ones in the same memory are initialised throughout.
+    /// Creating one is unsafe because compio's [`IoBufMut`] lets safe code write uninitialised bytes to a buffer,
+    /// which cannot be detected afterwards, while all bytes of a `Buffer`, and of later ones in the same memory, are
+    /// initialised.
     /// A `CompioBuffer` derefs to its `Buffer`; [`IntoInner::into_inner`] and `Buffer::from` return it.
     #[derive(Debug)]
     pub struct CompioBuffer(Buffer);

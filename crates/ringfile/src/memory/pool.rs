@@ -307,7 +307,7 @@ impl PoolBuilder {
     }
 
     /// Sets whether buffers grow when more is appended than fits; on by default. If off, appending fails instead, so
-    /// that no buffer uses more memory than was asked for.
+    /// that no buffer uses more memory than was requested.
     pub fn growing(mut self, growing: bool) -> Self {
         self.growing = growing;
         self

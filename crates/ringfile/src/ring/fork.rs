@@ -157,7 +157,7 @@ pub(crate) fn hold<T: 'static, U: 'static>(
 }
 
 extern "C" fn before() {
-    // A thread that is ending has no place for the guards, and takes no lock.
+    // A thread that is ending has no thread-local for the guards, so it takes no lock.
     let _ = HELD.try_with(|held| {
         let holds = [&HOLD_MEMORY, &HOLD].into_iter().filter_map(OnceLock::get);
         held.replace(holds.map(|hold| hold()).collect());

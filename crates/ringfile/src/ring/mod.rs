@@ -74,7 +74,7 @@ pub(crate) struct Ring {
     mapping: setup::Mapping,
 }
 
-/// The next entry waits for this one.
+/// The flag of an entry for which the next one waits.
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 /// What [`Ring::enter`] does after submitting.
@@ -287,7 +287,7 @@ impl Ring {
             return false;
         }
         let entry = self.entry(position);
-        // After 2^32 entries another one has this position; a read of a pipe may be in flight for that long.
+        // After 2^32 entries another entry has this position, while a read of a pipe may still be in flight.
         // SAFETY: the position is one that the kernel has not been given, and was written by `push`.
         if unsafe { entry.as_ref() }.user_data != own {
             return false;
@@ -307,7 +307,7 @@ impl Ring {
         unsafe { self.head.as_ref() }.load(Ordering::Acquire)
     }
 
-    /// Entries that were pushed and not submitted.
+    /// Returns the number of entries that were pushed but not submitted.
     pub(crate) fn waiting(&self) -> u32 {
         self.next.wrapping_sub(self.first_ours())
     }
@@ -363,8 +363,8 @@ impl Ring {
         slice
     }
 
-    /// Submits pushed entries, at most `most`, and waits as `until` says, but not if more remain to be submitted, and
-    /// at most for `at_most`. One system call, or none if there is nothing to do.
+    /// Submits pushed entries, at most `most`, and waits as `until` says, but not longer than `at_most`, and not at all if more
+    /// entries remain to be submitted. Makes one system call, or none if there is nothing to do.
     ///
     /// # Errors
     /// `ETIME` (the time has passed), `EINTR` (a signal; nothing is lost, call again), `EBUSY`, `EAGAIN`, `ENOMEM`
@@ -400,7 +400,7 @@ impl Ring {
         let (submit, wait) =
             self.hand_over_at_most.take().map_or((submit, wait), |most| (submit.min(most), 0));
         let taken = match at_most.filter(|_| wait > 0) {
-            // SAFETY: the entries were put there by `push`, whose contract is the one asked for.
+            // SAFETY: the entries were put there by `push`, whose contract is the one required here.
             None => unsafe { abi::enter(self.enter_fd, submit, wait, flags) },
             Some(at_most) => self.enter_for(at_most, submit, wait, flags),
         };
@@ -411,8 +411,8 @@ impl Ring {
         Ok(())
     }
 
-    /// The kernel took only some entries. If it stopped inside a chain of links, it has begun the entries that it took,
-    /// and would later begin the next one independently, beside them (`io_submit_state_end`).
+    /// Called when the kernel accepted only some entries. If it stopped inside a chain of links, it has begun the entries that
+    /// it accepted, and would later begin the next one independently, at the same time (`io_submit_state_end`).
     #[cold]
     fn look_for_a_cut(&mut self) {
         let first = self.first_ours();
@@ -433,7 +433,7 @@ impl Ring {
         self.withdraw(position, cut_off, user_data).then_some(cut_off)
     }
 
-    /// [`enter`](Self::enter) that waits for completions, but not longer than `at_most`.
+    /// Makes the system call of [`enter`](Self::enter), and waits for completions, but not longer than `at_most`.
     #[cold]
     fn enter_for(&mut self, at_most: Duration, submit: u32, wait: u32, flags: u32) -> io::Result<u32> {
         if self.mapping.params.features & uapi::IORING_FEAT_EXT_ARG == 0 {
@@ -537,8 +537,8 @@ impl Ring {
         Ok(Arc::clone(self.completion_signal.insert(signal)))
     }
 
-    /// Makes this ring's completions signal the descriptor of another ring, if that has one. Returns whether that is
-    /// new.
+    /// Makes this ring's completions signal the descriptor of another ring, if that has one. Returns whether they did not do
+    /// so before.
     ///
     /// # Errors
     /// Errors of unregistering the previous descriptor, or of registering the new one.

@@ -17,7 +17,7 @@ pub struct RegistrationRefused {
     errno: i32,
 }
 
-/// What the kernel was asked for.
+/// The kinds of request to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// A table with empty places for memory to be registered in.

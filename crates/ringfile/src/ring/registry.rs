@@ -307,7 +307,7 @@ impl ClonedBuffers {
         let mut all = all.iter().filter(|bytes| !bytes.is_empty());
         let first = all.next()?;
         let covers = |recent: &Self, bytes: &Bytes| recent.recent_index_of(bytes.as_ptr(), bytes.len());
-        // Not for `Bytes` in lent memory, which may not keep it lent: see `memory/regions.rs`.
+        // Not used for `Bytes` in lent memory, which may not keep it lent: see `memory/regions.rs`.
         if self.recent.owns_memory
             && let Some(index) = covers(self, first)
         {

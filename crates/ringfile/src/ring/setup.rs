@@ -32,7 +32,7 @@ const SMALLEST: u32 = 8;
 /// Entries and completions of twice the size.
 const LARGE_ENTRIES: u32 = uapi::IORING_SETUP_SQE128 | uapi::IORING_SETUP_CQE32;
 
-/// At least two, since a write and its linked sync are submitted together.
+/// The smallest number of entries: two, since a write and its linked sync are submitted together.
 const LINKED: u32 = 2;
 
 /// Selects when the kernel finishes an operation whose I/O has completed. A part of that work runs on the submitting
@@ -43,12 +43,13 @@ const LINKED: u32 = 2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Completions {
-    /// When the thread asks for completions, all at once (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). The least CPU time.
+    /// When the thread asks for completions, all of them together (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). Takes the least
+    /// CPU time.
     #[default]
     Deferred,
     /// When the thread enters the kernel for any reason (`IORING_SETUP_COOP_TASKRUN`, Linux 5.19).
     Cooperative,
-    /// At once: the kernel interrupts the thread, on any core.
+    /// At once: the kernel interrupts the thread, on whichever core it runs.
     Interrupt,
 }
 
@@ -61,15 +62,15 @@ pub(crate) struct RingOptions {
     pub completions_per_entry: u32,
     /// Milliseconds after which an idle kernel submission thread sleeps; `None`: no such thread.
     pub sqpoll_idle: Option<u32>,
-    /// Completions are polled from the device; only for direct I/O on devices with poll queues.
+    /// Whether completions are polled from the device; only for direct I/O on devices with poll queues.
     pub iopoll: bool,
-    /// Entries of 128 bytes and completions of 32, for commands to a driver. This option is never dropped.
+    /// Whether entries have 128 bytes and completions 32, for commands to a driver. This option is never dropped.
     pub commands: bool,
     /// When the kernel finishes operations for the thread; no effect if a kernel thread submits.
     pub completions: Completions,
-    /// Waiting for I/O does not count as iowait, if the kernel supports that.
+    /// Whether waiting for I/O is not counted as iowait, if the kernel supports that.
     pub no_iowait: bool,
-    /// Additional flags to try: tests ask for unknown ones with it.
+    /// Additional flags to try, with which tests request unknown ones.
     pub extra_flags: u32,
 }
 
@@ -206,7 +207,7 @@ fn entry_shift(params: &uapi::io_uring_params) -> u32 {
     u32::from(params.flags & LARGE_ENTRIES == LARGE_ENTRIES)
 }
 
-/// Creates a ring, stepping down from `options` to what the kernel accepts.
+/// Creates a ring with `options`, or without those that the kernel refuses.
 ///
 /// # Errors
 /// The errno of `io_uring_setup(2)`: `ENOSYS`, `EPERM` if io_uring is switched off, `EMFILE`, or `ENOMEM` after the

@@ -11,7 +11,7 @@ use std::panic::catch_unwind;
 use crate::once::Value;
 
 static END: Value<fn()> = Value::new();
-/// If two threads create one at once, one of the two is never used.
+/// The key of the process. If two threads create one at the same time, one of the two is never used.
 static KEY: Value<Option<libc::pthread_key_t>> = Value::new();
 
 /// Makes this thread call `end`, the same function for every call, when it ends.

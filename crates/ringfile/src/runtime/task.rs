@@ -18,7 +18,7 @@ use crate::ring::fork;
 /// it does not stop the task.
 pub struct JoinHandle<T> {
     state: Arc<Mutex<TaskState<T>>>,
-    /// The process, if the task is on another thread, which does not exist in a forked child.
+    /// The process of the task, if the task is on another thread, which does not exist in a forked child.
     process: Option<fork::Mark>,
 }
 

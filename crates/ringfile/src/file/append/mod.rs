@@ -75,8 +75,8 @@ use crate::memory::{LARGEST, Pool};
 /// need it: a task must not block the loop's thread until another thread has synced.
 ///
 /// **Dropping a future** is safe at any point. A dropped `append` has appended its record whole or not at all; only a
-/// record longer than a block may be appended in part. The writes and the sync that a dropped `flush` or `sync` asked for
-/// may still be carried out.
+/// record longer than a block may be appended in part. The writes and the sync for a dropped `flush` or `sync` may still
+/// be carried out.
 ///
 /// **After a crash** the file holds at least what was reported durable. Behind that there may be parts of later
 /// records and, with direct I/O, zeros up to the end of a block. The program finds the valid length by lengths and
