@@ -130,7 +130,7 @@ struct How {
     /// Counted time of one run
     #[arg(long, default_value = "1s", value_parser = shared::duration)]
     duration: Duration,
-    /// Time before that, which is not counted
+    /// Length of the warm-up before each run, which is not counted
     #[arg(long, default_value = "300ms", value_parser = shared::duration)]
     warmup: Duration,
 }

@@ -56,7 +56,7 @@ pub struct Options {
     /// Counted seconds of one run
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Time before that, which is not counted
+    /// Length of the warm-up before each run, which is not counted
     #[arg(long, default_value = "200ms", value_parser = shared::duration)]
     warmup: Duration,
     /// Rounds of all routes in turn

@@ -75,7 +75,7 @@ impl Call {
         polled
     }
 
-    /// Returns whether it was not polled between two looks although it was woken before.
+    /// Returns whether the call had been woken when the watch last looked, and has not been polled since.
     fn is_left(&self) -> bool {
         let seen = self.state.compare_exchange(WOKEN, WOKEN | SEEN, Ordering::Relaxed, Ordering::Relaxed);
         seen == Err(WOKEN | SEEN)
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!((gate.permits.available_permits(), gate.inner().waiting), (0, 1));
         drop(stalled);
         assert!(is_pending(&mut next), "it has its share, and reads");
-        // A call that is polled whenever it is woken may take long, too.
+        // A call that is polled whenever it is woken is waited for, even if it takes long.
         let mut last = begin(&gate, 8, ready(()));
         end.send(()).expect("it is read");
         gate.look();

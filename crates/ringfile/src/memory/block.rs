@@ -324,7 +324,7 @@ mod tests {
         if std::env::var_os(IN_CHILD).is_some() {
             let pool = Pool::new(4096);
             let mut buffer = pool.get(4096).unwrap();
-            // As if this many parts had been split off and forgotten.
+            // Sets the count as if this many parts had been split off and forgotten.
             buffer.header().refs.set(u32::MAX >> 2);
             for _ in 0..3 {
                 std::mem::forget(buffer.split_to(0));

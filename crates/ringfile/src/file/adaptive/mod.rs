@@ -200,7 +200,7 @@ pub(super) async fn read_stream(
     (held, result.map(add).map_err(|error| error.after(done)))
 }
 
-/// A read that continues a stream, until it is dropped.
+/// Marks a read that continues a stream as in flight, until this is dropped.
 struct Reading<'a>(&'a Ahead, Id);
 
 impl Drop for Reading<'_> {
