@@ -12,8 +12,8 @@ use std::time::Instant;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, RingGuard,
-    Started, SubmitHint, Target, ThreadRing,
+    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, Request,
+    RingGuard, Started, SubmitHint, Target, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -304,6 +304,25 @@ impl ThreadEngine {
             }
         });
         // Even if there was nothing to wait for, or no time.
+        if guard.must_turn_again() {
+            engine.submit_all(&guard, source, deferred);
+        }
+    }
+
+    /// Reads those that go to this thread's ring into buffers that stay with their caller, and waits for them: see
+    /// [`driver::read_in_place`].
+    pub(super) fn read_in_place(
+        &mut self,
+        source: &mut impl Source,
+        target: &Arc<Target>,
+        reads: &mut [impl InPlace],
+    ) {
+        let Some(guard) = self.ring.guard().filter(|guard| !guard.is_in_loop()) else { return };
+        let Self { engine, deferred, .. } = self;
+        engine.know(deferred);
+        driver::read_in_place(&guard, deferred, target, reads);
+        // Results of the source's own operations have arrived meanwhile.
+        engine.collect(source, deferred);
         if guard.must_turn_again() {
             engine.submit_all(&guard, source, deferred);
         }

@@ -67,8 +67,8 @@ use crate::memory::Buffer;
 /// # }
 /// ```
 pub struct Queue {
-    entries: Entries,
-    engine: ThreadEngine,
+    pub(super) entries: Entries,
+    pub(super) engine: ThreadEngine,
 }
 
 impl Default for Queue {
@@ -435,7 +435,7 @@ impl Queue {
 
     /// Keeps the descriptor, if it was created, readable as long as there are results.
     #[inline]
-    fn tell(&mut self) {
+    pub(super) fn tell(&mut self) {
         let entries = &mut self.entries;
         // Nothing announces completions that must be polled for, or operations that the next call must begin again.
         let is_ready = entries.done > 0 || entries.polled > 0 || entries.begins_again;
