@@ -50,13 +50,14 @@ pub(super) fn index(user_data: u64) -> Option<usize> {
     (FIRST..=u32::MAX.into()).contains(&user_data).then(|| (user_data - FIRST) as usize)
 }
 
-/// Reads those that the file's route sends to this thread's ring, together, and waits for them. The caller carries out
-/// the others, and those that the kernel's answer did not end.
+/// Reads those that the file's route sends to this thread's ring, at most `most` at a time, and waits for them. The
+/// caller carries out the others, and those that the kernel's answer did not end.
 pub(crate) fn read(
     guard: &RingGuard<'_>,
     deferred: &mut Deferred,
     target: &Arc<Target>,
     reads: &mut [impl InPlace],
+    most: usize,
 ) {
     let Some(first) = with(|driver| driver.prepare_in_place(target, reads.len())).flatten() else { return };
     let (mut next, mut panic) = (0, None);
@@ -64,7 +65,7 @@ pub(crate) fn read(
         // A panic of user code that a turn called: the buffers are not given up before the kernel has answered.
         let waited = catch_unwind(AssertUnwindSafe(|| {
             guard.wait(deferred, None, |_| {
-                let go_on = |driver: &mut Driver| driver.read_in_place(target, reads, first, &mut next);
+                let go_on = |driver: &mut Driver| driver.read_in_place(target, reads, most, first, &mut next);
                 with(go_on).unwrap_or(Some(1))
             });
         }));
@@ -104,6 +105,7 @@ impl Driver {
         &mut self,
         target: &Target,
         reads: &mut [impl InPlace],
+        most: usize,
         first: usize,
         next: &mut usize,
     ) -> Option<u32> {
@@ -112,12 +114,15 @@ impl Driver {
             self.disown_in_place(first);
             return None;
         }
-        // One entry stays free for the poll of the wake-up descriptor, without which the thread could not sleep.
-        while *next < reads.len() && self.push_in_place(target, &mut reads[*next], first + *next) {
+        let is_open = |answer: &&Answer| answer.number == Answer::IN_FLIGHT;
+        let before = self.in_flight - self.answers.0[first..].iter().filter(is_open).count();
+        while *next < reads.len()
+            && self.in_flight - before < most
+            && self.push_in_place(target, &mut reads[*next], first + *next)
+        {
             *next += 1;
         }
-        let is_open = |answer: &&Answer| answer.number == Answer::IN_FLIGHT;
-        let open = self.answers.0[first..].iter().filter(is_open).count();
+        let open = self.in_flight - before;
         // The device always has many in flight.
         let enough = if *next < reads.len() { open.div_ceil(4).max(1) } else { open };
         (enough > 0).then_some(enough as u32)
@@ -129,8 +134,10 @@ impl Driver {
         let (Some(rings), Some(file)) = (self.rings.as_mut(), self.files.entry(target.number)) else {
             return false;
         };
+        // The thread cannot sleep without an entry that polls its wake-up descriptor.
+        let kept_free = u32::from(!*rings.wakeup_of(RingKind::Main));
         let ring = &mut rings.main;
-        if ring.space() < 2 {
+        if ring.space() <= kept_free {
             return false;
         }
         let Some((buffer, offset)) = read.begin() else { return true };

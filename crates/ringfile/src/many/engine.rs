@@ -310,21 +310,13 @@ impl ThreadEngine {
     }
 
     /// Reads those that go to this thread's ring into buffers that stay with their caller, and waits for them: see
-    /// [`driver::read_in_place`].
-    pub(super) fn read_in_place(
-        &mut self,
-        source: &mut impl Source,
-        target: &Arc<Target>,
-        reads: &mut [impl InPlace],
-    ) {
-        let Some(guard) = self.ring.guard().filter(|guard| !guard.is_in_loop()) else { return };
-        let Self { engine, deferred, .. } = self;
-        engine.know(deferred);
-        driver::read_in_place(&guard, deferred, target, reads);
-        // Results of the source's own operations have arrived meanwhile.
-        engine.collect(source, deferred);
-        if guard.must_turn_again() {
-            engine.submit_all(&guard, source, deferred);
+    /// [`driver::read_in_place`]. Results of other operations that arrive meanwhile are taken by the next call.
+    pub(super) fn read_in_place(&mut self, target: &Arc<Target>, reads: &mut [impl InPlace], most: usize) {
+        if self.is_inherited() {
+            return;
+        }
+        if let Some(guard) = self.ring.guard().filter(|guard| !guard.is_in_loop()) {
+            driver::read_in_place(&guard, &mut self.deferred, target, reads, most);
         }
     }
 

@@ -435,7 +435,7 @@ impl Queue {
 
     /// Keeps the descriptor, if it was created, readable as long as there are results.
     #[inline]
-    pub(super) fn tell(&mut self) {
+    fn tell(&mut self) {
         let entries = &mut self.entries;
         // Nothing announces completions that must be polled for, or operations that the next call must begin again.
         let is_ready = entries.done > 0 || entries.polled > 0 || entries.begins_again;

@@ -115,13 +115,16 @@ impl Queue {
             let stays = may_stay && check::fits_in_place(file, request.offset, &request.buffer);
             request.stage = if stays { Stage::InPlace } else { Stage::Otherwise };
         }
-        if may_stay && !self.engine.is_inherited() {
-            self.engine.read_in_place(&mut self.entries, file.target(), requests);
+        if may_stay {
+            self.engine.read_in_place(file.target(), requests, usize::MAX);
         }
         if requests.iter().any(|request| request.stage != Stage::Over) {
             self.read_otherwise(file, requests);
         }
-        self.tell();
+        if self.entries.open > 0 {
+            // Results of other operations of the queue have arrived meanwhile.
+            self.submit();
+        }
         Ok(())
     }
 
