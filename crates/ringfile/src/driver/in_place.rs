@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::op::read_into;
-use super::start::is_for_ring;
-use super::submit::FIXED_FILE;
+use super::start::{MANY, is_for_ring};
+use super::submit::{ASYNC, FIXED_FILE};
 use super::target::ClosedFile;
 use super::{Deferred, Driver, Kind, Request, RingGuard, RingKind, Target, with};
 use crate::memory::Buffer;
@@ -89,9 +89,10 @@ impl Driver {
     fn prepare_in_place(&mut self, target: &Arc<Target>, count: usize) -> Option<usize> {
         let request = Request { kind: Kind::Read, linked: false, op_flags: 0, offset: 0, start: 0, want: 1 };
         let first = self.answers.0.len();
-        let fits = count > 1 && first + count < (u32::MAX - FIRST as u32) as usize;
-        let goes = fits && !target.may_wait_forever(Kind::Read) && !target.waits_in_submission();
-        if !goes || !is_for_ring(&target.lanes, Kind::Read, || count >= super::start::MANY) {
+        let is_for_ring = is_for_ring(&target.lanes, Kind::Read, || count >= MANY);
+        let may_be_a_call = count == 1 && target.lanes.may_wait_inline(target, &request);
+        let has_indices = first + count < (u32::MAX - FIRST as u32) as usize;
+        if !is_for_ring || may_be_a_call || !has_indices || target.may_wait_forever(Kind::Read) {
             return None;
         }
         self.may_start(target, &request, true).ok().filter(|&ring| ring == RingKind::Main)?;
@@ -148,7 +149,8 @@ impl Driver {
         };
         let (fd, registered) = file.descriptor(RingKind::Main, ring);
         let base = Sqe {
-            flags: if registered { FIXED_FILE } else { 0 },
+            flags: if registered { FIXED_FILE } else { 0 }
+                | if target.waits_in_submission() { ASYNC } else { 0 },
             fd,
             offset,
             op_flags: target.cache_flags(),

@@ -43,7 +43,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 pub(super) const SLICE: u32 = 128;
 
 pub(super) const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
-const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
+pub(super) const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
