@@ -71,10 +71,10 @@ impl Queue {
     /// Reads many blocks of a file into buffers that stay in their requests, and waits for all of them. Each request gets
     /// its own result; one that fails does not affect the others.
     ///
-    /// This is the cheapest way to read blocks for a thread that waits for them: reads that go through the thread's ring
-    /// cost no more than in a loop written by hand, since no buffer changes hands; one system call submits all and waits,
-    /// up to the size of the ring. The others take their [`Route`](crate::Route) as [`read`](Self::read) does. Operations
-    /// that were added to the queue before are not affected; their results are taken as always.
+    /// This is the cheapest way to read blocks for a thread that waits for them: no buffer changes hands, and one system
+    /// call submits all and waits, up to the size of the ring. Reads that do not go to the thread's ring take their
+    /// [`Route`](crate::Route) as [`read`](Self::read) does. Operations that were added to the queue before are
+    /// submitted too; their results are taken as always.
     ///
     /// Blocks until every read has ended, and cannot be cancelled. Allocates nothing once the thread has done as many reads
     /// at once.
