@@ -5,16 +5,13 @@
 use std::ffi::{c_int, c_void};
 
 use libc::iovec;
-use ringfile::{Buffer, Done, File, Queue};
+use ringfile::{Buffer, Done, File, Queue, ReadRequest};
 
 use crate::error::{self, Fault, Result, call};
 use crate::file::{self, ringfile_file};
 use crate::local::{self, block_on};
 use crate::pool::{self, ringfile_buffer};
 use crate::{memory, raw};
-
-/// The maximum number of reads in flight for one ringfile_read_many.
-const AT_ONCE: usize = 256;
 
 /// One read of ringfile_read_many.
 #[repr(C)]
@@ -36,8 +33,8 @@ pub(crate) fn number(done: Done) -> Result<i64> {
 }
 
 /// Returns the number that stands for a result in C, or the negative errno after keeping the error's text.
-pub(crate) fn number_or_errno(done: Done) -> i64 {
-    match done.result {
+pub(crate) fn number_or_errno(result: ringfile::Result<usize>) -> i64 {
+    match result {
         Ok(bytes) => bytes as i64,
         Err(error) => {
             error::remember(error.to_string());
@@ -273,45 +270,36 @@ pub unsafe extern "C" fn ringfile_read_many(
         let file = file::get(file)?;
         // SAFETY: by the contract in the header.
         let requests = unsafe { raw::array_mut(requests, count, "the requests") }?;
-        local::blocking(|queue| read_many(queue, &file, requests))
+        local::blocking_with_reads(|queue, reads| read_many(queue, reads, &file, requests))
     }) as c_int
 }
 
-fn read_many(queue: &mut Queue, file: &File, requests: &mut [ringfile_read_request]) -> Result<i64> {
-    let (mut next, mut over, mut failed) = (0, 0, 0);
-    while over < requests.len() {
-        let known = memory::Lookup::new();
-        while next < requests.len() && next - over < AT_ONCE {
-            let request = &mut requests[next];
-            // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until
-            // `ringfile_read_many` returns.
-            match unsafe { known.at(request.data, request.length) } {
-                Ok(buffer) => {
-                    queue.read(file, buffer, request.offset, next as u64);
-                }
-                Err(fault) => {
-                    request.result = fault.note();
-                    (over, failed) = (over + 1, failed + 1);
-                }
+fn read_many(
+    queue: &mut Queue,
+    reads: &mut Vec<ReadRequest>,
+    file: &File,
+    requests: &mut [ringfile_read_request],
+) -> Result<i64> {
+    let known = memory::Lookup::new();
+    for request in &mut *requests {
+        // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until
+        // `ringfile_read_many` returns; if the queue keeps a buffer, dropping it waits for the kernel.
+        let buffer = unsafe { known.at(request.data, request.length) };
+        request.result = match buffer {
+            Ok(buffer) => {
+                reads.push(ReadRequest::new(buffer, request.offset));
+                0
             }
-            next += 1;
-        }
-        drop(known);
-        // Only a few are taken at a time, so that the device always has many in flight.
-        let open = next - over;
-        if open == 0 {
-            continue;
-        }
-        let at_least = if next == requests.len() { open } else { open.div_ceil(4) };
-        if queue.wait(at_least, None) == 0 {
-            return Err(lost());
-        }
-        while let Some((index, done)) = queue.take() {
-            let result = number_or_errno(done);
-            failed += i64::from(result < 0);
-            requests[index as usize].result = result;
-            over += 1;
-        }
+            Err(fault) => fault.note(),
+        };
     }
-    Ok(failed)
+    drop(known);
+    let read = queue.read_many(file, reads);
+    // A request that was refused above is not among them.
+    let accepted = requests.iter_mut().filter(|request| request.result == 0);
+    for (request, read) in accepted.zip(reads.drain(..)) {
+        request.result = number_or_errno(read.result);
+    }
+    read?;
+    Ok(requests.iter().filter(|request| request.result < 0).count() as i64)
 }

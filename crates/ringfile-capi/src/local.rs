@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use ringfile::Queue;
+use ringfile::{Queue, ReadRequest};
 
 use crate::error::{Fault, Result};
 use crate::file::ringfile_file;
@@ -44,7 +44,7 @@ impl Drop for Own {
 
 thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
-    static BLOCKING: RefCell<Option<Queue>> = const { RefCell::new(None) };
+    static BLOCKING: RefCell<Option<Blocking>> = const { RefCell::new(None) };
     /// Set while this thread, which belongs to the library, reports the end of a batch.
     static REPORTS: Cell<bool> = const { Cell::new(false) };
 }
@@ -134,25 +134,42 @@ pub(crate) fn remove<H>(handle: *const H) -> Result<Own> {
     })
 }
 
-/// Runs `act` on the queue for this thread's blocking operations, which is empty before and after each. The thread
-/// keeps the queue, so its ring is created once, and registers memory and files once. A thread that is ending creates a
-/// queue for each operation.
+/// What a thread keeps for its blocking operations.
+#[derive(Default)]
+struct Blocking {
+    queue: Queue,
+    /// The requests of [`Queue::read_many`]; empty between calls.
+    reads: Vec<ReadRequest>,
+}
+
+/// Runs `act` on the queue for this thread's blocking operations.
 pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
+    blocking_with_reads(|queue, _| act(queue))
+}
+
+/// As [`blocking`], with an empty list of requests. Both are empty before and after each call. The thread keeps them, so
+/// its ring is created once, and registers memory and files once. A thread that is ending creates them for each call.
+pub(crate) fn blocking_with_reads<R>(
+    act: impl FnOnce(&mut Queue, &mut Vec<ReadRequest>) -> Result<R>,
+) -> Result<R> {
     may_wait()?;
     let mut act = Some(act);
-    let mut act = |queue: &mut Queue| act.take().map_or_else(|| Err(ends()), |act| act(queue));
-    let used = BLOCKING.try_with(|queue| {
-        let mut queue = queue.try_borrow_mut().map_err(|_| inside())?;
-        let mut whole = queue.take().unwrap_or_default();
+    let mut act = |Blocking { queue, reads }: &mut Blocking| match act.take() {
+        Some(act) => act(queue, reads),
+        None => Err(ends()),
+    };
+    let used = BLOCKING.try_with(|kept| {
+        let mut kept = kept.try_borrow_mut().map_err(|_| inside())?;
+        let mut whole = kept.take().unwrap_or_default();
         // If that panics, the queue is dropped, which waits for operations in flight.
         let result = act(&mut whole);
         // After an error, operations in flight use the caller's memory: dropping the queue waits for them.
-        if whole.is_empty() {
-            *queue = Some(whole);
+        if whole.queue.is_empty() {
+            *kept = Some(whole);
         }
         result
     });
-    used.unwrap_or_else(|_| act(&mut Queue::new()))
+    used.unwrap_or_else(|_| act(&mut Blocking::default()))
 }
 
 /// Drops the queue of blocking operations, and what the thread's ring keeps.

@@ -137,7 +137,7 @@ pub use file::{
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;
-pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, StartedBatch, Token};
+pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, ReadRequest, StartedBatch, Token};
 #[cfg(feature = "compio-buf-08")]
 pub use memory::CompioBuffer;
 pub use memory::{

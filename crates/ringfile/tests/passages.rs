@@ -40,6 +40,7 @@ fn every_passage_runs() {
         set_once().await.unwrap();
     });
     own_loop(&pool, file.clone()).unwrap();
+    many_blocks(&pool, file.clone()).unwrap();
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     tokio.block_on(in_tokio(pool.clone(), file)).unwrap();
     // This passage needs a drive without a file system, so it is only compiled.
@@ -71,6 +72,17 @@ fn own_loop(pool: &Pool, file: File) -> std::io::Result<()> {
     let (user_data, done) = queue.take().expect("one has ended");
     assert_eq!((user_data, done.result?), (7, 4096));
     assert!(!queue.cancel(token)); // it has ended; earlier, the kernel would have been asked to cancel it
+    Ok(())
+}
+
+fn many_blocks(pool: &Pool, file: File) -> std::io::Result<()> {
+    let mut queue = ringfile::Queue::new();
+    let mut pages = Vec::new();
+    for page in [3, 1, 8] {
+        pages.push(ringfile::ReadRequest::new(pool.get(4096)?, page * 4096));
+    }
+    queue.read_many(&file, &mut pages)?;
+    assert!(pages.iter().all(|page| page.buffer.len() == 4096));
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
-use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics};
+use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics, in_place};
 use crate::event;
 use crate::ring::{Cqe, Ring};
 
@@ -79,6 +79,11 @@ impl Driver {
     fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
+            if let Some(index) = in_place::index(cqe.user_data)
+                && self.answered_in_place(index, cqe.result)
+            {
+                return;
+            }
             return self.not_an_operation(RingKind::Main, cqe);
         };
         let all_at_once =

@@ -14,6 +14,7 @@ mod commands;
 mod complete;
 mod copy_time;
 mod deferred;
+mod in_place;
 mod iothreads;
 mod kept;
 mod leave;
@@ -56,6 +57,7 @@ use crate::ring::{Ring, RingOptions, thread_end};
 
 pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
+pub(crate) use in_place::{InPlace, read as read_in_place};
 pub(crate) use iothreads::set_wanted as set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
@@ -130,6 +132,7 @@ struct Driver {
     files: Files,
     waiting: VecDeque<Waiting>,
     asked: cancel::Asked,
+    answers: in_place::Answers,
     /// Operations that have a slot and no answer yet, including those that wait for room.
     in_flight: usize,
     /// Whether an operation in flight is on a pipe or a socket, where it may wait for the submission of another
@@ -298,6 +301,7 @@ impl Driver {
             files: Files::default(),
             waiting: VecDeque::new(),
             asked: cancel::Asked::default(),
+            answers: in_place::Answers::default(),
             in_flight: 0,
             on_streams: false,
             spare_remotes: Vec::new(),

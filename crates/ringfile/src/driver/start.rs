@@ -15,9 +15,9 @@ use super::aio;
 use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
-use super::route::{Choice, Limits, Route, Taken};
+use super::route::{Choice, Lanes, Limits, Route, Taken};
 use super::wake::{self, LocalOperation, Wake};
-use super::{Ended, Kept, Key, Lend, Request, RingKind, Shared, Target, count, send, with, workers};
+use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, with, workers};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -158,7 +158,7 @@ impl SubmitHint {
 
 /// At least this many operations submitted together all go to the ring, even if each alone would be a plain call that
 /// does not wait: with 2 to 4 operations, both ways took the same time.
-const MANY: usize = 8;
+pub(super) const MANY: usize = 8;
 
 /// Starts an operation on its route.
 ///
@@ -178,9 +178,8 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     let lanes = &target.lanes;
-    let many = lanes.goes_together(request.kind)
-        && (hint.together >= MANY || receiver.is_a_task() && has_many_tasks());
-    if lanes.goes_to_ring(request.kind) || many {
+    let are_many = || hint.together >= MANY || receiver.is_a_task() && has_many_tasks();
+    if is_for_ring(lanes, request.kind, are_many) {
         if hint.waits_for_one && lanes.may_wait_inline(target, request) && is_idle() {
             return Ok(Started::Done(call_and_wait(target, request, held.own())));
         }
@@ -190,6 +189,12 @@ pub(crate) fn start<R: Receiver>(
         }
     }
     start_otherwise(target, request, held, receiver)
+}
+
+/// Returns whether an operation goes to this thread's ring; `are_many`: whether others are submitted with it.
+#[inline(always)]
+pub(super) fn is_for_ring(lanes: &Lanes, kind: Kind, are_many: impl FnOnce() -> bool) -> bool {
+    lanes.goes_to_ring(kind) || lanes.goes_together(kind) && are_many()
 }
 
 /// Puts an operation on this thread's ring.

@@ -18,7 +18,7 @@ use super::rings::{RingKind, Rings};
 use super::slot::{Key, Slot, State};
 use super::target::{Entry, Target};
 use super::wake::Wake;
-use super::{Deferred, Driver, Lend, Request, Waiting, op};
+use super::{Deferred, Driver, Lend, Request, Waiting, in_place, op};
 use crate::event;
 use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe, Until};
@@ -43,7 +43,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 pub(super) const SLICE: u32 = 128;
 
 pub(super) const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
-const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
+pub(super) const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
@@ -267,6 +267,8 @@ impl Driver {
             if let Some(slot) = self.slots.get(key) {
                 slot.errno = errno as u16;
                 self.end(key, deferred);
+            } else if let Some(index) = in_place::index(user_data) {
+                self.answered_in_place(index, -errno);
             } else if user_data == WAKEUP
                 && let Some(rings) = self.rings.as_mut()
             {

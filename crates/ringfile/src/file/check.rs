@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use super::{File, unaligned};
 use crate::driver::{self, AtomicLimits, Ended, FileKind, Kind, Multiples, Request};
 use crate::error::Error;
-use crate::memory::Held;
+use crate::memory::{Buffer, Held};
 use crate::ring::fork;
 
 /// Explains why an operation was cancelled although its caller did not cancel it.
@@ -117,11 +117,24 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
     does_not_fit(file, request, direct)
 }
 
+/// Returns whether a read of a whole buffer can be submitted as it is, and with one entry.
+#[inline]
+pub(crate) fn fits_in_place(file: &File, offset: u64, buffer: &Buffer) -> bool {
+    let (start, len) = (buffer.as_ptr().cast_mut(), buffer.capacity());
+    (1..=driver::MOST_AT_ONCE).contains(&len)
+        && range_ends_in_a_file(offset, len)
+        && file.0.target.direct().is_none_or(|direct| unaligned::piece_fits(offset, start, len, direct))
+}
+
 /// Returns whether the range of an operation ends within the largest size of a file.
 #[inline(always)]
 fn ends_in_a_file(request: &Request) -> bool {
-    let end = request.offset.checked_add(request.want as u64);
-    end.is_some_and(|end| end <= i64::MAX as u64)
+    range_ends_in_a_file(request.offset, request.want)
+}
+
+#[inline(always)]
+fn range_ends_in_a_file(offset: u64, len: usize) -> bool {
+    offset.checked_add(len as u64).is_some_and(|end| end <= i64::MAX as u64)
 }
 
 const BEYOND: &str = "the end would be beyond 2^63 bytes";

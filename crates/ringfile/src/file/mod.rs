@@ -276,7 +276,13 @@ impl File {
     /// Returns whether a read must choose between two descriptors.
     #[inline]
     pub(crate) fn has_two_ways(&self, request: &crate::driver::Request) -> bool {
-        self.0.adaptive.is_some() && request.kind.is_read()
+        request.kind.is_read() && self.has_adaptive_reads()
+    }
+
+    /// As [`has_two_ways`](Self::has_two_ways), of reads.
+    #[inline]
+    pub(crate) fn has_adaptive_reads(&self) -> bool {
+        self.0.adaptive.is_some()
     }
 
     /// Returns whether buffered I/O leaves nothing in the page cache. Returns false if

@@ -332,6 +332,7 @@ impl Batch {
         }
         let mut engine = ThreadEngine::new(true);
         let mut plan = Plan::new(self);
+        plan.read_in_place(&mut engine);
         // If that panics in a user's buffer or waker, the engine is dropped, which cancels and drops the operations in
         // flight.
         engine.wait(&mut plan, None, |plan| plan.open());

@@ -12,8 +12,8 @@ use std::time::Instant;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, LocalHandler, Request, RingGuard,
-    Started, SubmitHint, Target, ThreadRing,
+    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, Request,
+    RingGuard, Started, SubmitHint, Target, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -306,6 +306,17 @@ impl ThreadEngine {
         // Even if there was nothing to wait for, or no time.
         if guard.must_turn_again() {
             engine.submit_all(&guard, source, deferred);
+        }
+    }
+
+    /// Reads those that go to this thread's ring into buffers that stay with their caller, and waits for them: see
+    /// [`driver::read_in_place`]. Results of other operations that arrive meanwhile are taken by the next call.
+    pub(super) fn read_in_place(&mut self, target: &Arc<Target>, reads: &mut [impl InPlace], most: usize) {
+        if self.is_inherited() {
+            return;
+        }
+        if let Some(guard) = self.ring.guard().filter(|guard| !guard.is_in_loop()) {
+            driver::read_in_place(&guard, &mut self.deferred, target, reads, most);
         }
     }
 

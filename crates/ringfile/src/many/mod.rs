@@ -14,6 +14,7 @@ mod merge;
 mod op;
 mod plan;
 mod queue;
+mod read_many;
 mod remote;
 mod started;
 mod sync;
@@ -23,6 +24,7 @@ use std::ops::Deref;
 pub use batch::{Batch, BatchRun};
 pub use entries::Token;
 pub use queue::Queue;
+pub use read_many::ReadRequest;
 pub use started::StartedBatch;
 
 #[cfg(feature = "config")]

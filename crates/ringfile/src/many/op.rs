@@ -11,7 +11,7 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
-use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
+use crate::driver::{Ended, Finished, InPlace, Kind, Place, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::unaligned::Pieces;
@@ -561,6 +561,40 @@ impl Op {
     pub(super) fn would_block(&self, files: &Files, why: &'static str) -> Error {
         let path = files.get(self.file).path();
         Error::new(ErrorKind::WouldBlock, self.what()).on(path).because(why)
+    }
+}
+
+impl Op {
+    /// Returns whether it is a read that can be submitted as it is.
+    #[inline]
+    pub(super) fn can_stay_in_place(&self, file: &File) -> bool {
+        match &self.held {
+            Held::Pooled(buffer) => {
+                self.request.kind == Kind::Read
+                    && matches!(self.stage, Stage::Waiting)
+                    && check::fits_in_place(file, self.request.offset, buffer)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl InPlace for Op {
+    #[inline]
+    fn begin(&mut self) -> Option<(&mut Buffer, u64)> {
+        if let Held::Pooled(buffer) = &mut self.held { Some((buffer, self.request.offset)) } else { None }
+    }
+
+    #[inline]
+    fn end(&mut self, answer: i32) -> bool {
+        let Held::Pooled(buffer) = &mut self.held else { return false };
+        let done = buffer.capacity();
+        let is_over = usize::try_from(answer) == Ok(done);
+        if is_over {
+            buffer.set_len(done);
+            self.stage = Stage::Over(Ended { done, errno: 0 });
+        }
+        is_over
     }
 }
 

@@ -4,7 +4,7 @@
 //! exactly one of these states.
 
 use super::batch::with_refused;
-use super::engine::Source;
+use super::engine::{Source, ThreadEngine};
 use super::files::Files;
 use super::op::{NONE, Op, Stage};
 use super::{Batch, Done, merge};
@@ -65,6 +65,25 @@ impl Plan {
         };
         plan.pass_border();
         plan
+    }
+
+    /// If the plan is nothing but reads of one file, in any order, carries out those that go to this thread's ring.
+    /// Their buffers stay in the operations, which takes half the instructions.
+    pub(super) fn read_in_place(&mut self, engine: &mut ThreadEngine) {
+        let Some(number) = self.ops.first().map(|op| op.file) else { return };
+        let file = self.files.get(number);
+        let in_any_order =
+            self.merge.is_none() && !self.stop_on_error && self.border as usize == self.ops.len();
+        if in_any_order
+            && !file.has_adaptive_reads()
+            && self.ops.iter().all(|op| op.file == number && op.can_stay_in_place(file))
+        {
+            engine.read_in_place(file.target(), &mut self.ops, self.most);
+            self.ended += self.ops.iter().filter(|op| op.is_over()).count();
+            if self.is_over() {
+                self.next = self.border;
+            }
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -67,8 +67,8 @@ use crate::memory::Buffer;
 /// # }
 /// ```
 pub struct Queue {
-    entries: Entries,
-    engine: ThreadEngine,
+    pub(super) entries: Entries,
+    pub(super) engine: ThreadEngine,
 }
 
 impl Default for Queue {

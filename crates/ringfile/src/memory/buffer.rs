@@ -273,6 +273,12 @@ impl Buffer {
         unsafe { Buffer::new(start, len, len, block::of_nobody()) }
     }
 
+    /// Creates a buffer without memory.
+    pub(crate) fn nothing() -> Buffer {
+        // SAFETY: there are no bytes.
+        unsafe { Buffer::new(NonNull::dangling(), 0, 0, block::of_nobody()) }
+    }
+
     /// Creates a buffer over memory that `owner` keeps alive, with that capacity and length. `owner` is dropped when the
     /// buffer, all parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates. For memory
     /// that is used repeatedly, [`RegisteredMemory`](crate::RegisteredMemory) is faster.

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use super::handles::Handles as _;
-use ringfile::{AnyBuffer, Batch, Buffer, Done, Error, File, Queue, Route, block_on};
+use ringfile::{AnyBuffer, Batch, Buffer, Done, Error, File, Queue, ReadRequest, Route, block_on};
 
 use super::{all, is_without_ring};
 
@@ -18,6 +18,8 @@ pub enum Form {
     Tokio,
     /// A batch that blocks its thread.
     Blocking,
+    /// [`Queue::read_many`]. There are no such writes.
+    Many,
     /// A batch that is awaited on a ringfile thread.
     AwaitedInLoop,
     /// A batch that is awaited in another executor.
@@ -26,11 +28,12 @@ pub enum Form {
     Handles,
 }
 
-pub const READING: [Form; 7] = [
+pub const READING: [Form; 8] = [
     Form::Loop,
     Form::Executor,
     Form::Tokio,
     Form::Blocking,
+    Form::Many,
     Form::AwaitedInLoop,
     Form::Awaited,
     Form::Handles,
@@ -72,6 +75,7 @@ impl Form {
                 each(in_tokio(reads.into_iter().map(read)))
             }
             Self::Blocking => of_batch(batch(reads).run()),
+            Self::Many => many(file, reads),
             Self::AwaitedInLoop => of_batch(block_on(batch(reads).into_future())),
             Self::Awaited => of_batch(futures::executor::block_on(batch(reads).into_future())),
             Self::Handles => {
@@ -109,7 +113,7 @@ impl Form {
             Self::Blocking => of_batch(batch(writes).run()),
             Self::AwaitedInLoop => of_batch(block_on(batch(writes).into_future())),
             Self::Awaited => of_batch(futures::executor::block_on(batch(writes).into_future())),
-            Self::Handles => unreachable!("there are no writes with handles"),
+            Self::Many | Self::Handles => unreachable!("there are no such writes"),
         }
     }
 }
@@ -139,6 +143,19 @@ fn each(results: Vec<ringfile::BufResult<Buffer>>) -> Vec<Ended> {
         }
     };
     results.into_iter().map(ended).collect()
+}
+
+fn many(file: &File, reads: Vec<(Buffer, u64)>) -> Vec<Ended> {
+    let mut requests: Vec<_> =
+        reads.into_iter().map(|(buffer, offset)| ReadRequest::new(buffer, offset)).collect();
+    Queue::new().read_many(file, &mut requests).unwrap();
+    let ended = |ReadRequest { buffer, result, .. }: ReadRequest| {
+        if let Ok(len) = result {
+            assert_eq!(buffer.len(), len);
+        }
+        (buffer, result.err())
+    };
+    requests.into_iter().map(ended).collect()
 }
 
 fn of_batch(results: Vec<Done>) -> Vec<Ended> {

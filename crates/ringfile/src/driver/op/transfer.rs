@@ -29,15 +29,28 @@ pub(super) fn entry(request: &Request, held: &Held, began: usize, index: Option<
         Held::Pooled(buffer) => buffer.as_ptr(),
         held => start_of(held),
     };
-    let opcodes = match request.kind.is_read() {
+    let base = Sqe { offset: base.offset.saturating_add(began as u64), ..base };
+    let start = start.wrapping_add(request.start + began);
+    piece(request.kind.is_read(), start, request.want - began, index, base)
+}
+
+/// Returns the entry of a read into a buffer.
+#[inline(always)]
+pub(in crate::driver) fn read_into(start: *mut u8, len: usize, index: Option<u16>, base: Sqe) -> Sqe {
+    piece(true, start, len, index, base)
+}
+
+/// Returns the entry for one piece of memory.
+#[inline(always)]
+fn piece(is_read: bool, start: *const u8, len: usize, index: Option<u16>, base: Sqe) -> Sqe {
+    let opcodes = match is_read {
         true => [op::IORING_OP_READ as u8, op::IORING_OP_READ_FIXED as u8],
         false => [op::IORING_OP_WRITE as u8, op::IORING_OP_WRITE_FIXED as u8],
     };
     Sqe {
         opcode: opcodes[usize::from(index.is_some())],
-        offset: base.offset.saturating_add(began as u64),
-        addr: start.wrapping_add(request.start + began).expose_provenance() as u64,
-        len: (request.want - began).min(MOST_AT_ONCE) as u32,
+        addr: start.expose_provenance() as u64,
+        len: len.min(MOST_AT_ONCE) as u32,
         buf_index: index.unwrap_or(0),
         ..base
     }

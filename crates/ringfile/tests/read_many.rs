@@ -1,0 +1,312 @@
+//! Reads into buffers that stay with their caller, who waits for all of them.
+
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
+
+mod support;
+
+use std::future::Future;
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use ringfile::{
+    Batch, Buffer, File, OpenOptions, Pool, Queue, ReadRequest, RegisteredMemory, Route, block_on,
+    thread_metrics,
+};
+use support::forms::routes;
+use support::fuse::{Act, Op, Server};
+use support::random::Random;
+use support::{
+    Folder, assert_content, content, must_end, needs_ring, open_on_ring, pipe, reads_without_waiting, skip,
+};
+
+const PAGE: usize = 4096;
+
+fn requests(pool: &Pool, offsets: impl IntoIterator<Item = u64>) -> Vec<ReadRequest> {
+    offsets.into_iter().map(|offset| ReadRequest::new(pool.get(PAGE).unwrap(), offset)).collect()
+}
+
+#[track_caller]
+fn assert_all_read(requests: &[ReadRequest]) {
+    for request in requests {
+        assert_eq!(*request.result.as_ref().unwrap(), PAGE);
+        assert_content(&request.buffer, request.offset);
+    }
+}
+
+#[test]
+fn each_read_has_its_own_result_on_every_route() {
+    const SIZE: usize = 300 * PAGE + 100;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, SIZE));
+    let mut random = Random::new();
+    for route in routes() {
+        for direct in [false, true] {
+            let options = OpenOptions::new().read(true).route(route).clone();
+            let file = if direct { options.clone().direct(true).open(&path) } else { options.open(&path) };
+            let Ok(file) = file else {
+                skip("each_read_has_its_own_result_on_every_route", "no direct I/O here");
+                continue;
+            };
+            let (pool, mut queue) = (Pool::new(16 << 20), Queue::new());
+            for round in 0..8 {
+                // More than a ring has room for, and fewer.
+                let count = if round % 2 == 0 { 700 } else { random.below(20) as usize };
+                let mut requests: Vec<_> = (0..count)
+                    .map(|_| {
+                        let aligned = random.below(2) == 0;
+                        let at = random.below(SIZE as u64 + 2 * PAGE as u64);
+                        let offset = if aligned { at / PAGE as u64 * PAGE as u64 } else { at };
+                        let len = if aligned { PAGE } else { random.below(3 * PAGE as u64) as usize };
+                        let offset = if random.below(50) == 0 { u64::MAX - offset } else { offset };
+                        ReadRequest::new(pool.get(len.max(1)).unwrap(), offset)
+                    })
+                    .collect();
+                let places: Vec<_> =
+                    requests.iter().map(|read| (read.buffer.as_ptr(), read.offset)).collect();
+                queue.read_many(&file, &mut requests).unwrap();
+                for (request, place) in requests.iter().zip(places) {
+                    let ReadRequest { buffer, offset, result, .. } = request;
+                    assert_eq!((buffer.as_ptr(), *offset), place, "{route:?}");
+                    if *offset > i64::MAX as u64 {
+                        let error = result.as_ref().unwrap_err();
+                        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{route:?}");
+                        continue;
+                    }
+                    let expected = buffer.capacity().min(SIZE.saturating_sub(*offset as usize));
+                    assert_eq!(*result.as_ref().unwrap(), expected, "{route:?} at {offset}");
+                    assert_eq!(buffer.len(), expected, "{route:?} at {offset}");
+                    assert_content(buffer, *offset);
+                }
+                drop(requests);
+                assert_eq!((pool.metrics().in_use, queue.len()), (0, 0), "{route:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn they_are_one_system_call_and_use_registered_memory() {
+    let name = "they_are_one_system_call_and_use_registered_memory";
+    if !needs_ring(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 256 * PAGE)));
+    if let Err(why) = reads_without_waiting(&file) {
+        return skip(name, why);
+    }
+    let (pool, mut queue) = (Pool::new(4 << 20), Queue::new());
+    let memory = RegisteredMemory::new(vec![0_u8; 64 * PAGE]);
+    let lent = (0..64).map(|page| memory.lend(page * PAGE..(page + 1) * PAGE).unwrap());
+    let lent = lent.zip(0..).map(|(buffer, page)| ReadRequest::new(buffer, page * PAGE as u64)).collect();
+    for mut requests in [requests(&pool, (0..64).map(|page| page * PAGE as u64)), lent] {
+        queue.read_many(&file, &mut requests).unwrap();
+        let before = thread_metrics();
+        queue.read_many(&file, &mut requests).unwrap();
+        let after = thread_metrics();
+        assert_all_read(&requests);
+        assert_eq!(after.ops - before.ops, 64);
+        assert_eq!(after.bytes_read - before.bytes_read, 64 * PAGE as u64);
+        assert_eq!(after.enters - before.enters, 1);
+        if support::has_registered_buffers() {
+            assert_eq!(after.fixed_ops - before.fixed_ops, 64);
+        }
+    }
+}
+
+#[test]
+fn an_error_is_that_of_its_read() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    for route in routes() {
+        let file = OpenOptions::new().write(true).route(route).open(&path).unwrap();
+        let pool = Pool::new(1 << 20);
+        let mut requests = requests(&pool, [0, 0, 0]);
+        Queue::new().read_many(&file, &mut requests).unwrap();
+        for request in requests {
+            assert_eq!(request.result.unwrap_err().errno(), Some(libc::EBADF), "{route:?}");
+            assert_eq!((request.buffer.len(), request.buffer.capacity()), (0, PAGE), "{route:?}");
+        }
+    }
+    let Some(server) = Server::or_skip("an_error_is_that_of_its_read", content(0, 8 * PAGE)) else { return };
+    for route in routes() {
+        server.rule(Op::Read, 4 * PAGE as u64..5 * PAGE as u64, 1, Act::Fail(libc::EIO));
+        server.rule(Op::Read, PAGE as u64..2 * PAGE as u64, 1, Act::Short(100));
+        let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
+        let pool = Pool::new(1 << 20);
+        let mut requests = requests(&pool, (0..8).map(|page| page * PAGE as u64));
+        Queue::new().read_many(&file, &mut requests).unwrap();
+        assert_eq!(server.faults_left(), 0, "{route:?}");
+        // An error is looked at again by an operation of the queue, since the kernel may have meant a moment only.
+        assert_all_read(&requests[..4]);
+        assert_all_read(&requests[5..]);
+    }
+}
+
+#[test]
+fn operations_of_the_queue_keep_their_results() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 64 * PAGE));
+    for route in routes() {
+        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let (pool, mut queue) = (Pool::new(1 << 20), Queue::new());
+        for page in 0..10 {
+            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+        }
+        queue.submit();
+        for page in 10..20 {
+            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+        }
+        let mut requests = requests(&pool, (20..60).map(|page| page * PAGE as u64));
+        queue.read_many(&file, &mut requests).unwrap();
+        assert_all_read(&requests);
+        assert_eq!(queue.wait(20, None), 20, "{route:?}");
+        let mut pages: Vec<_> = std::iter::from_fn(|| queue.take())
+            .map(|(page, done)| {
+                assert_content(&done.buffer.unwrap(), page * PAGE as u64);
+                page
+            })
+            .collect();
+        pages.sort_unstable();
+        assert_eq!(pages, (0..20).collect::<Vec<_>>(), "{route:?}");
+    }
+}
+
+#[test]
+fn a_task_does_not_block_its_thread() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    let pool = Pool::new(1 << 20);
+    let mut requests = requests(&pool, [0]);
+    let error = block_on(async { Queue::new().read_many(&file, &mut requests).unwrap_err() });
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+    assert_eq!(requests[0].buffer.capacity(), PAGE);
+}
+
+/// A waker that does something.
+struct Acting(Mutex<Box<dyn FnMut() + Send>>);
+
+impl Wake for Acting {
+    fn wake(self: Arc<Self>) {
+        (self.0.lock().unwrap())();
+    }
+}
+
+/// Reads `held`, which a server holds back, while another queue of the thread wakes this waker. `release` is called when
+/// the waker has been.
+fn read_beside(
+    server: &Server,
+    act: impl FnMut() + Send + 'static,
+    requests: &mut [ReadRequest],
+    mut release: impl FnMut() + Send,
+) -> std::thread::Result<()> {
+    let file = OpenOptions::new().read(true).direct(true).route(Route::Ring).open(server.path()).unwrap();
+    let (piped, mut writer) = pipe();
+    let mut other = Queue::new();
+    other.read(&piped, vec![0; 1], 0, 0);
+    let waker = Waker::from(Arc::new(Acting(Mutex::new(Box::new(act)))));
+    other.submit();
+    assert!(pin!(other.ready()).poll(&mut Context::from_waker(&waker)).is_pending());
+    let held = requests.len();
+    let read = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            server.wait_held(held);
+            writer.write_all(b"x").unwrap();
+            release();
+            server.release();
+        });
+        catch_unwind(AssertUnwindSafe(|| Queue::new().read_many(&file, requests).unwrap()))
+    });
+    assert_eq!(other.wait(1, None), 1);
+    read
+}
+
+#[test]
+fn f02_a_panic_does_not_give_up_buffers_that_the_kernel_has() {
+    let name = "f02_a_panic_does_not_give_up_buffers_that_the_kernel_has";
+    if !needs_ring(name) {
+        return;
+    }
+    let Some(server) = Server::or_skip(name, content(0, 16 * PAGE)) else { return };
+    must_end("reads beside a waker that panics", move || {
+        server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+        let pool = Pool::new(1 << 20);
+        let mut requests = requests(&pool, (0..4).map(|page| page * PAGE as u64));
+        let (panicked, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let note = Arc::clone(&panicked);
+        let act = move || {
+            note.store(true, Ordering::SeqCst);
+            panic!("a waker that panics");
+        };
+        let (has_panicked, has_ended) = (Arc::clone(&panicked), Arc::clone(&ended));
+        let read = read_beside(&server, act, &mut requests, move || {
+            support::wait_for("the waker", || has_panicked.load(Ordering::SeqCst));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!has_ended.load(Ordering::SeqCst), "it unwound while the kernel had the buffers");
+        });
+        ended.store(true, Ordering::SeqCst);
+        assert!(read.is_err());
+        assert_all_read(&requests);
+    });
+}
+
+#[test]
+fn a_waker_may_read_meanwhile() {
+    let name = "a_waker_may_read_meanwhile";
+    if !needs_ring(name) {
+        return;
+    }
+    let Some(server) = Server::or_skip(name, content(0, 16 * PAGE)) else { return };
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
+    must_end("reads inside a waker", move || {
+        server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+        let pool = Pool::new(4 << 20);
+        let mut outer = requests(&pool, (0..4).map(|page| page * PAGE as u64));
+        let calls = Arc::new(AtomicU32::new(0));
+        let (called, pool) = (Arc::clone(&calls), pool.clone());
+        let act = move || {
+            let mut inner = requests(&pool, (0..40).map(|page| page * PAGE as u64));
+            Queue::new().read_many(&file, &mut inner).unwrap();
+            assert_all_read(&inner);
+            let read = block_on(file.read_exact_at(vec![0; 100], 1)).unwrap();
+            assert_content(&read, 1);
+            let mut batch = Batch::new();
+            for page in 0..40 {
+                batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+            }
+            for (page, done) in (0..).zip(batch.run()) {
+                assert_content(&done.buffer.unwrap(), page * PAGE as u64);
+            }
+            called.fetch_add(1, Ordering::SeqCst);
+        };
+        let called = Arc::clone(&calls);
+        let read = read_beside(&server, act, &mut outer, move || {
+            support::wait_for("the waker", || called.load(Ordering::SeqCst) > 0);
+        });
+        assert!(read.is_ok());
+        assert_all_read(&outer);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    });
+}
+
+#[test]
+fn memory_that_is_lent_stays_lent() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, 8 * PAGE))).unwrap();
+    let memory = RegisteredMemory::new(vec![0_u8; 8 * PAGE]);
+    let buffers: Vec<Buffer> = (0..8).map(|at| memory.lend(at * PAGE..(at + 1) * PAGE).unwrap()).collect();
+    let mut requests: Vec<_> =
+        buffers.into_iter().zip(0..).map(|(buffer, at)| ReadRequest::new(buffer, at * PAGE as u64)).collect();
+    Queue::new().read_many(&file, &mut requests).unwrap();
+    assert_all_read(&requests);
+    assert_eq!(memory.lent(), 8 * PAGE);
+    drop(requests);
+    assert_eq!(memory.lent(), 0);
+    assert_content(&memory.lend(..).unwrap(), 0);
+}
