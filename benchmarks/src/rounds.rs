@@ -1,4 +1,4 @@
-//! Rounds: every side in turn, in an order that rotates from round to round, and how reliable the figures are.
+//! Runs every side in turn, in an order that rotates from round to round, and checks how reliable the figures are.
 //!
 //! Each run is checked: the bytes were right, all of them arrived, and the device really was read (direct) or the page
 //! cache really was full (cached). A run that fails a check ends the benchmark.
