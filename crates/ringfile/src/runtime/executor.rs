@@ -214,7 +214,7 @@ pub(crate) fn is_in_loop() -> bool {
     CURRENT.get() != 0 || driver::is_io_thread()
 }
 
-/// Starts a task on this thread, whose loop `remote` is.
+/// Starts a task on this thread. `remote` is the handle of this thread's loop.
 pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<LoopHandle>) {
     let number = with_tasks(|tasks| {
         tasks.free.pop().unwrap_or_else(|| {

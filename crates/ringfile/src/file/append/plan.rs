@@ -169,8 +169,8 @@ impl Plan {
 
     /// Returns the step that [`next`](Self::next) would return.
     pub fn peek(&self) -> Option<Step> {
-        // Checked before the pieces: if appending keeps up with writing, there is another piece whenever a lane is
-        // free.
+        // Syncs are checked before pieces: if appending keeps up with writing, there is another piece whenever a lane is
+        // free, so a sync would never start.
         self.next_sync().or_else(|| self.next_write())
     }
 
