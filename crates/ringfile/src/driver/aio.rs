@@ -17,26 +17,26 @@ use super::target::{FileKind, Target};
 use super::{Deferred, Driver, Request, RingKind, Shared};
 use crate::aio::Aio;
 
-/// How long to wait before trying again to create a context.
+/// The time before another attempt to create a context.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The size of a context, if the system's limit allows it: many times a drive's queue depth.
 const OPERATIONS: u32 = 512;
 
-/// If the kernel refuses a wait, for instance because of a seccomp filter installed since.
+/// The pause if the kernel refuses a wait, for instance because of a seccomp filter that was installed meanwhile.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The context of a driver.
 #[derive(Default)]
 pub(super) struct Context {
     pub aio: Option<Aio>,
-    /// When and why there is none.
+    /// When and why creating a context failed.
     failed: Option<(Instant, i32)>,
-    /// A descriptor was handed out that becomes readable when operations have ended.
+    /// Whether a descriptor was handed out that becomes readable when operations have ended.
     signals: bool,
-    /// The kernel accepts no more operations until one has completed.
+    /// Whether the kernel accepts no more operations until one has completed.
     is_full: bool,
-    /// Why it takes no operations any more: the errno of a seccomp filter that was installed after the context was
+    /// Why the context no longer accepts operations: the errno of a seccomp filter that was installed after the context was
     /// created. Filters are never removed.
     refused: Option<i32>,
 }
@@ -243,8 +243,8 @@ impl Driver {
         }
     }
 
-    /// Sleeps in the context until `wanted` operations have ended, if the thread has no ring and none has ended yet;
-    /// does not sleep for 0.
+    /// Sleeps in the context until `wanted` operations have ended, if the thread has no ring and no operation has ended
+    /// yet. Does not sleep if `wanted` is 0.
     pub(super) fn wait_in_aio(&mut self, wanted: u32, deadline: Option<Instant>) {
         let Some(aio) = self.context.aio.as_mut() else { return };
         let all_submitted = !aio.has_queued() && (self.waiting.is_empty() || !aio.has_room());
@@ -270,7 +270,7 @@ impl Driver {
         self.context.signals = true;
         match self.context.aio {
             Some(_) => self.shared.ring_wakeup(),
-            // The descriptor announced only messages of other threads, and these have been read.
+            // Until now the descriptor has announced only messages of other threads, which have been read.
             None => self.shared.reset_wakeup(),
         }
         Ok(Arc::clone(&self.shared))

@@ -14,7 +14,7 @@ use super::wake::Wake;
 use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with};
 use crate::memory::Held;
 
-/// How long after the last time the kernel is asked again to cancel an operation that may wait forever. Before about
+/// The time after which the kernel is asked again to cancel an operation that may wait forever. Before about
 /// Linux 5.17 (and on Debian's 5.10) a cancellation has no effect if it reaches the kernel's thread just as that begins
 /// the operation.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 #[derive(Default)]
 pub(super) struct Asked {
     pub(super) keys: Vec<Key>,
-    /// When the kernel was asked last.
+    /// When the kernel was last asked to cancel them.
     pub(super) last: Option<Instant>,
 }
 

@@ -22,7 +22,7 @@ use crate::ring::{CommandSqe, Cqe, Ring, Sqe, Until};
 pub(super) struct Entered {
     /// Where the thread may sleep.
     pub home: RingKind,
-    /// Wait until there are this many completions; 0: do not wait.
+    /// The number of completions to wait for; 0 if the thread must not wait.
     pub wanted: u32,
     /// The kernel refused the entries of one of the rings.
     pub refused: bool,

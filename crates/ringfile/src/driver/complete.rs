@@ -150,7 +150,7 @@ impl Driver {
         let Some(target) = self.files.target(slot.file) else { return true };
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
         let answer = match answer {
-            // Nobody cancelled it: the ring could not create a thread for the operation.
+            // The operation was not cancelled: the ring could not create a thread for it.
             Err(libc::ECANCELED)
                 if wanted && !slot.behind_link && !target.may_wait_forever(slot.request.kind) =>
             {

@@ -138,7 +138,7 @@ impl Deferred {
 }
 
 impl Drop for Deferred {
-    /// Does what was left undone by a panic: somebody waits for each result and each wake-up.
+    /// Does what a panic has left undone, because a task waits for each result and each wake-up.
     fn drop(&mut self) {
         while self.has_something() && catch_unwind(AssertUnwindSafe(|| self.settle_all())).is_err() {}
     }

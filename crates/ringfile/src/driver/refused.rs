@@ -25,7 +25,7 @@ pub(super) enum Refused {
 }
 
 impl Refused {
-    /// Returns the error if the operation has no other way, because its file's route `insists` on this one.
+    /// Returns the error if the operation cannot take another route, because its file `insists` on this one.
     #[cold]
     pub(super) fn or_another_route(self, insists: bool) -> Result<(), Error> {
         match self {

@@ -89,7 +89,7 @@ pub(crate) struct RemoteRequest {
     /// Taken when it ends, or when a ring has taken it over.
     pub(super) handler: Option<Arc<dyn Handler>>,
     pub index: u32,
-    /// A hold on the sending thread, which does not leave its loop before the request has ended.
+    /// Keeps the sending thread in its loop until the request has ended.
     pub(super) hold: Option<Hold>,
 }
 
@@ -153,7 +153,7 @@ impl RemoteRequest {
 impl Drop for RemoteRequest {
     fn drop(&mut self) {
         if self.handler.is_some() {
-            // Whether it began, and how far it got, is unknown.
+            // It is not known whether the operation began, and how far it got.
             self.refuse_once(libc::EIO);
         }
     }

@@ -276,8 +276,8 @@ impl Driver {
         }
     }
 
-    /// Not in a parent's ring after a fork, nor in one that may not be entered when nothing is in flight; in the AIO context
-    /// only while it has operations.
+    /// Returns whether the thread may sleep in its ring, or in the AIO context: not in a parent's ring after a fork, not in a
+    /// ring that must not be entered when nothing is in flight, and in the AIO context only while it has operations.
     #[inline]
     pub(super) fn can_sleep_in_ring(&self) -> bool {
         match &self.rings {

@@ -16,7 +16,7 @@ use super::target::{FileKind, Target};
 use crate::event;
 use crate::once::Value;
 
-/// Selects the way of a file's operations: through io_uring, as plain calls, by worker threads, or through Linux AIO.
+/// Selects the route of a file's operations: io_uring, plain calls, worker threads, or Linux AIO.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -37,11 +37,11 @@ use crate::once::Value;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Route {
-    /// The cheapest way, learned from the file's first operations, separately for reads and writes.
+    /// The cheapest route, learned from the file's first operations, separately for reads and writes.
     #[default]
     Auto,
     /// Through io_uring. Without it, operations fail with an error that says why. Operations that this kernel's rings do not
-    /// offer go to workers, and so do direct writes on FUSE: io_uring may write the rest of a short one in the wrong place.
+    /// offer go to workers, and so do direct writes on FUSE: io_uring may write the rest of a short write in the wrong place.
     Ring,
     /// A plain call on the thread that polls. Operations do not overlap, and a slow file blocks the thread's other
     /// tasks.
@@ -65,9 +65,9 @@ pub(crate) enum Taken {
 /// What to do with an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
-    /// The ring; AIO if there is no ring, or if the route says so.
+    /// Use the ring, or AIO if there is no ring or if the route requires it.
     Ring,
-    /// A call that must not wait; if it would have to, the ring.
+    /// Make a call that must not wait; if it would have to, use the ring.
     Attempt,
     Inline,
     Workers,
@@ -95,13 +95,14 @@ const QUICK: u64 = 35;
 /// copies, and the ring's workers are no faster at it. A write that waits for a read or for the disk's throttling takes
 /// longer.
 const QUICK_WRITE: u64 = 435;
-/// For direct I/O: less than any drive with a queue worth filling takes, and more than zram takes.
+/// The same for direct I/O: less time than any drive takes that gains from a filled queue, and more than zram takes.
 const QUICK_DIRECT: u64 = 22;
-/// Added for each 4 KiB that are moved: memory may be cold (2 GB/s where a copy took 0.23 µs).
+/// The time added for each 4 KiB that is moved, since the memory may not be in the processor's cache (2 GB/s where a copy
+/// took 0.23 µs).
 const FOR_A_COPY: u64 = 9;
 
-/// A lane's initial score, also after a return: a file that waits 1 ms each time leaves with the second call, one that
-/// waits 70 µs within 10 calls. A single slow call means nothing: the first access to a pool's memory may make the
+/// A lane's initial score, also after a return: a file whose calls wait 1 ms leaves for the ring with the second call, one
+/// whose calls wait 70 µs within 10 calls. A single slow call means nothing: the first access to a pool's memory may make the
 /// kernel clear a huge page, which takes 150 to 440 µs.
 const ON_TRIAL: u32 = FULL - 64;
 /// The score at which a lane leaves for the ring. A slow call adds the factor by which it was slower than quick; a
@@ -118,7 +119,7 @@ const STALL: Duration = Duration::from_millis(20);
 /// again.
 const AWAY: u32 = 435_000;
 const LONGEST_AWAY: Duration = Duration::from_secs(60);
-/// Quick calls after which a lane's past is forgotten.
+/// The number of quick calls after which earlier slow calls are forgotten.
 const FORGIVEN_AFTER: u32 = 4096;
 
 /// The limits for inline calls of a kind.
@@ -404,7 +405,7 @@ pub(crate) enum Backend {
 /// Read once.
 #[inline]
 pub(crate) fn backend() -> Backend {
-    /// 0: not read yet. No `OnceLock`: a forked child might find it half done.
+    /// 0 if it has not been read yet. This is not a `OnceLock`, which a forked child might find half initialised.
     static KNOWN: AtomicU8 = AtomicU8::new(0);
     match KNOWN.load(Ordering::Relaxed) {
         1 => Backend::Any,

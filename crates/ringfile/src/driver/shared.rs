@@ -48,7 +48,7 @@ pub(crate) struct Inner {
     pub remotes: Vec<RemoteRequest>,
     pub finished: HashMap<Key, Finished>,
     pub wakers: HashMap<Key, Waker>,
-    /// The thread is gone.
+    /// Whether the thread has ended.
     pub closed: bool,
 }
 
@@ -148,7 +148,7 @@ impl Shared {
         self.remotes.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
 
-    /// Returns whether this is a forked child, and the driver its parent's.
+    /// Returns whether this process is a forked child and the driver belongs to its parent.
     pub(crate) fn is_inherited(&self) -> bool {
         !self.process.is_current()
     }

@@ -35,7 +35,8 @@ impl Sleep {
         Self { state: AtomicU32::new(RUNNING), has_mail: AtomicBool::new(false) }
     }
 
-    /// Makes the thread check its mail and queues: before it sleeps, or when the caller has woken it.
+    /// Makes the thread check its mail and queues before it sleeps. If it sleeps already, the result says how the caller
+    /// must wake it, and the thread checks when it wakes up.
     pub(crate) fn notify(&self) -> Asleep {
         match self.state.swap(NOTIFIED, Ordering::SeqCst) {
             IN_RING => Asleep::InRing,

@@ -1,4 +1,4 @@
-//! Operations in flight: their buffers, their progress, and whom to wake.
+//! Operations in flight: their buffers, their progress, and which task to wake.
 //!
 //! A slot owns its buffer until the kernel has answered. Slots are reused; a generation tells the operations of one
 //! slot apart. Nothing here allocates once there is a slot for each operation of the largest number ever in flight.
@@ -67,7 +67,7 @@ pub(crate) enum Owner {
     Here,
     /// A future that moved to another thread.
     Afar,
-    /// Nobody: the future was dropped.
+    /// There is none: the future was dropped.
     Nobody,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Slot {
     pub ring: RingKind,
     /// Whether the kernel cancels it if the linked operation before it fails or is short.
     pub behind_link: bool,
-    /// 0, or why the operation failed; Linux has none above 4095.
+    /// 0, or the errno with which the operation failed; Linux has no errno above 4095.
     pub errno: u16,
     pub file: u32,
     /// The entry's position in the submission queue; in a free slot, the next free one.
@@ -236,7 +236,7 @@ impl Slots {
         self.with_state(|state| state == State::Done)
     }
 
-    /// Returns the unanswered operations whose results go to `handler`, if it no longer wants them.
+    /// Returns the unanswered operations whose results would go to `handler`, but which it no longer wants.
     pub(crate) fn unwanted_of(&self, handler: &Arc<dyn Handler>) -> Vec<Key> {
         let unwanted = |key: &Key| match &self.slots[key.slot() as usize].wake {
             Wake::Handler(known, index) => {

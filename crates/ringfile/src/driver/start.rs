@@ -147,7 +147,7 @@ pub(crate) struct LocalHandler(pub(super) u32);
 pub(crate) struct SubmitHint {
     /// Operations that are started together, this one among them.
     pub together: usize,
-    /// The thread has no other operation, and does nothing until this one has ended.
+    /// Whether the thread has no other operation, and does nothing until this one has ended.
     pub waits_for_one: bool,
 }
 

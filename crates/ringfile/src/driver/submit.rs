@@ -139,7 +139,7 @@ impl Driver {
             || self.context.has_unsubmitted()
     }
 
-    /// Sleeps until there are `wanted` completions, if there are none yet; does not sleep for 0.
+    /// Sleeps until there are `wanted` completions, if there are none yet. Does not sleep if `wanted` is 0.
     pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
         let deadline = self.asked.limit(deadline);
         self.on_streams &= self.in_flight > 0;

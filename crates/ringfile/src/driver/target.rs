@@ -1,6 +1,6 @@
 //! A file as the driver sees it, and the files that a driver has in use.
 //!
-//! The descriptor of a [`Target`] is private: it is never handed out, so nobody can close or replace it. A driver keeps
+//! The descriptor of a [`Target`] is private: it is never handed out, so the program cannot close or replace it. A driver keeps
 //! the target of every operation in flight alive with its own count, without touching a shared reference count for each
 //! operation, and registers a file with its ring after it was used a few times.
 
@@ -24,7 +24,7 @@ const RWF_DONTCACHE: u32 = 0x80;
 /// Registering costs about as much as it saves in this many operations.
 const USES_BEFORE_REGISTERING: u32 = 8;
 
-/// NVMe drives take memory in words of four bytes.
+/// The alignment of memory for NVMe drives, which read and write it in words of four bytes.
 const COMMAND_MEMORY: u32 = 4;
 
 /// The kind of file, as far as it matters for continuing short reads.

@@ -122,7 +122,7 @@ impl RingGuard<'_> {
         with(|driver| driver.in_loop) == Some(true)
     }
 
-    /// Returns whether another turn has something to do that nothing announces, so that it must come now.
+    /// Returns whether another turn must follow at once, because it has work that no completion or message announces.
     pub(crate) fn must_turn_again(&self) -> bool {
         with(|driver| driver.must_turn_again()) == Some(true)
     }

@@ -1,4 +1,4 @@
-//! Whom to wake when an operation ends.
+//! Which task to wake when an operation ends.
 //!
 //! A task of this thread's own loop is woken by its number, which the loop puts back into its queue: cloning, waking
 //! and dropping a `Waker` are three atomic operations and more, of the 40 ns that an operation may cost over a

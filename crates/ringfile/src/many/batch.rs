@@ -25,8 +25,8 @@ const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 const NO_RING: &str = "the thread is ending, and its ring is gone";
 
 const USUALLY_IN_FLIGHT: usize = 128;
-/// More would not fill any device's queue better, and operations that queue ahead of the device delay those of other
-/// programs.
+/// The maximum of operations in flight. More would not fill any device's queue better, and operations that wait in front of
+/// the device delay those of other programs.
 pub(crate) const MOST_IN_FLIGHT: usize = 4096;
 /// An operation has a 32-bit index, of which one value means none.
 const MOST_OPERATIONS: usize = u32::MAX as usize;
@@ -380,7 +380,7 @@ impl IntoFuture for Batch {
     }
 }
 
-/// The future of a [`Batch`], which returns the results in the order of adding.
+/// The future of a [`Batch`], which returns the results in the order in which operations were added.
 ///
 /// `Send` and `Unpin`; it may be polled by any executor, and moved between polls. Nothing starts before the first poll.
 /// Dropping it starts no more operations, and cancels those in flight if the kernel still can; buffers are dropped when

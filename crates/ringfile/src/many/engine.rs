@@ -1,6 +1,6 @@
 //! The engine of batches and queues: starts the operations of a plan, and returns their results to it.
 //!
-//! Knows the driver, and plans through the trait [`Source`]; no limits, barriers or tokens. [`Engine`] does not wait,
+//! Knows the driver, and plans through the trait [`Source`], but no limits, barriers or tokens. [`Engine`] does not wait,
 //! and serves an awaited batch wherever it is polled. [`ThreadEngine`] turns the calling thread's own driver: there, an
 //! operation takes no lock and touches no shared count. Invariants: an operation that was started gives exactly one
 //! result to its source; a buffer is released only when the kernel has finished with it.
@@ -303,7 +303,7 @@ impl ThreadEngine {
                 }
             }
         });
-        // Even if there was nothing to wait for, or no time.
+        // Done even if there was nothing to wait for, or no time.
         if guard.must_turn_again() {
             engine.submit_all(&guard, source, deferred);
         }
@@ -367,8 +367,9 @@ impl Engine {
         self.take_in(source);
     }
 
-    /// Turns the driver once, and again while there is something to do: a result may let an operation start, and the
-    /// kernel may have done one in part, of this engine or another. The program may wait for the descriptor next.
+    /// Turns the driver once, and again as long as there is work: a result may let another operation start, and the kernel
+    /// may have done a part of an operation, of this engine or another one. All of that must happen now, since the program
+    /// may wait for the descriptor next.
     fn submit_all(&mut self, guard: &RingGuard<'_>, source: &mut impl Source, deferred: &mut Deferred) {
         loop {
             guard.look(deferred);

@@ -3,7 +3,7 @@
 //! [`Batch`] collects operations and carries them out together; a [`Queue`] returns results in the order in which they
 //! arrive. Both use one engine, and differ in the plan that tells it what to start when. Knows files and the driver;
 //! single futures of a file do not use it. Invariants: every operation has its own result; a failing operation does not
-//! affect others unless that was asked for.
+//! affect others unless that was requested.
 
 mod batch;
 mod engine;

@@ -24,7 +24,8 @@ use crate::memory::Buffer;
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
 ///
-/// Each operation carries a number of the caller, `user_data`, and is named by the [`Token`] that adding it returns.
+/// Each operation has a number that the caller chooses, `user_data`, and is identified by the [`Token`] that adding it
+/// returns.
 ///
 /// A queue belongs to one thread and uses that thread's ring: no operation passes through another thread, and none
 /// allocates once the queue has grown to its depth. The thread may run batches and other queues at the same time; each
@@ -37,7 +38,7 @@ use crate::memory::Buffer;
 /// A file that is closed elsewhere while the queue is idle stays open, with its blocks, until the thread's next turn: the
 /// ring may have it registered.
 ///
-/// **In an event loop**, beside sockets and timers, wait on [`descriptor`](Self::descriptor). **Inside ringfile's own
+/// **In an event loop**, wait on [`descriptor`](Self::descriptor), together with sockets and timers. **Inside ringfile's own
 /// loop** ([`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)), await [`ready`](Self::ready);
 /// [`wait`](Self::wait) returns at once there, since the thread has other tasks. If a queue is dropped there, the end
 /// of the loop waits for the kernel.

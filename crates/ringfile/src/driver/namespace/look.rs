@@ -140,7 +140,7 @@ impl Queue {
         let scattered = self.max_segments.saturating_sub(1).max(1) * PAGE as u64;
         let (most, scattered) = (whole(most, MOST_BLOCKS), whole(most.min(scattered), MOST_BLOCKS));
         Limits {
-            // Each command moves something.
+            // Each command must move at least one block.
             most: most.max(1 << shift),
             scattered: scattered.max(1 << shift),
             discard: if drive.discards { whole(self.discard_max_hw_bytes, MOST_IN_RANGE) } else { 0 },

@@ -1,7 +1,7 @@
 //! A namespace of an NVMe drive, opened by its character device, with the limits of its commands.
 //!
 //! Knows what was found at opening ([`look`]) and what the kernel has refused since. Invariant: `most` only shrinks, so
-//! an answer is never taken for more than was submitted.
+//! an answer never counts as more bytes than were submitted.
 
 mod identify;
 mod look;
@@ -18,7 +18,7 @@ pub(crate) struct Namespace {
     pub id: u32,
     /// Bytes in a block: 2 to the power of this.
     pub shift: u32,
-    /// Its size in blocks.
+    /// The size of the namespace in blocks.
     pub blocks: u64,
     access: Access,
     limits: Limits,
@@ -38,13 +38,13 @@ pub(crate) fn errno_of(errno: i32) -> i32 {
 /// The limits of one command, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
-    /// Data in contiguous pages.
+    /// The limit for data in contiguous pages.
     pub most: usize,
-    /// Data in scattered pages: the kernel also limits the number of segments.
+    /// The limit for data in scattered pages, of which the kernel also limits the number of segments.
     pub scattered: usize,
-    /// Deallocated by one command; 0 if the drive does not support it.
+    /// The limit for deallocating; 0 if the drive does not support it.
     pub discard: usize,
-    /// Zeroed by one command; 0 if the drive does not support it.
+    /// The limit for writing zeros; 0 if the drive does not support it.
     pub zeros: usize,
 }
 
@@ -81,8 +81,8 @@ impl Namespace {
     /// `attempts` times in a row.
     ///
     /// The kernel returns `EINVAL` for memory in more segments than the drive supports, and before Linux 6.12 for
-    /// registered memory of which an operation uses a part (`blk_rq_map_user_bvec`). Twice, since the refused
-    /// submission may be older than another operation's discovery of that. An answer of the drive is no errno.
+    /// registered memory of which an operation uses a part (`blk_rq_map_user_bvec`). Two refusals are allowed, since the
+    /// refused submission may be older than another operation's discovery of that. A drive's status is not an errno.
     #[cold]
     pub(in crate::driver) fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
         if errno != libc::EINVAL || attempts > 2 {

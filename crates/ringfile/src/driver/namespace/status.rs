@@ -1,8 +1,7 @@
 //! A drive's status of a failed command, as an errno and in words.
 //!
-//! A status travels where an errno does, as a number that no errno has. Invariants: the errno is the one that
-//! the block layer would give (`nvme_error_status` and `blk_errors` in Linux), where it has one that says what is
-//! wrong.
+//! A status is passed in place of an errno, as a number that no errno has. Invariant: the errno is the one that the
+//! block layer would return (`nvme_error_status` and `blk_errors` in Linux), if that has one for the failure.
 
 /// Numbers from here on encode a status: Linux has no errno above 4095.
 const FIRST: i32 = 0x8000;

@@ -6,7 +6,7 @@
 
 use super::{Kind, Request};
 
-/// Attempts without progress (EINTR, EAGAIN) before the errno is the answer.
+/// The number of attempts without progress (EINTR, EAGAIN) after which the operation ends with the errno.
 const ATTEMPTS: u8 = 250;
 
 /// The errno for an operation that the ring ended because it could not create a thread for it. Not one of Linux's.
@@ -77,7 +77,7 @@ impl Progress {
         self.0 as u8
     }
 
-    /// Returns where the next submission starts, or where the last answered one started.
+    /// Returns the byte at which the next submission starts, or, after an answer, at which that submission had started.
     #[inline]
     pub(in crate::driver) fn began(self, request: &Request, rules: &impl Rules) -> usize {
         if self.done() == 0 { 0 } else { rules.goes_on_at(request.kind, self.done()) }
