@@ -10,7 +10,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ringfile::{AllocateMode, File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
+use ringfile::{
+    AllocateMode, Durability, File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics,
+};
 use support::fuse::{Act, Op, Server};
 use support::{
     Folder, all, assert_content, content, has_registered_buffers, has_shared_registrations, in_child,
@@ -602,4 +604,33 @@ fn f21_registered_memory_stays_until_its_operations_have_ended() {
             yield_now().await;
         }
     });
+}
+
+#[test]
+fn f51_a_durable_write_without_a_free_descriptor_is_not_remembered() {
+    let name = "f51_a_durable_write_without_a_free_descriptor_is_not_remembered";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let files = [Durability::Dsync, Durability::Fsync].map(|durability| {
+        let mut options = ring_options();
+        (durability, options.read(true).write(true).durability(durability).open(&path).unwrap())
+    });
+    let mut taken = Vec::new();
+    limit(libc::RLIMIT_NOFILE, 64);
+    while let Ok(another) = std::fs::File::open("/dev/null") {
+        taken.push(another);
+    }
+    for (durability, file) in &files {
+        let failed = block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap_err();
+        assert_eq!(failed.errno(), Some(libc::EMFILE), "{durability:?}: {failed}");
+    }
+    drop(taken);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    for (durability, file) in &files {
+        block_on(file.sync_all()).unwrap_or_else(|error| panic!("{durability:?}: {error}"));
+        block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap();
+    }
 }
