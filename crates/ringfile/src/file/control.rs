@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
-use super::File;
 use super::single::Single;
+use super::{File, check};
 use crate::driver::{self, Kind, Request};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Held;
 
 /// Selects what [`File::allocate`] does with a range.
@@ -106,7 +106,7 @@ pub struct Control<'a> {
 impl<'a> Control<'a> {
     fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
-        let request = Request { kind, op_flags, offset, start: 0, want, linked: false, synced: false };
+        let request = Request { op_flags, offset, want, ..Request::of(kind) };
         Self { file, single: Single::new(request, Held::None), kept: None }
     }
 
@@ -167,6 +167,15 @@ impl File {
     /// the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
     pub fn note_failed_sync(&self, errno: i32) {
         self.0.target.settle_sync(Kind::Sync, errno);
+    }
+
+    /// Returns the failure that each later sync of this file repeats, if a sync has failed: see
+    /// [`sync_all`](Self::sync_all). A program that syncs by calls of its own must not do so after a failure either.
+    #[must_use]
+    pub fn failed_sync(&self) -> Option<Error> {
+        let errno = self.0.target.failed_sync();
+        let sync = Request::of(Kind::Sync);
+        (errno != 0).then(|| check::why_not_done(self, &sync, &Held::None, errno))
     }
 
     /// Starts writing the dirty pages of a range of bytes to the disk, or waits for them (`sync_file_range`); `len` 0 means
