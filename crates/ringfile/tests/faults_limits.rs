@@ -9,9 +9,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use ringfile::{
-    AllocateMode, Durability, File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics,
+    AllocateMode, Durability, File, Pool, Queue, RegisteredMemory, Runtime, block_on, metrics, ring_features,
+    thread_metrics,
 };
 use support::fuse::{Act, Op, Server};
 use support::{
@@ -408,6 +410,93 @@ fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_s
         }
         assert_content(&file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap(), 0);
     });
+}
+
+/// Asserts that a queue's descriptor announces a completion of the thread's ring, made by now at the latest.
+fn announces(queue: &mut Queue, descriptor: &std::os::fd::OwnedFd, how: &str) {
+    // A failed set-up is not retried at once.
+    std::thread::sleep(Duration::from_millis(1100));
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // A file with another route would go to an I/O thread, since this thread's ring has failed before.
+    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let pipe = ring_options().read(true).adopt(reader).unwrap();
+    queue.read(&pipe, Vec::with_capacity(4), 0, 7);
+    queue.submit();
+    assert!(ring_features().is_ok(), "{how}");
+    std::io::Write::write_all(&mut writer, b"word").unwrap();
+    let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    let patience = support::patience().try_into().unwrap();
+    assert_eq!(
+        rustix::event::poll(&mut polled, Some(&patience)),
+        Ok(1),
+        "{how}: nothing announces the result"
+    );
+    queue.submit();
+    let (number, done) = queue.take().unwrap();
+    assert_eq!((number, done.result.unwrap()), (7, 4), "{how}");
+}
+
+#[test]
+fn f09_the_descriptor_of_a_queue_announces_a_ring_that_was_made_later() {
+    let name = "f09_the_descriptor_of_a_queue_announces_a_ring_that_was_made_later";
+    if !needs_ring(name) || !in_unprivileged_child(name, 8 << 20) {
+        return;
+    }
+    let most = most(libc::RLIMIT_MEMLOCK);
+    let lock_most = |bytes| {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: most };
+        // SAFETY: one valid record.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) }, 0);
+    };
+    lock_most(0);
+    if ring_features().is_ok() {
+        return skip(name, "this kernel does not count rings as locked memory");
+    }
+    let mut queue = Queue::new();
+    let descriptor = queue.descriptor().unwrap();
+    lock_most(most);
+    announces(&mut queue, &descriptor, "no memory");
+}
+
+#[test]
+fn f09_a_queue_gets_no_descriptor_that_announces_nothing() {
+    let name = "f09_a_queue_gets_no_descriptor_that_announces_nothing";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    // Each thread has a driver of its own, without a ring.
+    for free in 0..8 {
+        let how = format!("{free} free descriptors");
+        std::thread::spawn(move || {
+            let mut queue = Queue::new();
+            let hard = most(libc::RLIMIT_NOFILE);
+            let open_most = |files| {
+                let limit = libc::rlimit { rlim_cur: files, rlim_max: hard };
+                // SAFETY: one valid record.
+                assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+            };
+            open_most(64);
+            let mut taken = Vec::new();
+            while let Ok(another) = std::fs::File::open("/dev/null") {
+                taken.push(another);
+            }
+            taken.truncate(taken.len() - free);
+            let made = queue.descriptor();
+            drop(taken);
+            open_most(hard);
+            match made {
+                Ok(descriptor) => announces(&mut queue, &descriptor, &how),
+                Err(error) => {
+                    assert_eq!(error.errno(), Some(libc::EMFILE), "{how}: {error}");
+                    assert!(error.to_string().contains("RLIMIT_NOFILE"), "{how}: {error}");
+                    let descriptor = queue.descriptor().unwrap();
+                    announces(&mut queue, &descriptor, &how);
+                }
+            }
+        })
+        .join()
+        .unwrap();
+    }
 }
 
 /// Reads and writes on this number of threads, each with a ring if possible. Returns how many had one, and the

@@ -15,6 +15,7 @@ use super::engine::ThreadEngine;
 use super::entries::{Entries, Token};
 use super::op::Asked;
 use super::{AnyBuffer, Done};
+use crate::driver::TOO_MANY_FILES;
 use crate::error::{Error, Result};
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
 #[cfg(doc)]
@@ -419,7 +420,13 @@ impl Queue {
     pub fn descriptor(&mut self) -> Result<OwnedFd> {
         let made = self.make_descriptor();
         self.tell();
-        made.map_err(|error| Error::from_io(&error, "creating a descriptor for a queue"))
+        made.map_err(|io| {
+            let error = Error::from_io(&io, "creating a descriptor for a queue");
+            match io.raw_os_error() {
+                Some(libc::EMFILE | libc::ENFILE) => error.because(TOO_MANY_FILES),
+                _ => error,
+            }
+        })
     }
 
     fn make_descriptor(&mut self) -> std::io::Result<OwnedFd> {
