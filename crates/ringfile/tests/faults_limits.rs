@@ -295,6 +295,83 @@ fn f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on() {
     });
 }
 
+/// Runs `test` on its own thread, whose ring cannot submit three entries at once for now.
+fn queue_with_refusals(test: impl FnOnce(Queue, &dyn Fn(&mut Queue, u64)) + Send + 'static) {
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
+    must_end("a queue whose operations the kernel does not take", move || {
+        let mut queue = Queue::new();
+        let read = |queue: &mut Queue, page: u64| {
+            queue.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64, page);
+        };
+        read(&mut queue, 0);
+        assert_eq!(queue.wait(1, None), 1);
+        queue.take().unwrap().1.result.unwrap();
+        refuse_submissions_of(3, libc::EAGAIN);
+        (1..=3).for_each(|page| read(&mut queue, page));
+        test(queue, &read);
+    });
+}
+
+fn is_readable(descriptor: &std::os::fd::OwnedFd) -> bool {
+    let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+}
+
+#[test]
+fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
+    let name = "f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    queue_with_refusals(|mut queue, read| {
+        let descriptor = queue.descriptor().unwrap();
+        queue.submit();
+        assert!(queue.take().is_none());
+        let calls = thread_metrics().enters;
+        for _ in 0..3 {
+            queue.submit();
+            assert!(is_readable(&descriptor), "nothing else makes the program submit the rest");
+        }
+        let calls = thread_metrics().enters - calls;
+        assert_eq!(calls, 3, "one for each");
+        // The kernel takes four.
+        read(&mut queue, 4);
+        queue.submit();
+        assert_eq!(queue.wait(4, None), 4);
+        while let Some((page, done)) = queue.take() {
+            assert_eq!(done.result.unwrap(), PAGE, "page {page}");
+        }
+        queue.submit();
+        assert!(!is_readable(&descriptor));
+    });
+    // Without a wait, too, operations end when the kernel has refused them for long.
+    queue_with_refusals(|mut queue, _| {
+        let descriptor = queue.descriptor().unwrap();
+        queue.submit();
+        let mut failed = 0;
+        while failed < 3 {
+            assert!(is_readable(&descriptor));
+            queue.submit();
+            while let Some((_, done)) = queue.take() {
+                assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
+                failed += 1;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    // A thread that waits pauses between attempts.
+    queue_with_refusals(|mut queue, _| {
+        let calls = thread_metrics().enters;
+        assert_eq!(queue.wait(3, None), 3);
+        let calls = thread_metrics().enters - calls;
+        assert!((10..=1100).contains(&calls), "{calls} calls within a second");
+        while let Some((_, done)) = queue.take() {
+            assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
+        }
+    });
+}
+
 #[test]
 fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     if !in_child("f09_a_file_without_a_descriptor_of_its_own_is_what_it_was") {

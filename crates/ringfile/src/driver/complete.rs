@@ -24,6 +24,7 @@ impl Driver {
         wanted: u32,
         deferred: &mut Deferred,
     ) {
+        self.may_pause = may_sleep;
         self.active_tasks = ActiveTasks { last: None, tasks: 0, before: self.active_tasks.tasks };
         if !self.shared.is_inherited() {
             self.cancel_again();

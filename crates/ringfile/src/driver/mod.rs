@@ -129,6 +129,8 @@ struct Driver {
     context: aio::Context,
     /// The time since which the kernel has refused operations for lack of a resource.
     refused_since: Option<Instant>,
+    /// Whether the thread has nothing else to do in this turn, and may pause before it asks again.
+    may_pause: bool,
     slots: Slots,
     files: Files,
     waiting: VecDeque<Waiting>,
@@ -298,6 +300,7 @@ impl Driver {
             signal: None,
             context: aio::Context::default(),
             refused_since: None,
+            may_pause: false,
             slots: Slots::new(),
             files: Files::default(),
             waiting: VecDeque::new(),

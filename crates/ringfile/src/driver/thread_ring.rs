@@ -127,6 +127,11 @@ impl RingGuard<'_> {
         with(|driver| driver.must_turn_again()) == Some(true)
     }
 
+    /// Returns whether the kernel has refused to take operations for now.
+    pub(crate) fn is_refused(&self) -> bool {
+        with(|driver| driver.refused_since.is_some()) == Some(true)
+    }
+
     /// Turns the driver once, without waiting.
     pub(crate) fn look(&self, deferred: &mut Deferred) {
         turn(false, deferred);

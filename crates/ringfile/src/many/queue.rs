@@ -245,7 +245,9 @@ impl Queue {
     }
 
     /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that
-    /// have finished. Does not wait.
+    /// have finished. Does not wait: operations that the kernel refuses to take for want of a resource (`EAGAIN`,
+    /// `EBUSY`, `ENOMEM`) are submitted again by the next call, while the [`descriptor`](Self::descriptor) is readable.
+    /// They fail with that errno if the kernel still refuses them a second later.
     pub fn submit(&mut self) {
         self.look();
     }
@@ -444,8 +446,10 @@ impl Queue {
     #[inline]
     fn tell(&mut self) {
         let entries = &mut self.entries;
-        // Nothing announces completions that must be polled for, or operations that the next call must begin again.
-        let is_ready = entries.done > 0 || entries.polled > 0 || entries.begins_again;
+        // Nothing announces completions that must be polled for, or operations that the next call must begin or submit
+        // again.
+        let is_ready =
+            entries.done > 0 || entries.polled > 0 || entries.begins_again || self.engine.is_refused;
         self.engine.engine.remote.set_signal(is_ready);
     }
 
