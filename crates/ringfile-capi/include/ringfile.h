@@ -678,7 +678,7 @@ int ringfile_sync_all(const struct ringfile_file *file);
 // 0 means to the end (sync_file_range). Makes nothing durable: neither metadata nor the disk's cache are written.
 //
 // Any thread. Blocks as sync_file_range(2), whose errors it has; -EINVAL if the range ends beyond 2^63 - 1 bytes. A
-// failure is remembered, see ringfile_sync_data; this call itself is still tried after one.
+// failure is remembered, and one that was remembered is the answer: see ringfile_sync_data.
 int ringfile_sync_range(const struct ringfile_file *file,
                         uint64_t offset,
                         uint64_t length,

@@ -83,7 +83,7 @@ pub extern "C" fn ringfile_sync_all(file: *const ringfile_file) -> c_int {
 /// 0 means to the end (sync_file_range). Makes nothing durable: neither metadata nor the disk's cache are written.
 ///
 /// Any thread. Blocks as sync_file_range(2), whose errors it has; -EINVAL if the range ends beyond 2^63 - 1 bytes. A
-/// failure is remembered, see ringfile_sync_data; this call itself is still tried after one.
+/// failure is remembered, and one that was remembered is the answer: see ringfile_sync_data.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_sync_range(
     file: *const ringfile_file,
@@ -94,6 +94,9 @@ pub extern "C" fn ringfile_sync_range(
     done(|| {
         local::may_wait()?;
         let file = file::get(file)?;
+        if let Some(failed) = file.failed_sync() {
+            return Err(failed.into());
+        }
         let (Ok(from), Ok(len)) = (i64::try_from(offset), i64::try_from(length)) else {
             return Err(Fault::invalid("the range is beyond 2^63 bytes"));
         };

@@ -1,10 +1,12 @@
-//! Defers events for `tracing` that occur while a lock is held or the driver is borrowed, until neither is.
+//! Emits events for `tracing`. Those that occur while a lock is held or the driver is borrowed are deferred until neither
+//! is.
 //!
-//! A subscriber is user code: it may do I/O, take pool memory, or fork. Invariant: an event is emitted on the thread on
-//! which it occurred, by [`emit_deferred`], which is called with no lock, borrow or one-time initialisation of ours in
-//! progress.
+//! A subscriber is user code: it may do I/O, take pool memory, fork, or panic. Invariants: an event is emitted on the
+//! thread on which it occurred, with no lock, borrow or one-time initialisation of ours in progress; a subscriber's
+//! panic ends here, since it would hit an operation or a task that has nothing to do with it.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 type Event = Box<dyn FnOnce()>;
 
@@ -12,6 +14,12 @@ thread_local! {
     /// Whether `DEFERRED` has events, so that each turn of a driver only loads this.
     static ANY: Cell<bool> = const { Cell::new(false) };
     static DEFERRED: RefCell<Vec<Event>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Emits an event now. The caller must hold no lock and no borrow.
+#[cold]
+pub(crate) fn emit(event: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(event));
 }
 
 /// Keeps an event for this thread's next [`emit_deferred`]. Events that occur while the thread ends are lost.
@@ -39,5 +47,5 @@ pub(crate) fn emit_deferred() {
 fn emit_all() {
     ANY.set(false);
     let events = DEFERRED.try_with(RefCell::take).unwrap_or_default();
-    events.into_iter().for_each(|event| event());
+    events.into_iter().for_each(emit);
 }

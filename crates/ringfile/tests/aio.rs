@@ -10,13 +10,15 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ringfile::{
     AnyBuffer, Batch, Buffer, File, OpenOptions, Pool, Queue, Route, Runtime, block_on, metrics,
     set_default_route, spawn, thread_metrics,
 };
-use support::filters::deny;
+use support::filters::{deny, filter};
 use support::forms::{READING, WRITING};
+use support::fuse::{Act, Op, Server};
 use support::{
     Folder, Random, all, assert_content, byte_at, content, in_child, in_child_with, is_child,
     is_without_ring, must_end, poll_once, reads_without_waiting, record_warnings, skip, wait_for,
@@ -951,4 +953,69 @@ fn f45_io_threads_use_it_for_other_executors_and_started_batches() {
     let counts = metrics();
     assert!(counts.aio_ops + 4 >= 3 * PAGES, "{counts:?}");
     assert_eq!((counts.worker_ops, counts.enters), (0, 0), "{counts:?}");
+}
+
+/// With two reads at the kernel, and with one: the poll of the wake-up descriptor is none.
+#[test]
+fn f45_messages_arrive_though_the_kernel_takes_no_operations_for_now() {
+    let name = "f45_messages_arrive_though_the_kernel_takes_no_operations_for_now";
+    let _alone = alone();
+    if !needs_aio(name) || !in_child(name) {
+        return;
+    }
+    for held in [2, 1] {
+        let Some(server) = Server::or_skip(name, content(0, 8 * PAGE)) else { return };
+        let file = direct(Route::Aio).open(server.path()).unwrap();
+        must_end("a message to a thread whose operations the kernel refuses", move || {
+            RING.iter().for_each(|&call| deny(call, libc::EPERM));
+            // A task, which runs before the thread submits anything.
+            block_on(async { spawn(messages(server, file, held)).await.unwrap() });
+        });
+    }
+}
+
+async fn messages(server: Server, file: File, held: usize) {
+    let pool = Pool::new(8 * PAGE);
+    let begin = async |pages: std::ops::Range<usize>| {
+        let mut reads = Vec::new();
+        for page in pages {
+            let mut read = file.read_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64);
+            assert!(poll_once(&mut read).await.is_pending());
+            reads.push(read);
+        }
+        reads
+    };
+    server.rule(Op::Read, 0..u64::MAX, held, Act::Hold);
+    let mut reads = begin(0..held).await;
+    wait_for_in_loop(|| server.held() == held).await;
+    // Refuses two reads that are submitted together with the poll of the wake-up descriptor.
+    filter(&[(0, libc::SYS_io_submit as u32), (24, 3)], libc::EAGAIN);
+    // Sent when this thread sleeps: the descriptor must be polled again afterwards.
+    let message = |after: u64| {
+        let (sends, received) = futures::channel::oneshot::channel();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(after));
+            sends.send(()).unwrap();
+        });
+        received
+    };
+    message(200).await.unwrap();
+    reads.extend(begin(held..held + 2).await);
+    let calls = thread_metrics().aio_calls;
+    // Longer than the kernel is asked again if no operation can end meanwhile.
+    message(1500).await.unwrap();
+    let calls = thread_metrics().aio_calls - calls;
+    assert!(calls < 10_000, "{calls} calls in 1.5 s");
+    // The kernel takes four.
+    reads.extend(begin(held + 2..held + 3).await);
+    server.release();
+    for (page, read) in (0..).zip(reads) {
+        let read = read.await.unwrap_or_else(|error| panic!("page {page} of {held} + 3: {error}"));
+        assert_content(&read, page * PAGE as u64);
+    }
+    // If the kernel takes nothing any more, operations end once nothing could make room.
+    deny(libc::SYS_io_submit, libc::EAGAIN);
+    for read in begin(0..2).await {
+        assert_eq!(read.await.unwrap_err().errno(), Some(libc::EAGAIN));
+    }
 }

@@ -9,8 +9,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use ringfile::{AllocateMode, File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
+use ringfile::{
+    AllocateMode, Durability, File, Pool, Queue, RegisteredMemory, Runtime, block_on, metrics, ring_features,
+    thread_metrics,
+};
 use support::fuse::{Act, Op, Server};
 use support::{
     Folder, all, assert_content, content, has_registered_buffers, has_shared_registrations, in_child,
@@ -291,6 +295,83 @@ fn f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on() {
     });
 }
 
+/// Runs `test` on its own thread, whose ring cannot submit three entries at once for now.
+fn queue_with_refusals(test: impl FnOnce(Queue, &dyn Fn(&mut Queue, u64)) + Send + 'static) {
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
+    must_end("a queue whose operations the kernel does not take", move || {
+        let mut queue = Queue::new();
+        let read = |queue: &mut Queue, page: u64| {
+            queue.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64, page);
+        };
+        read(&mut queue, 0);
+        assert_eq!(queue.wait(1, None), 1);
+        queue.take().unwrap().1.result.unwrap();
+        refuse_submissions_of(3, libc::EAGAIN);
+        (1..=3).for_each(|page| read(&mut queue, page));
+        test(queue, &read);
+    });
+}
+
+fn is_readable(descriptor: &std::os::fd::OwnedFd) -> bool {
+    let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+}
+
+#[test]
+fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
+    let name = "f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    queue_with_refusals(|mut queue, read| {
+        let descriptor = queue.descriptor().unwrap();
+        queue.submit();
+        assert!(queue.take().is_none());
+        let calls = thread_metrics().enters;
+        for _ in 0..3 {
+            queue.submit();
+            assert!(is_readable(&descriptor), "nothing else makes the program submit the rest");
+        }
+        let calls = thread_metrics().enters - calls;
+        assert_eq!(calls, 3, "one for each");
+        // The kernel takes four.
+        read(&mut queue, 4);
+        queue.submit();
+        assert_eq!(queue.wait(4, None), 4);
+        while let Some((page, done)) = queue.take() {
+            assert_eq!(done.result.unwrap(), PAGE, "page {page}");
+        }
+        queue.submit();
+        assert!(!is_readable(&descriptor));
+    });
+    // Without a wait, too, operations end when the kernel has refused them for long.
+    queue_with_refusals(|mut queue, _| {
+        let descriptor = queue.descriptor().unwrap();
+        queue.submit();
+        let mut failed = 0;
+        while failed < 3 {
+            assert!(is_readable(&descriptor));
+            queue.submit();
+            while let Some((_, done)) = queue.take() {
+                assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
+                failed += 1;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    // A thread that waits pauses between attempts.
+    queue_with_refusals(|mut queue, _| {
+        let calls = thread_metrics().enters;
+        assert_eq!(queue.wait(3, None), 3);
+        let calls = thread_metrics().enters - calls;
+        assert!((10..=1100).contains(&calls), "{calls} calls within a second");
+        while let Some((_, done)) = queue.take() {
+            assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
+        }
+    });
+}
+
 #[test]
 fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
     if !in_child("f09_a_file_without_a_descriptor_of_its_own_is_what_it_was") {
@@ -406,6 +487,93 @@ fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_s
         }
         assert_content(&file.read_at(Vec::with_capacity(PAGE), 0).await.unwrap(), 0);
     });
+}
+
+/// Asserts that a queue's descriptor announces a completion of the thread's ring, made by now at the latest.
+fn announces(queue: &mut Queue, descriptor: &std::os::fd::OwnedFd, how: &str) {
+    // A failed set-up is not retried at once.
+    std::thread::sleep(Duration::from_millis(1100));
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    // A file with another route would go to an I/O thread, since this thread's ring has failed before.
+    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
+    let pipe = ring_options().read(true).adopt(reader).unwrap();
+    queue.read(&pipe, Vec::with_capacity(4), 0, 7);
+    queue.submit();
+    assert!(ring_features().is_ok(), "{how}");
+    std::io::Write::write_all(&mut writer, b"word").unwrap();
+    let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    let patience = support::patience().try_into().unwrap();
+    assert_eq!(
+        rustix::event::poll(&mut polled, Some(&patience)),
+        Ok(1),
+        "{how}: nothing announces the result"
+    );
+    queue.submit();
+    let (number, done) = queue.take().unwrap();
+    assert_eq!((number, done.result.unwrap()), (7, 4), "{how}");
+}
+
+#[test]
+fn f09_the_descriptor_of_a_queue_announces_a_ring_that_was_made_later() {
+    let name = "f09_the_descriptor_of_a_queue_announces_a_ring_that_was_made_later";
+    if !needs_ring(name) || !in_unprivileged_child(name, 8 << 20) {
+        return;
+    }
+    let most = most(libc::RLIMIT_MEMLOCK);
+    let lock_most = |bytes| {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: most };
+        // SAFETY: one valid record.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) }, 0);
+    };
+    lock_most(0);
+    if ring_features().is_ok() {
+        return skip(name, "this kernel does not count rings as locked memory");
+    }
+    let mut queue = Queue::new();
+    let descriptor = queue.descriptor().unwrap();
+    lock_most(most);
+    announces(&mut queue, &descriptor, "no memory");
+}
+
+#[test]
+fn f09_a_queue_gets_no_descriptor_that_announces_nothing() {
+    let name = "f09_a_queue_gets_no_descriptor_that_announces_nothing";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    // Each thread has a driver of its own, without a ring.
+    for free in 0..8 {
+        let how = format!("{free} free descriptors");
+        std::thread::spawn(move || {
+            let mut queue = Queue::new();
+            let hard = most(libc::RLIMIT_NOFILE);
+            let open_most = |files| {
+                let limit = libc::rlimit { rlim_cur: files, rlim_max: hard };
+                // SAFETY: one valid record.
+                assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
+            };
+            open_most(64);
+            let mut taken = Vec::new();
+            while let Ok(another) = std::fs::File::open("/dev/null") {
+                taken.push(another);
+            }
+            taken.truncate(taken.len() - free);
+            let made = queue.descriptor();
+            drop(taken);
+            open_most(hard);
+            match made {
+                Ok(descriptor) => announces(&mut queue, &descriptor, &how),
+                Err(error) => {
+                    assert_eq!(error.errno(), Some(libc::EMFILE), "{how}: {error}");
+                    assert!(error.to_string().contains("RLIMIT_NOFILE"), "{how}: {error}");
+                    let descriptor = queue.descriptor().unwrap();
+                    announces(&mut queue, &descriptor, &how);
+                }
+            }
+        })
+        .join()
+        .unwrap();
+    }
 }
 
 /// Reads and writes on this number of threads, each with a ring if possible. Returns how many had one, and the
@@ -602,4 +770,33 @@ fn f21_registered_memory_stays_until_its_operations_have_ended() {
             yield_now().await;
         }
     });
+}
+
+#[test]
+fn f51_a_durable_write_without_a_free_descriptor_is_not_remembered() {
+    let name = "f51_a_durable_write_without_a_free_descriptor_is_not_remembered";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let files = [Durability::Dsync, Durability::Fsync].map(|durability| {
+        let mut options = ring_options();
+        (durability, options.read(true).write(true).durability(durability).open(&path).unwrap())
+    });
+    let mut taken = Vec::new();
+    limit(libc::RLIMIT_NOFILE, 64);
+    while let Ok(another) = std::fs::File::open("/dev/null") {
+        taken.push(another);
+    }
+    for (durability, file) in &files {
+        let failed = block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap_err();
+        assert_eq!(failed.errno(), Some(libc::EMFILE), "{durability:?}: {failed}");
+    }
+    drop(taken);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    for (durability, file) in &files {
+        block_on(file.sync_all()).unwrap_or_else(|error| panic!("{durability:?}: {error}"));
+        block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap();
+    }
 }

@@ -333,3 +333,93 @@ fn signal() -> (impl FnOnce() + Send, impl Future<Output = ()>) {
     });
     (send, receive)
 }
+
+/// A durable write that nobody could begin has lost no data (F51 is about those that were tried).
+#[test]
+fn f51_a_durable_write_that_gets_no_ring_is_not_remembered() {
+    let name = "f51_a_durable_write_that_gets_no_ring_is_not_remembered";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let open = |durability| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).route(Route::Ring).durability(durability);
+        options.open(&path).unwrap()
+    };
+    // Before the filter, since it holds for all threads that this one starts.
+    let runtime = Runtime::builder().threads(1).build().unwrap();
+    let sync = |file: &File| {
+        let file = file.clone();
+        runtime.spawn(async move { file.sync_all().await }).join().unwrap()
+    };
+    sync(&open(Durability::Auto)).unwrap();
+    let files = [Durability::Dsync, Durability::Fsync].map(|durability| (durability, open(durability)));
+    deny(libc::SYS_io_uring_setup, libc::EPERM);
+    for (durability, file) in &files {
+        let failed = [
+            block_on(file.write_durable_at(content(0, PAGE), 0)),
+            futures::executor::block_on(file.write_durable_at(content(0, PAGE), 0)),
+        ];
+        for failed in failed {
+            assert_eq!(failed.unwrap_err().errno(), Some(libc::EPERM), "{durability:?}");
+        }
+        // A thread that has a ring.
+        sync(file).unwrap_or_else(|error| panic!("{durability:?}: {error}"));
+    }
+}
+
+/// As above, if the filter comes when the thread has a ring: the kernel then refuses the submission.
+#[test]
+fn f51_a_durable_write_whose_submission_is_refused_is_not_remembered() {
+    let name = "f51_a_durable_write_whose_submission_is_refused_is_not_remembered";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    for durability in [Durability::Dsync, Durability::Fsync] {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).route(Route::Ring).durability(durability);
+        let file = options.open(&path).unwrap();
+        let own = file.clone();
+        std::thread::spawn(move || {
+            block_on(async {
+                own.sync_all().await.unwrap();
+                deny(libc::SYS_io_uring_enter, libc::EPERM);
+                let failed = own.write_durable_at(content(0, PAGE), 0).await.unwrap_err();
+                assert_eq!(failed.errno(), Some(libc::EPERM), "{durability:?}: {failed}");
+            });
+        })
+        .join()
+        .unwrap();
+        block_on(file.sync_all()).unwrap_or_else(|error| panic!("{durability:?}: {error}"));
+    }
+}
+
+/// As above, if the filter is about the plain call: the kernel never answers a write with EPERM once it has begun.
+#[test]
+fn f51_a_durable_write_that_a_filter_refuses_is_not_remembered() {
+    let name = "f51_a_durable_write_that_a_filter_refuses_is_not_remembered";
+    if !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    for durability in [Durability::Dsync, Durability::Fsync] {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).route(Route::Inline).durability(durability);
+        let file = options.open(&path).unwrap();
+        let own = file.clone();
+        std::thread::spawn(move || {
+            deny(libc::SYS_pwritev2, libc::EPERM);
+            deny(libc::SYS_pwrite64, libc::EPERM);
+            let failed = block_on(own.write_durable_at(content(0, PAGE), 0)).unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::EPERM), "{durability:?}: {failed}");
+        })
+        .join()
+        .unwrap();
+        block_on(file.sync_all()).unwrap_or_else(|error| panic!("{durability:?}: {error}"));
+    }
+}

@@ -10,7 +10,9 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
 
-use ringfile::{Batch, Control, Durability, Error, File, OpenOptions, Pool, Queue, Route, Runtime, block_on};
+use ringfile::{
+    Batch, Control, Durability, Error, File, OpenOptions, Pool, Queue, RangeSync, Route, Runtime, block_on,
+};
 use support::forms::{WRITING, routes};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
@@ -416,5 +418,41 @@ fn f42_an_operation_begun_by_a_waker_does_not_take_the_link_of_a_durable_write()
         });
         // SAFETY: made from a box above; nothing refers to it any more.
         drop(unsafe { Box::from_raw(owned) });
+    }
+}
+
+#[test]
+fn f51_a_range_is_not_synced_either_after_a_failed_sync() {
+    let name = "f51_a_range_is_not_synced_either_after_a_failed_sync";
+    for route in routes() {
+        let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+        let file = open(&server.path(), route, Way::Loop);
+        let batch = || {
+            let mut batch = Batch::new();
+            batch.sync_range(&file, 0, 0, RangeSync::Finish);
+            batch
+        };
+        let ways = || {
+            let of_batch = |mut done: Vec<ringfile::Done>| done.remove(0).result.map(drop);
+            let mut queue = Queue::new();
+            queue.sync_range(&file, 0, 0, RangeSync::Start, 0);
+            assert_eq!(queue.wait(1, None), 1);
+            [
+                block_on(file.sync_range(0, 0, RangeSync::Start)),
+                futures::executor::block_on(file.sync_range(0, 0, RangeSync::Finish)),
+                of_batch(batch().run()),
+                of_batch(futures::executor::block_on(batch().into_future())),
+                queue.take().unwrap().1.result.map(drop),
+            ]
+        };
+        assert!(file.failed_sync().is_none());
+        ways().into_iter().for_each(|result| result.unwrap_or_else(|error| panic!("{route:?}: {error}")));
+        server.rule(Op::Sync, EVERYWHERE, 1, Act::Fail(libc::EIO));
+        assert!(block_on(file.sync_all()).is_err());
+        for (way, result) in ways().into_iter().chain([Err(file.failed_sync().unwrap())]).enumerate() {
+            let failed = result.expect_err(&format!("{route:?}, {way}"));
+            assert_eq!(failed.errno(), Some(libc::EIO), "{route:?}, {way}: {failed}");
+            assert!(failed.to_string().contains("open the file again"), "{failed}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use ringfile::{Appender, Batch, IoBuf, IoBufMut, OpenOptions, Pool, Queue, Route, Runtime, block_on};
@@ -276,4 +277,208 @@ fn a_set_len_runs_where_its_future_is_polled() {
             assert_content(&block_on(file.read_exact_at(vec![0; PAGE], 1)).unwrap(), 1);
         });
     }
+}
+
+/// A subscriber that panics in every event.
+struct PanicSubscriber;
+
+static EVENTS: AtomicUsize = AtomicUsize::new(0);
+
+impl tracing::Subscriber for PanicSubscriber {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        EVENTS.fetch_add(1, Ordering::Relaxed);
+        panic!("a subscriber that panics");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+fn let_events_panic() {
+    tracing::subscriber::set_global_default(PanicSubscriber).unwrap();
+}
+
+/// Counts how often it was dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_runtimes_tasks_go_on_though_a_subscriber_panicked_beside_them() {
+    let name = "a_runtimes_tasks_go_on_though_a_subscriber_panicked_beside_them";
+    if !in_child(name) {
+        return;
+    }
+    let_events_panic();
+    must_end("tasks beside a subscriber that panics", || {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        let all_ended = runtime.spawn(async {
+            let mut ends = Vec::new();
+            for number in 0..10 {
+                // One task was polled before the event, and others are ready after it.
+                ends.push(ringfile::spawn(async move {
+                    for _ in 0..10 {
+                        support::yield_now().await;
+                    }
+                    number
+                }));
+                // Nobody takes the result, which panics when it is dropped; the library reports that in an event.
+                drop(ringfile::spawn(async { Bomb(Vec::new()) }));
+            }
+            for (number, end) in ends.into_iter().enumerate() {
+                assert_eq!(end.await.unwrap(), number);
+            }
+        });
+        all_ended.join().unwrap();
+        runtime.shutdown();
+    });
+    assert_eq!(EVENTS.load(Ordering::Relaxed), 10);
+}
+
+#[test]
+fn a_loop_drops_its_tasks_though_a_subscriber_panics() {
+    let name = "a_loop_drops_its_tasks_though_a_subscriber_panics";
+    if !in_child(name) {
+        return;
+    }
+    let_events_panic();
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&dropped);
+    must_end("a loop that ends beside a subscriber that panics", move || {
+        let (pipe, _writer) = pipe();
+        block_on(async {
+            for _ in 0..5 {
+                let (counted, pipe) = (Counted(Arc::clone(&counter)), pipe.clone());
+                drop(ringfile::spawn(async move {
+                    let _kept = (counted, Bomb(Vec::new()));
+                    let _ = pipe.read_at(vec![0; 4], 0).await;
+                }));
+            }
+            support::yield_now().await;
+        });
+        assert_eq!(counter.load(Ordering::Relaxed), 5);
+        // The thread has left its loop.
+        assert_eq!(block_on(async { ringfile::spawn(async { 7 }).await.unwrap() }), 7);
+    });
+    assert_eq!(EVENTS.load(Ordering::Relaxed), 5);
+}
+
+#[test]
+fn other_threads_go_on_though_a_subscriber_panicked_on_them() {
+    let name = "other_threads_go_on_though_a_subscriber_panicked_on_them";
+    if !in_child(name) {
+        return;
+    }
+    let_events_panic();
+    for route in routes() {
+        let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
+        let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
+        must_end("reads after a subscriber that panicked", move || {
+            // More than there are workers.
+            for _ in 0..50 {
+                server.rule(Op::Read, 0..u64::MAX, 1, Act::Hold);
+                let mut read = file.read_at(Bomb(Vec::with_capacity(100)), 0);
+                assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
+                server.wait_held(1);
+                drop(read);
+                server.release();
+                let read = file.read_exact_at(vec![0; 100], 1);
+                assert_content(&futures::executor::block_on(read).unwrap(), 1);
+            }
+        });
+    }
+    assert!(EVENTS.load(Ordering::Relaxed) >= 50);
+}
+
+/// The first operation reports that the setting is ignored.
+#[test]
+fn an_operation_ends_though_a_subscriber_panicked_when_it_began() {
+    let name = "an_operation_ends_though_a_subscriber_panicked_when_it_began";
+    if !support::in_child_with(name, |command| _ = command.env("RINGFILE_BACKEND", "unknown")) {
+        return;
+    }
+    let_events_panic();
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let file = OpenOptions::new().read(true).route(Route::Ring).open(path).unwrap();
+    let pool = Pool::new(1 << 20);
+    let read = block_on(file.read_at(pool.get(PAGE).unwrap(), 0)).unwrap();
+    assert_content(&read, 0);
+    drop(read);
+    assert_eq!(pool.metrics().in_use, 0);
+    assert!(EVENTS.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn a_runtime_starts_its_tasks_though_a_waker_panicked_beside_them() {
+    must_end("tasks beside the waker of a handle that panics", || {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let blocks = runtime.spawn(async move { released.recv().unwrap() });
+        // All of these arrive together.
+        let mut bad: ringfile::JoinHandle<()> =
+            runtime.spawn_on(0, || -> std::future::Ready<()> { panic!("a task that is not made") });
+        let waker = Waker::from(Arc::new(PanicWaker));
+        assert!(Pin::new(&mut bad).poll(&mut Context::from_waker(&waker)).is_pending());
+        let good: Vec<_> = (0..3).map(|number| runtime.spawn(async move { number })).collect();
+        release.send(()).unwrap();
+        blocks.join().unwrap();
+        for (number, task) in good.into_iter().enumerate() {
+            assert_eq!(task.join().unwrap(), number);
+        }
+        runtime.shutdown();
+    });
+}
+
+#[test]
+fn a_loop_whose_waker_panicked_drops_its_tasks_and_can_be_entered_again() {
+    let folder = Folder::new();
+    let file = ring_options().read(true).open(folder.file("data", &content(0, PAGE))).unwrap();
+    let (pipe, mut writer) = pipe();
+    must_end("a loop whose waker panicked", move || {
+        let dropped = Arc::new(AtomicUsize::new(0));
+        let pool = Pool::new(1 << 20);
+        let run = || {
+            block_on(async {
+                for _ in 0..5 {
+                    let (counted, file, pool) = (Counted(Arc::clone(&dropped)), file.clone(), pool.clone());
+                    drop(ringfile::spawn(async move {
+                        let _kept = counted;
+                        loop {
+                            file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap();
+                        }
+                    }));
+                }
+                let waker = Waker::from(Arc::new(PanicWaker));
+                let mut bad = pipe.read_at(vec![0; 4], 0);
+                assert!(Pin::new(&mut bad).poll(&mut Context::from_waker(&waker)).is_pending());
+                writer.write_all(b"word").unwrap();
+                std::future::pending::<()>().await;
+            });
+        };
+        // On a worker, a panic stays there, and the loop would not end.
+        if !is_without_ring() {
+            assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
+            assert_eq!((dropped.load(Ordering::Relaxed), pool.metrics().in_use), (5, 0));
+        }
+        let read = async move { file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap() };
+        assert_content(&block_on(async { ringfile::spawn(read).await.unwrap() }), 0);
+    });
 }

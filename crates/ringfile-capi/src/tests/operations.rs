@@ -29,6 +29,28 @@ fn counts() -> ringfile_counts {
 }
 
 #[test]
+fn f51_no_call_syncs_after_a_sync_has_failed() {
+    for route in [RINGFILE_ROUTE_DEFAULT, ring(), RINGFILE_ROUTE_INLINE, RINGFILE_ROUTE_WORKERS] {
+        let folder = tempfile::tempdir().unwrap();
+        let file = open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, route);
+        let page = content(1);
+        // SAFETY: the memory is valid, and has the length that is passed.
+        let durable = || unsafe { ringfile_write_durable(file, page.as_ptr().cast(), PAGE, 0) };
+        well(durable());
+        crate::file::get(file).ok().unwrap().note_failed_sync(libc::EIO);
+        let all =
+            RINGFILE_SYNC_RANGE_WAIT_BEFORE | RINGFILE_SYNC_RANGE_WRITE | RINGFILE_SYNC_RANGE_WAIT_AFTER;
+        for flags in [RINGFILE_SYNC_RANGE_WRITE, RINGFILE_SYNC_RANGE_WAIT_BEFORE, all] {
+            fails(ringfile_sync_range(file, 0, 0, flags), libc::EIO, "open the file again");
+        }
+        fails(ringfile_sync_data(file), libc::EIO, "open the file again");
+        fails(ringfile_sync_all(file), libc::EIO, "open the file again");
+        fails(durable(), libc::EIO, "open the file again");
+        well(ringfile_close(file));
+    }
+}
+
+#[test]
 fn what_is_written_is_read_by_blocking_calls_on_every_route() {
     for route in [RINGFILE_ROUTE_DEFAULT, ring(), RINGFILE_ROUTE_INLINE, RINGFILE_ROUTE_WORKERS] {
         let folder = tempfile::tempdir().unwrap();

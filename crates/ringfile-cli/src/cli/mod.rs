@@ -136,6 +136,11 @@ fn against(text: &str) -> Result<List<Engine>, String> {
     values::words_of(&Engine::AGAINST, text)
 }
 
+/// States of the page cache that every command can begin with.
+fn cache(text: &str) -> Result<List<Cache>, String> {
+    values::words_of(&[Cache::Warm, Cache::Cold, Cache::Keep], text)
+}
+
 /// Returns the help of `--cache`, whose default differs between commands.
 fn cache_help(default: &str) -> String {
     format!(
@@ -277,7 +282,7 @@ pub struct BatchReadArgs {
     #[arg(long)]
     pub direct: bool,
     /// Page cache before each run
-    #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
+    #[arg(long, value_name = "LIST", value_parser = cache)]
     pub cache: Option<List<Cache>>,
     /// Measure only these engines, at least one of them ringfile's [default: all that are listed above]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Engine>)]

@@ -15,7 +15,6 @@ const ENGINES: [Engine; 4] =
 
 /// Carries out the command.
 pub fn run(args: &BatchArgs) -> Result<(), Failure> {
-    super::refuse_mixed(args.reads.cache.as_ref())?;
     let sizes = values::listed(&args.reads.batch, &[64]);
     let depths = sizes.iter().flat_map(|&size| {
         args.inflight.values().iter().map(move |&inflight| Depth::of_batches(size, inflight))

@@ -46,14 +46,6 @@ fn default_cache(asked: &Option<List<Cache>>, direct: bool) -> Vec<Cache> {
     values::listed(asked, &[if direct { Cache::Keep } else { Cache::Warm }])
 }
 
-/// Refuses `--cache mixed`, which only `perf file` can measure.
-fn refuse_mixed(asked: Option<&List<Cache>>) -> Result<(), Failure> {
-    match asked.is_some_and(|list| list.values().contains(&Cache::Mixed)) {
-        true => usage("--cache mixed is for perf file"),
-        false => Ok(()),
-    }
-}
-
 /// Returns the requested engines; the first must be one of this library's.
 fn engines(asked: Option<&List<Engine>>, all: &[Engine]) -> Result<Vec<Engine>, Failure> {
     let Some(asked) = asked.map(List::values) else { return Ok(all.to_vec()) };

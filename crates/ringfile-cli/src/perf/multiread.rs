@@ -15,7 +15,6 @@ const ENGINES: [Engine; 5] =
 
 /// Carries out the command.
 pub fn run(args: &MultireadArgs) -> Result<(), Failure> {
-    super::refuse_mixed(args.reads.cache.as_ref())?;
     let sizes = values::listed(&args.reads.batch, &[10, 250, 1000]);
     session::run(Request {
         kind: Kind::Multiread,

@@ -3,7 +3,7 @@
 use crate::support::{end, file_with, folder, json, ringfile, run, start, truncate, wait_for_thread};
 
 /// Arguments that both commands refuse, and a word that the error must contain.
-const REFUSED: [(&[&str], &str); 20] = [
+const REFUSED: [(&[&str], &str); 21] = [
     (&["--batch", "0"], "1 to"),
     (&["--batch", ""], "empty"),
     (&["--batch", "64,,10"], "between the commas"),
@@ -13,6 +13,7 @@ const REFUSED: [(&[&str], &str); 20] = [
     (&["--bs", "64k", "--size", "4k"], "smaller blocks"),
     (&["--direct"], "--file on a disk"),
     (&["--cache", "hot"], "warm"),
+    (&["--cache", "mixed"], "choose from warm, cold, keep"),
     (&["--buffers", "registered"], "fixed"),
     (&["--route", "path"], "inline"),
     (&["--engines", "dd"], "fio"),

@@ -40,7 +40,7 @@ pub(crate) struct Aio {
     iocbs: Box<[UnsafeCell<Iocb>]>,
     /// Indices of the records that are not in use.
     free: Vec<u32>,
-    /// Records that were not submitted, oldest first.
+    /// Records that were not submitted, oldest first, but the poll of the wake-up before all operations.
     queued: Vec<*mut Iocb>,
     /// Operations that are queued or submitted.
     open: u32,
@@ -191,7 +191,11 @@ impl Aio {
 
     /// Returns whether the kernel has an operation.
     pub(crate) fn is_at_work(&self) -> bool {
-        self.open as usize > self.queued.len()
+        self.at_work() > 0
+    }
+
+    fn at_work(&self) -> u32 {
+        self.open - (self.queued.len() - usize::from(self.is_wakeup_queued())) as u32
     }
 
     /// Returns whether there are operations that were pushed but not submitted.
@@ -202,7 +206,13 @@ impl Aio {
 
     /// Returns whether the context answers when the wake-up descriptor is written to.
     pub(crate) fn is_wakeup_armed(&self) -> bool {
-        self.wakeup.is_armed
+        self.wakeup.is_armed && !self.is_wakeup_queued()
+    }
+
+    /// Returns whether the kernel does not have the poll of the wake-up descriptor yet. It is always the first in the
+    /// queue.
+    fn is_wakeup_queued(&self) -> bool {
+        self.queued.first().copied() == self.iocbs.last().map(UnsafeCell::get)
     }
 
     /// Puts an operation into the queue and returns its position, or `None` if the context is full. The kernel adds 1
@@ -222,7 +232,7 @@ impl Aio {
         };
         self.open += 1;
         self.silent += u32::from(signal.is_none());
-        self.enqueue(
+        let place = self.fill(
             position,
             Iocb {
                 data: sqe.user_data,
@@ -237,24 +247,28 @@ impl Aio {
                 ..Iocb::default()
             },
         );
+        self.queued.push(place);
         Some(position)
     }
 
-    /// Makes the context complete once when the wake-up descriptor is written to.
+    /// Makes the context complete once when the wake-up descriptor is written to. Submitted before all operations, so
+    /// that one which the kernel refuses does not keep other threads from waking this one.
     pub(crate) fn arm_wakeup(&mut self) {
         if !std::mem::replace(&mut self.wakeup.is_armed, true) {
             let (data, fd) = (self.wakeup.user_data, self.wakeup.fd.cast_unsigned());
             let last = self.iocbs.len() as u32 - 1;
             let events = libc::POLLIN as u64;
-            self.enqueue(last, Iocb { data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() });
+            let poll = Iocb { data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() };
+            let place = self.fill(last, poll);
+            self.queued.insert(0, place);
         }
     }
 
-    fn enqueue(&mut self, position: u32, iocb: Iocb) {
+    fn fill(&mut self, position: u32, iocb: Iocb) -> *mut Iocb {
         let place = self.iocbs[position as usize].get();
         // SAFETY: the kernel does not use a record that is not in use here.
         unsafe { place.write(iocb) };
-        self.queued.push(place);
+        place
     }
 
     /// Withdraws the operation at `position`, unless the kernel has it.
@@ -294,10 +308,11 @@ impl Aio {
     }
 
     /// Withdraws the first operation of the queue, which the kernel did not take. Returns its `user_data`, or none for
-    /// the wake-up.
+    /// the wake-up, which is withdrawn if it is alone: it is armed again with each turn.
     #[cold]
     pub(crate) fn take_back(&mut self) -> Option<u64> {
-        let place = (!self.queued.is_empty()).then(|| self.queued.remove(0))?;
+        let first = usize::from(self.is_wakeup_queued() && self.queued.len() > 1);
+        let place = (!self.queued.is_empty()).then(|| self.queued.remove(first))?;
         // SAFETY: it is one of our records, and not in use by the kernel.
         let user_data = unsafe { place.read() }.data;
         let is_operation = self.position_of(place.expose_provenance() as u64).is_some_and(|position| {
@@ -326,8 +341,7 @@ impl Aio {
     /// # Errors
     /// Those of `io_getevents(2)`: `EINTR` (a signal; nothing is lost).
     pub(crate) fn wait(&mut self, wanted: u32, at_most: Option<Duration>) -> io::Result<()> {
-        let submitted = self.open.saturating_sub(self.queued.len() as u32);
-        self.fetch(wanted.min(submitted).max(1), at_most)
+        self.fetch(wanted.min(self.at_work()).max(1), at_most)
     }
 
     /// Collects completions with `io_getevents`, if they cannot be read from memory.

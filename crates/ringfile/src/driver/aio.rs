@@ -23,7 +23,8 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The size of a context, if the system's limit allows it: many times a drive's queue depth.
 const OPERATIONS: u32 = 512;
 
-/// The pause if the kernel refuses a wait, for instance because of a seccomp filter that was installed meanwhile.
+/// The pause if the kernel refuses a wait, for instance because of a seccomp filter that was installed meanwhile, or
+/// refuses to poll the wake-up descriptor.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The context of a driver.
@@ -249,9 +250,12 @@ impl Driver {
         let Some(aio) = self.context.aio.as_mut() else { return };
         let all_submitted = !aio.has_queued() && (self.waiting.is_empty() || !aio.has_room());
         let is_idle = !aio.has_completions() && (self.context.is_full || all_submitted);
-        if wanted == 0 || !is_idle || aio.open() == 0 || !aio.is_wakeup_armed() {
+        if wanted == 0 || !is_idle || aio.open() == 0 {
             return aio.look();
         }
+        // If the kernel takes no poll either, the thread looks for messages of other threads from time to time.
+        let latest = if aio.is_wakeup_armed() { None } else { Some(Instant::now() + PAUSE) };
+        let deadline = deadline.into_iter().chain(latest).min();
         if self.shared.sleep.about_to_sleep_in_ring() {
             let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let wanted = if self.context.is_full { 1 } else { wanted };

@@ -24,6 +24,7 @@ impl Driver {
         wanted: u32,
         deferred: &mut Deferred,
     ) {
+        self.may_pause = may_sleep;
         self.active_tasks = ActiveTasks { last: None, tasks: 0, before: self.active_tasks.tasks };
         if !self.shared.is_inherited() {
             self.cancel_again();
@@ -104,7 +105,7 @@ impl Driver {
     fn settle_sync(&mut self, key: Key) {
         let slot = self.slots.at(key.slot());
         if let Some(target) = self.files.target(slot.file) {
-            slot.errno = target.settle_sync(slot.errno.into()) as u16;
+            slot.errno = target.settle_sync(slot.request.kind, slot.errno.into()) as u16;
         }
     }
 

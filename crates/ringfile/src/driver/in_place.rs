@@ -87,7 +87,7 @@ pub(crate) fn read(
 impl Driver {
     /// Returns where the answers of so many reads begin; `None` if they do not go to this thread's ring.
     fn prepare_in_place(&mut self, target: &Arc<Target>, count: usize) -> Option<usize> {
-        let request = Request { kind: Kind::Read, linked: false, op_flags: 0, offset: 0, start: 0, want: 1 };
+        let request = Request { want: 1, ..Request::of(Kind::Read) };
         let first = self.answers.0.len();
         let is_for_ring = is_for_ring(&target.lanes, Kind::Read, || count >= MANY);
         let may_be_a_call = count == 1 && target.lanes.may_wait_inline(target, &request);

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use super::remote::RemoteRequest;
 use super::{Call, Deferred, Shared};
 use crate::error::Error;
+use crate::event;
 use crate::ring::{RingOptions, fork};
 
 /// The number of threads to start; 0 for the default.
@@ -59,7 +60,7 @@ fn make() -> &'static IoThreads {
     });
     drop(making);
     if let Some(error) = failed {
-        tracing::warn!(%error, "could not start an I/O thread");
+        event::emit(|| tracing::warn!(%error, "could not start an I/O thread"));
     }
     threads
 }
@@ -82,7 +83,7 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
             // Work that the panic interrupted is completed before the thread sleeps.
             may_sleep = std::panic::catch_unwind(turn).is_ok();
             if !may_sleep {
-                tracing::error!("a waker or a buffer panicked on an I/O thread");
+                event::emit(|| tracing::error!("a waker or a buffer panicked on an I/O thread"));
             }
         }
     };
@@ -95,7 +96,9 @@ fn run_calls(shared: &Shared, calls: &mut Vec<Call>) {
     std::mem::swap(&mut shared.tasks().calls, calls);
     for call in calls.drain(..) {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err() {
-            tracing::error!("the function that a batch calls at its end panicked on an I/O thread");
+            event::emit(|| {
+                tracing::error!("the function that a batch calls at its end panicked on an I/O thread")
+            });
         }
     }
 }

@@ -43,6 +43,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,7 +67,7 @@ pub(crate) use namespace::{Access, Namespace, Status, errno_of, look as look_for
 pub(crate) use op::cached_pages;
 pub(crate) use op::command::DISCARD;
 pub(crate) use op::{Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
-pub(crate) use refused::{aio_is_for_direct_io, why_refused};
+pub(crate) use refused::{TOO_MANY_FILES, aio_is_for_direct_io, why_refused};
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
@@ -124,10 +125,14 @@ struct Driver {
     /// Rings are created with the first operation.
     rings: Option<Rings>,
     failed: Option<(Instant, i32)>,
+    /// What completions of the main ring signal, if a descriptor was asked for before there was a ring.
+    signal: Option<Arc<OwnedFd>>,
     /// The AIO context, used if there are no rings.
     context: aio::Context,
     /// The time since which the kernel has refused operations for lack of a resource.
     refused_since: Option<Instant>,
+    /// Whether the thread has nothing else to do in this turn, and may pause before it asks again.
+    may_pause: bool,
     slots: Slots,
     files: Files,
     waiting: VecDeque<Waiting>,
@@ -295,8 +300,10 @@ impl Driver {
         Box::new(Self {
             rings: None,
             failed: None,
+            signal: None,
             context: aio::Context::default(),
             refused_since: None,
+            may_pause: false,
             slots: Slots::new(),
             files: Files::default(),
             waiting: VecDeque::new(),

@@ -192,6 +192,9 @@ fn aio_failed(errno: i32) -> Error {
     error
 }
 
+/// What to do about `EMFILE` and `ENFILE`.
+pub(crate) const TOO_MANY_FILES: &str = "too many open files; raise RLIMIT_NOFILE (ulimit -n)";
+
 /// Returns the errno of a failed set-up; a kernel with an incomplete io_uring counts as one without.
 pub(super) fn set_up_errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::ENOSYS)
@@ -205,7 +208,7 @@ pub(super) fn set_up_failed(errno: i32) -> Error {
              profile of the container"
         }
         libc::ENOMEM => "RLIMIT_MEMLOCK is too small for a ring; raise it (ulimit -l)",
-        libc::EMFILE | libc::ENFILE => "too many open files; raise RLIMIT_NOFILE (ulimit -n)",
+        libc::EMFILE | libc::ENFILE => TOO_MANY_FILES,
         _ => "io_uring is not available",
     };
     let mut error = Error::from_errno(errno, "setting up io_uring").because(why);

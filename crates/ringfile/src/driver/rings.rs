@@ -263,6 +263,7 @@ impl Driver {
             return Err(Lack::Ring(errno));
         }
         let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));
+        let made = made.and_then(|mut ring| ring.signal_as(self.signal.clone()).map(|_| ring));
         match made {
             Ok(main) => {
                 self.failed = None;

@@ -112,7 +112,7 @@ impl Slot {
             errno: 0,
             file: 0,
             position: NONE,
-            request: Request { kind: Kind::Read, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 },
+            request: Request::of(Kind::Read),
             progress: Progress::default(),
             held: Held::None,
             wake: Wake::Nobody,

@@ -312,6 +312,7 @@ pub(crate) fn start_linked(
 ) -> Option<[Place; 2]> {
     if !matches!(target.lanes.route(), Route::Auto | Route::Ring)
         || target.is_misplaced_by_rings(write.0.kind)
+        || target.failed_sync() != 0
     {
         return None;
     }

@@ -282,7 +282,7 @@ impl Driver {
     }
 
     /// Returns whether to try again after the kernel refused operations: after completions were collected, otherwise
-    /// after a pause, so that the thread does not spin.
+    /// after a pause if the thread waits, so that it does not spin.
     pub(super) fn may_ask_again(&mut self) -> bool {
         let has_completions =
             self.rings.as_ref().is_some_and(|rings| rings.each().any(Ring::has_completions));
@@ -290,7 +290,9 @@ impl Driver {
         if has_completions {
             return true;
         }
-        std::thread::sleep(REFUSED_PAUSE);
+        if self.may_pause {
+            std::thread::sleep(REFUSED_PAUSE);
+        }
         since.elapsed() < REFUSED_PATIENCE
     }
 

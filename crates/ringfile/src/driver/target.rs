@@ -230,16 +230,20 @@ impl Target {
     /// After a failed `fsync` Linux may mark the lost pages clean, and it reports the failure once for each open file:
     /// the next `fsync` succeeds although data is lost (PostgreSQL's fsyncgate). So the first failure is kept, and is
     /// the answer to every later sync of this open file. Errnos that mean that nothing was tried (cancelled,
-    /// interrupted, not possible with this file) are only passed on.
+    /// interrupted, not possible with this file) are only passed on. Called only with the kernel's answer: an operation
+    /// that was never submitted, for want of a ring for instance, has lost nothing.
     #[cold]
-    pub(crate) fn settle_sync(&self, errno: i32) -> i32 {
+    pub(crate) fn settle_sync(&self, kind: Kind, errno: i32) -> i32 {
         match errno {
             0 => self.failed_sync(),
+            // A seccomp filter, or a sealed file. EFBIG is no such errno, since NFS reports lost pages with it.
+            libc::EPERM if kind.is_write() => errno,
             libc::ECANCELED
             | libc::EINTR
             | libc::EAGAIN
             | libc::EINVAL
             | libc::EBADF
+            | libc::EFAULT
             | libc::EOPNOTSUPP
             | libc::ENOSYS
             | libc::ESPIPE => errno,

@@ -269,7 +269,7 @@ fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
 fn a_remote_request_that_is_dropped_ends_with_an_error() {
     let data = TempFile::new(b"data");
     let file = File::open(&data.0).unwrap();
-    let request = Request { kind: Kind::Read, op_flags: 0, offset: 0, start: 0, want: 4, linked: false };
+    let request = Request { want: 4, ..Request::of(Kind::Read) };
     let mut held = Kept::new(Held::Vec(vec![1; 4]), true);
     let context = &mut Context::from_waker(Waker::noop());
     let (mut operation, remote) = RemoteOperation::new(file.target(), &request, held.lend(), context.waker());

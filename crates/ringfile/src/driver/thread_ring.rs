@@ -13,7 +13,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use super::{Deferred, Shared, is_ending, leave, own_shared, turn, turn_until, with};
-use crate::ring::RingOptions;
+use crate::ring::{Ring, RingOptions};
 
 thread_local! {
     static THREAD_RINGS: Cell<usize> = const { Cell::new(0) };
@@ -127,6 +127,11 @@ impl RingGuard<'_> {
         with(|driver| driver.must_turn_again()) == Some(true)
     }
 
+    /// Returns whether the kernel has refused to take operations for now.
+    pub(crate) fn is_refused(&self) -> bool {
+        with(|driver| driver.refused_since.is_some()) == Some(true)
+    }
+
     /// Turns the driver once, without waiting.
     pub(crate) fn look(&self, deferred: &mut Deferred) {
         turn(false, deferred);
@@ -146,7 +151,7 @@ impl Drop for RingGuard<'_> {
 /// Descriptors that are readable when a thread may have completions to take.
 #[derive(Default)]
 pub(crate) struct CompletionSignals {
-    /// The ring's descriptor, if there is a ring.
+    /// The ring's descriptor. If there is no ring, the first one that the thread makes gets it.
     ring: Option<Arc<OwnedFd>>,
     /// The wake-up descriptor, which AIO signals.
     thread: Option<Arc<Shared>>,
@@ -169,8 +174,12 @@ pub(crate) fn completion_signals() -> std::io::Result<CompletionSignals> {
         if driver.rings.is_none() {
             driver.rings = driver.make_rings().ok();
         }
-        let ring = driver.rings.as_mut().map(|rings| rings.main.completion_signal()).transpose()?;
-        Ok(CompletionSignals { ring, thread: Some(driver.signal_ends()?) })
+        let ring = match (&mut driver.rings, &driver.signal) {
+            (Some(rings), _) => rings.main.completion_signal()?,
+            (None, Some(signal)) => Arc::clone(signal),
+            (None, None) => Arc::clone(driver.signal.insert(Ring::make_signal()?)),
+        };
+        Ok(CompletionSignals { ring: Some(ring), thread: Some(driver.signal_ends()?) })
     });
     signals.unwrap_or_else(|| Ok(CompletionSignals::default()))
 }

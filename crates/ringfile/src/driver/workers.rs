@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::op::plain::{self, Attempt};
 use super::remote::{Handler, RemoteRequest};
 use super::{Ended, FileKind, route};
+use crate::event;
 use crate::once::Number;
 use crate::ring::fork;
 
@@ -198,7 +199,7 @@ impl Workers {
                 drop(queue);
                 let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| carry_out(remote)));
                 if caught.is_err() {
-                    tracing::error!("a waker or a buffer panicked on a worker thread");
+                    event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
                 }
                 queue = self.lock();
                 queue.remotes.extend(caught.ok().flatten());

@@ -26,15 +26,6 @@ pub(crate) fn cancelled(error: Error) -> Error {
 const LOST: &str = "an earlier sync of this file failed, so data may be lost although a later sync would succeed; \
     open the file again, and check or rewrite what was written since the last successful sync";
 
-/// Returns the error of a durable write that is not started because a sync of the file has failed.
-#[cold]
-pub(super) fn lost(file: &File, request: &Request, errno: i32) -> Error {
-    Error::from_errno(driver::errno_of(errno), what(file, request))
-        .at(request.offset)
-        .on(file.path())
-        .because(LOST)
-}
-
 /// Adds to a failed sync or durable write what the failure means.
 #[cold]
 pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Error) -> Error {

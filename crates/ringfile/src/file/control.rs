@@ -6,10 +6,10 @@ use std::task::{Context, Poll};
 
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
-use super::File;
 use super::single::Single;
+use super::{File, check};
 use crate::driver::{self, Kind, Request};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::Held;
 
 /// Selects what [`File::allocate`] does with a range.
@@ -106,7 +106,7 @@ pub struct Control<'a> {
 impl<'a> Control<'a> {
     fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
-        let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
+        let request = Request { op_flags, offset, want, ..Request::of(kind) };
         Self { file, single: Single::new(request, Held::None), kept: None }
     }
 
@@ -148,8 +148,9 @@ impl File {
     /// each later one of this `File` and its clones fails with the same errno without being tried, in batches and
     /// queues too. Every write to a file that was opened with `O_DSYNC` or `O_SYNC` is a durable one. Reads and plain
     /// writes continue. To sync again, reopen the file, and check or rewrite the data written since the last successful
-    /// sync. A sync that was cancelled, or that the file does not support (`EINVAL`), is not remembered; nor are
-    /// failures of calls on other descriptors; report those with [`note_failed_sync`](Self::note_failed_sync).
+    /// sync. A sync that was cancelled, that could not be submitted (for want of a ring or a descriptor), or that the
+    /// file does not support (`EINVAL`), is not remembered; nor are failures of calls on other descriptors; report
+    /// those with [`note_failed_sync`](Self::note_failed_sync).
     pub fn sync_all(&self) -> Control<'_> {
         Control::new(self, Kind::Sync, 0, 0, 0)
     }
@@ -165,7 +166,16 @@ impl File {
     /// Remembers a failed sync that the program made itself, on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has reported
     /// the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
     pub fn note_failed_sync(&self, errno: i32) {
-        self.0.target.settle_sync(errno);
+        self.0.target.settle_sync(Kind::Sync, errno);
+    }
+
+    /// Returns the failure that each later sync of this file repeats, if a sync has failed: see
+    /// [`sync_all`](Self::sync_all). A program that syncs by calls of its own must not do so after a failure either.
+    #[must_use]
+    pub fn failed_sync(&self) -> Option<Error> {
+        let errno = self.0.target.failed_sync();
+        let sync = Request::of(Kind::Sync);
+        (errno != 0).then(|| check::why_not_done(self, &sync, &Held::None, errno))
     }
 
     /// Starts writing the dirty pages of a range of bytes to the disk, or waits for them (`sync_file_range`); `len` 0 means

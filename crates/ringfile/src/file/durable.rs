@@ -95,20 +95,11 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
         let (kind, measured) = file.0.durable.next();
         let write = Io::write(file, buffer, offset);
         let (write, sync) = match kind {
-            Durability::Fsync => (write, Some(Control::sync_data(file))),
+            Durability::Fsync => (write.and_sync(), Some(Control::sync_data(file))),
             _ => (write.with_flags(RWF_DSYNC), None),
         };
         let (measured_from, written, synced_again) = (None, None, false);
         Self { file, kind, measured_from, measured, write, written, sync, linked: false, synced_again }
-    }
-
-    /// Makes the file remember that the write has failed, even if the sync was a separate call: both forms of a durable
-    /// write must behave the same.
-    #[cold]
-    fn note_failure(&self, error: &BufError<B>) {
-        if let Some(errno) = error.errno() {
-            self.file.0.target.settle_sync(errno);
-        }
     }
 
     fn finish(&self, buffer: B) -> Poll<BufResult<B>> {
@@ -127,11 +118,6 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         if this.measured_from.is_none() {
-            let errno = this.file.0.target.failed_sync();
-            if errno != 0 {
-                // The kernel would accept the write of a pair, so this checks for an earlier failed sync.
-                return Poll::Ready(Err(this.write.refuse(errno)));
-            }
             this.measured_from = Some(Instant::now());
             // If the write does not go to this thread's ring, the sync follows when it has ended.
             if let Some(sync) = &mut this.sync {
@@ -141,10 +127,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
         if this.written.is_none() {
             match Pin::new(&mut this.write).poll(context) {
                 Poll::Ready(Ok(buffer)) => this.written = Some(buffer),
-                Poll::Ready(Err(error)) => {
-                    this.note_failure(&error);
-                    return Poll::Ready(Err(error));
-                }
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     if let Some(sync) = this.sync.as_mut().filter(|_| this.linked)
                         && let Poll::Ready(result) = Pin::new(&mut *sync).poll(context)

@@ -91,7 +91,7 @@ impl<'a> Transfer<'a> {
     #[inline]
     fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64) -> Self {
         let op_flags = file.target().flags_of(kind);
-        let request = Request { kind, op_flags, offset, start: 0, want, linked: false };
+        let request = Request { op_flags, offset, want, ..Request::of(kind) };
         Self { operation: Operation::new(file, request, held), exact: true }
     }
 
@@ -137,6 +137,12 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self
     }
 
+    /// Makes it a write that becomes durable with a sync of the caller, and fails if an earlier sync has failed.
+    pub(super) fn and_sync(mut self) -> Self {
+        self.transfer.operation.request.synced = true;
+        self
+    }
+
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
     pub(super) fn start_with(&mut self, sync: &mut Single, context: &Context<'_>) -> bool {
         let operation = &mut self.transfer.operation;
@@ -154,14 +160,6 @@ impl<'a, B: IoBuf> Io<'a, B> {
         operation.stage = Stage::Running(Ticket::new(write));
         sync.was_started(behind);
         true
-    }
-
-    /// Fails before starting, because a sync of the file has failed with this errno.
-    #[cold]
-    pub(super) fn refuse(&mut self, errno: i32) -> BufError<B> {
-        let operation = &mut self.transfer.operation;
-        let error = check::lost(operation.file, &operation.request, errno);
-        BufError::new(error, B::release(operation.take_held()))
     }
 
     /// Accepts a result that moved fewer bytes than wanted.

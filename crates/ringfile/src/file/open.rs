@@ -19,6 +19,7 @@ use crate::driver::{
     self, Access, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
 };
 use crate::error::{Error, Result};
+use crate::event;
 
 /// The alignment that is assumed if the kernel does not report what direct I/O needs.
 const USUAL_ALIGNMENT: u32 = 4096;
@@ -456,7 +457,7 @@ impl OpenOptions {
         });
         match switched_on {
             Err(error) if self.buffered_fallback => {
-                tracing::debug!(%error, "direct I/O is not available, using buffered I/O");
+                event::emit(|| tracing::debug!(%error, "direct I/O is not available, using buffered I/O"));
                 Ok(None)
             }
             Err(error) => Err(error.of_kind(std::io::ErrorKind::Unsupported)),
@@ -637,7 +638,9 @@ impl From<fs::File> for File {
         let (own, user) = match duplicate(&given) {
             Ok(own) => (own, Some(given)),
             Err(error) => {
-                tracing::warn!(%error, "could not duplicate the descriptor, using the given one");
+                event::emit(|| {
+                    tracing::warn!(%error, "could not duplicate the descriptor, using the given one");
+                });
                 (given, None)
             }
         };

@@ -127,12 +127,9 @@ impl Reader {
                 return Ok(());
             };
             let request = Request {
-                kind: Kind::Read,
-                op_flags: 0,
                 offset: self.next,
-                start: 0,
                 want: if past == 0 && !self.gives_what_is_there { buffer.capacity() } else { wanted },
-                linked: false,
+                ..Request::of(Kind::Read)
             };
             let read = Operation::new(Owned(self.file.clone()), request, Held::Pooled(buffer));
             self.next += wanted as u64;

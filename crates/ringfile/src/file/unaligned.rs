@@ -193,8 +193,7 @@ mod tests {
     /// it.
     fn read(file: &[u8], offset: usize, buffer: Buffer) -> (Buffer, usize, usize) {
         let want = buffer.capacity();
-        let request =
-            Request { kind: Kind::Read, op_flags: 0, offset: offset as u64, start: 0, want, linked: false };
+        let request = Request { offset: offset as u64, want, ..Request::of(Kind::Read) };
         let (mut held, mut pieces) = (Held::Pooled(buffer), Pieces::default());
         let (mut into, mut seen) = (0, offset / BLOCK * BLOCK);
         loop {

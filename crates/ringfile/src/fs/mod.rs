@@ -81,7 +81,7 @@ pub(crate) struct PathRequest {
 
 impl PathRequest {
     fn new(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Self {
-        let request = Request { kind, linked: false, op_flags, offset: 0, start: 0, want: 0 };
+        let request = Request { op_flags, ..Request::of(kind) };
         Self { path: File::of_path(path.to_owned()), request, held: paths.map_or(Held::None, Held::Paths) }
     }
 
@@ -131,8 +131,7 @@ pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<F
 }
 
 /// The operation that truncates an opened file.
-pub(crate) const TRUNCATION: Request =
-    Request { kind: Kind::Truncate, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 };
+pub(crate) const TRUNCATION: Request = Request::of(Kind::Truncate);
 
 /// An operation on paths, as its future holds it.
 struct OnPath {

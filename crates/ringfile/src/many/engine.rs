@@ -227,12 +227,15 @@ pub(super) struct ThreadEngine {
     pub(super) engine: Engine,
     deferred: Deferred,
     ring: ThreadRing,
+    /// The kernel has refused operations, and nothing announces that they should be submitted again.
+    pub(super) is_refused: bool,
 }
 
 impl ThreadEngine {
     /// With `keeps_ring`, the thread keeps its ring afterwards, for the next engine.
     pub(super) fn new(keeps_ring: bool) -> Self {
-        Self { engine: Engine::new(true), deferred: Deferred::default(), ring: ThreadRing::new(keeps_ring) }
+        let ring = ThreadRing::new(keeps_ring);
+        Self { engine: Engine::new(true), deferred: Deferred::default(), ring, is_refused: false }
     }
 
     /// Returns whether this is a forked child, and the open operations, or the driver, belong to the parent. If nothing
@@ -254,7 +257,8 @@ impl ThreadEngine {
             self.engine.take_in(source);
             return true;
         };
-        let Self { engine, deferred, .. } = self;
+        let Self { engine, deferred, is_refused, .. } = self;
+        *is_refused = false;
         if guard.is_in_loop() {
             // The loop submits and collects, and leaves results in `remote`, since it knows its own tasks.
             let went_on = engine.go_on(source);
@@ -265,7 +269,7 @@ impl ThreadEngine {
         }
         engine.know(deferred);
         engine.advance(source, deferred, false);
-        engine.submit_all(&guard, source, deferred);
+        *is_refused = engine.submit_all(&guard, source, deferred);
         if inherited {
             engine.give_up(source);
         }
@@ -284,7 +288,7 @@ impl ThreadEngine {
             return;
         }
         let Some(guard) = self.ring.guard() else { return self.engine.take_in(source) };
-        let Self { engine, deferred, .. } = self;
+        let Self { engine, deferred, is_refused, .. } = self;
         engine.know(deferred);
         guard.wait(deferred, deadline, |deferred| {
             loop {
@@ -304,9 +308,7 @@ impl ThreadEngine {
             }
         });
         // Done even if there was nothing to wait for, or no time.
-        if guard.must_turn_again() {
-            engine.submit_all(&guard, source, deferred);
-        }
+        *is_refused = guard.must_turn_again() && engine.submit_all(&guard, source, deferred);
     }
 
     /// Reads those that go to this thread's ring into buffers that stay with their caller, and waits for them: see
@@ -341,11 +343,15 @@ impl ThreadEngine {
             return;
         }
         let Some(guard) = self.ring.guard() else { return };
-        let Self { engine, deferred, .. } = self;
+        let Self { engine, deferred, is_refused, .. } = self;
         // The kernel is asked now: the program may wait for the descriptor next.
         while !guard.is_in_loop() && guard.must_turn_again() {
             guard.look(deferred);
             engine.collect(source, deferred);
+            if guard.is_refused() {
+                *is_refused = guard.must_turn_again();
+                return;
+            }
         }
     }
 }
@@ -369,13 +375,21 @@ impl Engine {
 
     /// Turns the driver once, and again as long as there is work: a result may let another operation start, and the kernel
     /// may have done a part of an operation, of this engine or another one. All of that must happen now, since the program
-    /// may wait for the descriptor next.
-    fn submit_all(&mut self, guard: &RingGuard<'_>, source: &mut impl Source, deferred: &mut Deferred) {
+    /// may wait for the descriptor next. Returns true if the kernel refuses the rest for now: the caller must come back.
+    fn submit_all(
+        &mut self,
+        guard: &RingGuard<'_>,
+        source: &mut impl Source,
+        deferred: &mut Deferred,
+    ) -> bool {
         loop {
             guard.look(deferred);
             self.advance(source, deferred, false);
             if !guard.must_turn_again() {
-                return;
+                return false;
+            }
+            if guard.is_refused() {
+                return true;
             }
         }
     }

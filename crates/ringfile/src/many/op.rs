@@ -190,7 +190,7 @@ impl Op {
     /// No operation; it becomes one in place, since building one elsewhere and copying it takes several times as long.
     pub(super) const NOTHING: Self = Self {
         file: 0,
-        request: Request { kind: Kind::Read, linked: false, op_flags: 0, offset: 0, start: 0, want: 0 },
+        request: Request::of(Kind::Read),
         held: Held::None,
         stage: Stage::Waiting,
         next: NONE,
@@ -205,7 +205,7 @@ impl Op {
         let Asked { kind, offset, want, .. } = asked;
         let op_flags = asked.op_flags | file.target().flags_of(kind);
         self.file = number;
-        self.request = Request { kind, op_flags, offset, start: 0, want, linked: false };
+        self.request = Request { op_flags, offset, want, ..Request::of(kind) };
         asked.held.move_to(&mut self.held);
         // Nothing is left to drop; dropping it would call drop code out of line.
         std::mem::forget(asked);

@@ -15,6 +15,7 @@ use super::engine::ThreadEngine;
 use super::entries::{Entries, Token};
 use super::op::Asked;
 use super::{AnyBuffer, Done};
+use crate::driver::TOO_MANY_FILES;
 use crate::error::{Error, Result};
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
 #[cfg(doc)]
@@ -245,7 +246,9 @@ impl Queue {
     }
 
     /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that
-    /// have finished. Does not wait.
+    /// have finished. Does not wait: operations that the kernel refuses to take for want of a resource (`EAGAIN`,
+    /// `EBUSY`, `ENOMEM`) are submitted again by the next call, while the [`descriptor`](Self::descriptor) is readable.
+    /// They fail with that errno if the kernel still refuses them a second later.
     pub fn submit(&mut self) {
         self.look();
     }
@@ -420,7 +423,13 @@ impl Queue {
     pub fn descriptor(&mut self) -> Result<OwnedFd> {
         let made = self.make_descriptor();
         self.tell();
-        made.map_err(|error| Error::from_io(&error, "creating a descriptor for a queue"))
+        made.map_err(|io| {
+            let error = Error::from_io(&io, "creating a descriptor for a queue");
+            match io.raw_os_error() {
+                Some(libc::EMFILE | libc::ENFILE) => error.because(TOO_MANY_FILES),
+                _ => error,
+            }
+        })
     }
 
     fn make_descriptor(&mut self) -> std::io::Result<OwnedFd> {
@@ -438,8 +447,10 @@ impl Queue {
     #[inline]
     fn tell(&mut self) {
         let entries = &mut self.entries;
-        // Nothing announces completions that must be polled for, or operations that the next call must begin again.
-        let is_ready = entries.done > 0 || entries.polled > 0 || entries.begins_again;
+        // Nothing announces completions that must be polled for, or operations that the next call must begin or submit
+        // again.
+        let is_ready =
+            entries.done > 0 || entries.polled > 0 || entries.begins_again || self.engine.is_refused;
         self.engine.engine.remote.set_signal(is_ready);
     }
 

@@ -523,8 +523,16 @@ impl Ring {
         if let Some(signal) = &self.completion_signal {
             return Ok(Arc::clone(signal));
         }
+        self.set_completion_signal(Self::make_signal()?)
+    }
+
+    /// Creates a descriptor for [`signal_as`](Self::signal_as) of a ring that is made later.
+    ///
+    /// # Errors
+    /// Those of `eventfd(2)`.
+    pub(crate) fn make_signal() -> io::Result<Arc<OwnedFd>> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
-        self.set_completion_signal(Arc::new(rustix::event::eventfd(0, flags)?))
+        Ok(Arc::new(rustix::event::eventfd(0, flags)?))
     }
 
     fn set_completion_signal(&mut self, signal: Arc<OwnedFd>) -> io::Result<Arc<OwnedFd>> {
@@ -537,8 +545,8 @@ impl Ring {
         Ok(Arc::clone(self.completion_signal.insert(signal)))
     }
 
-    /// Makes this ring's completions signal the descriptor of another ring, if that has one. Returns whether they did not do
-    /// so before.
+    /// Makes this ring's completions signal another descriptor, such as that of another ring, if there is one. Returns
+    /// whether they did not do so before.
     ///
     /// # Errors
     /// Errors of unregistering the previous descriptor, or of registering the new one.

@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use pin_project_lite::pin_project;
 
 use crate::driver::{self, Call, Deferred, Shared, TaskNumber};
+use crate::event;
 use crate::ring::RingOptions;
 
 /// The task number of the future of `block_on`.
@@ -342,7 +343,11 @@ impl Loop {
             std::mem::take(&mut inbox.calls)
         };
         with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
-        calls.into_iter().for_each(|call| call());
+        for call in calls {
+            if catch_unwind(AssertUnwindSafe(call)).is_err() {
+                event::emit(|| tracing::error!("the waker of a task's handle panicked"));
+            }
+        }
     }
 
     fn turn(&mut self, may_sleep: bool) {
@@ -375,7 +380,7 @@ impl Loop {
 /// driver.
 fn drop_task(task: Task) {
     if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
-        tracing::error!("a task panicked while it was dropped");
+        event::emit(|| tracing::error!("a task panicked while it was dropped"));
     }
 }
 
@@ -386,7 +391,7 @@ impl Drop for Loop {
         self.drop_tasks();
         // A user's waker or buffer that panics is lost; other operations in flight must still be waited for.
         while catch_unwind(AssertUnwindSafe(|| driver::leave(&mut self.deferred))).is_err() {
-            tracing::error!("a waker or a buffer panicked while its thread left its loop");
+            event::emit(|| tracing::error!("a waker or a buffer panicked while its thread left its loop"));
         }
         // Tasks woken while draining no longer exist; tasks spawned meanwhile are dropped too.
         self.deferred.tasks.clear();

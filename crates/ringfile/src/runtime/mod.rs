@@ -30,7 +30,9 @@ pub(crate) use executor::is_in_loop;
 ///
 /// # Panics
 /// On a thread that is already inside `block_on` or a [`Runtime`], whose tasks could not run meanwhile. Panics of
-/// `future` are propagated.
+/// `future` are propagated, and so are those of wakers and buffers of the program that its operations call or drop: the
+/// tasks are then dropped, and operations end, as after a return. On a thread of a [`Runtime`] the other tasks continue.
+/// A task's panic is its result, and a panic of a `tracing` subscriber in an event of the library ends there.
 ///
 /// ```
 /// let sum = ringfile::block_on(async {

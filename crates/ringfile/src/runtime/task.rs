@@ -12,6 +12,7 @@ use std::thread::Thread;
 use pin_project_lite::pin_project;
 
 use super::executor::{self, LoopHandle};
+use crate::event;
 use crate::ring::fork;
 
 /// A handle to a task's result. Awaiting it, or [`join`](Self::join), returns the result or the task's panic. Dropping
@@ -234,7 +235,7 @@ impl<F: Future> Guarded<F> {
             }
         });
         if catch_unwind(end).is_err() {
-            tracing::error!("a task's result, or the waker of its handle, panicked");
+            event::emit(|| tracing::error!("a task's result, or the waker of its handle, panicked"));
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::executor::{Command, Loop, LoopHandle};
 use super::task::{self, JoinHandle};
 use crate::error::{Error, Result};
+use crate::event;
 use crate::ring::{Completions, RingOptions};
 
 /// A set of threads that run tasks and their I/O.
@@ -144,7 +145,7 @@ impl Worker {
                 let _ = started.send(Ok(thread.remote()));
                 // The thread's other tasks continue.
                 while catch_unwind(AssertUnwindSafe(|| thread.run_commands())).is_err() {
-                    tracing::error!("a waker or a buffer panicked on a thread of a runtime");
+                    event::emit(|| tracing::error!("a waker or a buffer panicked on a thread of a runtime"));
                 }
             }
         };

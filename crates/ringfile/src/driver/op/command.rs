@@ -194,7 +194,7 @@ mod tests {
     const END: u64 = 1000 * 4096;
 
     fn request(kind: Kind, offset: u64, want: usize, op_flags: u32) -> Request {
-        Request { kind, linked: false, op_flags, offset, start: 0, want }
+        Request { op_flags, offset, want, ..Request::of(kind) }
     }
 
     /// Returns the command for the rest of a request from `began` on, with its entry and the memory that it points to.

@@ -165,6 +165,8 @@ pub(crate) struct Request {
     /// The operation submitted next waits for this one, and is cancelled if it fails or is short. Set by
     /// [`start_linked`](super::start_linked) alone.
     pub linked: bool,
+    /// A write that the caller makes durable with a sync of its own: its failure counts as that of the sync.
+    pub synced: bool,
     /// `RWF_…`, or the flags that [`Kind`] names.
     pub op_flags: u32,
     /// Offset in the file, in bytes.
@@ -176,12 +178,19 @@ pub(crate) struct Request {
 }
 
 impl Request {
+    /// Returns an operation of this kind at offset 0 that wants nothing and has no flags.
+    pub(crate) const fn of(kind: Kind) -> Self {
+        Self { kind, linked: false, synced: false, op_flags: 0, offset: 0, start: 0, want: 0 }
+    }
+
     /// Returns whether a failure means that data was lost which should have become durable: a sync, or a durable write.
     #[inline]
     pub(crate) fn is_sync(&self) -> bool {
         match self.kind {
             Kind::Sync | Kind::SyncRange => true,
-            Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => self.op_flags & RWF_DSYNC != 0,
+            Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => {
+                self.synced || self.op_flags & RWF_DSYNC != 0
+            }
             Kind::Read
             | Kind::ReadVectored
             | Kind::Allocate

@@ -181,7 +181,7 @@ mod tests {
     const BUFFERED: File = File { direct: false, len: u64::MAX, drops: false };
 
     fn request(kind: Kind, want: usize) -> Request {
-        Request { kind, linked: false, op_flags: 0, offset: 0, start: 0, want }
+        Request { want, ..Request::of(kind) }
     }
 
     /// The kernel's answers in turn; returns where each submission started, how the last answer was handled, and the

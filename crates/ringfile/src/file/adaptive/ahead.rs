@@ -281,8 +281,7 @@ fn state_of(own: &Target) -> Option<(Changed, u64)> {
 impl Piece {
     fn new(direct: &File, stream: Id, range: Range<u64>, changed: Changed, memory: Buffer) -> Self {
         let want = (range.end - range.start) as usize;
-        let request =
-            Request { kind: Kind::Read, op_flags: 0, offset: range.start, start: 0, want, linked: false };
+        let request = Request { offset: range.start, want, ..Request::of(Kind::Read) };
         let read = Operation::new(Owned(direct.clone()), request, Held::Pooled(memory));
         Self { stream, range, changed, read, is_over: false, content: None, used: 0 }
     }

@@ -29,6 +29,7 @@ use super::io::Operation;
 use super::{File, unaligned};
 use crate::driver::{self, Ended, Kind, Request, Target, cached_pages};
 use crate::error::Result;
+use crate::event;
 use crate::memory::{Held, page_size};
 use crate::metrics::CacheEvent;
 use crate::runtime;
@@ -116,7 +117,9 @@ pub(super) fn is_possible(own: &Target) -> bool {
     }
     let seen = cached_pages(own, 0, 1);
     if let Err(errno) = seen {
-        tracing::debug!(errno, "the kernel does not report what is cached, using buffered I/O");
+        event::emit(|| {
+            tracing::debug!(errno, "the kernel does not report what is cached, using buffered I/O")
+        });
     }
     seen.is_ok()
 }
@@ -130,8 +133,9 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
     let opened = retry_on_intr(|| rustix::fs::open(&path, again, Mode::empty()));
     opened
         .inspect_err(|errno: &Errno| {
-            tracing::debug!(%errno, "could not open a second descriptor for direct I/O, \
-            using buffered I/O")
+            event::emit(|| {
+                tracing::debug!(%errno, "could not open a second descriptor for direct I/O, using buffered I/O");
+            });
         })
         .ok()
         .map(Into::into)
