@@ -15,6 +15,13 @@ use std::process::Command;
 /// Writes the present interface to `abi.txt`, provided that it only adds to it or has another soname.
 const WRITE: &str = "RINGFILE_WRITE_ABI";
 
+/// Prints that a test cannot run here, and why. Writes to standard error directly: the harness would swallow the output
+/// of `eprintln`.
+fn skip(test: &str, why: &str) {
+    let line = format!("skipped {test}: {why}\n");
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+}
+
 #[test]
 fn the_binary_interface_is_the_recorded_one() {
     let Some(present) = interface() else { return };
@@ -51,7 +58,7 @@ fn the_binary_interface_is_the_recorded_one() {
 fn the_library_exports_the_functions_of_the_header_and_nothing_else() {
     let name = "the_library_exports_the_functions_of_the_header_and_nothing_else";
     let Some(cargo) = std::env::var_os("CARGO") else {
-        println!("skipped {name}: it builds the library with cargo, which did not start it");
+        skip(name, "it builds the library with cargo, which did not start it");
         return;
     };
     // The path of this program: target/debug/deps/abi-…. Cargo does not build the shared library for tests, but has
@@ -65,7 +72,7 @@ fn the_library_exports_the_functions_of_the_header_and_nothing_else() {
     let Ok(listed) =
         Command::new("nm").args(["-D", "--defined-only", "--format=posix"]).arg(&library).output()
     else {
-        println!("skipped {name}: nm is not installed");
+        skip(name, "nm is not installed");
         return;
     };
     assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
@@ -129,7 +136,7 @@ fn compile_and_run(program: &str) -> Option<String> {
     let mut compiler = Command::new("cc");
     compiler.args(["-std=c11", "-I"]).arg(folder().join("include")).arg(&source).arg("-o").arg(&binary);
     let Ok(compiled) = compiler.output() else {
-        println!("skipped the_binary_interface_is_the_recorded_one: no C compiler is installed");
+        skip("the_binary_interface_is_the_recorded_one", "no C compiler is installed");
         return None;
     };
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));

@@ -4,7 +4,8 @@
 
 use std::io::Write;
 
-use ringfile::{Buffer, File, OpenOptions, Pool};
+use inside_tokio::look_up;
+use ringfile::{File, OpenOptions, Pool};
 
 /// Only one test, because the passages name `data.bin` in the working folder, and a process has only one such folder.
 #[test]
@@ -60,6 +61,8 @@ async fn a_batch(pool: &Pool, file: File) -> std::io::Result<()> {
     }
     for done in batch.await {
         assert_eq!(done.result?, 4096);
+        let page = done.buffer.and_then(ringfile::AnyBuffer::into_pooled).expect("read into a pool's buffer");
+        println!("first {:?}", page.get(..8));
     }
     Ok(())
 }
@@ -97,7 +100,7 @@ async fn one_route(pool: &Pool) -> std::io::Result<()> {
 mod quick_start {
     use ringfile::{OpenOptions, Pool};
 
-    pub fn main() -> std::io::Result<()> {
+    pub fn main() -> ringfile::Result<()> {
         let pool = Pool::new(64 << 20);
         ringfile::block_on(async {
             let file = OpenOptions::new().read(true).direct(true).open("data.bin")?;
@@ -278,9 +281,13 @@ async fn atomic(pool: &Pool) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn look_up(file: File, pool: Pool, number: u64) -> ringfile::Result<Buffer> {
-    let block = pool.get_async(4096).await?;
-    Ok(file.read_exact_at(block, number * 4096).await?)
+mod inside_tokio {
+    use ringfile::{Buffer, File, Pool};
+
+    pub async fn look_up(file: File, pool: Pool, number: u64) -> ringfile::Result<Buffer> {
+        let block = pool.get_async(4096).await?;
+        Ok(file.read_exact_at(block, number * 4096).await?)
+    }
 }
 
 async fn in_tokio(pool: Pool, file: File) -> std::io::Result<()> {
