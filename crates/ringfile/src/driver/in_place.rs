@@ -25,8 +25,8 @@ pub(crate) trait InPlace {
     fn end(&mut self, answer: i32) -> bool;
 }
 
-/// The answers to all such reads of a thread. A call that user code makes within another one's turn appends its own, and
-/// removes them before the other goes on.
+/// The answers to all such reads of a thread. A call that user code makes within a turn of another one appends its own,
+/// and removes them before the other one continues.
 #[derive(Default)]
 pub(super) struct Answers(Vec<Answer>);
 
@@ -62,7 +62,7 @@ pub(crate) fn read(
     let Some(first) = with(|driver| driver.prepare_in_place(target, reads.len())).flatten() else { return };
     let (mut next, mut panic) = (0, None);
     loop {
-        // A panic of user code that a turn called: the buffers are not given up before the kernel has answered.
+        // User code that a turn calls may panic. The buffers are not given up before the kernel has answered.
         let waited = catch_unwind(AssertUnwindSafe(|| {
             guard.wait(deferred, None, |_| {
                 let go_on = |driver: &mut Driver| driver.read_in_place(target, reads, most, first, &mut next);
@@ -73,7 +73,12 @@ pub(crate) fn read(
             Ok(()) => break,
             Err(payload) => {
                 next = reads.len();
-                panic.get_or_insert(payload);
+                // Another one is leaked: dropping it might panic here.
+                if panic.is_none() {
+                    panic = Some(payload);
+                } else {
+                    std::mem::forget(payload);
+                }
             }
         }
     }

@@ -23,8 +23,8 @@ pub struct ReadRequest {
     pub buffer: Buffer,
     /// The offset in the file, in bytes.
     pub offset: u64,
-    /// The number of bytes read, fewer than the buffer's capacity only at the end of the file, or the error. 0 before the
-    /// call.
+    /// The number of bytes read, fewer than the buffer's capacity only at the end of the file, or the error. 0 before
+    /// the call.
     pub result: Result<usize>,
     stage: Stage,
 }
@@ -68,16 +68,16 @@ impl InPlace for ReadRequest {
 }
 
 impl Queue {
-    /// Reads many blocks of a file into buffers that stay in their requests, and waits for all of them. Each request gets
-    /// its own result; one that fails does not affect the others.
+    /// Reads many blocks of a file into buffers that stay in their requests, and waits for all of them. Each request
+    /// gets its own result; one that fails does not affect the others.
     ///
-    /// This is the cheapest way to read blocks for a thread that waits for them: no buffer changes hands, and one system
-    /// call submits all and waits, up to the size of the ring. Reads that do not go to the thread's ring take their
-    /// [`Route`](crate::Route) as [`read`](Self::read) does. Operations that were added to the queue before are
+    /// This is the cheapest way to read blocks for a thread that waits for them: no buffer changes hands, and one
+    /// system call submits all and waits, up to the size of the ring. Reads that do not go to the thread's ring take
+    /// their [`Route`](crate::Route) as [`read`](Self::read) does. Operations that were added to the queue before are
     /// submitted too; their results are taken as always.
     ///
-    /// Blocks until every read has ended, and cannot be cancelled. Allocates nothing once the thread has done as many reads
-    /// at once.
+    /// Blocks until every read has ended, and cannot be cancelled. Allocates nothing once the thread has done as many
+    /// reads at once.
     ///
     /// # Errors
     /// `WouldBlock` inside ringfile's loop, and nothing was read: use a [`Batch`](crate::Batch) there. An error of one
