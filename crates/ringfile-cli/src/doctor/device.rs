@@ -29,7 +29,6 @@ pub struct Device {
     /// How it accepts requests; for a partition, those of its disk.
     pub queue: Queue,
     /// For a namespace of an NVMe drive: the character device that takes the drive's own commands.
-    #[serde(default)]
     pub passthrough: Option<String>,
     /// For a loop device: the file that it shows.
     pub backing: Option<Backing>,

@@ -20,7 +20,6 @@ pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
     /// The kind of measurement; null in files older than this field.
-    #[serde(default)]
     pub kind: Option<Kind>,
     /// The command line.
     pub command: String,
@@ -142,24 +141,18 @@ pub struct Params {
     #[serde(default)]
     pub processes: Vec<usize>,
     /// Requested bytes per second of each side; null without a limit.
-    #[serde(default)]
     pub rate_limit_bytes: Option<u64>,
     /// Requested parts of vectored buffers.
-    #[serde(default)]
     pub parts: Option<usize>,
     /// Length of each run; 0 if `io_size_bytes` limits it instead.
     pub duration_s: f64,
     /// Bytes that all threads of a run move together (`--io-size`).
-    #[serde(default)]
     pub io_size_bytes: Option<u64>,
     /// `--iodepth-batch-submit`.
-    #[serde(default)]
     pub iodepth_batch_submit: Option<usize>,
     /// `--iodepth-batch-complete`.
-    #[serde(default)]
     pub iodepth_batch_complete: Option<usize>,
     /// `--iodepth-low`.
-    #[serde(default)]
     pub iodepth_low: Option<usize>,
     /// Warm-up before each run.
     pub warmup_s: f64,
