@@ -29,7 +29,6 @@ fn a_file_size_limit_is_an_error_and_the_file_is_gone() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "ulimit -f 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ringfile")]);
     shell.args("perf file --size 1m --duration 50ms --rw randread --file".split(' '));
-    let error = run(shell.arg(&path)).fails(1);
-    assert!(error.contains("errno 27") && error.contains("data.bin"), "{error}");
+    run(shell.arg(&path)).fails_with(1, &["errno 27", "data.bin"]);
     assert!(!path.exists(), "the file is left");
 }
