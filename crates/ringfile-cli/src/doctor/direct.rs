@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::file::{Subjects, TRIED};
 use super::place::Medium;
 use crate::error::errno_text;
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::sys;
 
 /// The result of trying direct I/O on a file.
@@ -106,12 +106,12 @@ fn atomic_writes(file: &File) -> Option<[u32; 2]> {
 }
 
 fn write_and_compare(file: &File) -> io::Result<()> {
-    let mut memory = AlignedBytes::zeroed(TRIED);
-    memory.as_mut_slice().fill(9);
-    file.write_all_at(memory.as_mut_slice(), 0)?;
-    memory.as_mut_slice().fill(0);
-    file.read_exact_at(memory.as_mut_slice(), 0)?;
-    match memory.as_mut_slice().iter().all(|&byte| byte == 9) {
+    let mut memory = zeroed(TRIED);
+    memory.fill(9);
+    file.write_all_at(&memory, 0)?;
+    memory.fill(0);
+    file.read_exact_at(&mut memory, 0)?;
+    match memory.iter().all(|&byte| byte == 9) {
         true => Ok(()),
         false => Err(io::Error::other("the bytes read are not those written")),
     }
@@ -119,11 +119,11 @@ fn write_and_compare(file: &File) -> io::Result<()> {
 
 /// Returns the median of a few reads; `None` if the file is too short to say anything.
 fn timed_reads(file: &File, block: usize) -> io::Result<Option<f64>> {
-    let mut memory = AlignedBytes::zeroed(block);
+    let mut memory = zeroed(block);
     let (began, mut times) = (Instant::now(), Vec::new());
     for place in (0..TRIED as u64).step_by(block).cycle().take(16) {
         let before = Instant::now();
-        let count = file.read_at(memory.as_mut_slice(), place)?;
+        let count = file.read_at(&mut memory, place)?;
         if count == block {
             times.push(before.elapsed());
         }

@@ -114,7 +114,7 @@ pub fn look() -> Found {
     }
     let without = "worker threads do all I/O with plain calls";
     let basic = Trial("io_uring", "io_uring_setup of two entries", "5.1", without);
-    let setup = patiently(until, || ring::try_setup(0).map(drop));
+    let setup = patiently(until, || ring::try_setup(0));
     found.refused = setup.as_ref().err().and_then(io::Error::raw_os_error);
     found.features.push(basic.judge(setup));
     if found.refused.is_some_and(|errno| errno != libc::ENOMEM) {
@@ -122,10 +122,10 @@ pub fn look() -> Found {
     }
     for (flags, name, called, since, without) in SETUP {
         let tried = format!("a ring with IORING_SETUP_{called}");
-        let done = patiently(until, || ring::try_setup(flags).map(drop));
+        let done = patiently(until, || ring::try_setup(flags));
         found.features.push(Trial(name, &tried, since, without).judge(done));
     }
-    if let (Ok(mut ring), Ok(file)) = (patiently(until, TrialRing::new), sample()) {
+    if let (Ok(mut ring), Ok(file)) = (patiently(until, || TrialRing::new(8)), sample()) {
         found.workers = workers(until);
         found.registered = registered(&ring);
         one_ring(&mut ring, &file, &mut found.features);
@@ -164,7 +164,7 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
         "waiting for I/O shows as iowait; speed is the same",
         no_iowait,
     );
-    let read = read_back(ring, file, Op::Read(4096, 0, 0), 4096);
+    let read = read_back(ring, file, Op::Read(4096, 0), 4096);
     add("read", "4 KiB read through the ring and compared", "5.6", "plain calls on worker threads", read);
     ring.fill(7);
     let linked = ring.run(file, &[Op::WriteLinked(4096, SAMPLE as u64), Op::Fdatasync]);
@@ -181,9 +181,9 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
         "an empty table of registered files",
         "5.19",
         "a file look-up for each operation",
-        ring.register_file_table(),
+        ring.submitter().register_files_sparse(8),
     );
-    let table = TrialRing::new().and_then(|ring| ring.register_buffer_table());
+    let table = TrialRing::new(8).and_then(|ring| ring.submitter().register_buffers_sparse(8));
     add("sparse_buffers", "an empty table of registered buffers", "5.19", "no registered buffers", table);
     // Two parts of 4 KiB: a small RLIMIT_MEMLOCK has room for that, but not for more.
     let registered = ring.register_memory(8192);
@@ -217,7 +217,7 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
 }
 
 fn cloned(ring: &TrialRing, until: Instant) -> Feature {
-    let done = patiently(until, TrialRing::new).and_then(|other| other.clone_registrations(ring));
+    let done = patiently(until, || TrialRing::new(8)).and_then(|other| other.clone_registrations(ring));
     let tried = "registered memory shared with a second ring";
     let without = "every thread pins and pays for the same memory again";
     Trial("clone_buffers", tried, "6.12", without).judge(done)
@@ -226,16 +226,16 @@ fn cloned(ring: &TrialRing, until: Instant) -> Feature {
 fn kernel_thread(until: Instant) -> Feature {
     let done = patiently(until, TrialRing::with_kernel_thread).and_then(|mut ring| {
         let file = sample()?;
-        read_back(&mut ring, &file, Op::Read(4096, 0, 0), 4096)
+        read_back(&mut ring, &file, Op::Read(4096, 0), 4096)
     });
     let tried = "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)";
     Trial("sqpoll", tried, "5.11", "every submission is a system call, as by default").judge(done)
 }
 
-/// Returns the most kernel threads for one thread's rings. Asked on a new thread, because a thread's first ring
-/// decides.
+/// Returns the most kernel threads for one thread's rings, with as many entries as ringfile's. Asked on a new thread,
+/// because a thread's first ring decides.
 fn workers(until: Instant) -> Option<[u32; 2]> {
-    let ask = move || patiently(until, TrialRing::of_usual_size)?.worker_limits();
+    let ask = move || patiently(until, || TrialRing::new(256))?.worker_limits();
     std::thread::Builder::new().spawn(ask).ok()?.join().ok()?.ok()
 }
 

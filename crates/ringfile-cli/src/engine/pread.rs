@@ -10,20 +10,20 @@ use super::{Bench, Outcome};
 use crate::error::{Failure, io_at, io_on, mismatch};
 use crate::job::{Job, Task};
 use crate::latency::Recorder;
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::sys;
 
 /// Carries out a job of depth 1 with `numjobs` threads.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = open(job, bench.path)?;
-    let window = &Window::new(job, job.setup.numjobs);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("pread", job.setup.numjobs, conducted, |thread, member| {
+    let count = job.setup.numjobs;
+    let (measured, threads) = Window::run_threads((job, bench, tick), "pread", count, |thread, member| {
+        let window = member.window();
         let worker = Worker { file: &file, path: bench.path, window };
         let mut task = job.tasks(thread, window.share(thread)).remove(0);
-        let mut memory = AlignedBytes::zeroed(job.setup.block as usize);
-        task.fill(memory.as_mut_slice());
-        member.phases(|until, recorder| worker.operate(until, recorder, &mut task, memory.as_mut_slice()))
+        let mut memory = zeroed(job.setup.block as usize);
+        task.fill(&mut memory);
+        member.phases(|until, recorder| worker.operate(until, recorder, &mut task, &mut memory))
     });
     Ok(Outcome::of_threads(measured, threads))
 }

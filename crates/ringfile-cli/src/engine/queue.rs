@@ -21,10 +21,9 @@ use crate::latency::Recorder;
 /// Carries out a job with a queue for each thread.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
-    let window = &Window::new(job, job.setup.numjobs);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("queue", job.setup.numjobs, conducted, |thread, member| {
-        let mut reader = Reader::new(job, thread, &file, &pool, window);
+    let count = job.setup.numjobs;
+    let (measured, threads) = Window::run_threads((job, bench, tick), "queue", count, |thread, member| {
+        let mut reader = Reader::new(job, thread, &file, &pool, member.window());
         member.phases(|until, recorder| reader.read_all(until, recorder))
     });
     Ok(outcome(measured, threads))

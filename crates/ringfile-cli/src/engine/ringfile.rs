@@ -108,11 +108,10 @@ fn run_in_tokio<M: Memory>(
 ) -> Result<(Outcome, Recorder), Failure> {
     let file = open_for(job, bench)?;
     let pool = pool(job)?;
-    let window = &Window::new(job, job.setup.numjobs);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("tokio", job.setup.numjobs, conducted, |thread, member| {
+    let count = job.setup.numjobs;
+    let (measured, threads) = Window::run_threads((job, bench, tick), "tokio", count, |thread, member| {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
+        let runtime = runtime.map_err(|error| member.window().fail(window::no_thread(&error))).ok()?;
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
         Some(
             tokio::task::LocalSet::new().block_on(&runtime, run_thread::<M>(job, thread, file, pool, member)),
@@ -200,7 +199,7 @@ struct Thread {
 }
 
 async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, member: Member) -> Counts {
-    let window = member.window();
+    let window = member.window().clone();
     let path = file.path().map(Into::into).unwrap_or_default();
     let shared = Rc::new(Thread {
         file,
