@@ -8,7 +8,7 @@ use clap::ValueEnum;
 
 use super::facts::{self, Fact};
 use super::load::Saved;
-use crate::error::{Failure, usage};
+use crate::error::{Failure, refuse};
 use crate::html::drawing;
 use crate::model::{
     Better, Factor, Kind, Metric, Results, Role, Run, Setup, Spread, Way, columns, groups, telling, words,
@@ -92,13 +92,9 @@ impl<'a> Comparison<'a> {
         if let Some((one, two)) = one.kind.zip(two.kind)
             && one != two
         {
-            return usage(format!(
-                "{} is of {} and {} of {}: compare results of the same command",
-                first.path.display(),
-                one.command(),
-                other.path.display(),
-                two.command()
-            ));
+            let (one, two, other) = (one.command(), two.command(), other.path.display());
+            let why = format!("is of {one} and {other} of {two}: compare results of the same command");
+            return refuse(&first.path, why);
         }
         let (ours, theirs) = (groups(&one.runs), groups(&two.runs));
         let names = Names::of(one, two, &ours, &theirs);
@@ -111,11 +107,9 @@ impl<'a> Comparison<'a> {
             ours.iter().filter_map(|group| Some((group[0], names.find(&theirs, group[0])?))).collect();
         let mut differences = differences(one, two, &both, &names);
         if differences.is_empty() {
-            return usage(format!(
-                "{} and {} have no cell in common: measure both with the same options",
-                first.path.display(),
-                other.path.display()
-            ));
+            let other = other.path.display();
+            let why = format!("and {other} have no cell in common: measure both with the same options");
+            return refuse(&first.path, why);
         }
         differences.sort_by(|one, other| other.size().total_cmp(&one.size()));
         let (outside, inside) = differences.into_iter().partition(Difference::outside);

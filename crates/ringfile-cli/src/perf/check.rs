@@ -2,7 +2,7 @@
 
 use super::session::Request;
 use crate::engine::fio;
-use crate::error::{Failure, usage};
+use crate::error::{Failure, refuse, usage};
 use crate::machine;
 use crate::model::{Access, Cache, Engine, Open, Route};
 use crate::testfile::{DefaultPlace, Intent, TestFile};
@@ -28,10 +28,8 @@ pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
         return usage("--route aio is for direct I/O: add --direct, or leave out aio");
     }
     if request.verify && block < verify::SMALLEST_BLOCK {
-        return usage(format!(
-            "--verify needs blocks of at least {} bytes: raise --bs",
-            verify::SMALLEST_BLOCK
-        ));
+        let least = verify::SMALLEST_BLOCK;
+        return usage(format!("--verify needs blocks of at least {least} bytes: raise --bs"));
     }
     if request.verify && grid.engines.iter().any(|engine| engine.is_fio()) {
         return usage("--verify can't check what fio reads and writes: leave fio out of --against");
@@ -83,10 +81,9 @@ pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     check_amount(request, test_file)?;
     let grid = &request.grid;
     if test_file.block_device.is_some() && !grid.engines.iter().all(|engine| engine.takes_namespaces()) {
-        return usage(format!(
-            "{} accepts only NVMe commands, which pread and fio's psync can't send: leave them out of --against",
-            test_file.path.display()
-        ));
+        let why =
+            "accepts only NVMe commands, which pread and fio's psync can't send: leave them out of --against";
+        return refuse(&test_file.path, why);
     }
     let (numjobs, iodepth) = grid.most();
     let sequential = grid.rw.iter().any(|rw| !rw.random());
@@ -99,12 +96,9 @@ pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     if test_file.blocks >= needed {
         return Ok(());
     }
-    usage(format!(
-        "{} has {} blocks of {}, but this run needs {needed}: raise --size, or lower --numjobs or --iodepth",
-        test_file.path.display(),
-        test_file.blocks,
-        Bytes(test_file.block)
-    ))
+    let (blocks, block) = (test_file.blocks, Bytes(test_file.block));
+    let has = format!("has {blocks} blocks of {block}, but this run needs {needed}");
+    refuse(&test_file.path, format!("{has}: raise --size, or lower --numjobs or --iodepth"))
 }
 
 /// Refuses an `--io-size` that is not whole blocks, gives a thread no block, or is larger than the file with `--access
@@ -120,10 +114,8 @@ fn check_amount(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failu
         IoSize::Bytes(bytes) => bytes,
     });
     if matches!(io_size, IoSize::Bytes(bytes) if !bytes.is_multiple_of(test_file.block)) {
-        return usage(format!(
-            "--io-size {asked} is no whole number of blocks of {}",
-            Bytes(test_file.block)
-        ));
+        let block = Bytes(test_file.block);
+        return usage(format!("--io-size {asked} is no whole number of blocks of {block}"));
     }
     if amount < numjobs {
         return usage(format!("--io-size {asked} is not a block for each of {numjobs} threads: raise it"));

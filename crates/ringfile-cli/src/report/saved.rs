@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use crate::error::{Failure, cant, usage};
+use crate::error::{Failure, cant, refuse};
 use crate::model::{Results, Run, SCHEMA};
 
 /// More than any results take: thousands of runs with four profiles are a few MiB.
@@ -12,17 +12,16 @@ const LARGEST: u64 = 256 << 20;
 
 /// Reads the results in a file. The error says in one line what is wrong with the file.
 pub fn read(path: &Path) -> Result<Results, Failure> {
-    let shown = path.display();
     let cant = |error: std::io::Error| cant("read", path, &error, "name a file that --json wrote");
     if !fs::metadata(path).map_err(cant)?.is_file() {
-        return usage(format!("{shown} is not a regular file: name one that --json wrote"));
+        return refuse(path, "is not a regular file: name one that --json wrote");
     }
     let mut text = Vec::new();
     fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut text)).map_err(cant)?;
     if text.len() as u64 > LARGEST {
-        return usage(format!("{shown} is larger than any results: name a file that --json wrote"));
+        return refuse(path, "is larger than any results: name a file that --json wrote");
     }
-    parse(&text).map_err(|why| Failure::Usage(format!("{shown} {why}: name a file that --json wrote")))
+    parse(&text).or_else(|why| refuse(path, format!("{why}: name a file that --json wrote")))
 }
 
 /// Parses results. The error is worded to follow the file's name.

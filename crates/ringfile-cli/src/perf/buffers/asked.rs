@@ -8,7 +8,7 @@ use super::super::check::{SECTOR, check_block};
 use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, TestFileArgs};
 use crate::engine::by_hand;
-use crate::error::{Failure, errno_text, usage};
+use crate::error::{Failure, errno_text, refuse, usage};
 use crate::machine;
 use crate::model::{Buffers, Engine, Kind, Params, Results, RingFlags, Route, Run, Rw};
 use crate::numbers::counted;
@@ -134,18 +134,12 @@ impl Asked {
     fn resumed(args: &BuffersArgs, path: &Path) -> Result<Asked, Failure> {
         let Results { kind, params, runs, .. } = saved::read(path)?;
         if kind != Some(Kind::Buffers) {
-            return usage(format!(
-                "{} is not of ringfile perf buffers, so it cannot be resumed: name another file",
-                path.display()
-            ));
+            let why = "is not of ringfile perf buffers, so it cannot be resumed: name another file";
+            return refuse(path, why);
         }
-        let lacks =
-            |what: &str| usage(format!("{} names no {what}: start again with --json", path.display()));
+        let lacks = |what: &str| refuse(path, format!("names no {what}: start again with --json"));
         if let Some(what) = out_of_bounds(&params) {
-            return usage(format!(
-                "{} names a {what} that can't be measured: start again with --json",
-                path.display()
-            ));
+            return refuse(path, format!("names a {what} that can't be measured: start again with --json"));
         }
         let Params { file, file_created, size_bytes, duration_s, warmup_s, .. } = params;
         let (Ok(duration), Ok(warmup)) =

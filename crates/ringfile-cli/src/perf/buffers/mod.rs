@@ -16,7 +16,7 @@ use super::session::{Request, Session};
 use crate::advice::{self, text};
 use crate::cli::{BuffersArgs, WorkArgs};
 use crate::counters;
-use crate::error::{Failure, usage};
+use crate::error::{Failure, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::job::BatchSettings;
 use crate::model::{self, Cache, Kind, Open, Results};
@@ -99,10 +99,7 @@ impl Files {
     fn write_config(&self, results: &Results) -> Result<(), Failure> {
         match &self.config {
             Some(config) if !results.advice.is_empty() => config.write_text(&text::config(results)),
-            Some(config) => usage(format!(
-                "{} is not written: too little was measured for any advice",
-                config.path().display()
-            )),
+            Some(config) => refuse(config.path(), "is not written: too little was measured for any advice"),
             None => Ok(()),
         }
     }
@@ -125,18 +122,15 @@ fn fit(grid: &mut Grid, access: Access, test_file: &mut TestFile) -> Result<(), 
     }
     let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(grid.alignment));
     if let Some(odd) = odd {
+        let (path, alignment) = (test_file.path.display(), grid.alignment);
         return usage(format!(
-            "--bs {odd}: direct I/O on {} needs multiples of {}; change --bs or use --buffered",
-            test_file.path.display(),
-            grid.alignment
+            "--bs {odd}: direct I/O on {path} needs multiples of {alignment}; change --bs or use --buffered"
         ));
     }
     if test_file.size() < grid.most().0 * grid.largest_block() {
-        return usage(format!(
-            "{} is too small for blocks of {}: raise --size or name a larger --file",
-            test_file.path.display(),
-            Bytes(grid.largest_block())
-        ));
+        let largest = Bytes(grid.largest_block());
+        let why = format!("is too small for blocks of {largest}: raise --size or name a larger --file");
+        return refuse(&test_file.path, why);
     }
     Ok(())
 }

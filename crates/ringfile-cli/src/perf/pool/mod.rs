@@ -24,7 +24,7 @@ use super::check::SECTOR;
 use super::outputs::{self, Outputs};
 use super::plan::in_rounds;
 use crate::cli::PoolArgs;
-use crate::error::{Failure, io_on, usage};
+use crate::error::{Failure, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::model::{Cache, Executor, Kind, Machine, Memory, Params, Results, Role, Route, Run, Rw, distinct};
@@ -151,21 +151,17 @@ fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
     let (folder, direct) = (&job.folder, args.kinds().into_iter().any(Memory::is_direct));
     let alignment = segments::check_folder(folder, direct)?;
     if !job.messages && !job.block.is_multiple_of(alignment) {
+        let (block, folder) = (job.block, folder.display());
         return usage(format!(
-            "--bs {}: direct I/O in {} needs multiples of {alignment}; change --bs, or measure --memory vec alone",
-            job.block,
-            folder.display()
+            "--bs {block}: direct I/O in {folder} needs multiples of {alignment}; change --bs, or measure --memory vec alone"
         ));
     }
     let room = testfile::room_for(&folder.join("segment"))
         .map_err(|error| io_on("can't look at", folder, &error))?;
     if job.size > room {
-        return usage(format!(
-            "{} has room for {}, not {}: use a smaller --size or another --folder",
-            folder.display(),
-            Bytes(room),
-            Bytes(job.size)
-        ));
+        let (room, size) = (Bytes(room), Bytes(job.size));
+        let why = format!("has room for {room}, not {size}: use a smaller --size or another --folder");
+        return refuse(folder, why);
     }
     Ok(())
 }
