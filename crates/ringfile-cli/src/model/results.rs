@@ -111,13 +111,13 @@ pub struct Machine {
 
 impl Machine {
     /// Describes this machine, with a file on `filesystem`.
-    pub fn here(filesystem: String, ring_features: Option<Vec<String>>) -> Machine {
+    pub fn here(filesystem: String) -> Machine {
         Machine {
             kernel: machine::kernel(),
             cpu_model: machine::cpu_model(),
             cpus: machine::cpus(),
             filesystem,
-            ring_features,
+            ring_features: ringfile::ring_features().ok(),
             fio: None,
         }
     }

@@ -61,8 +61,14 @@ impl Ledger {
         self.usage = self.used_before.and_then(since);
     }
 
-    /// Adds the record of another thread of the same side.
-    pub fn merge(&mut self, other: &Ledger) {
+    /// Returns the record of all threads of a side.
+    pub fn of_all(ledgers: &[Ledger], now: Instant) -> Ledger {
+        let mut all = Ledger::new(now);
+        ledgers.iter().for_each(|ledger| all.merge(ledger));
+        all
+    }
+
+    fn merge(&mut self, other: &Ledger) {
         self.latency.merge(&other.latency);
         self.late.merge(&other.late);
         self.last = self.last.max(other.last);
