@@ -148,65 +148,36 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
     let mut add = |name, tried, since, without, done: io::Result<()>| {
         features.push(Trial(name, tried, since, without).judge(done));
     };
-    let by_number = ring.run_by_number(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
-    add(
-        "registered_ring_fd",
-        "a ring entered by its registered number",
-        "5.18",
-        "a file look-up for each system call",
-        by_number,
-    );
-    let no_iowait = ring.run_without_iowait(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
-    add(
-        "no_iowait",
-        "a wait with IORING_ENTER_NO_IOWAIT",
-        "6.15",
-        "waiting for I/O shows as iowait; speed is the same",
-        no_iowait,
-    );
-    let read = read_back(ring, file, Op::Read(4096, 0), 4096);
-    add("read", "4 KiB read through the ring and compared", "5.6", "plain calls on worker threads", read);
+    let done = ring.run_by_number(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
+    let without = "a file look-up for each system call";
+    add("registered_ring_fd", "a ring entered by its registered number", "5.18", without, done);
+    let done = ring.run_without_iowait(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
+    let without = "waiting for I/O shows as iowait; speed is the same";
+    add("no_iowait", "a wait with IORING_ENTER_NO_IOWAIT", "6.15", without, done);
+    let done = read_back(ring, file, Op::Read(4096, 0), 4096);
+    add("read", "4 KiB read through the ring and compared", "5.6", "plain calls on worker threads", done);
     ring.fill(7);
-    let linked = ring.run(file, &[Op::WriteLinked(4096, SAMPLE as u64), Op::Fdatasync]);
-    let linked = linked.and_then(|results| same(&results, &[4096, 0]));
-    add(
-        "linked_fsync",
-        "a write and an fdatasync linked to it",
-        "5.3",
-        "a durable write takes two trips to the kernel",
-        linked,
-    );
-    add(
-        "sparse_files",
-        "an empty table of registered files",
-        "5.19",
-        "a file look-up for each operation",
-        ring.submitter().register_files_sparse(8),
-    );
-    let table = TrialRing::new(8).and_then(|ring| ring.submitter().register_buffers_sparse(8));
-    add("sparse_buffers", "an empty table of registered buffers", "5.19", "no registered buffers", table);
+    let done = ring.run(file, &[Op::WriteLinked(4096, SAMPLE as u64), Op::Fdatasync]);
+    let done = done.and_then(|results| same(&results, &[4096, 0]));
+    let without = "a durable write takes two trips to the kernel";
+    add("linked_fsync", "a write and an fdatasync linked to it", "5.3", without, done);
+    let done = ring.submitter().register_files_sparse(8);
+    let without = "a file look-up for each operation";
+    add("sparse_files", "an empty table of registered files", "5.19", without, done);
+    let done = TrialRing::new(8).and_then(|ring| ring.submitter().register_buffers_sparse(8));
+    add("sparse_buffers", "an empty table of registered buffers", "5.19", "no registered buffers", done);
     // Two parts of 4 KiB: a small RLIMIT_MEMLOCK has room for that, but not for more.
     let registered = ring.register_memory(8192);
     let refused = registered.as_ref().err().and_then(io::Error::raw_os_error);
-    let fixed = registered.and_then(|()| read_back(ring, file, Op::ReadFixed(4096, 0), 4096));
-    add(
-        "registered_buffers",
-        "8 KiB registered, READ_FIXED into it compared",
-        "5.1",
-        "the kernel maps the buffer for each direct I/O",
-        fixed,
-    );
-    let vectored = match refused {
+    let done = registered.and_then(|()| read_back(ring, file, Op::ReadFixed(4096, 0), 4096));
+    let without = "the kernel maps the buffer for each direct I/O";
+    add("registered_buffers", "8 KiB registered, READ_FIXED into it compared", "5.1", without, done);
+    let done = match refused {
         Some(errno) => Err(io::Error::from_raw_os_error(errno)),
         None => read_back(ring, file, Op::ReadvFixed(4096, 0), 8192),
     };
-    add(
-        "readv_fixed",
-        "two times 4 KiB read with READV_FIXED and compared",
-        "6.15",
-        "vectored I/O takes the plain form, 1.2 to 1.45 times slower at 32 x 4 KiB",
-        vectored,
-    );
+    let without = "vectored I/O takes the plain form, 1.2 to 1.45 times slower at 32 x 4 KiB";
+    add("readv_fixed", "two times 4 KiB read with READV_FIXED and compared", "6.15", without, done);
     let Ok(probe) = ring.probe() else { return };
     features.extend(OPERATIONS.map(|(code, name, without)| {
         let usable = probe.is_supported(code);

@@ -42,12 +42,10 @@ pub fn of(report: &Report) -> Vec<Finding> {
 }
 
 fn silent(file: &FileFacts) -> Finding {
-    Finding::costly(
-        5000,
-        format!("{} did not answer within {} ms", file.path, ANSWER.as_millis()),
-        format!("its last step was: {}; the later ones are not known", file.stage),
-        "check its server, network or disk (`dmesg | tail`), then try again",
-    )
+    let title = format!("{} did not answer within {} ms", file.path, ANSWER.as_millis());
+    let detail = format!("its last step was: {}; the later ones are not known", file.stage);
+    let fix = "check its server, network or disk (`dmesg | tail`), then try again";
+    Finding::costly(5000, title, detail, fix)
 }
 
 fn medium(file: &FileFacts) -> Option<Finding> {
@@ -56,17 +54,15 @@ fn medium(file: &FileFacts) -> Option<Finding> {
         Medium::Overlay => {
             let upper =
                 file.upper_filesystem.as_deref().map(|upper| format!(" over {upper}")).unwrap_or_default();
-            Some(Finding::costly(
-                400,
-                "The file is in a container's layer",
-                format!(
-                    "{filesystem}{upper} has no non-blocking I/O: io_uring hands each operation to a \
-                     kernel thread. At depth 1 that gave 15,000 to 30,000 cached reads a second on a \
-                     virtual machine with 2 cores, plain calls 970,000, so ringfile uses those. The \
-                     first write to a file copies all of it"
-                ),
-                "keep data on a volume: `docker run -v /srv/data:/data`, a PersistentVolume in Kubernetes",
-            ))
+            let detail = format!(
+                "{filesystem}{upper} has no non-blocking I/O: io_uring hands each operation to a kernel \
+                 thread. At depth 1 that gave 15,000 to 30,000 cached reads a second on a virtual machine \
+                 with 2 cores, plain calls 970,000, so ringfile uses those. The first write to a file copies \
+                 all of it"
+            );
+            let fix =
+                "keep data on a volume: `docker run -v /srv/data:/data`, a PersistentVolume in Kubernetes";
+            Some(Finding::costly(400, "The file is in a container's layer", detail, fix))
         }
         Medium::Memory => Some(Finding::notable(
             30,
@@ -110,22 +106,16 @@ fn direct(file: &FileFacts) -> Option<Finding> {
         return None;
     }
     if !direct.usable {
-        return Some(Finding::notable(
-            25,
-            "No direct I/O",
-            format!("{}; all data goes through the page cache and is copied once more", direct.why),
-            "open with OpenOptions::buffered_fallback(true), or use ext4 or xfs on a disk",
-        ));
+        let detail = format!("{}; all data goes through the page cache and is copied once more", direct.why);
+        let fix = "open with OpenOptions::buffered_fallback(true), or use ext4 or xfs on a disk";
+        return Some(Finding::notable(25, "No direct I/O", detail, fix));
     }
     if direct.past_cache == Some(false) {
-        return Some(Finding::costly(
-            40,
-            "O_DIRECT is accepted, but not done",
-            "data that was written directly was in the page cache afterwards, so direct I/O costs more here than \
-             buffered I/O",
-            "open without direct; on btrfs: `chattr +C` on the empty folder, which also ends \
-             compression and checksums",
-        ));
+        let detail = "data that was written directly was in the page cache afterwards, so direct I/O costs \
+            more here than buffered I/O";
+        let fix = "open without direct; on btrfs: `chattr +C` on the empty folder, which also ends \
+            compression and checksums";
+        return Some(Finding::costly(40, "O_DIRECT is accepted, but not done", detail, fix));
     }
     let multiple = match direct.offset_alignment {
         Some(bytes) => format!("in multiples of {}", Bytes(bytes.into())),
@@ -141,54 +131,42 @@ fn buffered_writes(file: &FileFacts) -> Option<Finding> {
     (!usable).then(|| {
         let went = file.routes.iter().find(|taken| taken.what == "buffered writes");
         let went = went.map(|taken| {
-            format!(
-                ", which ringfile uses (here for {} of {} writes)",
-                taken.ops.inline,
-                taken.ops.total()
-            )
+            format!(", which ringfile uses (here for {} of {} writes)", taken.ops.inline, taken.ops.total())
         });
-        Finding::notable(
-            8,
-            "Buffered writes are slow through io_uring",
-            format!(
-                "{filesystem} refuses RWF_NOWAIT for them, so io_uring hands each to a kernel thread: at depth 1 \
-                 that gave 17,000 a second on a virtual machine with 2 cores, plain calls 480,000{}",
-                went.unwrap_or_default()
-            ),
-            "leave OpenOptions::route on auto; for writes that must not block the thread: \
-             OpenOptions::direct(true)",
-        )
+        let title = "Buffered writes are slow through io_uring";
+        let detail = format!(
+            "{filesystem} refuses RWF_NOWAIT for them, so io_uring hands each to a kernel thread: at depth 1 \
+             that gave 17,000 a second on a virtual machine with 2 cores, plain calls 480,000{}",
+            went.unwrap_or_default()
+        );
+        let fix = "leave OpenOptions::route on auto; for writes that must not block the thread: \
+            OpenOptions::direct(true)";
+        Finding::notable(8, title, detail, fix)
     })
 }
 
 fn buffered_reads(file: &FileFacts) -> Option<Finding> {
     let usable = file.nonblocking.buffered_reads?;
     (!usable).then(|| {
-        Finding::notable(
-            28,
-            "Buffered reads are slow through io_uring",
-            format!(
-                "{} refuses RWF_NOWAIT for them, so cached data can't be distinguished from data that must be \
-                 waited for, and io_uring hands each read to a kernel thread",
-                file.filesystem.as_deref().unwrap_or("it")
-            ),
-            "leave OpenOptions::route on auto; for reads that wait: OpenOptions::direct(true)",
-        )
+        let detail = format!(
+            "{} refuses RWF_NOWAIT for them, so cached data can't be distinguished from data that must be \
+             waited for, and io_uring hands each read to a kernel thread",
+            file.filesystem.as_deref().unwrap_or("it")
+        );
+        let fix = "leave OpenOptions::route on auto; for reads that wait: OpenOptions::direct(true)";
+        Finding::notable(28, "Buffered reads are slow through io_uring", detail, fix)
     })
 }
 
 fn direct_reads(file: &FileFacts) -> Option<Finding> {
     let usable = file.nonblocking.direct_reads? || !file.direct.as_ref()?.usable;
     (!usable).then(|| {
-        Finding::notable(
-            27,
-            "Direct I/O is handed to kernel threads",
-            format!(
-                "{} refuses RWF_NOWAIT for direct reads, so io_uring can't hand them to the device itself",
-                file.filesystem.as_deref().unwrap_or("it")
-            ),
-            "leave OpenOptions::route on auto; ext4 or xfs on the same disk is faster",
-        )
+        let detail = format!(
+            "{} refuses RWF_NOWAIT for direct reads, so io_uring can't hand them to the device itself",
+            file.filesystem.as_deref().unwrap_or("it")
+        );
+        let fix = "leave OpenOptions::route on auto; ext4 or xfs on the same disk is faster";
+        Finding::notable(27, "Direct I/O is handed to kernel threads", detail, fix)
     })
 }
 
@@ -292,26 +270,21 @@ fn pieces(file: &FileFacts) -> Option<Finding> {
         _ => format!("copy it and rename the copy: `cp {path} {path}.new && mv {path}.new {path}`"),
     };
     (mean < 1 << 20).then(|| {
-        Finding::notable(
-            14,
-            "The file is in many pieces",
-            format!("{extents} of them, {} on average: sequential reads are random on the disk", Bytes(mean)),
-            format!("{fix}; allocate files before writing them (File::allocate)"),
-        )
+        let detail =
+            format!("{extents} of them, {} on average: sequential reads are random on the disk", Bytes(mean));
+        let fix = format!("{fix}; allocate files before writing them (File::allocate)");
+        Finding::notable(14, "The file is in many pieces", detail, fix)
     })
 }
 
 fn tail(file: &FileFacts) -> Option<Finding> {
     let alignment = u64::from(file.direct.as_ref().filter(|direct| direct.usable)?.offset_alignment?);
     let size = file.size.filter(|&size| alignment > 1 && !size.is_multiple_of(alignment))?;
-    Some(Finding::notable(
-        1,
-        "The file's end is not aligned",
-        format!(
-            "{size} bytes is no multiple of {alignment}: the last block can be read directly, but not written"
-        ),
-        "pad the file to whole blocks, or write its end through the page cache",
-    ))
+    let detail = format!(
+        "{size} bytes is no multiple of {alignment}: the last block can be read directly, but not written"
+    );
+    let fix = "pad the file to whole blocks, or write its end through the page cache";
+    Some(Finding::notable(1, "The file's end is not aligned", detail, fix))
 }
 
 fn is_compressed(file: &FileFacts) -> bool {
@@ -327,28 +300,19 @@ fn attributes(file: &FileFacts) -> Vec<Finding> {
     let copies_on_write = file.filesystem.as_deref() == Some("btrfs") && !has("nocow") && !is_mounted_nocow;
     let all = [
         is_compressed(file).then(|| {
-            Finding::costly(
-                45,
-                "Data is compressed",
-                "every read decompresses 128 KiB, every write compresses it; direct I/O goes through the page cache",
-                format!("for random I/O: `chattr +C {path}` while it is an empty folder, or mount without compress"),
-            )
+            let detail = "every read decompresses 128 KiB, every write compresses it; direct I/O goes through the page cache";
+            let fix = format!("for random I/O: `chattr +C {path}` while it is an empty folder, or mount without compress");
+            Finding::costly(45, "Data is compressed", detail, fix)
         }),
         copies_on_write.then(|| {
-            Finding::notable(
-                16,
-                "Every overwrite moves the data",
-                "btrfs copies on write: random writes scatter a file, and each updates metadata and checksums",
-                format!("for databases: `chattr +C {path}` while it is an empty folder (ends checksums there)"),
-            )
+            let detail = "btrfs copies on write: random writes scatter a file, and each updates metadata and checksums";
+            let fix = format!("for databases: `chattr +C {path}` while it is an empty folder (ends checksums there)");
+            Finding::notable(16, "Every overwrite moves the data", detail, fix)
         }),
         has("encrypted").then(|| {
-            Finding::notable(
-                17,
-                "The file system encrypts",
-                "fscrypt: without inline encryption hardware, direct I/O falls back to the page cache",
-                "mount with inlinecrypt if the disk supports it, or encrypt the device below (dm-crypt) instead",
-            )
+            let detail = "fscrypt: without inline encryption hardware, direct I/O falls back to the page cache";
+            let fix = "mount with inlinecrypt if the disk supports it, or encrypt the device below (dm-crypt) instead";
+            Finding::notable(17, "The file system encrypts", detail, fix)
         }),
         has("dax").then(|| {
             Finding::fine("The file is mapped memory (DAX)", "I/O passes neither a page cache nor a queue")
