@@ -71,9 +71,14 @@ fn a_file_that_ends_early_is_an_error_that_names_it() {
         ("batch --engines ringfile-blocking", "ringfile-0"),
         ("batch --engines ringfile-tokio", "tokio-0"),
         ("multiread --engines ringfile", "ringfile-0"),
+        ("file --size 1m --iodepth 4 --rw randread", "ringfile-0"),
+        // While it is warming up.
+        ("file --size 1m --iodepth 4 --rw randread --warmup 1s", "ringfile-0"),
     ] {
         std::fs::write(&path, vec![7; 1 << 20]).expect("write");
-        let options = "--duration 1m --warmup 0s --numjobs 1 --batch 8 --file";
+        let batch = if arguments.starts_with("file") { "" } else { "--batch 8 " };
+        let warmup = if arguments.contains("--warmup") { "" } else { "--warmup 0s " };
+        let options = format!("--duration 1m --numjobs 1 {warmup}{batch}--file");
         let child = start(ringfile(&format!("perf {arguments} {options}")).arg(&path));
         wait_for_thread(child.id(), thread);
         truncate(&path, 8192);

@@ -1,6 +1,7 @@
 //! Unusual places, names, outputs and programs: a clear line, nothing left behind, nothing overwritten.
 
 use std::fs::File;
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -15,7 +16,7 @@ use crate::support::{
 /// Returns a command for one short cell, with that command's options.
 fn short(command: &str) -> Command {
     let options = match command {
-        "file" => "--iodepth 1",
+        "file" | "file --rw randread" => "--iodepth 1",
         "batch" => "--batch 4 --bs 4k --engines ringfile-blocking",
         _ => "--batch 4 --bs 4k --engines ringfile",
     };
@@ -26,11 +27,17 @@ fn short(command: &str) -> Command {
 fn files_that_can_not_be_measured() {
     let folder = folder();
     let data = file_with(&folder, b"mine");
-    let circle = folder.path().join("circle");
-    std::os::unix::fs::symlink(&circle, &circle).expect("link");
-    for command in ["batch", "multiread"] {
+    let [circle, dangling, empty] = ["circle", "dangling", "empty"].map(|name| folder.path().join(name));
+    symlink(&circle, &circle).expect("link");
+    symlink(folder.path().join("missing.bin"), &dangling).expect("link");
+    std::fs::write(&empty, "").expect("write");
+    for command in ["batch", "multiread", "file --rw randread"] {
         let cases = [
             (folder.path().join("missing/data.bin"), "does not exist"),
+            (PathBuf::from("/dev/null"), "neither a file nor a block device"),
+            (PathBuf::from("/dev/ringfile-there-is-no-such-device"), "no device"),
+            (dangling.clone(), "link to nothing"),
+            (empty.clone(), "is empty"),
             (folder.path().to_path_buf(), "neither a file nor a block device"),
             (PathBuf::from("/dev/zero"), "neither a file nor a block device"),
             (PathBuf::from("/proc/version"), "name another --file"),
@@ -45,6 +52,7 @@ fn files_that_can_not_be_measured() {
         }
     }
     assert_eq!(std::fs::read(&data).expect("still there"), b"mine");
+    assert!(!folder.path().join("missing").exists());
 }
 
 #[test]

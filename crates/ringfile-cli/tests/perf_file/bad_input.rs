@@ -60,29 +60,6 @@ fn a_command_that_does_not_exist_is_refused() {
 }
 
 #[test]
-fn files_that_can_not_be_measured() {
-    let folder = folder();
-    let empty = file_with(&folder, b"");
-    let missing = folder.path().join("missing/data.bin");
-    let dangling = folder.path().join("link.bin");
-    symlink(folder.path().join("missing.bin"), &dangling).expect("link");
-    let cases = [
-        (missing.as_path(), "does not exist"),
-        (folder.path(), "neither a file nor a block device"),
-        (Path::new("/dev/null"), "neither a file nor a block device"),
-        (Path::new("/dev/ringfile-there-is-no-such-device"), "no device"),
-        (dangling.as_path(), "link to nothing"),
-        (empty.as_path(), "is empty"),
-    ];
-    for (path, advice) in cases {
-        let error = run(ringfile("perf file --rw randread --file").arg(path)).fails(2);
-        let names_folder = error.contains(&*folder.path().to_string_lossy());
-        assert!(error.contains(advice) && names_folder != path.starts_with("/dev"), "{error}");
-    }
-    assert!(!missing.exists());
-}
-
-#[test]
 fn a_new_file_that_can_not_be_measured_is_not_left() {
     let folder = folder();
     let path = folder.path().join("new.bin");
