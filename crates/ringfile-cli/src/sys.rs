@@ -53,15 +53,6 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Zero of everything.
-    pub const NONE: Usage = Usage {
-        user: Duration::ZERO,
-        system: Duration::ZERO,
-        context_switches: 0,
-        cycles: Some(0),
-        instructions: Some(0),
-    };
-
     /// Returns the sum of both.
     pub fn and(&self, other: &Usage) -> Usage {
         self.with(other, |one, other| one + other, |one, other| one + other)

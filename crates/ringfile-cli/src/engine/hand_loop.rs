@@ -14,7 +14,7 @@ use bytes::BytesMut;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::window::{Member, Until, Window};
-use super::{Bench, Counted, Outcome, RouteOps, by_hand, pread};
+use super::{Bench, Counted, Counts, Outcome, RouteOps, by_hand, pread};
 use crate::error::Failure;
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -30,17 +30,7 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outc
         let made = LoopRing::new(job, file, bench.path, window);
         made.map(|ring| ring.run(job, thread, &member)).map_err(|failure| window.fail(failure)).ok()
     });
-    let mut all = Recorder::new();
-    let (mut enters, mut latencies) = (0, Vec::new());
-    for ((recorder, last), entered) in threads.into_iter().flatten() {
-        all.merge(&recorder);
-        enters += entered;
-        latencies.push((recorder, last));
-    }
-    let outcome = Outcome::of_threads(measured, latencies);
-    let fixed_ops = if job.setup.buffers.registered() { outcome.ops } else { 0 };
-    let routes = RouteOps { ring: outcome.ops, ..RouteOps::default() };
-    Ok((Outcome { counted: Some(Counted { enters, fixed_ops, routes }), ..outcome }, all))
+    Ok(Counts::of_all(threads.into_iter().flatten(), measured.start).outcome(measured))
 }
 
 /// The memory that the operations of a ring use.
@@ -127,15 +117,17 @@ impl<'a> LoopRing<'a> {
         Ok(LoopRing { ring, slots: Some(slots), in_flight: 0, enters: 0, last: Instant::now(), window, path })
     }
 
-    /// Runs one thread's part. Returns the latencies, the time of the last completion, and how often the ring was
-    /// entered.
-    fn run(mut self, job: &Job, thread: usize, member: &Member) -> ((Recorder, Instant), u64) {
+    /// Runs one thread's part.
+    fn run(mut self, job: &Job, thread: usize, member: &Member) -> Counts {
         let mut tasks = job.tasks(thread, self.window.share(thread));
         if let Some(slots) = &mut self.slots {
             tasks.iter_mut().enumerate().for_each(|(slot, task)| task.fill(slots.memory_of(slot)));
         }
-        let done = member.phases(|until, recorder| self.phase(&mut tasks, until, recorder));
-        (done, self.enters)
+        let (recorder, last) = member.phases(|until, recorder| self.phase(&mut tasks, until, recorder));
+        let ops = recorder.count();
+        let fixed_ops = if job.setup.buffers.registered() { ops } else { 0 };
+        let routes = RouteOps { ring: ops, ..RouteOps::default() };
+        Counts { recorder, last, counted: Counted { enters: self.enters, fixed_ops, routes } }
     }
 
     /// Operates until the phase is over and nothing is in flight; a failure ends the run.

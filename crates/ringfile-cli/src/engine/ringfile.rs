@@ -13,8 +13,8 @@ use std::time::Instant;
 use ringfile::{Buffer, Completions, File, OpenOptions, Pool, Runtime, RuntimeBuilder};
 
 use super::memory::{self, Memory};
-use super::window::{self, Measured, Member, Until, Window};
-use super::{Bench, Counted, Outcome, join_all, raise};
+use super::window::{self, Member, Until, Window};
+use super::{Bench, Counted, Counts, Outcome, join_all, raise};
 use crate::error::{Failure, library, mismatch};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -55,10 +55,8 @@ fn run_on_own_threads<M: Memory>(
     };
     let handles: Vec<_> = (0..job.setup.numjobs).map(start).collect();
     let measured = window.conduct(job, bench.interrupt, tick);
-    let mut total = Counts::new(measured.start);
-    for handle in handles {
-        total.add(&handle.join().unwrap_or_else(|error| raise(error)));
-    }
+    let counts = handles.into_iter().map(|handle| handle.join().unwrap_or_else(|error| raise(error)));
+    let mut total = Counts::of_all(counts, measured.start);
     runtime.shutdown();
     // Only workers do not count on the runtime's threads.
     total.counted.routes.workers = measured.counted.worker_ops;
@@ -117,8 +115,7 @@ fn run_in_tokio<M: Memory>(
             tokio::task::LocalSet::new().block_on(&runtime, run_thread::<M>(job, thread, file, pool, member)),
         )
     });
-    let mut total = Counts::new(measured.start);
-    threads.iter().flatten().for_each(|counts| total.add(counts));
+    let mut total = Counts::of_all(threads.into_iter().flatten(), measured.start);
     // tokio's threads count their inline calls, I/O threads and workers the rest. All publish at once.
     total.counted = Counted::of(&measured.counted);
     Ok(total.outcome(measured))
@@ -161,30 +158,6 @@ pub fn capacity_of(buffers: u64, length: u64) -> usize {
     // A buffer may take a quarter more than its length, a small one a whole page. The rest rounds up to whole regions.
     let each = length.div_ceil(4).saturating_mul(5).next_multiple_of(4096);
     usize::try_from(buffers.saturating_mul(each).saturating_add(2 << 20)).unwrap_or(usize::MAX)
-}
-
-/// What one thread counted within the window.
-struct Counts {
-    recorder: Recorder,
-    last: Instant,
-    counted: Counted,
-}
-
-impl Counts {
-    fn new(last: Instant) -> Counts {
-        Counts { recorder: Recorder::new(), last, counted: Counted::default() }
-    }
-
-    fn add(&mut self, other: &Counts) {
-        self.recorder.merge(&other.recorder);
-        self.last = self.last.max(other.last);
-        self.counted += other.counted;
-    }
-
-    fn outcome(self, measured: Measured) -> (Outcome, Recorder) {
-        let outcome = Outcome::of_threads(measured, vec![(self.recorder.clone(), self.last)]);
-        (Outcome { counted: Some(self.counted), ..outcome }, self.recorder)
-    }
 }
 
 /// What the tasks of a thread share.

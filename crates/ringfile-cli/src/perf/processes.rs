@@ -176,7 +176,7 @@ fn sum(answers: &[Answer]) -> Outcome {
     answers.iter().for_each(|answer| recorder.merge(&answer.latencies));
     outcomes().filter_map(|outcome| outcome.counted).for_each(|more| counted += more);
     let usages: Option<Vec<Usage>> = outcomes().map(|outcome| outcome.usage).collect();
-    let usage = usages.map(|usages| usages.iter().fold(Usage::NONE, |sum, usage| sum.and(usage)));
+    let usage = usages.and_then(|usages| usages.into_iter().reduce(|sum, usage| sum.and(&usage)));
     Outcome {
         ops: outcomes().map(|outcome| outcome.ops).sum(),
         errors: outcomes().map(|outcome| outcome.errors).sum(),
