@@ -6,9 +6,10 @@
 pub mod ring;
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::Child;
+use std::process::{Child, ChildStdout};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -89,12 +90,8 @@ impl Usage {
 /// Returns what this process has used so far. This includes the kernel workers of its rings: they are threads of the
 /// process, and the kernel adds up all of its threads, live and ended.
 pub fn own_usage() -> io::Result<Usage> {
-    let counted = counters::so_far();
-    Ok(Usage {
-        cycles: counted.map(|counted| counted.cycles),
-        instructions: counted.map(|counted| counted.instructions),
-        ..usage_of(UsageWho::RUSAGE_SELF)?
-    })
+    let [cycles, instructions] = counters::so_far().map_or([None; 2], |counted| counted.map(Some));
+    Ok(Usage { cycles, instructions, ..usage_of(UsageWho::RUSAGE_SELF)? })
 }
 
 /// Returns what the calling thread has used so far, without kernel workers.
@@ -208,6 +205,15 @@ pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
         PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL
     };
     Ok(posix_fadvise(file, 0, 0, advice)?)
+}
+
+/// Reads the lines that a child prints, on a thread that ends with the child or with the receiver.
+pub fn lines_of(stdout: Option<ChildStdout>) -> io::Result<Receiver<String>> {
+    let (send, lines) = channel();
+    let printed = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
+    let read = move || printed.map_while(Result::ok).try_for_each(|line| send.send(line));
+    std::thread::Builder::new().spawn(read)?;
+    Ok(lines)
 }
 
 /// Returns the number of extents of a file on its device; `None` if the file system does not report them (FIEMAP).

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use io_uring::opcode;
+use io_uring::{IoUring, opcode};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
@@ -195,10 +195,11 @@ fn cloned(ring: &TrialRing, until: Instant) -> Feature {
 }
 
 fn kernel_thread(until: Instant) -> Feature {
-    let done = patiently(until, TrialRing::with_kernel_thread).and_then(|mut ring| {
-        let file = sample()?;
-        read_back(&mut ring, &file, Op::Read(4096, 0), 4096)
-    });
+    let done =
+        patiently(until, || TrialRing::built(8, IoUring::builder().setup_sqpoll(10))).and_then(|mut ring| {
+            let file = sample()?;
+            read_back(&mut ring, &file, Op::Read(4096, 0), 4096)
+        });
     let tried = "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)";
     Trial("sqpoll", tried, "5.11", "every submission is a system call, as by default").judge(done)
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
+use io_uring::IoUring;
 use rustix::io::{ReadWriteFlags, preadv2, pwritev2};
 use serde::{Deserialize, Serialize};
 
@@ -115,7 +116,8 @@ fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>)
         return feature(None, "a polled read needs direct I/O, which is not available here".into());
     };
     let block = direct::block(facts.direct.as_ref().and_then(|direct| direct.offset_alignment)) as u32;
-    let done = TrialRing::polled().and_then(|mut ring| ring.run(file, &[Op::Read(block, 0)]));
+    let done = TrialRing::built(8, IoUring::builder().setup_iopoll())
+        .and_then(|mut ring| ring.run(file, &[Op::Read(block, 0)]));
     let tried = format!("a direct read on a ring with IORING_SETUP_IOPOLL, on {}", facts.reads_tried);
     let by_interrupt = match done.as_ref().map(|results| results[0]) {
         Err(error) => return feature(None, format!("{tried}: {}", meaning(error, "5.1"))),

@@ -14,7 +14,7 @@ use super::ringfile::{open_for, pool};
 use super::window::{self, Measured, Until, Window};
 use super::{Bench, Counted, EnterSizes, Outcome, join_all};
 use crate::error::{Failure, library};
-use crate::job::{Job, Offsets, Operation};
+use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 
 /// Carries out a job with a plain thread for each batch in flight.
@@ -77,7 +77,7 @@ pub fn read_whole(
 struct Reader {
     file: File,
     block: usize,
-    offsets: Offsets,
+    reads: Task,
     /// The offsets of the batch in flight.
     asked: Vec<u64>,
     buffers: Vec<Buffer>,
@@ -96,7 +96,7 @@ impl Reader {
         Reader {
             file: file.clone(),
             block,
-            offsets: job.offsets(number, window.share(number / job.batches_in_flight())),
+            reads: job.reads(number, window.share(number / job.batches_in_flight())),
             asked: Vec::with_capacity(job.batch_size()),
             buffers,
             window: Arc::clone(window),
@@ -128,7 +128,7 @@ impl Reader {
 
     /// Returns the next batch, which is smaller if little is left to do; `None` if nothing is.
     fn next_batch(&mut self) -> Option<Batch> {
-        self.offsets.take(self.buffers.len(), &mut self.asked);
+        self.reads.take(self.buffers.len(), &mut self.asked);
         let count = self.asked.len();
         let mut batch = Batch::with_capacity(count).in_flight(count);
         let rest = self.buffers.len() - count;

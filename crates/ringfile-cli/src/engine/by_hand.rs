@@ -17,7 +17,7 @@ use super::pread;
 use super::window::{self, Until, Window};
 use super::{Bench, Outcome};
 use crate::error::{Failure, errno_text, io_at};
-use crate::job::{Job, Offsets, Operation};
+use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 use crate::memory::zeroed;
 use crate::model::RingFlags;
@@ -61,7 +61,7 @@ pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Re
 /// One thread.
 struct Worker<'a> {
     batch: usize,
-    offsets: Offsets,
+    reads: Task,
     /// The offsets of the batch in flight.
     asked: Vec<u64>,
     way: Way,
@@ -84,7 +84,7 @@ impl<'a> Worker<'a> {
         };
         Ok(Worker {
             batch: job.batch_size(),
-            offsets: job.offsets(thread, window.share(thread)),
+            reads: job.reads(thread, window.share(thread)),
             asked: Vec::with_capacity(job.batch_size()),
             way,
             blocking: ring()?,
@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
         let mut now = Instant::now();
         let mut over = until.stopped();
         while !over {
-            self.offsets.take(self.batch, &mut self.asked);
+            self.reads.take(self.batch, &mut self.asked);
             if self.asked.is_empty() {
                 break;
             }

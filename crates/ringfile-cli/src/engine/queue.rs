@@ -15,7 +15,7 @@ use super::ringfile::{open_for, pool};
 use super::window::{Until, Window};
 use super::{Bench, Outcome};
 use crate::error::{Failure, library};
-use crate::job::{Job, Offsets};
+use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 
 /// Carries out a job with a queue for each thread.
@@ -34,7 +34,7 @@ struct Reader {
     queue: Queue,
     file: File,
     block: usize,
-    offsets: Offsets,
+    reads: Task,
     /// Slots without a read in flight, each with its buffer.
     free: Vec<(usize, Buffer)>,
     /// When the read in each slot was added, and its offset.
@@ -63,7 +63,7 @@ impl Reader {
             queue: Queue::with_capacity(job.setup.iodepth),
             file: file.clone(),
             block,
-            offsets: job.offsets(thread, window.share(thread)),
+            reads: job.reads(thread, window.share(thread)),
             free,
             begun: vec![(last, 0); job.setup.iodepth],
             submit: settings.submit.unwrap_or(job.setup.iodepth),
@@ -98,7 +98,7 @@ impl Reader {
     fn fill(&mut self) -> bool {
         let mut added = 0;
         while let Some((slot, buffer)) = self.free.pop() {
-            let Some(offset) = self.offsets.next() else {
+            let Some(Operation { offset, .. }) = self.reads.next() else {
                 self.free.push((slot, buffer));
                 return false;
             };

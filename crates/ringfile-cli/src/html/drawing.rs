@@ -39,7 +39,8 @@ pub struct Look<'a> {
     /// Their cells outside the grid.
     pub beside: Vec<Group<'a>>,
     kind: Option<Kind>,
-    groups: Vec<Group<'a>>,
+    /// The cells of the plots.
+    pub groups: Vec<Group<'a>>,
     /// The names of the series, in the order of their styles.
     names: Vec<String>,
 }
@@ -58,11 +59,6 @@ impl<'a> Look<'a> {
         let names = distinct(firsts.iter().map(|run| layout.name(run)));
         let choices = choices(&groups, &others);
         Look { layout, choices, beside: others, kind: results.kind, groups, names }
-    }
-
-    /// Returns the cells of the plots.
-    pub fn grid(&self) -> &[Group<'a>] {
-        &self.groups
     }
 
     /// Returns whether a run is in the plots.
@@ -169,7 +165,7 @@ impl What {
 
     /// Returns the function that labels its axis.
     fn label(self) -> fn(f64) -> String {
-        if self == What::Cpu { scale::plain } else { scale::count }
+        if self == What::Cpu { scale::trimmed } else { scale::count }
     }
 }
 

@@ -172,11 +172,6 @@ pub fn count(value: f64) -> String {
     format!("{}{unit}", trimmed(scaled))
 }
 
-/// Returns a figure on an axis whose title has the unit.
-pub fn plain(value: f64) -> String {
-    trimmed(value)
-}
-
 /// Returns a change in per cent on an axis.
 pub fn per_cent(value: f64) -> String {
     if value == 0.0 {
@@ -200,8 +195,8 @@ pub fn block(value: f64) -> String {
     short_size(value as u64)
 }
 
-/// Three digits at most behind the point, none of them a 0 at the end.
-fn trimmed(value: f64) -> String {
+/// Returns a figure with three digits at most behind the point, none of them a 0 at the end.
+pub fn trimmed(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }

@@ -35,14 +35,8 @@ pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
         return usage("--verify can't check what fio reads and writes: leave fio out of --against");
     }
     let iodepth = grid.most().1;
-    let memory = grid.memory();
-    if machine::is_too_much(memory) {
-        return usage(format!(
-            "buffers for all that is in flight with the most threads would take {}: use fewer threads, less depth, or \
-             smaller blocks",
-            Bytes(memory)
-        ));
-    }
+    let advice = "fewer threads, less depth, or smaller blocks";
+    check_memory(grid.memory(), " with the most threads", advice)?;
     if iodepth > fio::MOST_IN_FLIGHT as u64 && grid.engines.contains(&Engine::Fio) {
         return usage(format!(
             "fio can't have {iodepth} reads in flight, {} at most: use a smaller --batch or --inflight, or leave fio \
@@ -74,6 +68,15 @@ pub fn check_block(block: u64, size: u64) -> Result<(), Failure> {
     }
     let (block, size) = (Bytes(block), Bytes(size));
     usage(format!("--bs {block} is more than --size {size}: use smaller blocks or a larger size"))
+}
+
+/// Refuses buffers that the machine has no room for.
+pub fn check_memory(bytes: u64, when: &str, advice: &str) -> Result<(), Failure> {
+    if !machine::is_too_much(bytes) {
+        return Ok(());
+    }
+    let bytes = Bytes(bytes);
+    usage(format!("buffers for all that is in flight{when} would take {bytes}: use {advice}"))
 }
 
 /// Refuses a file that is too small: each thread with its own part needs a block, and with `--verify` each task.

@@ -2,9 +2,9 @@
 //!
 //! Invariant: no worker process outlives the run, however that ends.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -12,12 +12,12 @@ use nix::unistd::Pid;
 
 use super::worker::Answer;
 pub use super::worker::Order;
-use crate::engine::window::TICK;
+use crate::engine::window::{self, TICK};
 use crate::engine::{Counted, Outcome};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::latency::Recorder;
-use crate::sys::Usage;
+use crate::sys::{self, Usage};
 
 /// The first argument of a worker process. It is not a command for users.
 pub const WORKER: &str = "perf-worker";
@@ -110,16 +110,7 @@ impl Worker {
             let (program, error) = (command.get_program().to_string_lossy(), errno_text(&error));
             Failure::Io(format!("can't start the process {program}: {error}"))
         })?;
-        let (sender, lines) = channel();
-        let stdout = child.stdout.take();
-        std::thread::spawn(move || {
-            for line in
-                stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()).map_while(Result::ok)
-            {
-                // After the run there is no receiver.
-                let _ = sender.send(line);
-            }
-        });
+        let lines = sys::lines_of(child.stdout.take()).map_err(|error| window::no_thread(&error))?;
         Ok(Worker { child, lines })
     }
 

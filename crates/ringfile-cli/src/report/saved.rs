@@ -31,17 +31,12 @@ fn parse(text: &[u8]) -> Result<Results, String> {
     }
     let value: serde_json::Value =
         serde_json::from_slice(text).map_err(|error| format!("is not whole JSON ({error})"))?;
-    match value.get("schema").and_then(serde_json::Value::as_u64) {
-        None => return Err("holds no results of ringfile perf (it has no schema number)".into()),
-        Some(schema) if schema > u64::from(SCHEMA) => {
-            return Err(format!(
-                "has schema {schema}, and this ringfile reads schema {SCHEMA}: use a newer ringfile, or"
-            ));
-        }
-        Some(schema) if schema != u64::from(SCHEMA) => {
-            return Err(format!("has schema {schema}, and this ringfile reads schema {SCHEMA}"));
-        }
-        Some(_) => {}
+    let Some(schema) = value.get("schema").and_then(serde_json::Value::as_u64) else {
+        return Err("holds no results of ringfile perf (it has no schema number)".into());
+    };
+    if schema != u64::from(SCHEMA) {
+        let newer = if schema > u64::from(SCHEMA) { ": use a newer ringfile, or" } else { "" };
+        return Err(format!("has schema {schema}, and this ringfile reads schema {SCHEMA}{newer}"));
     }
     let results: Results = serde_json::from_value(value)
         .map_err(|error| format!("holds no results of ringfile perf ({error})"))?;

@@ -80,17 +80,8 @@ impl TrialRing {
         TrialRing::built(entries, &IoUring::builder())
     }
 
-    /// Creates a ring with a kernel thread that takes submissions (SQPOLL).
-    pub fn with_kernel_thread() -> io::Result<TrialRing> {
-        TrialRing::built(8, IoUring::builder().setup_sqpoll(10))
-    }
-
-    /// Creates a ring that polls the device for completions (IOPOLL).
-    pub fn polled() -> io::Result<TrialRing> {
-        TrialRing::built(8, IoUring::builder().setup_iopoll())
-    }
-
-    fn built(entries: u32, builder: &Builder) -> io::Result<TrialRing> {
+    /// Creates a ring of so many entries with these settings.
+    pub fn built(entries: u32, builder: &Builder) -> io::Result<TrialRing> {
         allowed()?;
         let ring = builder.build(entries)?;
         let memory = Box::leak(Box::new(zeroed(MEMORY)));

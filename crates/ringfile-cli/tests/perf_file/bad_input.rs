@@ -147,16 +147,6 @@ fn results_never_take_the_place_of_what_is_measured() {
 }
 
 #[test]
-fn output_files_that_can_not_be_written_are_reported_before_measuring() {
-    let folder = folder();
-    for out in [folder.path().join("missing/out.json"), folder.path().to_path_buf()] {
-        let finished = run(short("--json").arg(&out));
-        assert_eq!(finished.stdout, "");
-        finished.fails(2);
-    }
-}
-
-#[test]
 fn direct_on_memory_is_refused() {
     let path = Path::new("/dev/shm").join(format!("ringfile-test-direct-{}", std::process::id()));
     if !path.parent().is_some_and(Path::is_dir) {

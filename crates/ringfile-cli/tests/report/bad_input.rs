@@ -90,7 +90,11 @@ fn output_that_can_not_be_written() {
         for option in ["--out", "--svg"] {
             run(report().arg(&json).arg(option).arg(out)).fails_with(2, &[said]);
         }
-        run(short("--report").arg(out)).fails_with(2, &[said]);
+        for option in ["--report", "--json"] {
+            let finished = run(short(option).arg(out));
+            assert_eq!(finished.stdout, "");
+            finished.fails_with(2, &[said]);
+        }
     }
     assert_eq!(std::fs::read_to_string(&there).expect("still there"), "mine");
     run(report().arg(&json).arg("--force").arg("--out").arg(&json)).fails_with(2, &["that are read"]);

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::check::{SECTOR, check_block};
+use super::super::check::{SECTOR, check_block, check_memory};
 use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, TestFileArgs};
 use crate::engine::by_hand;
@@ -14,7 +14,7 @@ use crate::model::{Buffers, Engine, Kind, Params, Results, RingFlags, Route, Run
 use crate::numbers::counted;
 use crate::perf::has_ring;
 use crate::report::saved;
-use crate::values::{self, Bytes, List, listed};
+use crate::values::{self, List, listed};
 
 /// The longest accepted run in seconds: 24 hours.
 const LONGEST_RUN: f64 = 86_400.0;
@@ -47,34 +47,6 @@ pub enum Access {
     Buffered,
 }
 
-/// The defaults that differ between a full and a quick measurement.
-struct Defaults {
-    block_sizes: &'static [u64],
-    depths: &'static [usize],
-    duration: Duration,
-    warmup: Duration,
-    rounds: u32,
-    most_processes: usize,
-}
-
-const WHOLE: Defaults = Defaults {
-    block_sizes: &[4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10],
-    depths: &[1, 4, 16, 64, 128],
-    duration: Duration::from_secs(1),
-    warmup: Duration::from_millis(200),
-    rounds: 3,
-    most_processes: 2,
-};
-
-const QUICK: Defaults = Defaults {
-    block_sizes: &[4 << 10, 128 << 10],
-    depths: &[1, 16, 128],
-    duration: Duration::from_millis(150),
-    warmup: Duration::from_millis(30),
-    rounds: 5,
-    most_processes: 1,
-};
-
 /// Within this time all runs of a quick measurement have ended; printing and saving take less than the rest of two
 /// minutes.
 const QUICK_LIMIT: Duration = Duration::from_secs(110);
@@ -91,8 +63,19 @@ impl Asked {
     }
 
     fn anew(args: &BuffersArgs) -> Asked {
-        let defaults = if args.quick { QUICK } else { WHOLE };
-        let cores = machine::cpus();
+        let ms = Duration::from_millis;
+        let (blocks, depths, duration, warmup, rounds, processes): (&[u64], &[usize], _, _, _, _) =
+            match args.quick {
+                true => (&[4 << 10, 128 << 10], &[1, 16, 128], ms(150), ms(30), 5, 1),
+                false => (
+                    &[4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10],
+                    &[1, 4, 16, 64, 128],
+                    ms(1000),
+                    ms(200),
+                    3,
+                    2,
+                ),
+            };
         let exists = args.test_file.file.as_deref().is_some_and(Path::exists);
         let default_rw = if exists && !args.test_file.overwrite {
             vec![Rw::RandRead]
@@ -102,26 +85,21 @@ impl Asked {
         let has_ring = has_ring();
         let route = args.route.unwrap_or(if has_ring { Route::Ring } else { Route::Auto });
         let grid = Grid {
-            blocks: listed(&args.bs, defaults.block_sizes),
-            depths: listed(&args.iodepth, defaults.depths).into_iter().map(Depth::of).collect(),
+            blocks: listed(&args.bs, blocks),
+            depths: listed(&args.iodepth, depths).into_iter().map(Depth::of).collect(),
             ways: every_way(&[route], &listed(&args.buffers, &Buffers::ALL)),
             parts: args.parts as usize,
-            processes: listed(
-                &args.processes,
-                &(1..=defaults.most_processes.min(cores)).collect::<Vec<usize>>(),
-            ),
+            processes: listed(&args.processes, &(1..=machine::cpus().min(processes)).collect::<Vec<usize>>()),
             rw: listed(&args.rw, &default_rw),
             ring_flags: flags(args.ring_flags.as_ref().map_or(&[], List::values)),
             engines: engines(args.by_hand),
             choices: true,
             has_ring,
-            rounds: args.rounds.unwrap_or(defaults.rounds),
+            rounds: args.rounds.unwrap_or(rounds),
             ..Grid::plain()
         };
-        let timing = Timing {
-            warmup: args.warmup.unwrap_or(defaults.warmup),
-            duration: args.duration.unwrap_or(defaults.duration),
-        };
+        let timing =
+            Timing { warmup: args.warmup.unwrap_or(warmup), duration: args.duration.unwrap_or(duration) };
         let access = match (args.direct, args.buffered) {
             (true, _) => Access::Direct,
             (_, true) => Access::Buffered,
@@ -199,15 +177,8 @@ impl Asked {
             ));
         }
         check_rings(grid)?;
-        let memory = grid.memory();
-        if machine::is_too_much(memory) {
-            return usage(format!(
-                "buffers for all that is in flight at the largest depth would take {}: use less --iodepth, smaller --bs, or \
-                 fewer --processes",
-                Bytes(memory)
-            ));
-        }
-        Ok(())
+        let advice = "less --iodepth, smaller --bs, or fewer --processes";
+        check_memory(grid.memory(), " at the largest depth", advice)
     }
 }
 

@@ -62,7 +62,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     }
     // If all runs are there already, only the conclusions remain.
     let filled = if left.is_zero() && !args.profile { Ok(None) } else { session.prepare(intent) };
-    let ended = filled.and_then(|_| session.measure(None, outputs.json()));
+    let ended = filled.and_then(|_| session.measure(None, outputs.json.as_ref()));
     let profiles = match &ended {
         Ok(()) if args.profile => profile::of(&mut session),
         Ok(()) | Err(_) => Vec::new(),

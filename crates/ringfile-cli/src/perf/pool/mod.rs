@@ -20,13 +20,12 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use super::check::SECTOR;
+use super::check::{SECTOR, check_memory};
 use super::outputs::{self, Outputs};
 use super::plan::in_rounds;
 use crate::cli::PoolArgs;
 use crate::error::{Failure, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
-use crate::machine;
 use crate::model::{Cache, Executor, Kind, Machine, Memory, Params, Results, Route, Run, Rw, distinct};
 use crate::progress::Progress;
 use crate::testfile::{self, DefaultPlace, leftover};
@@ -106,13 +105,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
     let block = args.message_size.unwrap_or(args.bs);
     let batch = block.saturating_mul(u64::from(args.batch));
     let memory = batch.saturating_mul(producers + consumers);
-    if machine::is_too_much(memory) {
-        return usage(format!(
-            "buffers for all that is in flight would take {}: use fewer producers and consumers, a smaller --batch or \
-             smaller blocks",
-            Bytes(memory)
-        ));
-    }
+    check_memory(memory, "", "fewer producers and consumers, a smaller --batch or smaller blocks")?;
     // Two segments for each producer: it fills one while the other is read.
     let producers = producers.max(1);
     let segment = (args.size / (2 * producers)).min(SEGMENT) / batch * batch;
