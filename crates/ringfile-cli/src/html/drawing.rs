@@ -244,7 +244,8 @@ fn plot(look: &Look<'_>, what: What, x: Factor, title: String, groups: &[&Group<
     let highs = series.iter().flat_map(|series| &series.points).map(|point| point.high);
     let y = Scale::from_zero(highs, what.label());
     let places: Vec<f64> = groups.iter().map(|group| place(group[0])).collect();
-    let x_scale = Scale::doublings(&places, label_of(x));
+    let label = if x == Factor::Block { scale::block } else { scale::count };
+    let x_scale = Scale::doublings(&places, label);
     Plot { title, y_title: what.y_title().into(), x_title: x.axis().into(), x: x_scale, y, series }
 }
 
@@ -328,11 +329,6 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
         y,
         series,
     }
-}
-
-/// Returns the function that labels the axis of a factor.
-fn label_of(factor: Factor) -> fn(f64) -> String {
-    if factor == Factor::Block { scale::block } else { scale::count }
 }
 
 /// Returns the series of some plots, each once, in the order of their styles.

@@ -92,7 +92,10 @@ impl Workers<'_> {
         loop {
             if self.interrupt.asked() && !self.told {
                 self.told = true;
-                self.workers.iter().for_each(Worker::ask_to_end);
+                for worker in &self.workers {
+                    // The process may already have ended.
+                    let _ = kill(Pid::from_raw(worker.child.id().cast_signed()), Signal::SIGTERM);
+                }
             }
             match self.workers[index].lines.recv_timeout(TICK) {
                 Ok(line) => return Ok(line),
@@ -128,11 +131,6 @@ impl Worker {
             .wait()
             .map(drop)
             .map_err(|error| Failure::Io(format!("can't wait for a process: {}", errno_text(&error))))
-    }
-
-    fn ask_to_end(&self) {
-        // The process may already have ended.
-        let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
     }
 
     /// Returns why the process stopped printing.

@@ -77,6 +77,12 @@ impl Request<'_> {
         let taken = amount.map(|amount| Duration::from_millis(amount.saturating_mul(test_file.block) >> 19));
         Timing { duration: taken.unwrap_or(self.timing.duration), ..self.timing }
     }
+
+    /// Returns about how long some runs take together.
+    fn length(&self, steps: &[Step], test_file: &TestFile) -> Duration {
+        let timing = self.expected(test_file);
+        steps.iter().map(|step| timing.length(step)).sum()
+    }
 }
 
 /// Carries out a command without worker processes.
@@ -139,8 +145,7 @@ impl<'a> Session<'a> {
         interrupt: Interrupt,
         runs: Vec<Run>,
     ) -> Session<'a> {
-        let timing = request.expected(&test_file);
-        let left: Duration = left(&request.grid, &runs).iter().map(|step| timing.length(step)).sum();
+        let left = request.length(&left(&request.grid, &runs), &test_file);
         let progress = Progress::new(left + fill_time(&test_file), request.output.quiet);
         Session {
             request,
@@ -158,14 +163,12 @@ impl<'a> Session<'a> {
 
     /// Returns how long the remaining runs take.
     pub fn left(&self) -> Duration {
-        let timing = self.request.expected(&self.test_file);
-        left(&self.request.grid, &self.runs).iter().map(|step| timing.length(step)).sum()
+        self.request.length(&left(&self.request.grid, &self.runs), &self.test_file)
     }
 
     /// Returns how long all runs take together.
     pub fn whole(&self) -> Duration {
-        let timing = self.request.expected(&self.test_file);
-        self.request.grid.steps().iter().map(|step| timing.length(step)).sum()
+        self.request.length(&self.request.grid.steps(), &self.test_file)
     }
 
     /// Fills the file if it has to be.

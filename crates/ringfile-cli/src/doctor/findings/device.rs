@@ -34,7 +34,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
 }
 
 fn of_device(device: &Device, report: &Report) -> Vec<Finding> {
-    let mut found = layer(device);
+    let mut found: Vec<Finding> = layer(device).into_iter().collect();
     // A partition has its disk's queue, and the disk is in the list too.
     if matches!(device.kind, Kind::Disk | Kind::Network) {
         let more = [
@@ -54,96 +54,77 @@ fn of_device(device: &Device, report: &Report) -> Vec<Finding> {
     found
 }
 
-/// Returns findings about the kind of the device.
-fn layer(device: &Device) -> Vec<Finding> {
+/// Returns a finding about the kind of the device.
+fn layer(device: &Device) -> Option<Finding> {
     let name = &device.name;
     let model = device.model.as_deref().unwrap_or("unknown");
-    match device.kind {
-        Kind::Loop => looped(device).into_iter().collect(),
-        Kind::Crypt => vec![Finding::costly(
-            30,
-            format!("{name} encrypts"),
-            "dm-crypt: every block costs CPU time, and by default passes through two more queues of \
-             kernel threads",
-            format!(
-                "as root: `cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue {model}`"
-            ),
-        )],
-        Kind::Md if ["raid4", "raid5", "raid6"].contains(&model) => vec![Finding::costly(
-            55,
-            format!("{name} computes parity"),
-            format!(
+    let copies = "I/O copies memory, without a queue";
+    let compresses =
+        "I/O compresses and decompresses on this CPU, without a queue, so depth and polling gain nothing";
+    let leave = "leave OpenOptions::route on auto, depth 1";
+    Some(match device.kind {
+        Kind::Loop => return looped(device),
+        Kind::Crypt => {
+            let detail = "dm-crypt: every block costs CPU time, and by default passes through two more queues of \
+                kernel threads";
+            let flags = "--perf-no_read_workqueue --perf-no_write_workqueue";
+            let fix = format!("as root: `cryptsetup refresh {flags} {model}`");
+            Finding::costly(30, format!("{name} encrypts"), detail, fix)
+        }
+        Kind::Md if ["raid4", "raid5", "raid6"].contains(&model) => {
+            let detail = format!(
                 "{model}: a write smaller than a stripe reads two blocks and writes two; by default one thread \
                  does this for all writes"
-            ),
-            format!(
-                "write whole stripes; as root: `echo 4 > /sys/block/{name}/md/group_thread_cnt`; or use \
-                 raid10"
-            ),
-        )],
-        Kind::Md => vec![Finding::fine(
-            format!("{name} is software RAID"),
-            format!("{model} of {} devices", device.below.len()),
-        )],
-        Kind::Lvm => vec![Finding::fine(format!("{name} is a logical volume"), model)],
-        Kind::Dm => vec![Finding::notable(
-            10,
-            format!("{name} is a layer of the device mapper"),
-            format!("{model}: snapshots and thin pools look up, and copy, blocks on their first write"),
-            format!("see what it does: `dmsetup table {model}`"),
-        )],
-        Kind::Zram => vec![Finding::notable(
-            19,
-            format!("{name} is compressed memory"),
-            "I/O compresses and decompresses on this CPU, without a queue, so depth and polling gain nothing",
-            "leave OpenOptions::route on auto, depth 1",
-        )],
-        Kind::Network => vec![Finding::costly(
-            250,
-            format!("{name} is on another machine"),
-            "every request crosses the network",
-            "use many operations at once (iodepth 32 or more), or a local disk",
-        )],
-        Kind::Ram => vec![Finding::notable(
-            1,
-            format!("{name} is memory"),
-            "I/O copies memory, without a queue",
-            "leave OpenOptions::route on auto, depth 1",
-        )],
-        Kind::Disk | Kind::Partition => Vec::new(),
-    }
+            );
+            let echo = format!("`echo 4 > /sys/block/{name}/md/group_thread_cnt`");
+            let fix = format!("write whole stripes; as root: {echo}; or use raid10");
+            Finding::costly(55, format!("{name} computes parity"), detail, fix)
+        }
+        Kind::Md => {
+            let detail = format!("{model} of {} devices", device.below.len());
+            Finding::fine(format!("{name} is software RAID"), detail)
+        }
+        Kind::Lvm => Finding::fine(format!("{name} is a logical volume"), model),
+        Kind::Dm => {
+            let title = format!("{name} is a layer of the device mapper");
+            let detail =
+                format!("{model}: snapshots and thin pools look up, and copy, blocks on their first write");
+            Finding::notable(10, title, detail, format!("see what it does: `dmsetup table {model}`"))
+        }
+        Kind::Zram => Finding::notable(19, format!("{name} is compressed memory"), compresses, leave),
+        Kind::Ram => Finding::notable(1, format!("{name} is memory"), copies, leave),
+        Kind::Network => {
+            let fix = "use many operations at once (iodepth 32 or more), or a local disk";
+            let title = format!("{name} is on another machine");
+            Finding::costly(250, title, "every request crosses the network", fix)
+        }
+        Kind::Disk | Kind::Partition => return None,
+    })
 }
 
-fn looped(device: &Device) -> Vec<Finding> {
-    let Some(backing) = &device.backing else { return Vec::new() };
+fn looped(device: &Device) -> Option<Finding> {
+    let backing = device.backing.as_ref()?;
     let (name, path) = (&device.name, &backing.path);
     let on = backing.filesystem.as_deref().map(|filesystem| format!(" on {filesystem}")).unwrap_or_default();
-    let in_memory = matches!(backing.filesystem.as_deref(), Some("tmpfs" | "ramfs"));
-    match backing.direct {
-        _ if in_memory => vec![Finding::notable(
-            21,
-            format!("{name} is a file in memory"),
-            format!(
-                "{path}{on}: a kernel thread copies each block; measurements here say nothing about a disk"
-            ),
-            "name a device or folder on a disk",
-        )],
-        Some(false) => vec![Finding::costly(
-            70,
-            format!("{name} caches everything twice"),
-            format!(
-                "a loop device over {path}{on}, without direct I/O: data is in the page cache once for \
-                 the device and once for the file, and a kernel thread blocks for each request"
-            ),
-            format!("as root: `losetup --direct-io=on /dev/{name}`"),
-        )],
-        _ => vec![Finding::notable(
-            12,
-            format!("{name} is a file shown as a device"),
-            format!("a loop device over {path}{on}, with direct I/O: each request passes two file systems"),
-            "use a partition or a logical volume if that matters",
-        )],
+    if matches!(backing.filesystem.as_deref(), Some("tmpfs" | "ramfs")) {
+        let detail = format!(
+            "{path}{on}: a kernel thread copies each block; measurements here say nothing about a disk"
+        );
+        let fix = "name a device or folder on a disk";
+        return Some(Finding::notable(21, format!("{name} is a file in memory"), detail, fix));
     }
+    if backing.direct == Some(false) {
+        let detail = format!(
+            "a loop device over {path}{on}, without direct I/O: data is in the page cache once for the \
+             device and once for the file, and a kernel thread blocks for each request"
+        );
+        let fix = format!("as root: `losetup --direct-io=on /dev/{name}`");
+        return Some(Finding::costly(70, format!("{name} caches everything twice"), detail, fix));
+    }
+    let title = format!("{name} is a file shown as a device");
+    let detail =
+        format!("a loop device over {path}{on}, with direct I/O: each request passes two file systems");
+    Some(Finding::notable(12, title, detail, "use a partition or a logical volume if that matters"))
 }
 
 /// Returns the time of a direct read, if no cache or other machine lies between it and the disk.

@@ -64,38 +64,35 @@ fn medium(file: &FileFacts) -> Option<Finding> {
                 "keep data on a volume: `docker run -v /srv/data:/data`, a PersistentVolume in Kubernetes";
             Some(Finding::costly(400, "The file is in a container's layer", detail, fix))
         }
-        Medium::Memory => Some(Finding::notable(
-            30,
-            "The files are in memory",
-            format!(
+        Medium::Memory => {
+            let detail = format!(
                 "{filesystem} has no queue: I/O copies memory. io_uring would hand each copy to a kernel thread \
                  (29,000 to 55,000 reads a second at depth 1, plain calls 620,000), so ringfile makes plain calls"
-            ),
-            "leave OpenOptions::route on auto, depth 1; to measure or use a disk, name a folder on one",
-        )),
-        Medium::Network => Some(Finding::costly(
-            300,
-            "The files are on another machine",
-            format!(
-                "{filesystem} from {}: every operation that is not cached crosses the network",
-                file.source.as_deref().unwrap_or("an unknown server")
-            ),
-            "keep data on a local disk; otherwise use large blocks (1 MiB), and many at once (iodepth 16 or more)",
-        )),
-        Medium::Fuse => Some(Finding::costly(
-            200,
-            "A program or a host serves the file system",
-            format!(
+            );
+            let fix =
+                "leave OpenOptions::route on auto, depth 1; to measure or use a disk, name a folder on one";
+            Some(Finding::notable(30, "The files are in memory", detail, fix))
+        }
+        Medium::Network => {
+            let server = file.source.as_deref().unwrap_or("an unknown server");
+            let detail =
+                format!("{filesystem} from {server}: every operation that is not cached crosses the network");
+            let fix = "keep data on a local disk; otherwise use large blocks (1 MiB), and many at once (iodepth 16 or more)";
+            Some(Finding::costly(300, "The files are on another machine", detail, fix))
+        }
+        Medium::Fuse => {
+            let detail = format!(
                 "{filesystem}: every operation that is not cached wakes another process, 10 to 100 µs each"
-            ),
-            "keep data on a file system of the kernel; otherwise use large blocks (128 KiB or more)",
-        )),
-        Medium::Kernel => Some(Finding::notable(
-            1,
-            "There is no data here",
-            format!("{filesystem} shows the kernel's own state as files"),
-            "name the folder with your program's data",
-        )),
+            );
+            let fix =
+                "keep data on a file system of the kernel; otherwise use large blocks (128 KiB or more)";
+            Some(Finding::costly(200, "A program or a host serves the file system", detail, fix))
+        }
+        Medium::Kernel => {
+            let detail = format!("{filesystem} shows the kernel's own state as files");
+            let fix = "name the folder with your program's data";
+            Some(Finding::notable(1, "There is no data here", detail, fix))
+        }
         Medium::Disk | Medium::Unknown => None,
     }
 }
@@ -176,22 +173,18 @@ fn durable(report: &Report) -> Option<Finding> {
     let flushes = report.device.as_ref().is_some_and(|device| {
         device.queue.write_cache.as_deref() == Some("write back") && device.queue.fua != Some(true)
     });
-    let why = if flushes {
-        "; the disk has a volatile cache and no FUA, so each one flushes all of it"
-    } else {
-        ""
-    };
+    let flush = "; the disk has a volatile cache and no FUA, so each one flushes all of it";
+    let why = if flushes { flush } else { "" };
     let times: Vec<String> = file
         .durable
         .iter()
         .map(|durable| format!("{} {}", durable.way.text(), time(durable.median_us)))
         .collect();
-    let clear = is_clear(&file.durable);
-    let noise = if clear || file.durable.len() < 2 {
-        ""
-    } else {
-        "; the rounds of one way differ as much as the ways do"
-    };
+    // Every round of the fastest way was faster than all rounds of the others.
+    let others = &file.durable[1..];
+    let clear = !others.is_empty() && others.iter().all(|other| other.least_us > best.most_us);
+    let overlap = "; the rounds of one way differ as much as the ways do";
+    let noise = if clear || others.is_empty() { "" } else { overlap };
     let detail = format!("4 KiB, median of {} rounds: {}{noise}{why}", best.rounds, times.join("; "));
     let title = format!("A durable write takes {}", time(best.median_us));
     let group = "write many records, then sync once (group commit)";
@@ -215,12 +208,6 @@ fn durable(report: &Report) -> Option<Finding> {
     }
 }
 
-/// Returns whether every round of the fastest way was faster than all rounds of the others.
-fn is_clear(durable: &[Durable]) -> bool {
-    let Some((best, others)) = durable.split_first() else { return false };
-    !others.is_empty() && others.iter().all(|other| other.least_us > best.most_us)
-}
-
 fn advice(best: &Durable) -> String {
     match best.way {
         Way::Dsync => "OpenOptions::durability(Durability::Dsync); auto chooses that by itself",
@@ -236,23 +223,15 @@ fn space(file: &FileFacts) -> Option<Finding> {
     let per_cent = available as f64 * 100.0 / total as f64;
     let detail = format!("{} of {} are free ({per_cent:.0} %)", Bytes(available), Bytes(total));
     let fix = format!("make room: `du -xh {} | sort -h | tail`", file.mount_point.as_deref().unwrap_or("/"));
-    let read_only = file.options.iter().any(|option| option == "ro");
-    match per_cent {
-        _ if read_only => None,
-        part if part < 3.0 => Some(Finding::costly(
-            50,
-            "The file system is full",
-            format!("{detail}: new blocks are scattered, and writes will fail soon"),
-            fix,
-        )),
-        part if part < 10.0 => Some(Finding::notable(
-            7,
-            "The file system is nearly full",
-            format!("{detail}: new blocks are scattered"),
-            fix,
-        )),
-        _ => None,
+    if per_cent >= 10.0 || file.options.iter().any(|option| option == "ro") {
+        return None;
     }
+    let detail = format!("{detail}: new blocks are scattered");
+    if per_cent < 3.0 {
+        let detail = format!("{detail}, and writes will fail soon");
+        return Some(Finding::costly(50, "The file system is full", detail, fix));
+    }
+    Some(Finding::notable(7, "The file system is nearly full", detail, fix))
 }
 
 fn pieces(file: &FileFacts) -> Option<Finding> {

@@ -94,17 +94,15 @@ fn direct(process: &Process) -> Option<Finding> {
     let known = |number: Option<i64>| number.map_or("?".into(), |number| number.to_string());
     let room = format!("fs.aio-nr is {} of {}", known(aio.used), known(aio.limit));
     let backend = process.backend.as_deref();
-    let ring_is_refused = process.io_uring_errno.is_some();
-    match (backend, aio.errno) {
-        (Some("workers"), _) => Some(Finding::fine(
-            "Direct I/O goes to worker threads",
-            "RINGFILE_BACKEND=workers forbids io_uring and Linux AIO",
-        )),
-        (backend, None) if ring_is_refused || backend == Some("aio") => Some(Finding::fine(
-            "Direct I/O goes through Linux AIO",
-            format!("io_uring can't be used, io_setup and io_submit can; {room}"),
-        )),
-        (backend, Some(errno)) if ring_is_refused || backend == Some("aio") => {
+    let ring_is_out = process.io_uring_errno.is_some() || backend == Some("aio");
+    let (title, detail) = match aio.errno {
+        _ if backend == Some("workers") => {
+            ("to worker threads", "RINGFILE_BACKEND=workers forbids io_uring and Linux AIO".into())
+        }
+        None if ring_is_out => {
+            ("through Linux AIO", format!("io_uring can't be used, io_setup and io_submit can; {room}"))
+        }
+        Some(errno) if ring_is_out => {
             let fix = match errno {
                 libc::EAGAIN => "as root: `sysctl -w fs.aio-max-nr=1048576`",
                 libc::ENOSYS => "a kernel with CONFIG_AIO=y, or io_uring",
@@ -112,17 +110,12 @@ fn direct(process: &Process) -> Option<Finding> {
             };
             let refused = crate::error::errno_text(&std::io::Error::from_raw_os_error(errno));
             let detail = format!("io_uring can't be used, nor can Linux AIO: {refused}; {room}");
-            Some(Finding::notable(50, "Direct I/O goes to worker threads", detail, fix))
+            return Some(Finding::notable(50, "Direct I/O goes to worker threads", detail, fix));
         }
-        (_, None) => Some(Finding::fine(
-            "Direct I/O goes through io_uring",
-            format!("Linux AIO could replace it; {room}"),
-        )),
-        (_, Some(_)) => Some(Finding::fine(
-            "Direct I/O goes through io_uring",
-            "Linux AIO could not replace it, worker threads would",
-        )),
-    }
+        None => ("through io_uring", format!("Linux AIO could replace it; {room}")),
+        Some(_) => ("through io_uring", "Linux AIO could not replace it, worker threads would".into()),
+    };
+    Some(Finding::fine(format!("Direct I/O goes {title}"), detail))
 }
 
 fn memlock(process: &Process) -> Option<Finding> {
