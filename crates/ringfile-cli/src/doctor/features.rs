@@ -131,10 +131,18 @@ pub fn look() -> Found {
         one_ring(&mut ring, &file, &mut found.features);
         // Without registered memory, sharing it can't be judged.
         if is_usable(&found.features, "registered_buffers") {
-            found.features.push(cloned(&ring, until));
+            let done = patiently(until, || TrialRing::new(8));
+            let done = done.and_then(|other| other.clone_registrations(&ring));
+            let tried = "registered memory shared with a second ring";
+            let without = "every thread pins and pays for the same memory again";
+            found.features.push(Trial("clone_buffers", tried, "6.12", without).judge(done));
         }
     }
-    found.features.push(kernel_thread(until));
+    let done = patiently(until, || TrialRing::built(8, IoUring::builder().setup_sqpoll(10)));
+    let done = done.and_then(|mut ring| read_back(&mut ring, &sample()?, Op::Read(4096, 0), 4096));
+    let tried = "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)";
+    let without = "every submission is a system call, as by default";
+    found.features.push(Trial("sqpoll", tried, "5.11", without).judge(done));
     found
 }
 
@@ -185,23 +193,6 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
             if usable { ("", String::new()) } else { ("not ", format!("; without it {without}")) };
         Feature::new(name, Some(usable), format!("{not}listed by IORING_REGISTER_PROBE{cost}"))
     }));
-}
-
-fn cloned(ring: &TrialRing, until: Instant) -> Feature {
-    let done = patiently(until, || TrialRing::new(8)).and_then(|other| other.clone_registrations(ring));
-    let tried = "registered memory shared with a second ring";
-    let without = "every thread pins and pays for the same memory again";
-    Trial("clone_buffers", tried, "6.12", without).judge(done)
-}
-
-fn kernel_thread(until: Instant) -> Feature {
-    let done =
-        patiently(until, || TrialRing::built(8, IoUring::builder().setup_sqpoll(10))).and_then(|mut ring| {
-            let file = sample()?;
-            read_back(&mut ring, &file, Op::Read(4096, 0), 4096)
-        });
-    let tried = "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)";
-    Trial("sqpoll", tried, "5.11", "every submission is a system call, as by default").judge(done)
 }
 
 /// Returns the most kernel threads for one thread's rings, with as many entries as ringfile's. Asked on a new thread,

@@ -3,6 +3,7 @@
 use super::{Finding, time};
 use crate::doctor::Report;
 use crate::doctor::device::{Device, Kind};
+use crate::doctor::features::is_usable;
 use crate::doctor::process::IoLimit;
 use crate::values::Bytes;
 
@@ -229,9 +230,7 @@ fn polling(device: &Device) -> Option<Finding> {
 /// Returns a finding if programs can send NVMe commands to the drive, past the block layer.
 fn passthrough(device: &Device, report: &Report) -> Option<Finding> {
     let path = device.passthrough.as_ref()?;
-    let usable = |name: &str| {
-        report.features.iter().any(|feature| feature.name == name && feature.usable == Some(true))
-    };
+    let usable = |name| is_usable(&report.features, name);
     (usable("large_entries") && usable("op_uring_cmd")).then(|| {
         let title = format!("{} takes NVMe commands", device.name);
         let detail = format!(

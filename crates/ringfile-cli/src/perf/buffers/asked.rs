@@ -125,23 +125,17 @@ impl Asked {
         else {
             return lacks("length of its runs");
         };
-        let lists = [
-            params.block_sizes_bytes.len(),
-            params.iodepth.len(),
-            params.buffers.len(),
-            params.processes.len(),
-            params.rw.len(),
-        ];
-        let Some(&route) = params.route.first().filter(|_| lists.iter().all(|&length| length > 0)) else {
-            return lacks("grid");
-        };
+        let Params { block_sizes_bytes: blocks, iodepth, buffers, processes, rw, .. } = params;
+        let has_none = blocks.is_empty() || iodepth.is_empty() || buffers.is_empty();
+        let has_none = has_none || processes.is_empty() || rw.is_empty();
+        let Some(&route) = params.route.first().filter(|_| !has_none) else { return lacks("grid") };
         let grid = Grid {
-            blocks: params.block_sizes_bytes,
-            depths: params.iodepth.into_iter().map(Depth::of).collect(),
-            ways: every_way(&[route], &params.buffers),
+            blocks,
+            depths: iodepth.into_iter().map(Depth::of).collect(),
+            ways: every_way(&[route], &buffers),
             parts: params.parts.unwrap_or(1),
-            processes: params.processes,
-            rw: params.rw,
+            processes,
+            rw,
             ring_flags: flags(&params.ring_flags),
             engines: engines(params.against.contains(&Engine::ByHand)),
             choices: true,
@@ -171,10 +165,9 @@ impl Asked {
         let most = grid.processes.iter().max().copied().unwrap_or(1);
         let cores = machine::cpus();
         if most > cores {
-            return usage(format!(
-                "{most} processes need a core each, and this process may use {}: lower --processes",
-                counted(cores, "core")
-            ));
+            let cores = counted(cores, "core");
+            let why = format!("{most} processes need a core each, and this process may use {cores}");
+            return usage(format!("{why}: lower --processes"));
         }
         check_rings(grid)?;
         let advice = "less --iodepth, smaller --bs, or fewer --processes";
