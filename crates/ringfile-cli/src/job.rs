@@ -28,6 +28,18 @@ pub struct BatchSettings {
     pub low: Option<usize>,
 }
 
+impl BatchSettings {
+    /// Returns those that are set, each as an option of fio.
+    pub fn of_fio(&self) -> impl Iterator<Item = String> {
+        let all = [
+            ("iodepth_batch_submit", self.submit),
+            ("iodepth_batch_complete_min", self.complete),
+            ("iodepth_low", self.low),
+        ];
+        all.into_iter().filter_map(|(name, figure)| Some(format!("{name}={}", figure?)))
+    }
+}
+
 /// One run: what to do, how much in parallel, how long.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Job {

@@ -121,16 +121,14 @@ impl<'a> Worker<'a> {
             }
             (Way::SubmitOnly | Way::TwoRings, _) => {
                 let mut parts = self.asked.chunks(ENTRIES as usize);
-                parts.try_for_each(|part| submit_then_wait(&mut self.blocking, part))
+                parts.try_for_each(|part| {
+                    part.iter().try_for_each(|&offset| self.blocking.queue(offset))?;
+                    self.blocking.submit(0)?;
+                    self.blocking.wait_one_by_one()
+                })
             }
         }
     }
-}
-
-fn submit_then_wait(ring: &mut HandRing<'_>, offsets: &[u64]) -> Result<(), Failure> {
-    offsets.iter().try_for_each(|&offset| ring.queue(offset))?;
-    ring.submit(0)?;
-    ring.wait_one_by_one()
 }
 
 fn both(
@@ -177,16 +175,11 @@ pub fn make_ring(flags: Option<RingFlags>, entries: u32) -> io::Result<IoUring> 
 
 /// Calls `make` with both flags, and with one less after each EINVAL.
 fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result<T> {
-    let mut made = make(true, true);
-    for (single_issuer, defer_taskrun) in [(true, false), (false, false)] {
-        match made {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                made = make(single_issuer, defer_taskrun)
-            }
-            other => return other,
-        }
-    }
-    made
+    let less = [(true, false), (false, false)].into_iter();
+    less.fold(make(true, true), |made, (single_issuer, defer_taskrun)| match made {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(single_issuer, defer_taskrun),
+        other => other,
+    })
 }
 
 /// A ring, and the memory that its reads go to, a block for each read in flight.

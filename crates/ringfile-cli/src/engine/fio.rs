@@ -169,11 +169,7 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
             format!("--iodepth_batch_complete_max={}", job.setup.iodepth),
         ]);
     } else {
-        let settings = job.settings;
-        let set = |name, figure: Option<usize>| figure.map(|figure| format!("--{name}={figure}"));
-        arguments.extend(set("iodepth_batch_submit", settings.submit));
-        arguments.extend(set("iodepth_batch_complete_min", settings.complete));
-        arguments.extend(set("iodepth_low", settings.low));
+        arguments.extend(job.settings.of_fio().map(|option| format!("--{option}")));
     }
     if job.setup.buffers == Buffers::Fixed {
         arguments.extend(["--fixedbufs=1".into(), "--registerfiles=1".into()]);
