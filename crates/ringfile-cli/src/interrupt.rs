@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::{Failure, errno_text};
+use crate::machine::field;
 
 /// Signals that arrive within this time of the first one belong to the same request: timeout(1), for example, sends
 /// each signal twice, to the process and to its group.
@@ -76,8 +77,7 @@ impl Interrupt {
 /// Returns whether the process was started with this signal ignored, as nohup does.
 fn ignored_from_the_start(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    let mask = field(&status, "SigIgn").and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
     mask >> (signal - 1) & 1 == 1
 }
 

@@ -141,25 +141,17 @@ pub fn main_thread_cpu(child: &Child) -> Option<Duration> {
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Numbers of a file's pages in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CachedPages {
-    /// In the page cache.
-    pub now: u64,
-    /// Evicted for lack of memory since the file was last dropped from the cache.
-    pub evicted: u64,
-}
-
 /// Returns the fraction of the first `bytes` of the file that is in the page cache; `None` if the kernel does not
 /// report it.
 pub fn cached_fraction(file: &File, bytes: u64) -> Option<f64> {
-    let (pages, page) = (cached_pages(file, bytes)?, page_size()?);
-    (bytes > 0).then(|| (pages.now as f64 / bytes.div_ceil(page) as f64).min(1.0))
+    let ([now, _], page) = (cached_pages(file, bytes)?, page_size()?);
+    (bytes > 0).then(|| (now as f64 / bytes.div_ceil(page) as f64).min(1.0))
 }
 
-/// Counts the pages of the first `bytes` of the file; `None` if the kernel can't tell (before Linux 6.5) or won't (a
-/// file system without it, a seccomp filter).
-pub fn cached_pages(file: &File, bytes: u64) -> Option<CachedPages> {
+/// Counts the pages of the first `bytes` of the file that are in the page cache, and those that were evicted for lack of
+/// memory since the file was last dropped from it; `None` if the kernel can't tell (before Linux 6.5) or won't (a file
+/// system without it, a seccomp filter).
+pub fn cached_pages(file: &File, bytes: u64) -> Option<[u64; 2]> {
     /// `struct cachestat_range` and `struct cachestat` of linux/mman.h.
     #[repr(C)]
     struct Range {
@@ -183,7 +175,7 @@ pub fn cached_pages(file: &File, bytes: u64) -> Option<CachedPages> {
     // SAFETY: the kernel reads one `Range` and writes one `Stat`; both live on this stack frame for the whole
     // call, with the layout that linux/mman.h gives them. The descriptor is open: `file` is borrowed.
     let status = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut stat, 0) };
-    (status == 0).then_some(CachedPages { now: stat.cached, evicted: stat.evicted })
+    (status == 0).then_some([stat.cached, stat.evicted])
 }
 
 /// Returns the size of a page of memory in bytes.

@@ -39,37 +39,27 @@ const BUDGET: Duration = Duration::from_millis(40);
 /// Tries direct I/O; returns `None` if there is no file to try it on.
 pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
     let opened = subjects.direct_reads.as_ref().or(subjects.direct_writes.as_ref())?;
+    let refused = |why: String| Some(Direct { why, ..Direct::default() });
     if medium == Medium::Memory {
-        let why = "memory has no direct I/O: O_DIRECT is refused, or has no effect".into();
-        return Some(Direct { why, ..Direct::default() });
+        return refused("memory has no direct I/O: O_DIRECT is refused, or has no effect".into());
     }
     let file = match opened {
         Ok(file) => file,
-        Err(error) => {
-            let why = format!("opening with O_DIRECT: {}", errno_text(error));
-            return Some(Direct { why, ..Direct::default() });
-        }
+        Err(error) => return refused(format!("opening with O_DIRECT: {}", errno_text(error))),
     };
     let mut direct = Direct::default();
     (direct.offset_alignment, direct.memory_alignment) = alignment(file);
     direct.atomic_writes = atomic_writes(file);
     let block = block(direct.offset_alignment);
-    let written = match &subjects.direct_writes {
-        Some(Ok(file)) => Some(write_and_compare(file)),
-        _ => None,
-    };
-    match (&written, timed_reads(file, block)) {
-        (Some(Err(error)), _) => direct.why = format!("a direct write: {}", errno_text(error)),
+    let writes = subjects.direct(true);
+    match (writes.map(write_and_compare), timed_reads(file, block)) {
+        (Some(Err(error)), _) => direct.why = format!("a direct write: {}", errno_text(&error)),
         (_, Err(error)) => direct.why = format!("a direct read of {block} bytes: {}", errno_text(&error)),
         (written, Ok(median)) => {
             direct.usable = true;
             direct.read_us = median;
-            direct.past_cache = match &subjects.direct_writes {
-                Some(Ok(file)) if written.is_some() => {
-                    sys::cached_fraction(file, TRIED as u64).map(|fraction| fraction == 0.0)
-                }
-                _ => None,
-            };
+            let cached = writes.and_then(|file| sys::cached_fraction(file, TRIED as u64));
+            direct.past_cache = cached.map(|fraction| fraction == 0.0);
             let wrote = if written.is_some() { "written, read back and compared" } else { "read" };
             direct.why = format!("opened with O_DIRECT, {wrote}");
         }

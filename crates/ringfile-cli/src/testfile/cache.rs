@@ -34,8 +34,7 @@ impl TestFile {
     /// Returns the number of the file's pages that entered the page cache since it was dropped, including those evicted
     /// again, or `None` if the kernel does not report it.
     pub fn brought_in(&self) -> Option<u64> {
-        let pages = sys::cached_pages(&self.buffered, self.size())?;
-        Some(pages.now + pages.evicted)
+        sys::cached_pages(&self.buffered, self.size()).map(|pages| pages.iter().sum())
     }
 
     fn read_in(&self) -> Result<(), Failure> {
