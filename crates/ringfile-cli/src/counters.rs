@@ -10,12 +10,10 @@ use perf_event::{Builder, Counter};
 
 use crate::error::errno_text;
 
-static COUNTERS: OnceLock<Option<Mutex<Counters>>> = OnceLock::new();
+/// Of cycles and of instructions.
+type Counters = [Counter; 2];
 
-struct Counters {
-    cycles: Counter,
-    instructions: Counter,
-}
+static COUNTERS: OnceLock<Option<Mutex<Counters>>> = OnceLock::new();
 
 /// Starts counting in this process; if that fails, [`so_far`] returns `None`.
 pub fn begin() {
@@ -25,9 +23,9 @@ pub fn begin() {
 /// Returns the cycles and instructions so far, in user space, and in the kernel if this user may count those; `None` if
 /// nothing is counted.
 pub fn so_far() -> Option<[u64; 2]> {
-    let counters = COUNTERS.get()?.as_ref()?;
-    let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
-    Some([counters.cycles.read().ok()?, counters.instructions.read().ok()?])
+    let mut counters = COUNTERS.get()?.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+    let [cycles, instructions] = &mut *counters;
+    Some([cycles.read().ok()?, instructions.read().ok()?])
 }
 
 /// Returns why nothing is counted; `None` if counting works.
@@ -60,7 +58,7 @@ fn counters(kernel: bool) -> std::io::Result<Counters> {
         counter.enable()?;
         std::io::Result::Ok(counter)
     };
-    Ok(Counters { cycles: open(Hardware::CPU_CYCLES)?, instructions: open(Hardware::INSTRUCTIONS)? })
+    Ok([open(Hardware::CPU_CYCLES)?, open(Hardware::INSTRUCTIONS)?])
 }
 
 #[cfg(test)]

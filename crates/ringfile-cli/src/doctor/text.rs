@@ -27,8 +27,8 @@ const NARROWEST: usize = 20;
 pub fn of(report: &Report, columns: usize) -> String {
     let width = columns.clamp(NARROWEST, WIDEST);
     let mut page = Page { text: String::new(), width };
-    page.line(&format!("ringfile doctor {}", report.file.path));
-    page.line(&summary(report));
+    page.indented("", &format!("ringfile doctor {}", report.file.path));
+    page.indented("", &summary(report));
     page.findings(&report.findings);
     page.fine(&report.findings);
     page.section("Process", &process(&report.process));
@@ -44,11 +44,6 @@ struct Page {
 }
 
 impl Page {
-    /// Adds a line, broken if necessary.
-    fn line(&mut self, text: &str) {
-        self.indented("", text);
-    }
-
     /// Adds a text whose lines all begin with `indent`.
     fn indented(&mut self, indent: &str, text: &str) {
         self.entry(indent, indent, text);

@@ -101,8 +101,11 @@ fn results_never_take_the_place_of_what_is_measured() {
     let (link, new) = (folder.path().join("link.bin"), folder.path().join("new.bin"));
     symlink(&path, &link).expect("link");
     for (measured, out) in [(&path, &path), (&link, &path), (&new, &new)] {
-        let mut command = short("--force --overwrite --file");
-        run(command.arg(measured).arg("--json").arg(out)).fails_with(2, &["name another"]);
+        for option in ["--json", "--report"] {
+            let mut command = short("--force --overwrite --file");
+            run(command.arg(measured).arg(option).arg(out))
+                .fails_with(2, &["file that is measured", "name another"]);
+        }
     }
     assert_eq!(std::fs::read_to_string(&path).expect("still there"), "mine");
     assert!(!new.exists());

@@ -59,11 +59,15 @@ fn a_read_only_disk_is_refused() {
 #[test]
 fn a_file_size_limit_is_an_error() {
     let folder = folder();
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -f 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ringfile")]);
-    shell.args("perf pool --memory vec --size 8m --duration 100ms --folder".split(' '));
-    run(shell.arg(folder.path())).fails_with(1, &["errno 27", "ulimit -f"]);
-    assert_eq!(files_in(folder.path()), 0);
+    for (arguments, place, said) in [
+        ("pool --memory vec --size 8m --duration 100ms --folder", folder.path(), "ulimit -f"),
+        ("file --size 1m --duration 50ms --rw randread --file", &folder.path().join("data.bin"), "data.bin"),
+    ] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -f 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ringfile"), "perf"]);
+        run(shell.args(arguments.split(' ')).arg(place)).fails_with(1, &["errno 27", said]);
+        assert_eq!(files_in(folder.path()), 0, "the file is left");
+    }
 }
 
 /// A user that owns nothing, with the usual memlock limit and with a tiny one.

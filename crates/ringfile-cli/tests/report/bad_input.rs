@@ -104,12 +104,10 @@ fn output_that_can_not_be_written() {
 }
 
 #[test]
-fn the_page_never_takes_the_place_of_json_or_of_what_is_measured() {
+fn the_page_never_takes_the_place_of_json() {
     let folder = folder();
     let path = folder.path().join("data.bin");
     std::fs::write(&path, vec![7; 1 << 20]).expect("write");
-    run(short("--force --file").arg(&path).arg("--report").arg(&path))
-        .fails_with(2, &["file that is measured"]);
     let out = folder.path().join("out");
     let mut command = short("--force --file");
     run(command.arg(&path).arg("--json").arg(&out).arg("--report").arg(&out)).fails_with(2, &["--json"]);

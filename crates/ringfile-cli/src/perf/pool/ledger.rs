@@ -64,18 +64,13 @@ impl Ledger {
     /// Returns the record of all threads of a side.
     pub fn of_all(ledgers: &[Ledger], now: Instant) -> Ledger {
         let mut all = Ledger::new(now);
-        ledgers.iter().for_each(|ledger| all.merge(ledger));
+        for ledger in ledgers {
+            all.latency.merge(&ledger.latency);
+            all.late.merge(&ledger.late);
+            all.last = all.last.max(ledger.last);
+            all.counted += ledger.counted;
+        }
+        all.usage = ledgers.iter().filter_map(|ledger| ledger.usage).reduce(|sum, usage| sum.and(&usage));
         all
-    }
-
-    fn merge(&mut self, other: &Ledger) {
-        self.latency.merge(&other.latency);
-        self.late.merge(&other.late);
-        self.last = self.last.max(other.last);
-        self.counted += other.counted;
-        self.usage = match (self.usage, other.usage) {
-            (Some(own), Some(other)) => Some(own.and(&other)),
-            (own, other) => own.or(other),
-        };
     }
 }
