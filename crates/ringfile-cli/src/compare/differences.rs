@@ -11,7 +11,8 @@ use super::load::Saved;
 use crate::error::{Failure, refuse};
 use crate::html::drawing;
 use crate::model::{
-    Better, Factor, Kind, Metric, Results, Role, Run, Setup, Spread, Way, columns, groups, telling, words,
+    Better, Factor, Group, Kind, Metric, Results, Role, Run, Setup, Spread, Way, columns, groups, telling,
+    words,
 };
 use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 
@@ -131,9 +132,6 @@ impl<'a> Comparison<'a> {
         }
     }
 }
-
-/// Runs of the same cell, over their rounds.
-type Group<'a> = Vec<&'a Run>;
 
 /// Finds the cells of one session in another, and names them.
 struct Names {

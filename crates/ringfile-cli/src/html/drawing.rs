@@ -10,7 +10,9 @@ use super::marks::Entry;
 use super::plot::{self, Plot, Point, Series};
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
-use crate::model::{Factor, Kind, Metric, Results, Run, Spread, Way, by, columns, distinct, groups, words};
+use crate::model::{
+    Factor, Group, Kind, Metric, Results, Run, Spread, Way, by, columns, distinct, groups, words,
+};
 use crate::values::short_size;
 
 /// What a plot shows, in the order of a page.
@@ -25,9 +27,6 @@ pub enum What {
     /// Percentiles of latency.
     Latency,
 }
-
-/// Runs of the same cell, over their rounds.
-type Group<'a> = Vec<&'a Run>;
 
 /// A session, prepared for drawing.
 #[derive(Debug)]
@@ -321,14 +320,8 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
     let y = Scale::logarithmic(points().flat_map(|point| [point.low, point.high]), scale::micros);
     let titles: Vec<&str> = known.iter().map(|metric| metric.title().trim_start_matches('p')).collect();
     let x = Scale::steps(&titles);
-    Plot {
-        title,
-        y_title: What::Latency.y_title().into(),
-        x_title: "percentile of the operations".into(),
-        x,
-        y,
-        series,
-    }
+    let (x_title, y_title) = ("percentile of the operations".into(), What::Latency.y_title().into());
+    Plot { title, y_title, x_title, x, y, series }
 }
 
 /// Returns the series of some plots, each once, in the order of their styles.

@@ -56,13 +56,8 @@ impl Scale {
             let value = (first + index as f64) * step;
             (value, label(value))
         });
-        Scale {
-            logarithmic: false,
-            low: first * step,
-            high: last * step,
-            margin: 0.0,
-            ticks: ticks.collect(),
-        }
+        let (low, high) = (first * step, last * step);
+        Scale { logarithmic: false, low, high, margin: 0.0, ticks: ticks.collect() }
     }
 
     /// Creates a logarithmic scale between round numbers. Values that are not positive have no place on it.

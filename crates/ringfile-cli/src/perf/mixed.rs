@@ -17,6 +17,7 @@ use crate::engine::rated;
 use crate::engine::ringfile::open;
 use crate::error::{Failure, library, usage};
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::memory_group::MemoryGroup;
 use crate::model::{Buffers, Cache, Kind, Machine, MixedRun, Open, Params, Results, Route, Run};
 use crate::progress::Progress;
@@ -234,6 +235,5 @@ async fn scan(shared: Rc<Shared>, interrupt: Interrupt) {
 
 /// Returns the bytes that this process has read from devices.
 fn from_device() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/io").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
+    machine::field(&machine::text("/proc/self/io")?, "read_bytes")?.parse().ok()
 }

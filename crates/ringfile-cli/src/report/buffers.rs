@@ -3,11 +3,8 @@
 use super::judge::{self, Noise};
 use super::medians::{self, keyed, known, labels};
 use super::table::Table;
-use crate::model::{Buffers, Engine, Factor, Metric, Results, Run, Setup, columns, distinct, groups};
+use crate::model::{Buffers, Engine, Factor, Group, Metric, Results, Run, Setup, columns, distinct, groups};
 use crate::values;
-
-/// Runs of one setup, over their rounds.
-type Group<'a> = Vec<&'a Run>;
 
 /// Returns all tables that have rows.
 pub fn tables(results: &Results) -> Vec<Table> {

@@ -324,11 +324,7 @@ fn a_drive_that_takes_commands() {
     let says = |features: &[(&str, bool)]| {
         let mut report = healthy();
         disk(&mut report).passthrough = Some("/dev/ng0n1".into());
-        let feature = |&(name, usable): &(&str, bool)| Feature {
-            name: name.into(),
-            usable: Some(usable),
-            why: "tried".into(),
-        };
+        let feature = |&(name, usable): &(&str, bool)| Feature::new(name, Some(usable), "tried".into());
         report.features.extend(features.iter().map(feature));
         of(&report).into_iter().find(|finding| finding.title.contains("NVMe commands"))
     };
