@@ -10,34 +10,22 @@ use perf_event::{Builder, Counter};
 
 use crate::error::errno_text;
 
+/// Of cycles and of instructions.
+type Counters = [Counter; 2];
+
 static COUNTERS: OnceLock<Option<Mutex<Counters>>> = OnceLock::new();
-
-struct Counters {
-    cycles: Counter,
-    instructions: Counter,
-}
-
-/// Cycles and instructions so far.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
-    /// CPU cycles in user space, and in the kernel if this user may count those.
-    pub cycles: u64,
-    /// Instructions, likewise.
-    pub instructions: u64,
-}
 
 /// Starts counting in this process; if that fails, [`so_far`] returns `None`.
 pub fn begin() {
     COUNTERS.get_or_init(|| open().ok().map(Mutex::new));
 }
 
-/// Returns the counts so far; `None` if nothing is counted.
-pub fn so_far() -> Option<Counted> {
-    let counters = COUNTERS.get()?.as_ref()?;
-    let mut counters = counters.lock().unwrap_or_else(PoisonError::into_inner);
-    let cycles = counters.cycles.read().ok()?;
-    let instructions = counters.instructions.read().ok()?;
-    Some(Counted { cycles, instructions })
+/// Returns the cycles and instructions so far, in user space, and in the kernel if this user may count those; `None` if
+/// nothing is counted.
+pub fn so_far() -> Option<[u64; 2]> {
+    let mut counters = COUNTERS.get()?.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+    let [cycles, instructions] = &mut *counters;
+    Some([cycles.read().ok()?, instructions.read().ok()?])
 }
 
 /// Returns why nothing is counted; `None` if counting works.
@@ -70,7 +58,7 @@ fn counters(kernel: bool) -> std::io::Result<Counters> {
         counter.enable()?;
         std::io::Result::Ok(counter)
     };
-    Ok(Counters { cycles: open(Hardware::CPU_CYCLES)?, instructions: open(Hardware::INSTRUCTIONS)? })
+    Ok([open(Hardware::CPU_CYCLES)?, open(Hardware::INSTRUCTIONS)?])
 }
 
 #[cfg(test)]
@@ -87,6 +75,6 @@ mod tests {
         };
         let sum: u64 = (0..1000_u64).map(std::hint::black_box).sum();
         let after = so_far().expect("it counted before");
-        assert!(sum > 0 && after.instructions > before.instructions + 1000, "{before:?} {after:?}");
+        assert!(sum > 0 && after[1] > before[1] + 1000, "{before:?} {after:?}");
     }
 }

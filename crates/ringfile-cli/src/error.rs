@@ -45,6 +45,11 @@ pub fn usage<T>(what: impl Into<String>) -> Result<T, Failure> {
     Err(Failure::Usage(what.into()))
 }
 
+/// Refuses a file or folder: returns a [`Failure::Usage`] that begins with its path.
+pub fn refuse<T>(path: &Path, why: impl fmt::Display) -> Result<T, Failure> {
+    usage(format!("{} {why}", path.display()))
+}
+
 /// Returns the text of an error with its errno, worded the same everywhere.
 pub fn errno_text(error: &io::Error) -> String {
     error.to_string().replace("(os error ", "(errno ")
@@ -88,10 +93,8 @@ pub fn short(what: &str, path: &Path, offset: u64, moved: usize, asked: usize) -
 
 /// Returns the failure of a block whose content is not what was written to it.
 pub fn mismatch(path: &Path, offset: u64, wrong: &str) -> Failure {
-    Failure::Io(format!(
-        "the block at offset {offset} of {} is not what was written: {wrong}",
-        path.display()
-    ))
+    let path = path.display();
+    Failure::Io(format!("the block at offset {offset} of {path} is not what was written: {wrong}"))
 }
 
 /// Converts an error of the library, whose text already names file, offset and errno.

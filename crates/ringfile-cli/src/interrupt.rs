@@ -12,6 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::{Failure, errno_text};
+use crate::machine::field;
 
 /// Signals that arrive within this time of the first one belong to the same request: timeout(1), for example, sends
 /// each signal twice, to the process and to its group.
@@ -43,13 +44,13 @@ impl Interrupt {
             caught.push(SIGHUP);
         }
         let mut signals = Signals::new(caught)?;
-        let shared = interrupt.0.clone();
+        let own = interrupt.clone();
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             let mut first = None;
             for _ in signals.forever() {
-                shared.asked.store(true, Ordering::Relaxed);
+                own.0.asked.store(true, Ordering::Relaxed);
                 if first.get_or_insert_with(Instant::now).elapsed() >= SAME_REQUEST {
-                    remove_own_file(&shared);
+                    own.remove_own_file();
                     std::process::exit(130);
                 }
             }
@@ -69,21 +70,16 @@ impl Interrupt {
 
     /// Removes the file that was named last, at most once.
     pub fn remove_own_file(&self) {
-        remove_own_file(&self.0);
+        if let Some(path) = self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // If this fails, the file or its folder is already gone.
+            let _ = std::fs::remove_file(path);
+        }
     }
 }
 
 /// Returns whether the process was started with this signal ignored, as nohup does.
 fn ignored_from_the_start(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    let mask = field(&status, "SigIgn").and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
     mask >> (signal - 1) & 1 == 1
-}
-
-fn remove_own_file(shared: &Shared) {
-    if let Some(path) = shared.own_file.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        // If this fails, the file or its folder is already gone.
-        let _ = std::fs::remove_file(path);
-    }
 }

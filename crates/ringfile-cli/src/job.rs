@@ -4,10 +4,9 @@
 //! Invariants: with `--verify` no two tasks ever touch the same block, so that a block's contents are always known;
 //! without it the tasks of a thread take their operations from the thread's [`Share`].
 
-use std::cell::Cell;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +26,18 @@ pub struct BatchSettings {
     pub complete: Option<usize>,
     /// The loop adds operations again when at most this many are in flight.
     pub low: Option<usize>,
+}
+
+impl BatchSettings {
+    /// Returns those that are set, each as an option of fio.
+    pub fn of_fio(&self) -> impl Iterator<Item = String> {
+        let all = [
+            ("iodepth_batch_submit", self.submit),
+            ("iodepth_batch_complete_min", self.complete),
+            ("iodepth_low", self.low),
+        ];
+        all.into_iter().filter_map(|(name, figure)| Some(format!("{name}={}", figure?)))
+    }
 }
 
 /// One run: what to do, how much in parallel, how long.
@@ -77,15 +88,9 @@ impl Job {
         self.setup.route.unwrap_or(Route::Auto)
     }
 
-    /// Returns offsets of random blocks of a share: a different sequence for each number.
-    pub fn offsets(&self, number: usize, share: &Arc<Share>) -> Offsets {
-        Offsets {
-            block: self.setup.block,
-            blocks: self.blocks,
-            access: self.access,
-            share: share.clone(),
-            random: self.random(number as u64),
-        }
+    /// Returns a task of random reads that takes them from a share: a different sequence for each number.
+    pub fn reads(&self, number: usize, share: &Arc<Share>) -> Task {
+        self.numbered(number as u64, self.all_blocks(), share)
     }
 
     /// Returns a random number generator, seeded differently for each number.
@@ -95,21 +100,24 @@ impl Job {
 
     /// Returns the tasks of one thread, which take their operations from its share.
     pub fn tasks(&self, thread: usize, share: &Arc<Share>) -> Vec<Task> {
-        let shared_position = Rc::new(Cell::new(0));
+        let shared_position = Arc::default();
         (0..self.setup.iodepth).map(|index| self.task(thread, index, share, &shared_position)).collect()
     }
 
-    fn task(&self, thread: usize, index: usize, share: &Arc<Share>, shared_position: &Rc<Cell<u64>>) -> Task {
+    fn task(
+        &self,
+        thread: usize,
+        index: usize,
+        share: &Arc<Share>,
+        shared_position: &Arc<AtomicU64>,
+    ) -> Task {
         let part = self.part(thread);
         let per_thread = part.end - part.start;
         let (thread, index, depth) = (thread as u64, index as u64, self.setup.iodepth as u64);
         let (number, tasks) = (thread * depth + index, self.setup.numjobs as u64 * depth);
-        let position = || if self.verify.is_some() { Rc::default() } else { shared_position.clone() };
-        let (range, order) = match (self.setup.rw.random(), self.verify.is_some()) {
-            (true, false) => {
-                let order = if self.access == Access::Once { Order::Once } else { Order::Random };
-                (Blocks { first: 0, step: 1, count: self.blocks }, order)
-            }
+        let position = || if self.verify.is_some() { Arc::default() } else { shared_position.clone() };
+        let blocks = match (self.setup.rw.random(), self.verify.is_some()) {
+            (true, false) => self.all_blocks(),
             (true, true) => (
                 Blocks { first: number, step: tasks, count: (self.blocks - number).div_ceil(tasks) },
                 Order::Random,
@@ -122,6 +130,16 @@ impl Job {
                 (Blocks { first: part.start + index, step: depth, count }, Order::InTurn(position()))
             }
         };
+        self.numbered(number, blocks, share)
+    }
+
+    /// Returns all blocks in random order, each once if that was asked for.
+    fn all_blocks(&self) -> (Blocks, Order) {
+        let order = if self.access == Access::Once { Order::Once } else { Order::Random };
+        (Blocks { first: 0, step: 1, count: self.blocks }, order)
+    }
+
+    fn numbered(&self, number: u64, (range, order): (Blocks, Order), share: &Arc<Share>) -> Task {
         Task {
             rw: self.setup.rw,
             block: self.setup.block,
@@ -148,43 +166,8 @@ enum Order {
     Random,
     /// The order of the share, which contains each block once.
     Once,
-    /// The next position, shared by the tasks of a thread.
-    InTurn(Rc<Cell<u64>>),
-}
-
-/// See [`Job::offsets`].
-#[derive(Debug)]
-pub struct Offsets {
-    block: u64,
-    blocks: u64,
-    access: Access,
-    share: Arc<Share>,
-    random: Rng,
-}
-
-impl Offsets {
-    /// Replaces `offsets` by the next `count` offsets in bytes, or by fewer at the end of the work.
-    pub fn take(&mut self, count: usize, offsets: &mut Vec<u64>) {
-        offsets.clear();
-        for number in self.share.take(count as u64) {
-            offsets.push(self.of(number));
-        }
-    }
-
-    /// Returns the next offset in bytes; `None` at the end of the work.
-    pub fn next(&mut self) -> Option<u64> {
-        let number = self.share.take(1).next()?;
-        Some(self.of(number))
-    }
-
-    /// Returns the offset of the operation with this number in the share.
-    fn of(&mut self, number: u64) -> u64 {
-        let block = match self.access {
-            Access::Once => self.share.block(number),
-            Access::Any => self.random.u64(..self.blocks),
-        };
-        block * self.block
-    }
+    /// The next position, shared by the tasks of one thread and by no others.
+    InTurn(Arc<AtomicU64>),
 }
 
 /// One operation.
@@ -219,12 +202,26 @@ impl Task {
     /// Returns the next operation; `None` at the end of the work.
     pub fn next(&mut self) -> Option<Operation> {
         let number = self.share.take(1).next()?;
+        Some(self.operation(number))
+    }
+
+    /// Replaces `offsets` by those of the next `count` operations in bytes, or of fewer at the end of the work.
+    pub fn take(&mut self, count: usize, offsets: &mut Vec<u64>) {
+        offsets.clear();
+        for number in self.share.take(count as u64) {
+            offsets.push(self.operation(number).offset);
+        }
+    }
+
+    /// Returns the operation with this number in the share.
+    fn operation(&mut self, number: u64) -> Operation {
         let index = match &self.order {
             Order::Random => self.random.u64(..self.range.count),
             Order::Once => self.share.block(number),
             Order::InTurn(position) => {
-                let index = position.get();
-                position.set(if index + 1 < self.range.count { index + 1 } else { 0 });
+                let index = position.load(Ordering::Relaxed);
+                let next = if index + 1 < self.range.count { index + 1 } else { 0 };
+                position.store(next, Ordering::Relaxed);
                 index
             }
         };
@@ -233,7 +230,7 @@ impl Task {
             Rw::Write | Rw::RandWrite => true,
             Rw::RandRw => self.random.u64(..) >> 63 == 1,
         };
-        Some(Operation { offset: (self.range.first + index * self.range.step) * self.block, write })
+        Operation { offset: (self.range.first + index * self.range.step) * self.block, write }
     }
 
     /// Fills a buffer with the random bytes that are written when contents are not checked.
@@ -352,12 +349,12 @@ pub mod tests {
         let mut blocks = Vec::new();
         for (number, share) in Share::of_job(&job).into_iter().enumerate() {
             let share = Arc::new(share);
-            let (mut one, mut other) = (job.offsets(2 * number, &share), job.offsets(2 * number + 1, &share));
+            let (mut one, mut other) = (job.reads(2 * number, &share), job.reads(2 * number + 1, &share));
             let mut taken = Vec::new();
             for _ in 0..101 {
                 one.take(7, &mut taken);
                 blocks.append(&mut taken);
-                blocks.extend(other.next());
+                blocks.extend(other.next().map(|operation| operation.offset));
             }
         }
         blocks.sort_unstable();

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The longest latency that the histogram resolves, one minute. Percentiles count a longer one as this; the maximum is
 /// exact.
@@ -13,48 +13,26 @@ const LONGEST_NANOS: u64 = 60_000_000_000;
 
 /// The latencies that one thread measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(into = "Saved", from = "Saved")]
 pub struct Recorder {
+    #[serde(serialize_with = "write_counts", deserialize_with = "read_counts")]
     histogram: Histogram<u64>,
     sum: u128,
     min: u64,
     max: u64,
 }
 
-/// The serialized form, for passing between processes.
-#[derive(Serialize, Deserialize)]
-struct Saved {
-    /// Nanoseconds, and how often.
-    counts: Vec<(u64, u64)>,
-    sum: u64,
-    min: u64,
-    max: u64,
+/// Writes a histogram for another process: each value in nanoseconds, and how often it was recorded.
+fn write_counts<S: Serializer>(histogram: &Histogram<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    let recorded = histogram.iter_recorded();
+    serializer.collect_seq(recorded.map(|value| (value.value_iterated_to(), value.count_at_value())))
 }
 
-impl From<Recorder> for Saved {
-    fn from(recorder: Recorder) -> Saved {
-        let recorded = recorder.histogram.iter_recorded();
-        let counts = recorded.map(|value| (value.value_iterated_to(), value.count_at_value()));
-        Saved {
-            counts: counts.collect(),
-            // 584 years fit.
-            sum: u64::try_from(recorder.sum).unwrap_or(u64::MAX),
-            min: recorder.min,
-            max: recorder.max,
-        }
+fn read_counts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Histogram<u64>, D::Error> {
+    let mut recorder = Recorder::new();
+    for (nanos, count) in Vec::<(u64, u64)>::deserialize(deserializer)? {
+        recorder.record_many(Duration::from_nanos(nanos), count);
     }
-}
-
-impl From<Saved> for Recorder {
-    fn from(saved: Saved) -> Recorder {
-        let mut recorder = Recorder::new();
-        for (nanos, count) in saved.counts {
-            recorder.histogram.saturating_record_n(nanos.clamp(1, LONGEST_NANOS), count);
-        }
-        recorder.sum = u128::from(saved.sum);
-        (recorder.min, recorder.max) = (saved.min, saved.max);
-        recorder
-    }
+    Ok(recorder.histogram)
 }
 
 impl Recorder {

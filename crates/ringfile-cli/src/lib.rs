@@ -74,7 +74,12 @@ pub fn run() -> ExitCode {
             PerfCommand::Multiread(args) => perf::multiread::run(&args),
             PerfCommand::Pool(args) => perf::pool::run(&args),
         },
-        Err(error) if asks_for_help(&error) => return help(&error),
+        // Without a command, the help is shown too.
+        Err(error)
+            if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            return help(&error);
+        }
         Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),
     };
     ended(result)
@@ -100,15 +105,6 @@ fn help(asked: &clap::Error) -> ExitCode {
         }
         _ => ExitCode::from(u8::try_from(asked.exit_code()).unwrap_or(2)),
     }
-}
-
-fn asks_for_help(error: &clap::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::DisplayHelp
-            | ErrorKind::DisplayVersion
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
-    )
 }
 
 /// Returns clap's message of several lines as one: the error and its tips, without the usage.

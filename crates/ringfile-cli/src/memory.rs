@@ -1,31 +1,32 @@
-//! Aligned memory for plain calls with O_DIRECT.
+//! Aligned memory for I/O with O_DIRECT.
 //!
 //! Engines of this library use its pool. The code that fills the test file, and the engines that the library is
 //! compared with, use this, so that they do not depend on what is measured.
 
-/// A byte buffer whose address is a multiple of [`ALIGNMENT`].
-pub struct AlignedBytes {
-    bytes: Vec<u8>,
-    start: usize,
-    length: usize,
-}
+use bytes::{Buf, BytesMut};
 
 /// No device requires more.
 pub const ALIGNMENT: usize = 4096;
 
-impl AlignedBytes {
-    /// Returns `length` zeroed bytes.
-    pub fn zeroed(length: usize) -> AlignedBytes {
-        let bytes = vec![0; length + ALIGNMENT];
-        // The vector never grows, so its memory does not move.
-        let start = bytes.as_ptr().align_offset(ALIGNMENT);
-        AlignedBytes { bytes, start, length }
-    }
+/// Returns empty memory for exactly `length` bytes, whose address is a multiple of [`ALIGNMENT`].
+///
+/// It is aligned as an allocator does it: more is allocated, and the part before the first aligned byte is skipped.
+/// `BytesMut` does that in safe code; `posix_memalign` would need `unsafe` here.
+pub fn aligned(length: usize) -> BytesMut {
+    let mut memory = BytesMut::with_capacity(length + ALIGNMENT);
+    let before = memory.as_ptr().align_offset(ALIGNMENT);
+    memory.resize(before, 0);
+    memory.advance(before);
+    // A read fills all of the capacity.
+    drop(memory.split_off(length));
+    memory
+}
 
-    /// Returns the bytes, to read and to write.
-    pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
-    }
+/// Returns `length` zeroed bytes that are aligned in the same way.
+pub fn zeroed(length: usize) -> BytesMut {
+    let mut memory = aligned(length);
+    memory.resize(length, 0);
+    memory
 }
 
 #[cfg(test)]
@@ -35,9 +36,8 @@ mod tests {
     #[test]
     fn the_first_byte_is_aligned() {
         for length in [1, 511, 4096, 1 << 20] {
-            let mut memory = AlignedBytes::zeroed(length);
-            assert_eq!(memory.as_mut_slice().as_ptr().align_offset(ALIGNMENT), 0);
-            assert_eq!(memory.as_mut_slice().len(), length);
+            let memory = zeroed(length);
+            assert_eq!((memory.as_ptr().align_offset(ALIGNMENT), memory.len()), (0, length));
         }
     }
 }

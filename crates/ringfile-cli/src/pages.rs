@@ -2,14 +2,13 @@
 //! command line.
 
 use std::io;
-use std::path::Path;
 
 use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::cli::{Cli, ManArgs};
-use crate::error::{Failure, io_on, usage};
+use crate::error::{Failure, io_on};
 use crate::report::output::{self, OutputFile};
 
 /// Prints the completions for a shell.
@@ -25,16 +24,10 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let Some(folder) = &args.folder else {
         return output::print(&pages[0].1);
     };
-    if !folder.is_dir() {
-        return usage(format!("the folder {} does not exist: create it, or name another", folder.display()));
-    }
+    output::check_folder(folder)?;
     let files = pages.iter().map(|(name, _)| OutputFile::check(&folder.join(name), args.force));
     let files = files.collect::<Result<Vec<_>, Failure>>()?;
     files.iter().zip(&pages).try_for_each(|(file, (_, page))| file.write_text(page))?;
-    listing(folder, &pages)
-}
-
-fn listing(folder: &Path, pages: &[(String, String)]) -> Result<(), Failure> {
     let folder = folder.canonicalize().map_err(|error| io_on("can't look at", folder, &error))?;
     let names = pages.iter().map(|(name, _)| folder.join(name).display().to_string() + "\n");
     output::print(&names.collect::<String>())

@@ -6,9 +6,10 @@
 pub mod ring;
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::Child;
+use std::process::{Child, ChildStdout};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -53,15 +54,6 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Zero of everything.
-    pub const NONE: Usage = Usage {
-        user: Duration::ZERO,
-        system: Duration::ZERO,
-        context_switches: 0,
-        cycles: Some(0),
-        instructions: Some(0),
-    };
-
     /// Returns the sum of both.
     pub fn and(&self, other: &Usage) -> Usage {
         self.with(other, |one, other| one + other, |one, other| one + other)
@@ -98,12 +90,8 @@ impl Usage {
 /// Returns what this process has used so far. This includes the kernel workers of its rings: they are threads of the
 /// process, and the kernel adds up all of its threads, live and ended.
 pub fn own_usage() -> io::Result<Usage> {
-    let counted = counters::so_far();
-    Ok(Usage {
-        cycles: counted.map(|counted| counted.cycles),
-        instructions: counted.map(|counted| counted.instructions),
-        ..usage_of(UsageWho::RUSAGE_SELF)?
-    })
+    let [cycles, instructions] = counters::so_far().map_or([None; 2], |counted| counted.map(Some));
+    Ok(Usage { cycles, instructions, ..usage_of(UsageWho::RUSAGE_SELF)? })
 }
 
 /// Returns what the calling thread has used so far, without kernel workers.
@@ -153,25 +141,17 @@ pub fn main_thread_cpu(child: &Child) -> Option<Duration> {
     text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
 
-/// Numbers of a file's pages in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CachedPages {
-    /// In the page cache.
-    pub now: u64,
-    /// Evicted for lack of memory since the file was last dropped from the cache.
-    pub evicted: u64,
-}
-
 /// Returns the fraction of the first `bytes` of the file that is in the page cache; `None` if the kernel does not
 /// report it.
 pub fn cached_fraction(file: &File, bytes: u64) -> Option<f64> {
-    let (pages, page) = (cached_pages(file, bytes)?, page_size()?);
-    (bytes > 0).then(|| (pages.now as f64 / bytes.div_ceil(page) as f64).min(1.0))
+    let ([now, _], page) = (cached_pages(file, bytes)?, page_size()?);
+    (bytes > 0).then(|| (now as f64 / bytes.div_ceil(page) as f64).min(1.0))
 }
 
-/// Counts the pages of the first `bytes` of the file; `None` if the kernel can't tell (before Linux 6.5) or won't (a
-/// file system without it, a seccomp filter).
-pub fn cached_pages(file: &File, bytes: u64) -> Option<CachedPages> {
+/// Counts the pages of the first `bytes` of the file that are in the page cache, and those that were evicted for lack of
+/// memory since the file was last dropped from it; `None` if the kernel can't tell (before Linux 6.5) or won't (a file
+/// system without it, a seccomp filter).
+pub fn cached_pages(file: &File, bytes: u64) -> Option<[u64; 2]> {
     /// `struct cachestat_range` and `struct cachestat` of linux/mman.h.
     #[repr(C)]
     struct Range {
@@ -195,7 +175,7 @@ pub fn cached_pages(file: &File, bytes: u64) -> Option<CachedPages> {
     // SAFETY: the kernel reads one `Range` and writes one `Stat`; both live on this stack frame for the whole
     // call, with the layout that linux/mman.h gives them. The descriptor is open: `file` is borrowed.
     let status = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut stat, 0) };
-    (status == 0).then_some(CachedPages { now: stat.cached, evicted: stat.evicted })
+    (status == 0).then_some([stat.cached, stat.evicted])
 }
 
 /// Returns the size of a page of memory in bytes.
@@ -217,6 +197,15 @@ pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
         PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL
     };
     Ok(posix_fadvise(file, 0, 0, advice)?)
+}
+
+/// Reads the lines that a child prints, on a thread that ends with the child or with the receiver.
+pub fn lines_of(stdout: Option<ChildStdout>) -> io::Result<Receiver<String>> {
+    let (send, lines) = channel();
+    let printed = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
+    let read = move || printed.map_while(Result::ok).try_for_each(|line| send.send(line));
+    std::thread::Builder::new().spawn(read)?;
+    Ok(lines)
 }
 
 /// Returns the number of extents of a file on its device; `None` if the file system does not report them (FIEMAP).

@@ -2,8 +2,9 @@
 
 use crate::latency::Latency;
 use crate::model::{
-    Buffers, Cache, Executor, Kind, Machine, Params, Results, Role, Route, RouteOps, Run, Rw, Setup,
+    Buffers, Cache, Kind, Machine, Open, Params, Results, Role, Route, RouteOps, Run, Rw, Setup,
 };
+use crate::perf::plan::{Depth, Grid, Step, every_way};
 use fastrand::Rng;
 
 /// What the machine would do if it were always the same.
@@ -64,65 +65,44 @@ impl World {
     /// Returns a session of it.
     pub fn session(&self, seed: u64) -> Results {
         let mut random = Rng::with_seed(seed);
+        let cell = |step: &Step| (step.setup.processes, step.setup.rw, step.setup.block, step.setup.iodepth);
+        let (low, high) = self.noise;
         let mut runs = Vec::new();
-        for &processes in &self.processes {
-            for rw in [Rw::RandRead, Rw::RandWrite] {
-                for &block in &self.blocks {
-                    for &depth in &self.depths {
-                        let job = Setup {
-                            processes: Some(processes),
-                            rw,
-                            block,
-                            iodepth: depth,
-                            direct: self.direct,
-                            cache: if self.direct { Cache::Keep } else { Cache::Warm },
-                            route: Some(if self.has_ring { Route::Ring } else { Route::Auto }),
-                            ..Setup::default()
-                        };
-                        self.cell(&mut runs, job, &mut random);
-                    }
+        for cell in self.grid().steps().chunk_by(|one, other| cell(one) == cell(other)) {
+            let noise = low + (high - low) * random.f64();
+            for round in cell.chunk_by(|one, other| one.round == other.round) {
+                let drift = 0.1 * normal(&mut random);
+                let is_bad = self.bad_rounds > 0 && random.u64(..self.bad_rounds) == 0;
+                for step in round {
+                    let outlier = self.outliers > 0 && random.u64(..self.outliers) == 0;
+                    let stalled = if is_bad { 6.0_f64.ln() * random.f64() } else { 0.0 };
+                    let slow = if outlier { 0.6_f64.ln() } else { 0.0 } - stalled;
+                    let Truth { iops, cpu_us } = (self.truth)(step.setup);
+                    let iops = iops * (drift + noise * normal(&mut random) + slow).exp();
+                    let less = drift / 4.0 + slow / 4.0;
+                    let cpu_us = cpu_us * (noise / 2.0 * normal(&mut random) - less).exp();
+                    runs.push(run(step.setup, step.role, step.round, iops, cpu_us));
                 }
             }
         }
         self.results(runs)
     }
 
-    fn cell(&self, runs: &mut Vec<Run>, plain: Setup, random: &mut Rng) {
-        use Buffers::{Fixed, Normal, Vectored, VectoredFixed};
-        let kinds = [Normal, Fixed, Vectored, VectoredFixed];
-        let mut jobs: Vec<Setup> = kinds.into_iter().map(|buffers| Setup { buffers, ..plain }).collect();
-        if plain.processes == Some(1)
-            && plain.rw == Rw::RandRead
-            && plain.block == 4096
-            && [1, 16].contains(&plain.iodepth)
-        {
-            let choice = |direct, cache, route| Setup { direct, cache, route: Some(route), ..plain };
-            if self.direct {
-                jobs.push(choice(true, Cache::Keep, Route::Inline));
-                jobs.push(choice(false, Cache::Cold, Route::Auto));
-                jobs.push(choice(false, Cache::Cold, Route::Ring));
-            }
-            let warm = [Route::Auto, Route::Ring, Route::Inline].map(|way| choice(false, Cache::Warm, way));
-            jobs.extend(warm.into_iter().filter(|job| *job != plain));
-            jobs.retain(|job| self.has_ring || job.route != Some(Route::Ring));
-        }
-        let (low, high) = self.noise;
-        let noise = low + (high - low) * random.f64();
-        for round in 1..=self.rounds {
-            let drift = 0.1 * normal(random);
-            let bad =
-                if self.bad_rounds > 0 && random.u64(..self.bad_rounds) == 0 { 6.0_f64.ln() } else { 0.0 };
-            let again = (jobs[0], Role::Aa);
-            for (job, role) in jobs.iter().map(|&job| (job, Role::Measure)).chain([again]) {
-                let outlier = self.outliers > 0 && random.u64(..self.outliers) == 0;
-                let stalled = if bad > 0.0 { bad * random.f64() } else { 0.0 };
-                let slow = if outlier { 0.6_f64.ln() } else { 0.0 } - stalled;
-                let truth = (self.truth)(job);
-                let iops = truth.iops * (drift + noise * normal(random) + slow).exp();
-                let cpu_us = truth.cpu_us * (-drift / 4.0 + noise / 2.0 * normal(random) - slow / 4.0).exp();
-                let run = run(job, role, round, iops, cpu_us);
-                runs.push(run);
-            }
+    fn grid(&self) -> Grid {
+        let route = if self.has_ring { Route::Ring } else { Route::Auto };
+        Grid {
+            cache: vec![if self.direct { Cache::Keep } else { Cache::Warm }],
+            processes: self.processes.clone(),
+            rw: vec![Rw::RandRead, Rw::RandWrite],
+            blocks: self.blocks.clone(),
+            depths: self.depths.iter().copied().map(Depth::of).collect(),
+            open: vec![if self.direct { Open::Direct } else { Open::Buffered }],
+            ways: every_way(&[route], &Buffers::ALL),
+            parts: 32,
+            choices: true,
+            has_ring: self.has_ring,
+            rounds: self.rounds,
+            ..Grid::plain()
         }
     }
 
@@ -131,19 +111,9 @@ impl World {
         let params = Params {
             file: "/data/file.bin".into(),
             size_bytes: 1 << 30,
-            block_size_bytes: 4096,
-            block_sizes_bytes: self.blocks.clone(),
-            processes: self.processes.clone(),
-            parts: Some(32),
             duration_s: 1.0,
             warmup_s: 0.2,
-            numjobs: vec![1],
-            iodepth: self.depths.clone(),
-            rw: vec![Rw::RandRead, Rw::RandWrite],
-            direct: self.direct,
-            executor: vec![Executor::Ringfile],
-            rounds: self.rounds,
-            ..Params::default()
+            ..self.grid().params()
         };
         Results::new(Kind::Buffers, "ringfile perf buffers".into(), machine, params, runs)
     }

@@ -58,7 +58,8 @@ fn choose(contests: &[(usize, Contest)], direct: bool, queued: Route) -> (Route,
         if sure { Sure::OutsideNoise } else { Sure::NotCompared }
     };
     let (inline, other) = (for_side(Better::Subject).count(), for_side(Better::Base).count());
-    let by_far = direct || mean_ratio(contests) >= BY_FAR;
+    let logarithms: f64 = contests.iter().map(|(_, contest)| contest.iops.ratio.median.ln()).sum();
+    let by_far = direct || (logarithms / contests.len() as f64).exp() >= BY_FAR;
     match (inline > 0, other > 0) {
         (true, _) => (if by_far { Route::Inline } else { Route::Auto }, surest(Better::Subject)),
         (false, true) => (queued, surest(Better::Base)),
@@ -67,12 +68,6 @@ fn choose(contests: &[(usize, Contest)], direct: bool, queued: Route) -> (Route,
         }
         (false, false) => (Route::Auto, Sure::InsideNoise),
     }
-}
-
-/// Returns the geometric mean of the ratios of IOPS.
-fn mean_ratio(contests: &[(usize, Contest)]) -> f64 {
-    let sum: f64 = contests.iter().map(|(_, contest)| contest.iops.ratio.median.ln()).sum();
-    (sum / contests.len() as f64).exp()
 }
 
 /// Returns a text saying that `auto` is behind the better of two routes, which is a defect of the library; empty if it

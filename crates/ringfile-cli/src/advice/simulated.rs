@@ -43,19 +43,16 @@ fn claims_in_cells(results: &Results, kind: Buffers) -> (usize, usize) {
 ///
 /// Machines that are quiet and that are not; single runs that are 40 % slower, and bad rounds, in which every run of a
 /// cell is up to six times as slow. In each case the whole grid with 3 rounds, and the small one with 5.
-fn worlds_of_noise() -> [(&'static str, World); 8] {
-    let quiet = || World { noise: (0.02, 0.05), ..World::new(all_the_same) };
-    let noisy = || World { noise: (0.02, 0.2), ..World::new(all_the_same) };
-    [
-        ("quiet, outlying runs", World { outliers: 50, ..quiet() }),
-        ("quiet, outlying runs, quick", World { outliers: 50, ..quiet().quick() }),
-        ("quiet, bad rounds", World { bad_rounds: 30, ..quiet() }),
-        ("quiet, bad rounds, quick", World { bad_rounds: 30, ..quiet().quick() }),
-        ("noisy, outlying runs", World { outliers: 50, ..noisy() }),
-        ("noisy, outlying runs, quick", World { outliers: 50, ..noisy().quick() }),
-        ("noisy, bad rounds", World { bad_rounds: 30, ..noisy() }),
-        ("noisy, bad rounds, quick", World { bad_rounds: 30, ..noisy().quick() }),
-    ]
+fn worlds_of_noise() -> Vec<(String, World)> {
+    let mut worlds = Vec::new();
+    for (machine, noise) in [("quiet", (0.02, 0.05)), ("noisy", (0.02, 0.2))] {
+        for (what, outliers, bad_rounds) in [("outlying runs", 50, 0), ("bad rounds", 0, 30)] {
+            let world = || World { noise, outliers, bad_rounds, ..World::new(all_the_same) };
+            worlds.push((format!("{machine}, {what}"), world()));
+            worlds.push((format!("{machine}, {what}, quick"), world().quick()));
+        }
+    }
+    worlds
 }
 
 fn sessions() -> u64 {

@@ -19,12 +19,9 @@ pub fn block(results: &Results, width: Option<usize>) -> String {
     for Advice { name, value, because, .. } in &results.advice {
         lines.push(format!("- {name} = {value}: {because}"));
     }
-    let wrapped = lines.iter().map(|line| match width {
-        // A no-break space keeps a number with its unit.
-        Some(width) => terminal::wrap(&line.replace(" %", "\u{a0}%"), width, "  ").replace('\u{a0}', " "),
-        None => line.clone(),
-    });
-    wrapped.fold(String::new(), |text, line| text + &line + "\n")
+    // A no-break space keeps a number with its unit.
+    let lines = lines.into_iter().map(|line| line.replace(" %", "\u{a0}%"));
+    terminal::lines(lines, width).replace('\u{a0}', " ")
 }
 
 fn header(results: &Results) -> String {

@@ -96,10 +96,8 @@ pub struct BuffersArgs {
     /// Write the advice to this file, for `ringfile::Config::load`
     #[arg(long, value_name = "FILE.toml")]
     pub emit_config: Option<PathBuf>,
-    /// The file to measure.
     #[command(flatten)]
     pub test_file: TestFileArgs,
-    /// The outputs.
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -196,16 +196,12 @@ pub struct FileArgs {
     /// Fill the file first and check every read against the offset and checksum in its block
     #[arg(long)]
     pub verify: bool,
-    /// Blocks and amount.
     #[command(flatten)]
     pub work: WorkArgs,
-    /// What is measured, and how long.
     #[command(flatten)]
     pub test_file: TestFileArgs,
-    /// How long and how often.
     #[command(flatten)]
     pub timing: TimingArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -223,19 +219,14 @@ pub struct BatchArgs {
     /// Batches in flight for each thread
     #[arg(long, value_name = "LIST", default_value = "4", value_parser = values::counts::<64>)]
     pub inflight: List<usize>,
-    /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
-    /// When a queue submits and collects.
     #[command(flatten)]
     pub queue: QueueArgs,
-    /// What is measured, and how long.
     #[command(flatten)]
     pub test_file: TestFileArgs,
-    /// How long and how often.
     #[command(flatten)]
     pub timing: TimingArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -250,16 +241,12 @@ pub struct MultireadArgs {
     /// Threads, each with one batch in flight
     #[arg(long, value_name = "LIST", default_value = "4", value_parser = values::counts::<1024>)]
     pub numjobs: List<usize>,
-    /// How it is read.
     #[command(flatten)]
     pub reads: BatchReadArgs,
-    /// What is measured, and how long.
     #[command(flatten)]
     pub test_file: TestFileArgs,
-    /// How long and how often.
     #[command(flatten)]
     pub timing: TimingArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -287,7 +274,6 @@ pub struct BatchReadArgs {
     /// Measure only these engines, at least one of them ringfile's [default: all that are listed above]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Engine>)]
     pub engines: Option<List<Engine>>,
-    /// Blocks and amount.
     #[command(flatten)]
     pub work: WorkArgs,
 }

@@ -51,10 +51,8 @@ pub struct PoolArgs {
     /// Maximum disk space of segments: how far producers may run ahead of consumers
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = values::size)]
     pub size: u64,
-    /// How long and how often.
     #[command(flatten)]
     pub timing: TimingArgs,
-    /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,
 }

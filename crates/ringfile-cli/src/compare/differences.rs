@@ -8,10 +8,11 @@ use clap::ValueEnum;
 
 use super::facts::{self, Fact};
 use super::load::Saved;
-use crate::error::{Failure, usage};
+use crate::error::{Failure, refuse};
 use crate::html::drawing;
 use crate::model::{
-    Better, Factor, Kind, Metric, Results, Role, Run, Setup, Spread, Way, columns, groups, telling, words,
+    Better, Factor, Group, Kind, Metric, Results, Role, Run, Setup, Spread, Way, columns, groups, telling,
+    words,
 };
 use crate::report::judge::{self, LEAST_ROUNDS, Noise};
 
@@ -92,13 +93,9 @@ impl<'a> Comparison<'a> {
         if let Some((one, two)) = one.kind.zip(two.kind)
             && one != two
         {
-            return usage(format!(
-                "{} is of {} and {} of {}: compare results of the same command",
-                first.path.display(),
-                one.command(),
-                other.path.display(),
-                two.command()
-            ));
+            let (one, two, other) = (one.command(), two.command(), other.path.display());
+            let why = format!("is of {one} and {other} of {two}: compare results of the same command");
+            return refuse(&first.path, why);
         }
         let (ours, theirs) = (groups(&one.runs), groups(&two.runs));
         let names = Names::of(one, two, &ours, &theirs);
@@ -111,11 +108,9 @@ impl<'a> Comparison<'a> {
             ours.iter().filter_map(|group| Some((group[0], names.find(&theirs, group[0])?))).collect();
         let mut differences = differences(one, two, &both, &names);
         if differences.is_empty() {
-            return usage(format!(
-                "{} and {} have no cell in common: measure both with the same options",
-                first.path.display(),
-                other.path.display()
-            ));
+            let other = other.path.display();
+            let why = format!("and {other} have no cell in common: measure both with the same options");
+            return refuse(&first.path, why);
         }
         differences.sort_by(|one, other| other.size().total_cmp(&one.size()));
         let (outside, inside) = differences.into_iter().partition(Difference::outside);
@@ -137,9 +132,6 @@ impl<'a> Comparison<'a> {
         }
     }
 }
-
-/// Runs of the same cell, over their rounds.
-type Group<'a> = Vec<&'a Run>;
 
 /// Finds the cells of one session in another, and names them.
 struct Names {

@@ -23,11 +23,8 @@ pub fn differing(first: &Results, other: &Results) -> Vec<Fact> {
     facts.extend(of(&first.params, &other.params));
     if first.interrupted != other.interrupted {
         let text = |interrupted| if interrupted { "yes" } else { "no" }.to_string();
-        facts.push(Fact {
-            name: "interrupted".into(),
-            first: text(first.interrupted),
-            other: text(other.interrupted),
-        });
+        let (first, other) = (text(first.interrupted), text(other.interrupted));
+        facts.push(Fact { name: "interrupted".into(), first, other });
     }
     facts
 }
@@ -42,11 +39,7 @@ fn of(first: &impl Serialize, other: &impl Serialize) -> Vec<Fact> {
     let differs = first.iter().filter_map(|(name, value)| Some((name, value, other.get(name)?)));
     differs
         .filter(|(_, first, other)| first != other)
-        .map(|(name, first, other)| Fact {
-            name: title(name),
-            first: beside(first, other),
-            other: beside(other, first),
-        })
+        .map(|(name, one, two)| Fact { name: title(name), first: beside(one, two), other: beside(two, one) })
         .collect()
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{Failure, usage};
+use crate::error::{Failure, refuse};
 use crate::model::Results;
 use crate::report::saved;
 
@@ -21,10 +21,7 @@ pub struct Saved {
 pub fn read(path: &Path) -> Result<Saved, Failure> {
     let results = saved::read(path)?;
     if results.runs.is_empty() {
-        return usage(format!(
-            "{} has no runs, since it was interrupted before the first: measure again",
-            path.display()
-        ));
+        return refuse(path, "has no runs, since it was interrupted before the first: measure again");
     }
     let name = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     Ok(Saved { path: path.to_path_buf(), name, results })

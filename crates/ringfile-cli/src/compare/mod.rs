@@ -9,7 +9,7 @@ pub mod load;
 pub mod text;
 
 use crate::cli::ReportArgs;
-use crate::error::{Failure, usage};
+use crate::error::{Failure, refuse, usage};
 use crate::html::{self, standalone};
 use crate::report::output::{self, OutputFile};
 use crate::terminal;
@@ -42,10 +42,8 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     if let Some(svg) = svg {
         let Some(drawing) = standalone::svg(&first.results, args.plot) else {
             let plot = values::name(&args.plot);
-            return usage(format!(
-                "{} has nothing to plot for --plot {plot}: choose another plot",
-                first.path.display()
-            ));
+            let why = format!("has nothing to plot for --plot {plot}: choose another plot");
+            return refuse(&first.path, why);
         };
         svg.write_text(&drawing)?;
     }

@@ -29,7 +29,6 @@ pub struct Device {
     /// How it accepts requests; for a partition, those of its disk.
     pub queue: Queue,
     /// For a namespace of an NVMe drive: the character device that takes the drive's own commands.
-    #[serde(default)]
     pub passthrough: Option<String>,
     /// For a loop device: the file that it shows.
     pub backing: Option<Backing>,
@@ -124,8 +123,8 @@ struct Tree<'a> {
 impl Tree<'_> {
     fn device(&self, folder: &Path, deepest: usize) -> Device {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let disk = disk_of(folder);
-        let partition = disk != folder;
+        let partition = folder.join("partition").exists();
+        let disk = folder.parent().filter(|_| partition).unwrap_or(folder);
         let kind = if partition { Kind::Partition } else { kind(&name, folder) };
         let backing = (kind == Kind::Loop).then(|| self.backing(folder)).flatten();
         let mut below: Vec<Device> = Vec::new();
@@ -172,30 +171,21 @@ impl Device {
     }
 }
 
-/// Returns the folder of a partition's disk, or this folder if it is no partition's.
-fn disk_of(folder: &Path) -> &Path {
-    if folder.join("partition").exists() { folder.parent().unwrap_or(folder) } else { folder }
-}
-
 fn kind(name: &str, folder: &Path) -> Kind {
     let starts = |prefix: &str| {
         name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
     };
-    if starts("loop") {
-        return Kind::Loop;
-    }
-    if folder.join("md").exists() {
-        return Kind::Md;
-    }
-    if folder.join("dm").exists() {
-        let id = text(folder.join("dm/uuid")).unwrap_or_default();
-        return match id.split('-').next() {
-            Some("CRYPT") => Kind::Crypt,
-            Some("LVM") => Kind::Lvm,
-            _ => Kind::Dm,
-        };
-    }
     match () {
+        () if starts("loop") => Kind::Loop,
+        () if folder.join("md").exists() => Kind::Md,
+        () if folder.join("dm").exists() => {
+            let id = text(folder.join("dm/uuid")).unwrap_or_default();
+            match id.split('-').next() {
+                Some("CRYPT") => Kind::Crypt,
+                Some("LVM") => Kind::Lvm,
+                _ => Kind::Dm,
+            }
+        }
         () if starts("zram") => Kind::Zram,
         () if starts("ram") || starts("pmem") => Kind::Ram,
         () if starts("nbd") || starts("rbd") || starts("drbd") => Kind::Network,

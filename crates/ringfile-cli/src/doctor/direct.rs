@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::file::{Subjects, TRIED};
 use super::place::Medium;
 use crate::error::errno_text;
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::sys;
 
 /// The result of trying direct I/O on a file.
@@ -39,37 +39,27 @@ const BUDGET: Duration = Duration::from_millis(40);
 /// Tries direct I/O; returns `None` if there is no file to try it on.
 pub fn look(subjects: &Subjects, medium: Medium) -> Option<Direct> {
     let opened = subjects.direct_reads.as_ref().or(subjects.direct_writes.as_ref())?;
+    let refused = |why: String| Some(Direct { why, ..Direct::default() });
     if medium == Medium::Memory {
-        let why = "memory has no direct I/O: O_DIRECT is refused, or has no effect".into();
-        return Some(Direct { why, ..Direct::default() });
+        return refused("memory has no direct I/O: O_DIRECT is refused, or has no effect".into());
     }
     let file = match opened {
         Ok(file) => file,
-        Err(error) => {
-            let why = format!("opening with O_DIRECT: {}", errno_text(error));
-            return Some(Direct { why, ..Direct::default() });
-        }
+        Err(error) => return refused(format!("opening with O_DIRECT: {}", errno_text(error))),
     };
     let mut direct = Direct::default();
     (direct.offset_alignment, direct.memory_alignment) = alignment(file);
     direct.atomic_writes = atomic_writes(file);
     let block = block(direct.offset_alignment);
-    let written = match &subjects.direct_writes {
-        Some(Ok(file)) => Some(write_and_compare(file)),
-        _ => None,
-    };
-    match (&written, timed_reads(file, block)) {
-        (Some(Err(error)), _) => direct.why = format!("a direct write: {}", errno_text(error)),
+    let writes = subjects.direct(true);
+    match (writes.map(write_and_compare), timed_reads(file, block)) {
+        (Some(Err(error)), _) => direct.why = format!("a direct write: {}", errno_text(&error)),
         (_, Err(error)) => direct.why = format!("a direct read of {block} bytes: {}", errno_text(&error)),
         (written, Ok(median)) => {
             direct.usable = true;
             direct.read_us = median;
-            direct.past_cache = match &subjects.direct_writes {
-                Some(Ok(file)) if written.is_some() => {
-                    sys::cached_fraction(file, TRIED as u64).map(|fraction| fraction == 0.0)
-                }
-                _ => None,
-            };
+            let cached = writes.and_then(|file| sys::cached_fraction(file, TRIED as u64));
+            direct.past_cache = cached.map(|fraction| fraction == 0.0);
             let wrote = if written.is_some() { "written, read back and compared" } else { "read" };
             direct.why = format!("opened with O_DIRECT, {wrote}");
         }
@@ -106,12 +96,12 @@ fn atomic_writes(file: &File) -> Option<[u32; 2]> {
 }
 
 fn write_and_compare(file: &File) -> io::Result<()> {
-    let mut memory = AlignedBytes::zeroed(TRIED);
-    memory.as_mut_slice().fill(9);
-    file.write_all_at(memory.as_mut_slice(), 0)?;
-    memory.as_mut_slice().fill(0);
-    file.read_exact_at(memory.as_mut_slice(), 0)?;
-    match memory.as_mut_slice().iter().all(|&byte| byte == 9) {
+    let mut memory = zeroed(TRIED);
+    memory.fill(9);
+    file.write_all_at(&memory, 0)?;
+    memory.fill(0);
+    file.read_exact_at(&mut memory, 0)?;
+    match memory.iter().all(|&byte| byte == 9) {
         true => Ok(()),
         false => Err(io::Error::other("the bytes read are not those written")),
     }
@@ -119,11 +109,11 @@ fn write_and_compare(file: &File) -> io::Result<()> {
 
 /// Returns the median of a few reads; `None` if the file is too short to say anything.
 fn timed_reads(file: &File, block: usize) -> io::Result<Option<f64>> {
-    let mut memory = AlignedBytes::zeroed(block);
+    let mut memory = zeroed(block);
     let (began, mut times) = (Instant::now(), Vec::new());
     for place in (0..TRIED as u64).step_by(block).cycle().take(16) {
         let before = Instant::now();
-        let count = file.read_at(memory.as_mut_slice(), place)?;
+        let count = file.read_at(&mut memory, place)?;
         if count == block {
             times.push(before.elapsed());
         }

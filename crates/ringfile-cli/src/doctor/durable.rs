@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::direct::{median_us, us};
 use super::file::{Subjects, TRIED};
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::sys::ring::{Op, TrialRing};
 
 /// One way to write durably, and its time.
@@ -69,8 +69,8 @@ pub fn look(subjects: &Subjects) -> Vec<Durable> {
     if file.sync_all().is_err() {
         return Vec::new();
     }
-    let mut ring = TrialRing::new().ok();
-    let mut memory = AlignedBytes::zeroed(BLOCK);
+    let mut ring = TrialRing::new(8).ok();
+    let memory = zeroed(BLOCK);
     let all = [Way::WriteFdatasync, Way::Dsync, Way::RingLinked, Way::DirectDsync];
     let mut times: [Vec<Duration>; 4] = Default::default();
     let began = Instant::now();
@@ -84,7 +84,7 @@ pub fn look(subjects: &Subjects) -> Vec<Durable> {
             }
             let place = (round * BLOCK % TRIED) as u64;
             let before = Instant::now();
-            if write(way, subjects, file, ring.as_mut(), memory.as_mut_slice(), place).is_ok() {
+            if write(way, subjects, file, ring.as_mut(), &memory, place).is_ok() {
                 times.push(before.elapsed());
             }
         }

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use io_uring::opcode;
+use io_uring::{IoUring, opcode};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +114,7 @@ pub fn look() -> Found {
     }
     let without = "worker threads do all I/O with plain calls";
     let basic = Trial("io_uring", "io_uring_setup of two entries", "5.1", without);
-    let setup = patiently(until, || ring::try_setup(0).map(drop));
+    let setup = patiently(until, || ring::try_setup(0));
     found.refused = setup.as_ref().err().and_then(io::Error::raw_os_error);
     found.features.push(basic.judge(setup));
     if found.refused.is_some_and(|errno| errno != libc::ENOMEM) {
@@ -122,19 +122,27 @@ pub fn look() -> Found {
     }
     for (flags, name, called, since, without) in SETUP {
         let tried = format!("a ring with IORING_SETUP_{called}");
-        let done = patiently(until, || ring::try_setup(flags).map(drop));
+        let done = patiently(until, || ring::try_setup(flags));
         found.features.push(Trial(name, &tried, since, without).judge(done));
     }
-    if let (Ok(mut ring), Ok(file)) = (patiently(until, TrialRing::new), sample()) {
+    if let (Ok(mut ring), Ok(file)) = (patiently(until, || TrialRing::new(8)), sample()) {
         found.workers = workers(until);
         found.registered = registered(&ring);
         one_ring(&mut ring, &file, &mut found.features);
         // Without registered memory, sharing it can't be judged.
         if is_usable(&found.features, "registered_buffers") {
-            found.features.push(cloned(&ring, until));
+            let done = patiently(until, || TrialRing::new(8));
+            let done = done.and_then(|other| other.clone_registrations(&ring));
+            let tried = "registered memory shared with a second ring";
+            let without = "every thread pins and pays for the same memory again";
+            found.features.push(Trial("clone_buffers", tried, "6.12", without).judge(done));
         }
     }
-    found.features.push(kernel_thread(until));
+    let done = patiently(until, || TrialRing::built(8, IoUring::builder().setup_sqpoll(10)));
+    let done = done.and_then(|mut ring| read_back(&mut ring, &sample()?, Op::Read(4096, 0), 4096));
+    let tried = "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)";
+    let without = "every submission is a system call, as by default";
+    found.features.push(Trial("sqpoll", tried, "5.11", without).judge(done));
     found
 }
 
@@ -148,65 +156,36 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
     let mut add = |name, tried, since, without, done: io::Result<()>| {
         features.push(Trial(name, tried, since, without).judge(done));
     };
-    let by_number = ring.run_by_number(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
-    add(
-        "registered_ring_fd",
-        "a ring entered by its registered number",
-        "5.18",
-        "a file look-up for each system call",
-        by_number,
-    );
-    let no_iowait = ring.run_without_iowait(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
-    add(
-        "no_iowait",
-        "a wait with IORING_ENTER_NO_IOWAIT",
-        "6.15",
-        "waiting for I/O shows as iowait; speed is the same",
-        no_iowait,
-    );
-    let read = read_back(ring, file, Op::Read(4096, 0, 0), 4096);
-    add("read", "4 KiB read through the ring and compared", "5.6", "plain calls on worker threads", read);
+    let done = ring.run_by_number(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
+    let without = "a file look-up for each system call";
+    add("registered_ring_fd", "a ring entered by its registered number", "5.18", without, done);
+    let done = ring.run_without_iowait(file, &[Op::Nop]).and_then(|results| same(&results, &[0]));
+    let without = "waiting for I/O shows as iowait; speed is the same";
+    add("no_iowait", "a wait with IORING_ENTER_NO_IOWAIT", "6.15", without, done);
+    let done = read_back(ring, file, Op::Read(4096, 0), 4096);
+    add("read", "4 KiB read through the ring and compared", "5.6", "plain calls on worker threads", done);
     ring.fill(7);
-    let linked = ring.run(file, &[Op::WriteLinked(4096, SAMPLE as u64), Op::Fdatasync]);
-    let linked = linked.and_then(|results| same(&results, &[4096, 0]));
-    add(
-        "linked_fsync",
-        "a write and an fdatasync linked to it",
-        "5.3",
-        "a durable write takes two trips to the kernel",
-        linked,
-    );
-    add(
-        "sparse_files",
-        "an empty table of registered files",
-        "5.19",
-        "a file look-up for each operation",
-        ring.register_file_table(),
-    );
-    let table = TrialRing::new().and_then(|ring| ring.register_buffer_table());
-    add("sparse_buffers", "an empty table of registered buffers", "5.19", "no registered buffers", table);
+    let done = ring.run(file, &[Op::WriteLinked(4096, SAMPLE as u64), Op::Fdatasync]);
+    let done = done.and_then(|results| same(&results, &[4096, 0]));
+    let without = "a durable write takes two trips to the kernel";
+    add("linked_fsync", "a write and an fdatasync linked to it", "5.3", without, done);
+    let done = ring.submitter().register_files_sparse(8);
+    let without = "a file look-up for each operation";
+    add("sparse_files", "an empty table of registered files", "5.19", without, done);
+    let done = TrialRing::new(8).and_then(|ring| ring.submitter().register_buffers_sparse(8));
+    add("sparse_buffers", "an empty table of registered buffers", "5.19", "no registered buffers", done);
     // Two parts of 4 KiB: a small RLIMIT_MEMLOCK has room for that, but not for more.
     let registered = ring.register_memory(8192);
     let refused = registered.as_ref().err().and_then(io::Error::raw_os_error);
-    let fixed = registered.and_then(|()| read_back(ring, file, Op::ReadFixed(4096, 0), 4096));
-    add(
-        "registered_buffers",
-        "8 KiB registered, READ_FIXED into it compared",
-        "5.1",
-        "the kernel maps the buffer for each direct I/O",
-        fixed,
-    );
-    let vectored = match refused {
+    let done = registered.and_then(|()| read_back(ring, file, Op::ReadFixed(4096, 0), 4096));
+    let without = "the kernel maps the buffer for each direct I/O";
+    add("registered_buffers", "8 KiB registered, READ_FIXED into it compared", "5.1", without, done);
+    let done = match refused {
         Some(errno) => Err(io::Error::from_raw_os_error(errno)),
         None => read_back(ring, file, Op::ReadvFixed(4096, 0), 8192),
     };
-    add(
-        "readv_fixed",
-        "two times 4 KiB read with READV_FIXED and compared",
-        "6.15",
-        "vectored I/O takes the plain form, 1.2 to 1.45 times slower at 32 x 4 KiB",
-        vectored,
-    );
+    let without = "vectored I/O takes the plain form, 1.2 to 1.45 times slower at 32 x 4 KiB";
+    add("readv_fixed", "two times 4 KiB read with READV_FIXED and compared", "6.15", without, done);
     let Ok(probe) = ring.probe() else { return };
     features.extend(OPERATIONS.map(|(code, name, without)| {
         let usable = probe.is_supported(code);
@@ -216,26 +195,10 @@ fn one_ring(ring: &mut TrialRing, file: &File, features: &mut Vec<Feature>) {
     }));
 }
 
-fn cloned(ring: &TrialRing, until: Instant) -> Feature {
-    let done = patiently(until, TrialRing::new).and_then(|other| other.clone_registrations(ring));
-    let tried = "registered memory shared with a second ring";
-    let without = "every thread pins and pays for the same memory again";
-    Trial("clone_buffers", tried, "6.12", without).judge(done)
-}
-
-fn kernel_thread(until: Instant) -> Feature {
-    let done = patiently(until, TrialRing::with_kernel_thread).and_then(|mut ring| {
-        let file = sample()?;
-        read_back(&mut ring, &file, Op::Read(4096, 0, 0), 4096)
-    });
-    let tried = "4 KiB read by a ring with a kernel thread (IORING_SETUP_SQPOLL)";
-    Trial("sqpoll", tried, "5.11", "every submission is a system call, as by default").judge(done)
-}
-
-/// Returns the most kernel threads for one thread's rings. Asked on a new thread, because a thread's first ring
-/// decides.
+/// Returns the most kernel threads for one thread's rings, with as many entries as ringfile's. Asked on a new thread,
+/// because a thread's first ring decides.
 fn workers(until: Instant) -> Option<[u32; 2]> {
-    let ask = move || patiently(until, TrialRing::of_usual_size)?.worker_limits();
+    let ask = move || patiently(until, || TrialRing::new(256))?.worker_limits();
     std::thread::Builder::new().spawn(ask).ok()?.join().ok()?.ok()
 }
 

@@ -16,7 +16,7 @@ use super::durable::Durable;
 use super::flags::NonBlocking;
 use super::place::{self, Medium, Place};
 use super::route::Taken;
-use crate::error::{Failure, cant, errno_text, usage};
+use crate::error::{Failure, cant, errno_text, refuse};
 use crate::report::output;
 
 /// The facts about PATH.
@@ -98,7 +98,6 @@ pub struct Subjects {
 pub const TRIED: usize = 64 << 10;
 
 fn kind(path: &Path) -> Result<Kind, Failure> {
-    let shown = path.display();
     let metadata = std::fs::metadata(path)
         .map_err(|error| cant("look at", path, &error, "name a file, folder or block device"))?;
     let file_type = metadata.file_type();
@@ -106,9 +105,7 @@ fn kind(path: &Path) -> Result<Kind, Failure> {
         () if file_type.is_file() => Ok(Kind::File),
         () if file_type.is_dir() => Ok(Kind::Folder),
         () if file_type.is_block_device() => Ok(Kind::Device),
-        () => usage(format!(
-            "{shown} is a pipe, socket or character device: name a file, folder or block device"
-        )),
+        () => refuse(path, "is a pipe, socket or character device: name a file, folder or block device"),
     }
 }
 

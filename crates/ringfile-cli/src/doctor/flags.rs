@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 
+use io_uring::IoUring;
 use rustix::io::{ReadWriteFlags, preadv2, pwritev2};
 use serde::{Deserialize, Serialize};
 
 use super::direct;
 use super::features::{Feature, meaning};
 use super::file::{FileFacts, Subjects};
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::sys::ring::{Op, TrialRing};
 
 /// Whether reads and writes can be done without blocking; `null` if that was not tried.
@@ -64,11 +65,10 @@ fn takes_nowait(done: &io::Result<usize>) -> Option<bool> {
 
 /// Reads or writes one block at the file's start.
 fn transfer(file: &File, writes: bool, flags: ReadWriteFlags) -> io::Result<usize> {
-    let mut memory = AlignedBytes::zeroed(BLOCK);
-    let memory = memory.as_mut_slice();
+    let mut memory = zeroed(BLOCK);
     match writes {
-        true => Ok(pwritev2(file, &[IoSlice::new(memory)], 0, flags)?),
-        false => Ok(preadv2(file, &mut [IoSliceMut::new(memory)], 0, flags)?),
+        true => Ok(pwritev2(file, &[IoSlice::new(&memory)], 0, flags)?),
+        false => Ok(preadv2(file, &mut [IoSliceMut::new(&mut memory)], 0, flags)?),
     }
 }
 
@@ -116,7 +116,8 @@ fn polled(subjects: &Subjects, facts: &FileFacts, has_poll_queues: Option<bool>)
         return feature(None, "a polled read needs direct I/O, which is not available here".into());
     };
     let block = direct::block(facts.direct.as_ref().and_then(|direct| direct.offset_alignment)) as u32;
-    let done = TrialRing::polled().and_then(|mut ring| ring.run(file, &[Op::Read(block, 0, 0)]));
+    let done = TrialRing::built(8, IoUring::builder().setup_iopoll())
+        .and_then(|mut ring| ring.run(file, &[Op::Read(block, 0)]));
     let tried = format!("a direct read on a ring with IORING_SETUP_IOPOLL, on {}", facts.reads_tried);
     let by_interrupt = match done.as_ref().map(|results| results[0]) {
         Err(error) => return feature(None, format!("{tried}: {}", meaning(error, "5.1"))),

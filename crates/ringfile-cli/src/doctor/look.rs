@@ -5,11 +5,9 @@
 //! and kills it when the time is up. Invariants: nothing here waits longer than [`ANSWER`].
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -100,25 +98,14 @@ pub fn look(path: &Path, instead: Option<&str>) -> Result<Looked, Failure> {
     }
     command.arg(path);
     let until = Instant::now() + ANSWER;
-    let spawned = command.spawn().ok().and_then(|mut child| Some((child.stdout.take()?, child)));
-    let Some((stdout, mut child)) = spawned else {
-        // Without /proc, or the right to start a program, this process does it, without a deadline.
-        return here(path);
-    };
-    let (send, lines) = mpsc::channel();
-    let read = move || {
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            if send.send(line).is_err() {
-                return;
-            }
-        }
-    };
-    // Ends with the other process, or with this one.
-    if std::thread::Builder::new().spawn(read).is_err() {
+    // Without /proc, or the right to start a program, this process does it, without a deadline.
+    let Ok(mut child) = command.spawn() else { return here(path) };
+    let Ok(lines) = sys::lines_of(child.stdout.take()) else {
         let _ = child.kill();
         return here(path);
-    }
-    let mut looked = Looked { file: unanswered(path), ..Looked::default() };
+    };
+    let (path, stage) = (path.display().to_string(), "finding PATH".into());
+    let mut looked = Looked { file: FileFacts { path, stage, ..FileFacts::default() }, ..Looked::default() };
     while let Ok(line) = lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
         match serde_json::from_str(&line) {
             Ok(Line::Known(known)) => looked = *known,
@@ -130,10 +117,6 @@ pub fn look(path: &Path, instead: Option<&str>) -> Result<Looked, Failure> {
     let _ = child.kill();
     let _ = child.try_wait();
     Ok(looked)
-}
-
-fn unanswered(path: &Path) -> FileFacts {
-    FileFacts { path: path.display().to_string(), stage: "finding PATH".into(), ..FileFacts::default() }
 }
 
 fn here(path: &Path) -> Result<Looked, Failure> {

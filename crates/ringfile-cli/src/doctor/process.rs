@@ -32,7 +32,6 @@ pub struct Process {
     /// Whether a seccomp filter ends processes that make a ring.
     pub io_uring_kills: bool,
     /// Linux AIO, which carries direct I/O where io_uring can't be used; `null` if that was not tried.
-    #[serde(default)]
     pub aio: Option<Aio>,
     /// `off`, `strict` or `filter`.
     pub seccomp: Option<String>,

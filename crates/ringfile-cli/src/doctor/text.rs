@@ -27,8 +27,8 @@ const NARROWEST: usize = 20;
 pub fn of(report: &Report, columns: usize) -> String {
     let width = columns.clamp(NARROWEST, WIDEST);
     let mut page = Page { text: String::new(), width };
-    page.line(&format!("ringfile doctor {}", report.file.path));
-    page.line(&summary(report));
+    page.indented("", &format!("ringfile doctor {}", report.file.path));
+    page.indented("", &summary(report));
     page.findings(&report.findings);
     page.fine(&report.findings);
     page.section("Process", &process(&report.process));
@@ -44,11 +44,6 @@ struct Page {
 }
 
 impl Page {
-    /// Adds a line, broken if necessary.
-    fn line(&mut self, text: &str) {
-        self.indented("", text);
-    }
-
     /// Adds a text whose lines all begin with `indent`.
     fn indented(&mut self, indent: &str, text: &str) {
         self.entry(indent, indent, text);
@@ -162,7 +157,6 @@ fn summary(report: &Report) -> String {
 }
 
 fn process(process: &Process) -> Vec<(&'static str, String)> {
-    let mut facts = Vec::new();
     let held = match process.memlock.applies {
         Some(false) => ", which does not apply to this process (CAP_IPC_LOCK)",
         _ => "",
@@ -173,41 +167,34 @@ fn process(process: &Process) -> Vec<(&'static str, String)> {
         }
         None => "; registering was not tried".into(),
     };
-    facts.push((
-        "memlock",
-        format!("{}{held}{registered}", limit(&process.memlock.limit, |bytes| Bytes(bytes).to_string())),
-    ));
+    let memlock = limit(&process.memlock.limit, |bytes| Bytes(bytes).to_string());
     let switch = match (process.io_uring_disabled, process.io_uring_errno) {
         _ if process.io_uring_kills => "a seccomp filter kills programs that use it (SIGSYS)".into(),
         (_, Some(errno)) => crate::error::errno_text(&std::io::Error::from_raw_os_error(errno)),
         (Some(value), None) => format!("may be used (kernel.io_uring_disabled = {value})"),
         (None, None) => "may be used".into(),
     };
-    facts.push(("io_uring", switch));
     let seccomp = process.seccomp.as_deref().unwrap_or("unknown");
     let rights = if process.no_new_privs == Some(true) { ", no new privileges" } else { "" };
-    facts.push(("seccomp", format!("{seccomp}{rights}")));
-    if let Some(container) = &process.container {
-        facts.push(("container", format!("yes: {container}")));
-    }
-    if let Some([bounded, unbounded]) = process.io_workers {
-        let text = format!(
-            "at most {bounded} for files and block devices, {unbounded} for all else, for each thread"
-        );
-        facts.push(("kernel threads", text));
-    }
     let plain = |count: u64| count.to_string();
-    let files = limit(&process.open_files, plain);
-    facts.push(("limits", format!("{files} open files, {} processes", limit(&process.processes, plain))));
+    let (files, processes) = (limit(&process.open_files, plain), limit(&process.processes, plain));
     let group = &process.cgroup;
     let mut limits: Vec<String> = group.cpus.map(|cpus| format!("{cpus:.1} cores")).into_iter().collect();
     limits.extend(group.memory.map(|memory| format!("{} of memory", Bytes(memory))));
     limits.extend(group.io.iter().map(|io| format!("{} {} on {}", io.what, io.limit, io.device)));
-    facts.push((
-        "control group",
-        if limits.is_empty() { "no limits found".into() } else { limits.join(", ") },
-    ));
-    facts.push(("memory", memory(process)));
+    let group = if limits.is_empty() { "no limits found".into() } else { limits.join(", ") };
+    let mut facts = vec![
+        ("memlock", format!("{memlock}{held}{registered}")),
+        ("io_uring", switch),
+        ("seccomp", format!("{seccomp}{rights}")),
+    ];
+    facts.extend(process.container.as_ref().map(|container| ("container", format!("yes: {container}"))));
+    facts.extend(process.io_workers.map(|[bounded, unbounded]| {
+        let of = "for files and block devices";
+        ("kernel threads", format!("at most {bounded} {of}, {unbounded} for all else, for each thread"))
+    }));
+    facts.push(("limits", format!("{files} open files, {processes} processes")));
+    facts.extend([("control group", group), ("memory", memory(process))]);
     facts
 }
 
@@ -240,12 +227,9 @@ fn file(report: &Report) -> Vec<(&'static str, String)> {
     let file = &report.file;
     let mut facts = Vec::new();
     if let Some(filesystem) = &file.filesystem {
-        let (point, source) = (file.mount_point.as_deref(), file.source.as_deref());
-        let unknown = "unknown";
-        facts.push((
-            "file system",
-            format!("{filesystem} from {} on {}", source.unwrap_or(unknown), point.unwrap_or(unknown)),
-        ));
+        let known = |fact: &Option<String>| fact.clone().unwrap_or_else(|| "unknown".into());
+        let (source, point) = (known(&file.source), known(&file.mount_point));
+        facts.push(("file system", format!("{filesystem} from {source} on {point}")));
         facts.push(("mount options", file.options.join(", ")));
     }
     if let (Some(total), Some(available)) = (file.space_total, file.space_available) {

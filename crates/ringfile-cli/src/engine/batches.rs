@@ -14,17 +14,15 @@ use super::ringfile::{open_for, pool};
 use super::window::{self, Measured, Until, Window};
 use super::{Bench, Counted, EnterSizes, Outcome, join_all};
 use crate::error::{Failure, library};
-use crate::job::{Job, Offsets, Operation};
+use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 
 /// Carries out a job with a plain thread for each batch in flight.
 pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
     let count = job.setup.numjobs * job.batches_in_flight();
-    let window = &Window::new(job, count);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("ringfile", count, conducted, |number, member| {
-        let mut reader = Reader::new(job, number, &file, &pool, window);
+    let (measured, threads) = Window::run_threads((job, bench, tick), "ringfile", count, |number, member| {
+        let mut reader = Reader::new(job, number, &file, &pool, member.window());
         member.phases(|until, recorder| reader.read_all(until, recorder))
     });
     Ok(outcome(measured, threads))
@@ -34,9 +32,8 @@ pub fn run_blocking(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Res
 pub fn run_in_tokio(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
     // One member for all threads: those of the runtime must not wait for each other.
-    let window = &Window::new(job, 1);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("tokio", 1, conducted, |_, member| {
+    let (measured, threads) = Window::run_threads((job, bench, tick), "tokio", 1, |_, member| {
+        let window = member.window();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(job.setup.numjobs).build();
         let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
         let count = job.setup.numjobs * job.batches_in_flight();
@@ -80,7 +77,7 @@ pub fn read_whole(
 struct Reader {
     file: File,
     block: usize,
-    offsets: Offsets,
+    reads: Task,
     /// The offsets of the batch in flight.
     asked: Vec<u64>,
     buffers: Vec<Buffer>,
@@ -99,7 +96,7 @@ impl Reader {
         Reader {
             file: file.clone(),
             block,
-            offsets: job.offsets(number, window.share(number / job.batches_in_flight())),
+            reads: job.reads(number, window.share(number / job.batches_in_flight())),
             asked: Vec::with_capacity(job.batch_size()),
             buffers,
             window: Arc::clone(window),
@@ -131,7 +128,7 @@ impl Reader {
 
     /// Returns the next batch, which is smaller if little is left to do; `None` if nothing is.
     fn next_batch(&mut self) -> Option<Batch> {
-        self.offsets.take(self.buffers.len(), &mut self.asked);
+        self.reads.take(self.buffers.len(), &mut self.asked);
         let count = self.asked.len();
         let mut batch = Batch::with_capacity(count).in_flight(count);
         let rest = self.buffers.len() - count;

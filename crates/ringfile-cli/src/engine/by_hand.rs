@@ -10,15 +10,16 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
 
+use bytes::BytesMut;
 use io_uring::{IoUring, opcode, types};
 
 use super::pread;
 use super::window::{self, Until, Window};
 use super::{Bench, Outcome};
 use crate::error::{Failure, errno_text, io_at};
-use crate::job::{Job, Offsets, Operation};
+use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::model::RingFlags;
 
 /// Entries of each ring, and the most operations in flight on it.
@@ -37,18 +38,17 @@ pub enum Way {
 /// Carries out a job; each thread reads one batch after the other.
 pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = &pread::open(job, bench.path)?;
-    let window = &Window::new(job, job.setup.numjobs);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) =
-        window.run_threads("by-hand", job.setup.numjobs, conducted, |thread, member| {
-            match Worker::new(way, job, (thread, window), file, bench.path) {
-                Ok(mut worker) => member.phases(|until, recorder| worker.operate(window, until, recorder)),
-                Err(failure) => {
-                    window.fail(failure);
-                    (Recorder::new(), Instant::now())
-                }
+    let count = job.setup.numjobs;
+    let (measured, threads) = Window::run_threads((job, bench, tick), "by-hand", count, |thread, member| {
+        let window = member.window();
+        match Worker::new(way, job, (thread, window), file, bench.path) {
+            Ok(mut worker) => member.phases(|until, recorder| worker.operate(window, until, recorder)),
+            Err(failure) => {
+                window.fail(failure);
+                (Recorder::new(), Instant::now())
             }
-        });
+        }
+    });
     match measured.failure {
         // Nothing was read, so this machine has no usable ring.
         Some(failure) if measured.errors > 0 && threads.iter().all(|(seen, _)| seen.count() == 0) => {
@@ -61,7 +61,7 @@ pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Re
 /// One thread.
 struct Worker<'a> {
     batch: usize,
-    offsets: Offsets,
+    reads: Task,
     /// The offsets of the batch in flight.
     asked: Vec<u64>,
     way: Way,
@@ -84,7 +84,7 @@ impl<'a> Worker<'a> {
         };
         Ok(Worker {
             batch: job.batch_size(),
-            offsets: job.offsets(thread, window.share(thread)),
+            reads: job.reads(thread, window.share(thread)),
             asked: Vec::with_capacity(job.batch_size()),
             way,
             blocking: ring()?,
@@ -97,7 +97,7 @@ impl<'a> Worker<'a> {
         let mut now = Instant::now();
         let mut over = until.stopped();
         while !over {
-            self.offsets.take(self.batch, &mut self.asked);
+            self.reads.take(self.batch, &mut self.asked);
             if self.asked.is_empty() {
                 break;
             }
@@ -121,16 +121,14 @@ impl<'a> Worker<'a> {
             }
             (Way::SubmitOnly | Way::TwoRings, _) => {
                 let mut parts = self.asked.chunks(ENTRIES as usize);
-                parts.try_for_each(|part| submit_then_wait(&mut self.blocking, part))
+                parts.try_for_each(|part| {
+                    part.iter().try_for_each(|&offset| self.blocking.queue(offset))?;
+                    self.blocking.submit(0)?;
+                    self.blocking.wait_one_by_one()
+                })
             }
         }
     }
-}
-
-fn submit_then_wait(ring: &mut HandRing<'_>, offsets: &[u64]) -> Result<(), Failure> {
-    offsets.iter().try_for_each(|&offset| ring.queue(offset))?;
-    ring.submit(0)?;
-    ring.wait_one_by_one()
 }
 
 fn both(
@@ -177,16 +175,11 @@ pub fn make_ring(flags: Option<RingFlags>, entries: u32) -> io::Result<IoUring> 
 
 /// Calls `make` with both flags, and with one less after each EINVAL.
 fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result<T> {
-    let mut made = make(true, true);
-    for (single_issuer, defer_taskrun) in [(true, false), (false, false)] {
-        match made {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                made = make(single_issuer, defer_taskrun)
-            }
-            other => return other,
-        }
-    }
-    made
+    let less = [(true, false), (false, false)].into_iter();
+    less.fold(make(true, true), |made, (single_issuer, defer_taskrun)| match made {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => make(single_issuer, defer_taskrun),
+        other => other,
+    })
 }
 
 /// A ring, and the memory that its reads go to, a block for each read in flight.
@@ -195,7 +188,7 @@ fn step_down<T>(mut make: impl FnMut(bool, bool) -> io::Result<T>) -> io::Result
 /// dropping waits for the operations in flight, and leaks the memory if it cannot.
 struct HandRing<'a> {
     ring: IoUring,
-    memory: AlignedBytes,
+    memory: BytesMut,
     /// The offset of each read in flight.
     offsets: Vec<u64>,
     /// Reads queued since the last time that none was in flight; also the block of the next one.
@@ -210,7 +203,7 @@ struct HandRing<'a> {
 impl<'a> HandRing<'a> {
     fn new(file: &'a File, path: &'a Path, block: usize, most: usize) -> Result<HandRing<'a>, Failure> {
         let ring = make_ring(None, ENTRIES).map_err(|error| failed("setting up", &error))?;
-        let memory = AlignedBytes::zeroed(block * most);
+        let memory = zeroed(block * most);
         Ok(HandRing { ring, memory, offsets: vec![0; most], queued: 0, done: 0, file, path, block })
     }
 
@@ -218,7 +211,7 @@ impl<'a> HandRing<'a> {
     fn queue(&mut self, offset: u64) -> Result<(), Failure> {
         let index = self.queued;
         self.offsets[index] = offset;
-        let memory = &mut self.memory.as_mut_slice()[index * self.block..][..self.block];
+        let memory = &mut self.memory[index * self.block..][..self.block];
         let read =
             opcode::Read::new(types::Fd(self.file.as_raw_fd()), memory.as_mut_ptr(), self.block as u32)
                 .offset(offset)
@@ -279,7 +272,7 @@ impl Drop for HandRing<'_> {
             let _ = self.collect();
             if self.done < self.queued && self.submit(1).is_err() {
                 // Leaked rather than freed under the kernel.
-                std::mem::forget(std::mem::replace(&mut self.memory, AlignedBytes::zeroed(0)));
+                std::mem::forget(std::mem::take(&mut self.memory));
                 return;
             }
         }
@@ -322,7 +315,7 @@ mod tests {
             ring.submit(0).expect("submitted");
         }
         ring.wait_one_by_one().expect("read");
-        assert_eq!((ring.memory.as_mut_slice()[0], ring.memory.as_mut_slice()[512]), (3, 1));
+        assert_eq!((ring.memory[0], ring.memory[512]), (3, 1));
 
         for block in [0, 9, 2] {
             ring.queue(block * 512).expect("room");

@@ -69,8 +69,7 @@ impl Fio {
             if bench.namespace { on_namespace(engine, job) } else { job_arguments(engine, job) };
         arguments.extend(job_arguments.into_iter().map(OsString::from));
         arguments.extend(sections(job).into_iter().map(OsString::from));
-        let finished = execute(&self.version, &arguments, bench.interrupt, tick)?;
-        let stats = finished.stats;
+        let (stats, cpu) = execute(&self.version, &arguments, bench.interrupt, tick)?;
         // The middle of fio's histogram bins, which may lie beyond the longest.
         let percentile =
             |key: &str| stats.lat_ns.percentile.get(key).copied().unwrap_or(0).min(stats.lat_ns.max);
@@ -89,7 +88,7 @@ impl Fio {
                 p9999: percentile("99.990000"),
                 max: stats.lat_ns.max,
             }),
-            cpu: finished.cpu,
+            cpu,
             ..Outcome::default()
         })
     }
@@ -169,11 +168,7 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
             format!("--iodepth_batch_complete_max={}", job.setup.iodepth),
         ]);
     } else {
-        let settings = job.settings;
-        let set = |name, figure: Option<usize>| figure.map(|figure| format!("--{name}={figure}"));
-        arguments.extend(set("iodepth_batch_submit", settings.submit));
-        arguments.extend(set("iodepth_batch_complete_min", settings.complete));
-        arguments.extend(set("iodepth_low", settings.low));
+        arguments.extend(job.settings.of_fio().map(|option| format!("--{option}")));
     }
     if job.setup.buffers == Buffers::Fixed {
         arguments.extend(["--fixedbufs=1".into(), "--registerfiles=1".into()]);
@@ -222,20 +217,14 @@ fn sections(job: &Job) -> Vec<String> {
     arguments
 }
 
-struct Finished {
-    stats: Stats,
-    /// CPU time of all threads but the main one.
-    cpu: Option<Duration>,
-}
-
-/// Runs fio to its end, or kills it when interrupted. It is the only child of this process meanwhile, so the
-/// CPU time of all children grows by its own.
+/// Runs fio to its end, or kills it when interrupted; returns its figures, and the CPU time of all its threads but the
+/// main one. It is the only child of this process meanwhile, so the CPU time of all children grows by its own.
 fn execute(
     version: &str,
     arguments: &[OsString],
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
-) -> Result<Finished, Failure> {
+) -> Result<(Stats, Option<Duration>), Failure> {
     let failed = |error: io::Error| Failure::Io(format!("fio can't be run: {}", errno_text(&error)));
     // Files rather than pipes, because they need not be read while fio runs.
     let (mut output, mut complaints) =
@@ -273,7 +262,7 @@ fn execute(
             complaint.lines().find(|line| !line.trim().is_empty()).unwrap_or(&why).trim().to_string();
         Failure::Io(format!("{version} failed: {complaint}"))
     })?;
-    Ok(Finished { stats, cpu })
+    Ok((stats, cpu))
 }
 
 fn text_of(file: &mut File) -> String {

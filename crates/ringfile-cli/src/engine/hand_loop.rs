@@ -10,42 +10,32 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
 
+use bytes::BytesMut;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::window::{Member, Until, Window};
-use super::{Bench, Counted, Outcome, RouteOps, by_hand, pread};
+use super::{Bench, Counted, Counts, Outcome, RouteOps, by_hand, pread};
 use crate::error::Failure;
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::model::Buffers;
 
 /// Carries out a job; returns the outcome and all latencies.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
     let file = &pread::open(job, bench.path)?;
-    let window = &Window::new(job, job.setup.numjobs);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) =
-        window.run_threads("by-hand", job.setup.numjobs, conducted, |thread, member| {
-            let made = LoopRing::new(job, file, bench.path, window);
-            made.map(|ring| ring.run(job, thread, &member)).map_err(|failure| window.fail(failure)).ok()
-        });
-    let mut all = Recorder::new();
-    let (mut enters, mut latencies) = (0, Vec::new());
-    for ((recorder, last), entered) in threads.into_iter().flatten() {
-        all.merge(&recorder);
-        enters += entered;
-        latencies.push((recorder, last));
-    }
-    let outcome = Outcome::of_threads(measured, latencies);
-    let fixed_ops = if job.setup.buffers.registered() { outcome.ops } else { 0 };
-    let routes = RouteOps { ring: outcome.ops, ..RouteOps::default() };
-    Ok((Outcome { counted: Some(Counted { enters, fixed_ops, routes }), ..outcome }, all))
+    let count = job.setup.numjobs;
+    let (measured, threads) = Window::run_threads((job, bench, tick), "by-hand", count, |thread, member| {
+        let window = member.window();
+        let made = LoopRing::new(job, file, bench.path, window);
+        made.map(|ring| ring.run(job, thread, &member)).map_err(|failure| window.fail(failure)).ok()
+    });
+    Ok(Counts::of_all(threads.into_iter().flatten(), measured.start).outcome(measured))
 }
 
 /// The memory that the operations of a ring use.
 struct Slots {
-    memory: AlignedBytes,
+    memory: BytesMut,
     /// Each slot's parts, in reverse order, so that the kernel can't join them.
     vectors: Vec<libc::iovec>,
     buffers: Buffers,
@@ -56,8 +46,8 @@ struct Slots {
 impl Slots {
     fn new(job: &Job) -> Slots {
         let (block, parts) = (job.setup.block as usize, job.parts);
-        let mut memory = AlignedBytes::zeroed(block * job.setup.iodepth);
-        let chunks = memory.as_mut_slice().chunks_mut(block / parts);
+        let mut memory = zeroed(block * job.setup.iodepth);
+        let chunks = memory.chunks_mut(block / parts);
         let mut vectors: Vec<libc::iovec> = chunks
             .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() })
             .collect();
@@ -66,7 +56,7 @@ impl Slots {
     }
 
     fn memory_of(&mut self, slot: usize) -> &mut [u8] {
-        &mut self.memory.as_mut_slice()[slot * self.block..][..self.block]
+        &mut self.memory[slot * self.block..][..self.block]
     }
 
     /// Returns the submission entry of an operation on the slot's memory.
@@ -117,7 +107,7 @@ impl<'a> LoopRing<'a> {
         let submitter = ring.submitter();
         submitter.register_files(&[file.as_raw_fd()]).map_err(failed("registering the file of"))?;
         if job.setup.buffers.registered() {
-            let memory = slots.memory.as_mut_slice();
+            let memory = &mut slots.memory;
             let all = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: memory.len() };
             // SAFETY: the kernel holds the pages themselves, and nothing uses the registration once the memory is
             // freed.
@@ -127,15 +117,17 @@ impl<'a> LoopRing<'a> {
         Ok(LoopRing { ring, slots: Some(slots), in_flight: 0, enters: 0, last: Instant::now(), window, path })
     }
 
-    /// Runs one thread's part. Returns the latencies, the time of the last completion, and how often the ring was
-    /// entered.
-    fn run(mut self, job: &Job, thread: usize, member: &Member) -> ((Recorder, Instant), u64) {
+    /// Runs one thread's part.
+    fn run(mut self, job: &Job, thread: usize, member: &Member) -> Counts {
         let mut tasks = job.tasks(thread, self.window.share(thread));
         if let Some(slots) = &mut self.slots {
             tasks.iter_mut().enumerate().for_each(|(slot, task)| task.fill(slots.memory_of(slot)));
         }
-        let done = member.phases(|until, recorder| self.phase(&mut tasks, until, recorder));
-        (done, self.enters)
+        let (recorder, last) = member.phases(|until, recorder| self.phase(&mut tasks, until, recorder));
+        let ops = recorder.count();
+        let fixed_ops = if job.setup.buffers.registered() { ops } else { 0 };
+        let routes = RouteOps { ring: ops, ..RouteOps::default() };
+        Counts { recorder, last, counted: Counted { enters: self.enters, fixed_ops, routes } }
     }
 
     /// Operates until the phase is over and nothing is in flight; a failure ends the run.

@@ -84,6 +84,41 @@ impl std::ops::AddAssign for Counted {
     }
 }
 
+/// What one thread counted within the window, or several.
+struct Counts {
+    recorder: Recorder,
+    last: Instant,
+    counted: Counted,
+}
+
+impl Counts {
+    fn of_all(threads: impl IntoIterator<Item = Counts>, start: Instant) -> Counts {
+        let mut all = Counts { recorder: Recorder::new(), last: start, counted: Counted::default() };
+        for thread in threads {
+            all.recorder.merge(&thread.recorder);
+            all.last = all.last.max(thread.last);
+            all.counted += thread.counted;
+        }
+        all
+    }
+
+    fn outcome(self, measured: window::Measured) -> (Outcome, Recorder) {
+        let outcome = Outcome {
+            ops: self.recorder.count(),
+            errors: measured.errors,
+            duration: self.last.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
+            latency: self.recorder.summary(),
+            cpu: measured.usage.map(|usage| usage.cpu()),
+            usage: measured.usage,
+            whole: measured.whole,
+            counted: Some(self.counted),
+            enter_sizes: None,
+            failure: measured.failure,
+        };
+        (outcome, self.recorder)
+    }
+}
+
 /// Returns an error unless an operation moved the whole block; `moved` is the number of bytes.
 pub fn whole(
     operation: Operation,
@@ -147,23 +182,10 @@ impl Outcome {
     /// Adds up threads, each with its latencies and the time of its last completion. Figures that only this library
     /// counts stay `None`.
     fn of_threads(measured: window::Measured, threads: Vec<(Recorder, Instant)>) -> Outcome {
-        let mut total = Recorder::new();
-        let mut end = measured.start;
-        for (recorder, last) in threads {
-            total.merge(&recorder);
-            end = end.max(last);
-        }
-        Outcome {
-            ops: total.count(),
-            errors: measured.errors,
-            duration: end.saturating_duration_since(measured.start).max(Duration::from_nanos(1)),
-            latency: total.summary(),
-            cpu: measured.usage.map(|usage| usage.cpu()),
-            usage: measured.usage,
-            whole: measured.whole,
-            failure: measured.failure,
-            ..Outcome::default()
-        }
+        let counted = Counted::default();
+        let threads = threads.into_iter().map(|(recorder, last)| Counts { recorder, last, counted });
+        let (outcome, _) = Counts::of_all(threads, measured.start).outcome(measured);
+        Outcome { counted: None, ..outcome }
     }
 }
 

@@ -10,20 +10,21 @@ use super::{Bench, Outcome};
 use crate::error::{Failure, io_at, io_on, mismatch};
 use crate::job::{Job, Task};
 use crate::latency::Recorder;
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::sys;
 
 /// Carries out a job of depth 1 with `numjobs` threads.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let file = open(job, bench.path)?;
-    let window = &Window::new(job, job.setup.numjobs);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("pread", job.setup.numjobs, conducted, |thread, member| {
-        let worker = Worker { file: &file, path: bench.path, window };
+    let count = job.setup.numjobs;
+    let (measured, threads) = Window::run_threads((job, bench, tick), "pread", count, |thread, member| {
+        let window = member.window();
         let mut task = job.tasks(thread, window.share(thread)).remove(0);
-        let mut memory = AlignedBytes::zeroed(job.setup.block as usize);
-        task.fill(memory.as_mut_slice());
-        member.phases(|until, recorder| worker.operate(until, recorder, &mut task, memory.as_mut_slice()))
+        let mut memory = zeroed(job.setup.block as usize);
+        task.fill(&mut memory);
+        member.phases(|until, recorder| {
+            operate((&file, bench.path), window, until, recorder, &mut task, &mut memory)
+        })
     });
     Ok(Outcome::of_threads(measured, threads))
 }
@@ -41,40 +42,39 @@ pub fn open(job: &Job, path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
-struct Worker<'a> {
-    file: &'a File,
-    path: &'a Path,
-    window: &'a Window,
-}
-
-impl Worker<'_> {
-    /// Operates until the phase is over; returns the time of the last completion.
-    fn operate(&self, until: &Until, recorder: &mut Recorder, task: &mut Task, bytes: &mut [u8]) -> Instant {
-        let mut now = Instant::now();
-        let mut last = now;
-        let mut over = until.stopped();
-        while !over && let Some(operation) = task.next() {
-            if task.verifies() {
-                task.before(operation, bytes);
-                now = Instant::now();
-            }
-            let done = if operation.write {
-                self.file.write_at(bytes, operation.offset)
-            } else {
-                self.file.read_at(bytes, operation.offset)
-            };
-            last = Instant::now();
-            let moved = done.map_err(|error| io_at(operation.verb(), self.path, operation.offset, &error));
-            let checked = super::whole(operation, moved, bytes.len(), self.path).and_then(|()| {
-                recorder.record(last - now);
-                task.after(operation, bytes).map_err(|wrong| mismatch(self.path, operation.offset, &wrong))
-            });
-            if let Err(failure) = checked {
-                self.window.fail(failure);
-            }
-            now = last;
-            over = until.over(now);
+/// Operates until the phase is over; returns the time of the last completion.
+fn operate(
+    (file, path): (&File, &Path),
+    window: &Window,
+    until: &Until,
+    recorder: &mut Recorder,
+    task: &mut Task,
+    bytes: &mut [u8],
+) -> Instant {
+    let mut now = Instant::now();
+    let mut last = now;
+    let mut over = until.stopped();
+    while !over && let Some(operation) = task.next() {
+        if task.verifies() {
+            task.before(operation, bytes);
+            now = Instant::now();
         }
-        last
+        let done = if operation.write {
+            file.write_at(bytes, operation.offset)
+        } else {
+            file.read_at(bytes, operation.offset)
+        };
+        last = Instant::now();
+        let moved = done.map_err(|error| io_at(operation.verb(), path, operation.offset, &error));
+        let checked = super::whole(operation, moved, bytes.len(), path).and_then(|()| {
+            recorder.record(last - now);
+            task.after(operation, bytes).map_err(|wrong| mismatch(path, operation.offset, &wrong))
+        });
+        if let Err(failure) = checked {
+            window.fail(failure);
+        }
+        now = last;
+        over = until.over(now);
     }
+    last
 }

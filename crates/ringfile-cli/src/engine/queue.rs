@@ -15,16 +15,15 @@ use super::ringfile::{open_for, pool};
 use super::window::{Until, Window};
 use super::{Bench, Outcome};
 use crate::error::{Failure, library};
-use crate::job::{Job, Offsets};
+use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
 
 /// Carries out a job with a queue for each thread.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
     let (file, pool) = (open_for(job, bench)?, pool(job)?);
-    let window = &Window::new(job, job.setup.numjobs);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("queue", job.setup.numjobs, conducted, |thread, member| {
-        let mut reader = Reader::new(job, thread, &file, &pool, window);
+    let count = job.setup.numjobs;
+    let (measured, threads) = Window::run_threads((job, bench, tick), "queue", count, |thread, member| {
+        let mut reader = Reader::new(job, thread, &file, &pool, member.window());
         member.phases(|until, recorder| reader.read_all(until, recorder))
     });
     Ok(outcome(measured, threads))
@@ -35,7 +34,7 @@ struct Reader {
     queue: Queue,
     file: File,
     block: usize,
-    offsets: Offsets,
+    reads: Task,
     /// Slots without a read in flight, each with its buffer.
     free: Vec<(usize, Buffer)>,
     /// When the read in each slot was added, and its offset.
@@ -64,7 +63,7 @@ impl Reader {
             queue: Queue::with_capacity(job.setup.iodepth),
             file: file.clone(),
             block,
-            offsets: job.offsets(thread, window.share(thread)),
+            reads: job.reads(thread, window.share(thread)),
             free,
             begun: vec![(last, 0); job.setup.iodepth],
             submit: settings.submit.unwrap_or(job.setup.iodepth),
@@ -99,7 +98,7 @@ impl Reader {
     fn fill(&mut self) -> bool {
         let mut added = 0;
         while let Some((slot, buffer)) = self.free.pop() {
-            let Some(offset) = self.offsets.next() else {
+            let Some(Operation { offset, .. }) = self.reads.next() else {
                 self.free.push((slot, buffer));
                 return false;
             };

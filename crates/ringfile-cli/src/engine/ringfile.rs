@@ -13,8 +13,8 @@ use std::time::Instant;
 use ringfile::{Buffer, Completions, File, OpenOptions, Pool, Runtime, RuntimeBuilder};
 
 use super::memory::{self, Memory};
-use super::window::{self, Measured, Member, Until, Window};
-use super::{Bench, Counted, Outcome, join_all, raise};
+use super::window::{self, Member, Until, Window};
+use super::{Bench, Counted, Counts, Outcome, join_all, raise};
 use crate::error::{Failure, library, mismatch};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
@@ -55,10 +55,8 @@ fn run_on_own_threads<M: Memory>(
     };
     let handles: Vec<_> = (0..job.setup.numjobs).map(start).collect();
     let measured = window.conduct(job, bench.interrupt, tick);
-    let mut total = Counts::new(measured.start);
-    for handle in handles {
-        total.add(&handle.join().unwrap_or_else(|error| raise(error)));
-    }
+    let counts = handles.into_iter().map(|handle| handle.join().unwrap_or_else(|error| raise(error)));
+    let mut total = Counts::of_all(counts, measured.start);
     runtime.shutdown();
     // Only workers do not count on the runtime's threads.
     total.counted.routes.workers = measured.counted.worker_ops;
@@ -108,18 +106,16 @@ fn run_in_tokio<M: Memory>(
 ) -> Result<(Outcome, Recorder), Failure> {
     let file = open_for(job, bench)?;
     let pool = pool(job)?;
-    let window = &Window::new(job, job.setup.numjobs);
-    let conducted = (job, bench.interrupt, tick);
-    let (measured, threads) = window.run_threads("tokio", job.setup.numjobs, conducted, |thread, member| {
+    let count = job.setup.numjobs;
+    let (measured, threads) = Window::run_threads((job, bench, tick), "tokio", count, |thread, member| {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let runtime = runtime.map_err(|error| window.fail(window::no_thread(&error))).ok()?;
+        let runtime = runtime.map_err(|error| member.window().fail(window::no_thread(&error))).ok()?;
         let (job, file, pool) = (job.clone(), file.clone(), pool.clone());
         Some(
             tokio::task::LocalSet::new().block_on(&runtime, run_thread::<M>(job, thread, file, pool, member)),
         )
     });
-    let mut total = Counts::new(measured.start);
-    threads.iter().flatten().for_each(|counts| total.add(counts));
+    let mut total = Counts::of_all(threads.into_iter().flatten(), measured.start);
     // tokio's threads count their inline calls, I/O threads and workers the rest. All publish at once.
     total.counted = Counted::of(&measured.counted);
     Ok(total.outcome(measured))
@@ -164,30 +160,6 @@ pub fn capacity_of(buffers: u64, length: u64) -> usize {
     usize::try_from(buffers.saturating_mul(each).saturating_add(2 << 20)).unwrap_or(usize::MAX)
 }
 
-/// What one thread counted within the window.
-struct Counts {
-    recorder: Recorder,
-    last: Instant,
-    counted: Counted,
-}
-
-impl Counts {
-    fn new(last: Instant) -> Counts {
-        Counts { recorder: Recorder::new(), last, counted: Counted::default() }
-    }
-
-    fn add(&mut self, other: &Counts) {
-        self.recorder.merge(&other.recorder);
-        self.last = self.last.max(other.last);
-        self.counted += other.counted;
-    }
-
-    fn outcome(self, measured: Measured) -> (Outcome, Recorder) {
-        let outcome = Outcome::of_threads(measured, vec![(self.recorder.clone(), self.last)]);
-        (Outcome { counted: Some(self.counted), ..outcome }, self.recorder)
-    }
-}
-
 /// What the tasks of a thread share.
 struct Thread {
     file: File,
@@ -200,7 +172,7 @@ struct Thread {
 }
 
 async fn run_thread<M: Memory>(job: Job, thread: usize, file: File, pool: Pool, member: Member) -> Counts {
-    let window = member.window();
+    let window = member.window().clone();
     let path = file.path().map(Into::into).unwrap_or_default();
     let shared = Rc::new(Thread {
         file,

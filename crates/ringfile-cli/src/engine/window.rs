@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
+use super::Bench;
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::Job;
@@ -112,25 +113,24 @@ impl Window {
 
     /// Runs `work` on `count` threads named `name-0` and so on, conducts them, and returns their results.
     pub fn run_threads<T: Send>(
-        self: &Arc<Self>,
+        (job, bench, tick): (&Job, &Bench<'_>, &mut dyn FnMut()),
         name: &str,
         count: usize,
-        (job, interrupt, tick): (&Job, &Interrupt, &mut dyn FnMut()),
         work: impl Fn(usize, Member) -> T + Sync,
     ) -> (Measured, Vec<T>) {
-        let work = &work;
+        let (window, work) = (Window::new(job, count), &work);
         std::thread::scope(|scope| {
             let mut handles = Vec::new();
             for thread in 0..count {
-                let member = self.member();
+                let member = window.member();
                 let builder = std::thread::Builder::new().name(format!("{name}-{thread}"));
                 // A thread that does not start drops its member, so the others do not wait for it.
                 match builder.spawn_scoped(scope, move || work(thread, member)) {
                     Ok(handle) => handles.push(handle),
-                    Err(error) => self.fail(no_thread(&error)),
+                    Err(error) => window.fail(no_thread(&error)),
                 }
             }
-            let measured = self.conduct(job, interrupt, tick);
+            let measured = window.conduct(job, bench.interrupt, tick);
             (measured, handles.into_iter().map(joined).collect())
         })
     }
@@ -158,8 +158,8 @@ pub struct Member {
 
 impl Member {
     /// Returns the window it belongs to.
-    pub fn window(&self) -> Arc<Window> {
-        self.window.clone()
+    pub fn window(&self) -> &Arc<Window> {
+        &self.window
     }
 
     /// Waits for all threads to be set up; returns the end of the warm-up.

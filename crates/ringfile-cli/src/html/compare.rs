@@ -41,19 +41,11 @@ pub fn write(comparisons: &[Comparison<'_>]) -> String {
 fn session(saved: &Saved) -> Markup {
     let results = &saved.results;
     let mut facts = sections::machine(&results.machine);
-    facts.push((
-        "file",
-        format!("{} on {}", one_line(&results.params.file), one_line(&results.machine.filesystem)),
-    ));
-    let rounds = counted(results.params.rounds as usize, "round");
-    facts.push((
-        "runs",
-        format!(
-            "{} in {rounds}{}",
-            results.runs.len(),
-            if results.interrupted { ", interrupted" } else { "" }
-        ),
-    ));
+    let (file, filesystem) = (one_line(&results.params.file), one_line(&results.machine.filesystem));
+    let (count, rounds) = (results.runs.len(), counted(results.params.rounds as usize, "round"));
+    let interrupted = if results.interrupted { ", interrupted" } else { "" };
+    facts.push(("file", format!("{file} on {filesystem}")));
+    facts.push(("runs", format!("{count} in {rounds}{interrupted}")));
     html! {
         h3.name { bdi { (one_line(&saved.name)) } }
         (page::facts(&facts))
@@ -144,14 +136,9 @@ fn plot(metric: Metric, differences: &[&Difference]) -> Markup {
         .take(DRAWN)
         .map(|difference| {
             let ratio = difference.ratio();
-            let text = |ratio: f64| format!("{} %", change(per_cent(ratio)));
-            let tip = format!(
-                "{}: {} ({} to {})",
-                difference.cell,
-                text(ratio.median),
-                text(ratio.min),
-                text(ratio.max)
-            );
+            let [median, min, max] =
+                [ratio.median, ratio.min, ratio.max].map(|ratio| format!("{} %", change(per_cent(ratio))));
+            let tip = format!("{}: {median} ({min} to {max})", difference.cell);
             // Blue is better, orange worse; shapes distinguish them without colours.
             Row {
                 label: difference.cell.clone(),
@@ -162,8 +149,7 @@ fn plot(metric: Metric, differences: &[&Difference]) -> Markup {
             }
         })
         .collect();
-    let reach = rows.iter().filter_map(|row| row.reach).flat_map(|(low, high)| [low, high]);
-    let x = Scale::changes(reach);
+    let x = Scale::changes(rows.iter().filter_map(|row| row.reach).flat_map(|(low, high)| [low, high]));
     let better = if metric.better() == Better::More { "more" } else { "less" };
     let title = metric.title();
     let x_title = format!("{better} is better; ● better, ■ worse");

@@ -10,7 +10,9 @@ use super::marks::Entry;
 use super::plot::{self, Plot, Point, Series};
 use super::scale::{self, Scale};
 use super::strip::{Dot, Row, Strip};
-use crate::model::{Factor, Kind, Metric, Results, Run, Spread, Way, by, columns, distinct, groups, words};
+use crate::model::{
+    Factor, Group, Kind, Metric, Results, Run, Spread, Way, by, columns, distinct, groups, words,
+};
 use crate::values::short_size;
 
 /// What a plot shows, in the order of a page.
@@ -26,9 +28,6 @@ pub enum What {
     Latency,
 }
 
-/// Runs of the same cell, over their rounds.
-type Group<'a> = Vec<&'a Run>;
-
 /// A session, prepared for drawing.
 #[derive(Debug)]
 pub struct Look<'a> {
@@ -39,7 +38,8 @@ pub struct Look<'a> {
     /// Their cells outside the grid.
     pub beside: Vec<Group<'a>>,
     kind: Option<Kind>,
-    groups: Vec<Group<'a>>,
+    /// The cells of the plots.
+    pub groups: Vec<Group<'a>>,
     /// The names of the series, in the order of their styles.
     names: Vec<String>,
 }
@@ -58,11 +58,6 @@ impl<'a> Look<'a> {
         let names = distinct(firsts.iter().map(|run| layout.name(run)));
         let choices = choices(&groups, &others);
         Look { layout, choices, beside: others, kind: results.kind, groups, names }
-    }
-
-    /// Returns the cells of the plots.
-    pub fn grid(&self) -> &[Group<'a>] {
-        &self.groups
     }
 
     /// Returns whether a run is in the plots.
@@ -169,7 +164,7 @@ impl What {
 
     /// Returns the function that labels its axis.
     fn label(self) -> fn(f64) -> String {
-        if self == What::Cpu { scale::plain } else { scale::count }
+        if self == What::Cpu { scale::trimmed } else { scale::count }
     }
 }
 
@@ -248,7 +243,8 @@ fn plot(look: &Look<'_>, what: What, x: Factor, title: String, groups: &[&Group<
     let highs = series.iter().flat_map(|series| &series.points).map(|point| point.high);
     let y = Scale::from_zero(highs, what.label());
     let places: Vec<f64> = groups.iter().map(|group| place(group[0])).collect();
-    let x_scale = Scale::doublings(&places, label_of(x));
+    let label = if x == Factor::Block { scale::block } else { scale::count };
+    let x_scale = Scale::doublings(&places, label);
     Plot { title, y_title: what.y_title().into(), x_title: x.axis().into(), x: x_scale, y, series }
 }
 
@@ -324,19 +320,8 @@ fn percentiles(look: &Look<'_>, title: String, groups: &[&Group<'_>]) -> Plot {
     let y = Scale::logarithmic(points().flat_map(|point| [point.low, point.high]), scale::micros);
     let titles: Vec<&str> = known.iter().map(|metric| metric.title().trim_start_matches('p')).collect();
     let x = Scale::steps(&titles);
-    Plot {
-        title,
-        y_title: What::Latency.y_title().into(),
-        x_title: "percentile of the operations".into(),
-        x,
-        y,
-        series,
-    }
-}
-
-/// Returns the function that labels the axis of a factor.
-fn label_of(factor: Factor) -> fn(f64) -> String {
-    if factor == Factor::Block { scale::block } else { scale::count }
+    let (x_title, y_title) = ("percentile of the operations".into(), What::Latency.y_title().into());
+    Plot { title, y_title, x_title, x, y, series }
 }
 
 /// Returns the series of some plots, each once, in the order of their styles.

@@ -20,21 +20,17 @@ impl Layout {
     /// Returns the layout for runs of a command.
     pub fn of(kind: Option<Kind>, runs: &[&Run]) -> Layout {
         let differing = telling(runs);
+        use Factor::{
+            Batch, Block, Buffers, Depth, Engine, Executor, InFlight, Jobs, Memory, RingFlags, Route,
+        };
         let axes: &[Factor] = match kind {
-            Some(Kind::Batch | Kind::Multiread) => &[Factor::Batch, Factor::InFlight, Factor::Jobs],
+            Some(Kind::Batch | Kind::Multiread) => &[Batch, InFlight, Jobs],
             Some(Kind::Pool) => &[],
-            _ => &[Factor::Depth, Factor::Block, Factor::Jobs],
+            _ => &[Depth, Block, Jobs],
         };
         let x = axes.iter().copied().find(|axis| differing.contains(axis));
-        let lines = [
-            Factor::Engine,
-            Factor::Memory,
-            Factor::Buffers,
-            Factor::Route,
-            Factor::RingFlags,
-            Factor::Executor,
-        ];
-        let sizes = [Factor::Block, Factor::Depth, Factor::Batch];
+        let lines = [Engine, Memory, Buffers, Route, RingFlags, Executor];
+        let sizes = [Block, Depth, Batch];
         let (series, others): (Vec<Factor>, Vec<Factor>) =
             differing.into_iter().filter(|&part| Some(part) != x).partition(|part| lines.contains(part));
         let (mut plots, mut headings): (Vec<Factor>, Vec<Factor>) =

@@ -3,9 +3,9 @@
 //! Colours are in `plot.css`; a style's number names its class there. Shapes and dashes distinguish series without
 //! colours.
 
-use std::fmt::Write;
-
 use maud::{Markup, html};
+
+use super::plot::WIDTH;
 
 /// The number of distinct styles; further series reuse them from the start.
 pub const STYLES: usize = 8;
@@ -21,7 +21,7 @@ pub fn class(style: usize) -> String {
 /// Returns the outline of a style's shape around a place.
 pub fn shape(style: usize, x: f64, y: f64) -> String {
     let corners: &[(f64, f64)] = match style % STYLES {
-        0 => return circle(x, y, 3.6),
+        0 => return format!("M{:.1} {y:.1}a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0 -7.2 0z", x - 3.6),
         1 => &[(-3.3, -3.3), (3.3, -3.3), (3.3, 3.3), (-3.3, 3.3)],
         2 => &[(0.0, -4.4), (4.2, 3.2), (-4.2, 3.2)],
         3 => &[(0.0, -4.7), (4.7, 0.0), (0.0, 4.7), (-4.7, 0.0)],
@@ -43,22 +43,16 @@ pub fn shape(style: usize, x: f64, y: f64) -> String {
         6 => &[(-4.4, -1.6), (4.4, -1.6), (4.4, 1.6), (-4.4, 1.6)],
         _ => &[(0.0, -4.4), (4.2, -1.4), (2.6, 3.6), (-2.6, 3.6), (-4.2, -1.4)],
     };
-    polygon(x, y, corners)
+    let corners: Vec<String> =
+        corners.iter().map(|(right, down)| format!("{:.1} {:.1}", x + right, y + down)).collect();
+    format!("M{}z", corners.join("L"))
 }
 
-fn circle(x: f64, y: f64, radius: f64) -> String {
-    let (left, width) = (x - radius, 2.0 * radius);
-    format!("M{left:.1} {y:.1}a{radius} {radius} 0 1 0 {width:.1} 0a{radius} {radius} 0 1 0 -{width:.1} 0z")
-}
-
-fn polygon(x: f64, y: f64, corners: &[(f64, f64)]) -> String {
-    let mut path = String::new();
-    for (index, (right, down)) in corners.iter().enumerate() {
-        let command = if index == 0 { 'M' } else { 'L' };
-        write!(path, "{command}{:.1} {:.1}", x + right, y + down)
-            .expect("a String takes all that is written");
+/// Returns a plot as an element of a page.
+pub fn svg(height: f64, label: &str, drawing: &Markup) -> Markup {
+    html! {
+        svg.plot viewBox=(format!("0 0 {WIDTH} {height}")) role="img" aria-label=(label) { (drawing) }
     }
-    path + "z"
 }
 
 /// What a style stands for.

@@ -43,41 +43,24 @@ fn text_width(text: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::drawing::{self, Look, What};
     use super::*;
+    use crate::latency::Latency;
+    use crate::model::{Buffers, Cache, Engine, Executor, Kind, Machine, Memory, Params, Role, Route, Run};
+    use crate::model::{Rw, Setup, Side};
 
-    /// Returns a session with runs that differ from one run in some fields.
-    fn session(kind: &str, differences: &[Value]) -> Results {
-        let run = json!({
-            "engine": "ringfile", "round": 1, "role": "measure", "numjobs": 1, "iodepth": 1, "batch": null, "inflight": null,
-            "rw": "randread", "buffers": "normal", "direct": false, "cache": "warm", "route": "auto", "executor": "ringfile",
-            "block_size_bytes": 4096, "ops": 10, "errors": 0, "duration_s": 1.0, "iops": 1000.0, "bw_bytes": 4096000.0,
-            "latency_ns": {"mean": 1000, "p50": 900, "p95": 2000, "p99": 3000, "p999": 4000, "max": 9000},
-            "cpu_us_per_io": 2.0, "enters": null, "fixed_ops": null, "route_ops": null, "cached_before": null,
-            "cached_after": null
-        });
-        let runs: Vec<Value> = differences
-            .iter()
-            .map(|difference| {
-                let mut run = run.clone();
-                for (field, value) in difference.as_object().expect("an object") {
-                    run[field] = value.clone();
-                }
-                run
-            })
-            .collect();
-        let results = json!({
-            "schema": 1, "kind": kind, "command": "ringfile", "interrupted": false, "runs": runs,
-            "machine": {"kernel": null, "cpu_model": null, "cpus": 1, "filesystem": "tmpfs", "ring_features": null, "fio": null},
-            "params": {
-                "file": "<script>", "file_created": true, "size_bytes": 4096, "block_size_bytes": 4096, "duration_s": 1.0,
-                "warmup_s": 0.0, "numjobs": [], "iodepth": [], "batch": [], "inflight": [], "rw": [], "buffers": [],
-                "direct": false, "cache": [], "route": [], "executor": [], "against": [], "rounds": 1, "verify": false
-            }
-        });
-        serde_json::from_value(results).expect("results")
+    fn session(kind: Kind, runs: Vec<Run>) -> Results {
+        let params = Params { file: "<script>".into(), ..Params::default() };
+        Results::new(kind, "ringfile".into(), Machine::default(), params, runs)
+    }
+
+    /// Returns a run as of files that know neither p90 nor p99.99.
+    fn run(setup: Setup) -> Run {
+        let [mean, p50, p95, p99, p999, max] = [1000, 900, 2000, 3000, 4000, 9000];
+        let latency_ns = Some(Latency { mean, p50, p95, p99, p999, max, ..Latency::default() });
+        let run =
+            Run { ops: 10, duration_s: 1.0, iops: 1000.0, bw_bytes: 4096e3, latency_ns, ..Run::default() };
+        Run { cpu_us_per_io: Some(2.0), round: 1, setup, ..run }
     }
 
     /// Returns the number of points in the plots of a kind.
@@ -89,40 +72,32 @@ mod tests {
 
     #[test]
     fn every_run_is_in_a_plot() {
-        let file = session(
-            "file",
-            &[
-                json!({}),
-                json!({"iodepth": 16}),
-                json!({"iodepth": 16, "buffers": "fixed"}),
-                json!({"iodepth": 16, "rw": "randwrite", "numjobs": 2}),
-                json!({"engine": "pread", "route": null, "executor": null}),
-                json!({"cache": "cold"}),
-                json!({"executor": "tokio"}),
-                json!({"role": "aa"}),
-            ],
-        );
+        let plain = Setup { cache: Cache::Warm, ..Setup::default() };
+        let deep = Setup { iodepth: 16, ..plain };
+        let setups = [
+            plain,
+            deep,
+            Setup { buffers: Buffers::Fixed, ..deep },
+            Setup { rw: Rw::RandWrite, numjobs: 2, ..deep },
+            Setup { engine: Engine::Pread, route: None, executor: None, ..plain },
+            Setup { cache: Cache::Cold, ..plain },
+            Setup { executor: Some(Executor::Tokio), ..plain },
+        ];
+        let again = Run { role: Role::Aa, ..run(plain) };
+        let file = session(Kind::File, setups.map(run).into_iter().chain([again]).collect());
         assert_eq!(points(&file, What::Iops), 7, "A/A runs are in the rounds");
         assert_eq!(points(&file, What::Cpu), 7);
         assert_eq!(points(&file, What::Latency), 7 * 5, "of files that know p90 and p99.99, seven");
         assert_eq!(points(&file, What::Bandwidth), 0, "with one block size");
-        let pool = session(
-            "pool",
-            &[
-                json!({"side": "producer", "memory": "pool", "rw": "write"}),
-                json!({"side": "producer", "memory": "pool", "rw": "write", "round": 2}),
-                json!({"side": "consumer", "memory": "vec", "rw": "read"}),
-            ],
-        );
+        let producer =
+            Setup { side: Some(Side::Producer), memory: Some(Memory::Pool), rw: Rw::Write, ..plain };
+        let consumer = Setup { side: Some(Side::Consumer), memory: Some(Memory::Vec), rw: Rw::Read, ..plain };
+        let second = Run { round: 2, ..run(producer) };
+        let pool = session(Kind::Pool, vec![run(producer), second, run(consumer)]);
         assert_eq!(points(&pool, What::Iops), 3, "a dot for each round");
-        let buffers = session(
-            "buffers",
-            &[
-                json!({"route": "ring", "processes": 1}),
-                json!({"route": "ring", "processes": 1, "block_size_bytes": 65536}),
-                json!({"route": "inline", "processes": 1}),
-            ],
-        );
+        let ring = Setup { route: Some(Route::Ring), processes: Some(1), ..plain };
+        let others = [Setup { block: 65536, ..ring }, Setup { route: Some(Route::Inline), ..ring }];
+        let buffers = session(Kind::Buffers, [ring].into_iter().chain(others).map(run).collect());
         assert_eq!(points(&buffers, What::Bandwidth), 2);
         let page = write(&buffers);
         assert!(page.contains("and which route") && page.contains("warm cache, inline"), "beside the grid");
@@ -131,9 +106,8 @@ mod tests {
     #[test]
     fn auto_that_is_surely_behind_is_said_at_the_top() {
         use crate::advice::recorded::{Truth, World};
-        use crate::model::Setup;
         let truth = |job: Setup| Truth {
-            iops: if job.route == Some(crate::model::Route::Auto) { 866_000.0 } else { 1_052_000.0 },
+            iops: if job.route == Some(Route::Auto) { 866_000.0 } else { 1_052_000.0 },
             cpu_us: 1.0,
         };
         let mut results = World { direct: false, ..World::new(truth).quick() }.session(1);
@@ -147,7 +121,7 @@ mod tests {
 
     #[test]
     fn results_without_runs_are_a_page() {
-        let page = write(&session("batch", &[]));
+        let page = write(&session(Kind::Batch, Vec::new()));
         assert!(page.contains("Nothing was measured") && page.ends_with("</html>"));
     }
 }

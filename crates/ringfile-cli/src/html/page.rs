@@ -55,11 +55,6 @@ pub fn group(heading: &str, markup: impl IntoIterator<Item = Markup>) -> Markup 
     }
 }
 
-/// Returns the parts one after the other.
-pub fn all(parts: impl IntoIterator<Item = Markup>) -> Markup {
-    html! { @for part in parts { (part) } }
-}
-
 /// Returns another program's drawing as an image, in which nothing runs or loads, and whose style does not leak out.
 pub fn image(svg: &str, what: &str) -> Markup {
     let mut address = String::from("data:image/svg+xml,");

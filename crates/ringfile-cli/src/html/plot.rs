@@ -65,9 +65,9 @@ pub struct Point {
 impl Plot {
     /// Returns it as an element of a page.
     pub fn svg(&self) -> Markup {
-        html! {
-            svg.plot viewBox=(format!("0 0 {WIDTH} {HEIGHT}")) role="img" aria-label=(self.description()) { (self.drawing()) }
-        }
+        let names: Vec<&str> = self.series.iter().map(|series| series.name.as_str()).collect();
+        let label = format!("{}: {} over {}; {}", self.title, self.y_title, self.x_title, names.join(", "));
+        marks::svg(HEIGHT, &label, &self.drawing())
     }
 
     /// Returns its content, without the element around it.
@@ -78,11 +78,6 @@ impl Plot {
             (self.frame())
             @for (index, series) in self.series.iter().enumerate() { (self.series(series, index)) }
         }
-    }
-
-    fn description(&self) -> String {
-        let names: Vec<&str> = self.series.iter().map(|series| series.name.as_str()).collect();
-        format!("{}: {} over {}; {}", self.title, self.y_title, self.x_title, names.join(", "))
     }
 
     fn frame(&self) -> Markup {

@@ -3,7 +3,7 @@
 //! Knows runs and strips. A round is compared with the first series of the same cell and round, since a machine's speed
 //! changes over time.
 
-use maud::Markup;
+use maud::{Markup, html};
 
 use super::drawing::Look;
 use super::layout::titled;
@@ -49,10 +49,10 @@ pub fn section(results: &Results) -> Markup {
     );
     let all: Vec<&(String, Markup)> = strips.iter().collect();
     let groups = by(&all, |(heading, _)| heading.clone());
-    let groups = groups
-        .into_iter()
-        .map(|(heading, strips)| page::group(&heading, strips.into_iter().map(|(_, svg)| svg.clone())));
-    page::section("Rounds and noise", &meaning, page::all(groups))
+    let body = html! {
+        @for (heading, strips) in groups { (page::group(&heading, strips.into_iter().map(|(_, svg)| svg.clone()))) }
+    };
+    page::section("Rounds and noise", &meaning, body)
 }
 
 fn strip(results: &Results, look: &Look<'_>, title: String, cells: &[&Run]) -> Option<Strip> {

@@ -56,13 +56,8 @@ impl Scale {
             let value = (first + index as f64) * step;
             (value, label(value))
         });
-        Scale {
-            logarithmic: false,
-            low: first * step,
-            high: last * step,
-            margin: 0.0,
-            ticks: ticks.collect(),
-        }
+        let (low, high) = (first * step, last * step);
+        Scale { logarithmic: false, low, high, margin: 0.0, ticks: ticks.collect() }
     }
 
     /// Creates a logarithmic scale between round numbers. Values that are not positive have no place on it.
@@ -172,11 +167,6 @@ pub fn count(value: f64) -> String {
     format!("{}{unit}", trimmed(scaled))
 }
 
-/// Returns a figure on an axis whose title has the unit.
-pub fn plain(value: f64) -> String {
-    trimmed(value)
-}
-
 /// Returns a change in per cent on an axis.
 pub fn per_cent(value: f64) -> String {
     if value == 0.0 {
@@ -200,8 +190,8 @@ pub fn block(value: f64) -> String {
     short_size(value as u64)
 }
 
-/// Three digits at most behind the point, none of them a 0 at the end.
-fn trimmed(value: f64) -> String {
+/// Returns a figure with three digits at most behind the point, none of them a 0 at the end.
+pub fn trimmed(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }

@@ -73,26 +73,17 @@ pub fn header(results: &Results) -> Markup {
         Some(bytes) => Bytes(bytes).to_string(),
         None => format!("{} s", params.duration_s),
     };
+    let created = if params.file_created { ", created for this run and removed" } else { "" };
     let mut facts = machine(&results.machine);
     facts.extend([
-        (
-            "file",
-            format!(
-                "{}{}",
-                file(results),
-                if params.file_created { ", created for this run and removed" } else { "" }
-            ),
-        ),
+        ("file", format!("{}{created}", file(results))),
         ("file system", one_line(&results.machine.filesystem)),
         ("size used", format!("{} in blocks of {}", Bytes(params.size_bytes), sizes.join(", "))),
         ("I/O", io),
         ("timing", format!("{} a run after {} s of warm-up, {rounds}", length, params.warmup_s)),
     ]);
-    facts.extend(
-        params
-            .rate_limit_bytes
-            .map(|bytes| ("rate asked", format!("{} a second for each side", Bytes(bytes)))),
-    );
+    let rate = params.rate_limit_bytes.map(|bytes| format!("{} a second for each side", Bytes(bytes)));
+    facts.extend(rate.map(|rate| ("rate asked", rate)));
     html! {
         header {
             h1 { (command(results)) ": " bdi { (file(results)) } }

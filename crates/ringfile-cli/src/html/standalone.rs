@@ -67,13 +67,12 @@ pub fn svg(results: &Results, what: What) -> Option<String> {
 
 /// Returns the title: command, kind of plot, file system, kind of I/O and kernel.
 fn title(results: &Results, what: What) -> String {
-    let known = |fact: &Option<String>| fact.as_deref().map_or_else(|| "(unknown)".into(), one_line);
+    let kernel = results.machine.kernel.as_deref().map_or_else(|| "(unknown)".into(), one_line);
     format!(
-        "{}: {} on {}, {}, Linux {}",
+        "{}: {} on {}, {}, Linux {kernel}",
         sections::command(results),
         what.title().to_lowercase().replace("cpu", "CPU"),
         one_line(&results.machine.filesystem),
-        if results.params.direct { "direct" } else { "through the page cache" },
-        known(&results.machine.kernel)
+        if results.params.direct { "direct" } else { "through the page cache" }
     )
 }

@@ -78,11 +78,7 @@ impl Row {
 impl Strip {
     /// Returns it as an element of a page.
     pub fn svg(&self) -> Markup {
-        html! {
-            svg.plot viewBox=(format!("0 0 {WIDTH} {}", self.height())) role="img" aria-label=(format!("{}: {}", self.title, self.x_title)) {
-                (self.drawing())
-            }
-        }
+        marks::svg(self.height(), &format!("{}: {}", self.title, self.x_title), &self.drawing())
     }
 
     /// Returns its content, without the element around it.

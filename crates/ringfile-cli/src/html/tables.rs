@@ -63,7 +63,7 @@ pub fn section(results: &Results) -> Markup {
 /// Returns a row for each setup, with the medians of those metrics that some run has.
 fn figures(look: &Look<'_>, metrics: &[Metric]) -> Markup {
     html! {
-        (medians_of(look.grid(), metrics))
+        (medians_of(&look.groups, metrics))
         @if !look.beside.is_empty() {
             h3 { "Direct or buffered, and which route" }
             (medians_of(&look.beside, metrics))

@@ -131,30 +131,26 @@ impl Factor {
 
     /// Returns its value as a title shows it, with the factor's name.
     pub fn words(self, setup: &Setup) -> Option<String> {
+        use Factor::*;
         let cell = self.cell(setup)?;
         let counted = |one: &str, more: &str| format!("{cell} {}", if cell == "1" { one } else { more });
         Some(match self {
-            Factor::Cache => match cell.as_str() {
+            Cache => match cell.as_str() {
                 // Direct I/O bypasses it.
                 "keep" if setup.direct => return None,
                 "keep" => "cache as it is".into(),
                 state => format!("{state} cache"),
             },
-            Factor::Executor => format!("in {cell}"),
-            Factor::RingFlags => format!("flags {cell}"),
-            Factor::Processes => counted("process", "processes"),
-            Factor::Jobs => counted("thread", "threads"),
-            Factor::Block => format!("{cell} blocks"),
-            Factor::Depth => format!("depth {cell}"),
-            Factor::Batch => format!("batches of {cell}"),
-            Factor::InFlight => counted("batch in flight", "batches in flight"),
-            Factor::Rw => setup.rw.words().into(),
-            Factor::Engine
-            | Factor::Memory
-            | Factor::Side
-            | Factor::Buffers
-            | Factor::Open
-            | Factor::Route => cell,
+            Executor => format!("in {cell}"),
+            RingFlags => format!("flags {cell}"),
+            Processes => counted("process", "processes"),
+            Jobs => counted("thread", "threads"),
+            Block => format!("{cell} blocks"),
+            Depth => format!("depth {cell}"),
+            Batch => format!("batches of {cell}"),
+            InFlight => counted("batch in flight", "batches in flight"),
+            Rw => setup.rw.words().into(),
+            Engine | Memory | Side | Buffers | Open | Route => cell,
         })
     }
 }

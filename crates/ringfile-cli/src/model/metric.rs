@@ -110,102 +110,73 @@ pub enum Better {
     Neither,
 }
 
-/// Everything that is known of a metric.
-struct Entry {
-    title: &'static str,
-    unit: &'static str,
-    better: Better,
-    of: fn(&Run) -> Option<f64>,
-}
-
-const fn entry(
-    title: &'static str,
-    unit: &'static str,
-    better: Better,
-    of: fn(&Run) -> Option<f64>,
-) -> Entry {
-    Entry { title, unit, better, of }
-}
+/// Everything that is known of a metric: title, unit, whether more is better, and how it is computed.
+type Entry = (&'static str, &'static str, Better, fn(&Run) -> Option<f64>);
 
 impl Metric {
     fn entry(self) -> Entry {
         use Better::{Less, More, Neither};
+        use Metric::*;
         match self {
-            Metric::Iops => entry("IOPS", "IOPS", More, |run| Some(run.iops)),
-            Metric::Bandwidth => entry("MiB/s", "MiB/s", More, |run| Some(mebibytes(run.bw_bytes))),
-            Metric::Mean => entry("mean", "µs", Less, |run| latency(run, |latency| latency.mean)),
-            Metric::Stddev => entry("stddev", "µs", Less, |run| newer(run, |latency| latency.stddev)),
-            Metric::Min => entry("min", "µs", Less, |run| latency(run, |latency| latency.min)),
-            Metric::P50 => entry("p50", "µs", Less, |run| latency(run, |latency| latency.p50)),
-            Metric::P90 => entry("p90", "µs", Less, |run| newer(run, |latency| latency.p90)),
-            Metric::P95 => entry("p95", "µs", Less, |run| latency(run, |latency| latency.p95)),
-            Metric::P99 => entry("p99", "µs", Less, |run| latency(run, |latency| latency.p99)),
-            Metric::P999 => entry("p99.9", "µs", Less, |run| latency(run, |latency| latency.p999)),
-            Metric::P9999 => entry("p99.99", "µs", Less, |run| newer(run, |latency| latency.p9999)),
-            Metric::Max => entry("max", "µs", Less, |run| latency(run, |latency| latency.max)),
-            Metric::LateP99 => {
-                entry("late p99", "µs", Less, |run| run.pool.as_ref()?.late_ns.map(|late| micros(late.p99)))
+            Iops => ("IOPS", "IOPS", More, |run| Some(run.iops)),
+            Bandwidth => ("MiB/s", "MiB/s", More, |run| Some(mebibytes(run.bw_bytes))),
+            Mean => ("mean", "µs", Less, |run| latency(run, |latency| latency.mean)),
+            Stddev => ("stddev", "µs", Less, |run| newer(run, |latency| latency.stddev)),
+            Min => ("min", "µs", Less, |run| latency(run, |latency| latency.min)),
+            P50 => ("p50", "µs", Less, |run| latency(run, |latency| latency.p50)),
+            P90 => ("p90", "µs", Less, |run| newer(run, |latency| latency.p90)),
+            P95 => ("p95", "µs", Less, |run| latency(run, |latency| latency.p95)),
+            P99 => ("p99", "µs", Less, |run| latency(run, |latency| latency.p99)),
+            P999 => ("p99.9", "µs", Less, |run| latency(run, |latency| latency.p999)),
+            P9999 => ("p99.99", "µs", Less, |run| newer(run, |latency| latency.p9999)),
+            Max => ("max", "µs", Less, |run| latency(run, |latency| latency.max)),
+            LateP99 => {
+                ("late p99", "µs", Less, |run| run.pool.as_ref()?.late_ns.map(|late| micros(late.p99)))
             }
-            Metric::Cpu => entry("CPU µs", "µs", Less, |run| run.cpu_us_per_io),
-            Metric::UserCpu => entry("user µs", "µs", Less, |run| run.user_us_per_io),
-            Metric::SystemCpu => entry("sys µs", "µs", Less, |run| run.system_us_per_io),
-            Metric::UserPercent => entry("user%", "%", Neither, |run| run.user_percent),
-            Metric::SystemPercent => entry("sys%", "%", Neither, |run| run.system_percent),
-            Metric::OwnPercent => {
-                entry("own%", "%", Neither, |run| Some(run.user_percent? + run.system_percent?))
+            Cpu => ("CPU µs", "µs", Less, |run| run.cpu_us_per_io),
+            UserCpu => ("user µs", "µs", Less, |run| run.user_us_per_io),
+            SystemCpu => ("sys µs", "µs", Less, |run| run.system_us_per_io),
+            UserPercent => ("user%", "%", Neither, |run| run.user_percent),
+            SystemPercent => ("sys%", "%", Neither, |run| run.system_percent),
+            OwnPercent => ("own%", "%", Neither, |run| Some(run.user_percent? + run.system_percent?)),
+            Cores => ("cores", "", Neither, |run| Some(run.cpu_us_per_io? * run.iops / 1e6)),
+            Switches => ("sw", "", Less, |run| for_one(run, run.context_switches)),
+            SystemCalls => ("calls", "", Less, |run| for_one(run, run.system_calls)),
+            Cycles => ("cycles", "", Less, |run| for_one(run, run.cycles)),
+            Instructions => ("instr.", "", Less, |run| for_one(run, run.instructions)),
+            FixedPercent => ("fixed%", "%", Neither, |run| per_cent(run, run.fixed_ops)),
+            RingPercent => ("ring%", "%", Neither, |run| per_cent(run, run.route_ops.map(|ops| ops.ring))),
+            MachineUser => ("all user%", "%", Neither, |run| whole(run, |all| all.user_percent)),
+            MachineSystem => ("all sys%", "%", Neither, |run| whole(run, |all| all.system_percent)),
+            MachineInterrupts => ("irq%", "%", Neither, |run| whole(run, |all| all.interrupts_percent)),
+            MachineIdle => ("idle%", "%", Neither, |run| whole(run, |all| all.idle_percent)),
+            MachineStolen => ("stolen%", "%", Neither, |run| whole(run, |all| all.stolen_percent)),
+            Interrupts => {
+                ("irqs", "", Less, |run| for_one(run, run.whole_machine.as_ref().map(|all| all.interrupts)))
             }
-            Metric::Cores => entry("cores", "", Neither, |run| Some(run.cpu_us_per_io? * run.iops / 1e6)),
-            Metric::Switches => entry("sw", "", Less, |run| for_one(run, run.context_switches)),
-            Metric::SystemCalls => entry("calls", "", Less, |run| for_one(run, run.system_calls)),
-            Metric::Cycles => entry("cycles", "", Less, |run| for_one(run, run.cycles)),
-            Metric::Instructions => entry("instr.", "", Less, |run| for_one(run, run.instructions)),
-            Metric::FixedPercent => entry("fixed%", "%", Neither, |run| per_cent(run, run.fixed_ops)),
-            Metric::RingPercent => {
-                entry("ring%", "%", Neither, |run| per_cent(run, run.route_ops.map(|ops| ops.ring)))
+            MemoryBandwidth => ("mem MiB/s", "MiB/s", Neither, |run| Some(mebibytes(memory_bytes(run)?))),
+            MemoryForOne => ("mem/I/O", "", Less, |run| Some(memory_bytes(run)? / run.bw_bytes)),
+            Scan => {
+                ("scan MiB/s", "MiB/s", More, |run| mixed(run, |mixed| Some(mebibytes(mixed.scan_bw_bytes))))
             }
-            Metric::MachineUser => entry("all user%", "%", Neither, |run| whole(run, |all| all.user_percent)),
-            Metric::MachineSystem => {
-                entry("all sys%", "%", Neither, |run| whole(run, |all| all.system_percent))
-            }
-            Metric::MachineInterrupts => {
-                entry("irq%", "%", Neither, |run| whole(run, |all| all.interrupts_percent))
-            }
-            Metric::MachineIdle => entry("idle%", "%", Neither, |run| whole(run, |all| all.idle_percent)),
-            Metric::MachineStolen => {
-                entry("stolen%", "%", Neither, |run| whole(run, |all| all.stolen_percent))
-            }
-            Metric::Interrupts => entry("irqs", "", Less, |run| {
-                for_one(run, run.whole_machine.as_ref().map(|all| all.interrupts))
-            }),
-            Metric::MemoryBandwidth => {
-                entry("mem MiB/s", "MiB/s", Neither, |run| Some(mebibytes(memory_bytes(run)?)))
-            }
-            Metric::MemoryForOne => entry("mem/I/O", "", Less, |run| Some(memory_bytes(run)? / run.bw_bytes)),
-            Metric::Scan => entry("scan MiB/s", "MiB/s", More, |run| {
-                mixed(run, |mixed| Some(mebibytes(mixed.scan_bw_bytes)))
-            }),
-            Metric::Device => entry("device MiB/s", "MiB/s", Neither, |run| {
+            Device => ("device MiB/s", "MiB/s", Neither, |run| {
                 mixed(run, |mixed| mixed.device_bw_bytes.map(mebibytes))
             }),
-            Metric::CacheHits => {
-                entry("hits", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_hits as f64)))
+            CacheHits => ("hits", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_hits as f64))),
+            CacheMisses => ("misses", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_misses as f64))),
+            CacheAdmitted => {
+                ("admitted", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_admitted as f64)))
             }
-            Metric::CacheMisses => {
-                entry("misses", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_misses as f64)))
-            }
-            Metric::CacheAdmitted => {
-                entry("admitted", "", Neither, |run| mixed(run, |mixed| Some(mixed.cache_admitted as f64)))
-            }
-            Metric::AheadUsed => entry("ahead used%", "%", More, |run| {
+            AheadUsed => ("ahead used%", "%", More, |run| {
                 mixed(run, |mixed| {
                     let ahead = mixed.ahead_used + mixed.ahead_unused;
                     (ahead > 0).then(|| mixed.ahead_used as f64 * 100.0 / ahead as f64)
                 })
             }),
-            Metric::Ops => entry("ops", "", Neither, |run| Some(run.ops as f64)),
-            Metric::Errors => entry("errors", "", Less, |run| (run.errors > 0).then_some(run.errors as f64)),
-            Metric::Seconds => entry("s", "s", Neither, |run| Some(run.duration_s)),
-            Metric::TimeForOne => entry("µs/read", "µs", Less, |run| {
+            Ops => ("ops", "", Neither, |run| Some(run.ops as f64)),
+            Errors => ("errors", "", Less, |run| (run.errors > 0).then_some(run.errors as f64)),
+            Seconds => ("s", "s", Neither, |run| Some(run.duration_s)),
+            TimeForOne => ("µs/read", "µs", Less, |run| {
                 (run.iops > 0.0).then(|| run.setup.numjobs as f64 * 1e6 / run.iops)
             }),
         }
@@ -213,22 +184,22 @@ impl Metric {
 
     /// Title of its column.
     pub fn title(self) -> &'static str {
-        self.entry().title
+        self.entry().0
     }
 
     /// Returns its unit; empty for counts and ratios.
     pub fn unit(self) -> &'static str {
-        self.entry().unit
+        self.entry().1
     }
 
     /// Returns whether more or less of it is better.
     pub fn better(self) -> Better {
-        self.entry().better
+        self.entry().2
     }
 
     /// Returns the figure of a run in this unit; `None` if it was not measured.
     pub fn of(self, run: &Run) -> Option<f64> {
-        (self.entry().of)(run)
+        self.entry().3(run)
     }
 
     /// Formats a figure with about three digits, but all digits before the point; counts are whole.

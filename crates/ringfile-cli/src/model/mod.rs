@@ -23,4 +23,4 @@ pub use profile::{Hot, Profile};
 pub use results::{Behind, Kind, Machine, Params, Results, SCHEMA};
 pub use run::{Actor, EnterSizes, MixedRun, PoolFigures, PoolRun, Role, RouteOps, Run, WholeMachine};
 pub use setup::{Batching, Setup, Way};
-pub use spread::{Spread, by, distinct, groups};
+pub use spread::{Group, Spread, by, distinct, groups};

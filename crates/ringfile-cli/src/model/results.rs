@@ -20,7 +20,6 @@ pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
     /// The kind of measurement; null in files older than this field.
-    #[serde(default)]
     pub kind: Option<Kind>,
     /// The command line.
     pub command: String,
@@ -112,13 +111,13 @@ pub struct Machine {
 
 impl Machine {
     /// Describes this machine, with a file on `filesystem`.
-    pub fn here(filesystem: String, ring_features: Option<Vec<String>>) -> Machine {
+    pub fn here(filesystem: String) -> Machine {
         Machine {
             kernel: machine::kernel(),
             cpu_model: machine::cpu_model(),
             cpus: machine::cpus(),
             filesystem,
-            ring_features,
+            ring_features: ringfile::ring_features().ok(),
             fio: None,
         }
     }
@@ -142,24 +141,18 @@ pub struct Params {
     #[serde(default)]
     pub processes: Vec<usize>,
     /// Requested bytes per second of each side; null without a limit.
-    #[serde(default)]
     pub rate_limit_bytes: Option<u64>,
     /// Requested parts of vectored buffers.
-    #[serde(default)]
     pub parts: Option<usize>,
     /// Length of each run; 0 if `io_size_bytes` limits it instead.
     pub duration_s: f64,
     /// Bytes that all threads of a run move together (`--io-size`).
-    #[serde(default)]
     pub io_size_bytes: Option<u64>,
     /// `--iodepth-batch-submit`.
-    #[serde(default)]
     pub iodepth_batch_submit: Option<usize>,
     /// `--iodepth-batch-complete`.
-    #[serde(default)]
     pub iodepth_batch_complete: Option<usize>,
     /// `--iodepth-low`.
-    #[serde(default)]
     pub iodepth_low: Option<usize>,
     /// Warm-up before each run.
     pub warmup_s: f64,

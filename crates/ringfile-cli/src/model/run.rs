@@ -27,13 +27,10 @@ pub struct Run {
     /// Why.
     pub role: Role,
     /// Parts of each operation's memory, if it is vectored.
-    #[serde(default)]
     pub parts: Option<usize>,
     /// Figures that only `perf pool` has.
-    #[serde(default)]
     pub pool: Option<PoolRun>,
     /// Figures that only `perf file --cache mixed` has.
-    #[serde(default)]
     pub mixed: Option<MixedRun>,
     /// Operations that succeeded.
     pub ops: u64,
@@ -50,31 +47,22 @@ pub struct Run {
     /// CPU time per operation, user and system, kernel workers included.
     pub cpu_us_per_io: Option<f64>,
     /// User CPU time per operation (ringfile).
-    #[serde(default)]
     pub user_us_per_io: Option<f64>,
     /// System CPU time per operation (ringfile).
-    #[serde(default)]
     pub system_us_per_io: Option<f64>,
     /// User CPU time in per cent of a core (ringfile).
-    #[serde(default)]
     pub user_percent: Option<f64>,
     /// System CPU time in per cent of a core (ringfile).
-    #[serde(default)]
     pub system_percent: Option<f64>,
     /// Voluntary and involuntary context switches of all threads (ringfile).
-    #[serde(default)]
     pub context_switches: Option<u64>,
     /// System calls that carried operations: `io_uring_enter`, and plain reads and writes (ringfile).
-    #[serde(default)]
     pub system_calls: Option<u64>,
     /// What the whole machine did during the run, other programs included (not for fio and `perf pool`).
-    #[serde(default)]
     pub whole_machine: Option<WholeMachine>,
     /// CPU cycles, user and kernel (`--counters`).
-    #[serde(default)]
     pub cycles: Option<u64>,
     /// Instructions, user and kernel (`--counters`).
-    #[serde(default)]
     pub instructions: Option<u64>,
     /// Calls of `io_uring_enter`; with AIO, calls of `io_submit` and `io_getevents` (ringfile).
     pub enters: Option<u64>,
@@ -82,25 +70,20 @@ pub struct Run {
     pub fixed_ops: Option<u64>,
     /// Why memory was not registered although that was requested (ringfile); null if it was, or if the reason is
     /// unknown.
-    #[serde(default)]
     pub refused: Option<String>,
     /// Operations by route (ringfile); the sum is `ops` plus `errors`.
     pub route_ops: Option<RouteOps>,
     /// Histograms of `io_uring_enter` (ringfile in batches).
-    #[serde(default)]
     pub enter_sizes: Option<EnterSizes>,
     /// Which blocks random operations visited.
-    #[serde(default)]
     pub access: Option<Access>,
     /// Bytes that all threads of the run together move (`--io-size`).
-    #[serde(default)]
     pub io_size_bytes: Option<u64>,
     /// Fraction of the file in the page cache before the run.
     pub cached_before: Option<f64>,
     /// Fraction of the file in the page cache after the run.
     pub cached_after: Option<f64>,
     /// Fraction of a cold run's reads that came from the page cache.
-    #[serde(default)]
     pub cache_hits: Option<f64>,
 }
 

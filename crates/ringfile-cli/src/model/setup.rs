@@ -14,7 +14,6 @@ pub struct Setup {
     /// Threads.
     pub numjobs: usize,
     /// Processes, each pinned to a core and with `numjobs` threads (`perf buffers`).
-    #[serde(default)]
     pub processes: Option<usize>,
     /// Operations in flight for each thread.
     pub iodepth: usize,
@@ -28,10 +27,8 @@ pub struct Setup {
     /// Kind of buffers, as requested.
     pub buffers: Buffers,
     /// Side of the pool (`perf pool`).
-    #[serde(default)]
     pub side: Option<Side>,
     /// Kind of memory (`perf pool`).
-    #[serde(default)]
     pub memory: Option<Memory>,
     /// Whether O_DIRECT was in effect.
     pub direct: bool,
@@ -43,7 +40,6 @@ pub struct Setup {
     /// Route of the operations, as requested (ringfile).
     pub route: Option<Route>,
     /// Setup flags of the rings, as requested (`perf buffers`).
-    #[serde(default)]
     pub ring_flags: Option<RingFlags>,
     /// Executor of the tasks (ringfile).
     pub executor: Option<Executor>,

@@ -26,8 +26,11 @@ impl Spread {
     }
 }
 
+/// Runs of the same setup, over their rounds.
+pub type Group<'a> = Vec<&'a Run>;
+
 /// Returns the runs of each setup over all rounds, without A/A runs, in the order they were made.
-pub fn groups(runs: &[Run]) -> Vec<Vec<&Run>> {
+pub fn groups(runs: &[Run]) -> Vec<Group<'_>> {
     let measured: Vec<&Run> = runs.iter().filter(|run| run.role == Role::Measure).collect();
     by(&measured, |run| run.setup).into_iter().map(|(_, group)| group).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::session::Request;
 use crate::engine::fio;
-use crate::error::{Failure, usage};
+use crate::error::{Failure, refuse, usage};
 use crate::machine;
 use crate::model::{Access, Cache, Engine, Open, Route};
 use crate::testfile::{DefaultPlace, Intent, TestFile};
@@ -28,23 +28,15 @@ pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
         return usage("--route aio is for direct I/O: add --direct, or leave out aio");
     }
     if request.verify && block < verify::SMALLEST_BLOCK {
-        return usage(format!(
-            "--verify needs blocks of at least {} bytes: raise --bs",
-            verify::SMALLEST_BLOCK
-        ));
+        let least = verify::SMALLEST_BLOCK;
+        return usage(format!("--verify needs blocks of at least {least} bytes: raise --bs"));
     }
     if request.verify && grid.engines.iter().any(|engine| engine.is_fio()) {
         return usage("--verify can't check what fio reads and writes: leave fio out of --against");
     }
     let iodepth = grid.most().1;
-    let memory = grid.memory();
-    if machine::is_too_much(memory) {
-        return usage(format!(
-            "buffers for all that is in flight with the most threads would take {}: use fewer threads, less depth, or \
-             smaller blocks",
-            Bytes(memory)
-        ));
-    }
+    let advice = "fewer threads, less depth, or smaller blocks";
+    check_memory(grid.memory(), " with the most threads", advice)?;
     if iodepth > fio::MOST_IN_FLIGHT as u64 && grid.engines.contains(&Engine::Fio) {
         return usage(format!(
             "fio can't have {iodepth} reads in flight, {} at most: use a smaller --batch or --inflight, or leave fio \
@@ -78,15 +70,23 @@ pub fn check_block(block: u64, size: u64) -> Result<(), Failure> {
     usage(format!("--bs {block} is more than --size {size}: use smaller blocks or a larger size"))
 }
 
+/// Refuses buffers that the machine has no room for.
+pub fn check_memory(bytes: u64, when: &str, advice: &str) -> Result<(), Failure> {
+    if !machine::is_too_much(bytes) {
+        return Ok(());
+    }
+    let bytes = Bytes(bytes);
+    usage(format!("buffers for all that is in flight{when} would take {bytes}: use {advice}"))
+}
+
 /// Refuses a file that is too small: each thread with its own part needs a block, and with `--verify` each task.
 pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     check_amount(request, test_file)?;
     let grid = &request.grid;
     if test_file.block_device.is_some() && !grid.engines.iter().all(|engine| engine.takes_namespaces()) {
-        return usage(format!(
-            "{} accepts only NVMe commands, which pread and fio's psync can't send: leave them out of --against",
-            test_file.path.display()
-        ));
+        let why =
+            "accepts only NVMe commands, which pread and fio's psync can't send: leave them out of --against";
+        return refuse(&test_file.path, why);
     }
     let (numjobs, iodepth) = grid.most();
     let sequential = grid.rw.iter().any(|rw| !rw.random());
@@ -99,12 +99,9 @@ pub fn fit(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failure> {
     if test_file.blocks >= needed {
         return Ok(());
     }
-    usage(format!(
-        "{} has {} blocks of {}, but this run needs {needed}: raise --size, or lower --numjobs or --iodepth",
-        test_file.path.display(),
-        test_file.blocks,
-        Bytes(test_file.block)
-    ))
+    let (blocks, block) = (test_file.blocks, Bytes(test_file.block));
+    let has = format!("has {blocks} blocks of {block}, but this run needs {needed}");
+    refuse(&test_file.path, format!("{has}: raise --size, or lower --numjobs or --iodepth"))
 }
 
 /// Refuses an `--io-size` that is not whole blocks, gives a thread no block, or is larger than the file with `--access
@@ -120,10 +117,8 @@ fn check_amount(request: &Request<'_>, test_file: &TestFile) -> Result<(), Failu
         IoSize::Bytes(bytes) => bytes,
     });
     if matches!(io_size, IoSize::Bytes(bytes) if !bytes.is_multiple_of(test_file.block)) {
-        return usage(format!(
-            "--io-size {asked} is no whole number of blocks of {}",
-            Bytes(test_file.block)
-        ));
+        let block = Bytes(test_file.block);
+        return usage(format!("--io-size {asked} is no whole number of blocks of {block}"));
     }
     if amount < numjobs {
         return usage(format!("--io-size {asked} is not a block for each of {numjobs} threads: raise it"));

@@ -11,14 +11,15 @@ use ringfile::{File, Pool};
 
 use super::notes;
 use super::outputs::{self, Outputs};
-use super::plan::{Timing, in_rounds};
+use super::plan::{Depth, Grid, Step, Timing};
 use crate::cli::FileArgs;
 use crate::engine::rated;
 use crate::engine::ringfile::open;
 use crate::error::{Failure, library, usage};
 use crate::interrupt::Interrupt;
+use crate::machine;
 use crate::memory_group::MemoryGroup;
-use crate::model::{Cache, Kind, Machine, MixedRun, Open, Params, Results, Route, Run, Rw, Setup};
+use crate::model::{Buffers, Cache, Kind, Machine, MixedRun, Open, Params, Results, Route, Run};
 use crate::progress::Progress;
 use crate::shuffle::Shuffle;
 use crate::sys;
@@ -50,7 +51,7 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     };
     let mut test_file = TestFile::open(&args.test_file, intent, &interrupt)?;
     let timing = Timing::of(&args.timing);
-    let steps = in_rounds(COMPARED.map(|open| setup(args).opened(open)).to_vec(), args.timing.rounds);
+    let steps = grid(args).steps();
     let total = (timing.warmup + timing.duration) * steps.len() as u32;
     let mut progress = Progress::new(total, args.output.quiet);
     test_file.notes.iter().for_each(|note| progress.warn(note));
@@ -61,7 +62,7 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
         progress.warn(&format!("no control group, so memory is not limited: {why}"));
     }
     let mut runs = Vec::new();
-    let ended = steps.into_iter().try_for_each(|(setup, role, round)| {
+    let ended = steps.into_iter().try_for_each(|Step { setup, role, round, .. }| {
         if interrupt.asked() {
             return Err(Failure::Interrupted);
         }
@@ -90,40 +91,31 @@ fn check(args: &FileArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns what all runs have in common.
-fn setup(args: &FileArgs) -> Setup {
-    let route = args.route.as_ref().and_then(|list| list.values().first().copied());
-    Setup {
-        iodepth: args.iodepth.values().first().copied().unwrap_or(1),
-        rw: Rw::RandRead,
-        cache: Cache::Mixed,
-        route: Some(route.unwrap_or(Route::Auto)),
-        block: args.bs,
-        ..Setup::default()
+/// Returns the runs to make.
+fn grid(args: &FileArgs) -> Grid {
+    let route = args.route.as_ref().map_or(Route::Auto, |list| list.values()[0]);
+    Grid {
+        cache: vec![Cache::Mixed],
+        blocks: vec![args.bs],
+        depths: vec![Depth::of(args.iodepth.values()[0])],
+        open: COMPARED.to_vec(),
+        ways: vec![(route, Buffers::Normal)],
+        rounds: args.timing.rounds,
+        ..Grid::plain()
     }
 }
 
 fn results(args: &FileArgs, test_file: &TestFile, runs: Vec<Run>, interrupted: bool) -> Results {
-    let setup = setup(args);
     let params = Params {
         file: test_file.path.to_string_lossy().into_owned(),
         file_created: test_file.created,
         size_bytes: test_file.size(),
-        block_size_bytes: setup.block,
-        block_sizes_bytes: vec![setup.block],
+        direct: false,
         duration_s: args.timing.duration.as_secs_f64(),
         warmup_s: args.timing.warmup.as_secs_f64(),
-        numjobs: vec![1],
-        iodepth: vec![setup.iodepth],
-        rw: vec![setup.rw],
-        buffers: vec![setup.buffers],
-        cache: vec![setup.cache],
-        route: setup.route.into_iter().collect(),
-        executor: setup.executor.into_iter().collect(),
-        rounds: args.timing.rounds,
-        ..Params::default()
+        ..grid(args).params()
     };
-    let machine = Machine::here(test_file.filesystem.clone(), ringfile::ring_features().ok());
+    let machine = Machine::here(test_file.filesystem.clone());
     let mut results = Results::new(Kind::Mixed, outputs::command_line(), machine, params, runs);
     results.interrupted = interrupted;
     results.notes = vec![
@@ -243,6 +235,5 @@ async fn scan(shared: Rc<Shared>, interrupt: Interrupt) {
 
 /// Returns the bytes that this process has read from devices.
 fn from_device() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/io").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.trim().parse().ok()
+    machine::field(&machine::text("/proc/self/io")?, "read_bytes")?.parse().ok()
 }

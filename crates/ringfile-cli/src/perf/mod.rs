@@ -8,7 +8,7 @@ mod mixed;
 pub mod multiread;
 mod notes;
 mod outputs;
-mod plan;
+pub mod plan;
 pub mod pool;
 mod processes;
 mod session;

@@ -39,7 +39,8 @@ pub fn of(session: &Session<'_>) -> Vec<String> {
         ));
         for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync] {
             if runs.iter().any(|run| run.setup.engine == engine) {
-                let settings = if engine == Engine::Fio { settings(request) } else { String::new() };
+                let settings = request.settings.of_fio().filter(|_| engine == Engine::Fio);
+                let settings: String = settings.map(|option| format!("; {option}")).collect();
                 notes.push(format!("{}: {}{settings}", values::name(&engine), fio::describe(engine)));
             }
         }
@@ -56,19 +57,6 @@ const UNITS_OF_PROCESSES: [&str; 4] = [
     "whole machine: CPU time of all cores in per cent of one, whoever used it: own is that of the processes that measured, irq \
      that of interrupts, idle with waiting for I/O",
 ];
-
-/// Lists the batch options that were given.
-fn settings(request: &Request<'_>) -> String {
-    let settings = request.settings;
-    [
-        ("iodepth_batch_submit", settings.submit),
-        ("iodepth_batch_complete_min", settings.complete),
-        ("iodepth_low", settings.low),
-    ]
-    .into_iter()
-    .filter_map(|(name, figure)| Some(format!("; {name}={}", figure?)))
-    .collect()
-}
 
 fn file(test_file: &TestFile, args: &Request<'_>) -> String {
     let created = if test_file.created { ", made for this run and removed" } else { "" };

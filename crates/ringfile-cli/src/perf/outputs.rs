@@ -51,7 +51,8 @@ pub fn command_line() -> String {
 /// The output files.
 #[derive(Debug)]
 pub struct Outputs {
-    json: Option<OutputFile>,
+    /// The file for the JSON.
+    pub json: Option<OutputFile>,
     report: Option<OutputFile>,
 }
 
@@ -84,11 +85,6 @@ impl Outputs {
     /// Checks that another output file is not one of these.
     pub fn check_apart(&self, other: &OutputFile, why: &str) -> Result<(), Failure> {
         self.files().try_for_each(|file| other.check_apart(file.path(), why))
-    }
-
-    /// Returns the file for the JSON.
-    pub fn json(&self) -> Option<&OutputFile> {
-        self.json.as_ref()
     }
 
     fn files(&self) -> impl Iterator<Item = &OutputFile> {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::cli::TimingArgs;
 use crate::model::{
-    Batching, Buffers, Cache, Engine, Executor, Open, RingFlags, Role, Route, Run, Rw, Setup, distinct,
+    Batching, Buffers, Cache, Engine, Executor, Open, Params, RingFlags, Role, Route, Run, Rw, Setup,
+    distinct,
 };
 
 /// Depths at which `perf buffers` measures the choices other than buffers.
@@ -199,6 +200,30 @@ impl Grid {
             .rev()
             .find(|&parts| block.is_multiple_of(parts) && (block / parts).is_multiple_of(smallest))
             .map(|parts| parts as usize)
+    }
+
+    /// Returns the parameters that the results have of it.
+    pub fn params(&self) -> Params {
+        let batches = || self.depths.iter().filter_map(|depth| depth.batching);
+        Params {
+            block_size_bytes: self.blocks[0],
+            block_sizes_bytes: self.blocks.clone(),
+            processes: self.processes.clone(),
+            parts: (!self.processes.is_empty()).then_some(self.parts),
+            numjobs: self.numjobs.clone(),
+            iodepth: distinct(self.depths.iter().map(|depth| depth.iodepth)),
+            batch: distinct(batches().map(|batch| batch.size)),
+            inflight: distinct(batches().map(|batch| batch.inflight)),
+            rw: self.rw.clone(),
+            buffers: self.buffers(),
+            direct: self.is_direct(),
+            cache: self.cache.clone(),
+            route: distinct(self.ways.iter().map(|&(route, _)| route)),
+            ring_flags: self.ring_flags.iter().flatten().copied().collect(),
+            executor: self.executor.clone(),
+            rounds: self.rounds,
+            ..Params::default()
+        }
     }
 
     /// Returns all runs, in order.

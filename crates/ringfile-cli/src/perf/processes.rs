@@ -2,9 +2,9 @@
 //!
 //! Invariant: no worker process outlives the run, however that ends.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -12,12 +12,12 @@ use nix::unistd::Pid;
 
 use super::worker::Answer;
 pub use super::worker::Order;
-use crate::engine::window::TICK;
+use crate::engine::window::{self, TICK};
 use crate::engine::{Counted, Outcome};
 use crate::error::{Failure, errno_text};
 use crate::interrupt::Interrupt;
 use crate::latency::Recorder;
-use crate::sys::Usage;
+use crate::sys::{self, Usage};
 
 /// The first argument of a worker process. It is not a command for users.
 pub const WORKER: &str = "perf-worker";
@@ -92,7 +92,10 @@ impl Workers<'_> {
         loop {
             if self.interrupt.asked() && !self.told {
                 self.told = true;
-                self.workers.iter().for_each(Worker::ask_to_end);
+                for worker in &self.workers {
+                    // The process may already have ended.
+                    let _ = kill(Pid::from_raw(worker.child.id().cast_signed()), Signal::SIGTERM);
+                }
             }
             match self.workers[index].lines.recv_timeout(TICK) {
                 Ok(line) => return Ok(line),
@@ -110,16 +113,7 @@ impl Worker {
             let (program, error) = (command.get_program().to_string_lossy(), errno_text(&error));
             Failure::Io(format!("can't start the process {program}: {error}"))
         })?;
-        let (sender, lines) = channel();
-        let stdout = child.stdout.take();
-        std::thread::spawn(move || {
-            for line in
-                stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()).map_while(Result::ok)
-            {
-                // After the run there is no receiver.
-                let _ = sender.send(line);
-            }
-        });
+        let lines = sys::lines_of(child.stdout.take()).map_err(|error| window::no_thread(&error))?;
         Ok(Worker { child, lines })
     }
 
@@ -137,11 +131,6 @@ impl Worker {
             .wait()
             .map(drop)
             .map_err(|error| Failure::Io(format!("can't wait for a process: {}", errno_text(&error))))
-    }
-
-    fn ask_to_end(&self) {
-        // The process may already have ended.
-        let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
     }
 
     /// Returns why the process stopped printing.
@@ -176,7 +165,7 @@ fn sum(answers: &[Answer]) -> Outcome {
     answers.iter().for_each(|answer| recorder.merge(&answer.latencies));
     outcomes().filter_map(|outcome| outcome.counted).for_each(|more| counted += more);
     let usages: Option<Vec<Usage>> = outcomes().map(|outcome| outcome.usage).collect();
-    let usage = usages.map(|usages| usages.iter().fold(Usage::NONE, |sum, usage| sum.and(usage)));
+    let usage = usages.and_then(|usages| usages.into_iter().reduce(|sum, usage| sum.and(&usage)));
     Outcome {
         ops: outcomes().map(|outcome| outcome.ops).sum(),
         errors: outcomes().map(|outcome| outcome.errors).sum(),

@@ -17,7 +17,7 @@ use crate::engine::{Bench, Outcome};
 use crate::error::Failure;
 use crate::interrupt::Interrupt;
 use crate::job::{BatchSettings, Job};
-use crate::model::{Access, Batching, Buffers, Cache, Engine, Kind, Machine, Params, Results, Run, distinct};
+use crate::model::{Access, Batching, Buffers, Cache, Engine, Kind, Machine, Params, Results, Run};
 use crate::progress::Progress;
 use crate::report::behind::cells_behind;
 use crate::report::cold;
@@ -76,6 +76,12 @@ impl Request<'_> {
         let amount = self.amount(test_file);
         let taken = amount.map(|amount| Duration::from_millis(amount.saturating_mul(test_file.block) >> 19));
         Timing { duration: taken.unwrap_or(self.timing.duration), ..self.timing }
+    }
+
+    /// Returns about how long some runs take together.
+    fn length(&self, steps: &[Step], test_file: &TestFile) -> Duration {
+        let timing = self.expected(test_file);
+        steps.iter().map(|step| timing.length(step)).sum()
     }
 }
 
@@ -139,8 +145,7 @@ impl<'a> Session<'a> {
         interrupt: Interrupt,
         runs: Vec<Run>,
     ) -> Session<'a> {
-        let timing = request.expected(&test_file);
-        let left: Duration = left(&request.grid, &runs).iter().map(|step| timing.length(step)).sum();
+        let left = request.length(&left(&request.grid, &runs), &test_file);
         let progress = Progress::new(left + fill_time(&test_file), request.output.quiet);
         Session {
             request,
@@ -158,14 +163,12 @@ impl<'a> Session<'a> {
 
     /// Returns how long the remaining runs take.
     pub fn left(&self) -> Duration {
-        let timing = self.request.expected(&self.test_file);
-        left(&self.request.grid, &self.runs).iter().map(|step| timing.length(step)).sum()
+        self.request.length(&left(&self.request.grid, &self.runs), &self.test_file)
     }
 
     /// Returns how long all runs take together.
     pub fn whole(&self) -> Duration {
-        let timing = self.request.expected(&self.test_file);
-        self.request.grid.steps().iter().map(|step| timing.length(step)).sum()
+        self.request.length(&self.request.grid.steps(), &self.test_file)
     }
 
     /// Fills the file if it has to be.
@@ -340,7 +343,7 @@ impl<'a> Session<'a> {
 
     fn results(&self, interrupted: bool) -> Results {
         let behind = cells_behind(&self.runs);
-        let mut machine = Machine::here(self.test_file.filesystem.clone(), ringfile::ring_features().ok());
+        let mut machine = Machine::here(self.test_file.filesystem.clone());
         let fio = self.fio.as_ref().filter(|_| self.runs.iter().any(|run| run.setup.engine.is_fio()));
         machine.fio = fio.map(|fio| fio.version.clone());
         let command = outputs::command_line();
@@ -356,7 +359,6 @@ impl<'a> Session<'a> {
     fn params(&self) -> Params {
         let (request, test_file) = (&self.request, &self.test_file);
         let (timing, grid) = (request.timing, &request.grid);
-        let batches = || grid.depths.iter().filter_map(|depth| depth.batching);
         let took_part =
             |engine| engine == Engine::ByHand || self.runs.iter().any(|run| run.setup.engine == engine);
         let others = grid.engines.iter().copied().filter(|engine| !engine.is_ours());
@@ -365,31 +367,15 @@ impl<'a> Session<'a> {
             file: test_file.path.to_string_lossy().into_owned(),
             file_created: test_file.created,
             size_bytes: test_file.size(),
-            block_size_bytes: grid.blocks[0],
-            block_sizes_bytes: grid.blocks.clone(),
-            processes: grid.processes.clone(),
-            rate_limit_bytes: None,
-            parts: (!grid.processes.is_empty()).then_some(grid.parts),
             duration_s: if io_size_bytes.is_some() { 0.0 } else { timing.duration.as_secs_f64() },
             io_size_bytes,
             iodepth_batch_submit: request.settings.submit,
             iodepth_batch_complete: request.settings.complete,
             iodepth_low: request.settings.low,
             warmup_s: timing.warmup.as_secs_f64(),
-            numjobs: grid.numjobs.clone(),
-            iodepth: distinct(grid.depths.iter().map(|depth| depth.iodepth)),
-            batch: distinct(batches().map(|batch| batch.size)),
-            inflight: distinct(batches().map(|batch| batch.inflight)),
-            rw: grid.rw.clone(),
-            buffers: grid.buffers(),
-            direct: grid.is_direct(),
-            cache: grid.cache.clone(),
-            route: distinct(grid.ways.iter().map(|&(route, _)| route)),
-            ring_flags: grid.ring_flags.iter().flatten().copied().collect(),
-            executor: grid.executor.clone(),
             against: others.filter(|&engine| took_part(engine)).collect(),
-            rounds: grid.rounds,
             verify: request.verify,
+            ..grid.params()
         }
     }
 }

@@ -52,20 +52,17 @@ pub fn run() -> Result<(), Failure> {
     let order: Order = serde_json::from_str(&line).map_err(|error| {
         Failure::Usage(format!("only ringfile perf buffers may start this command: {error}"))
     })?;
-    pin(order.core)?;
+    let mut cores = nix::sched::CpuSet::new();
+    let pinned = cores.set(order.core);
+    pinned
+        .and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cores))
+        .map_err(|error| Failure::Io(format!("can't be pinned to core {}: {error}", order.core)))?;
     if order.counters {
         counters::begin();
     }
     let answer = carry_out(&order, &interrupt)?;
     let text = serde_json::to_string(&answer).map_err(|error| Failure::Io(error.to_string()))?;
     writeln!(std::io::stdout(), "{text}").map_err(went_away)
-}
-
-fn pin(core: usize) -> Result<(), Failure> {
-    let mut set = nix::sched::CpuSet::new();
-    let pinned =
-        set.set(core).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
-    pinned.map_err(|error| Failure::Io(format!("can't be pinned to core {core}: {error}")))
 }
 
 fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {

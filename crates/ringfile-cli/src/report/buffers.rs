@@ -3,37 +3,27 @@
 use super::judge::{self, Noise};
 use super::medians::{self, keyed, known, labels};
 use super::table::Table;
-use crate::model::{Buffers, Engine, Factor, Metric, Results, Run, Setup, columns, distinct, groups};
+use crate::model::{Buffers, Engine, Factor, Group, Metric, Results, Run, Setup, columns, distinct, groups};
 use crate::values;
-
-/// Runs of one setup, over their rounds.
-type Group<'a> = Vec<&'a Run>;
 
 /// Returns all tables that have rows.
 pub fn tables(results: &Results) -> Vec<Table> {
     let (grid, choices): (Vec<Group<'_>>, Vec<Group<'_>>) =
         groups(&results.runs).into_iter().partition(|group| results.is_of_grid(group[0]));
-    let mut tables = vec![grid_table(&grid), comparison_table(&results.runs, &grid), machine_table(&grid)];
+    let keys = [&cell_keys(&grid)[..], &[Factor::Buffers]].concat();
+    let of = |metrics: &[Metric], counted: &[Metric]| {
+        medians::of(&keys, &grid, &[metrics, &known(counted, &grid)].concat())
+    };
+    let mut tables = vec![of(&columns::GRID, &columns::GRID_COUNTED), comparison_table(&results.runs, &grid)];
+    // The CPU time of the whole machine beside that of the processes, in per cent of a core.
+    if !known(&[Metric::MachineIdle], &grid).is_empty() {
+        tables.push(of(&columns::MACHINE, &columns::MACHINE_COUNTED).titled("whole machine"));
+    }
     if !choices.is_empty() {
         tables.push(choice_table(&grid, &choices));
     }
     tables.retain(|table| !table.is_empty());
     tables
-}
-
-fn grid_table(groups: &[Group<'_>]) -> Table {
-    let metrics = [&columns::GRID[..], &known(&columns::GRID_COUNTED, groups)].concat();
-    medians::of(&[&cell_keys(groups)[..], &[Factor::Buffers]].concat(), groups, &metrics)
-}
-
-/// Returns the CPU time of the whole machine beside that of the processes, in per cent of a core.
-fn machine_table(groups: &[Group<'_>]) -> Table {
-    if known(&[Metric::MachineIdle], groups).is_empty() {
-        return Table::default();
-    }
-    let metrics = [&columns::MACHINE[..], &known(&columns::MACHINE_COUNTED, groups)].concat();
-    let keys = [&cell_keys(groups)[..], &[Factor::Buffers]].concat();
-    medians::of(&keys, groups, &metrics).titled("whole machine")
 }
 
 /// Returns the factors that name a cell, with the ring's flags where rings are compared too.

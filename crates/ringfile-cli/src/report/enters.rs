@@ -30,15 +30,14 @@ pub fn table(runs: &[Run]) -> Table {
         for (what, counts) in [("submitted", &sizes.submitted), ("collected", &sizes.collected)] {
             let mut row = labels(&keys, group[0]);
             row.extend([what.into(), rate(calls as f64), figure(ring_ops as f64 / calls as f64)]);
-            row.extend(shown.iter().map(|&index| per_cent(counts.get(index).copied().unwrap_or(0), calls)));
+            row.extend(shown.iter().map(|&index| match counts.get(index) {
+                None | Some(0) => "-".into(),
+                Some(&count) => figure(count as f64 * 100.0 / calls as f64),
+            }));
             table.row(row);
         }
     }
     table
-}
-
-fn per_cent(count: u64, all: u64) -> String {
-    if count == 0 { "-".into() } else { figure(count as f64 * 100.0 / all as f64) }
 }
 
 /// Adds up the calls of all rounds.

@@ -6,15 +6,12 @@ use super::table::Table;
 use crate::model::{Factor, Open, Role, Run, columns, groups};
 use crate::values::name;
 
-/// Returns the table of all runs to compare.
-pub fn table(runs: &[Run]) -> Table {
-    medians::of(&[Factor::Open, Factor::Depth], &groups(runs), &columns::MIXED)
-}
-
-/// Compares adaptive reads with the other ways to open the file, and with themselves (A/A).
-pub fn changes(runs: &[Run]) -> Table {
+/// Returns the table of all runs, and one that compares adaptive reads with the other ways to open the file, and with
+/// themselves (A/A).
+pub fn tables(runs: &[Run]) -> Vec<Table> {
+    let all = medians::of(&[Factor::Open, Factor::Depth], &groups(runs), &columns::MIXED);
     let Some(adaptive) = runs.iter().map(|run| run.setup).find(|setup| setup.adaptive) else {
-        return Table::default();
+        return vec![all];
     };
     let over = |open: Open| {
         let title = format!("adaptive/{}", name(&open));
@@ -22,5 +19,5 @@ pub fn changes(runs: &[Run]) -> Table {
     };
     let compared = [Open::Buffered, Open::Direct].into_iter().filter_map(over);
     let compared: Vec<_> = compared.chain(change::noise(runs, |_| true)).collect();
-    change::of(&[Factor::Depth], &columns::MIXED_CHANGES, &compared)
+    vec![all, change::of(&[Factor::Depth], &columns::MIXED_CHANGES, &compared)]
 }

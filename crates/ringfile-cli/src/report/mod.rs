@@ -31,7 +31,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
         Some(Kind::Batch | Kind::Multiread) => {
             vec![batches::table(runs), change::table(runs), enters::table(runs)]
         }
-        Some(Kind::Mixed) => vec![mixed::table(runs), mixed::changes(runs)],
+        Some(Kind::Mixed) => mixed::tables(runs),
         Some(Kind::File) | None => vec![medians::table(runs), change::table(runs)],
     };
     tables.retain(|table| !table.is_empty());

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use crate::error::{Failure, errno_text, io_on, usage};
+use crate::error::{Failure, errno_text, io_on, refuse, usage};
 
 /// An output file that was checked before the measurement.
 #[derive(Debug)]
@@ -24,44 +24,30 @@ impl OutputFile {
     /// Checks that the file may and can be written, before anything is measured.
     pub fn check(path: &Path, replace: bool) -> Result<OutputFile, Failure> {
         if path.is_dir() {
-            return usage(format!("{} is a folder: name a file", path.display()));
+            return refuse(path, "is a folder: name a file");
         }
         if let Ok(metadata) = path.symlink_metadata() {
             // The rename that puts the file in place would replace a device node or link, such as /dev/null as root.
             if !metadata.is_file() {
-                return usage(format!(
-                    "{} is a device, pipe or link, which is never replaced: name a file",
-                    path.display()
-                ));
+                return refuse(path, "is a device, pipe or link, which is never replaced: name a file");
             }
             if !replace {
-                return usage(format!(
-                    "{} exists already: add --force to replace it, or name another",
-                    path.display()
-                ));
+                return refuse(path, "exists already: add --force to replace it, or name another");
             }
         }
         let output = OutputFile { path: path.to_path_buf(), replace, written: Cell::new(false) };
-        let folder = output.folder();
-        if !folder.is_dir() {
-            return usage(format!(
-                "the folder {} does not exist: create it, or name another",
-                folder.display()
-            ));
-        }
+        check_folder(output.folder())?;
+        let folder = output.folder().display();
         // Dozens of runs take as much as this, so a full disk is reported before the measurement.
         let written = output.temporary().and_then(|mut file| file.as_file_mut().write_all(&[b' '; 64 << 10]));
         match written {
             Ok(()) => Ok(output),
             Err(error) if error.kind() == io::ErrorKind::StorageFull => usage(format!(
-                "the folder {} has no room for results: make room there, or name another",
-                folder.display()
+                "the folder {folder} has no room for results: make room there, or name another"
             )),
-            Err(error) => usage(format!(
-                "can't write to the folder {}: {}; name another",
-                folder.display(),
-                error.kind()
-            )),
+            Err(error) => {
+                usage(format!("can't write to the folder {folder}: {}; name another", error.kind()))
+            }
         }
     }
 
@@ -94,7 +80,7 @@ impl OutputFile {
     /// Refuses a path that leads to another file of the command; `what` describes that file.
     pub fn check_apart(&self, other: &Path, what: &str) -> Result<(), Failure> {
         match (place(&self.path), place(other)) {
-            (Some(own), Some(other)) if own == other => usage(format!("{} is {what}", self.path.display())),
+            (Some(own), Some(other)) if own == other => refuse(&self.path, format!("is {what}")),
             _ => Ok(()),
         }
     }
@@ -122,6 +108,14 @@ pub fn folder_of(path: &Path) -> &Path {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     }
+}
+
+/// Refuses a folder for output that does not exist.
+pub fn check_folder(folder: &Path) -> Result<(), Failure> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    usage(format!("the folder {} does not exist: create it, or name another", folder.display()))
 }
 
 /// Returns where a path leads, or will lead once there is a file.

@@ -18,10 +18,11 @@ pub fn table(profiles: &[Profile]) -> Table {
     let mut table = percents(profiles, table).text("function");
     for cell in cells(profiles) {
         let mut name = named(&cell);
-        for (space, side) in [("kernel", Side::Kernel), ("user", Side::User)] {
+        for (space, side) in [("kernel", KERNEL), ("user", USER)] {
             let mut space = space.to_string();
-            let hottest: Vec<&str> = cell.iter().flat_map(|profile| side.hottest(profile)).collect();
-            for row in rows(&cell, side).into_iter().filter(|(function, _)| hottest.contains(function)) {
+            let hottest: Vec<&Hot> = cell.iter().flat_map(|profile| side(profile).1).collect();
+            let is_hot = |(function, _): &Row<'_>| hottest.iter().any(|hot| hot.function == *function);
+            for row in rows(&cell, side).into_iter().filter(is_hot) {
                 let keys = [std::mem::take(&mut name), std::mem::take(&mut space)];
                 table.row(keys.into_iter().chain(texts(profiles, &cell, row)).collect());
             }
@@ -45,7 +46,7 @@ pub fn apart(profiles: &[Profile]) -> Table {
             let most = samples.fold(0.0, f64::max) / 100.0;
             most.round() >= SURELY && row.1.contains(&None)
         };
-        for row in rows(&cell, Side::Kernel).into_iter().filter(is_apart) {
+        for row in rows(&cell, KERNEL).into_iter().filter(is_apart) {
             let keys = std::iter::once(std::mem::take(&mut name));
             table.row(keys.chain(texts(profiles, &cell, row)).collect());
         }
@@ -53,30 +54,11 @@ pub fn apart(profiles: &[Profile]) -> Table {
     table
 }
 
-#[derive(Clone, Copy)]
-enum Side {
-    Kernel,
-    User,
-}
+/// All functions of the kernel or of user space, and the hottest of them.
+type Side = fn(&Profile) -> (&[Hot], &[Hot]);
 
-impl Side {
-    /// Returns all functions; older files have only the hottest.
-    fn all(self, profile: &Profile) -> &[Hot] {
-        let (all, hottest) = match self {
-            Side::Kernel => (&profile.kernel_all, &profile.kernel),
-            Side::User => (&profile.user_all, &profile.user),
-        };
-        if all.is_empty() { hottest } else { all }
-    }
-
-    fn hottest(self, profile: &Profile) -> impl Iterator<Item = &str> {
-        let hottest = match self {
-            Side::Kernel => &profile.kernel,
-            Side::User => &profile.user,
-        };
-        hottest.iter().map(|hot| hot.function.as_str())
-    }
-}
+const KERNEL: Side = |profile| (&profile.kernel_all, &profile.kernel);
+const USER: Side = |profile| (&profile.user_all, &profile.user);
 
 /// Groups the profiles of the same work, one for each kind of buffers.
 fn cells(profiles: &[Profile]) -> Vec<Vec<&Profile>> {
@@ -89,7 +71,9 @@ fn cells(profiles: &[Profile]) -> Vec<Vec<&Profile>> {
 fn rows<'a>(cell: &[&'a Profile], side: Side) -> Vec<Row<'a>> {
     let mut found: std::collections::BTreeMap<&str, Vec<Option<f64>>> = std::collections::BTreeMap::new();
     for (index, profile) in cell.iter().enumerate() {
-        for hot in side.all(profile) {
+        let (all, hottest) = side(profile);
+        // Older files have only the hottest.
+        for hot in if all.is_empty() { hottest } else { all } {
             found.entry(&hot.function).or_insert_with(|| vec![None; cell.len()])[index] = Some(hot.percent);
         }
     }

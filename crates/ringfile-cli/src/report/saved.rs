@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use crate::error::{Failure, cant, usage};
+use crate::error::{Failure, cant, refuse};
 use crate::model::{Results, Run, SCHEMA};
 
 /// More than any results take: thousands of runs with four profiles are a few MiB.
@@ -12,17 +12,16 @@ const LARGEST: u64 = 256 << 20;
 
 /// Reads the results in a file. The error says in one line what is wrong with the file.
 pub fn read(path: &Path) -> Result<Results, Failure> {
-    let shown = path.display();
     let cant = |error: std::io::Error| cant("read", path, &error, "name a file that --json wrote");
     if !fs::metadata(path).map_err(cant)?.is_file() {
-        return usage(format!("{shown} is not a regular file: name one that --json wrote"));
+        return refuse(path, "is not a regular file: name one that --json wrote");
     }
     let mut text = Vec::new();
     fs::File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut text)).map_err(cant)?;
     if text.len() as u64 > LARGEST {
-        return usage(format!("{shown} is larger than any results: name a file that --json wrote"));
+        return refuse(path, "is larger than any results: name a file that --json wrote");
     }
-    parse(&text).map_err(|why| Failure::Usage(format!("{shown} {why}: name a file that --json wrote")))
+    parse(&text).or_else(|why| refuse(path, format!("{why}: name a file that --json wrote")))
 }
 
 /// Parses results. The error is worded to follow the file's name.
@@ -32,17 +31,12 @@ fn parse(text: &[u8]) -> Result<Results, String> {
     }
     let value: serde_json::Value =
         serde_json::from_slice(text).map_err(|error| format!("is not whole JSON ({error})"))?;
-    match value.get("schema").and_then(serde_json::Value::as_u64) {
-        None => return Err("holds no results of ringfile perf (it has no schema number)".into()),
-        Some(schema) if schema > u64::from(SCHEMA) => {
-            return Err(format!(
-                "has schema {schema}, and this ringfile reads schema {SCHEMA}: use a newer ringfile, or"
-            ));
-        }
-        Some(schema) if schema != u64::from(SCHEMA) => {
-            return Err(format!("has schema {schema}, and this ringfile reads schema {SCHEMA}"));
-        }
-        Some(_) => {}
+    let Some(schema) = value.get("schema").and_then(serde_json::Value::as_u64) else {
+        return Err("holds no results of ringfile perf (it has no schema number)".into());
+    };
+    if schema != u64::from(SCHEMA) {
+        let newer = if schema > u64::from(SCHEMA) { ": use a newer ringfile, or" } else { "" };
+        return Err(format!("has schema {schema}, and this ringfile reads schema {SCHEMA}{newer}"));
     }
     let results: Results = serde_json::from_value(value)
         .map_err(|error| format!("holds no results of ringfile perf ({error})"))?;

@@ -4,7 +4,7 @@
 //! name its rows; if not even those fit, every row becomes a list.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write};
+use std::fmt;
 
 use crate::terminal;
 
@@ -101,13 +101,8 @@ impl Table {
         if folds.iter().any(|fold| line(fold) > width) {
             return self.lists(width);
         }
-        let mut text = String::new();
-        for (index, fold) in folds.iter().enumerate() {
-            text += if index > 0 { "\n" } else { "" };
-            write!(text, "{}", Part { table: self, columns: fold, widths: &widths })
-                .expect("a String takes all that is written");
-        }
-        text
+        let folds: Vec<String> = folds.iter().map(|fold| self.text_of(fold, &widths)).collect();
+        folds.join("\n")
     }
 
     /// Returns every row as a list of `title cell` items.
@@ -128,6 +123,28 @@ impl Table {
         text
     }
 
+    /// Returns some of the columns as text; `widths` are those of all columns.
+    fn text_of(&self, columns: &[usize], widths: &[usize]) -> String {
+        let line = |cell_of: &dyn Fn(usize) -> String| {
+            let cells = columns.iter().map(|&index| {
+                let (cell, width) = (cell_of(index), widths[index]);
+                // No padding around cells: with it the usual table would not fit into 100 columns.
+                if self.columns[index].number {
+                    format!("|{cell:>width$}")
+                } else {
+                    format!("|{cell:<width$}")
+                }
+            });
+            cells.collect::<String>() + "|\n"
+        };
+        let dashes = |index: usize| match self.columns[index].number {
+            true => "-".repeat(widths[index] - 1) + ":",
+            false => "-".repeat(widths[index]),
+        };
+        let rows = self.rows.iter().map(|row| line(&|index| row[index].clone()));
+        line(&|index| self.columns[index].title.to_string()) + &line(&dashes) + &rows.collect::<String>()
+    }
+
     fn widths(&self) -> Vec<usize> {
         let width = |text: &str| text.chars().count();
         let cells = |index: usize| self.rows.iter().filter_map(move |row| row.get(index));
@@ -144,41 +161,7 @@ impl Table {
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns: Vec<usize> = (0..self.columns.len()).collect();
-        Part { table: self, columns: &columns, widths: &self.widths() }.fmt(f)
-    }
-}
-
-/// Some columns of a table.
-struct Part<'a> {
-    table: &'a Table,
-    columns: &'a [usize],
-    /// Of all columns of the table.
-    widths: &'a [usize],
-}
-
-impl fmt::Display for Part<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = |f: &mut fmt::Formatter<'_>, cell_of: &dyn Fn(usize) -> String| {
-            for &index in self.columns {
-                let (cell, width, column) = (cell_of(index), self.widths[index], &self.table.columns[index]);
-                // No padding around cells: with it the usual table would not fit into 100 columns.
-                if column.number {
-                    write!(f, "|{cell:>width$}")?;
-                } else {
-                    write!(f, "|{cell:<width$}")?;
-                }
-            }
-            writeln!(f, "|")
-        };
-        line(f, &|index| self.table.columns[index].title.to_string())?;
-        line(f, &|index| {
-            let width = self.widths[index];
-            if self.table.columns[index].number { "-".repeat(width - 1) + ":" } else { "-".repeat(width) }
-        })?;
-        for row in &self.table.rows {
-            line(f, &|index| row[index].clone())?;
-        }
-        Ok(())
+        f.write_str(&self.text_of(&columns, &self.widths()))
     }
 }
 

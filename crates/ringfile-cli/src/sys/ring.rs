@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use io_uring::{Builder, EnterFlags, IoUring, Probe, opcode, squeue, types};
+use io_uring::{Builder, EnterFlags, IoUring, Probe, Submitter, opcode, squeue, types};
 
-use crate::memory::ALIGNMENT;
+use crate::memory::zeroed;
 
 /// Bytes of each ring's memory.
 const MEMORY: usize = 64 << 10;
@@ -30,12 +30,11 @@ fn allowed() -> io::Result<()> {
     }
 }
 
-/// Creates a small ring with these flags (`IORING_SETUP_…`) and closes it at once; returns its features
-/// (`IORING_FEAT_…`).
-pub fn try_setup(flags: u32) -> io::Result<u32> {
+/// Creates a small ring with these flags (`IORING_SETUP_…`) and closes it at once.
+pub fn try_setup(flags: u32) -> io::Result<()> {
     allowed()?;
     // `struct io_uring_params` is 120 bytes. Its second number is the size of the completion queue (read by the kernel
-    // only with IORING_SETUP_CQSIZE), the third the flags, the sixth the features.
+    // only with IORING_SETUP_CQSIZE), the third the flags.
     let mut params = [0_u32; 30];
     (params[1], params[2]) = (8, flags);
     let entries: libc::c_uint = 2;
@@ -45,7 +44,7 @@ pub fn try_setup(flags: u32) -> io::Result<u32> {
     let fd = RawFd::try_from(fd).ok().filter(|&fd| fd >= 0).ok_or_else(io::Error::last_os_error)?;
     // SAFETY: the call succeeded, so this is a new descriptor that nothing else owns.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
-    Ok(params[5])
+    Ok(())
 }
 
 /// An operation to try, always on the start of the ring's own memory.
@@ -53,8 +52,8 @@ pub fn try_setup(flags: u32) -> io::Result<u32> {
 pub enum Op {
     /// Nothing.
     Nop,
-    /// A read of this many bytes at an offset, with `RWF_…` flags.
-    Read(u32, u64, i32),
+    /// A read of this many bytes at an offset.
+    Read(u32, u64),
     /// A read into registered memory.
     ReadFixed(u32, u64),
     /// A vectored read into two parts of registered memory, each of this many bytes.
@@ -76,32 +75,16 @@ pub struct TrialRing {
 }
 
 impl TrialRing {
-    /// Creates a plain ring of eight entries.
-    pub fn new() -> io::Result<TrialRing> {
-        TrialRing::built(8, &IoUring::builder())
+    /// Creates a plain ring of so many entries.
+    pub fn new(entries: u32) -> io::Result<TrialRing> {
+        TrialRing::built(entries, &IoUring::builder())
     }
 
-    /// Creates a ring with as many entries as ringfile's rings.
-    pub fn of_usual_size() -> io::Result<TrialRing> {
-        TrialRing::built(256, &IoUring::builder())
-    }
-
-    /// Creates a ring with a kernel thread that takes submissions (SQPOLL).
-    pub fn with_kernel_thread() -> io::Result<TrialRing> {
-        TrialRing::built(8, IoUring::builder().setup_sqpoll(10))
-    }
-
-    /// Creates a ring that polls the device for completions (IOPOLL).
-    pub fn polled() -> io::Result<TrialRing> {
-        TrialRing::built(8, IoUring::builder().setup_iopoll())
-    }
-
-    fn built(entries: u32, builder: &Builder) -> io::Result<TrialRing> {
+    /// Creates a ring of so many entries with these settings.
+    pub fn built(entries: u32, builder: &Builder) -> io::Result<TrialRing> {
         allowed()?;
         let ring = builder.build(entries)?;
-        let bytes = vec![0_u8; MEMORY + ALIGNMENT].leak();
-        let start = bytes.as_ptr().align_offset(ALIGNMENT);
-        let memory = &mut bytes[start..start + MEMORY];
+        let memory = Box::leak(Box::new(zeroed(MEMORY)));
         let part = libc::iovec { iov_base: memory.as_mut_ptr().cast(), iov_len: MEMORY };
         Ok(TrialRing { ring, memory, parts: Box::leak(Box::new([part; 2])), runs: 0 })
     }
@@ -182,9 +165,7 @@ impl TrialRing {
         let start = self.memory.as_mut_ptr();
         match op {
             Op::Nop => opcode::Nop::new().build(),
-            Op::Read(bytes, offset, flags) => {
-                opcode::Read::new(fd, start, within(bytes)).offset(offset).rw_flags(flags).build()
-            }
+            Op::Read(bytes, offset) => opcode::Read::new(fd, start, within(bytes)).offset(offset).build(),
             Op::ReadFixed(bytes, offset) => {
                 opcode::ReadFixed::new(fd, start, within(bytes), 0).offset(offset).build()
             }
@@ -225,14 +206,9 @@ impl TrialRing {
         registered
     }
 
-    /// Registers an empty table of files.
-    pub fn register_file_table(&self) -> io::Result<()> {
-        self.ring.submitter().register_files_sparse(8)
-    }
-
-    /// Registers an empty table of buffers.
-    pub fn register_buffer_table(&self) -> io::Result<()> {
-        self.ring.submitter().register_buffers_sparse(8)
+    /// Returns the part of the ring that registers things with the kernel.
+    pub fn submitter(&self) -> Submitter<'_> {
+        self.ring.submitter()
     }
 
     /// Takes over the registrations of another ring.
@@ -263,17 +239,17 @@ mod tests {
 
     #[test]
     fn a_ring_reads_what_is_there() {
-        let Ok(mut ring) = TrialRing::new() else {
+        let Ok(mut ring) = TrialRing::new(8) else {
             let line = b"skipped a_ring_reads_what_is_there: no ring can be created\n";
             io::Write::write_all(&mut io::stderr(), line).expect("standard error");
             return;
         };
         let mut file = tempfile::tempfile().expect("temporary file");
         io::Write::write_all(&mut file, &[7; 8192]).expect("write");
-        assert_eq!(ring.run(&file, &[Op::Nop, Op::Read(100, 8142, 0)]).expect("entered"), [0, 50]);
+        assert_eq!(ring.run(&file, &[Op::Nop, Op::Read(100, 8142)]).expect("entered"), [0, 50]);
         assert!(ring.bytes()[..50].iter().all(|&byte| byte == 7) && ring.bytes()[50] == 0);
         ring.fill(9);
         assert_eq!(ring.run(&file, &[Op::WriteLinked(10, 0), Op::Fdatasync]).expect("entered"), [10, 0]);
-        assert_eq!(ring.run(&file, &[Op::Read(4096, 9000, 0)]).expect("entered"), [0]);
+        assert_eq!(ring.run(&file, &[Op::Read(4096, 9000)]).expect("entered"), [0]);
     }
 }

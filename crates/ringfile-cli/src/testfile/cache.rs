@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use super::TestFile;
 use crate::error::{Failure, io_at, io_on};
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::model::Cache;
 use crate::sys;
 
@@ -34,19 +34,18 @@ impl TestFile {
     /// Returns the number of the file's pages that entered the page cache since it was dropped, including those evicted
     /// again, or `None` if the kernel does not report it.
     pub fn brought_in(&self) -> Option<u64> {
-        let pages = sys::cached_pages(&self.buffered, self.size())?;
-        Some(pages.now + pages.evicted)
+        sys::cached_pages(&self.buffered, self.size()).map(|pages| pages.iter().sum())
     }
 
     fn read_in(&self) -> Result<(), Failure> {
-        let mut memory = AlignedBytes::zeroed(1 << 20);
+        let mut memory = zeroed(1 << 20);
         let mut offset = 0;
         while offset < self.size() {
             if self.interrupt.asked() {
                 return Err(Failure::Interrupted);
             }
             let length = (self.size() - offset).min(1 << 20) as usize;
-            let bytes = &mut memory.as_mut_slice()[..length];
+            let bytes = &mut memory[..length];
             match self.buffered.read_at(bytes, offset) {
                 // The file shrank: the measurement reports it.
                 Ok(0) => return Ok(()),

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use super::TestFile;
 use crate::error::{Failure, io_at, io_on};
-use crate::memory::AlignedBytes;
+use crate::memory::zeroed;
 use crate::verify::Verifier;
 use fastrand::Rng;
 
@@ -31,7 +31,7 @@ pub fn fill(
     let file = options.open(path).map_err(|error| io_on("can't open", path, &error))?;
     let block = test_file.block;
     let chunk = (CHUNK / block).max(1) * block;
-    let mut memory = AlignedBytes::zeroed(chunk as usize);
+    let mut memory = zeroed(chunk as usize);
     let mut random = Rng::with_seed(0);
     let mut offset = 0;
     while offset < test_file.size() {
@@ -39,7 +39,7 @@ pub fn fill(
             return Err(Failure::Interrupted);
         }
         let length = chunk.min(test_file.size() - offset);
-        let bytes = &mut memory.as_mut_slice()[..length as usize];
+        let bytes = &mut memory[..length as usize];
         match verifier {
             None => random.fill(bytes),
             Some(verifier) => {

@@ -59,7 +59,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        if !self.made.is_there() {
+        if self.made.metadata().is_none() {
             // If this fails, the next run removes the record, since its file is gone.
             let _ = std::fs::remove_file(&self.record);
         }
@@ -79,10 +79,7 @@ impl Made {
         Some(Made { path, identity: (inode.parse().ok()?, born.parse().ok()?) })
     }
 
-    fn is_there(&self) -> bool {
-        self.metadata().is_some()
-    }
-
+    /// Returns what is known of the file, if it is there.
     fn metadata(&self) -> Option<Metadata> {
         self.path.symlink_metadata().ok().filter(|metadata| identity(metadata) == self.identity)
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use nix::sys::statvfs::statvfs;
 
 use crate::cli::TestFileArgs;
-use crate::error::{Failure, cant, errno_text, io_on, usage};
+use crate::error::{Failure, cant, errno_text, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::report::output::folder_of;
@@ -129,9 +129,10 @@ impl Opening<'_> {
     fn create_default(&self) -> Result<TestFile, Failure> {
         let (wanted, intent) = (self.args.size, self.intent);
         if intent.direct && intent.default_place == DefaultPlace::Memory {
-            return usage(format!(
-                "{DEFAULT_FOLDER} is memory and has no direct I/O: name a --file on a disk"
-            ));
+            return refuse(
+                DEFAULT_FOLDER.as_ref(),
+                "is memory and has no direct I/O: name a --file on a disk",
+            );
         }
         let folder = intent.default_place.folder();
         let path = folder.join(format!("ringfile-perf-{}.bin", std::process::id()));
@@ -142,12 +143,9 @@ impl Opening<'_> {
         let usable = (room / 4 * 3) & !((1 << 20) - 1);
         let mut notes = Vec::new();
         if wanted > room {
-            notes.push(format!(
-                "{folder} has room for {} only: using a file of {} instead of {}",
-                Bytes(room),
-                Bytes(usable),
-                Bytes(wanted)
-            ));
+            let (room, usable, wanted) = (Bytes(room), Bytes(usable), Bytes(wanted));
+            let instead = format!("using a file of {usable} instead of {wanted}");
+            notes.push(format!("{folder} has room for {room} only: {instead}"));
         }
         let size = if wanted > room { usable } else { wanted };
         if size < intent.block {
@@ -169,7 +167,7 @@ impl Opening<'_> {
         let kind = metadata.file_type();
         let namespace = device::block_device_of(path, &metadata);
         if !kind.is_file() && !kind.is_block_device() && namespace.is_none() {
-            return usage(format!("{} is neither a file nor a block device: name one", path.display()));
+            return refuse(path, "is neither a file nor a block device: name one");
         }
         if kind.is_block_device() {
             device::check_unused(path, &metadata)?;
@@ -179,11 +177,8 @@ impl Opening<'_> {
         }
         if intent.writes && !args.overwrite {
             let what = if kind.is_file() { "exists already" } else { "is a device" };
-            return usage(format!(
-                "{} {what} and this run would write to it: add --overwrite if its contents may be lost, or only read \
-                 with --rw randread and without --verify",
-                path.display()
-            ));
+            let advice = "add --overwrite if its contents may be lost, or only read with --rw randread and without --verify";
+            return refuse(path, format!("{what} and this run would write to it: {advice}"));
         }
         let through_cache = namespace.as_deref().unwrap_or(path);
         let opened = OpenOptions::new().read(true).write(intent.writes).open(through_cache);
@@ -196,12 +191,8 @@ impl Opening<'_> {
         }
         let mut notes = Vec::new();
         if length < args.size {
-            notes.push(format!(
-                "{} has {}: using all of it, not {}",
-                path.display(),
-                Bytes(length),
-                Bytes(args.size)
-            ));
+            let (path, length, size) = (path.display(), Bytes(length), Bytes(args.size));
+            notes.push(format!("{path} has {length}: using all of it, not {size}"));
         }
         if kind.is_file() && metadata.blocks() * 512 < length / 100 * 99 {
             notes.push(format!("{} has holes: reading those costs no I/O", path.display()));
@@ -221,7 +212,7 @@ impl Opening<'_> {
         let opened = OpenOptions::new().read(true).write(true).open(path);
         let buffered = opened.map_err(|error| {
             let (path, error) = (path.display(), errno_text(&error));
-            Failure::Usage(format!("can't open {path} to fill it: {error}; name another --file"))
+            Failure::Usage(format!("can't open {path} to fill it: {error}; {ANOTHER}"))
         })?;
         let note = format!("{} was empty: filled to {}, and stays so", path.display(), Bytes(size));
         let mut test_file = self.check(path, false, size, buffered, vec![note])?;
@@ -263,13 +254,12 @@ impl Opening<'_> {
                 BLOCK_DEVICE => "has no size: set the device up first",
                 _ => "is empty: add --overwrite to fill it, or name a file with contents",
             };
-            return usage(format!("{} {advice}", path.display()));
+            return refuse(path, advice);
         }
         if test_file.blocks == 0 {
-            let (block, size) = (Bytes(block), Bytes(size));
+            let (block, size, path) = (Bytes(block), Bytes(size), path.display());
             return usage(format!(
-                "--bs {block} is more than the {size} of {}: use smaller blocks or a larger file",
-                path.display()
+                "--bs {block} is more than the {size} of {path}: use smaller blocks or a larger file"
             ));
         }
         if self.intent.direct {
@@ -293,10 +283,9 @@ impl TestFile {
         if self.block.is_multiple_of(alignment) {
             return Ok(());
         }
+        let (block, path) = (self.block, self.path.display());
         usage(format!(
-            "--bs {} with --direct: {} needs multiples of {alignment}; change --bs or leave out --direct",
-            self.block,
-            self.path.display()
+            "--bs {block} with --direct: {path} needs multiples of {alignment}; change --bs or leave out --direct"
         ))
     }
 
@@ -341,19 +330,19 @@ fn check_folder(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let what = if folder.exists() { "is not a folder: name" } else { "does not exist: create it, or name" };
-    usage(format!("{} {what} another --file", folder.display()))
+    refuse(folder, format!("{what} another --file"))
 }
 
 /// Refuses paths that cannot name a new file.
 fn check_can_be_made(path: &Path) -> Result<(), Failure> {
-    let shown = path.display();
     if path.symlink_metadata().is_ok() {
-        return usage(format!("{shown} is a link to nothing: name a file"));
+        return refuse(path, "is a link to nothing: name a file");
     }
     // A mistyped device would otherwise become a file in memory, measured as if it were the disk.
     let folder = folder_of(path).canonicalize().unwrap_or_default();
     if folder.starts_with("/dev") && !folder.starts_with(DEFAULT_FOLDER) {
-        return usage(format!("there is no device {shown}: name one that exists (lsblk shows them)"));
+        let path = path.display();
+        return usage(format!("there is no device {path}: name one that exists (lsblk shows them)"));
     }
     Ok(())
 }
@@ -365,10 +354,7 @@ fn check_space(path: &Path, size: u64) -> Result<(), Failure> {
         return Ok(());
     }
     let (size, room) = (Bytes(size), Bytes(room));
-    usage(format!(
-        "{} has room for {room}, not {size}: use a smaller --size or another --file",
-        folder.display()
-    ))
+    refuse(folder, format!("has room for {room}, not {size}: use a smaller --size or another --file"))
 }
 
 /// Returns the bytes that a new file at `path` may take: those free in the file system and, if that is in memory, in

@@ -17,16 +17,9 @@ pub use memory::why_not as why_no_memory_bandwidth;
 /// What the machine has done on all cores, since it started or during an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Whole {
-    /// CPU time in user space.
-    pub user: Duration,
-    /// CPU time in the kernel, without interrupts.
-    pub system: Duration,
-    /// CPU time of hardware and software interrupts.
-    pub interrupts: Duration,
-    /// Idle time, including time waiting for I/O.
-    pub idle: Duration,
-    /// Time stolen by other guests of the host.
-    pub stolen: Duration,
+    /// CPU time: in user space; in the kernel without interrupts; of hardware and software interrupts; idle, including
+    /// time waiting for I/O; stolen by other guests of the host.
+    pub times: [Duration; 5],
     /// Number of interrupts.
     pub interrupt_count: u64,
     /// Bytes moved to and from memory.
@@ -44,11 +37,7 @@ impl Whole {
     /// counters.
     pub fn since(&self, earlier: &Whole) -> Whole {
         Whole {
-            user: self.user.saturating_sub(earlier.user),
-            system: self.system.saturating_sub(earlier.system),
-            interrupts: self.interrupts.saturating_sub(earlier.interrupts),
-            idle: self.idle.saturating_sub(earlier.idle),
-            stolen: self.stolen.saturating_sub(earlier.stolen),
+            times: std::array::from_fn(|kind| self.times[kind].saturating_sub(earlier.times[kind])),
             interrupt_count: self.interrupt_count.saturating_sub(earlier.interrupt_count),
             memory_bytes: self
                 .memory_bytes
@@ -59,13 +48,14 @@ impl Whole {
 
     /// Converts it for the results, as done in this many seconds.
     pub fn in_time(&self, seconds: f64) -> WholeMachine {
-        let per_cent = |time: Duration| time.as_secs_f64() * 100.0 / seconds;
+        let [user_percent, system_percent, interrupts_percent, idle_percent, stolen_percent] =
+            self.times.map(|time| time.as_secs_f64() * 100.0 / seconds);
         WholeMachine {
-            user_percent: per_cent(self.user),
-            system_percent: per_cent(self.system),
-            interrupts_percent: per_cent(self.interrupts),
-            idle_percent: per_cent(self.idle),
-            stolen_percent: per_cent(self.stolen),
+            user_percent,
+            system_percent,
+            interrupts_percent,
+            idle_percent,
+            stolen_percent,
             interrupts: self.interrupt_count,
             memory_bw_bytes: self.memory_bytes.map(|bytes| bytes as f64 / seconds),
         }
@@ -87,11 +77,7 @@ fn parse(text: &str, ticks_per_second: u64) -> Option<Whole> {
         Duration::from_micros(sum * 1_000_000 / ticks_per_second)
     };
     Some(Whole {
-        user: time(&[0, 1]),
-        system: time(&[2]),
-        idle: time(&[3, 4]),
-        interrupts: time(&[5, 6]),
-        stolen: time(&[7]),
+        times: [time(&[0, 1]), time(&[2]), time(&[5, 6]), time(&[3, 4]), time(&[7])],
         interrupt_count: line("intr")?.split_whitespace().next()?.parse().ok()?,
         memory_bytes: None,
     })
@@ -106,8 +92,7 @@ mod tests {
         let text = "cpu  1 20 300 4000 50000 600000 7000000 80000000 9 9\ncpu0 5 5 5\nintr 77 1 2\nctxt 3\n";
         let whole = parse(text, 100).expect("it is complete");
         let ticks = |count: u64| Duration::from_millis(count * 10);
-        assert_eq!((whole.user, whole.system, whole.idle), (ticks(21), ticks(300), ticks(54_000)));
-        assert_eq!((whole.interrupts, whole.stolen), (ticks(7_600_000), ticks(80_000_000)));
+        assert_eq!(whole.times, [21, 300, 7_600_000, 54_000, 80_000_000].map(ticks));
         assert_eq!((whole.interrupt_count, whole.memory_bytes), (77, None));
         assert!(parse("intr 5\n", 100).is_none() && parse("cpu 1 2 3 4\n", 100).is_none());
     }
@@ -120,7 +105,6 @@ mod tests {
         };
         std::thread::sleep(Duration::from_millis(100));
         let passed = Whole::so_far().expect("as before").since(&before);
-        let all = passed.user + passed.system + passed.interrupts + passed.idle + passed.stolen;
-        assert!(all > Duration::from_millis(20), "{passed:?}");
+        assert!(passed.times.iter().sum::<Duration>() > Duration::from_millis(20), "{passed:?}");
     }
 }

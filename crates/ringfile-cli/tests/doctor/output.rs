@@ -111,10 +111,10 @@ fn what_can_not_be_looked_at_is_one_line() {
         for json in [false, true] {
             let finished = run(doctor(Path::new(path)).args(json.then_some("--json")));
             assert!(finished.stdout.is_empty(), "{}", finished.stdout);
-            assert!(finished.fails(2).contains(path));
+            finished.fails_with(2, &[path]);
         }
     }
-    assert!(run(&mut ringfile("doctor --fix")).fails(2).contains("--help"));
+    run(&mut ringfile("doctor --fix")).fails_with(2, &["--help"]);
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn what_is_closed_to_a_user_is_said() {
     std::fs::write(closed.join("file"), "secret").expect("write");
     permit(&closed, 0o700);
     let as_nobody = |path| run(unprivileged("8388608", &program, "doctor --json").arg(path));
-    assert!(as_nobody(closed.join("file")).fails(2).contains("Permission denied"));
+    as_nobody(closed.join("file")).fails_with(2, &["Permission denied"]);
     // The folder itself can be examined, although no file can be made in it.
     let report = parse(&as_nobody(closed).ok().stdout);
     assert!(text(&report["file"]["writes_tried"]).contains("Permission denied"));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::json;
+use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::support::{
     children_of, default_file, end, folder, installed, interrupt, json as read, ringfile, runs, script, skip,
@@ -21,34 +22,37 @@ const FIRST: [(&str, &str, &str); 4] = [
     ("file --iodepth 4 --rw randread", "ringfile", "ringfile-0"),
 ];
 
-fn start_with(arguments: &str, out: &Path) -> (Child, PathBuf) {
+/// Starts a command that saves its results in a folder; returns also its file and that folder.
+fn start_with(arguments: &str) -> (Child, PathBuf, TempDir) {
+    let folder = folder();
     let options = "--cache warm --numjobs 1 --json";
-    let child = start(ringfile(&format!("perf {arguments} {options}")).arg(out));
+    let child = start(ringfile(&format!("perf {arguments} {options}")).arg(folder.path().join("out.json")));
     let path = default_file(&child);
-    (child, path)
+    (child, path, folder)
 }
 
+/// Asserts that the file is gone, and returns the results.
 #[track_caller]
-fn assert_nothing_is_left(path: &Path, out: &Path) {
+fn saved_alone(path: &Path, folder: &TempDir) -> Value {
     assert!(!path.exists(), "the file is left");
-    assert_eq!(read(out)["interrupted"], true);
+    let results = read(&folder.path().join("out.json"));
+    assert_eq!(results["interrupted"], true);
+    results
 }
 
 #[test]
 fn while_measuring() {
     for (command, engine, thread) in FIRST {
         for signal in [Signal::SIGINT, Signal::SIGTERM] {
-            let folder = folder();
-            let out = folder.path().join("out.json");
-            let (child, path) = start_with(&format!("{command} --size 8m --duration 10m --warmup 0s"), &out);
+            let (child, path, folder) =
+                start_with(&format!("{command} --size 8m --duration 10m --warmup 0s"));
             // Without a warm-up, the first batch starts at once.
             wait_for_work(child.id(), thread);
             assert!(path.exists(), "the run ended early");
             let finished = interrupt(child, signal);
             finished.says(&[&format!("|{engine}")]);
             finished.fails(130);
-            assert_nothing_is_left(&path, &out);
-            let results = read(&out);
+            let results = saved_alone(&path, &folder);
             assert_eq!(runs(&results).len(), 1, "the run under way counts as far as it went");
             assert!(runs(&results)[0]["ops"].as_u64() > Some(0) && runs(&results)[0]["errors"] == 0);
         }
@@ -58,38 +62,31 @@ fn while_measuring() {
 #[test]
 fn while_warming_up() {
     for (command, _, thread) in FIRST {
-        let folder = folder();
-        let out = folder.path().join("out.json");
-        let (child, path) = start_with(&format!("{command} --size 8m --duration 1s --warmup 10m"), &out);
+        let (child, path, folder) = start_with(&format!("{command} --size 8m --duration 1s --warmup 10m"));
         wait_for_thread(child.id(), thread);
         let finished = interrupt(child, Signal::SIGINT);
         assert_eq!(finished.stdout, "", "{command}: nothing was measured");
         finished.fails(130);
-        assert_nothing_is_left(&path, &out);
-        assert_eq!(runs(&read(&out)).len(), 0);
+        assert_eq!(runs(&saved_alone(&path, &folder)).len(), 0);
     }
 }
 
 #[test]
 fn while_the_file_is_filled() {
     for command in ["batch", "multiread"] {
-        let folder = folder();
-        let out = folder.path().join("out.json");
-        let (child, path) = start_with(&format!("{command} --batch 4 --size 1g --duration 10m"), &out);
+        let (child, path, folder) = start_with(&format!("{command} --batch 4 --size 1g --duration 10m"));
         let has_bytes = || std::fs::metadata(&path).is_ok_and(|file| file.len() > 0);
         wait_until("the file does not come", has_bytes);
         interrupt(child, Signal::SIGINT).fails(130);
-        assert_nothing_is_left(&path, &out);
+        saved_alone(&path, &folder);
     }
 }
 
 #[test]
 fn while_others_have_their_turn() {
     for (engine, thread) in [("two-rings", "by-hand-0"), ("submit-only", "by-hand-0"), ("pread", "pread-0")] {
-        let folder = folder();
-        let out = folder.path().join("out.json");
         let arguments = "multiread --batch 4 --size 8m --duration 2s --warmup 0s --rounds 100";
-        let (child, path) = start_with(&format!("{arguments} --engines ringfile,{engine}"), &out);
+        let (child, path, folder) = start_with(&format!("{arguments} --engines ringfile,{engine}"));
         wait_for_work(child.id(), thread);
         let finished = interrupt(child, Signal::SIGINT);
         if finished.stderr.contains("a ring by hand failed") {
@@ -98,8 +95,7 @@ fn while_others_have_their_turn() {
         }
         finished.says(&["|ringfile", engine]);
         finished.fails(130);
-        assert_nothing_is_left(&path, &out);
-        assert_eq!(read(&out)["params"]["against"], json!([engine]));
+        assert_eq!(saved_alone(&path, &folder)["params"]["against"], json!([engine]));
     }
 }
 
@@ -113,16 +109,13 @@ fn a_fio_under_way_is_ended() {
         "multiread --batch 4 --engines ringfile,fio",
         "file --iodepth 1 --rw randread --buffers normal --against fio",
     ] {
-        let folder = folder();
-        let out = folder.path().join("out.json");
         let arguments = format!("{command} --size 4m --duration 2s --warmup 0s --rounds 100");
-        let (child, path) = start_with(&arguments, &out);
+        let (child, path, folder) = start_with(&arguments);
         let fio = wait_for_fio(child.id());
         interrupt(child, Signal::SIGINT).fails(130);
         assert!(!Path::new(&format!("/proc/{fio}")).exists(), "fio goes on");
-        assert_nothing_is_left(&path, &out);
+        let against = &saved_alone(&path, &folder)["params"]["against"];
         if !command.starts_with("file") {
-            let against = &read(&out)["params"]["against"];
             assert_eq!(against, &json!([]), "an engine that was cut short did not take part");
         }
     }

@@ -8,8 +8,7 @@ use crate::support::{Loop, measured, ring_is_forbidden, ringfile, run, runs, sav
 #[test]
 fn a_device_is_written_to_only_with_overwrite() {
     let Some(device) = Loop::with(&[5; 8 << 20], &[]) else { return };
-    let error = run(ringfile("perf file --rw randwrite --file").arg(&device.path)).fails(2);
-    assert!(error.contains("--overwrite"), "{error}");
+    run(ringfile("perf file --rw randwrite --file").arg(&device.path)).fails_with(2, &["--overwrite"]);
     assert!(std::fs::read(&device.path).expect("read").iter().all(|&byte| byte == 5), "it was written to");
 
     let arguments =
@@ -35,8 +34,7 @@ fn a_mounted_device_is_always_refused() {
         return skip("no device is mounted here");
     };
     for arguments in ["--overwrite", "--overwrite --rw randwrite --force", "--rw randread"] {
-        let error = run(ringfile(&format!("perf file {arguments} --file")).arg(device)).fails(2);
-        assert!(error.contains(device), "{error}");
+        run(ringfile(&format!("perf file {arguments} --file")).arg(device)).fails_with(2, &[device]);
     }
 }
 
@@ -46,8 +44,7 @@ fn a_device_that_is_held_without_being_mounted_is_refused() {
     // A mount, swap or a volume claims a device exclusively, as this does.
     let mut exclusive = std::fs::OpenOptions::new();
     let claim = exclusive.read(true).custom_flags(libc::O_EXCL).open(&device.path).expect("claim");
-    let error = run(ringfile("perf file --overwrite --file").arg(&device.path)).fails(2);
-    assert!(error.contains("in use"), "{error}");
+    run(ringfile("perf file --overwrite --file").arg(&device.path)).fails_with(2, &["in use"]);
     drop(claim);
 }
 

@@ -5,7 +5,6 @@
 
 mod bad_input;
 mod devices;
-mod failing;
 mod interrupted;
 mod killed;
 mod old_kernel;

@@ -101,6 +101,13 @@ impl Finished {
         self.stderr
     }
 
+    /// Asserts failure with one line on standard error that contains all these texts.
+    #[track_caller]
+    pub fn fails_with(self, code: i32, texts: &[&str]) {
+        let error = self.fails(code);
+        assert!(texts.iter().all(|text| error.contains(text)), "{texts:?}: {error}");
+    }
+
     /// Asserts that standard output contains all these texts.
     #[track_caller]
     pub fn says(&self, texts: &[&str]) {

@@ -33,8 +33,7 @@ fn values_that_make_no_sense() {
         ("--duration 0s", "1ms"),
         ("--rounds 0", "1 to 1000"),
     ] {
-        let error = run(&mut perf_pool(folder.path(), arguments)).fails(2);
-        assert!(error.contains(advice), "{arguments}: {error}");
+        run(&mut perf_pool(folder.path(), arguments)).fails_with(2, &[advice]);
     }
     assert_eq!(files_in(folder.path()), 0);
 }
@@ -50,8 +49,8 @@ fn folders_that_can_not_be_used() {
         (std::path::Path::new("/proc"), "name another --folder"),
     ] {
         for memory in ["pool", "vec"] {
-            let error = run(&mut short(path, &format!("--memory {memory}"))).fails(2);
-            assert!(error.contains(advice) && error.contains(&*path.to_string_lossy()), "{error}");
+            run(&mut short(path, &format!("--memory {memory}")))
+                .fails_with(2, &[advice, &*path.to_string_lossy()]);
         }
     }
     assert_eq!(std::fs::read(&file).expect("still there"), b"mine");
@@ -60,8 +59,7 @@ fn folders_that_can_not_be_used() {
 #[test]
 fn memory_has_no_direct_io() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
-    let error = run(&mut short(folder.path(), "")).fails(2);
-    assert!(error.contains("--memory vec") && error.contains("--folder"), "{error}");
+    run(&mut short(folder.path(), "")).fails_with(2, &["--memory vec", "--folder"]);
     run(&mut short(folder.path(), "--memory vec")).ok();
     assert_eq!(files_in(folder.path()), 0);
 }
@@ -79,8 +77,8 @@ fn blocks_that_direct_io_does_not_take() {
 
 #[test]
 fn the_folder_for_temporary_files_is_the_default_one() {
-    let error = run(ringfile("perf pool").env("TMPDIR", "/no/such/folder")).fails(2);
-    assert!(error.contains("/no/such/folder") && error.contains("--folder"), "{error}");
+    run(ringfile("perf pool").env("TMPDIR", "/no/such/folder"))
+        .fails_with(2, &["/no/such/folder", "--folder"]);
 }
 
 #[test]
@@ -88,7 +86,6 @@ fn results_that_exist_stay() {
     let (folder, results) = (folder(), folder());
     let out = results.path().join("out.json");
     std::fs::write(&out, "mine").expect("write");
-    let error = run(short(folder.path(), "--memory vec").arg("--json").arg(&out)).fails(2);
-    assert!(error.contains("--force"), "{error}");
+    run(short(folder.path(), "--memory vec").arg("--json").arg(&out)).fails_with(2, &["--force"]);
     assert_eq!(std::fs::read(&out).expect("still there"), b"mine");
 }

@@ -27,8 +27,7 @@ fn a_small_disk_is_refused_before_the_run_and_a_smaller_size_fits() {
     let folder = folder();
     let Some(_disk) = small_disk(folder.path()) else { return };
     let before = files_in(folder.path());
-    let error = run(&mut brief(folder.path(), "--size 64m")).fails(2);
-    assert!(error.contains("has room for") && error.contains("--size"), "{error}");
+    run(&mut brief(folder.path(), "--size 64m")).fails_with(2, &["has room for", "--size"]);
     // Several times its size passes through it.
     let (_, results) = measured(&mut brief(folder.path(), "--size 16m --rounds 3"));
     for run in runs(&results) {
@@ -45,8 +44,7 @@ fn a_disk_that_gets_full_meanwhile_is_one_error() {
     let Some(_mounted) = Mounted::tmpfs(folder.path(), MsFlags::empty(), options) else { return };
     let arguments = "--memory vec --size 48m --duration 10m --warmup 0s";
     let (finished, results) = saved(&mut perf_pool(folder.path(), arguments));
-    let error = finished.fails(1);
-    assert!(error.contains("errno 28") && error.contains("smaller --size"), "{error}");
+    finished.fails_with(1, &["errno 28", "smaller --size"]);
     assert_eq!(results["interrupted"], false);
     assert_eq!(files_in(folder.path()), 0);
 }
@@ -55,19 +53,21 @@ fn a_disk_that_gets_full_meanwhile_is_one_error() {
 fn a_read_only_disk_is_refused() {
     let folder = folder();
     let Some(_mounted) = Mounted::tmpfs(folder.path(), MsFlags::MS_RDONLY, "") else { return };
-    let error = run(&mut short(folder.path(), "--memory vec")).fails(2);
-    assert!(error.contains("Read-only") && error.contains("--folder"), "{error}");
+    run(&mut short(folder.path(), "--memory vec")).fails_with(2, &["Read-only", "--folder"]);
 }
 
 #[test]
 fn a_file_size_limit_is_an_error() {
     let folder = folder();
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -f 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ringfile")]);
-    shell.args("perf pool --memory vec --size 8m --duration 100ms --folder".split(' '));
-    let error = run(shell.arg(folder.path())).fails(1);
-    assert!(error.contains("errno 27") && error.contains("ulimit -f"), "{error}");
-    assert_eq!(files_in(folder.path()), 0);
+    for (arguments, place, said) in [
+        ("pool --memory vec --size 8m --duration 100ms --folder", folder.path(), "ulimit -f"),
+        ("file --size 1m --duration 50ms --rw randread --file", &folder.path().join("data.bin"), "data.bin"),
+    ] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -f 100; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_ringfile"), "perf"]);
+        run(shell.args(arguments.split(' ')).arg(place)).fails_with(1, &["errno 27", said]);
+        assert_eq!(files_in(folder.path()), 0, "the file is left");
+    }
 }
 
 /// A user that owns nothing, with the usual memlock limit and with a tiny one.
@@ -95,6 +95,5 @@ fn another_user() {
         finished.says(&["are right, warm-up included"]);
         assert_eq!(files_in(&open), 0);
     }
-    let error = as_nobody("8388608", &closed).fails(2);
-    assert!(error.contains("errno 13") && error.contains("--folder"), "{error}");
+    as_nobody("8388608", &closed).fails_with(2, &["errno 13", "--folder"]);
 }

@@ -25,6 +25,16 @@ pub fn page_of(folder: &Path, samples: &[(&str, &Value)]) -> (PathBuf, Finished)
     (out, finished)
 }
 
+/// Returns the text of the page of these results, and what was printed; asserts that the page stands alone.
+#[track_caller]
+fn page(samples: &[(&str, &Value)]) -> (String, Finished) {
+    let folder = folder();
+    let (out, finished) = page_of(folder.path(), samples);
+    let page = text(&out);
+    assert_stands_alone(&page);
+    (page, finished)
+}
+
 fn text(path: &Path) -> String {
     std::fs::read_to_string(path).expect("the page is there")
 }
@@ -78,7 +88,7 @@ fn perf_buffers_leaves_its_page_too() {
     // An output that another argument uses already.
     let json = folder.path().join("r.json");
     let mut command = ringfile(&format!("{short} --force --json"));
-    assert!(run(command.arg(&json).arg("--report").arg(&json)).fails(2).contains("--report"));
+    run(command.arg(&json).arg("--report").arg(&json)).fails_with(2, &["--report"]);
 }
 
 #[test]
@@ -104,11 +114,7 @@ fn an_interrupted_run_leaves_its_page() {
 
 #[test]
 fn a_quick_grid_is_small_and_has_all_its_runs() {
-    let folder = folder();
-    let sample = buffers(1, 1.0, 1.03);
-    let (out, _) = page_of(folder.path(), &[("a", &sample)]);
-    let page = text(&out);
-    assert_stands_alone(&page);
+    let (page, _) = page(&[("a", &buffers(1, 1.0, 1.03))]);
     assert!(page.len() < 1 << 20, "{} bytes", page.len());
     for heading in ["Random reads, 1 process", "Random writes, 2 processes"] {
         // IOPS, CPU, bandwidth, latency, rounds.
@@ -122,13 +128,10 @@ fn a_quick_grid_is_small_and_has_all_its_runs() {
 
 #[test]
 fn pages_of_batches_and_pools() {
-    let folder = folder();
     for (sample, words) in
         [(batch(), ["ringfile-tokio", "% of fio", "2 threads"]), (pool(), ["producer", "malloc", "500"])]
     {
-        let (out, _) = page_of(folder.path(), &[("a", &sample)]);
-        let page = text(&out);
-        assert_stands_alone(&page);
+        let (page, _) = page(&[("a", &sample)]);
         for word in words {
             assert!(page.contains(word), "{word}");
         }
@@ -137,7 +140,6 @@ fn pages_of_batches_and_pools() {
 
 #[test]
 fn hostile_names_stay_text() {
-    let folder = folder();
     let mut sample = buffers(1, 1.0, 1.0);
     let hostile = "/tmp/<script>alert(1)</script>&\"'\u{1b}[2J\n.bin";
     sample["params"]["file"] = json!(hostile);
@@ -145,28 +147,21 @@ fn hostile_names_stay_text() {
     sample["command"] = json!(hostile);
     sample["notes"] = json!([hostile]);
     sample["advice"][0]["because"] = json!(hostile);
-    let (out, _) = page_of(folder.path(), &[("<b>x", &sample)]);
-    let page = text(&out);
-    assert_stands_alone(&page);
+    let (one, _) = page(&[("<b>x", &sample)]);
     assert!(
-        page.contains("&lt;script&gt;") && page.contains("&lt;/script&gt;&amp;") && !page.contains('\u{1b}')
+        one.contains("&lt;script&gt;") && one.contains("&lt;/script&gt;&amp;") && !one.contains('\u{1b}')
     );
-    let (out, finished) = page_of(folder.path(), &[("<b>x", &sample), ("<i>y", &sample)]);
-    assert_stands_alone(&text(&out));
-    assert!(!text(&out).contains("<b>x") && !finished.stdout.contains('\u{1b}'));
+    let (two, finished) = page(&[("<b>x", &sample), ("<i>y", &sample)]);
+    assert!(!two.contains("<b>x") && !finished.stdout.contains('\u{1b}'));
 }
 
 #[test]
 fn a_change_is_named_and_noise_is_not() {
-    let folder = folder();
     let (before, after) = (buffers(1, 1.0, 1.0), buffers(2, 1.3, 1.0));
-    let (out, finished) = page_of(folder.path(), &[("before", &before), ("after", &after)]);
+    let (_, finished) = page(&[("before", &before), ("after", &after)]);
     assert!(finished.stdout.starts_with("after beside before: "), "{}", finished.stdout);
     finished.says(&["outside the spread", "|IOPS"]);
-    assert_stands_alone(&text(&out));
-
-    let same = buffers(7, 1.0, 1.0);
-    let (_, finished) = page_of(folder.path(), &[("before", &before), ("same", &same)]);
+    let (_, finished) = page(&[("before", &before), ("same", &buffers(7, 1.0, 1.0))]);
     finished.says(&["same beside before: 0 of "]);
 }
 
@@ -188,23 +183,21 @@ fn multiply(run: &mut Value, factor: f64) {
 
 #[test]
 fn what_differs_beside_the_figures_is_listed() {
-    let folder = folder();
     let (before, mut after) = (buffers(1, 1.0, 1.0), buffers(2, 1.0, 1.0));
     after["machine"]["kernel"] = json!("6.1.0");
     after["machine"]["filesystem"] = json!("xfs");
     let after = on_the_ring(after);
-    let (_, finished) = page_of(folder.path(), &[("before", &before), ("after", &after)]);
+    let (_, finished) = page(&[("before", &before), ("after", &after)]);
     finished.says(&["kernel: 6.18.2 / 6.1.0", "filesystem: ext4 / xfs", "only in before: 12 cells"]);
 }
 
 #[test]
 fn sessions_that_differ_in_one_choice_are_compared() {
-    let folder = folder();
     let (ring, mut workers) = (on_the_ring(buffers(1, 1.0, 1.0)), on_the_ring(buffers(2, 0.5, 1.0)));
     for run in runs_of(&mut workers) {
         run["route"] = json!("workers");
     }
-    let (_, finished) = page_of(folder.path(), &[("ring", &ring), ("workers", &workers)]);
+    let (_, finished) = page(&[("ring", &ring), ("workers", &workers)]);
     finished.says(&["differ outside the spread"]);
     assert!(!finished.stdout.contains("only in"), "{}", finished.stdout);
 }
@@ -212,16 +205,13 @@ fn sessions_that_differ_in_one_choice_are_compared() {
 /// The A/A runs of a cell follow each other at once and agree; differences between rounds count as noise all the same.
 #[test]
 fn what_wanders_from_round_to_round_claims_nothing_between_sessions() {
-    let folder = folder();
     let wandering = |mut sample: Value| {
         let is_even = |run: &Value| run["round"].as_u64().expect("a number").is_multiple_of(2);
         let wanders = |run: &&mut Value| run["iodepth"] != json!(16) && is_even(run);
         runs_of(&mut sample).iter_mut().filter(wanders).for_each(|run| multiply(run, 0.6));
         sample
     };
-    let page = |before: &Value, after: &Value| {
-        page_of(folder.path(), &[("before", before), ("after", after)]).1.stdout
-    };
+    let compared = |before: &Value, after: &Value| page(&[("before", before), ("after", after)]).1.stdout;
     let slower = |mut sample: Value| {
         let is_deep = |run: &&mut Value| run["iodepth"] == json!(16);
         runs_of(&mut sample).iter_mut().filter(is_deep).for_each(|run| multiply(run, 0.75));
@@ -229,21 +219,19 @@ fn what_wanders_from_round_to_round_claims_nothing_between_sessions() {
     };
     let named =
         |text: &str| text.lines().filter(|line| line.contains("depth 16") && line.contains("IOPS")).count();
-    let quiet = page(&buffers(1, 1.0, 1.0), &slower(buffers(2, 1.0, 1.0)));
+    let quiet = compared(&buffers(1, 1.0, 1.0), &slower(buffers(2, 1.0, 1.0)));
     assert!(named(&quiet) > 0, "{quiet}");
-    let noisy = page(&wandering(buffers(1, 1.0, 1.0)), &slower(wandering(buffers(2, 1.0, 1.0))));
+    let noisy = compared(&wandering(buffers(1, 1.0, 1.0)), &slower(wandering(buffers(2, 1.0, 1.0))));
     assert_eq!(named(&noisy), 0, "{noisy}");
 }
 
 #[test]
 fn one_round_claims_nothing() {
-    let folder = folder();
     let one = |mut sample: Value| {
         runs_of(&mut sample).retain(|run| run["round"] == json!(1));
         sample
     };
-    let (_, finished) =
-        page_of(folder.path(), &[("a", &one(buffers(1, 1.0, 1.0))), ("b", &one(buffers(2, 3.0, 1.0)))]);
+    let (_, finished) = page(&[("a", &one(buffers(1, 1.0, 1.0))), ("b", &one(buffers(2, 3.0, 1.0)))]);
     finished.says(&["nothing can be claimed: fewer than 3 rounds"]);
 }
 
@@ -290,8 +278,8 @@ fn odd_values_make_a_page_too() {
         let mut sample = buffers(1, 1.0, 1.0);
         sample["runs"][4][field] = json!(figure);
         let saved = samples::write(folder.path(), "odd.json", &sample);
-        let error = run(report().arg(&saved).arg("--force").arg("--out").arg(&out)).fails(2);
-        assert!(error.contains("figures in run 4 that no machine gives"), "{error}");
+        run(report().arg(&saved).arg("--force").arg("--out").arg(&out))
+            .fails_with(2, &["figures in run 4 that no machine gives"]);
         assert!(text(&out).len() > 1000, "the page that was there stays");
     }
 }

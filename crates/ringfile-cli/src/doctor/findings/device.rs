@@ -3,6 +3,7 @@
 use super::{Finding, time};
 use crate::doctor::Report;
 use crate::doctor::device::{Device, Kind};
+use crate::doctor::features::is_usable;
 use crate::doctor::process::IoLimit;
 use crate::values::Bytes;
 
@@ -34,7 +35,7 @@ pub fn of(report: &Report) -> Vec<Finding> {
 }
 
 fn of_device(device: &Device, report: &Report) -> Vec<Finding> {
-    let mut found = layer(device);
+    let mut found: Vec<Finding> = layer(device).into_iter().collect();
     // A partition has its disk's queue, and the disk is in the list too.
     if matches!(device.kind, Kind::Disk | Kind::Network) {
         let more = [
@@ -54,96 +55,77 @@ fn of_device(device: &Device, report: &Report) -> Vec<Finding> {
     found
 }
 
-/// Returns findings about the kind of the device.
-fn layer(device: &Device) -> Vec<Finding> {
+/// Returns a finding about the kind of the device.
+fn layer(device: &Device) -> Option<Finding> {
     let name = &device.name;
     let model = device.model.as_deref().unwrap_or("unknown");
-    match device.kind {
-        Kind::Loop => looped(device).into_iter().collect(),
-        Kind::Crypt => vec![Finding::costly(
-            30,
-            format!("{name} encrypts"),
-            "dm-crypt: every block costs CPU time, and by default passes through two more queues of \
-             kernel threads",
-            format!(
-                "as root: `cryptsetup refresh --perf-no_read_workqueue --perf-no_write_workqueue {model}`"
-            ),
-        )],
-        Kind::Md if ["raid4", "raid5", "raid6"].contains(&model) => vec![Finding::costly(
-            55,
-            format!("{name} computes parity"),
-            format!(
+    let copies = "I/O copies memory, without a queue";
+    let compresses =
+        "I/O compresses and decompresses on this CPU, without a queue, so depth and polling gain nothing";
+    let leave = "leave OpenOptions::route on auto, depth 1";
+    Some(match device.kind {
+        Kind::Loop => return looped(device),
+        Kind::Crypt => {
+            let detail = "dm-crypt: every block costs CPU time, and by default passes through two more queues of \
+                kernel threads";
+            let flags = "--perf-no_read_workqueue --perf-no_write_workqueue";
+            let fix = format!("as root: `cryptsetup refresh {flags} {model}`");
+            Finding::costly(30, format!("{name} encrypts"), detail, fix)
+        }
+        Kind::Md if ["raid4", "raid5", "raid6"].contains(&model) => {
+            let detail = format!(
                 "{model}: a write smaller than a stripe reads two blocks and writes two; by default one thread \
                  does this for all writes"
-            ),
-            format!(
-                "write whole stripes; as root: `echo 4 > /sys/block/{name}/md/group_thread_cnt`; or use \
-                 raid10"
-            ),
-        )],
-        Kind::Md => vec![Finding::fine(
-            format!("{name} is software RAID"),
-            format!("{model} of {} devices", device.below.len()),
-        )],
-        Kind::Lvm => vec![Finding::fine(format!("{name} is a logical volume"), model)],
-        Kind::Dm => vec![Finding::notable(
-            10,
-            format!("{name} is a layer of the device mapper"),
-            format!("{model}: snapshots and thin pools look up, and copy, blocks on their first write"),
-            format!("see what it does: `dmsetup table {model}`"),
-        )],
-        Kind::Zram => vec![Finding::notable(
-            19,
-            format!("{name} is compressed memory"),
-            "I/O compresses and decompresses on this CPU, without a queue, so depth and polling gain nothing",
-            "leave OpenOptions::route on auto, depth 1",
-        )],
-        Kind::Network => vec![Finding::costly(
-            250,
-            format!("{name} is on another machine"),
-            "every request crosses the network",
-            "use many operations at once (iodepth 32 or more), or a local disk",
-        )],
-        Kind::Ram => vec![Finding::notable(
-            1,
-            format!("{name} is memory"),
-            "I/O copies memory, without a queue",
-            "leave OpenOptions::route on auto, depth 1",
-        )],
-        Kind::Disk | Kind::Partition => Vec::new(),
-    }
+            );
+            let echo = format!("`echo 4 > /sys/block/{name}/md/group_thread_cnt`");
+            let fix = format!("write whole stripes; as root: {echo}; or use raid10");
+            Finding::costly(55, format!("{name} computes parity"), detail, fix)
+        }
+        Kind::Md => {
+            let detail = format!("{model} of {} devices", device.below.len());
+            Finding::fine(format!("{name} is software RAID"), detail)
+        }
+        Kind::Lvm => Finding::fine(format!("{name} is a logical volume"), model),
+        Kind::Dm => {
+            let title = format!("{name} is a layer of the device mapper");
+            let detail =
+                format!("{model}: snapshots and thin pools look up, and copy, blocks on their first write");
+            Finding::notable(10, title, detail, format!("see what it does: `dmsetup table {model}`"))
+        }
+        Kind::Zram => Finding::notable(19, format!("{name} is compressed memory"), compresses, leave),
+        Kind::Ram => Finding::notable(1, format!("{name} is memory"), copies, leave),
+        Kind::Network => {
+            let fix = "use many operations at once (iodepth 32 or more), or a local disk";
+            let title = format!("{name} is on another machine");
+            Finding::costly(250, title, "every request crosses the network", fix)
+        }
+        Kind::Disk | Kind::Partition => return None,
+    })
 }
 
-fn looped(device: &Device) -> Vec<Finding> {
-    let Some(backing) = &device.backing else { return Vec::new() };
+fn looped(device: &Device) -> Option<Finding> {
+    let backing = device.backing.as_ref()?;
     let (name, path) = (&device.name, &backing.path);
     let on = backing.filesystem.as_deref().map(|filesystem| format!(" on {filesystem}")).unwrap_or_default();
-    let in_memory = matches!(backing.filesystem.as_deref(), Some("tmpfs" | "ramfs"));
-    match backing.direct {
-        _ if in_memory => vec![Finding::notable(
-            21,
-            format!("{name} is a file in memory"),
-            format!(
-                "{path}{on}: a kernel thread copies each block; measurements here say nothing about a disk"
-            ),
-            "name a device or folder on a disk",
-        )],
-        Some(false) => vec![Finding::costly(
-            70,
-            format!("{name} caches everything twice"),
-            format!(
-                "a loop device over {path}{on}, without direct I/O: data is in the page cache once for \
-                 the device and once for the file, and a kernel thread blocks for each request"
-            ),
-            format!("as root: `losetup --direct-io=on /dev/{name}`"),
-        )],
-        _ => vec![Finding::notable(
-            12,
-            format!("{name} is a file shown as a device"),
-            format!("a loop device over {path}{on}, with direct I/O: each request passes two file systems"),
-            "use a partition or a logical volume if that matters",
-        )],
+    if matches!(backing.filesystem.as_deref(), Some("tmpfs" | "ramfs")) {
+        let detail = format!(
+            "{path}{on}: a kernel thread copies each block; measurements here say nothing about a disk"
+        );
+        let fix = "name a device or folder on a disk";
+        return Some(Finding::notable(21, format!("{name} is a file in memory"), detail, fix));
     }
+    if backing.direct == Some(false) {
+        let detail = format!(
+            "a loop device over {path}{on}, without direct I/O: data is in the page cache once for the \
+             device and once for the file, and a kernel thread blocks for each request"
+        );
+        let fix = format!("as root: `losetup --direct-io=on /dev/{name}`");
+        return Some(Finding::costly(70, format!("{name} caches everything twice"), detail, fix));
+    }
+    let title = format!("{name} is a file shown as a device");
+    let detail =
+        format!("a loop device over {path}{on}, with direct I/O: each request passes two file systems");
+    Some(Finding::notable(12, title, detail, "use a partition or a logical volume if that matters"))
 }
 
 /// Returns the time of a direct read, if no cache or other machine lies between it and the disk.
@@ -183,35 +165,30 @@ fn scheduler(device: &Device, report: &Report) -> Option<Finding> {
     }
     let quick = device.queue.rotational == Some(false) || direct_read(report).is_some_and(|us| us < SPINS_US);
     quick.then(|| {
-        Finding::notable(
-            if scheduler == "bfq" { 23 } else { 13 },
-            format!("{name} has an I/O scheduler"),
-            format!(
-                "{scheduler} sorts requests for a disk that is fast anyway: CPU time and a lock for each request, and \
-                 fewer IOPS at high depths"
-            ),
-            format!("as root: `echo none > /sys/block/{name}/queue/scheduler`"),
-        )
+        let title = format!("{name} has an I/O scheduler");
+        let detail = format!(
+            "{scheduler} sorts requests for a disk that is fast anyway: CPU time and a lock for each \
+             request, and fewer IOPS at high depths"
+        );
+        let fix = format!("as root: `echo none > /sys/block/{name}/queue/scheduler`");
+        Finding::notable(if scheduler == "bfq" { 23 } else { 13 }, title, detail, fix)
     })
 }
 
 fn requests(device: &Device) -> Option<Finding> {
     let name = &device.name;
     if let Some(depth) = device.queue.depth.filter(|&depth| depth < 16) {
-        return Some(Finding::notable(
-            15,
-            format!("{name} takes few requests at once"),
-            format!("queue_depth is {depth}: more operations in flight only wait"),
-            format!("as root: `echo 31 > /sys/block/{name}/device/queue_depth` (SATA: AHCI in the firmware)"),
-        ));
+        let title = format!("{name} takes few requests at once");
+        let detail = format!("queue_depth is {depth}: more operations in flight only wait");
+        let fix =
+            format!("as root: `echo 31 > /sys/block/{name}/device/queue_depth` (SATA: AHCI in the firmware)");
+        return Some(Finding::notable(15, title, detail, fix));
     }
     let requests = device.queue.requests.filter(|&requests| requests < FEW_REQUESTS)?;
-    Some(Finding::notable(
-        14,
-        format!("{name} has a short queue"),
-        format!("nr_requests is {requests}: a greater iodepth blocks the submitting thread"),
-        format!("as root: `echo 256 > /sys/block/{name}/queue/nr_requests`"),
-    ))
+    let title = format!("{name} has a short queue");
+    let detail = format!("nr_requests is {requests}: a greater iodepth blocks the submitting thread");
+    let fix = format!("as root: `echo 256 > /sys/block/{name}/queue/nr_requests`");
+    Some(Finding::notable(14, title, detail, fix))
 }
 
 fn queues(device: &Device, report: &Report) -> Option<Finding> {
@@ -223,14 +200,11 @@ fn queues(device: &Device, report: &Report) -> Option<Finding> {
         _ => return None,
     };
     (queues < cpus && cpus > 1).then(|| {
-        Finding::notable(
-            6,
-            format!("{} has fewer queues than there are cores", device.name),
-            format!(
-                "{queues} for {cpus} cores, so threads contend for locks, and completions arrive at few cores"
-            ),
-            fix,
-        )
+        let title = format!("{} has fewer queues than there are cores", device.name);
+        let detail = format!(
+            "{queues} for {cpus} cores, so threads contend for locks, and completions arrive at few cores"
+        );
+        Finding::notable(6, title, detail, fix)
     })
 }
 
@@ -242,34 +216,28 @@ fn polling(device: &Device) -> Option<Finding> {
     };
     let name = &device.name;
     if polling {
-        return Some(Finding::fine(
-            format!("{name} has poll queues"),
-            "OpenOptions::poll(true) saves the interrupt",
-        ));
+        let title = format!("{name} has poll queues");
+        let detail = "OpenOptions::poll(true) saves the interrupt";
+        return Some(Finding::fine(title, detail));
     }
-    Some(Finding::notable(
-        2,
-        format!("{name} has no poll queues"),
-        "io_poll is 0: OpenOptions::poll(true) fails with EOPNOTSUPP, or on older kernels gains nothing; completions \
-         arrive by interrupt (a few µs for each operation)",
-        format!("only for latency below 20 µs: {module}.poll_queues=2 on the kernel's command line"),
-    ))
+    let title = format!("{name} has no poll queues");
+    let detail = "io_poll is 0: OpenOptions::poll(true) fails with EOPNOTSUPP, or on older kernels gains \
+        nothing; completions arrive by interrupt (a few µs for each operation)";
+    let fix = format!("only for latency below 20 µs: {module}.poll_queues=2 on the kernel's command line");
+    Some(Finding::notable(2, title, detail, fix))
 }
 
 /// Returns a finding if programs can send NVMe commands to the drive, past the block layer.
 fn passthrough(device: &Device, report: &Report) -> Option<Finding> {
     let path = device.passthrough.as_ref()?;
-    let usable = |name: &str| {
-        report.features.iter().any(|feature| feature.name == name && feature.usable == Some(true))
-    };
+    let usable = |name| is_usable(&report.features, name);
     (usable("large_entries") && usable("op_uring_cmd")).then(|| {
-        Finding::fine(
-            format!("{} takes NVMe commands", device.name),
-            format!(
-                "a program that uses the whole drive, without a file system, can open {path} and bypass the block layer \
-                 (to write, with OpenOptions::namespace_writes(true))"
-            ),
-        )
+        let title = format!("{} takes NVMe commands", device.name);
+        let detail = format!(
+            "a program that uses the whole drive, without a file system, can open {path} and bypass the \
+             block layer (to write, with OpenOptions::namespace_writes(true))"
+        );
+        Finding::fine(title, detail)
     })
 }
 
@@ -284,58 +252,51 @@ fn write_cache(device: &Device) -> Option<Finding> {
 fn read_ahead(device: &Device) -> Option<Finding> {
     let ahead = device.queue.read_ahead_kb.filter(|&ahead| ahead > MUCH_READ_AHEAD)?;
     let name = &device.name;
-    Some(Finding::notable(
-        10,
-        format!("{name} reads far ahead"),
-        format!(
-            "{} for sequential buffered reads: good for streams, wasted on other reads, up to that much for one page",
-            Bytes(ahead << 10)
-        ),
-        format!(
-            "as root: `echo 128 > /sys/block/{name}/queue/read_ahead_kb`; or File::advise with \
-             Advice::Random, or direct I/O"
-        ),
-    ))
+    let title = format!("{name} reads far ahead");
+    let detail = format!(
+        "{} for sequential buffered reads: good for streams, wasted on other reads, up to that much for one page",
+        Bytes(ahead << 10)
+    );
+    let fix = format!(
+        "as root: `echo 128 > /sys/block/{name}/queue/read_ahead_kb`; or File::advise with Advice::Random, \
+         or direct I/O"
+    );
+    Some(Finding::notable(10, title, detail, fix))
 }
 
 fn blocks(device: &Device) -> Option<Finding> {
     let (logical, physical) = (device.queue.logical_block?, device.queue.physical_block?);
     (logical < physical).then(|| {
-        Finding::notable(
-            3,
-            format!("{} writes blocks of {}", device.name, Bytes(physical)),
-            format!(
-                "it accepts {logical} bytes, but first reads the rest of the block for a write that is not a multiple \
-                 of {physical}"
-            ),
-            format!("write in multiples of {physical} bytes, at offsets that are multiples too"),
-        )
+        let title = format!("{} writes blocks of {}", device.name, Bytes(physical));
+        let detail = format!(
+            "it accepts {logical} bytes, but first reads the rest of the block for a write that is not a \
+             multiple of {physical}"
+        );
+        let fix = format!("write in multiples of {physical} bytes, at offsets that are multiples too");
+        Finding::notable(3, title, detail, fix)
     })
 }
 
 fn largest(device: &Device) -> Option<Finding> {
     let largest = device.queue.max_sectors_kb.filter(|&kib| kib < 128)?;
     let name = &device.name;
-    Some(Finding::notable(
-        7,
-        format!("{name} accepts only small requests"),
-        format!("{largest} KiB at most: larger I/O is split"),
-        format!("as root: `echo 1280 > /sys/block/{name}/queue/max_sectors_kb` (up to max_hw_sectors_kb)"),
-    ))
+    let title = format!("{name} accepts only small requests");
+    let detail = format!("{largest} KiB at most: larger I/O is split");
+    let fix =
+        format!("as root: `echo 1280 > /sys/block/{name}/queue/max_sectors_kb` (up to max_hw_sectors_kb)");
+    Some(Finding::notable(7, title, detail, fix))
 }
 
 fn slow_bus(device: &Device) -> Option<Finding> {
     let bus = device.bus.as_deref().filter(|bus| ["usb", "mmc", "iscsi"].contains(bus))?;
-    Some(Finding::costly(
-        80,
-        format!("{} is attached by {bus}", device.name),
-        match bus {
-            "iscsi" => "every request crosses the network",
-            "usb" => "few requests at once (one, without UAS), and flushes that can't be trusted",
-            _ => "one request at a time, and small random writes take milliseconds",
-        },
-        "keep frequently used data on an NVMe or SATA disk",
-    ))
+    let title = format!("{} is attached by {bus}", device.name);
+    let detail = match bus {
+        "iscsi" => "every request crosses the network",
+        "usb" => "few requests at once (one, without UAS), and flushes that can't be trusted",
+        _ => "one request at a time, and small random writes take milliseconds",
+    };
+    let fix = "keep frequently used data on an NVMe or SATA disk";
+    Some(Finding::costly(80, title, detail, fix))
 }
 
 fn limited(limit: &IoLimit) -> Finding {
@@ -348,16 +309,14 @@ fn limited(limit: &IoLimit) -> Finding {
     };
     let rate =
         if limit.what.ends_with("iops") { limit.limit.to_string() } else { Bytes(limit.limit).to_string() };
-    Finding::costly(
-        600,
-        format!("A control group limits {what}"),
-        format!("io.max of device {}: {rate} {unit}; I/O beyond that waits", limit.device),
-        format!(
-            "raise it: echo '{} {}=max' > /sys/fs/cgroup/GROUP/io.max (docker run --device-{}-{} unset)",
-            limit.device,
-            limit.what,
-            if limit.what.starts_with('r') { "read" } else { "write" },
-            &limit.what[1..]
-        ),
-    )
+    let title = format!("A control group limits {what}");
+    let detail = format!("io.max of device {}: {rate} {unit}; I/O beyond that waits", limit.device);
+    let fix = format!(
+        "raise it: echo '{} {}=max' > /sys/fs/cgroup/GROUP/io.max (docker run --device-{}-{} unset)",
+        limit.device,
+        limit.what,
+        if limit.what.starts_with('r') { "read" } else { "write" },
+        &limit.what[1..]
+    );
+    Finding::costly(600, title, detail, fix)
 }

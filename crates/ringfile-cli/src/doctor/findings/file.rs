@@ -42,12 +42,10 @@ pub fn of(report: &Report) -> Vec<Finding> {
 }
 
 fn silent(file: &FileFacts) -> Finding {
-    Finding::costly(
-        5000,
-        format!("{} did not answer within {} ms", file.path, ANSWER.as_millis()),
-        format!("its last step was: {}; the later ones are not known", file.stage),
-        "check its server, network or disk (`dmesg | tail`), then try again",
-    )
+    let title = format!("{} did not answer within {} ms", file.path, ANSWER.as_millis());
+    let detail = format!("its last step was: {}; the later ones are not known", file.stage);
+    let fix = "check its server, network or disk (`dmesg | tail`), then try again";
+    Finding::costly(5000, title, detail, fix)
 }
 
 fn medium(file: &FileFacts) -> Option<Finding> {
@@ -56,50 +54,45 @@ fn medium(file: &FileFacts) -> Option<Finding> {
         Medium::Overlay => {
             let upper =
                 file.upper_filesystem.as_deref().map(|upper| format!(" over {upper}")).unwrap_or_default();
-            Some(Finding::costly(
-                400,
-                "The file is in a container's layer",
-                format!(
-                    "{filesystem}{upper} has no non-blocking I/O: io_uring hands each operation to a \
-                     kernel thread. At depth 1 that gave 15,000 to 30,000 cached reads a second on a \
-                     virtual machine with 2 cores, plain calls 970,000, so ringfile uses those. The \
-                     first write to a file copies all of it"
-                ),
-                "keep data on a volume: `docker run -v /srv/data:/data`, a PersistentVolume in Kubernetes",
-            ))
+            let detail = format!(
+                "{filesystem}{upper} has no non-blocking I/O: io_uring hands each operation to a kernel \
+                 thread. At depth 1 that gave 15,000 to 30,000 cached reads a second on a virtual machine \
+                 with 2 cores, plain calls 970,000, so ringfile uses those. The first write to a file copies \
+                 all of it"
+            );
+            let fix =
+                "keep data on a volume: `docker run -v /srv/data:/data`, a PersistentVolume in Kubernetes";
+            Some(Finding::costly(400, "The file is in a container's layer", detail, fix))
         }
-        Medium::Memory => Some(Finding::notable(
-            30,
-            "The files are in memory",
-            format!(
+        Medium::Memory => {
+            let detail = format!(
                 "{filesystem} has no queue: I/O copies memory. io_uring would hand each copy to a kernel thread \
                  (29,000 to 55,000 reads a second at depth 1, plain calls 620,000), so ringfile makes plain calls"
-            ),
-            "leave OpenOptions::route on auto, depth 1; to measure or use a disk, name a folder on one",
-        )),
-        Medium::Network => Some(Finding::costly(
-            300,
-            "The files are on another machine",
-            format!(
-                "{filesystem} from {}: every operation that is not cached crosses the network",
-                file.source.as_deref().unwrap_or("an unknown server")
-            ),
-            "keep data on a local disk; otherwise use large blocks (1 MiB), and many at once (iodepth 16 or more)",
-        )),
-        Medium::Fuse => Some(Finding::costly(
-            200,
-            "A program or a host serves the file system",
-            format!(
+            );
+            let fix =
+                "leave OpenOptions::route on auto, depth 1; to measure or use a disk, name a folder on one";
+            Some(Finding::notable(30, "The files are in memory", detail, fix))
+        }
+        Medium::Network => {
+            let server = file.source.as_deref().unwrap_or("an unknown server");
+            let detail =
+                format!("{filesystem} from {server}: every operation that is not cached crosses the network");
+            let fix = "keep data on a local disk; otherwise use large blocks (1 MiB), and many at once (iodepth 16 or more)";
+            Some(Finding::costly(300, "The files are on another machine", detail, fix))
+        }
+        Medium::Fuse => {
+            let detail = format!(
                 "{filesystem}: every operation that is not cached wakes another process, 10 to 100 µs each"
-            ),
-            "keep data on a file system of the kernel; otherwise use large blocks (128 KiB or more)",
-        )),
-        Medium::Kernel => Some(Finding::notable(
-            1,
-            "There is no data here",
-            format!("{filesystem} shows the kernel's own state as files"),
-            "name the folder with your program's data",
-        )),
+            );
+            let fix =
+                "keep data on a file system of the kernel; otherwise use large blocks (128 KiB or more)";
+            Some(Finding::costly(200, "A program or a host serves the file system", detail, fix))
+        }
+        Medium::Kernel => {
+            let detail = format!("{filesystem} shows the kernel's own state as files");
+            let fix = "name the folder with your program's data";
+            Some(Finding::notable(1, "There is no data here", detail, fix))
+        }
         Medium::Disk | Medium::Unknown => None,
     }
 }
@@ -110,22 +103,16 @@ fn direct(file: &FileFacts) -> Option<Finding> {
         return None;
     }
     if !direct.usable {
-        return Some(Finding::notable(
-            25,
-            "No direct I/O",
-            format!("{}; all data goes through the page cache and is copied once more", direct.why),
-            "open with OpenOptions::buffered_fallback(true), or use ext4 or xfs on a disk",
-        ));
+        let detail = format!("{}; all data goes through the page cache and is copied once more", direct.why);
+        let fix = "open with OpenOptions::buffered_fallback(true), or use ext4 or xfs on a disk";
+        return Some(Finding::notable(25, "No direct I/O", detail, fix));
     }
     if direct.past_cache == Some(false) {
-        return Some(Finding::costly(
-            40,
-            "O_DIRECT is accepted, but not done",
-            "data that was written directly was in the page cache afterwards, so direct I/O costs more here than \
-             buffered I/O",
-            "open without direct; on btrfs: `chattr +C` on the empty folder, which also ends \
-             compression and checksums",
-        ));
+        let detail = "data that was written directly was in the page cache afterwards, so direct I/O costs \
+            more here than buffered I/O";
+        let fix = "open without direct; on btrfs: `chattr +C` on the empty folder, which also ends \
+            compression and checksums";
+        return Some(Finding::costly(40, "O_DIRECT is accepted, but not done", detail, fix));
     }
     let multiple = match direct.offset_alignment {
         Some(bytes) => format!("in multiples of {}", Bytes(bytes.into())),
@@ -141,54 +128,42 @@ fn buffered_writes(file: &FileFacts) -> Option<Finding> {
     (!usable).then(|| {
         let went = file.routes.iter().find(|taken| taken.what == "buffered writes");
         let went = went.map(|taken| {
-            format!(
-                ", which ringfile uses (here for {} of {} writes)",
-                taken.ops.inline,
-                taken.ops.total()
-            )
+            format!(", which ringfile uses (here for {} of {} writes)", taken.ops.inline, taken.ops.total())
         });
-        Finding::notable(
-            8,
-            "Buffered writes are slow through io_uring",
-            format!(
-                "{filesystem} refuses RWF_NOWAIT for them, so io_uring hands each to a kernel thread: at depth 1 \
-                 that gave 17,000 a second on a virtual machine with 2 cores, plain calls 480,000{}",
-                went.unwrap_or_default()
-            ),
-            "leave OpenOptions::route on auto; for writes that must not block the thread: \
-             OpenOptions::direct(true)",
-        )
+        let title = "Buffered writes are slow through io_uring";
+        let detail = format!(
+            "{filesystem} refuses RWF_NOWAIT for them, so io_uring hands each to a kernel thread: at depth 1 \
+             that gave 17,000 a second on a virtual machine with 2 cores, plain calls 480,000{}",
+            went.unwrap_or_default()
+        );
+        let fix = "leave OpenOptions::route on auto; for writes that must not block the thread: \
+            OpenOptions::direct(true)";
+        Finding::notable(8, title, detail, fix)
     })
 }
 
 fn buffered_reads(file: &FileFacts) -> Option<Finding> {
     let usable = file.nonblocking.buffered_reads?;
     (!usable).then(|| {
-        Finding::notable(
-            28,
-            "Buffered reads are slow through io_uring",
-            format!(
-                "{} refuses RWF_NOWAIT for them, so cached data can't be distinguished from data that must be \
-                 waited for, and io_uring hands each read to a kernel thread",
-                file.filesystem.as_deref().unwrap_or("it")
-            ),
-            "leave OpenOptions::route on auto; for reads that wait: OpenOptions::direct(true)",
-        )
+        let detail = format!(
+            "{} refuses RWF_NOWAIT for them, so cached data can't be distinguished from data that must be \
+             waited for, and io_uring hands each read to a kernel thread",
+            file.filesystem.as_deref().unwrap_or("it")
+        );
+        let fix = "leave OpenOptions::route on auto; for reads that wait: OpenOptions::direct(true)";
+        Finding::notable(28, "Buffered reads are slow through io_uring", detail, fix)
     })
 }
 
 fn direct_reads(file: &FileFacts) -> Option<Finding> {
     let usable = file.nonblocking.direct_reads? || !file.direct.as_ref()?.usable;
     (!usable).then(|| {
-        Finding::notable(
-            27,
-            "Direct I/O is handed to kernel threads",
-            format!(
-                "{} refuses RWF_NOWAIT for direct reads, so io_uring can't hand them to the device itself",
-                file.filesystem.as_deref().unwrap_or("it")
-            ),
-            "leave OpenOptions::route on auto; ext4 or xfs on the same disk is faster",
-        )
+        let detail = format!(
+            "{} refuses RWF_NOWAIT for direct reads, so io_uring can't hand them to the device itself",
+            file.filesystem.as_deref().unwrap_or("it")
+        );
+        let fix = "leave OpenOptions::route on auto; ext4 or xfs on the same disk is faster";
+        Finding::notable(27, "Direct I/O is handed to kernel threads", detail, fix)
     })
 }
 
@@ -198,22 +173,18 @@ fn durable(report: &Report) -> Option<Finding> {
     let flushes = report.device.as_ref().is_some_and(|device| {
         device.queue.write_cache.as_deref() == Some("write back") && device.queue.fua != Some(true)
     });
-    let why = if flushes {
-        "; the disk has a volatile cache and no FUA, so each one flushes all of it"
-    } else {
-        ""
-    };
+    let flush = "; the disk has a volatile cache and no FUA, so each one flushes all of it";
+    let why = if flushes { flush } else { "" };
     let times: Vec<String> = file
         .durable
         .iter()
         .map(|durable| format!("{} {}", durable.way.text(), time(durable.median_us)))
         .collect();
-    let clear = is_clear(&file.durable);
-    let noise = if clear || file.durable.len() < 2 {
-        ""
-    } else {
-        "; the rounds of one way differ as much as the ways do"
-    };
+    // Every round of the fastest way was faster than all rounds of the others.
+    let others = &file.durable[1..];
+    let clear = !others.is_empty() && others.iter().all(|other| other.least_us > best.most_us);
+    let overlap = "; the rounds of one way differ as much as the ways do";
+    let noise = if clear || others.is_empty() { "" } else { overlap };
     let detail = format!("4 KiB, median of {} rounds: {}{noise}{why}", best.rounds, times.join("; "));
     let title = format!("A durable write takes {}", time(best.median_us));
     let group = "write many records, then sync once (group commit)";
@@ -237,12 +208,6 @@ fn durable(report: &Report) -> Option<Finding> {
     }
 }
 
-/// Returns whether every round of the fastest way was faster than all rounds of the others.
-fn is_clear(durable: &[Durable]) -> bool {
-    let Some((best, others)) = durable.split_first() else { return false };
-    !others.is_empty() && others.iter().all(|other| other.least_us > best.most_us)
-}
-
 fn advice(best: &Durable) -> String {
     match best.way {
         Way::Dsync => "OpenOptions::durability(Durability::Dsync); auto chooses that by itself",
@@ -258,23 +223,15 @@ fn space(file: &FileFacts) -> Option<Finding> {
     let per_cent = available as f64 * 100.0 / total as f64;
     let detail = format!("{} of {} are free ({per_cent:.0} %)", Bytes(available), Bytes(total));
     let fix = format!("make room: `du -xh {} | sort -h | tail`", file.mount_point.as_deref().unwrap_or("/"));
-    let read_only = file.options.iter().any(|option| option == "ro");
-    match per_cent {
-        _ if read_only => None,
-        part if part < 3.0 => Some(Finding::costly(
-            50,
-            "The file system is full",
-            format!("{detail}: new blocks are scattered, and writes will fail soon"),
-            fix,
-        )),
-        part if part < 10.0 => Some(Finding::notable(
-            7,
-            "The file system is nearly full",
-            format!("{detail}: new blocks are scattered"),
-            fix,
-        )),
-        _ => None,
+    if per_cent >= 10.0 || file.options.iter().any(|option| option == "ro") {
+        return None;
     }
+    let detail = format!("{detail}: new blocks are scattered");
+    if per_cent < 3.0 {
+        let detail = format!("{detail}, and writes will fail soon");
+        return Some(Finding::costly(50, "The file system is full", detail, fix));
+    }
+    Some(Finding::notable(7, "The file system is nearly full", detail, fix))
 }
 
 fn pieces(file: &FileFacts) -> Option<Finding> {
@@ -292,26 +249,21 @@ fn pieces(file: &FileFacts) -> Option<Finding> {
         _ => format!("copy it and rename the copy: `cp {path} {path}.new && mv {path}.new {path}`"),
     };
     (mean < 1 << 20).then(|| {
-        Finding::notable(
-            14,
-            "The file is in many pieces",
-            format!("{extents} of them, {} on average: sequential reads are random on the disk", Bytes(mean)),
-            format!("{fix}; allocate files before writing them (File::allocate)"),
-        )
+        let detail =
+            format!("{extents} of them, {} on average: sequential reads are random on the disk", Bytes(mean));
+        let fix = format!("{fix}; allocate files before writing them (File::allocate)");
+        Finding::notable(14, "The file is in many pieces", detail, fix)
     })
 }
 
 fn tail(file: &FileFacts) -> Option<Finding> {
     let alignment = u64::from(file.direct.as_ref().filter(|direct| direct.usable)?.offset_alignment?);
     let size = file.size.filter(|&size| alignment > 1 && !size.is_multiple_of(alignment))?;
-    Some(Finding::notable(
-        1,
-        "The file's end is not aligned",
-        format!(
-            "{size} bytes is no multiple of {alignment}: the last block can be read directly, but not written"
-        ),
-        "pad the file to whole blocks, or write its end through the page cache",
-    ))
+    let detail = format!(
+        "{size} bytes is no multiple of {alignment}: the last block can be read directly, but not written"
+    );
+    let fix = "pad the file to whole blocks, or write its end through the page cache";
+    Some(Finding::notable(1, "The file's end is not aligned", detail, fix))
 }
 
 fn is_compressed(file: &FileFacts) -> bool {
@@ -327,28 +279,19 @@ fn attributes(file: &FileFacts) -> Vec<Finding> {
     let copies_on_write = file.filesystem.as_deref() == Some("btrfs") && !has("nocow") && !is_mounted_nocow;
     let all = [
         is_compressed(file).then(|| {
-            Finding::costly(
-                45,
-                "Data is compressed",
-                "every read decompresses 128 KiB, every write compresses it; direct I/O goes through the page cache",
-                format!("for random I/O: `chattr +C {path}` while it is an empty folder, or mount without compress"),
-            )
+            let detail = "every read decompresses 128 KiB, every write compresses it; direct I/O goes through the page cache";
+            let fix = format!("for random I/O: `chattr +C {path}` while it is an empty folder, or mount without compress");
+            Finding::costly(45, "Data is compressed", detail, fix)
         }),
         copies_on_write.then(|| {
-            Finding::notable(
-                16,
-                "Every overwrite moves the data",
-                "btrfs copies on write: random writes scatter a file, and each updates metadata and checksums",
-                format!("for databases: `chattr +C {path}` while it is an empty folder (ends checksums there)"),
-            )
+            let detail = "btrfs copies on write: random writes scatter a file, and each updates metadata and checksums";
+            let fix = format!("for databases: `chattr +C {path}` while it is an empty folder (ends checksums there)");
+            Finding::notable(16, "Every overwrite moves the data", detail, fix)
         }),
         has("encrypted").then(|| {
-            Finding::notable(
-                17,
-                "The file system encrypts",
-                "fscrypt: without inline encryption hardware, direct I/O falls back to the page cache",
-                "mount with inlinecrypt if the disk supports it, or encrypt the device below (dm-crypt) instead",
-            )
+            let detail = "fscrypt: without inline encryption hardware, direct I/O falls back to the page cache";
+            let fix = "mount with inlinecrypt if the disk supports it, or encrypt the device below (dm-crypt) instead";
+            Finding::notable(17, "The file system encrypts", detail, fix)
         }),
         has("dax").then(|| {
             Finding::fine("The file is mapped memory (DAX)", "I/O passes neither a page cache nor a queue")

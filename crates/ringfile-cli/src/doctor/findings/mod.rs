@@ -43,27 +43,22 @@ pub struct Finding {
     cost: u32,
 }
 
+/// A text of a finding, made for it or constant.
+trait Text: Into<String> {}
+
+impl<T: Into<String>> Text for T {}
+
 impl Finding {
-    fn costly(
-        cost: u32,
-        title: impl Into<String>,
-        detail: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Finding {
+    fn costly(cost: u32, title: impl Text, detail: impl Text, fix: impl Text) -> Finding {
         Finding { severity: Severity::Costly, ..Finding::notable(cost, title, detail, fix) }
     }
 
-    fn notable(
-        cost: u32,
-        title: impl Into<String>,
-        detail: impl Into<String>,
-        fix: impl Into<String>,
-    ) -> Finding {
+    fn notable(cost: u32, title: impl Text, detail: impl Text, fix: impl Text) -> Finding {
         let (title, detail, fix) = (title.into(), detail.into(), fix.into());
         Finding { severity: Severity::Notable, title, detail, fix, cost }
     }
 
-    fn fine(title: impl Into<String>, detail: impl Into<String>) -> Finding {
+    fn fine(title: impl Text, detail: impl Text) -> Finding {
         Finding { severity: Severity::Fine, ..Finding::notable(0, title, detail, "nothing to do") }
     }
 }

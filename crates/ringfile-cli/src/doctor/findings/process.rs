@@ -32,13 +32,11 @@ pub fn of(report: &Report) -> Vec<Finding> {
 fn ring(report: &Report) -> Option<Finding> {
     let process = &report.process;
     if process.io_uring_kills {
-        return Some(Finding::costly(
-            1000,
-            "Programs that use io_uring are killed",
-            "a seccomp filter answers io_uring_setup with SIGSYS, so a program that uses ringfile is killed",
-            "`export RINGFILE_BACKEND=workers`, or allow it: SystemCallFilter=io_uring_setup io_uring_enter \
-             io_uring_register in the systemd unit",
-        ));
+        let detail =
+            "a seccomp filter answers io_uring_setup with SIGSYS, so a program that uses ringfile is killed";
+        let fix = "`export RINGFILE_BACKEND=workers`, or allow it: SystemCallFilter=io_uring_setup \
+            io_uring_enter io_uring_register in the systemd unit";
+        return Some(Finding::costly(1000, "Programs that use io_uring are killed", detail, fix));
     }
     let errno = process.io_uring_errno?;
     let title = "io_uring can't be used";
@@ -96,39 +94,28 @@ fn direct(process: &Process) -> Option<Finding> {
     let known = |number: Option<i64>| number.map_or("?".into(), |number| number.to_string());
     let room = format!("fs.aio-nr is {} of {}", known(aio.used), known(aio.limit));
     let backend = process.backend.as_deref();
-    let ring_is_refused = process.io_uring_errno.is_some();
-    match (backend, aio.errno) {
-        (Some("workers"), _) => Some(Finding::fine(
-            "Direct I/O goes to worker threads",
-            "RINGFILE_BACKEND=workers forbids io_uring and Linux AIO",
-        )),
-        (backend, None) if ring_is_refused || backend == Some("aio") => Some(Finding::fine(
-            "Direct I/O goes through Linux AIO",
-            format!("io_uring can't be used, io_setup and io_submit can; {room}"),
-        )),
-        (backend, Some(errno)) if ring_is_refused || backend == Some("aio") => {
+    let ring_is_out = process.io_uring_errno.is_some() || backend == Some("aio");
+    let (title, detail) = match aio.errno {
+        _ if backend == Some("workers") => {
+            ("to worker threads", "RINGFILE_BACKEND=workers forbids io_uring and Linux AIO".into())
+        }
+        None if ring_is_out => {
+            ("through Linux AIO", format!("io_uring can't be used, io_setup and io_submit can; {room}"))
+        }
+        Some(errno) if ring_is_out => {
             let fix = match errno {
                 libc::EAGAIN => "as root: `sysctl -w fs.aio-max-nr=1048576`",
                 libc::ENOSYS => "a kernel with CONFIG_AIO=y, or io_uring",
                 _ => "allow io_setup, io_submit, io_getevents and io_destroy in the seccomp profile",
             };
             let refused = crate::error::errno_text(&std::io::Error::from_raw_os_error(errno));
-            Some(Finding::notable(
-                50,
-                "Direct I/O goes to worker threads",
-                format!("io_uring can't be used, nor can Linux AIO: {refused}; {room}"),
-                fix,
-            ))
+            let detail = format!("io_uring can't be used, nor can Linux AIO: {refused}; {room}");
+            return Some(Finding::notable(50, "Direct I/O goes to worker threads", detail, fix));
         }
-        (_, None) => Some(Finding::fine(
-            "Direct I/O goes through io_uring",
-            format!("Linux AIO could replace it; {room}"),
-        )),
-        (_, Some(_)) => Some(Finding::fine(
-            "Direct I/O goes through io_uring",
-            "Linux AIO could not replace it, worker threads would",
-        )),
-    }
+        None => ("through io_uring", format!("Linux AIO could replace it; {room}")),
+        Some(_) => ("through io_uring", "Linux AIO could not replace it, worker threads would".into()),
+    };
+    Some(Finding::fine(format!("Direct I/O goes {title}"), detail))
 }
 
 fn memlock(process: &Process) -> Option<Finding> {
@@ -140,10 +127,8 @@ fn memlock(process: &Process) -> Option<Finding> {
             (_, Some(soft)) => format!("RLIMIT_MEMLOCK is {}", Bytes(soft)),
             (_, None) => "RLIMIT_MEMLOCK is unlimited".into(),
         };
-        return Some(Finding::fine(
-            "Memory can be registered with the kernel",
-            format!("{} at once in a trial; {held}", Bytes(registered)),
-        ));
+        let detail = format!("{} at once in a trial; {held}", Bytes(registered));
+        return Some(Finding::fine("Memory can be registered with the kernel", detail));
     }
     let soft = memlock.limit.soft.map_or("unknown".into(), |soft| Bytes(soft).to_string());
     let hard = memlock.limit.hard;
@@ -192,18 +177,19 @@ fn features(report: &Report) -> Option<Finding> {
         let all = of_kernel().count();
         return (usable > 0).then(|| {
             let of = if usable == all { "all".to_string() } else { format!("{usable} of") };
-            Finding::fine(
-                "This kernel's io_uring has what ringfile uses",
-                format!("{of} {all} features work; Linux {kernel}"),
-            )
+            let title = "This kernel's io_uring has what ringfile uses";
+            let detail = format!("{of} {all} features work; Linux {kernel}");
+            Finding::fine(title, detail)
         });
     }
     let dear =
         missing.iter().any(|name| ["defer_taskrun", "registered_buffers", "readv_fixed"].contains(name));
+    let detail =
+        format!("Linux {kernel} lacks {}; the end of this report says what each costs", missing.join(", "));
     Some(Finding::notable(
         if dear { 15 } else { 5 },
         "Parts of io_uring are missing",
-        format!("Linux {kernel} lacks {}; the end of this report says what each costs", missing.join(", ")),
+        detail,
         "a newer kernel: 6.1 has most, 6.15 all",
     ))
 }
@@ -211,15 +197,12 @@ fn features(report: &Report) -> Option<Finding> {
 fn workers(process: &Process) -> Option<Finding> {
     let room = process.processes.soft.filter(|_| process.user != Some(0))?;
     (room < 64).then(|| {
-        Finding::notable(
-            8,
-            "This user may have few kernel threads",
-            format!(
-                "RLIMIT_NPROC is {room}, and operations that io_uring can't do without blocking need threads that \
-                 count against it"
-            ),
-            "`ulimit -u 4096`, or TasksMax= and LimitNPROC= in the systemd unit",
-        )
+        let detail = format!(
+            "RLIMIT_NPROC is {room}, and operations that io_uring can't do without blocking need threads \
+             that count against it"
+        );
+        let fix = "`ulimit -u 4096`, or TasksMax= and LimitNPROC= in the systemd unit";
+        Finding::notable(8, "This user may have few kernel threads", detail, fix)
     })
 }
 
@@ -232,36 +215,26 @@ fn open_files(limit: &Limit) -> Option<Finding> {
         Some(hard) => format!("`ulimit -n {}`", hard.min(65536)),
         None => "`ulimit -n 65536`".to_string(),
     };
-    Some(Finding::notable(
-        3,
-        "Few files can be open",
-        format!("RLIMIT_NOFILE is {soft}; each file takes two, each ring one"),
-        fix,
-    ))
+    let detail = format!("RLIMIT_NOFILE is {soft}; each file takes two, each ring one");
+    Some(Finding::notable(3, "Few files can be open", detail, fix))
 }
 
 fn cpu(process: &Process) -> Option<Finding> {
     let cpus = process.cgroup.cpus.filter(|&cpus| cpus < process.cpus as f64)?;
-    Some(Finding::notable(
-        18,
-        "A control group limits CPU time",
-        format!(
-            "to {cpus:.1} cores of {}; beyond that, threads stop for up to 100 ms at a time, which shows as latency",
-            process.cpus
-        ),
-        "raise cpu.max of the group (docker run --cpus, resources.limits.cpu in Kubernetes)",
-    ))
+    let detail = format!(
+        "to {cpus:.1} cores of {}; beyond that, threads stop for up to 100 ms at a time, which shows as latency",
+        process.cpus
+    );
+    let fix = "raise cpu.max of the group (docker run --cpus, resources.limits.cpu in Kubernetes)";
+    Some(Finding::notable(18, "A control group limits CPU time", detail, fix))
 }
 
 fn cgroup_memory(process: &Process) -> Option<Finding> {
     let memory =
         process.cgroup.memory.filter(|&memory| process.memory.total.is_none_or(|total| memory < total))?;
-    Some(Finding::notable(
-        6,
-        "A control group limits memory",
-        format!("to {}, page cache included: cached files are evicted first", Bytes(memory)),
-        "raise memory.max of the group, or use direct I/O and a pool that fits",
-    ))
+    let detail = format!("to {}, page cache included: cached files are evicted first", Bytes(memory));
+    let fix = "raise memory.max of the group, or use direct I/O and a pool that fits";
+    Some(Finding::notable(6, "A control group limits memory", detail, fix))
 }
 
 fn memory(process: &Process) -> Option<Finding> {
@@ -270,35 +243,27 @@ fn memory(process: &Process) -> Option<Finding> {
     let swapped =
         memory.swap_total.zip(memory.swap_free).map_or(0, |(total, free)| total.saturating_sub(free));
     if available < total / 20 {
-        return Some(Finding::costly(
-            60,
-            "Memory is short",
-            format!(
-                "{} of {} are available; the page cache shrinks, and writes wait",
-                Bytes(available),
-                Bytes(total)
-            ),
-            "stop a program (`ps aux --sort=-rss | head`), or give the machine more memory",
-        ));
+        let detail = format!(
+            "{} of {} are available; the page cache shrinks, and writes wait",
+            Bytes(available),
+            Bytes(total)
+        );
+        let fix = "stop a program (`ps aux --sort=-rss | head`), or give the machine more memory";
+        return Some(Finding::costly(60, "Memory is short", detail, fix));
     }
     (swapped > total / 10).then(|| {
-        Finding::notable(
-            12,
-            "Memory was swapped out",
-            format!("{} are in swap; accessing that memory causes I/O", Bytes(swapped)),
-            "as root: `swapoff -a && swapon -a` once there is room, or `sysctl -w vm.swappiness=1`",
-        )
+        let detail = format!("{} are in swap; accessing that memory causes I/O", Bytes(swapped));
+        let fix = "as root: `swapoff -a && swapon -a` once there is room, or `sysctl -w vm.swappiness=1`";
+        Finding::notable(12, "Memory was swapped out", detail, fix)
     })
 }
 
 fn huge_pages(process: &Process) -> Option<Finding> {
     let never = process.memory.huge_pages.as_deref()? == "never";
     never.then(|| {
-        Finding::notable(
-            2,
-            "Huge pages are off",
-            "transparent_hugepage/enabled is never: pools take pages of 4 KiB, which are slower to register",
-            "as root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`",
-        )
+        let detail =
+            "transparent_hugepage/enabled is never: pools take pages of 4 KiB, which are slower to register";
+        let fix = "as root: `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`";
+        Finding::notable(2, "Huge pages are off", detail, fix)
     })
 }

@@ -324,11 +324,7 @@ fn a_drive_that_takes_commands() {
     let says = |features: &[(&str, bool)]| {
         let mut report = healthy();
         disk(&mut report).passthrough = Some("/dev/ng0n1".into());
-        let feature = |&(name, usable): &(&str, bool)| Feature {
-            name: name.into(),
-            usable: Some(usable),
-            why: "tried".into(),
-        };
+        let feature = |&(name, usable): &(&str, bool)| Feature::new(name, Some(usable), "tried".into());
         report.features.extend(features.iter().map(feature));
         of(&report).into_iter().find(|finding| finding.title.contains("NVMe commands"))
     };
@@ -368,19 +364,15 @@ fn disks() {
 
 #[test]
 fn layers_over_disks() {
-    let layer = |kind, model: &str| {
+    let over = |device: Device| {
         only(|report| {
             let below = report.device.take().into_iter().collect();
-            let model = Some(model.to_string());
-            report.device = Some(Device {
-                name: "x0".into(),
-                number: "7:0".into(),
-                kind,
-                model,
-                below,
-                ..Device::default()
-            });
+            report.device = Some(Device { below, ..device });
         })
+    };
+    let layer = |kind, model: &str| {
+        let (name, number, model) = ("x0".into(), "7:0".into(), Some(model.into()));
+        over(Device { name, number, kind, model, ..Device::default() })
     };
     assert!(layer(Kind::Crypt, "root").fix.contains("cryptsetup refresh"));
     assert!(layer(Kind::Md, "raid6").title.contains("parity"));
@@ -393,18 +385,9 @@ fn layers_over_disks() {
     assert!(memory.title.contains("compressed memory"), "it says all that there is to say: {memory:#?}");
     assert!(layer(Kind::Network, "x").severity == Severity::Costly);
     let looped = |direct, filesystem: &str| {
-        only(|report| {
-            let below = report.device.take().into_iter().collect();
-            let backing =
-                Backing { path: "/image".into(), filesystem: Some(filesystem.into()), direct: Some(direct) };
-            report.device = Some(Device {
-                name: "loop0".into(),
-                kind: Kind::Loop,
-                backing: Some(backing),
-                below,
-                ..Device::default()
-            });
-        })
+        let (path, filesystem) = ("/image".into(), Some(filesystem.into()));
+        let backing = Some(Backing { path, filesystem, direct: Some(direct) });
+        over(Device { name: "loop0".into(), kind: Kind::Loop, backing, ..Device::default() })
     };
     assert!(looped(false, "ext4").fix.contains("losetup --direct-io=on /dev/loop0"));
     assert!(looped(true, "ext4").severity == Severity::Notable);

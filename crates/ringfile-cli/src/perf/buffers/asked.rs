@@ -4,17 +4,17 @@
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::check::{SECTOR, check_block};
+use super::super::check::{SECTOR, check_block, check_memory};
 use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, TestFileArgs};
 use crate::engine::by_hand;
-use crate::error::{Failure, errno_text, usage};
+use crate::error::{Failure, errno_text, refuse, usage};
 use crate::machine;
 use crate::model::{Buffers, Engine, Kind, Params, Results, RingFlags, Route, Run, Rw};
 use crate::numbers::counted;
 use crate::perf::has_ring;
 use crate::report::saved;
-use crate::values::{self, Bytes, List, listed};
+use crate::values::{self, List, listed};
 
 /// The longest accepted run in seconds: 24 hours.
 const LONGEST_RUN: f64 = 86_400.0;
@@ -47,34 +47,6 @@ pub enum Access {
     Buffered,
 }
 
-/// The defaults that differ between a full and a quick measurement.
-struct Defaults {
-    block_sizes: &'static [u64],
-    depths: &'static [usize],
-    duration: Duration,
-    warmup: Duration,
-    rounds: u32,
-    most_processes: usize,
-}
-
-const WHOLE: Defaults = Defaults {
-    block_sizes: &[4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10],
-    depths: &[1, 4, 16, 64, 128],
-    duration: Duration::from_secs(1),
-    warmup: Duration::from_millis(200),
-    rounds: 3,
-    most_processes: 2,
-};
-
-const QUICK: Defaults = Defaults {
-    block_sizes: &[4 << 10, 128 << 10],
-    depths: &[1, 16, 128],
-    duration: Duration::from_millis(150),
-    warmup: Duration::from_millis(30),
-    rounds: 5,
-    most_processes: 1,
-};
-
 /// Within this time all runs of a quick measurement have ended; printing and saving take less than the rest of two
 /// minutes.
 const QUICK_LIMIT: Duration = Duration::from_secs(110);
@@ -91,8 +63,19 @@ impl Asked {
     }
 
     fn anew(args: &BuffersArgs) -> Asked {
-        let defaults = if args.quick { QUICK } else { WHOLE };
-        let cores = machine::cpus();
+        let ms = Duration::from_millis;
+        let (blocks, depths, duration, warmup, rounds, processes): (&[u64], &[usize], _, _, _, _) =
+            match args.quick {
+                true => (&[4 << 10, 128 << 10], &[1, 16, 128], ms(150), ms(30), 5, 1),
+                false => (
+                    &[4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10],
+                    &[1, 4, 16, 64, 128],
+                    ms(1000),
+                    ms(200),
+                    3,
+                    2,
+                ),
+            };
         let exists = args.test_file.file.as_deref().is_some_and(Path::exists);
         let default_rw = if exists && !args.test_file.overwrite {
             vec![Rw::RandRead]
@@ -102,26 +85,21 @@ impl Asked {
         let has_ring = has_ring();
         let route = args.route.unwrap_or(if has_ring { Route::Ring } else { Route::Auto });
         let grid = Grid {
-            blocks: listed(&args.bs, defaults.block_sizes),
-            depths: listed(&args.iodepth, defaults.depths).into_iter().map(Depth::of).collect(),
+            blocks: listed(&args.bs, blocks),
+            depths: listed(&args.iodepth, depths).into_iter().map(Depth::of).collect(),
             ways: every_way(&[route], &listed(&args.buffers, &Buffers::ALL)),
             parts: args.parts as usize,
-            processes: listed(
-                &args.processes,
-                &(1..=defaults.most_processes.min(cores)).collect::<Vec<usize>>(),
-            ),
+            processes: listed(&args.processes, &(1..=machine::cpus().min(processes)).collect::<Vec<usize>>()),
             rw: listed(&args.rw, &default_rw),
             ring_flags: flags(args.ring_flags.as_ref().map_or(&[], List::values)),
             engines: engines(args.by_hand),
             choices: true,
             has_ring,
-            rounds: args.rounds.unwrap_or(defaults.rounds),
+            rounds: args.rounds.unwrap_or(rounds),
             ..Grid::plain()
         };
-        let timing = Timing {
-            warmup: args.warmup.unwrap_or(defaults.warmup),
-            duration: args.duration.unwrap_or(defaults.duration),
-        };
+        let timing =
+            Timing { warmup: args.warmup.unwrap_or(warmup), duration: args.duration.unwrap_or(duration) };
         let access = match (args.direct, args.buffered) {
             (true, _) => Access::Direct,
             (_, true) => Access::Buffered,
@@ -134,18 +112,12 @@ impl Asked {
     fn resumed(args: &BuffersArgs, path: &Path) -> Result<Asked, Failure> {
         let Results { kind, params, runs, .. } = saved::read(path)?;
         if kind != Some(Kind::Buffers) {
-            return usage(format!(
-                "{} is not of ringfile perf buffers, so it cannot be resumed: name another file",
-                path.display()
-            ));
+            let why = "is not of ringfile perf buffers, so it cannot be resumed: name another file";
+            return refuse(path, why);
         }
-        let lacks =
-            |what: &str| usage(format!("{} names no {what}: start again with --json", path.display()));
+        let lacks = |what: &str| refuse(path, format!("names no {what}: start again with --json"));
         if let Some(what) = out_of_bounds(&params) {
-            return usage(format!(
-                "{} names a {what} that can't be measured: start again with --json",
-                path.display()
-            ));
+            return refuse(path, format!("names a {what} that can't be measured: start again with --json"));
         }
         let Params { file, file_created, size_bytes, duration_s, warmup_s, .. } = params;
         let (Ok(duration), Ok(warmup)) =
@@ -153,23 +125,17 @@ impl Asked {
         else {
             return lacks("length of its runs");
         };
-        let lists = [
-            params.block_sizes_bytes.len(),
-            params.iodepth.len(),
-            params.buffers.len(),
-            params.processes.len(),
-            params.rw.len(),
-        ];
-        let Some(&route) = params.route.first().filter(|_| lists.iter().all(|&length| length > 0)) else {
-            return lacks("grid");
-        };
+        let Params { block_sizes_bytes: blocks, iodepth, buffers, processes, rw, .. } = params;
+        let has_none = blocks.is_empty() || iodepth.is_empty() || buffers.is_empty();
+        let has_none = has_none || processes.is_empty() || rw.is_empty();
+        let Some(&route) = params.route.first().filter(|_| !has_none) else { return lacks("grid") };
         let grid = Grid {
-            blocks: params.block_sizes_bytes,
-            depths: params.iodepth.into_iter().map(Depth::of).collect(),
-            ways: every_way(&[route], &params.buffers),
+            blocks,
+            depths: iodepth.into_iter().map(Depth::of).collect(),
+            ways: every_way(&[route], &buffers),
             parts: params.parts.unwrap_or(1),
-            processes: params.processes,
-            rw: params.rw,
+            processes,
+            rw,
             ring_flags: flags(&params.ring_flags),
             engines: engines(params.against.contains(&Engine::ByHand)),
             choices: true,
@@ -199,21 +165,13 @@ impl Asked {
         let most = grid.processes.iter().max().copied().unwrap_or(1);
         let cores = machine::cpus();
         if most > cores {
-            return usage(format!(
-                "{most} processes need a core each, and this process may use {}: lower --processes",
-                counted(cores, "core")
-            ));
+            let cores = counted(cores, "core");
+            let why = format!("{most} processes need a core each, and this process may use {cores}");
+            return usage(format!("{why}: lower --processes"));
         }
         check_rings(grid)?;
-        let memory = grid.memory();
-        if machine::is_too_much(memory) {
-            return usage(format!(
-                "buffers for all that is in flight at the largest depth would take {}: use less --iodepth, smaller --bs, or \
-                 fewer --processes",
-                Bytes(memory)
-            ));
-        }
-        Ok(())
+        let advice = "less --iodepth, smaller --bs, or fewer --processes";
+        check_memory(grid.memory(), " at the largest depth", advice)
     }
 }
 

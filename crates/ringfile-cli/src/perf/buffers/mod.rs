@@ -16,10 +16,10 @@ use super::session::{Request, Session};
 use crate::advice::{self, text};
 use crate::cli::{BuffersArgs, WorkArgs};
 use crate::counters;
-use crate::error::{Failure, usage};
+use crate::error::{Failure, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::job::BatchSettings;
-use crate::model::{self, Cache, Kind, Open, Results};
+use crate::model::{self, Cache, Kind, Open};
 use crate::report::output::OutputFile;
 use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values::Bytes;
@@ -28,7 +28,7 @@ use crate::values::Bytes;
 pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let began = Instant::now();
     leftover::tell(args.output.quiet);
-    let files = Files::check(args)?;
+    let (outputs, config) = check_outputs(args)?;
     let Asked { test_file: wanted, mut grid, timing, access, runs, limit } = Asked::of(args)?;
     let interrupt = Interrupt::catch_signals()?;
     let mut intent = Intent {
@@ -62,7 +62,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     }
     // If all runs are there already, only the conclusions remain.
     let filled = if left.is_zero() && !args.profile { Ok(None) } else { session.prepare(intent) };
-    let ended = filled.and_then(|_| session.measure(None, files.outputs.json()));
+    let ended = filled.and_then(|_| session.measure(None, outputs.json.as_ref()));
     let profiles = match &ended {
         Ok(()) if args.profile => profile::of(&mut session),
         Ok(()) | Err(_) => Vec::new(),
@@ -70,42 +70,26 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let mut results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
     results.profile = profiles;
     results.advice = advice::advise(&results);
-    let concluded = outputs::conclude(ended, &args.output, &files.outputs, &results);
-    concluded.and(files.write_config(&results))
+    let concluded = outputs::conclude(ended, &args.output, &outputs, &results);
+    concluded.and(match config {
+        Some(config) if !results.advice.is_empty() => config.write_text(&text::config(&results)),
+        Some(config) => refuse(config.path(), "is not written: too little was measured for any advice"),
+        None => Ok(()),
+    })
 }
 
-/// The output files, and the file for the advised configuration.
-struct Files {
-    outputs: Outputs,
-    config: Option<OutputFile>,
-}
-
-impl Files {
-    fn check(args: &BuffersArgs) -> Result<Files, Failure> {
-        let (output, measured) = (&args.output, args.test_file.file.as_deref());
-        let outputs = Outputs::check(output, args.resume.as_deref(), measured)?;
-        let config = args.emit_config.as_deref();
-        let config = config.map(|path| OutputFile::check(path, output.force)).transpose()?;
-        if let Some(config) = &config {
-            measured.map_or(Ok(()), |measured| config.check_apart_from(measured))?;
-            outputs.check_apart(
-                config,
-                "also the file for other results: name another one for the configuration",
-            )?;
-        }
-        Ok(Files { outputs, config })
+/// Checks the output files, and the file for the advised configuration.
+fn check_outputs(args: &BuffersArgs) -> Result<(Outputs, Option<OutputFile>), Failure> {
+    let (output, measured) = (&args.output, args.test_file.file.as_deref());
+    let outputs = Outputs::check(output, args.resume.as_deref(), measured)?;
+    let config = args.emit_config.as_deref();
+    let config = config.map(|path| OutputFile::check(path, output.force)).transpose()?;
+    if let Some(config) = &config {
+        measured.map_or(Ok(()), |measured| config.check_apart_from(measured))?;
+        let what = "also the file for other results: name another one for the configuration";
+        outputs.check_apart(config, what)?;
     }
-
-    fn write_config(&self, results: &Results) -> Result<(), Failure> {
-        match &self.config {
-            Some(config) if !results.advice.is_empty() => config.write_text(&text::config(results)),
-            Some(config) => usage(format!(
-                "{} is not written: too little was measured for any advice",
-                config.path().display()
-            )),
-            None => Ok(()),
-        }
-    }
+    Ok((outputs, config))
 }
 
 /// Adapts the grid to the file: whether direct I/O is used, and blocks that fit its alignment.
@@ -125,18 +109,15 @@ fn fit(grid: &mut Grid, access: Access, test_file: &mut TestFile) -> Result<(), 
     }
     let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(grid.alignment));
     if let Some(odd) = odd {
+        let (path, alignment) = (test_file.path.display(), grid.alignment);
         return usage(format!(
-            "--bs {odd}: direct I/O on {} needs multiples of {}; change --bs or use --buffered",
-            test_file.path.display(),
-            grid.alignment
+            "--bs {odd}: direct I/O on {path} needs multiples of {alignment}; change --bs or use --buffered"
         ));
     }
     if test_file.size() < grid.most().0 * grid.largest_block() {
-        return usage(format!(
-            "{} is too small for blocks of {}: raise --size or name a larger --file",
-            test_file.path.display(),
-            Bytes(grid.largest_block())
-        ));
+        let largest = Bytes(grid.largest_block());
+        let why = format!("is too small for blocks of {largest}: raise --size or name a larger --file");
+        return refuse(&test_file.path, why);
     }
     Ok(())
 }

@@ -61,15 +61,16 @@ impl Ledger {
         self.usage = self.used_before.and_then(since);
     }
 
-    /// Adds the record of another thread of the same side.
-    pub fn merge(&mut self, other: &Ledger) {
-        self.latency.merge(&other.latency);
-        self.late.merge(&other.late);
-        self.last = self.last.max(other.last);
-        self.counted += other.counted;
-        self.usage = match (self.usage, other.usage) {
-            (Some(own), Some(other)) => Some(own.and(&other)),
-            (own, other) => own.or(other),
-        };
+    /// Returns the record of all threads of a side.
+    pub fn of_all(ledgers: &[Ledger], now: Instant) -> Ledger {
+        let mut all = Ledger::new(now);
+        for ledger in ledgers {
+            all.latency.merge(&ledger.latency);
+            all.late.merge(&ledger.late);
+            all.last = all.last.max(ledger.last);
+            all.counted += ledger.counted;
+        }
+        all.usage = ledgers.iter().filter_map(|ledger| ledger.usage).reduce(|sum, usage| sum.and(&usage));
+        all
     }
 }

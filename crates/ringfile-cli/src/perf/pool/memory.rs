@@ -4,11 +4,11 @@
 
 use std::ops::Deref;
 
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{BufMut, BytesMut};
 use ringfile::{Buffer, IoBuf, IoBufMut, Pool};
 
 use crate::error::{Failure, library};
-use crate::memory::ALIGNMENT;
+use crate::memory::aligned;
 
 /// A source of memory.
 pub trait Source: Clone + Send + Sync + 'static {
@@ -42,11 +42,8 @@ impl Source for Pool {
     }
 }
 
-/// The allocator, aligned.
-///
-/// Aligned as an allocator does it: it allocates more, and skips the part before the first aligned byte. `BytesMut`
-/// does that in safe code, and the library accepts it; `posix_memalign` would need `unsafe` here. It costs a few more
-/// small allocations for each operation, some tens of nanoseconds each.
+/// The allocator, [aligned]. Aligning costs a few more small allocations for each operation, some tens of nanoseconds
+/// each.
 #[derive(Debug, Clone, Copy)]
 pub struct Malloc;
 
@@ -56,16 +53,6 @@ impl Source for Malloc {
     async fn take(&self, length: usize) -> Result<BytesMut, Failure> {
         Ok(aligned(length))
     }
-}
-
-fn aligned(length: usize) -> BytesMut {
-    let mut memory = BytesMut::with_capacity(length + ALIGNMENT);
-    let before = memory.as_ptr().align_offset(ALIGNMENT);
-    memory.resize(before, 0);
-    memory.advance(before);
-    // A read fills all of the capacity.
-    drop(memory.split_off(length));
-    memory
 }
 
 fn aligned_copy(block: &[u8]) -> BytesMut {
@@ -106,6 +93,7 @@ impl Source for Copied {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::ALIGNMENT;
 
     fn check(source: &impl Source, length: usize, aligned: bool) {
         let mut block = ringfile::block_on(source.take(length)).expect("memory");

@@ -20,14 +20,13 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use super::check::SECTOR;
+use super::check::{SECTOR, check_memory};
 use super::outputs::{self, Outputs};
 use super::plan::in_rounds;
 use crate::cli::PoolArgs;
-use crate::error::{Failure, io_on, usage};
+use crate::error::{Failure, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
-use crate::machine;
-use crate::model::{Cache, Executor, Kind, Machine, Memory, Params, Results, Role, Route, Run, Rw, distinct};
+use crate::model::{Cache, Executor, Kind, Machine, Memory, Params, Results, Route, Run, Rw, distinct};
 use crate::progress::Progress;
 use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
@@ -55,11 +54,28 @@ pub fn run(args: &PoolArgs) -> Result<(), Failure> {
     let interrupt = Interrupt::catch_signals()?;
     let steps = in_rounds(args.kinds(), args.timing.rounds);
     let length = job.warmup + job.duration;
-    let progress = Progress::new(length * steps.len() as u32, output.quiet);
-    let mut command = Command { job, interrupt, progress, runs: Vec::new() };
-    let ended = command.measure(&steps);
-    command.progress.finish();
-    let results = command.into_results(args, matches!(ended, Err(Failure::Interrupted)));
+    let mut progress = Progress::new(length * steps.len() as u32, output.quiet);
+    let mut runs = Vec::new();
+    let ended = steps.into_iter().try_for_each(|(memory, role, round)| {
+        if interrupt.asked() {
+            return Err(Failure::Interrupted);
+        }
+        progress.begin(length);
+        let label = [values::name(&memory), format!("round {round}")];
+        settle(&job.folder);
+        let outcome = run::run(&job, memory, &interrupt, &mut || progress.tick(&label))?;
+        // An interrupted run is kept as far as it got.
+        if outcome.ledgers().any(|ledger| ledger.latency.count() > 0) {
+            runs.extend(outcome::runs(&job, memory, (round, role), &outcome));
+        }
+        match outcome.failure {
+            Some(failure) => Err(failure),
+            None if interrupt.asked() => Err(Failure::Interrupted),
+            None => Ok(()),
+        }
+    });
+    progress.finish();
+    let results = results(args, &job, runs, matches!(ended, Err(Failure::Interrupted)));
     outputs::conclude(ended, output, &outputs, &results)
 }
 
@@ -89,13 +105,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
     let block = args.message_size.unwrap_or(args.bs);
     let batch = block.saturating_mul(u64::from(args.batch));
     let memory = batch.saturating_mul(producers + consumers);
-    if machine::is_too_much(memory) {
-        return usage(format!(
-            "buffers for all that is in flight would take {}: use fewer producers and consumers, a smaller --batch or \
-             smaller blocks",
-            Bytes(memory)
-        ));
-    }
+    check_memory(memory, "", "fewer producers and consumers, a smaller --batch or smaller blocks")?;
     // Two segments for each producer: it fills one while the other is read.
     let producers = producers.max(1);
     let segment = (args.size / (2 * producers)).min(SEGMENT) / batch * batch;
@@ -151,21 +161,17 @@ fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
     let (folder, direct) = (&job.folder, args.kinds().into_iter().any(Memory::is_direct));
     let alignment = segments::check_folder(folder, direct)?;
     if !job.messages && !job.block.is_multiple_of(alignment) {
+        let (block, folder) = (job.block, folder.display());
         return usage(format!(
-            "--bs {}: direct I/O in {} needs multiples of {alignment}; change --bs, or measure --memory vec alone",
-            job.block,
-            folder.display()
+            "--bs {block}: direct I/O in {folder} needs multiples of {alignment}; change --bs, or measure --memory vec alone"
         ));
     }
     let room = testfile::room_for(&folder.join("segment"))
         .map_err(|error| io_on("can't look at", folder, &error))?;
     if job.size > room {
-        return usage(format!(
-            "{} has room for {}, not {}: use a smaller --size or another --folder",
-            folder.display(),
-            Bytes(room),
-            Bytes(job.size)
-        ));
+        let (room, size) = (Bytes(room), Bytes(job.size));
+        let why = format!("has room for {room}, not {size}: use a smaller --size or another --folder");
+        return refuse(folder, why);
     }
     Ok(())
 }
@@ -180,81 +186,36 @@ fn settle(folder: &Path) {
     });
 }
 
-/// One run: its memory, its role, and its round.
-type Step = (Memory, Role, u32);
-
-/// The command in progress.
-struct Command {
-    job: Job,
-    interrupt: Interrupt,
-    progress: Progress,
-    runs: Vec<Run>,
-}
-
-impl Command {
-    fn measure(&mut self, steps: &[Step]) -> Result<(), Failure> {
-        for &step in steps {
-            if self.interrupt.asked() {
-                return Err(Failure::Interrupted);
-            }
-            self.step(step)?;
-        }
-        Ok(())
-    }
-
-    fn step(&mut self, (memory, role, round): Step) -> Result<(), Failure> {
-        self.progress.begin(self.job.warmup + self.job.duration);
-        let label = [values::name(&memory), format!("round {round}")];
-        let progress = &self.progress;
-        settle(&self.job.folder);
-        let outcome = run::run(&self.job, memory, &self.interrupt, &mut || progress.tick(&label))?;
-        // An interrupted run is kept as far as it got.
-        if outcome.produced.latency.count() + outcome.consumed.latency.count() > 0 {
-            self.runs.extend(outcome::runs(&self.job, memory, (round, role), &outcome));
-        }
-        match outcome.failure {
-            Some(failure) => Err(failure),
-            None if self.interrupt.asked() => Err(Failure::Interrupted),
-            None => Ok(()),
-        }
-    }
-
-    fn into_results(self, args: &PoolArgs, interrupted: bool) -> Results {
-        let job = &self.job;
-        let filesystem = File::open(&job.folder)
-            .map_or_else(|_| "unknown".into(), |folder| testfile::filesystem(&job.folder, &folder));
-        let notes = notes::of(args, job, &filesystem, &self.runs);
-        let params = Params {
-            file: job.folder.to_string_lossy().into_owned(),
-            file_created: true,
-            size_bytes: job.size,
-            block_size_bytes: job.block,
-            block_sizes_bytes: vec![job.block],
-            rate_limit_bytes: job.rate,
-            duration_s: job.duration.as_secs_f64(),
-            warmup_s: job.warmup.as_secs_f64(),
-            numjobs: distinct(
-                [job.producers, job.consumers].into_iter().filter(|&n| n > 0).map(|n| n as usize),
-            ),
-            iodepth: vec![job.batch as usize],
-            batch: vec![job.batch as usize],
-            inflight: vec![1],
-            rw: [(job.producers, Rw::Write), (job.consumers, Rw::Read)]
-                .into_iter()
-                .filter_map(|(threads, rw)| (threads > 0).then_some(rw))
-                .collect(),
-            buffers: distinct(args.kinds().into_iter().map(Memory::buffers)),
-            direct: args.kinds().into_iter().any(Memory::is_direct),
-            cache: vec![Cache::Keep],
-            route: vec![Route::Auto],
-            executor: vec![Executor::Ringfile],
-            rounds: args.timing.rounds,
-            verify: true,
-            ..Params::default()
-        };
-        let machine = Machine::here(filesystem, ringfile::ring_features().ok());
-        let mut results = Results::new(Kind::Pool, outputs::command_line(), machine, params, self.runs);
-        (results.interrupted, results.notes) = (interrupted, notes);
-        results
-    }
+fn results(args: &PoolArgs, job: &Job, runs: Vec<Run>, interrupted: bool) -> Results {
+    let filesystem = File::open(&job.folder)
+        .map_or_else(|_| "unknown".into(), |folder| testfile::filesystem(&job.folder, &folder));
+    let notes = notes::of(args, job, &filesystem, &runs);
+    let sides = [(job.producers, Rw::Write), (job.consumers, Rw::Read)];
+    let sides = || sides.into_iter().filter(|&(threads, _)| threads > 0);
+    let params = Params {
+        file: job.folder.to_string_lossy().into_owned(),
+        file_created: true,
+        size_bytes: job.size,
+        block_size_bytes: job.block,
+        block_sizes_bytes: vec![job.block],
+        rate_limit_bytes: job.rate,
+        duration_s: job.duration.as_secs_f64(),
+        warmup_s: job.warmup.as_secs_f64(),
+        numjobs: distinct(sides().map(|(threads, _)| threads as usize)),
+        iodepth: vec![job.batch as usize],
+        batch: vec![job.batch as usize],
+        inflight: vec![1],
+        rw: sides().map(|(_, rw)| rw).collect(),
+        buffers: distinct(args.kinds().into_iter().map(Memory::buffers)),
+        direct: args.kinds().into_iter().any(Memory::is_direct),
+        cache: vec![Cache::Keep],
+        route: vec![Route::Auto],
+        executor: vec![Executor::Ringfile],
+        rounds: args.timing.rounds,
+        verify: true,
+        ..Params::default()
+    };
+    let machine = Machine::here(filesystem);
+    let results = Results::new(Kind::Pool, outputs::command_line(), machine, params, runs);
+    Results { interrupted, notes, ..results }
 }

@@ -130,11 +130,11 @@ fn place(job: &Job, filesystem: &str) -> String {
 fn timing(args: &PoolArgs) -> String {
     let time = humantime::format_duration;
     let length = match args.total_data {
-        Some(total) => format!("{}", Bytes(total)),
+        Some(total) => Bytes(total).to_string(),
         None => time(args.timing.duration).to_string(),
     };
-    let (duration, warmup) = (length, time(args.timing.warmup));
-    format!("{duration} a run after {warmup} of warm-up, {}", rounds(args.timing.rounds))
+    let (warmup, rounds) = (time(args.timing.warmup), rounds(args.timing.rounds));
+    format!("{length} a run after {warmup} of warm-up, {rounds}")
 }
 
 /// Returns a note on when a batch counted as written.

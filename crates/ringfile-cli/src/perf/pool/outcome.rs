@@ -8,7 +8,6 @@ use super::ledger::Ledger;
 use super::run::{Job, Outcome};
 use crate::engine::rated;
 use crate::model::{Actor, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
-use crate::sys::Usage;
 
 /// Returns the figures of the producers and of the consumers, if there are any.
 pub fn runs(job: &Job, memory: Memory, turn: (u32, Role), outcome: &Outcome) -> Vec<Run> {
@@ -40,7 +39,8 @@ fn setup(job: &Job, memory: Memory, side: Side) -> Setup {
 
 fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -> Run {
     let is_producer = setup.side == Some(Side::Producer);
-    let ledger = if is_producer { &outcome.produced } else { &outcome.consumed };
+    let threads = if is_producer { &outcome.producers } else { &outcome.consumers };
+    let ledger = &Ledger::of_all(threads, outcome.shared.timeline.measured);
     let (ops, mut counted) = (ledger.latency.count(), ledger.counted);
     // Workers count their operations on their own threads.
     counted.routes.workers = ops.saturating_sub(counted.routes.total());
@@ -49,7 +49,7 @@ fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -
     let time = measured_time(job, outcome, ledger);
     let run = rated(Run::new(setup, round, role), ops, time, ledger.usage.as_ref());
     let mut run = Run {
-        pool: Some(of_pool(job, is_producer, outcome, ledger, run.duration_s)),
+        pool: Some(of_pool(job, (is_producer, threads), outcome, ledger, run.duration_s)),
         latency_ns: ledger.latency.summary(),
         system_calls: each_is_one.then_some(counted.system_calls()),
         enters: Some(counted.enters),
@@ -65,9 +65,9 @@ fn run(job: &Job, setup: Setup, (round, role): (u32, Role), outcome: &Outcome) -
 /// Returns the time from the first measured batch to the last; at a rate at least to the end, because the last batch
 /// may be due long before.
 fn measured_time(job: &Job, outcome: &Outcome, ledger: &Ledger) -> Duration {
-    let timeline = &outcome.timeline;
-    let end =
-        if outcome.stopped || job.total.is_some() { ledger.last } else { ledger.last.max(timeline.end) };
+    let timeline = &outcome.shared.timeline;
+    let stopped = outcome.shared.stopped();
+    let end = if stopped || job.total.is_some() { ledger.last } else { ledger.last.max(timeline.end) };
     end.saturating_duration_since(timeline.measured).max(Duration::from_nanos(1))
 }
 
@@ -78,21 +78,25 @@ fn actor(job: &Job, outcome: &Outcome, ledger: &Ledger) -> Actor {
     Actor { ops, duration_s, bw_bytes, latency_ns: ledger.latency.summary() }
 }
 
-fn of_pool(job: &Job, is_producer: bool, outcome: &Outcome, ledger: &Ledger, seconds: f64) -> PoolRun {
-    let cpu_of = |usage: Option<Usage>| usage.map_or(Duration::ZERO, |usage| usage.cpu());
-    let actors = if is_producer { &outcome.producers } else { &outcome.consumers };
-    let sides = cpu_of(outcome.produced.usage) + cpu_of(outcome.consumed.usage);
+fn of_pool(
+    job: &Job,
+    (is_producer, threads): (bool, &[Ledger]),
+    outcome: &Outcome,
+    ledger: &Ledger,
+    seconds: f64,
+) -> PoolRun {
+    let sides: Duration = outcome.ledgers().filter_map(|ledger| Some(ledger.usage?.cpu())).sum();
     PoolRun {
         late_ns: ledger.late.summary(),
         backlog_ops: if is_producer { outcome.backlog } else { None },
-        written_blocks: outcome.written,
-        checked_blocks: outcome.checked,
-        room_waits: outcome.room_waits,
+        written_blocks: outcome.shared.written(),
+        checked_blocks: outcome.shared.checked(),
+        room_waits: outcome.shared.store.waits(),
         other_cpu_percent: outcome
             .usage
             .map(|usage| usage.cpu().saturating_sub(sides).as_secs_f64() * 100.0 / seconds),
         metrics: outcome.pool.as_ref().map(figures),
-        actors: actors.iter().map(|ledger| actor(job, outcome, ledger)).collect(),
+        actors: threads.iter().map(|ledger| actor(job, outcome, ledger)).collect(),
     }
 }
 

@@ -89,32 +89,27 @@ impl Job {
 /// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The producers' record.
-    pub produced: Ledger,
-    /// The consumers' record.
-    pub consumed: Ledger,
+    /// What its threads shared: the times, and what they counted.
+    pub shared: Arc<Shared>,
     /// The record of each producer.
     pub producers: Vec<Ledger>,
     /// The record of each consumer.
     pub consumers: Vec<Ledger>,
-    /// When it was measured.
-    pub timeline: Timeline,
-    /// Whether it was stopped early.
-    pub stopped: bool,
     /// Operations that were due but not begun when the producers gave up; `None` without a rate, or if it was stopped.
     pub backlog: Option<u64>,
-    /// Blocks that were written.
-    pub written: u64,
-    /// Blocks that were read and were right.
-    pub checked: u64,
-    /// Times that a producer waited for room on the disk.
-    pub room_waits: u64,
     /// What the whole process used.
     pub usage: Option<Usage>,
     /// The pool at the end.
     pub pool: Option<PoolMetrics>,
     /// The first failure.
     pub failure: Option<Failure>,
+}
+
+impl Outcome {
+    /// Returns the record of each thread.
+    pub fn ledgers(&self) -> impl Iterator<Item = &Ledger> {
+        self.producers.iter().chain(&self.consumers)
+    }
 }
 
 /// What all threads of a run share.
@@ -167,6 +162,11 @@ impl Shared {
     /// Counts blocks that were read and were right.
     pub fn count_checked(&self, blocks: u64) {
         self.checked.fetch_add(blocks, Ordering::Relaxed);
+    }
+
+    /// Returns how many blocks were written.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 
     /// Returns how many blocks were read and were right.
@@ -231,40 +231,23 @@ fn run_with<S: Source>(
         // The measurement begins now.
         shared = Shared::with(job, shared.store.clone());
     }
-    let timeline = shared.timeline;
-    let (mut produced, mut consumed) = (Ledger::new(timeline.measured), Ledger::new(timeline.measured));
     let (mut producers, mut consumers) = (Vec::new(), Vec::new());
     let mut backlog: Option<u64> = None;
     let usage = std::thread::scope(|scope| {
         let threads = Threads::start(scope, &shared, source, &written);
         let before = threads.conduct(&shared, interrupt, tick);
         for producer in threads.producers.into_iter().filter_map(window::joined) {
-            produced.merge(&producer.ledger);
             let operations = producer.backlog.map(|batches| batches.saturating_mul(u64::from(job.batch)));
             backlog = operations
                 .map_or(backlog, |operations| Some(backlog.unwrap_or(0).saturating_add(operations)));
             producers.push(producer.ledger);
         }
         consumers.extend(threads.consumers.into_iter().filter_map(window::joined));
-        consumers.iter().for_each(|ledger| consumed.merge(ledger));
         before.and_then(|before| Some(sys::own_usage().ok()?.since(&before)))
     });
     let failure = shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Ok(Outcome {
-        produced,
-        consumed,
-        producers,
-        consumers,
-        timeline,
-        stopped: shared.stopped(),
-        backlog: backlog.filter(|_| !shared.stopped()),
-        written: shared.written.load(Ordering::Relaxed),
-        checked: shared.checked(),
-        room_waits: shared.store.waits(),
-        usage,
-        pool: None,
-        failure,
-    })
+    let backlog = backlog.filter(|_| !shared.stopped());
+    Ok(Outcome { shared, producers, consumers, backlog, usage, pool: None, failure })
 }
 
 /// Writes all segments for consumers without producers.
@@ -419,13 +402,25 @@ pub mod tests {
         Shared::new(&job(folder), false)
     }
 
+    /// Returns the outcome of a run that must succeed.
+    #[track_caller]
+    fn done(job: &Job, memory: Memory) -> Outcome {
+        let outcome = run(job, memory, &Interrupt::default(), &mut || {}).expect("it can be run");
+        assert!(outcome.failure.is_none() && !outcome.shared.stopped(), "{:?}", outcome.failure);
+        outcome
+    }
+
+    /// Returns how many operations some threads measured.
+    fn measured(ledgers: &[Ledger]) -> u64 {
+        ledgers.iter().map(|ledger| ledger.latency.count()).sum()
+    }
+
     #[track_caller]
     fn check(job: &Job, memory: Memory) -> Outcome {
-        let outcome = run(job, memory, &Interrupt::default(), &mut || {}).expect("it can be run");
-        assert!(outcome.failure.is_none() && !outcome.stopped, "{:?}", outcome.failure);
-        let (written, checked) = (outcome.written, outcome.checked);
+        let outcome = done(job, memory);
+        let (written, checked) = (outcome.shared.written(), outcome.shared.checked());
         assert!(written > 0 && written == checked, "{written} written, {checked} checked");
-        let (produced, consumed) = (outcome.produced.latency.count(), outcome.consumed.latency.count());
+        let (produced, consumed) = (measured(&outcome.producers), measured(&outcome.consumers));
         assert!(produced > 0 && produced == consumed, "{produced} measured, {consumed} of them read");
         outcome
     }
@@ -474,20 +469,15 @@ pub mod tests {
         for messages in [false, true] {
             for memory in [Memory::PoolBuffered, Memory::Vec] {
                 let job = Job { messages, ..job(folder.path()) };
-                let alone = |producers, consumers| {
-                    let job = Job { producers, consumers, ..job.clone() };
-                    let outcome =
-                        run(&job, memory, &Interrupt::default(), &mut || {}).expect("it can be run");
-                    assert!(outcome.failure.is_none() && !outcome.stopped, "{:?}", outcome.failure);
-                    outcome
-                };
+                let alone = |producers, consumers| done(&Job { producers, consumers, ..job.clone() }, memory);
                 let produced = alone(2, 0);
-                assert!(produced.written > 0 && produced.checked == 0 && produced.producers.len() == 2);
-                assert!(produced.produced.latency.count() > 0 && produced.consumed.latency.count() == 0);
+                let (written, checked) = (produced.shared.written(), produced.shared.checked());
+                assert!(written > 0 && checked == 0 && produced.producers.len() == 2);
+                assert!(measured(&produced.producers) > 0 && measured(&produced.consumers) == 0);
                 let consumed = alone(0, 3);
-                assert!(consumed.checked > 0 && consumed.written == 0 && consumed.consumers.len() == 3);
-                let of_each: u64 = consumed.consumers.iter().map(|ledger| ledger.latency.count()).sum();
-                assert_eq!(of_each, consumed.consumed.latency.count());
+                let (written, checked) = (consumed.shared.written(), consumed.shared.checked());
+                assert!(checked > 0 && written == 0 && consumed.consumers.len() == 3);
+                assert!(measured(&consumed.consumers) > 0);
             }
         }
     }
@@ -500,7 +490,7 @@ pub mod tests {
         for rate in [None, Some(1 << 20)] {
             let job = Job { total, rate, duration: Duration::from_secs(3600), ..job(folder.path()) };
             let outcome = check(&job, Memory::Vec);
-            assert_eq!(outcome.produced.latency.count(), 8 * 2);
+            assert_eq!(measured(&outcome.producers), 8 * 2);
             assert_eq!(outcome.backlog, rate.map(|_| 0));
         }
     }
@@ -513,7 +503,7 @@ pub mod tests {
         let times = (Duration::from_millis(100), Duration::from_millis(400));
         let job = Job { rate, warmup: times.0, duration: times.1, ..job(folder.path()) };
         let outcome = check(&job, Memory::Vec);
-        assert_eq!(outcome.written + outcome.backlog.expect("at a rate"), 2 * 50);
+        assert_eq!(outcome.shared.written() + outcome.backlog.expect("at a rate"), 2 * 50);
     }
 
     #[test]
@@ -522,10 +512,11 @@ pub mod tests {
         let job = Job { rate: Some(1 << 40), ..job(folder.path()) };
         let outcome = check(&job, Memory::Vec);
         let due = (u128::from(job.rate.expect("a rate")) * 105 / 1000 / 8192) as u64 * 2;
-        let done = outcome.written + outcome.backlog.expect("at a rate");
+        let done = outcome.shared.written() + outcome.backlog.expect("at a rate");
         assert!(done.abs_diff(due) <= 2 * 2, "{done} of {due}");
         assert!(outcome.backlog > Some(0));
-        let latency = outcome.produced.latency.summary().expect("recorded");
+        let latencies = outcome.producers.iter().filter_map(|ledger| ledger.latency.summary());
+        let latency = latencies.max_by_key(|latency| latency.max).expect("recorded");
         assert!(latency.max > 90_000_000, "what was begun last was due long before: {latency:?}");
     }
 
@@ -535,6 +526,6 @@ pub mod tests {
         let job = Job { duration: Duration::from_secs(60), ..job(&folder.path().join("gone")) };
         let outcome = run(&job, Memory::Vec, &Interrupt::default(), &mut || {}).expect("it can be started");
         let error = outcome.failure.expect("there is no folder").to_string();
-        assert!(outcome.stopped && error.contains("gone") && error.contains("errno 2"), "{error}");
+        assert!(outcome.shared.stopped() && error.contains("gone") && error.contains("errno 2"), "{error}");
     }
 }

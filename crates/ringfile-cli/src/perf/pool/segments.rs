@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use ringfile::{AllocateMode, File, OpenOptions};
 
 use super::run::TICK;
-use crate::error::{Failure, cant, library};
+use crate::error::{Failure, cant, library, refuse};
 
 /// The store of segments.
 #[derive(Debug)]
@@ -207,11 +207,10 @@ fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> rin
 /// Refuses a folder in which segments can't be made, and says what to do. Returns the alignment of direct I/O there; 1
 /// without direct I/O.
 pub fn check_folder(folder: &Path, direct: bool) -> Result<u64, Failure> {
-    let shown = folder.display();
     let metadata = std::fs::metadata(folder)
         .map_err(|error| cant("look at", folder, &error, "name another --folder"))?;
     if !metadata.is_dir() {
-        return Err(Failure::Usage(format!("{shown} is no folder: name one with --folder")));
+        return refuse(folder, "is no folder: name one with --folder");
     }
     match open_unnamed(folder, direct, 0) {
         Ok(file) => Ok(file.alignment().bytes as u64),
