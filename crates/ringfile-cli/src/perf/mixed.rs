@@ -85,7 +85,7 @@ fn check(args: &FileArgs) -> Result<(), Failure> {
             "--cache mixed stands alone: leave out other states, --direct, --open, --verify and --against",
         );
     }
-    if args.test_file.size < SMALLEST || args.bs > SCAN {
+    if args.test_file.size() < SMALLEST || args.bs > SCAN {
         return usage("--cache mixed needs --size 256m at least, and --bs 128k at most");
     }
     Ok(())
