@@ -12,6 +12,7 @@ use super::page;
 use super::scale::{self, Scale};
 use super::strip::Strip;
 use super::tables;
+use crate::advice::text::unquiet;
 use crate::error::one_line;
 use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, by, distinct, words};
 use crate::numbers::{counted, figure};
@@ -113,6 +114,7 @@ pub fn advice(results: &Results) -> Markup {
         return Markup::default();
     }
     let body = html! {
+        @if let Some(warning) = unquiet(results) { p.warn { (warning) } }
         ul.advice {
             @for advice in &results.advice {
                 li {
