@@ -69,7 +69,7 @@ pub fn header(results: &Results) -> Markup {
     }
     .to_string();
     io += if params.verify { ", contents checked" } else { "" };
-    let rounds = counted(params.rounds as usize, "round");
+    let rounds = results.rounds();
     let length = match params.io_size_bytes {
         Some(bytes) => Bytes(bytes).to_string(),
         None => format!("{} s", params.duration_s),

@@ -4,7 +4,7 @@ use super::plan::Grid;
 use super::session::{Request, Session};
 use crate::engine::fio;
 use crate::machine;
-use crate::model::{Access, Cache, Engine, Open, Role, Run};
+use crate::model::{Access, Cache, Engine, Open, Results, Role, Run};
 use crate::numbers::counted;
 use crate::report::cold;
 use crate::report::routes;
@@ -13,9 +13,9 @@ use crate::values::{self, Bytes, IoSize};
 use crate::whole::why_no_memory_bandwidth;
 
 /// Returns the notes, one line each.
-pub fn of(session: &Session<'_>) -> Vec<String> {
+pub fn of(session: &Session<'_>, results: &Results) -> Vec<String> {
     let (test_file, request, runs) = (&session.test_file, &session.request, &session.runs[..]);
-    let mut notes = vec![file(test_file, request), timing(request), machine()];
+    let mut notes = vec![file(test_file, request), timing(request, results), machine()];
     if request.grid.processes.is_empty() {
         notes.extend(access(request, runs));
         notes.extend(test_file.notes.iter().cloned());
@@ -77,7 +77,7 @@ fn file(test_file: &TestFile, args: &Request<'_>) -> String {
     )
 }
 
-fn timing(args: &Request<'_>) -> String {
+fn timing(args: &Request<'_>, results: &Results) -> String {
     let time = humantime::format_duration;
     let is_cold = args.grid.cache.iter().all(|&cache| cache == Cache::Cold);
     let warmup =
@@ -87,7 +87,7 @@ fn timing(args: &Request<'_>) -> String {
         Some(IoSize::All) => "all of the file".into(),
         None => time(args.timing.duration).to_string(),
     };
-    format!("{length} a run{warmup}, {}", rounds(args.grid.rounds))
+    format!("{length} a run{warmup}, {}", rounds(results))
 }
 
 /// Returns a note on the blocks that have no vectored rows.
@@ -144,11 +144,9 @@ fn access(args: &Request<'_>, runs: &[Run]) -> Option<String> {
 }
 
 /// Returns the number of rounds in words.
-pub fn rounds(rounds: u32) -> String {
-    match rounds {
-        1 => "1 round".to_string(),
-        rounds => format!("medians of {rounds} rounds"),
-    }
+pub fn rounds(results: &Results) -> String {
+    let are_medians = results.params.rounds > 1 && !results.interrupted;
+    format!("{}{}", if are_medians { "medians of " } else { "" }, results.rounds())
 }
 
 /// Returns a description of the machine in one line.

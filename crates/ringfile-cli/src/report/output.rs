@@ -90,6 +90,11 @@ impl OutputFile {
         &self.path
     }
 
+    /// Returns whether this command wrote the file that is there now.
+    pub fn is_written(&self) -> bool {
+        self.written.get()
+    }
+
     fn folder(&self) -> &Path {
         folder_of(&self.path)
     }

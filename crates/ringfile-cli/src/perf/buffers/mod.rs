@@ -71,6 +71,10 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     results.profile = profiles;
     results.advice = advice::advise(&results);
     let concluded = outputs::conclude(ended, &args.output, &outputs, &results);
+    let concluded = concluded.map_err(|failure| match (failure, &outputs.json) {
+        (Failure::Interrupted, Some(json)) if json.is_written() => Failure::Resumable(json.path().into()),
+        (failure, _) => failure,
+    });
     concluded.and(match config {
         Some(config) if !results.advice.is_empty() => config.write_text(&text::config(&results)),
         Some(config) => refuse(config.path(), "is not written: too little was measured for any advice"),

@@ -4,7 +4,7 @@ use super::run::Job;
 use clap::ValueEnum;
 
 use crate::cli::PoolArgs;
-use crate::model::{Memory, Metric, PoolFigures, Role, Run, Side};
+use crate::model::{Memory, Metric, PoolFigures, Results, Role, Run, Side};
 use crate::perf::notes::{machine, rounds};
 use crate::report::judge::{self, Noise};
 use crate::report::routes::{registered, shares};
@@ -14,7 +14,8 @@ use crate::values::{self, Bytes};
 const CARRIED: f64 = 0.95;
 
 /// Returns the notes, one line each.
-pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<String> {
+pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
+    let (runs, filesystem) = (&results.runs[..], &results.machine.filesystem);
     let mut notes = Vec::new();
     notes.extend(job.rate.and_then(|rate| carried(rate, runs)));
     notes.extend(judged(runs));
@@ -23,7 +24,7 @@ pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<Str
     notes.push(checked(runs));
     notes.push(place(job, filesystem));
     notes.extend(written(job));
-    notes.push(timing(args));
+    notes.push(timing(args, results));
     notes.push(machine());
     notes.push(units(job, runs));
     notes.extend(room(runs));
@@ -127,13 +128,13 @@ fn place(job: &Job, filesystem: &str) -> String {
     )
 }
 
-fn timing(args: &PoolArgs) -> String {
+fn timing(args: &PoolArgs, results: &Results) -> String {
     let time = humantime::format_duration;
     let length = match args.total_data {
         Some(total) => Bytes(total).to_string(),
         None => time(args.timing.duration).to_string(),
     };
-    let (warmup, rounds) = (time(args.timing.warmup), rounds(args.timing.rounds));
+    let (warmup, rounds) = (time(args.timing.warmup), rounds(results));
     format!("{length} a run after {warmup} of warm-up, {rounds}")
 }
 
