@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use crate::error::{Failure, errno_text, io_on, refuse, usage};
+use crate::error::{Failure, errno_text, io_on, one_line, refuse, usage};
 
 /// An output file that was checked before the measurement.
 #[derive(Debug)]
@@ -104,6 +104,14 @@ impl OutputFile {
         // The umask applies, as to any file.
         let permissions = std::fs::Permissions::from_mode(0o666);
         tempfile::Builder::new().prefix(".ringfile-").permissions(permissions).tempfile_in(self.folder())
+    }
+}
+
+/// Names those of the files that were written, on standard error: standard output may go to another program.
+pub fn tell<'a>(files: impl IntoIterator<Item = &'a OutputFile>) {
+    for file in files.into_iter().filter(|file| file.is_written()) {
+        // If standard error is closed, nobody reads it.
+        let _ = writeln!(io::stderr(), "wrote {}", one_line(&file.path.display().to_string()));
     }
 }
 

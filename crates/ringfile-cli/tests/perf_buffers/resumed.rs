@@ -35,6 +35,7 @@ fn stopped_after(wait: Duration, folder: &Path, out: &Path) -> Value {
     std::thread::sleep(wait);
     let children = children_of(child.id());
     let stopped = interrupt(child, Signal::SIGINT);
+    assert_eq!(stopped.wrote, format!("wrote {}\nwrote {}\n", out.display(), page.display()));
     let (way, page) = (format!("--resume {}", out.display()), std::fs::read_to_string(page).expect("a page"));
     assert!(stopped.code == Some(130) && stopped.stderr.contains(&way), "{stopped:#?}");
     assert!(page.contains(" of 3 rounds"), "the page says how far it came");
