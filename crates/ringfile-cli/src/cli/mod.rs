@@ -165,7 +165,7 @@ pub struct FileArgs {
     pub buffers: Option<List<Buffers>>,
     /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
     /// thread), workers (a plain call on another thread), aio (Linux AIO, with --direct) [default: ring with both kinds
-    /// of buffers, since they differ only there, and auto; with --buffers auto; with --direct ring]
+    /// of buffers, since they differ only there, and auto; if --buffers is given, auto; with --direct, ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Executor of ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
