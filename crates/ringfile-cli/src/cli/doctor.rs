@@ -22,7 +22,7 @@ Find out what makes I/O slow here, and what to do about it.
 Examines four things by trying them, in at most a second:
 
   features   every feature of io_uring that ringfile uses, tried on rings of this process
-  process    limits and restrictions: memlock, seccomp, kernel.io_uring_disabled, cgroup limits, memory
+  process    restrictions: memlock, seccomp, kernel.io_uring_disabled, cgroup limits, memory
   file       PATH's file system: direct I/O and its alignment, non-blocking reads and writes, the
              time of each way to write durably, and the route that ringfile takes
   device     the disk below it, through partitions, loop, md and dm: queue, scheduler, write cache
