@@ -50,4 +50,5 @@ Examples:
 Exit codes:
   0  everything was examined, whatever was found
   1  the result could not be printed
-  2  wrong arguments, or PATH does not exist or may not be accessed by this user";
+  2  wrong arguments, or PATH does not exist, may not be reached by this user, or is a file
+     or device that this user may not read";
