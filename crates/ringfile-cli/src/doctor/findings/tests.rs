@@ -271,6 +271,7 @@ fn what_a_file_system_refuses() {
         report.file.answered = false;
         report.file.stage = "durable writes".into();
     });
+    assert!(silent[0].fix.starts_with("try again: it may just be busy"), "{silent:#?}");
     assert!(silent[0].title.contains("500 ms") && silent[0].detail.contains("durable writes"), "{silent:#?}");
 }
 
