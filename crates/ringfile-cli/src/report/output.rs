@@ -23,6 +23,9 @@ pub struct OutputFile {
 impl OutputFile {
     /// Checks that the file may and can be written, before anything is measured.
     pub fn check(path: &Path, replace: bool) -> Result<OutputFile, Failure> {
+        if path == Path::new("-") {
+            return refuse(path, "is not taken for standard output, where the tables go: name a file");
+        }
         if path.is_dir() {
             return refuse(path, "is a folder: name a file");
         }
