@@ -120,7 +120,7 @@ fn results(args: &FileArgs, test_file: &TestFile, runs: Vec<Run>, interrupted: b
     results.interrupted = interrupted;
     results.notes = vec![
         format!("{}; a quarter of it as memory", notes::file(test_file, &grid(args), false)),
-        notes::timing(Timing::of(&args.timing), None, &grid(args), &results),
+        notes::timing(Timing::of(&args.timing), None, &results),
         notes::machine(),
         "IOPS of the reads that come back (Zipf); CPU µs for one of them, with its share of the scan; hits, misses and \
          admitted: blocks, as the library counts them"

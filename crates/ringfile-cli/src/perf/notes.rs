@@ -17,7 +17,7 @@ pub fn of(session: &Session<'_>, results: &Results) -> Vec<String> {
     let (test_file, request, runs) = (&session.test_file, &session.request, &session.runs[..]);
     let mut notes = vec![
         file(test_file, &request.grid, request.verify),
-        timing(request.timing, request.work.io_size, &request.grid, results),
+        timing(request.timing, request.work.io_size, results),
         machine(),
     ];
     if request.grid.processes.is_empty() {
@@ -83,16 +83,18 @@ pub fn file(test_file: &TestFile, grid: &Grid, verify: bool) -> String {
 }
 
 /// Returns how long each run took, and how many rounds there were.
-pub fn timing(timing: Timing, io_size: Option<IoSize>, grid: &Grid, results: &Results) -> String {
+pub fn timing(timing: Timing, io_size: Option<IoSize>, results: &Results) -> String {
     let time = humantime::format_duration;
-    let is_cold = grid.cache.iter().all(|&cache| cache == Cache::Cold);
+    let is_cold = results.params.cache.iter().all(|&cache| cache == Cache::Cold);
     let warmup = if is_cold { String::new() } else { format!(" after {} of warm-up", time(timing.warmup)) };
     let length = match io_size {
         Some(IoSize::Bytes(bytes)) => Bytes(bytes).to_string(),
         Some(IoSize::All) => "all of the file".into(),
         None => time(timing.duration).to_string(),
     };
-    format!("{length} a run{warmup}, {}", rounds(results))
+    let are_medians = results.params.rounds > 1 && !results.interrupted;
+    let medians = if are_medians { "medians of " } else { "" };
+    format!("{length} a run{warmup}, {medians}{}", results.rounds())
 }
 
 /// Returns a note on the blocks that have no vectored rows.
@@ -146,12 +148,6 @@ fn access(args: &Request<'_>, runs: &[Run]) -> Option<String> {
         (Some(once), Some(any)) => Some(format!("cold: {once}. Else {any}")),
         (once, any) => once.or(any),
     }
-}
-
-/// Returns the number of rounds in words.
-pub fn rounds(results: &Results) -> String {
-    let are_medians = results.params.rounds > 1 && !results.interrupted;
-    format!("{}{}", if are_medians { "medians of " } else { "" }, results.rounds())
 }
 
 /// Returns a description of the machine in one line.

@@ -5,10 +5,11 @@ use clap::ValueEnum;
 
 use crate::cli::PoolArgs;
 use crate::model::{Memory, Metric, PoolFigures, Results, Role, Run, Side};
-use crate::perf::notes::{machine, rounds};
+use crate::perf::notes::{machine, timing};
+use crate::perf::plan::Timing;
 use crate::report::judge::{self, Noise};
 use crate::report::routes::{registered, shares};
-use crate::values::{self, Bytes};
+use crate::values::{self, Bytes, IoSize};
 
 /// The part of the requested rate that counts as reached: the last batches end after the measured time.
 const CARRIED: f64 = 0.95;
@@ -24,7 +25,7 @@ pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
     notes.push(checked(runs));
     notes.push(place(job, filesystem));
     notes.extend(written(job));
-    notes.push(timing(args, results));
+    notes.push(timing(Timing::of(&args.timing), args.total_data.map(IoSize::Bytes), results));
     notes.push(machine());
     notes.push(units(job, runs));
     notes.extend(room(runs));
@@ -126,16 +127,6 @@ fn place(job: &Job, filesystem: &str) -> String {
         job.batch,
         Bytes(job.block)
     )
-}
-
-fn timing(args: &PoolArgs, results: &Results) -> String {
-    let time = humantime::format_duration;
-    let length = match args.total_data {
-        Some(total) => Bytes(total).to_string(),
-        None => time(args.timing.duration).to_string(),
-    };
-    let (warmup, rounds) = (time(args.timing.warmup), rounds(results));
-    format!("{length} a run after {warmup} of warm-up, {rounds}")
 }
 
 /// Returns a note on when a batch counted as written.
