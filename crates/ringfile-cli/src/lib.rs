@@ -49,7 +49,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 
 use cli::{Cli, Command, PerfCommand};
 use error::Failure;
@@ -80,7 +80,7 @@ pub fn run() -> ExitCode {
         {
             return help(&error);
         }
-        Err(error) => Err(Failure::Usage(one_line(&error.to_string()))),
+        Err(error) => Err(Failure::Usage(one_line(&harmless(error).to_string()))),
     };
     ended(result)
 }
@@ -107,6 +107,14 @@ fn help(asked: &clap::Error) -> ExitCode {
     }
 }
 
+/// Removes the tip to use `--overwrite`, which destroys data: clap gives it for `--rw`, where a command only reads.
+fn harmless(mut error: clap::Error) -> clap::Error {
+    if error.get(ContextKind::SuggestedArg).is_some_and(|tip| tip.to_string() == "--overwrite") {
+        error.remove(ContextKind::SuggestedArg);
+    }
+    error
+}
+
 /// Returns clap's message of several lines as one: the error and its tips, without the usage.
 fn one_line(text: &str) -> String {
     let text = text.split("\nUsage:").next().unwrap_or(text);
@@ -125,5 +133,9 @@ mod tests {
         let error = Cli::try_parse_from(["ringfile", "perf", "file", "--sise", "1g"]).expect_err("wrong use");
         let line = one_line(&error.to_string());
         assert!(line.contains("'--sise' found; tip: ") && line.contains("'--size'"), "{line}");
+        let error =
+            Cli::try_parse_from(["ringfile", "perf", "batch", "--rw", "read"]).expect_err("wrong use");
+        let line = one_line(&harmless(error).to_string());
+        assert!(line.contains("'--rw' found") && !line.contains("--overwrite"), "{line}");
     }
 }

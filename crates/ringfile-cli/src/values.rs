@@ -96,6 +96,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     match parse_size::Config::new().with_binary().parse_size(text) {
         Ok(0) => Err("a size of 0 measures nothing; give at least 1".into()),
         Ok(bytes) => Ok(bytes),
+        Err(parse_size::Error::PosOverflow) => Err("too large; give less than 16 EiB".into()),
         Err(_) => Err("not a size; write bytes or k, m, g (powers of 1024), as in 4k or 1g".into()),
     }
 }
@@ -204,6 +205,7 @@ mod tests {
         for text in ["", "0", "0k", "k", "-1", "4x", "four"] {
             assert!(size(text).is_err(), "{text:?}");
         }
+        assert!(size("99999999999G").is_err_and(|error| error.contains("too large")));
     }
 
     #[test]

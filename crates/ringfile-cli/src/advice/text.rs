@@ -33,7 +33,7 @@ fn header(results: &Results) -> String {
 const QUIET: f64 = 0.15;
 
 /// Returns a warning if the figures show that the machine did other work during the measurement.
-fn unquiet(results: &Results) -> Option<String> {
+pub fn unquiet(results: &Results) -> Option<String> {
     let noise = Measured::of(results).usual_noise().filter(|&noise| noise > QUIET)?;
     Some(format!(
         "the machine was busy: repeated runs usually differed by {}. Measure again when it is quiet, because this noise \

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::ArgPredicate;
 
 use super::{OutputArgs, TestFileArgs, examples};
 use crate::model::{Buffers, RingFlags, Route, Rw};
@@ -26,7 +25,6 @@ pub const MOST_ROUNDS: u32 = 1000;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Measurement", after_long_help = examples::BUFFERS)]
 #[command(mut_arg("file", |arg| arg.help(FILE_HELP)))]
-#[command(mut_arg("size", |arg| arg.default_value_if("quick", ArgPredicate::Equals("true".into()), "512m")))]
 pub struct BuffersArgs {
     /// A small grid that takes less than two minutes: 4k and 128k, depths 1, 16 and 128, one process, 5 rounds of
     /// 150ms, 512m of the file; other options override it
@@ -100,6 +98,14 @@ pub struct BuffersArgs {
     pub test_file: TestFileArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl BuffersArgs {
+    /// Returns the file, of which a quick measurement uses less.
+    pub fn test_file(&self) -> TestFileArgs {
+        let default_size = if self.quick { 512 << 20 } else { self.test_file.default_size };
+        TestFileArgs { default_size, ..self.test_file.clone() }
+    }
 }
 
 const FILE_HELP: &str = "File or block device [default: ringfile-perf-PID.bin in TMPDIR, else in /var/tmp]; what does not exist \

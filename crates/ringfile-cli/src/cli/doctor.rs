@@ -22,7 +22,7 @@ Find out what makes I/O slow here, and what to do about it.
 Examines four things by trying them, in at most a second:
 
   features   every feature of io_uring that ringfile uses, tried on rings of this process
-  process    limits and restrictions: memlock, seccomp, kernel.io_uring_disabled, cgroup limits, memory
+  process    restrictions: memlock, seccomp, kernel.io_uring_disabled, cgroup limits, memory
   file       PATH's file system: direct I/O and its alignment, non-blocking reads and writes, the
              time of each way to write durably, and the route that ringfile takes
   device     the disk below it, through partitions, loop, md and dm: queue, scheduler, write cache
@@ -50,4 +50,5 @@ Examples:
 Exit codes:
   0  everything was examined, whatever was found
   1  the result could not be printed
-  2  wrong arguments, or PATH does not exist or may not be accessed by this user";
+  2  wrong arguments, or PATH does not exist, may not be reached by this user, or is a file
+     or device that this user may not read";

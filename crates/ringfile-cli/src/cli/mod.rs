@@ -170,7 +170,7 @@ pub struct FileArgs {
     pub buffers: Option<List<Buffers>>,
     /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
     /// thread), workers (a plain call on another thread), aio (Linux AIO, with --direct) [default: ring with both kinds
-    /// of buffers, since they differ only there, and auto; with --buffers auto; with --direct ring]
+    /// of buffers, since they differ only there, and auto; if --buffers is given, auto; with --direct, ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Executor of ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
@@ -287,12 +287,22 @@ pub struct TestFileArgs {
     /// left behind are listed at the next start
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
-    /// How much of the file to use
-    #[arg(long, value_name = "SIZE", default_value = "1g", value_parser = values::size)]
-    pub size: u64,
+    /// How much of the file to use [default: 1g, or less if there is no room for it]
+    #[arg(long = "size", id = "size", value_name = "SIZE", value_parser = values::size)]
+    pub asked_size: Option<u64>,
+    /// The size if none is asked for.
+    #[arg(skip = 1_u64 << 30)]
+    pub default_size: u64,
     /// Allow writing to a --file that exists, or to a device: its contents are lost. An empty file grows to --size
     #[arg(long)]
     pub overwrite: bool,
+}
+
+impl TestFileArgs {
+    /// Returns how much of the file to use.
+    pub fn size(&self) -> u64 {
+        self.asked_size.unwrap_or(self.default_size)
+    }
 }
 
 /// How long each measurement takes, and how often it is repeated.
@@ -351,7 +361,7 @@ pub mod tests {
     #[test]
     fn defaults_are_the_main_job() {
         let PerfCommand::File(args) = perf("file") else { panic!("another command") };
-        assert_eq!((args.bs, args.test_file.size), (4096, 1 << 30));
+        assert_eq!((args.bs, args.test_file.size()), (4096, 1 << 30));
         assert_eq!(args.rw.values(), [Rw::RandRead, Rw::RandWrite]);
         assert_eq!(args.iodepth.values(), [1, 16]);
         assert_eq!(args.timing.rounds, 1);
@@ -365,14 +375,14 @@ pub mod tests {
         for (arguments, size) in [("", 1 << 30), ("--quick", 512 << 20), ("--quick --size 2g", 2 << 30)] {
             let command = perf(&format!("buffers {arguments}"));
             let PerfCommand::Buffers(args) = command else { panic!("another command") };
-            assert_eq!(args.test_file.size, size, "{arguments}");
+            assert_eq!(args.test_file().size(), size, "{arguments}");
         }
     }
 
     #[test]
     fn defaults_of_batches_are_the_published_measurements() {
         let PerfCommand::Batch(args) = perf("batch") else { panic!("another command") };
-        assert_eq!((args.bs, args.test_file.size, args.inflight.values()), (4096, 1 << 30, &[4][..]));
+        assert_eq!((args.bs, args.test_file.size(), args.inflight.values()), (4096, 1 << 30, &[4][..]));
         let PerfCommand::Multiread(args) = perf("multiread") else { panic!("another command") };
         assert_eq!((args.bs, args.numjobs.values()), (16384, &[4][..]));
     }

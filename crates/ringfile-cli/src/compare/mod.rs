@@ -39,7 +39,7 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
         .iter()
         .map(|other| Comparison::of(first, other))
         .collect::<Result<Vec<Comparison<'_>>, _>>()?;
-    if let Some(svg) = svg {
+    if let Some(svg) = &svg {
         let Some(drawing) = standalone::svg(&first.results, args.plot) else {
             let plot = values::name(&args.plot);
             let why = format!("has nothing to plot for --plot {plot}: choose another plot");
@@ -49,10 +49,12 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     }
     let page =
         || if compared.is_empty() { html::write(&first.results) } else { html::compare::write(&compared) };
-    let written = out.map_or(Ok(()), |out| out.write_text(&page()));
+    let written = out.as_ref().map_or(Ok(()), |out| out.write_text(&page()));
     let texts: Vec<String> =
         compared.iter().map(|comparison| text::of(comparison, terminal::width())).collect();
-    output::print(&texts.join("\n")).and(written)
+    let printed = output::print(&texts.join("\n"));
+    output::tell(out.iter().chain(&svg));
+    printed.and(written)
 }
 
 /// Checks that an output file is none of the files that are read.

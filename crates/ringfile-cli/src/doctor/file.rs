@@ -138,14 +138,14 @@ impl FileFacts {
         }
     }
 
-    /// Opens the files for the trials, and records what that shows.
-    pub fn open(&mut self, path: &Path) -> Subjects {
+    /// Opens the files for the trials, and records what that shows. Refuses a file that this user may not read.
+    pub fn open(&mut self, path: &Path) -> Result<Subjects, Failure> {
         let mut subjects = Subjects::default();
         if self.medium == Medium::Kernel {
             // A read of such a file may wait forever, or consume data that another process wants.
             let why = "not tried: the kernel's own files hold no data";
             (self.reads_tried, self.writes_tried) = (why.into(), why.into());
-            return subjects;
+            return Ok(subjects);
         }
         if self.kind == Some(Kind::Device) {
             self.writes_tried = "not tried: a device is never written to".into();
@@ -156,7 +156,7 @@ impl FileFacts {
             self.reads_tried.clone_from(&self.writes_tried);
             subjects.reads = subjects.writes.as_ref().and_then(|file| file.try_clone().ok());
             self.note_attributes(path, None);
-            return subjects;
+            return Ok(subjects);
         }
         match open_to_read(path, 0) {
             Ok(file) => {
@@ -166,11 +166,14 @@ impl FileFacts {
                 subjects.direct_reads = Some(open_to_read(path, libc::O_DIRECT));
                 subjects.reads = Some(file);
             }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(cant("open", path, &error, "run it as a user who may read it"));
+            }
             Err(error) => {
                 self.reads_tried = format!("not tried: can't open {}: {}", self.path, errno_text(&error))
             }
         }
-        subjects
+        Ok(subjects)
     }
 
     fn open_for_writes(&mut self, path: &Path, subjects: &mut Subjects) {

@@ -159,7 +159,7 @@ fn each_stage(path: &Path, tell: &mut dyn FnMut(&Looked)) -> Result<(), Failure>
     };
     known.device = place.number.and_then(|number| device::look(Path::new("/sys"), &number, &lies));
     stage(&mut known, "opening");
-    let subjects = known.file.open(path);
+    let subjects = known.file.open(path)?;
     stage(&mut known, "direct I/O");
     known.file.direct = direct::look(&subjects, known.file.medium);
     known.file.adaptive = subjects.reads.as_ref().and_then(direct::is_adaptive);

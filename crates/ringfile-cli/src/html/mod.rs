@@ -120,6 +120,16 @@ mod tests {
     }
 
     #[test]
+    fn a_busy_machine_is_said_with_the_advice() {
+        use crate::advice::{advise, recorded::World, recorded::disk};
+        for (noise, is_busy) in [(0.02, false), (0.6, true)] {
+            let mut results = World { noise: (noise, noise), ..World::new(disk).quick() }.session(1);
+            results.advice = advise(&results);
+            assert_eq!(write(&results).contains("the machine was busy"), is_busy, "{noise}");
+        }
+    }
+
+    #[test]
     fn results_without_runs_are_a_page() {
         let page = write(&session(Kind::Batch, Vec::new()));
         assert!(page.contains("Nothing was measured") && page.ends_with("</html>"));

@@ -12,6 +12,7 @@ use super::page;
 use super::scale::{self, Scale};
 use super::strip::Strip;
 use super::tables;
+use crate::advice::text::unquiet;
 use crate::error::one_line;
 use crate::model::{Factor, Hot, Kind, Machine, Metric, Open, Profile, Results, by, distinct, words};
 use crate::numbers::{counted, figure};
@@ -68,7 +69,7 @@ pub fn header(results: &Results) -> Markup {
     }
     .to_string();
     io += if params.verify { ", contents checked" } else { "" };
-    let rounds = counted(params.rounds as usize, "round");
+    let rounds = results.rounds();
     let length = match params.io_size_bytes {
         Some(bytes) => Bytes(bytes).to_string(),
         None => format!("{} s", params.duration_s),
@@ -113,6 +114,7 @@ pub fn advice(results: &Results) -> Markup {
         return Markup::default();
     }
     let body = html! {
+        @if let Some(warning) = unquiet(results) { p.warn { (warning) } }
         ul.advice {
             @for advice in &results.advice {
                 li {

@@ -8,8 +8,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::advice::Advice;
-use super::{Buffers, Cache, Engine, Executor, Profile, RingFlags, Route, Run, Rw};
+use super::{Buffers, Cache, Engine, Executor, Profile, RingFlags, Route, Run, Rw, Spread, groups};
 use crate::machine;
+use crate::numbers::counted;
 
 /// The schema number of these types.
 pub const SCHEMA: u32 = 1;
@@ -49,6 +50,19 @@ impl Results {
     /// Returns the results of a command without advice and notes.
     pub fn new(kind: Kind, command: String, machine: Machine, params: Params, runs: Vec<Run>) -> Results {
         Results { schema: SCHEMA, kind: Some(kind), command, machine, params, runs, ..Results::default() }
+    }
+
+    /// Returns the rounds in words: of an interrupted command, how many each of its cells has.
+    pub fn rounds(&self) -> String {
+        let asked = counted(self.params.rounds as usize, "round");
+        let made = Spread::of(groups(&self.runs).iter().map(|group| group.len() as f64));
+        match made {
+            _ if !self.interrupted => asked,
+            Some(made) if made.min < made.max => {
+                format!("interrupted after {} to {} of {asked}", made.min, made.max)
+            }
+            made => format!("interrupted after {} of {asked}", made.map_or(0.0, |made| made.max)),
+        }
     }
 
     /// Returns whether a run compares buffers, rather than one of the other choices that `perf buffers` measures.

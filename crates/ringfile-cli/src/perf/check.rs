@@ -14,7 +14,7 @@ pub const SECTOR: u64 = 512;
 
 /// Returns what will be done to the file; refuses requests that no file could satisfy.
 pub fn intent(request: &Request<'_>) -> Result<Intent, Failure> {
-    let (grid, size) = (&request.grid, request.test_file.size);
+    let (grid, size) = (&request.grid, request.test_file.size());
     let (block, direct) = (grid.largest_block(), grid.is_direct());
     check_block(block, size)?;
     if direct && !block.is_multiple_of(SECTOR) {

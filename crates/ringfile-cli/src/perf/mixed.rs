@@ -85,7 +85,7 @@ fn check(args: &FileArgs) -> Result<(), Failure> {
             "--cache mixed stands alone: leave out other states, --direct, --open, --verify and --against",
         );
     }
-    if args.test_file.size < SMALLEST || args.bs > SCAN {
+    if args.test_file.size() < SMALLEST || args.bs > SCAN {
         return usage("--cache mixed needs --size 256m at least, and --bs 128k at most");
     }
     Ok(())
@@ -119,12 +119,14 @@ fn results(args: &FileArgs, test_file: &TestFile, runs: Vec<Run>, interrupted: b
     let mut results = Results::new(Kind::Mixed, outputs::command_line(), machine, params, runs);
     results.interrupted = interrupted;
     results.notes = vec![
-        format!("{} on {}, a quarter of it as memory", test_file.path.display(), test_file.filesystem),
+        format!("{}; a quarter of it as memory", notes::file(test_file, &grid(args), false)),
+        notes::timing(Timing::of(&args.timing), None, &results),
         notes::machine(),
         "IOPS of the reads that come back (Zipf); CPU µs for one of them, with its share of the scan; hits, misses and \
          admitted: blocks, as the library counts them"
             .into(),
     ];
+    results.notes.extend(test_file.notes.iter().cloned());
     results
 }
 

@@ -1,10 +1,10 @@
 //! The notes below the tables: what a reader needs to judge the figures and to reproduce them.
 
-use super::plan::Grid;
+use super::plan::{Grid, Timing};
 use super::session::{Request, Session};
 use crate::engine::fio;
 use crate::machine;
-use crate::model::{Access, Cache, Engine, Open, Role, Run};
+use crate::model::{Access, Cache, Engine, Open, Results, Role, Run};
 use crate::numbers::counted;
 use crate::report::cold;
 use crate::report::routes;
@@ -13,9 +13,13 @@ use crate::values::{self, Bytes, IoSize};
 use crate::whole::why_no_memory_bandwidth;
 
 /// Returns the notes, one line each.
-pub fn of(session: &Session<'_>) -> Vec<String> {
+pub fn of(session: &Session<'_>, results: &Results) -> Vec<String> {
     let (test_file, request, runs) = (&session.test_file, &session.request, &session.runs[..]);
-    let mut notes = vec![file(test_file, request), timing(request), machine()];
+    let mut notes = vec![
+        file(test_file, &request.grid, request.verify),
+        timing(request.timing, request.work.io_size, results),
+        machine(),
+    ];
     if request.grid.processes.is_empty() {
         notes.extend(access(request, runs));
         notes.extend(test_file.notes.iter().cloned());
@@ -58,36 +62,39 @@ const UNITS_OF_PROCESSES: [&str; 4] = [
      that of interrupts, idle with waiting for I/O",
 ];
 
-fn file(test_file: &TestFile, args: &Request<'_>) -> String {
+/// Returns what was measured.
+pub fn file(test_file: &TestFile, grid: &Grid, verify: bool) -> String {
     let created = if test_file.created { ", made for this run and removed" } else { "" };
-    let blocks: Vec<String> = args.grid.blocks.iter().map(|&block| Bytes(block).to_string()).collect();
+    let blocks: Vec<String> = grid.blocks.iter().map(|&block| Bytes(block).to_string()).collect();
     format!(
         "{} on {}: {} in blocks of {}, {}{}{created}",
         test_file.path.display(),
         test_file.filesystem,
         Bytes(test_file.size()),
         blocks.join(", "),
-        match args.grid.open[..] {
+        match grid.open[..] {
             [Open::Direct] => "direct",
             [Open::Buffered] => "through the page cache",
             [Open::Adaptive] => "adaptive",
             _ => "opened in several ways",
         },
-        if args.verify { ", contents checked" } else { "" },
+        if verify { ", contents checked" } else { "" },
     )
 }
 
-fn timing(args: &Request<'_>) -> String {
+/// Returns how long each run took, and how many rounds there were.
+pub fn timing(timing: Timing, io_size: Option<IoSize>, results: &Results) -> String {
     let time = humantime::format_duration;
-    let is_cold = args.grid.cache.iter().all(|&cache| cache == Cache::Cold);
-    let warmup =
-        if is_cold { String::new() } else { format!(" after {} of warm-up", time(args.timing.warmup)) };
-    let length = match args.work.io_size {
+    let is_cold = results.params.cache.iter().all(|&cache| cache == Cache::Cold);
+    let warmup = if is_cold { String::new() } else { format!(" after {} of warm-up", time(timing.warmup)) };
+    let length = match io_size {
         Some(IoSize::Bytes(bytes)) => Bytes(bytes).to_string(),
         Some(IoSize::All) => "all of the file".into(),
-        None => time(args.timing.duration).to_string(),
+        None => time(timing.duration).to_string(),
     };
-    format!("{length} a run{warmup}, {}", rounds(args.grid.rounds))
+    let are_medians = results.params.rounds > 1 && !results.interrupted;
+    let medians = if are_medians { "medians of " } else { "" };
+    format!("{length} a run{warmup}, {medians}{}", results.rounds())
 }
 
 /// Returns a note on the blocks that have no vectored rows.
@@ -143,14 +150,6 @@ fn access(args: &Request<'_>, runs: &[Run]) -> Option<String> {
     }
 }
 
-/// Returns the number of rounds in words.
-pub fn rounds(rounds: u32) -> String {
-    match rounds {
-        1 => "1 round".to_string(),
-        rounds => format!("medians of {rounds} rounds"),
-    }
-}
-
 /// Returns a description of the machine in one line.
 pub fn machine() -> String {
     let cores = counted(machine::cpus(), "core");
@@ -176,8 +175,9 @@ fn units(runs: &[Run]) -> String {
             text += &format!(", of {others} those of one read; {per_cent}: reads a second beside theirs");
         }
     } else {
-        text += "; changes: fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on; before → after are \
-                 IOPS";
+        let has_fio = runs.iter().any(|run| run.setup.engine.is_fio());
+        let over_fio = "fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on; ";
+        text += &format!("; changes: {}before → after are IOPS", if has_fio { over_fio } else { "" });
     }
     if runs.iter().any(|run| run.role == Role::Aa) {
         text += "; A/A compares ringfile with itself: smaller changes are noise";

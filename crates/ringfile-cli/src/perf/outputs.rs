@@ -16,12 +16,13 @@ use crate::{report, terminal, values};
 /// Prints and saves what was measured, whether or not the command was interrupted.
 pub fn conclude(
     ended: Result<(), Failure>,
-    output: &OutputArgs,
+    args: &OutputArgs,
     outputs: &Outputs,
     results: &Results,
 ) -> Result<(), Failure> {
-    let printed = print(output, results);
+    let printed = print(args, results);
     let saved = outputs.write(results);
+    output::tell(outputs.files().filter(|_| !args.quiet));
     ended.and(printed).and(saved)
 }
 

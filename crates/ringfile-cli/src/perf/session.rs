@@ -350,7 +350,7 @@ impl<'a> Session<'a> {
         let mut results = Results::new(self.request.kind, command, machine, self.params(), self.runs.clone());
         results.interrupted = interrupted;
         results.notes = behind.iter().map(|behind| behind.note.clone()).collect();
-        results.notes.extend(notes::of(self));
+        results.notes.extend(notes::of(self, &results));
         results.notes.extend(self.notes.iter().cloned());
         results.behind = behind;
         results

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tempfile::NamedTempFile;
 
-use crate::error::{Failure, errno_text, io_on, refuse, usage};
+use crate::error::{Failure, errno_text, io_on, one_line, refuse, usage};
 
 /// An output file that was checked before the measurement.
 #[derive(Debug)]
@@ -23,6 +23,9 @@ pub struct OutputFile {
 impl OutputFile {
     /// Checks that the file may and can be written, before anything is measured.
     pub fn check(path: &Path, replace: bool) -> Result<OutputFile, Failure> {
+        if path == Path::new("-") {
+            return refuse(path, "is not taken for standard output, where the tables go: name a file");
+        }
         if path.is_dir() {
             return refuse(path, "is a folder: name a file");
         }
@@ -90,6 +93,11 @@ impl OutputFile {
         &self.path
     }
 
+    /// Returns whether this command wrote the file that is there now.
+    pub fn is_written(&self) -> bool {
+        self.written.get()
+    }
+
     fn folder(&self) -> &Path {
         folder_of(&self.path)
     }
@@ -99,6 +107,14 @@ impl OutputFile {
         // The umask applies, as to any file.
         let permissions = std::fs::Permissions::from_mode(0o666);
         tempfile::Builder::new().prefix(".ringfile-").permissions(permissions).tempfile_in(self.folder())
+    }
+}
+
+/// Names those of the files that were written, on standard error: standard output may go to another program.
+pub fn tell<'a>(files: impl IntoIterator<Item = &'a OutputFile>) {
+    for file in files.into_iter().filter(|file| file.is_written()) {
+        // If standard error is closed, nobody reads it.
+        let _ = writeln!(io::stderr(), "wrote {}", one_line(&file.path.display().to_string()));
     }
 }
 

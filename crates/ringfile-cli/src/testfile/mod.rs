@@ -118,8 +118,8 @@ impl Opening<'_> {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     check_folder(path)?;
                     check_can_be_made(path)?;
-                    check_space(path, self.args.size)?;
-                    self.create(path, self.args.size, Vec::new())
+                    check_space(path, self.args.size())?;
+                    self.create(path, self.args.size(), Vec::new())
                 }
                 Err(error) => Err(cant("look at", path, &error, ANOTHER)),
             },
@@ -127,7 +127,7 @@ impl Opening<'_> {
     }
 
     fn create_default(&self) -> Result<TestFile, Failure> {
-        let (wanted, intent) = (self.args.size, self.intent);
+        let (wanted, intent) = (self.args.size(), self.intent);
         if intent.direct && intent.default_place == DefaultPlace::Memory {
             return refuse(
                 DEFAULT_FOLDER.as_ref(),
@@ -137,6 +137,9 @@ impl Opening<'_> {
         let folder = intent.default_place.folder();
         let path = folder.join(format!("ringfile-perf-{}.bin", std::process::id()));
         check_folder(&path)?;
+        if self.args.asked_size.is_some() {
+            check_space(&path, wanted)?;
+        }
         let room = room_for(&path).map_err(|error| io_on("can't look at", &folder, &error))?;
         let folder = folder.display();
         // Three quarters of it, in whole MiB: other programs use the file system too.
@@ -190,14 +193,14 @@ impl Opening<'_> {
             return self.open_empty(path);
         }
         let mut notes = Vec::new();
-        if length < args.size {
-            let (path, length, size) = (path.display(), Bytes(length), Bytes(args.size));
+        if length < args.size() {
+            let (path, length, size) = (path.display(), Bytes(length), Bytes(args.size()));
             notes.push(format!("{path} has {length}: using all of it, not {size}"));
         }
         if kind.is_file() && metadata.blocks() * 512 < length / 100 * 99 {
             notes.push(format!("{} has holes: reading those costs no I/O", path.display()));
         }
-        let mut test_file = self.check(path, false, args.size.min(length), buffered, notes)?;
+        let mut test_file = self.check(path, false, args.size().min(length), buffered, notes)?;
         if namespace.is_some() {
             test_file.filesystem = "NVMe namespace".into();
             test_file.block_device = namespace;
@@ -207,7 +210,7 @@ impl Opening<'_> {
 
     /// Opens an empty file that may be written to, to be filled to the size of a new one.
     fn open_empty(&self, path: &Path) -> Result<TestFile, Failure> {
-        let size = self.args.size;
+        let size = self.args.size();
         check_space(path, size)?;
         let opened = OpenOptions::new().read(true).write(true).open(path);
         let buffered = opened.map_err(|error| {

@@ -128,4 +128,6 @@ fn the_default_is_the_current_folder() {
 fn help_says_what_it_touches() {
     let help = run(&mut ringfile("doctor --help")).ok();
     help.says(&["changes nothing", "O_TMPFILE", "Examples:", "Exit codes:", "--json"]);
+    // Each of the four things is a line, or has its further lines indented.
+    help.says(&["cgroup limits, memory\n  file "]);
 }

@@ -30,6 +30,10 @@ fn what_is_closed_to_a_user_is_said() {
     permit(&closed, 0o700);
     let as_nobody = |path| run(unprivileged("8388608", &program, "doctor --json").arg(path));
     as_nobody(closed.join("file")).fails_with(2, &["Permission denied"]);
+    let file = folder.path().join("closed-file");
+    std::fs::write(&file, "secret").expect("write");
+    permit(&file, 0o600);
+    as_nobody(file).fails_with(2, &["can't open", "Permission denied"]);
     // The folder itself can be examined, although no file can be made in it.
     let report = parse(&as_nobody(closed).ok().stdout);
     assert!(text(&report["file"]["writes_tried"]).contains("Permission denied"));

@@ -3,7 +3,7 @@
 use crate::support::{end, file_with, folder, json, ringfile, run, start, truncate, wait_for_thread};
 
 /// Arguments that all three commands refuse, and a word that the error must contain.
-const REFUSED_BY_ALL: [(&[&str], &str); 12] = [
+const REFUSED_BY_ALL: [(&[&str], &str); 14] = [
     (&["--numjobs", "0"], "1 to"),
     (&["--bs", "0"], "at least 1"),
     (&["--bs", "3000", "--direct"], "--bs 4k"),
@@ -15,6 +15,8 @@ const REFUSED_BY_ALL: [(&[&str], &str); 12] = [
     (&["--duration", "99999999999y"], "at most 24h"),
     (&["--warmup", "25h"], "at most 24h"),
     (&["--size", "15e", "--file", "/var/tmp/ringfile-too-large.bin"], "has room for"),
+    (&["--size", "1000000g"], "use a smaller --size"),
+    (&["--json", "-"], "name a file"),
     (&["--size", "4k", "--bs", "4097"], "4097 bytes"),
 ];
 

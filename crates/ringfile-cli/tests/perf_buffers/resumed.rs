@@ -30,11 +30,15 @@ fn identity(run: &Value) -> String {
 /// Starts to measure the grid, interrupts that after a while, and returns the saved results.
 fn stopped_after(wait: Duration, folder: &Path, out: &Path) -> Value {
     let mut command = ringfile(&format!("perf buffers {GRID} --json"));
-    let child = start(command.arg(out).env("TMPDIR", folder));
+    let page = out.with_extension("html");
+    let child = start(command.arg(out).arg("--report").arg(&page).env("TMPDIR", folder));
     std::thread::sleep(wait);
     let children = children_of(child.id());
     let stopped = interrupt(child, Signal::SIGINT);
-    assert_eq!(stopped.code, Some(130), "{stopped:#?}");
+    assert_eq!(stopped.wrote, format!("wrote {}\nwrote {}\n", out.display(), page.display()));
+    let (way, page) = (format!("--resume {}", out.display()), std::fs::read_to_string(page).expect("a page"));
+    assert!(stopped.code == Some(130) && stopped.stderr.contains(&way), "{stopped:#?}");
+    assert!(page.contains(" of 3 rounds"), "the page says how far it came");
     for process in children {
         let is_gone = || !Path::new(&format!("/proc/{process}")).exists();
         wait_until("a process that it started goes on", is_gone);
@@ -54,7 +58,9 @@ fn what_was_stopped_is_completed_and_what_was_measured_stays() {
     while runs(&before).is_empty() {
         wait *= 2;
         assert!(wait < Duration::from_secs(60), "nothing was measured in half of that time");
-        std::fs::remove_file(&out).expect("remove");
+        for file in [out.clone(), out.with_extension("html")] {
+            std::fs::remove_file(file).expect("remove");
+        }
         before = stopped_after(wait, folder.path(), &out);
     }
 
@@ -73,7 +79,7 @@ fn what_was_stopped_is_completed_and_what_was_measured_stays() {
     // A third run has nothing left to do.
     run(resume(&out).env("TMPDIR", folder.path())).ok();
     assert_eq!(runs(&read(&out)), runs(&after));
-    assert_eq!(files_in(folder.path()), 1, "no test file is left");
+    assert_eq!(files_in(folder.path()), 2, "no test file is left");
 }
 
 #[test]

@@ -11,7 +11,8 @@ use crate::support::{
 };
 
 /// Options of two cells of ten minutes each.
-const LONG: &str = "--size 8m --duration 10m --warmup 0s --numjobs 1 --rw randread --iodepth 4 --json";
+const LONG: &str =
+    "--size 8m --duration 10m --warmup 0s --rounds 3 --numjobs 1 --rw randread --iodepth 4 --json";
 
 /// Returns whether children of this process inherit the signal as ignored.
 fn is_ignored(signal: Signal) -> bool {
@@ -43,7 +44,7 @@ fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
         let finished = end(child);
         assert!(!path.exists(), "{signals:?}: the file is left");
         assert!(finished.stdout.starts_with("|engine"), "{signals:?}: {finished:#?}");
-        finished.says(&["|ringfile|"]);
+        finished.says(&["|ringfile|", "interrupted after 1 of 3 rounds"]);
         finished.fails(130);
         let results = json(&out);
         assert_eq!(results["interrupted"], true);

@@ -125,6 +125,7 @@ fn the_tables_are_markdown_and_fit_a_terminal() {
     }
     // The notes name the file.
     finished.says(&["median", "min", "max", "- /dev/shm/ringfile-perf-"]);
+    assert!(!finished.stdout.contains("fio"), "it was not measured: {}", finished.stdout);
 }
 
 #[test]
@@ -248,7 +249,14 @@ fn mixed_reads_are_measured_adaptively_buffered_and_directly() {
     if finished.stderr.contains("can't be read adaptively") {
         return skip(finished.stderr);
     }
-    finished.ok().says(&["|adaptive", "|buffered", "|direct", "|A/A", "|adaptive/buffered", "scan MiB/s"]);
+    let finished = finished.ok();
+    finished.says(&["|adaptive", "|buffered", "|direct", "|A/A", "|adaptive/buffered", "scan MiB/s"]);
+    finished.says(&[
+        "256 MiB in blocks of 64 KiB",
+        "made for this run and removed",
+        "300ms a run",
+        "1 round",
+    ]);
     assert_eq!(results["kind"], "mixed");
     let ways: Vec<_> =
         runs(&results).iter().map(|run| (run["direct"] == true, run["adaptive"] == true)).collect();

@@ -73,14 +73,18 @@ pub struct Finished {
     pub code: Option<i32>,
     /// Standard output.
     pub stdout: String,
-    /// Standard error.
+    /// Standard error, without the lines about files that were written.
     pub stderr: String,
+    /// Those lines, which come last but for an error.
+    pub wrote: String,
 }
 
 impl From<Output> for Finished {
     fn from(output: Output) -> Finished {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is text");
-        Finished { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        let all = text(output.stderr);
+        let (wrote, stderr) = all.split_inclusive('\n').partition(|line| line.starts_with("wrote "));
+        Finished { code: output.status.code(), stdout: text(output.stdout), stderr, wrote }
     }
 }
 

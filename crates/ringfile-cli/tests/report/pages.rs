@@ -22,6 +22,7 @@ pub fn page_of(folder: &Path, samples: &[(&str, &Value)]) -> (PathBuf, Finished)
         command.arg(samples::write(folder, &format!("{name}.json"), sample));
     }
     let finished = run(command.arg("--force").arg("--out").arg(&out)).ok();
+    assert_eq!(finished.wrote, format!("wrote {}\n", out.display()));
     (out, finished)
 }
 

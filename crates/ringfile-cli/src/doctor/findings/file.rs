@@ -44,7 +44,8 @@ pub fn of(report: &Report) -> Vec<Finding> {
 fn silent(file: &FileFacts) -> Finding {
     let title = format!("{} did not answer within {} ms", file.path, ANSWER.as_millis());
     let detail = format!("its last step was: {}; the later ones are not known", file.stage);
-    let fix = "check its server, network or disk (`dmesg | tail`), then try again";
+    let fix =
+        "try again: it may just be busy; if it stays so, check its server, network or disk (`dmesg | tail`)";
     Finding::costly(5000, title, detail, fix)
 }
 

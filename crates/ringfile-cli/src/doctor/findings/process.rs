@@ -174,11 +174,11 @@ fn features(report: &Report) -> Option<Finding> {
     let kernel = report.kernel.as_deref().unwrap_or("unknown");
     if missing.is_empty() {
         let usable = of_kernel().filter(|feature| feature.usable == Some(true)).count();
-        let all = of_kernel().count();
+        let unknown = report.features.iter().filter(|feature| feature.usable.is_none()).count();
         return (usable > 0).then(|| {
-            let of = if usable == all { "all".to_string() } else { format!("{usable} of") };
+            let others = if unknown > 0 { format!(", {unknown} are not known") } else { String::new() };
             let title = "This kernel's io_uring has what ringfile uses";
-            let detail = format!("{of} {all} features work; Linux {kernel}");
+            let detail = format!("{usable} features work{others}; Linux {kernel}");
             Finding::fine(title, detail)
         });
     }

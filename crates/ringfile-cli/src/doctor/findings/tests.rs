@@ -205,6 +205,10 @@ fn limits_of_the_process() {
     assert!(backend.detail.contains("Linux AIO carries direct I/O"), "{}", backend.detail);
     let missing = only(|report| report.features[0].usable = Some(false));
     assert!(missing.detail.contains("defer_taskrun"), "{}", missing.detail);
+    let mut report = healthy();
+    report.features.push(Feature { name: "rwf_dsync".into(), usable: None, why: "not tried".into() });
+    let counted = |finding: &Finding| finding.detail.starts_with("1 features work, 1 are not known");
+    assert!(of(&report).iter().any(counted), "{:#?}", of(&report));
 }
 
 #[test]
@@ -267,6 +271,7 @@ fn what_a_file_system_refuses() {
         report.file.answered = false;
         report.file.stage = "durable writes".into();
     });
+    assert!(silent[0].fix.starts_with("try again: it may just be busy"), "{silent:#?}");
     assert!(silent[0].title.contains("500 ms") && silent[0].detail.contains("durable writes"), "{silent:#?}");
 }
 

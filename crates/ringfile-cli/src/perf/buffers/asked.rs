@@ -105,7 +105,7 @@ impl Asked {
             (_, true) => Access::Buffered,
             _ => Access::DirectIfPossible,
         };
-        let test_file = args.test_file.clone();
+        let test_file = args.test_file();
         Asked { test_file, grid, timing, access, runs: Vec::new(), limit: args.quick.then_some(QUICK_LIMIT) }
     }
 
@@ -146,8 +146,8 @@ impl Asked {
         let timing = Timing { warmup, duration };
         let test_file = TestFileArgs {
             file: (!file_created).then(|| file.into()),
-            size: size_bytes,
-            overwrite: args.test_file.overwrite,
+            asked_size: Some(size_bytes),
+            ..args.test_file()
         };
         let access = if params.direct { Access::Direct } else { Access::Buffered };
         Ok(Asked { test_file, grid, timing, access, runs, limit: None })
@@ -155,7 +155,7 @@ impl Asked {
 
     fn check(&self) -> Result<(), Failure> {
         let grid = &self.grid;
-        check_block(grid.largest_block(), self.test_file.size)?;
+        check_block(grid.largest_block(), self.test_file.size())?;
         let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(SECTOR));
         if let Some(odd) = odd.filter(|_| self.access == Access::Direct) {
             return usage(format!(

@@ -20,7 +20,7 @@ use crate::error::{Failure, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::job::BatchSettings;
 use crate::model::{self, Cache, Kind, Open};
-use crate::report::output::OutputFile;
+use crate::report::output::{self, OutputFile};
 use crate::testfile::{DefaultPlace, Intent, TestFile, leftover};
 use crate::values::Bytes;
 
@@ -71,8 +71,16 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     results.profile = profiles;
     results.advice = advice::advise(&results);
     let concluded = outputs::conclude(ended, &args.output, &outputs, &results);
-    concluded.and(match config {
-        Some(config) if !results.advice.is_empty() => config.write_text(&text::config(&results)),
+    let concluded = concluded.map_err(|failure| match (failure, &outputs.json) {
+        (Failure::Interrupted, Some(json)) if json.is_written() => Failure::Resumable(json.path().into()),
+        (failure, _) => failure,
+    });
+    concluded.and(match &config {
+        Some(config) if !results.advice.is_empty() => {
+            let written = config.write_text(&text::config(&results));
+            output::tell([config].into_iter().filter(|_| !args.output.quiet));
+            written
+        }
         Some(config) => refuse(config.path(), "is not written: too little was measured for any advice"),
         None => Ok(()),
     })

@@ -189,7 +189,6 @@ fn settle(folder: &Path) {
 fn results(args: &PoolArgs, job: &Job, runs: Vec<Run>, interrupted: bool) -> Results {
     let filesystem = File::open(&job.folder)
         .map_or_else(|_| "unknown".into(), |folder| testfile::filesystem(&job.folder, &folder));
-    let notes = notes::of(args, job, &filesystem, &runs);
     let sides = [(job.producers, Rw::Write), (job.consumers, Rw::Read)];
     let sides = || sides.into_iter().filter(|&(threads, _)| threads > 0);
     let params = Params {
@@ -216,6 +215,8 @@ fn results(args: &PoolArgs, job: &Job, runs: Vec<Run>, interrupted: bool) -> Res
         ..Params::default()
     };
     let machine = Machine::here(filesystem);
-    let results = Results::new(Kind::Pool, outputs::command_line(), machine, params, runs);
-    Results { interrupted, notes, ..results }
+    let mut results = Results::new(Kind::Pool, outputs::command_line(), machine, params, runs);
+    results.interrupted = interrupted;
+    results.notes = notes::of(args, job, &results);
+    results
 }

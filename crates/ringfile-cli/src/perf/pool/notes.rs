@@ -4,17 +4,19 @@ use super::run::Job;
 use clap::ValueEnum;
 
 use crate::cli::PoolArgs;
-use crate::model::{Memory, Metric, PoolFigures, Role, Run, Side};
-use crate::perf::notes::{machine, rounds};
+use crate::model::{Memory, Metric, PoolFigures, Results, Role, Run, Side};
+use crate::perf::notes::{machine, timing};
+use crate::perf::plan::Timing;
 use crate::report::judge::{self, Noise};
 use crate::report::routes::{registered, shares};
-use crate::values::{self, Bytes};
+use crate::values::{self, Bytes, IoSize};
 
 /// The part of the requested rate that counts as reached: the last batches end after the measured time.
 const CARRIED: f64 = 0.95;
 
 /// Returns the notes, one line each.
-pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<String> {
+pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
+    let (runs, filesystem) = (&results.runs[..], &results.machine.filesystem);
     let mut notes = Vec::new();
     notes.extend(job.rate.and_then(|rate| carried(rate, runs)));
     notes.extend(judged(runs));
@@ -23,7 +25,7 @@ pub fn of(args: &PoolArgs, job: &Job, filesystem: &str, runs: &[Run]) -> Vec<Str
     notes.push(checked(runs));
     notes.push(place(job, filesystem));
     notes.extend(written(job));
-    notes.push(timing(args));
+    notes.push(timing(Timing::of(&args.timing), args.total_data.map(IoSize::Bytes), results));
     notes.push(machine());
     notes.push(units(job, runs));
     notes.extend(room(runs));
@@ -125,16 +127,6 @@ fn place(job: &Job, filesystem: &str) -> String {
         job.batch,
         Bytes(job.block)
     )
-}
-
-fn timing(args: &PoolArgs) -> String {
-    let time = humantime::format_duration;
-    let length = match args.total_data {
-        Some(total) => Bytes(total).to_string(),
-        None => time(args.timing.duration).to_string(),
-    };
-    let (warmup, rounds) = (time(args.timing.warmup), rounds(args.timing.rounds));
-    format!("{length} a run after {warmup} of warm-up, {rounds}")
 }
 
 /// Returns a note on when a batch counted as written.
