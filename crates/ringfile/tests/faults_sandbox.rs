@@ -9,14 +9,14 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use ringfile::{
-    AllocateMode, Durability, File, OpenOptions, Pool, Route, Runtime, WhenFull, block_on, metrics,
-    refused_registration, ring_features, spawn, thread_metrics,
+    AllocateMode, Batch, Durability, File, OpenOptions, Pool, Queue, ReadRequest, Route, Runtime, WhenFull,
+    block_on, metrics, refused_registration, ring_features, spawn, thread_metrics,
 };
 use support::filters::{deny, deny_registering};
 use support::forms::READING;
 use support::{
-    Folder, all, assert_content, content, in_child, is_child, needs_ring, open_descriptors, open_on_ring,
-    poll_once, record_warnings, skip, wait_for,
+    Folder, all, assert_content, content, in_child, is_child, must_end, needs_ring, open_descriptors,
+    open_on_ring, poll_once, record_warnings, skip, wait_for,
 };
 
 const PAGE: usize = 4096;
@@ -308,6 +308,41 @@ fn f23_a_ring_that_may_not_be_entered_any_more_fails_operations_and_does_not_spi
         assert!(enters < 10, "{enters} system calls while there was nothing to do");
         elsewhere.join().unwrap();
     });
+}
+
+#[test]
+fn f23_many_reads_fail_together_where_a_ring_may_not_be_entered_any_more() {
+    let name = "f23_many_reads_fail_together_where_a_ring_may_not_be_entered_any_more";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    must_end("reads on a ring that may not be entered", many_reads_on_a_ring_that_is_shut);
+}
+
+fn many_reads_on_a_ring_that_is_shut() {
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 16 * PAGE)));
+    let (pool, mut queue) = (Pool::new(16 << 20), Queue::new());
+    let offsets = || (0..600).map(|at| at % 16 * PAGE as u64);
+    let mut requests: Vec<_> =
+        offsets().map(|offset| ReadRequest::new(pool.get(PAGE).unwrap(), offset)).collect();
+    queue.read_many(&file, &mut requests).unwrap();
+    assert!(requests.iter().all(|request| request.result.as_ref().is_ok_and(|&read| read == PAGE)));
+    deny(libc::SYS_io_uring_enter, libc::EPERM);
+    for _ in 0..3 {
+        queue.read_many(&file, &mut requests).unwrap();
+        for request in &requests {
+            assert_eq!(request.result.as_ref().unwrap_err().errno(), Some(libc::EPERM));
+            assert_eq!((request.buffer.capacity(), request.buffer.len()), (PAGE, 0));
+        }
+        let mut batch = Batch::new();
+        for offset in offsets() {
+            batch.read(&file, pool.get(PAGE).unwrap(), offset);
+        }
+        for done in batch.run() {
+            assert_eq!(done.result.unwrap_err().errno(), Some(libc::EPERM));
+        }
+    }
 }
 
 /// Returns a function and a future, which becomes ready when another thread calls the function.

@@ -28,7 +28,17 @@ pub(crate) trait InPlace {
 /// The answers to all such reads of a thread. A call that user code makes within a turn of another one appends its own,
 /// and removes them before the other one continues.
 #[derive(Default)]
-pub(super) struct Answers(Vec<Answer>);
+pub(super) struct Answers {
+    list: Vec<Answer>,
+    calls: Vec<Call>,
+}
+
+struct Call {
+    /// The index of its first answer.
+    first: usize,
+    /// The number of its reads that the kernel has not answered.
+    open: usize,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Answer {
@@ -59,14 +69,14 @@ pub(crate) fn read(
     reads: &mut [impl InPlace],
     most: usize,
 ) {
-    let Some(first) = with(|driver| driver.prepare_in_place(target, reads.len())).flatten() else { return };
+    let Some(id) = with(|driver| driver.prepare_in_place(target, reads.len())).flatten() else { return };
     let (mut next, mut panic) = (0, None);
     loop {
         // User code that a turn calls may panic. The buffers are not given up before the kernel has answered.
         let waited = catch_unwind(AssertUnwindSafe(|| {
             guard.wait(deferred, None, |_| {
-                let go_on = |driver: &mut Driver| driver.read_in_place(target, reads, most, first, &mut next);
-                with(go_on).unwrap_or(Some(1))
+                // On a thread that is ending, user code may have dropped the driver, which waits for the kernel.
+                with(|driver| driver.read_in_place(id, target, reads, most, &mut next)).flatten()
             });
         }));
         match waited {
@@ -82,7 +92,7 @@ pub(crate) fn read(
             }
         }
     }
-    let closed = with(|driver| driver.end_in_place(target, reads, first));
+    let closed = with(|driver| driver.end_in_place(id, target, reads));
     drop(closed);
     if let Some(payload) = panic {
         resume_unwind(payload);
@@ -90,10 +100,11 @@ pub(crate) fn read(
 }
 
 impl Driver {
-    /// Returns where the answers of so many reads begin; `None` if they do not go to this thread's ring.
-    fn prepare_in_place(&mut self, target: &Arc<Target>, count: usize) -> Option<usize> {
+    /// Makes room for the answers of so many reads, and returns this driver's id; `None` if they do not go to this
+    /// thread's ring.
+    fn prepare_in_place(&mut self, target: &Arc<Target>, count: usize) -> Option<u64> {
         let request = Request { want: 1, ..Request::of(Kind::Read) };
-        let first = self.answers.0.len();
+        let first = self.answers.list.len();
         let is_for_ring = is_for_ring(&target.lanes, Kind::Read, || count >= MANY);
         let may_be_a_call = count == 1 && target.lanes.may_wait_inline(target, &request);
         let has_indices = first + count < (u32::MAX - FIRST as u32) as usize;
@@ -102,51 +113,52 @@ impl Driver {
         }
         self.may_start(target, &request, true).ok().filter(|&ring| ring == RingKind::Main)?;
         self.files.enter(target, self.id);
-        self.answers.0.resize(first + count, Answer::NOT_BEGUN);
-        Some(first)
+        self.answers.list.resize(first + count, Answer::NOT_BEGUN);
+        self.answers.calls.push(Call { first, open: 0 });
+        Some(self.id)
     }
 
     /// Submits further reads from `next` on. Returns how many completions to wait for; `None` if all were answered.
     fn read_in_place(
         &mut self,
+        id: u64,
         target: &Target,
         reads: &mut [impl InPlace],
         most: usize,
-        first: usize,
         next: &mut usize,
     ) -> Option<u32> {
-        if self.shared.is_inherited() {
-            // A forked child: the answers go to the parent, into the parent's memory.
-            self.disown_in_place(first);
+        if self.id != id {
             return None;
         }
-        let is_open = |answer: &&Answer| answer.number == Answer::IN_FLIGHT;
-        let before = self.in_flight - self.answers.0[first..].iter().filter(is_open).count();
+        if self.shared.is_inherited() {
+            self.disown_in_place();
+            return None;
+        }
+        let Call { first, mut open } = *self.answers.calls.last()?;
         while *next < reads.len()
-            && self.in_flight - before < most
-            && self.push_in_place(target, &mut reads[*next], first + *next)
+            && open < most
+            && let Some(pushed) = self.push_in_place(target, &mut reads[*next], first + *next)
         {
             *next += 1;
+            open += usize::from(pushed);
         }
-        let open = self.in_flight - before;
+        self.answers.calls.last_mut()?.open = open;
         // The device always has many in flight.
         let enough = if *next < reads.len() { open.div_ceil(4).max(1) } else { open };
         (enough > 0).then_some(enough as u32)
     }
 
-    /// Returns false if there is no room.
+    /// Returns whether the read was put into the queue, instead of left to the caller; `None` if there is no room.
     #[inline]
-    fn push_in_place(&mut self, target: &Target, read: &mut impl InPlace, at: usize) -> bool {
-        let (Some(rings), Some(file)) = (self.rings.as_mut(), self.files.entry(target.number)) else {
-            return false;
-        };
+    fn push_in_place(&mut self, target: &Target, read: &mut impl InPlace, at: usize) -> Option<bool> {
+        let (rings, file) = (self.rings.as_mut()?, self.files.entry(target.number)?);
         // The thread cannot sleep without an entry that polls its wake-up descriptor.
         let kept_free = u32::from(!*rings.wakeup_of(RingKind::Main));
         let ring = &mut rings.main;
         if ring.space() <= kept_free {
-            return false;
+            return None;
         }
-        let Some((buffer, offset)) = read.begin() else { return true };
+        let Some((buffer, offset)) = read.begin() else { return Some(false) };
         let (start, len) = (buffer.as_mut_ptr(), buffer.capacity());
         let index = match ring.recent_fixed_index(start, len) {
             None => buffer.region().and_then(|region| ring.fixed_index(region)),
@@ -162,50 +174,52 @@ impl Driver {
             user_data: FIRST + at as u64,
             ..Sqe::default()
         };
-        let Some(sqe) = ring.vacant() else { return false };
-        *sqe = read_into(start, len, index, base);
+        *ring.vacant()? = read_into(start, len, index, base);
         // SAFETY: the entry names the buffer's memory, which the caller of `read` lends until the answer.
         unsafe { ring.commit() };
-        self.answers.0[at] = Answer { number: Answer::IN_FLIGHT, is_fixed: index.is_some() };
+        self.answers.list[at] = Answer { number: Answer::IN_FLIGHT, is_fixed: index.is_some() };
         self.in_flight += 1;
-        true
+        Some(true)
     }
 
     /// Notes the kernel's answer. Returns whether there was such a read.
     #[inline]
     pub(super) fn answered_in_place(&mut self, index: usize, number: i32) -> bool {
-        let answer = self.answers.0.get_mut(index);
-        let Some(answer) = answer.filter(|answer| answer.number == Answer::IN_FLIGHT) else { return false };
+        let Answers { list, calls } = &mut self.answers;
+        let Some(answer) = list.get_mut(index).filter(|answer| answer.number == Answer::IN_FLIGHT) else {
+            return false;
+        };
         answer.number = number;
+        if let Some(call) = calls.iter_mut().rfind(|call| call.first <= index) {
+            call.open -= 1;
+        }
         self.in_flight -= 1;
         true
     }
 
     /// Passes the answers on, and removes them.
-    fn end_in_place(
-        &mut self,
-        target: &Target,
-        reads: &mut [impl InPlace],
-        first: usize,
-    ) -> Option<ClosedFile> {
-        for (read, answer) in reads.iter_mut().zip(&self.answers.0[first..]) {
+    fn end_in_place(&mut self, id: u64, target: &Target, reads: &mut [impl InPlace]) -> Option<ClosedFile> {
+        if self.id != id {
+            return None;
+        }
+        let Call { first, .. } = self.answers.calls.pop()?;
+        for (read, answer) in reads.iter_mut().zip(&self.answers.list[first..]) {
             if *answer != Answer::NOT_BEGUN && read.end(answer.number) {
                 self.counts.ops += 1;
                 self.counts.fixed_ops += u64::from(answer.is_fixed);
                 self.counts.bytes_read += answer.number.unsigned_abs() as u64;
             }
         }
-        self.answers.0.truncate(first);
+        self.answers.list.truncate(first);
         self.leave_file(target.number)
     }
 
+    /// Ends the open reads of a forked child: the answers go to the parent, into the parent's memory.
     #[cold]
-    fn disown_in_place(&mut self, first: usize) {
-        for answer in &mut self.answers.0[first..] {
-            if answer.number == Answer::IN_FLIGHT {
-                answer.number = -libc::ECANCELED;
-                self.in_flight -= 1;
-            }
+    fn disown_in_place(&mut self) {
+        let first = self.answers.calls.last().map_or(0, |call| call.first);
+        for index in first..self.answers.list.len() {
+            self.answered_in_place(index, -libc::ECANCELED);
         }
     }
 }

@@ -268,7 +268,9 @@ impl Driver {
                 slot.errno = errno as u16;
                 self.end(key, deferred);
             } else if let Some(index) = in_place::index(user_data) {
+                // Its caller has to look, and nothing else wakes the thread.
                 self.answered_in_place(index, -errno);
+                self.shared.sleep.notify();
             } else if user_data == WAKEUP
                 && let Some(rings) = self.rings.as_mut()
             {

@@ -312,14 +312,20 @@ impl ThreadEngine {
     }
 
     /// Reads those that go to this thread's ring into buffers that stay with their caller, and waits for them: see
-    /// [`driver::read_in_place`]. Results of other operations that arrive meanwhile are taken by the next call.
-    pub(super) fn read_in_place(&mut self, target: &Arc<Target>, reads: &mut [impl InPlace], most: usize) {
+    /// [`driver::read_in_place`]. Results of other operations that arrive meanwhile are taken by the next call. Returns
+    /// whether another turn must come now, for these.
+    pub(super) fn read_in_place(
+        &mut self,
+        target: &Arc<Target>,
+        reads: &mut [impl InPlace],
+        most: usize,
+    ) -> bool {
         if self.is_inherited() {
-            return;
+            return false;
         }
-        if let Some(guard) = self.ring.guard().filter(|guard| !guard.is_in_loop()) {
-            driver::read_in_place(&guard, &mut self.deferred, target, reads, most);
-        }
+        let Some(guard) = self.ring.guard().filter(|guard| !guard.is_in_loop()) else { return false };
+        driver::read_in_place(&guard, &mut self.deferred, target, reads, most);
+        guard.must_turn_again()
     }
 
     /// Descriptors that are readable while this thread's ring, or AIO, may have completions.

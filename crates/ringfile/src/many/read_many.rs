@@ -76,6 +76,9 @@ impl Queue {
     /// their [`Route`](crate::Route) as [`read`](Self::read) does. Operations that were added to the queue before are
     /// submitted too; their results are taken as always.
     ///
+    /// A read that fails, or is short, is tried once more as an operation of the queue, which gives the error. If user
+    /// code that runs meanwhile panics, such operations stay in the queue, with 0 as their `user_data`.
+    ///
     /// Blocks until every read has ended, and cannot be cancelled. Allocates nothing once the thread has done as many
     /// reads at once.
     ///
@@ -115,14 +118,12 @@ impl Queue {
             let stays = may_stay && check::fits_in_place(file, request.offset, &request.buffer);
             request.stage = if stays { Stage::InPlace } else { Stage::Otherwise };
         }
-        if may_stay {
-            self.engine.read_in_place(file.target(), requests, usize::MAX);
-        }
+        let must_turn = may_stay && self.engine.read_in_place(file.target(), requests, usize::MAX);
         if requests.iter().any(|request| request.stage != Stage::Over) {
             self.read_otherwise(file, requests);
         }
-        if self.entries.open > 0 {
-            // Results of other operations of the queue have arrived meanwhile.
+        if must_turn || self.entries.open > 0 {
+            // Operations of this or another queue may have ended, or must go on.
             self.submit();
         }
         Ok(())
@@ -131,7 +132,8 @@ impl Queue {
     /// Carries out the reads that have not ended, as operations of the queue.
     #[cold]
     fn read_otherwise(&mut self, file: &File, requests: &mut [ReadRequest]) {
-        let (mut next, mut open) = (0, 0);
+        // All before `first` have ended, and none behind `next` has begun.
+        let (mut first, mut next, mut open) = (0, 0, 0);
         loop {
             while open < AT_ONCE
                 && let Some(request) = requests.get_mut(next)
@@ -153,10 +155,10 @@ impl Queue {
                     Stage::Open(token) => entries.is_done(token) == Some(true),
                     Stage::InPlace | Stage::Otherwise | Stage::Over => false,
                 };
-                enough.saturating_sub(requests.iter().filter(has_ended).count())
+                enough.saturating_sub(requests[first..next].iter().filter(has_ended).count())
             });
             let before = open;
-            for request in &mut *requests {
+            for request in &mut requests[first..next] {
                 if let Stage::Open(token) = request.stage
                     && self.is_done(token)
                     && let Some(done) = self.take_by(token)
@@ -165,6 +167,7 @@ impl Queue {
                     request.finish(done);
                 }
             }
+            first += requests[first..next].iter().take_while(|request| request.stage == Stage::Over).count();
             if open == before {
                 requests.iter_mut().for_each(|request| request.lose(file));
                 open = 0;
