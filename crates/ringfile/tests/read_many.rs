@@ -143,7 +143,9 @@ fn an_error_is_that_of_its_read() {
         let mut requests = requests(&pool, (0..8).map(|page| page * PAGE as u64));
         Queue::new().read_many(&file, &mut requests).unwrap();
         assert_eq!(server.faults_left(), 0, "{route:?}");
-        // An error is looked at again by an operation of the queue, since the kernel may have meant a moment only.
+        let failed = &requests[4];
+        assert_eq!(failed.result.as_ref().unwrap_err().errno(), Some(libc::EIO), "{route:?}");
+        assert!(failed.result.as_ref().unwrap_err().to_string().contains("16384"), "{route:?}");
         assert_all_read(&requests[..4]);
         assert_all_read(&requests[5..]);
     }

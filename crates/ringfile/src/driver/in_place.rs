@@ -11,7 +11,7 @@ use super::op::read_into;
 use super::start::{MANY, is_for_ring};
 use super::submit::{ASYNC, FIXED_FILE};
 use super::target::ClosedFile;
-use super::{Deferred, Driver, Kind, Request, RingGuard, RingKind, Target, with};
+use super::{Deferred, Driver, Ended, Kind, Request, RingGuard, RingKind, Target, with};
 use crate::memory::Buffer;
 use crate::ring::Sqe;
 
@@ -21,8 +21,9 @@ pub(crate) trait InPlace {
     /// otherwise.
     fn begin(&mut self) -> Option<(&mut Buffer, u64)>;
 
-    /// Takes the kernel's answer, bytes or a negative errno. Returns whether it ends the read.
-    fn end(&mut self, answer: i32) -> bool;
+    /// Takes the result. Not called for a read that the caller must carry out, or repeat: a short one may be continued,
+    /// and most errnos mean that it may succeed, now or in another way.
+    fn end(&mut self, ended: Ended);
 }
 
 /// The answers to all such reads of a thread. A call that user code makes within a turn of another one appends its own,
@@ -204,11 +205,21 @@ impl Driver {
         }
         let Call { first, .. } = self.answers.calls.pop()?;
         for (read, answer) in reads.iter_mut().zip(&self.answers.list[first..]) {
-            if *answer != Answer::NOT_BEGUN && read.end(answer.number) {
-                self.counts.ops += 1;
-                self.counts.fixed_ops += u64::from(answer.is_fixed);
-                self.counts.bytes_read += answer.number.unsigned_abs() as u64;
-            }
+            let Some((buffer, _)) = read.begin().filter(|_| *answer != Answer::NOT_BEGUN) else { continue };
+            let ended = match answer.number {
+                number if usize::try_from(number) == Ok(buffer.capacity()) => {
+                    Ended { done: buffer.capacity(), errno: 0 }
+                }
+                // A device that fails may take long to do so.
+                number if number == -libc::EIO => Ended { done: 0, errno: libc::EIO },
+                _ => continue,
+            };
+            buffer.set_len(ended.done);
+            read.end(ended);
+            self.counts.ops += 1;
+            self.counts.fixed_ops += u64::from(answer.is_fixed);
+            self.counts.failed += u64::from(ended.errno != 0);
+            self.counts.bytes_read += ended.done as u64;
         }
         self.answers.list.truncate(first);
         self.leave_file(target.number)

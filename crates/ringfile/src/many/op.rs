@@ -586,15 +586,8 @@ impl InPlace for Op {
     }
 
     #[inline]
-    fn end(&mut self, answer: i32) -> bool {
-        let Held::Pooled(buffer) = &mut self.held else { return false };
-        let done = buffer.capacity();
-        let is_over = usize::try_from(answer) == Ok(done);
-        if is_over {
-            buffer.set_len(done);
-            self.stage = Stage::Over(Ended { done, errno: 0 });
-        }
-        is_over
+    fn end(&mut self, ended: Ended) {
+        self.stage = Stage::Over(ended);
     }
 }
 

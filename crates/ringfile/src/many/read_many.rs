@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use super::entries::Token;
 use super::queue::Queue;
 use super::{AnyBuffer, Done};
-use crate::driver::InPlace;
+use crate::driver::{Ended, InPlace, Kind, Request};
 use crate::error::{Error, Result};
 use crate::file::{File, check};
 use crate::memory::Buffer;
@@ -37,6 +37,8 @@ enum Stage {
     Otherwise,
     /// It is an operation of the queue.
     Open(Token),
+    /// It has failed in place; its error is not made yet.
+    Failed(i32),
     Over,
 }
 
@@ -55,15 +57,11 @@ impl InPlace for ReadRequest {
     }
 
     #[inline]
-    fn end(&mut self, answer: i32) -> bool {
-        let len = self.buffer.capacity();
-        let is_over = usize::try_from(answer) == Ok(len);
-        if is_over {
-            self.buffer.set_len(len);
-            self.result = Ok(len);
-            self.stage = Stage::Over;
-        }
-        is_over
+    fn end(&mut self, ended: Ended) {
+        (self.result, self.stage) = match ended.errno {
+            0 => (Ok(ended.done), Stage::Over),
+            errno => (Ok(0), Stage::Failed(errno)),
+        };
     }
 }
 
@@ -76,8 +74,8 @@ impl Queue {
     /// their [`Route`](crate::Route) as [`read`](Self::read) does. Operations that were added to the queue before are
     /// submitted too; their results are taken as always.
     ///
-    /// A read that fails, or is short, is tried once more as an operation of the queue, which gives the error. If user
-    /// code that runs meanwhile panics, such operations stay in the queue, with 0 as their `user_data`.
+    /// A read that is short, or fails in a way that may pass, is repeated as an operation of the queue. If user code that
+    /// runs meanwhile panics, such operations stay in the queue, with 0 as their `user_data`.
     ///
     /// Blocks until every read has ended, and cannot be cancelled. Allocates nothing once the thread has done as many
     /// reads at once.
@@ -120,6 +118,7 @@ impl Queue {
         }
         let must_turn = may_stay && self.engine.read_in_place(file.target(), requests, usize::MAX);
         if requests.iter().any(|request| request.stage != Stage::Over) {
+            requests.iter_mut().for_each(|request| request.explain(file));
             self.read_otherwise(file, requests);
         }
         if must_turn || self.entries.open > 0 {
@@ -153,7 +152,7 @@ impl Queue {
             self.engine.wait(&mut self.entries, None, |entries| {
                 let has_ended = |request: &&ReadRequest| match request.stage {
                     Stage::Open(token) => entries.is_done(token) == Some(true),
-                    Stage::InPlace | Stage::Otherwise | Stage::Over => false,
+                    Stage::InPlace | Stage::Otherwise | Stage::Failed(_) | Stage::Over => false,
                 };
                 enough.saturating_sub(requests[first..next].iter().filter(has_ended).count())
             });
@@ -177,6 +176,16 @@ impl Queue {
 }
 
 impl ReadRequest {
+    /// Makes the error of a read that has failed in place.
+    fn explain(&mut self, file: &File) {
+        if let Stage::Failed(errno) = self.stage {
+            let request =
+                Request { offset: self.offset, want: self.buffer.capacity(), ..Request::of(Kind::Read) };
+            self.result = Err(check::failure(file, &request, Ended { done: 0, errno }));
+            self.stage = Stage::Over;
+        }
+    }
+
     fn finish(&mut self, done: Done) {
         self.stage = Stage::Over;
         self.result = done.result;
