@@ -5,6 +5,7 @@
 mod support;
 
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -296,11 +297,12 @@ fn f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on() {
 }
 
 /// Runs `test` on its own thread, whose ring cannot submit three entries at once for now.
-fn queue_with_refusals(test: impl FnOnce(Queue, &dyn Fn(&mut Queue, u64)) + Send + 'static) {
+fn queue_with_refusals(test: impl FnOnce(Queue, OwnedFd, &dyn Fn(&mut Queue, u64)) + Send + 'static) {
     let folder = Folder::new();
     let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
     must_end("a queue whose operations the kernel does not take", move || {
         let mut queue = Queue::new();
+        let descriptor = queue.descriptor().unwrap();
         let read = |queue: &mut Queue, page: u64| {
             queue.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64, page);
         };
@@ -309,11 +311,11 @@ fn queue_with_refusals(test: impl FnOnce(Queue, &dyn Fn(&mut Queue, u64)) + Send
         queue.take().unwrap().1.result.unwrap();
         refuse_submissions_of(3, libc::EAGAIN);
         (1..=3).for_each(|page| read(&mut queue, page));
-        test(queue, &read);
+        test(queue, descriptor, &read);
     });
 }
 
-fn is_readable(descriptor: &std::os::fd::OwnedFd) -> bool {
+fn is_readable(descriptor: &OwnedFd) -> bool {
     let mut polled = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
 }
@@ -324,8 +326,7 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
     if !needs_ring(name) || !in_child(name) {
         return;
     }
-    queue_with_refusals(|mut queue, read| {
-        let descriptor = queue.descriptor().unwrap();
+    queue_with_refusals(|mut queue, descriptor, read| {
         queue.submit();
         assert!(queue.take().is_none());
         let calls = thread_metrics().enters;
@@ -346,8 +347,7 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
         assert!(!is_readable(&descriptor));
     });
     // Without a wait, too, operations end when the kernel has refused them for long.
-    queue_with_refusals(|mut queue, _| {
-        let descriptor = queue.descriptor().unwrap();
+    queue_with_refusals(|mut queue, descriptor, _| {
         queue.submit();
         let mut failed = 0;
         while failed < 3 {
@@ -361,7 +361,7 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
         }
     });
     // A thread that waits pauses between attempts.
-    queue_with_refusals(|mut queue, _| {
+    queue_with_refusals(|mut queue, _descriptor, _| {
         let calls = thread_metrics().enters;
         assert_eq!(queue.wait(3, None), 3);
         let calls = thread_metrics().enters - calls;

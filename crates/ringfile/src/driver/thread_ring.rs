@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use super::{Deferred, Shared, is_ending, leave, own_shared, turn, turn_until, with};
+use linux_raw_sys::io_uring::io_uring_op::IORING_OP_MSG_RING;
+
+use super::{Deferred, RingKind, Shared, is_ending, leave, own_shared, turn, turn_until, with};
 use crate::ring::{Ring, RingOptions};
 
 thread_local! {
@@ -174,6 +176,15 @@ pub(crate) fn completion_signals() -> std::io::Result<CompletionSignals> {
     let signals = with(|driver| {
         if driver.rings.is_none() {
             driver.rings = driver.make_rings().ok();
+        }
+        // Before Linux 5.18 registering an eventfd waits until nothing is in flight (`io_register_op_must_quiesce`), and
+        // the poll of the wake-up descriptor stays in flight. That release brought MSG_RING.
+        if let Some(rings) = driver.rings.as_mut()
+            && rings.main.signal().is_none()
+            && !rings.main.supports(IORING_OP_MSG_RING as u8)
+            && (driver.in_flight > 0 || *rings.wakeup_of(RingKind::Main))
+        {
+            return Err(rustix::io::Errno::BUSY.into());
         }
         let ring = match (&mut driver.rings, &driver.signal) {
             (Some(rings), _) => rings.main.completion_signal()?,

@@ -73,6 +73,9 @@ pub struct Queue {
     pub(super) engine: ThreadEngine,
 }
 
+const TOO_LATE: &str = "before Linux 5.18, a thread's first descriptor must be created before its first operation waits: \
+    create it together with the queue";
+
 impl Default for Queue {
     fn default() -> Self {
         Self::new()
@@ -397,7 +400,8 @@ impl Queue {
     /// effect.
     ///
     /// # Errors
-    /// Those of `epoll_create(2)` and `eventfd(2)`: too many open files, or no memory.
+    /// Those of `epoll_create(2)` and `eventfd(2)`: too many open files, or no memory. Before Linux 5.18, `EBUSY` if the
+    /// thread has no descriptor yet and has already waited for operations: create the descriptor together with the queue.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -427,6 +431,7 @@ impl Queue {
             let error = Error::from_io(&io, "creating a descriptor for a queue");
             match io.raw_os_error() {
                 Some(libc::EMFILE | libc::ENFILE) => error.because(TOO_MANY_FILES),
+                Some(libc::EBUSY) => error.because(TOO_LATE),
                 _ => error,
             }
         })
