@@ -6,11 +6,22 @@
 # folder          an empty folder
 # stress          the duration of the stress test, in seconds
 # plain_tool      runs one of RocksDB's tools without the file system
-# ringfile_tool   runs one of RocksDB's tools with it
+# ringfile_tool   runs one of RocksDB's tools with it, by the URI $uri
+
+uri=ringfile://
+
+# Runs one of RocksDB's tools with adaptive tables.
+adaptive_tool() {
+    local uri=ringfile://adaptive
+    ringfile_tool "$@"
+}
 
 own_tests() {
     mkdir "$folder/own"
     "$checks/file_system" "$folder/own" >"$folder/own.log" || fail "$(cat "$folder/own.log")"
+    case $(stat -f -c %T "$folder") in
+        ext2/ext3 | xfs | btrfs) (($(counted cache_misses "$folder/own.log") > 0)) || fail "no read was adaptive" ;;
+    esac
     # All routes must look the same to RocksDB.
     RINGFILE_BACKEND=workers "$checks/file_system" "$folder/own" >/dev/null
 }
@@ -25,10 +36,11 @@ bench=(--num=20000 --key_size=100 --value_size=1000 --compression_type=lz4 --blo
 
 # Reads keys with db_bench, and fails unless all were found. $1: database; the other arguments run db_bench.
 read_all() {
-    local db=$1 out
+    local db=$1 out direct=(--use_direct_reads)
     shift
+    test "$1" != adaptive_tool || direct=()
     out=$("$@" --db="$db" "${bench[@]}" --use_existing_db --benchmarks=multireadrandom --multiread_batched=true \
-        --batch_size=100 --threads=2 --reads=5000 --use_direct_reads --cache_size=0 2>&1) || fail "$out"
+        --batch_size=100 --threads=2 --reads=5000 "${direct[@]}" --cache_size=0 2>&1) || fail "$out"
     grep -q '(5000 of 5000 found)' <<<"$out" || fail "keys are missing in $db: $out"
 }
 

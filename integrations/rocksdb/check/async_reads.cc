@@ -1,5 +1,5 @@
 // Tests MultiRead, ReadAsync, Poll and AbortIO together on one thread, as later releases of RocksDB use them, and measures
-// how many reads AbortIO saves. Each test runs through the ring, through the workers and through the page cache.
+// how many reads AbortIO saves. Each test runs through the ring, the workers and the page cache, and with adaptive files.
 //
 //   async_reads FOLDER
 //
@@ -63,6 +63,7 @@ constexpr Way kWays[] = {
     {"ring", Route::kRing, true},
     {"workers", Route::kWorkers, true},
     {"page cache", Route::kAuto, false},
+    {"adaptive", Route::kAdaptive, false},
 };
 
 // One read of ReadAsync, with its own memory.

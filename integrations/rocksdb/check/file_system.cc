@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "checks.h"
@@ -18,6 +19,8 @@
 
 namespace {
 
+using ringfile_rocksdb::NewRingfileFileSystem;
+using ringfile_rocksdb::Route;
 using rocksdb::FileOptions;
 using rocksdb::FileSystem;
 using rocksdb::FSRandomAccessFile;
@@ -225,11 +228,13 @@ int main(int argc, char** argv) {
         return 2;
     }
     const std::string path = std::string(argv[1]) + "/file";
-    const std::shared_ptr<FileSystem> files = ringfile_rocksdb::NewRingfileFileSystem();
+    const std::shared_ptr<FileSystem> files = NewRingfileFileSystem();
     AppendsAddUp(files.get(), path);
     SequenceSkipsAndEnds(files.get(), path);
-    for (const bool direct : {false, true}) {
-        const auto file = OpenReadable(files.get(), path, direct);
+    const std::shared_ptr<FileSystem> adaptive = NewRingfileFileSystem(nullptr, Route::kAdaptive);
+    const std::pair<FileSystem*, bool> ways[] = {{files.get(), false}, {files.get(), true}, {adaptive.get(), false}};
+    for (const auto& [opener, direct] : ways) {
+        const auto file = OpenReadable(opener, path, direct);
         EachRequestHasItsStatus(file.get());
         ManyThreadsReadOneFile(file.get());
         AsyncReadsEndOnAnyThread(files.get(), file.get());

@@ -68,6 +68,8 @@ Statistics GetStatistics() {
         statistics.by_workers = counts.worker_ops;
         statistics.by_aio = counts.aio_ops;
         statistics.registered = counts.fixed_ops;
+        statistics.cache_hits = counts.cache_hits;
+        statistics.cache_misses = counts.cache_misses;
     }
     return statistics;
 }
@@ -90,6 +92,8 @@ std::string ToString(const Statistics& statistics) {
         {"by_workers", statistics.by_workers},
         {"by_aio", statistics.by_aio},
         {"registered", statistics.registered},
+        {"cache_hits", statistics.cache_hits},
+        {"cache_misses", statistics.cache_misses},
     };
     std::string text;
     for (const auto& [name, count] : lines) {

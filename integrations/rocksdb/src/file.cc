@@ -78,8 +78,9 @@ File::File(std::string path, ringfile_file* handle, const Access& access)
       handle_(handle),
       descriptor_(ringfile_fd(handle)),
       direct_((access.flags & RINGFILE_DIRECT) != 0),
-      plain_reads_(access.route == RINGFILE_ROUTE_AUTO || access.route == RINGFILE_ROUTE_INLINE ||
-                   (access.route == RINGFILE_ROUTE_AIO && !direct_)) {
+      plain_reads_((access.route == RINGFILE_ROUTE_AUTO || access.route == RINGFILE_ROUTE_INLINE ||
+                    (access.route == RINGFILE_ROUTE_AIO && !direct_)) &&
+                   ringfile_is_adaptive(handle) == 0) {
     size_t bytes = 0;
     size_t memory = 0;
     if (direct_ && ringfile_alignment(handle, &bytes, &memory) == 0 && std::max(bytes, memory) > 1) {

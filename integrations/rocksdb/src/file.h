@@ -28,8 +28,8 @@ class File {
     ~File();
 
     // Returns the number of bytes read, fewer than `len` only at the end of the file, or a negative errno. Any thread may
-    // call it. It makes a plain call unless the route excludes that: a ring only adds 2 to 3 µs to a single read that the
-    // thread waits for.
+    // call it. It makes a plain call unless the route excludes that, or the file is adaptive: a ring only adds 2 to 3 µs to a
+    // single read that the thread waits for.
     int64_t Read(uint64_t offset, size_t len, char* to) const;
 
     // Writes all of it; returns 0 or a negative errno.

@@ -29,6 +29,7 @@ uint32_t Number(Route route) {
         case Route::kAio:
             return RINGFILE_ROUTE_AIO;
         case Route::kAuto:
+        case Route::kAdaptive:
             break;
     }
     return RINGFILE_ROUTE_AUTO;
@@ -41,7 +42,9 @@ uint32_t ReadFlags(const FileOptions& options) {
 }  // namespace
 
 FileSystem::FileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, Route route)
-    : FileSystemWrapper(base), route_(Number(route)) {
+    : FileSystemWrapper(base),
+      route_(Number(route)),
+      table_flags_(route == Route::kAdaptive ? uint32_t{RINGFILE_ADAPTIVE} : 0) {
     ReportAtExit();
 }
 
@@ -53,7 +56,7 @@ IOStatus FileSystem::NewRandomAccessFile(const std::string& path, const FileOpti
     }
     result->reset();
     std::unique_ptr<File> file;
-    const Access access{ReadFlags(options), route_};
+    const Access access{ReadFlags(options) | (options.use_direct_reads ? 0 : table_flags_), route_};
     const IOStatus status = File::Open("While opening a file for random access", path, access, &file);
     if (status.ok()) {
         result->reset(new RandomAccessFile(std::move(file)));

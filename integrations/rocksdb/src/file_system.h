@@ -53,6 +53,8 @@ class FileSystem : public rocksdb::FileSystemWrapper {
                                    Beginning beginning, std::unique_ptr<rocksdb::FSWritableFile>* result) const;
 
     const uint32_t route_;
+    // The flags of tables that are read without direct I/O: RINGFILE_ADAPTIVE or 0.
+    const uint32_t table_flags_;
 };
 
 }  // namespace ringfile_rocksdb

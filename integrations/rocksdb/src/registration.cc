@@ -21,6 +21,7 @@ bool RouteOf(const std::string& uri, Route* route) {
         {"inline", Route::kInline},
         {"workers", Route::kWorkers},
         {"aio", Route::kAio},
+        {"adaptive", Route::kAdaptive},
     };
     for (const auto& [known, value] : routes) {
         if (name == known) {
@@ -35,7 +36,7 @@ rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileS
     Route route = Route::kAuto;
     if (!RouteOf(uri, &route)) {
         *error = uri + ": use ringfile:// or ringfile://auto, ringfile://ring, ringfile://inline, ringfile://workers, "
-                       "ringfile://aio";
+                       "ringfile://aio, ringfile://adaptive";
         return nullptr;
     }
     made->reset(new FileSystem(rocksdb::FileSystem::Default(), route));

@@ -15,8 +15,10 @@
 namespace ringfile_rocksdb {
 
 // The route of reads and writes. kAuto, the one to start with, learns the cheapest route for each file. kAio uses Linux AIO
-// for direct I/O, and is like kAuto for buffered files.
-enum class Route { kAuto, kRing, kInline, kWorkers, kAio };
+// for direct I/O, and is like kAuto for buffered files. kAdaptive is like kAuto, except that tables that RocksDB reads
+// without direct I/O are adaptive: cached data comes from the page cache, other data is read past it, and data that is read
+// again gets cached.
+enum class Route { kAuto, kRing, kInline, kWorkers, kAio, kAdaptive };
 
 // Creates a file system on top of `base` (FileSystem::Default() if it is null). ringfile carries out random access, sequential
 // and writable files; mmapped files, directories, locks, loggers, renames and everything else are left to `base`, which
@@ -46,6 +48,9 @@ struct Statistics {
     uint64_t by_workers = 0;
     uint64_t by_aio = 0;
     uint64_t registered = 0;
+    // Reads with kAdaptive whose data was in the page cache, and those whose data, or a part of it, was not.
+    uint64_t cache_hits = 0;
+    uint64_t cache_misses = 0;
 };
 
 Statistics GetStatistics();
