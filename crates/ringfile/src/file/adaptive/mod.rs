@@ -45,6 +45,9 @@ const COLD: i32 = 64;
 /// After [`COLD`] misses, one in this many reads is checked. The others read from the drive, even if data is cached.
 const COLD_LOOKS: u8 = 8;
 
+/// A read longer than this is counted only as far as the file goes, which costs a system call.
+const ASK_SIZE: usize = 1 << 20;
+
 /// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; the number of ZFS is its own): overlayfs
 /// and ZFS.
 const UNSEEN: [u32; 2] = [0x794c_7630, 0x2fc1_2fc1];
@@ -345,7 +348,31 @@ impl Adaptive {
     fn is_worth_caching(&self, own: &Target, request: &Request) -> bool {
         let Ok(mut sketch) = self.sketch.try_lock() else { return false };
         let make = || Sketch::new(own.size().unwrap_or(0), room::bytes());
-        let range = request.offset..request.offset + request.want as u64;
-        sketch.get_or_insert_with(make).note(range)
+        let mut range = request.offset..request.offset + request.want as u64;
+        if request.want > ASK_SIZE {
+            // A long read may end far beyond the file, where there is nothing to count.
+            range.end = range.end.min(own.size().unwrap_or(0));
+        }
+        !range.is_empty() && sketch.get_or_insert_with(make).note(range)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OpenOptions;
+
+    #[test]
+    fn a_read_far_beyond_the_file_is_counted_as_far_as_the_file_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        std::fs::write(&path, vec![1; 3 << 20]).unwrap();
+        let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+        let Some(adaptive) = &file.0.adaptive else { return };
+        let read = |offset, want| Request { offset, want, ..Request::of(Kind::Read) };
+        for (offset, is_read_again) in [(0, true), (2 << 20, true), (1 << 50, false)] {
+            let worth = [(); 4].map(|()| adaptive.is_worth_caching(&file.0.target, &read(offset, 1 << 50)));
+            assert_eq!(worth[3], is_read_again, "{offset}: {worth:?}");
+        }
     }
 }
