@@ -8,6 +8,8 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::task::{Context, Poll, Waker};
 
@@ -18,6 +20,8 @@ use support::{
 };
 
 const PAGE: usize = 4096;
+/// Long enough that a worker still writes it when its thread ends.
+const LENT: usize = 128 << 20;
 
 fn open(path: &Path, route: Route, durability: Durability) -> File {
     let mut options = OpenOptions::new();
@@ -160,4 +164,47 @@ fn f41_a_thread_that_uses_the_library_only_as_it_ends_leaves_nothing() {
         routes().for_each(only_in_keys);
     }
     support::wait_for("the descriptors", || open_descriptors() <= before);
+}
+
+/// Memory of a write that says when nothing uses it any more.
+struct Lent(Vec<u8>, Arc<AtomicBool>);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::SeqCst);
+    }
+}
+
+thread_local! {
+    static QUEUE: RefCell<Option<Queue>> = const { RefCell::new(None) };
+}
+
+/// The thread drops its driver first, which does not know what workers carry out.
+#[test]
+fn f41_a_queue_that_ends_with_its_thread_waits_for_workers() {
+    let folder = Folder::inside(Path::new("/dev/shm"));
+    let path = folder.path().join("data");
+    let written = path.clone();
+    let is_free = Arc::new(AtomicBool::new(false));
+    let lent = Lent(vec![7; LENT], Arc::clone(&is_free));
+    must_end("a thread that leaves a queue", move || {
+        // The first use of this local comes before the first use of the driver, so it is dropped after the driver.
+        QUEUE.set(Some(Queue::new()));
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).route(Route::Workers).open(&written).unwrap();
+        QUEUE.with_borrow_mut(|queue| {
+            let queue = queue.as_mut().unwrap();
+            queue.write(&file, bytes::Bytes::from_owner(lent), 0, 0);
+            queue.submit();
+        });
+        support::wait_for("the worker", || std::fs::metadata(&written).is_ok_and(|data| data.len() > 0));
+    });
+    assert!(is_free.load(Ordering::SeqCst), "the thread ended while a worker read the memory");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), LENT as u64);
 }

@@ -98,6 +98,11 @@ impl Shared {
         }
     }
 
+    /// Returns one for a thread that only parks, and belongs to no driver.
+    pub(crate) fn without_driver() -> Arc<Self> {
+        Arc::new(Self::new(0))
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

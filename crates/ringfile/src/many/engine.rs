@@ -13,7 +13,7 @@ use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
     self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, Request,
-    RingGuard, Started, SubmitHint, Target, ThreadRing,
+    RingGuard, Shared, Started, SubmitHint, Target, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -287,7 +287,9 @@ impl ThreadEngine {
             self.look(source);
             return;
         }
-        let Some(guard) = self.ring.guard() else { return self.engine.take_in(source) };
+        let Some(guard) = self.ring.guard() else {
+            return self.engine.wait_for_others(source, deadline, wanted);
+        };
         let Self { engine, deferred, is_refused, .. } = self;
         engine.know(deferred);
         guard.wait(deferred, deadline, |deferred| {
@@ -377,6 +379,29 @@ impl Engine {
     fn collect(&mut self, source: &mut impl Source, deferred: &mut Deferred) {
         deferred.take_own_results(|index, finished| self.end(source, index, finished));
         self.take_in(source);
+    }
+
+    /// Waits for the operations that other threads have, on a thread that is ending and has no driver any more: that has
+    /// waited for those on its rings.
+    #[cold]
+    fn wait_for_others<S: Source>(
+        &mut self,
+        source: &mut S,
+        deadline: Option<Instant>,
+        mut wanted: impl FnMut(&mut S) -> usize,
+    ) {
+        let thread = Shared::without_driver();
+        loop {
+            thread.sleep.take_notification();
+            self.take_in(source);
+            let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if self.elsewhere == 0 || is_late || wanted(source) == 0 {
+                return;
+            }
+            if self.remote.wake(&thread.waker(), 1) {
+                thread.park(deadline);
+            }
+        }
     }
 
     /// Turns the driver once, and again as long as there is work: a result may let another operation start, and the kernel
