@@ -119,6 +119,12 @@ const STALL: Duration = Duration::from_millis(20);
 /// again.
 const AWAY: u32 = 435_000;
 const LONGEST_AWAY: Duration = Duration::from_secs(60);
+/// After this many operations in a row that had to wait, and went to the ring after an attempt in vain, most go there
+/// without one: with reads that are not cached, attempts took a tenth of the CPU time.
+const COLD: u32 = 8;
+/// One in this many of them is still attempted.
+const LOOKS: u32 = 8;
+
 /// The number of quick calls after which earlier slow calls are forgotten.
 const FORGIVEN_AFTER: u32 = 4096;
 
@@ -156,6 +162,8 @@ pub(crate) struct Lane {
     score: AtomicU32,
     times_away: AtomicU32,
     quick: AtomicU32,
+    /// The operations since the last one that did not have to wait, up to [`COLD`]; then a count of those that ask.
+    waited: AtomicU32,
     /// The time until which the lane stays on the ring, in nanoseconds of [`now`]; 0 if it is not on the ring.
     away_until: AtomicU64,
 }
@@ -173,6 +181,7 @@ impl Lane {
             score: AtomicU32::new(ON_TRIAL),
             times_away: AtomicU32::new(0),
             quick: AtomicU32::new(0),
+            waited: AtomicU32::new(0),
             away_until: AtomicU64::new(0),
         }
     }
@@ -181,7 +190,35 @@ impl Lane {
     pub(crate) fn reset(&self) {
         self.state.store(UNKNOWN, Ordering::Relaxed);
         self.score.store(ON_TRIAL, Ordering::Relaxed);
+        self.waited.store(0, Ordering::Relaxed);
         self.away_until.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes that an operation which the ring now has would have had to wait.
+    pub(crate) fn would_wait(&self) {
+        let waited = self.waited.load(Ordering::Relaxed);
+        if waited < COLD {
+            self.waited.store(waited + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that an operation did not have to wait.
+    #[inline]
+    pub(crate) fn did_not_wait(&self) {
+        // As in `is_offered`.
+        if self.waited.load(Ordering::Relaxed) != 0 {
+            self.waited.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the next operation goes to the ring without an attempt.
+    fn is_cold(&self) -> bool {
+        let waited = self.waited.load(Ordering::Relaxed);
+        if waited < COLD {
+            return false;
+        }
+        self.waited.store(COLD + (waited - COLD + 1) % LOOKS, Ordering::Relaxed);
+        waited - COLD != LOOKS - 1
     }
 
     /// Notes that the kernel took `RWF_NOWAIT`, or said `EAGAIN`.
@@ -383,6 +420,7 @@ impl Lanes {
             TIMED if lane.is_away() => Choice::Ring,
             TIMED => Choice::Inline,
             QUEUED => Choice::Ring,
+            OFFERED if lane.is_cold() => Choice::Ring,
             // A call that need not wait is a memory copy, and cheaper than a ring's entry and completion (by itself: see
             // `goes_together`); one that would have to costs less than 1 µs before the ring does it.
             _ => Choice::Attempt,
@@ -520,6 +558,22 @@ mod tests {
         }
         (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), READ));
         assert_eq!(lane.times_away.load(Ordering::Relaxed), 0, "forgiven");
+    }
+
+    #[test]
+    fn after_operations_that_had_to_wait_few_are_attempted_until_one_did_not() {
+        let lane = Lane::new();
+        lane.is_offered(false);
+        let cold = |lane: &Lane, times: u32| (0..times).filter(|_| lane.is_cold()).count();
+        for _ in 0..COLD {
+            assert_eq!(cold(&lane, 10), 0);
+            lane.would_wait();
+        }
+        assert_eq!(cold(&lane, 10 * LOOKS), 10 * (LOOKS as usize - 1));
+        lane.would_wait();
+        assert_eq!(cold(&lane, 10 * LOOKS), 10 * (LOOKS as usize - 1));
+        lane.did_not_wait();
+        assert_eq!(cold(&lane, 10), 0);
     }
 
     #[test]

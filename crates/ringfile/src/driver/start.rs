@@ -222,12 +222,13 @@ fn start_otherwise<R: Receiver>(
     held: &mut impl Lend,
     receiver: &R,
 ) -> Result<Started<R::Remote>, Error> {
-    let mut choice = loop {
+    let (mut choice, would_wait) = loop {
         match call(target, request, held.own()) {
             Called::Over(ended) => return Ok(Started::Done(ended)),
             Called::Later if !receiver.is_own() => return Ok(Started::Yield),
             Called::Later => {}
-            Called::Left(choice) => break choice,
+            Called::WouldWait => break (Choice::Ring, true),
+            Called::Left(choice) => break (choice, false),
         }
     };
     if is_forked_child() {
@@ -238,7 +239,12 @@ fn start_otherwise<R: Receiver>(
     }
     if choice == Choice::Ring && is_here(receiver.is_own()) {
         match queue(target, request, held, receiver) {
-            Ok(place) => return Ok(Started::Queued(place)),
+            Ok(place) => {
+                if would_wait {
+                    target.lanes.lane(request.kind).would_wait();
+                }
+                return Ok(Started::Queued(place));
+            }
             Err(Refused::NoRing(lack)) if !target.lanes.insists(request.kind) => {
                 refused::warn_of_no_ring(lack);
                 event::emit_deferred();
@@ -381,7 +387,9 @@ enum Called {
     Over(Ended),
     /// No plain call was made, since other tasks must run first.
     Later,
-    /// No plain call was made, or it would have waited: the operation takes this route.
+    /// A plain call would have waited: the operation goes to the ring.
+    WouldWait,
+    /// No plain call was made: the operation takes this route.
     Left(Choice),
 }
 
@@ -410,7 +418,7 @@ fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called 
                 count(Taken::Inline, request, ended);
                 return Called::Over(ended);
             }
-            Attempt::WouldWait => choice = Choice::Ring,
+            Attempt::WouldWait => return Called::WouldWait,
             // The attempt has shown what kind of file it is.
             Attempt::NotOffered => choice = target.lanes.choose(target, request),
         }
@@ -434,7 +442,11 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
         match attempt {
             Attempt::NotOffered => lane.is_not_offered(target.lanes.file_system()),
             Attempt::Over(ended) if ended.errno != 0 => {}
-            _ => lane.is_offered(target.direct().is_some()),
+            Attempt::Over(_) => {
+                lane.is_offered(target.direct().is_some());
+                lane.did_not_wait();
+            }
+            Attempt::WouldWait => lane.is_offered(target.direct().is_some()),
         }
         return attempt;
     }
