@@ -206,16 +206,34 @@ pub fn keep<T: 'static>(value: T) -> &'static T {
 
 /// Records the warnings of the whole process from now on.
 pub fn record_warnings() -> Arc<Mutex<Vec<String>>> {
-    let texts = Arc::new(Mutex::default());
-    tracing::subscriber::set_global_default(Warnings(Arc::clone(&texts))).unwrap();
+    let texts: Arc<Mutex<Vec<String>>> = Arc::default();
+    let recorded = Arc::clone(&texts);
+    on_events(move |event| {
+        if is_warning(event) {
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            recorded.lock().unwrap().push(text.0);
+        }
+    });
     texts
 }
 
-struct Warnings(Arc<Mutex<Vec<String>>>);
+/// Calls `act` with every event of the whole process from now on.
+pub fn on_events(act: impl Fn(&tracing::Event<'_>) + Send + Sync + 'static) {
+    tracing::subscriber::set_global_default(Subscriber(act)).unwrap();
+}
 
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
+/// Returns whether an event is a warning or an error. Which others there are depends on the kernel.
+pub fn is_warning(event: &tracing::Event<'_>) -> bool {
+    *event.metadata().level() <= tracing::Level::WARN
+}
+
+/// Calls a function with every event.
+pub struct Subscriber<F>(pub F);
+
+impl<F: Fn(&tracing::Event<'_>) + Send + Sync + 'static> tracing::Subscriber for Subscriber<F> {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
@@ -227,9 +245,7 @@ impl tracing::Subscriber for Warnings {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
 
     fn event(&self, event: &tracing::Event<'_>) {
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
+        (self.0)(event);
     }
 
     fn enter(&self, _: &tracing::span::Id) {}
