@@ -150,10 +150,6 @@ fn f38_a_child_finds_no_lock_of_memory_taken() {
     });
 }
 
-/// Does what a subscriber of `tracing` may do with each event: reads a file on every route that this thread has, and
-/// takes memory from the pool.
-struct Meddler;
-
 static MEDDLES_WITH: OnceLock<(Pool, Vec<File>)> = OnceLock::new();
 static EVENTS: AtomicUsize = AtomicUsize::new(0);
 
@@ -161,6 +157,8 @@ thread_local! {
     static MEDDLING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Does what a subscriber of `tracing` may do with each event: reads a file on every route that this thread has, and
+/// takes memory from the pool.
 fn meddle() {
     let Some((pool, files)) = MEDDLES_WITH.get() else { return };
     // A thread that runs tasks may not block, so these reads are polled once and dropped in flight.
@@ -187,33 +185,7 @@ fn meddle() {
     drop(ringfile::OpenOptions::new().read(true).direct(true).buffered_fallback(true).open("/proc/self/exe"));
 }
 
-impl tracing::Subscriber for Meddler {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("ringfile")
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        EVENTS.fetch_add(1, Ordering::SeqCst);
-        if !MEDDLING.replace(true) {
-            meddle();
-            MEDDLING.set(false);
-        }
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
-/// Reads a file while a [`Meddler`] listens; returns how many events there were.
+/// Reads a file while a subscriber does as [`meddle`]; returns how many events there were.
 fn read_while_a_subscriber_meddles(folder: &Folder) -> usize {
     let path = folder.path().join("data");
     let pool = Pool::new(16 << 20);
@@ -225,7 +197,15 @@ fn read_while_a_subscriber_meddles(folder: &Folder) -> usize {
             .unwrap()
     });
     assert!(MEDDLES_WITH.set((pool.clone(), files.into())).is_ok());
-    tracing::subscriber::set_global_default(Meddler).unwrap();
+    support::on_events(|event| {
+        if event.metadata().target().starts_with("ringfile") {
+            EVENTS.fetch_add(1, Ordering::SeqCst);
+            if !MEDDLING.replace(true) {
+                meddle();
+                MEDDLING.set(false);
+            }
+        }
+    });
     must_end("reading while a subscriber does I/O", move || {
         let file = open_on_ring(&path);
         let plain = File::open(&path).unwrap();

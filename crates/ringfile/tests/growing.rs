@@ -5,12 +5,12 @@
 mod support;
 
 use std::io::Write;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::{Buf, BufMut, Bytes};
 use ringfile::{Buffer, Pool, PoolError, RegisteredMemory, WhenFull, block_on};
-use support::{Random, TempPath, must_end, ring_options};
+use support::{Random, Subscriber, TempPath, is_warning, must_end, ring_options};
 
 const PAGE: usize = 4096;
 
@@ -248,50 +248,27 @@ fn threads_grow_parts_of_one_buffer_while_the_pool_goes() {
     }
 }
 
-/// Counts warnings, and takes memory from the pool while it receives one.
-struct Listener {
-    warnings: AtomicUsize,
-    pool: Mutex<Option<Pool>>,
-}
-
-/// One for the whole process: threads that run other tests do not get it.
-struct Told(Arc<Listener>);
-
-impl tracing::Subscriber for Told {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() <= tracing::Level::WARN
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.warnings.fetch_add(1, Ordering::SeqCst);
-        let pool = self.0.pool.lock().unwrap().clone();
-        drop(pool.map(|pool| (pool.metrics(), pool.get(PAGE))));
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[test]
 fn memory_from_outside_is_warned_of_once_for_each_pool() {
-    let listener = Arc::new(Listener { warnings: AtomicUsize::new(0), pool: Mutex::new(None) });
-    let warnings = || listener.warnings.load(Ordering::SeqCst);
+    // A subscriber counts warnings, and takes memory from the pool while it receives one.
+    static WARNINGS: AtomicUsize = AtomicUsize::new(0);
+    static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+    let subscriber = Subscriber(|event: &tracing::Event<'_>| {
+        if is_warning(event) {
+            WARNINGS.fetch_add(1, Ordering::SeqCst);
+            let pool = POOL.lock().unwrap().clone();
+            drop(pool.map(|pool| (pool.metrics(), pool.get(PAGE))));
+        }
+    });
+    let warnings = || WARNINGS.load(Ordering::SeqCst);
     let full = |limit| {
         let when_full = WhenFull::Outside { limit };
         Pool::builder().capacity(64 << 10).when_full(when_full).build().unwrap()
     };
-    tracing::subscriber::with_default(Told(Arc::clone(&listener)), || {
+    // On this thread alone: those of other tests do not get it.
+    tracing::subscriber::with_default(subscriber, || {
         let first = full(1 << 20);
-        *listener.pool.lock().unwrap() = Some(first.clone());
+        *POOL.lock().unwrap() = Some(first.clone());
         let inside = first.get(64 << 10).unwrap();
         assert_eq!(warnings(), 0);
         let outside: Vec<_> = (0..10).map(|_| first.get(PAGE).unwrap()).collect();
@@ -314,7 +291,7 @@ fn memory_from_outside_is_warned_of_once_for_each_pool() {
         let unpooled = Pool::builder().capacity(1 << 20).pooling(false).build().unwrap();
         drop(unpooled.get(PAGE).unwrap());
         assert_eq!(warnings(), 3);
-        *listener.pool.lock().unwrap() = None;
+        *POOL.lock().unwrap() = None;
     });
 }
 

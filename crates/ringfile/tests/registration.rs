@@ -7,7 +7,6 @@ mod support;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 
 use ringfile::{File, Pool, RegisteredMemory, Runtime, block_on, metrics, thread_metrics};
@@ -216,35 +215,6 @@ fn an_unregistered_pool_is_never_pinned() {
     assert_eq!(pinned_kib(), before);
 }
 
-/// Counts warnings.
-struct Warnings;
-
-static WARNINGS: AtomicUsize = AtomicUsize::new(0);
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        if *event.metadata().level() <= tracing::Level::WARN {
-            WARNINGS.fetch_add(1, Ordering::SeqCst);
-        }
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 const IN_CHILD: &str = "RINGFILE_TEST_FILE_OF_UNPRIVILEGED_CHILD";
 
 /// In its own process: the limit is per process, and root has none.
@@ -278,7 +248,7 @@ fn without_registration(path: &str) {
     // The limit is enough for rings, but not for 2 MiB.
     let limit = Some(512 << 10);
     setrlimit(Resource::Memlock, Rlimit { current: limit, maximum: limit }).unwrap();
-    tracing::subscriber::set_global_default(Warnings).unwrap();
+    let warnings = support::record_warnings();
     let pool = Pool::new(16 << 20);
     let threads: Vec<_> = (0..3)
         .map(|_| {
@@ -295,7 +265,7 @@ fn without_registration(path: &str) {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(WARNINGS.load(Ordering::SeqCst), 1, "one warning");
+    assert_eq!(warnings.lock().unwrap().len(), 1, "{warnings:?}");
     if !support::has_shared_registrations() {
         assert_eq!(metrics().refused_registrations, 3, "requested once by each thread's ring");
         return;
