@@ -360,6 +360,19 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
             std::thread::sleep(Duration::from_millis(5));
         }
     });
+    // Refusals that are far apart do not mean that the kernel has refused all the time in between.
+    queue_with_refusals(|mut queue, _descriptor, read| {
+        for _ in 0..3 {
+            queue.submit();
+            assert!(queue.take().is_none());
+            std::thread::sleep(Duration::from_millis(1100));
+        }
+        read(&mut queue, 4);
+        assert_eq!(queue.wait(4, None), 4);
+        while let Some((page, done)) = queue.take() {
+            assert_eq!(done.result.unwrap(), PAGE, "page {page}");
+        }
+    });
     // A thread that waits pauses between attempts.
     queue_with_refusals(|mut queue, _descriptor, _| {
         let calls = thread_metrics().enters;

@@ -175,7 +175,7 @@ impl Driver {
         self.context.is_full = false;
         while let Some(aio) = self.context.aio.as_mut().filter(|aio| aio.has_queued()) {
             let errno = match aio.submit(most) {
-                Ok(true) => return self.refused_since = None,
+                Ok(true) => return self.refusals = None,
                 // The next call returns why the kernel stopped there.
                 Ok(false) => continue,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
@@ -186,7 +186,7 @@ impl Driver {
                 libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return,
                 _ => {}
             }
-            self.refused_since = None;
+            self.refusals = None;
             self.take_back_from_aio(errno, deferred);
         }
     }

@@ -129,8 +129,8 @@ struct Driver {
     signal: Option<Arc<OwnedFd>>,
     /// The AIO context, used if there are no rings.
     context: aio::Context,
-    /// The time since which the kernel has refused operations for lack of a resource.
-    refused_since: Option<Instant>,
+    /// The kernel refuses operations for lack of a resource.
+    refusals: Option<submit::Refusals>,
     /// Whether the thread has nothing else to do in this turn, and may pause before it asks again.
     may_pause: bool,
     slots: Slots,
@@ -302,7 +302,7 @@ impl Driver {
             failed: None,
             signal: None,
             context: aio::Context::default(),
-            refused_since: None,
+            refusals: None,
             may_pause: false,
             slots: Slots::new(),
             files: Files::default(),

@@ -37,6 +37,15 @@ pub(super) const COMMANDS: u64 = 3;
 /// result.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
+/// How much of the time between two attempts counts at most: in a longer one, the kernel might have accepted.
+const REFUSED_GAP: Duration = Duration::from_millis(100);
+
+/// The kernel's refusals since it last accepted operations.
+#[derive(Clone, Copy)]
+pub(super) struct Refusals {
+    last: Instant,
+    lasted: Duration,
+}
 
 /// How many entries one `enter` submits at most on a thread with other tasks: a device takes about 3 µs for each, and
 /// the tasks wait meanwhile. A thread that only waits for these operations submits all at once.
@@ -171,7 +180,7 @@ impl Driver {
         };
         let refused = self.enter_home(before.home, before.wanted, most, deadline, deferred) || before.refused;
         if !refused {
-            self.refused_since = None;
+            self.refusals = None;
         }
     }
 
@@ -257,7 +266,7 @@ impl Driver {
                 tracing::warn!(%error, "io_uring_enter failed, and so do the operations that it did not accept");
             });
         }
-        self.refused_since = None;
+        self.refusals = None;
         let mut refused = Vec::new();
         if let Some(ring) = rings.get(kind) {
             ring.take_back(|user_data| refused.push(user_data));
@@ -288,14 +297,25 @@ impl Driver {
     pub(super) fn may_ask_again(&mut self) -> bool {
         let has_completions =
             self.rings.as_ref().is_some_and(|rings| rings.each().any(Ring::has_completions));
-        let since = *self.refused_since.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        let refusals = self.refusals.get_or_insert(Refusals { last: now, lasted: Duration::ZERO });
+        refusals.lasted += now.duration_since(refusals.last).min(REFUSED_GAP);
+        refusals.last = now;
+        let is_over = refusals.lasted >= REFUSED_PATIENCE;
         if has_completions {
             return true;
         }
-        if self.may_pause {
+        if self.may_pause && !is_over {
+            self.pause_if_refused();
+        }
+        !is_over
+    }
+
+    /// Pauses if the kernel refuses operations, for a thread that does nothing but ask again.
+    pub(super) fn pause_if_refused(&self) {
+        if self.refusals.is_some() {
             std::thread::sleep(REFUSED_PAUSE);
         }
-        since.elapsed() < REFUSED_PATIENCE
     }
 
     /// Asks the kernel to cancel an operation in flight. Most cannot be cancelled, and simply finish.

@@ -131,7 +131,7 @@ impl RingGuard<'_> {
 
     /// Returns whether the kernel has refused to take operations for now.
     pub(crate) fn is_refused(&self) -> bool {
-        with(|driver| driver.refused_since.is_some()) == Some(true)
+        with(|driver| driver.refusals.is_some()) == Some(true)
     }
 
     /// Turns the driver once, without waiting.

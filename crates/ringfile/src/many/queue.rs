@@ -251,7 +251,8 @@ impl Queue {
     /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that
     /// have finished. Does not wait: operations that the kernel refuses to take for want of a resource (`EAGAIN`,
     /// `EBUSY`, `ENOMEM`) are submitted again by the next call, while the [`descriptor`](Self::descriptor) is readable.
-    /// They fail with that errno if the kernel still refuses them a second later.
+    /// They fail with that errno once the kernel has refused them for a second, of which the time between two calls
+    /// counts for at most 0.1 s.
     pub fn submit(&mut self) {
         self.look();
     }
