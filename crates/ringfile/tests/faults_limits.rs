@@ -383,6 +383,17 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
             assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
         }
     });
+    // So does one that leaves its loop, though it waits for nothing.
+    queue_with_refusals(|mut queue, _descriptor, _| {
+        let calls = thread_metrics().enters;
+        block_on(async { queue.submit() });
+        let calls = thread_metrics().enters - calls;
+        assert!((10..=1100).contains(&calls), "{calls} calls within a second");
+        assert_eq!(queue.wait(3, None), 3);
+        while let Some((_, done)) = queue.take() {
+            assert_eq!(done.result.unwrap_err().errno(), Some(libc::EAGAIN));
+        }
+    });
 }
 
 #[test]

@@ -50,6 +50,7 @@ fn wait_for_all(shared: &Shared, deferred: &mut Deferred) {
         } else if with(|driver| driver.must_turn_again()) == Some(true) {
             // The rest of a queue's operation, for which nobody may turn the driver before it has ended.
             turn(false, deferred);
+            with(|driver| driver.pause_if_refused());
         } else {
             return;
         }
