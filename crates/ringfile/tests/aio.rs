@@ -1019,3 +1019,35 @@ async fn messages(server: Server, file: File, held: usize) {
         assert_eq!(read.await.unwrap_err().errno(), Some(libc::EAGAIN));
     }
 }
+
+/// The ring of the thread takes operations all the time.
+#[test]
+fn f07_operations_that_aio_does_not_take_end_on_a_thread_with_a_ring() {
+    let name = "f07_operations_that_aio_does_not_take_end_on_a_thread_with_a_ring";
+    let _alone = alone();
+    if !needs_aio(name) || is_without_ring() || !in_child(name) {
+        return;
+    }
+    let Some((_folder, path)) = on_disk(name) else { return };
+    let (pool, file) = (Pool::new(8 * PAGE), direct(Route::Aio).open(&path).unwrap());
+    must_end("reads that the kernel does not take", move || {
+        block_on(async {
+            file.sync_data().await.unwrap();
+            assert_content(&file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
+            deny(libc::SYS_io_submit, libc::EAGAIN);
+            let calls = thread_metrics().aio_calls;
+            for page in 0..2 {
+                let failed = file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64).await.unwrap_err();
+                assert_eq!(failed.errno(), Some(libc::EAGAIN));
+            }
+            let calls = thread_metrics().aio_calls - calls;
+            assert!(calls <= 2200, "{calls} calls within two seconds");
+        });
+        let mut queue = Queue::new();
+        queue.read(&file, pool.get(PAGE).unwrap(), 0, 0);
+        queue.submit();
+        assert!(queue.take().is_none(), "submitting does not wait");
+        assert_eq!(queue.wait(1, None), 1);
+        assert_eq!(queue.take().unwrap().1.result.unwrap_err().errno(), Some(libc::EAGAIN));
+    });
+}

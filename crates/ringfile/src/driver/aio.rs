@@ -170,25 +170,30 @@ impl Driver {
     }
 
     /// Submits queued operations, at most a slice. An operation that the kernel refuses ends with the kernel's errno.
-    pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) {
+    /// Returns whether the kernel refuses operations for now.
+    pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) -> bool {
         self.reset_signal();
         self.context.is_full = false;
         while let Some(aio) = self.context.aio.as_mut().filter(|aio| aio.has_queued()) {
             let errno = match aio.submit(most) {
-                Ok(true) => return self.refusals = None,
+                Ok(true) => return false,
                 // The next call returns why the kernel stopped there.
                 Ok(false) => continue,
                 Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
             };
             match errno {
-                libc::EINTR => return,
-                libc::EAGAIN | libc::ENOMEM if aio.is_at_work() => return self.context.is_full = true,
-                libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return,
+                libc::EINTR => return true,
+                libc::EAGAIN | libc::ENOMEM if aio.is_at_work() => {
+                    self.context.is_full = true;
+                    return false;
+                }
+                libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return true,
                 _ => {}
             }
             self.refusals = None;
             self.take_back_from_aio(errno, deferred);
         }
+        false
     }
 
     #[cold]

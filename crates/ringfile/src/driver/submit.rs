@@ -155,15 +155,21 @@ impl Driver {
         let mut wanted = if self.on_streams { wanted.min(1) } else { wanted };
         let most = if self.guards > 0 && !self.in_loop { u32::MAX } else { SLICE };
         let has_aio = self.context.aio.is_some();
+        let mut refused = false;
         if has_aio {
             let ended = self.counts.ops;
-            self.submit_to_aio(most, deferred);
+            refused = self.submit_to_aio(most, deferred);
             if self.counts.ops != ended {
                 // No completion announces a refused entry: its task must be woken first.
                 wanted = 0;
             }
         }
-        let Some(rings) = self.rings.as_ref() else { return self.wait_in_aio(wanted, deadline) };
+        let Some(rings) = self.rings.as_ref() else {
+            if !refused {
+                self.refusals = None;
+            }
+            return self.wait_in_aio(wanted, deadline);
+        };
         if has_aio && self.context.keeps_awake() {
             wanted = 0;
         } else if has_aio && self.context.open() > 0 {
@@ -178,7 +184,7 @@ impl Driver {
         } else {
             Entered { home: RingKind::Main, wanted, refused: false }
         };
-        let refused = self.enter_home(before.home, before.wanted, most, deadline, deferred) || before.refused;
+        refused |= self.enter_home(before.home, before.wanted, most, deadline, deferred) || before.refused;
         if !refused {
             self.refusals = None;
         }
