@@ -61,6 +61,14 @@ fn open(path: &Path, route: Route, way: Way) -> File {
 }
 
 impl Way {
+    /// Returns which request of a FUSE server fails: the kernel sends it no sync after a write with `RWF_DSYNC`.
+    fn fails_with(self) -> Op {
+        match self {
+            Self::Durable(Durability::Dsync) | Self::DurableElsewhere(Durability::Dsync) => Op::Write,
+            _ => Op::Sync,
+        }
+    }
+
     fn sync(self, file: &File) -> Result<(), Error> {
         let page = || vec![7; PAGE];
         match self {
@@ -105,12 +113,7 @@ fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again
             let clone = file.clone();
             way.sync(&file).unwrap_or_else(|error| panic!("{how}: {error}"));
             block_on(file.write_at(content(0, PAGE), 0)).unwrap();
-            // The kernel sends a FUSE server no sync after a write with RWF_DSYNC, so there the write itself fails.
-            let fails = match way {
-                Way::Durable(Durability::Dsync) | Way::DurableElsewhere(Durability::Dsync) => Op::Write,
-                _ => Op::Sync,
-            };
-            server.rule(fails, EVERYWHERE, 1, Act::Fail(libc::EIO));
+            server.rule(way.fails_with(), EVERYWHERE, 1, Act::Fail(libc::EIO));
             let failed = way.sync(&file).expect_err(&how);
             assert_eq!(failed.errno(), Some(libc::EIO), "{how}: {failed}");
             assert_eq!(server.faults_left(), 0, "{how}");
@@ -132,6 +135,23 @@ fn f51_a_failed_sync_is_remembered_by_every_clone_until_the_file_is_opened_again
                 way.sync(&again).unwrap_or_else(|error| panic!("{how}, opened again, {way:?}: {error}"));
             }
             assert!(way.sync(&file).is_err(), "{how}: the file that failed stays so");
+        }
+    }
+}
+
+/// Seccomp filters refuse calls with these errnos, but NFS also reports lost pages with them.
+#[test]
+fn f51_a_sync_is_remembered_though_a_filter_could_have_refused_it() {
+    let name = "f51_a_sync_is_remembered_though_a_filter_could_have_refused_it";
+    for route in routes() {
+        for (way, errno) in WAYS.into_iter().flat_map(|way| [(way, libc::EPERM), (way, libc::EACCES)]) {
+            let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+            let file = open(&server.path(), route, way);
+            server.rule(way.fails_with(), EVERYWHERE, 1, Act::Fail(errno));
+            for _ in 0..2 {
+                let failed = way.sync(&file).expect_err(&format!("{way:?}, {route:?}"));
+                assert_eq!(failed.errno(), Some(errno), "{way:?}, {route:?}: {failed}");
+            }
         }
     }
 }

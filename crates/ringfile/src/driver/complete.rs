@@ -105,7 +105,7 @@ impl Driver {
     fn settle_sync(&mut self, key: Key) {
         let slot = self.slots.at(key.slot());
         if let Some(target) = self.files.target(slot.file) {
-            slot.errno = target.settle_sync(slot.request.kind, slot.errno.into()) as u16;
+            slot.errno = target.settle_sync(&slot.request, slot.errno.into()) as u16;
         }
     }
 

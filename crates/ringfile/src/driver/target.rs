@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::namespace::Namespace;
-use super::op::{Kind, Rules, device_size};
+use super::op::{Kind, Request, Rules, device_size};
 use super::rings::RingKind;
 use super::route::{FileSystem, Lanes, Route};
 use crate::ring::{Ring, fork};
@@ -232,12 +232,15 @@ impl Target {
     /// the answer to every later sync of this open file. Errnos that mean that nothing was tried (cancelled,
     /// interrupted, not possible with this file) are only passed on. Called only with the kernel's answer: an operation
     /// that was never submitted, for want of a ring for instance, has lost nothing.
+    ///
+    /// EPERM and EACCES, with which seccomp filters refuse calls, are no such errnos, and neither is EFBIG: NFS reports
+    /// lost pages with whatever the server has answered to their write (`nfs_mapping_set_error`).
     #[cold]
-    pub(crate) fn settle_sync(&self, kind: Kind, errno: i32) -> i32 {
+    pub(crate) fn settle_sync(&self, request: &Request, errno: i32) -> i32 {
         match errno {
             0 => self.failed_sync(),
-            // A seccomp filter, or a sealed file. EFBIG is no such errno, since NFS reports lost pages with it.
-            libc::EPERM if kind.is_write() => errno,
+            // A seccomp filter, or a sealed file: a write that does not sync reports no lost pages.
+            libc::EPERM if request.kind.is_write() && request.op_flags & RWF_DSYNC == 0 => errno,
             libc::ECANCELED
             | libc::EINTR
             | libc::EAGAIN

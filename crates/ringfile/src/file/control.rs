@@ -150,7 +150,8 @@ impl File {
     /// writes continue. To sync again, reopen the file, and check or rewrite the data written since the last successful
     /// sync. A sync that was cancelled, that could not be submitted (for want of a ring or a descriptor), or that the
     /// file does not support (`EINVAL`), is not remembered; nor are failures of calls on other descriptors; report
-    /// those with [`note_failed_sync`](Self::note_failed_sync).
+    /// those with [`note_failed_sync`](Self::note_failed_sync). `EPERM` and `EACCES` are remembered even if a seccomp
+    /// filter has refused the call, and nothing is lost: NFS reports lost data with the same errnos.
     pub fn sync_all(&self) -> Control<'_> {
         Control::new(self, Kind::Sync, 0, 0, 0)
     }
@@ -166,7 +167,7 @@ impl File {
     /// Remembers a failed sync that the program made itself, on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has reported
     /// the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
     pub fn note_failed_sync(&self, errno: i32) {
-        self.0.target.settle_sync(Kind::Sync, errno);
+        self.0.target.settle_sync(&Request::of(Kind::Sync), errno);
     }
 
     /// Returns the failure that each later sync of this file repeats, if a sync has failed: see

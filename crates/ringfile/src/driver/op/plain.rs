@@ -69,7 +69,7 @@ fn go(
         target.may_be_shorter();
     }
     if request.is_sync() {
-        errno = target.settle_sync(request.kind, errno);
+        errno = target.settle_sync(request, errno);
     }
     Attempt::Over(Ended { done: progress.done(), errno })
 }
