@@ -423,8 +423,8 @@ fn f32_direct_io_on_an_overlay_keeps_its_depth() {
             let page = file.read_exact_at(pool.get(PAGE).unwrap(), 0).await.unwrap();
             file.write_at(page, 0).await.unwrap();
         }
-        // The route makes inline calls again after a while, to see whether they are still slow; each time it waits twice as
-        // long. On a busy machine that happens several times in a round, but ever more rarely.
+        // The route makes inline calls again after a while, to see whether they are still slow; each time it waits
+        // twice as long. On a busy machine that happens several times in a round, but ever more rarely.
         let mut busy = Vec::new();
         loop {
             let (most, counts) = read_and_write_together(&file, &pool).await;
