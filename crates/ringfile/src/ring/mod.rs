@@ -117,7 +117,7 @@ impl Ring {
             enters: 0,
             submitted: 0,
             collected: 0,
-            buffers: ClonedBuffers::none(),
+            buffers: ClonedBuffers::default(),
             file_table: false,
             cut_off: None,
             #[cfg(test)]
@@ -132,7 +132,8 @@ impl Ring {
         }
         ring.register_own_fd();
         ring.buffers = ClonedBuffers::prepare(&ring.mapping.fd, waker);
-        ring.prepare_files();
+        let files = uapi::io_uring_register_op::IORING_REGISTER_FILES2;
+        ring.file_table = abi::register_table(&ring.mapping.fd, files, FILE_SLOTS).is_ok();
         Ok(ring)
     }
 
@@ -161,20 +162,6 @@ impl Ring {
         let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_RING_FDS as u32;
         // SAFETY: one valid record, read during the call.
         let _ = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) };
-    }
-
-    fn prepare_files(&mut self) {
-        let mut table = uapi::io_uring_rsrc_register {
-            nr: FILE_SLOTS,
-            flags: uapi::IORING_RSRC_REGISTER_SPARSE,
-            resv2: 0,
-            data: 0,
-            tags: 0,
-        };
-        let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES2 as u32;
-        let size = size_of_val(&table) as u32;
-        // SAFETY: one valid record whose size is passed as the count, as this operation requires.
-        self.file_table = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut table, size) }.is_ok();
     }
 
     /// Returns whether this process created the ring; a forked child did not, and must not touch it.
