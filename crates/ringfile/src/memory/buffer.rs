@@ -19,7 +19,7 @@ use super::block::{self, Block, Kind};
 use super::core::Core;
 use super::error::PoolError;
 use super::frozen;
-use super::lend::{self, Lender};
+use super::lend::Lender;
 use super::region::Region;
 
 /// Owned, aligned memory for I/O, from [`Pool::get`](crate::Pool::get) or
@@ -299,8 +299,9 @@ impl Buffer {
     /// If `start` is null.
     pub unsafe fn from_raw_with_owner(start: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Buffer {
         let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
-        // SAFETY: by this function's contract.
-        unsafe { lend::unregistered(start, len, Box::new(owner)) }
+        let lender = Lender::new(start, len, Box::default(), Box::new(owner));
+        // SAFETY: by this function's contract; nobody else can lend any of the memory.
+        unsafe { lender.lend(0, len, None) }
     }
 
     /// Creates a second buffer over `len` bytes of this one's capacity, starting at `at`, with that capacity and length.

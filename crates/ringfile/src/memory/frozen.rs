@@ -181,8 +181,8 @@ fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     let header = unsafe { block.as_ref() };
     // Code that can read frozen bytes holds one of their owners, which prevents thawing. Bytes that are not frozen
     // belong to a buffer, which their owner has lent.
-    let counted_by = if header.is_frozen() {
-        if !header.join() {
+    let counted_by = if header.refs.is_frozen() {
+        if !header.refs.join() {
             return None;
         }
         None

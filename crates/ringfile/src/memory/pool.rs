@@ -118,10 +118,7 @@ impl Pool {
     /// task that holds the memory may run there.
     pub(crate) fn try_get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
-        let block = match core.get_cached(n) {
-            Some(block) => block,
-            None => core.try_get_slow(n)?,
-        };
+        let block = core.get_cached(n).map_or_else(|| core.try_get_slow(n), Ok)?;
         // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
         Ok(unsafe { Buffer::first(block, n) })
     }
@@ -369,7 +366,6 @@ impl PoolBuilder {
         let capacity = self.capacity.min(isize::MAX as usize / 2) & !(map.granule() - 1);
         let usual = Options {
             capacity,
-            align,
             map,
             when_full: self.when_full,
             registered: self.registered,
@@ -379,8 +375,8 @@ impl PoolBuilder {
         if self.pooling {
             return usual;
         }
-        let beyond = if let WhenFull::Outside { limit } = self.when_full { limit } else { 0 };
-        let when_full = WhenFull::Outside { limit: capacity.saturating_add(beyond) };
+        let limit = capacity.saturating_add(self.when_full.outside_limit());
+        let when_full = WhenFull::Outside { limit };
         Options { capacity: 0, when_full, warns: false, ..usual }
     }
 }
@@ -390,23 +386,19 @@ impl PoolBuilder {
 /// when the futures that hold it are polled, and the waiting task may be the one that must poll them.
 pub(crate) fn reserve() -> &'static Pool {
     static RESERVE: Value<Pool> = Value::new();
-    RESERVE.get_or(|| {
-        let when_full = WhenFull::Outside { limit: usize::MAX };
-        let alignment = Some(page_size());
-        let options = PoolBuilder { capacity: 8 << 20, alignment, when_full, ..Pool::builder() };
-        // Users cannot change its settings, so there is no warning when it is full.
-        Pool { core: Core::new(Options { warns: false, ..options.options() }) }
-    })
+    RESERVE.get_or(|| of_the_library(8 << 20, WhenFull::Outside { limit: usize::MAX }))
 }
 
 /// Returns the pool for read-ahead, with room for 16 streams with the largest window. If it is full, nothing is read ahead.
 pub(crate) fn ahead() -> &'static Pool {
     static AHEAD: Value<Pool> = Value::new();
-    AHEAD.get_or(|| {
-        let options = PoolBuilder { capacity: 32 << 20, alignment: Some(page_size()), ..Pool::builder() };
-        // No warnings, as for the reserve.
-        Pool { core: Core::new(Options { warns: false, ..options.options() }) }
-    })
+    AHEAD.get_or(|| of_the_library(32 << 20, WhenFull::Error))
+}
+
+fn of_the_library(capacity: usize, when_full: WhenFull) -> Pool {
+    let options = PoolBuilder { capacity, alignment: Some(page_size()), when_full, ..Pool::builder() };
+    // Users cannot change its settings, so there is no warning when it is full.
+    Pool { core: Core::new(Options { warns: false, ..options.options() }) }
 }
 
 #[cfg(test)]
