@@ -58,8 +58,8 @@ struct Lane {
     desk: Arc<Desk>,
     wake: Arc<LaneWaker>,
     waker: Waker,
+    /// The step whose job it has, until the result is taken.
     step: Option<Step>,
-    ended: Option<(Step, Result<()>)>,
 }
 
 /// All lanes of an appender. A task takes them out of the shared state to poll them.
@@ -92,7 +92,7 @@ impl Lanes {
             let wake = Arc::new(LaneWaker { shared: shared.clone(), woken: AtomicBool::new(false) });
             let future = Box::pin(work(file.clone(), Arc::clone(&desk)));
             let waker = Waker::from(Arc::clone(&wake));
-            Lane { future, desk, wake, waker, step: None, ended: None }
+            Lane { future, desk, wake, waker, step: None }
         };
         Self((0..count).map(lane).collect())
     }
@@ -120,17 +120,15 @@ impl Lanes {
             }
             // A lane never ends.
             let _ = lane.future.as_mut().poll(&mut Context::from_waker(&lane.waker));
-            if let Some(result) = lane.desk.lock().1.take()
-                && let Some(step) = lane.step.take()
-            {
-                lane.ended = Some((step, result));
-            }
         }
     }
 
     /// Returns the steps that have ended since the last call.
     pub fn ended(&mut self) -> impl Iterator<Item = (Step, Result<()>)> + '_ {
-        self.0.iter_mut().filter_map(|lane| lane.ended.take())
+        self.0.iter_mut().filter_map(|lane| {
+            let result = lane.desk.lock().1.take()?;
+            Some((lane.step.take()?, result))
+        })
     }
 
     /// Returns whether a lane must be polled again.

@@ -15,9 +15,11 @@ use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use self::chunks::Chunks;
 use self::futures::Ask;
 pub use self::futures::{Append, Settle};
-use self::shared::{Setup, Shared};
+use self::plan::Plan;
+use self::shared::Shared;
 
 use super::File;
 use crate::driver::FileKind;
@@ -169,8 +171,11 @@ impl OpenAppender {
         // The valid part may exist only in the page cache so far, and the part that was cut off must not reappear.
         file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
-        let setup = Setup { block: alignment, chunk, depth, len: valid, carried, cuts: !recycle };
-        Ok(Appender(Shared::new(file, pool, &setup)))
+        // One chunk more than can be in flight, so that records can be appended to it meanwhile.
+        let limit = (depth as u64 + 1) * chunk as u64;
+        let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle);
+        let chunks = Chunks::new(chunk, alignment, depth, &carried);
+        Ok(Appender(Shared::new(file, pool, depth, plan, chunks)))
     }
 }
 
