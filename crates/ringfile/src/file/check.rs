@@ -143,21 +143,17 @@ pub(crate) fn fits_without_data(file: &File, request: &Request) -> Result<(), Er
 
 #[cold]
 fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<bool, Error> {
+    let refused = |why| Err(error(file, request, ErrorKind::InvalidInput, why));
     if request.is_atomic() {
-        return Err(error(file, request, ErrorKind::InvalidInput, atomic_advice(file)));
+        return refused(atomic_advice(file));
     }
     if !request.kind.is_read() {
-        return Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)));
+        return refused(advice(request, direct));
     }
     // The kernel would refuse such blocks with the errno that means a file without direct I/O.
     let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.block.into());
     if blocks_end > i64::MAX as u64 {
-        return Err(error(
-            file,
-            request,
-            ErrorKind::InvalidInput,
-            "the last block would end beyond 2^63 bytes",
-        ));
+        return refused("the last block would end beyond 2^63 bytes".into());
     }
     Ok(false)
 }

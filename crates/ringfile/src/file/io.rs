@@ -3,11 +3,10 @@
 //! It gives its buffer to the driver on its first poll and gets it back with the result. It refuses what the kernel
 //! would refuse with a bare errno, and passes unaligned direct reads to [`super::unaligned`].
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::future::Future;
 use std::io::ErrorKind;
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -57,18 +56,6 @@ pub(super) struct Operation<'a, F = &'a File> {
     fell_back: bool,
     descriptor: Descriptor,
     stage: Stage<'a>,
-}
-
-/// A file that is held by the operation on it.
-#[derive(Clone)]
-pub(super) struct Owned(pub File);
-
-impl Deref for Owned {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.0
-    }
 }
 
 type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Send + 'a>>;
@@ -230,7 +217,7 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
     }
 }
 
-impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
+impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[inline]
     pub(super) fn new(file: F, request: Request, held: Held) -> Self {
         let held = Kept::new(held, request.kind.is_read());
@@ -245,7 +232,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     /// Returns the file to use: the file itself, or the direct twin of an adaptive one.
     fn on(&self) -> &File {
-        self.descriptor.of(&self.file)
+        self.descriptor.of(self.file.borrow())
     }
 
     /// Returns whether the operation ends only when another thread runs its loop.
@@ -331,10 +318,10 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),
         }
-        if self.descriptor == Descriptor::Open && self.file.has_two_ways(&self.request) {
+        if self.descriptor == Descriptor::Open && self.file.borrow().has_two_ways(&self.request) {
             return self.begin_adaptive(context);
         }
-        let target = &self.descriptor.of(&self.file).0.target;
+        let target = &self.descriptor.of(self.file.borrow()).0.target;
         match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
                 // The operation had not started or had finished: there is nothing to drop.
@@ -355,7 +342,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Err(error) => self.fail(error.at(self.request.offset).on(self.file.path())),
+            Err(error) => self.fail(error.at(self.request.offset).on(self.file.borrow().path())),
         }
     }
 
@@ -371,8 +358,11 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let (file, descriptor, held) = (self.file.clone(), self.descriptor, self.held.lend());
-        let pieces = Pieces::by(descriptor);
+        self.read_in_pieces(Pieces::by(self.descriptor), context)
+    }
+
+    fn read_in_pieces(&mut self, pieces: Pieces, context: &mut Context<'_>) -> Poll<()> {
+        let (file, held) = (self.file.clone(), self.held.lend());
         self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
         self.poll(context)
     }
@@ -380,16 +370,13 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     /// Begins a read of an adaptive file.
     #[cold]
     fn begin_adaptive(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match adaptive::choose(&self.file, &self.request, self.held.get(), true) {
+        match adaptive::choose(self.file.borrow(), &self.request, self.held.get(), true) {
             Way::By(descriptor) => {
                 self.descriptor = descriptor;
                 self.begin(context)
             }
             Way::CachedBeginning(cached) => {
-                let (file, held) = (self.file.clone(), self.held.lend());
-                let pieces = Pieces::with_cached_beginning(cached);
-                self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
-                self.poll(context)
+                self.read_in_pieces(Pieces::with_cached_beginning(cached), context)
             }
             Way::Stream(id) => {
                 let (file, held) = (self.file.clone(), self.held.lend());
@@ -422,7 +409,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     }
 }
 
-impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
+impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
     type Output = Result<Ended, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

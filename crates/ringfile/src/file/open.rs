@@ -361,7 +361,6 @@ impl OpenOptions {
     /// Returns the namespace of an NVMe drive whose character device was opened; `None` for any other file.
     fn namespace_of(&self, opened: &fs::File, access: Access) -> Result<Option<Namespace>> {
         let namespace = driver::look_for_namespace(opened, access, self.namespace_writes)?;
-        let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match (&namespace, self.route) {
             (Some(_), _) if self.truncate => {
                 wrong("an NVMe namespace has a fixed size; open it without truncate")
@@ -420,7 +419,6 @@ impl OpenOptions {
 
     /// Checks that the options do not contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
-        let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match self {
             Self { read: false, write: false, .. } => wrong(
                 "neither read(true) nor write(true) was set; set one or \
@@ -448,12 +446,8 @@ impl OpenOptions {
             return Ok(None);
         }
         let switched_on = alignment(file).and_then(|multiples| {
-            set_direct(file).map(|()| multiples).map_err(|error| {
-                Error::from_io(&error, "opening for direct I/O").because(
-                    "this file does not support direct I/O; \
-                    open without direct, or with buffered_fallback(true)",
-                )
-            })
+            let switched_on = set_direct(file).map(|()| multiples);
+            switched_on.map_err(|error| no_direct(Error::from_io(&error, FOR_DIRECT), NO_DIRECT))
         });
         match switched_on {
             Err(error) if self.buffered_fallback => {
@@ -519,6 +513,10 @@ impl OpenOptions {
     }
 }
 
+fn wrong<T>(why: &'static str) -> Result<T> {
+    Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why))
+}
+
 /// Explains why the character device of an NVMe namespace may be missing.
 #[cold]
 fn with_namespace_hint(path: &Path, error: Error) -> Error {
@@ -534,6 +532,14 @@ fn with_namespace_hint(path: &Path, error: Error) -> Error {
         ),
         _ => error,
     }
+}
+
+const FOR_DIRECT: &str = "opening for direct I/O";
+const NO_DIRECT: &str = "this file does not support direct I/O";
+
+/// Adds to an error why there is no direct I/O, and what to do.
+fn no_direct(error: Error, why: &str) -> Error {
+    error.because(format!("{why}; open without direct, or with buffered_fallback(true)"))
 }
 
 fn set_direct(file: &fs::File) -> std::io::Result<()> {
@@ -558,18 +564,13 @@ fn kind_of(file: impl AsFd) -> FileKind {
 /// Returns the multiples that direct I/O on the file requires.
 fn alignment(file: impl AsFd) -> Result<Multiples> {
     let file = file.as_fd();
-    let refused =
-        |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
+    let refused = |why: &str| no_direct(Error::new(std::io::ErrorKind::Unsupported, FOR_DIRECT), why);
     let asked = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
     if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
         && facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0
     {
         return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
-            0 => Err(refused(
-                "this file does not support direct I/O; open without direct, or with \
-                buffered_fallback(true)"
-                    .into(),
-            )),
+            0 => Err(refused(NO_DIRECT)),
             block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
@@ -580,24 +581,17 @@ fn alignment(file: impl AsFd) -> Result<Multiples> {
         }
         FileKind::Other => {
             // On a pipe this flag selects packet mode.
-            return Err(refused(
-                "only regular files and block devices support direct I/O; open without direct, or with \
-                buffered_fallback(true)"
-                    .into(),
-            ));
+            return Err(refused("only regular files and block devices support direct I/O"));
         }
     }
     match in_memory(magic(file)) {
-        Some(name) => Err(refused(format!(
-            "{name} accepts O_DIRECT but ignores it; open without direct, or with \
-            buffered_fallback(true)"
-        ))),
+        Some(name) => Err(refused(&format!("{name} accepts O_DIRECT but ignores it"))),
         None => Ok(multiples(USUAL_ALIGNMENT, 1)),
     }
 }
 
 /// Returns the magic number of the file system; 0 if it is unknown.
-fn magic(file: impl AsFd) -> u32 {
+pub(super) fn magic(file: impl AsFd) -> u32 {
     rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32)
 }
 
