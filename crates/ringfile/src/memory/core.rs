@@ -48,11 +48,12 @@ impl WhenFull {
     }
 }
 
-/// A pool's settings, checked.
+/// A pool's settings.
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// The capacity: a multiple of the mapping granule.
+    /// The capacity: in a pool, a multiple of the mapping granule.
     pub(super) capacity: usize,
-    /// Each size is rounded up to the alignment: a power of two, at least the unit.
+    /// Each size is rounded up to the alignment: in a pool, a power of two, at least the unit.
     pub(super) map: MapOptions,
     pub(super) when_full: WhenFull,
     pub(super) registered: bool,
