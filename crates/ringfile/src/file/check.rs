@@ -124,11 +124,11 @@ fn ends_in_a_file(request: &Request) -> bool {
 }
 
 #[inline(always)]
-fn range_ends_in_a_file(offset: u64, len: usize) -> bool {
+pub(super) fn range_ends_in_a_file(offset: u64, len: usize) -> bool {
     offset.checked_add(len as u64).is_some_and(|end| end <= i64::MAX as u64)
 }
 
-const BEYOND: &str = "the end would be beyond 2^63 bytes";
+pub(super) const BEYOND: &str = "the end would be beyond 2^63 bytes";
 
 /// Checks an operation that moves no data. Routes would treat a long range to sync differently: a ring's entry has 32 bits
 /// for the length, so a longer range would become one that extends to the end of the file.

@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::adaptive::{self, Adaptive};
+use super::durable::Choice;
 use super::{Durability, File, Handle};
 use crate::driver::{
     self, Access, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
@@ -382,7 +383,8 @@ impl OpenOptions {
         let ring = if self.poll { RingKind::PolledCommands } else { RingKind::Commands };
         let (own, user) = self.descriptors(opened.into())?;
         let target = Arc::new(Target::of_namespace(own, namespace, ring, path.map(Path::to_owned)));
-        Ok(File(Arc::new(Handle::new(target, user, false, self.durability))))
+        let durable = Choice::new(self.durability);
+        Ok(File(Arc::new(Handle { target, user, buffered_fallback: false, durable, adaptive: None })))
     }
 
     /// Creates a [`File`] from a file that is already open, as [`From<std::fs::File>`](File) does, and applies the options that
@@ -497,9 +499,8 @@ impl OpenOptions {
         }
         let is_adaptive = self.adaptive && direct.is_none() && kind != FileKind::Other;
         let adaptive = if is_adaptive { self.adaptive_of(&target) } else { None };
-        let mut handle = Handle::new(target, user, self.buffered_fallback, self.durability);
-        handle.adaptive = adaptive;
-        File(Arc::new(handle))
+        let (buffered_fallback, durable) = (self.buffered_fallback, Choice::new(self.durability));
+        File(Arc::new(Handle { target, user, buffered_fallback, durable, adaptive }))
     }
 
     /// Returns the additional state of an adaptive file; `None` if it is simply buffered.

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use super::shared::Shared;
 use super::waiters::{Goal, Place};
 use crate::error::{Error, Result};
+use crate::file::check;
 use crate::memory::{Buffer, PoolError};
 
 /// Waits for memory of the pool.
@@ -54,13 +55,9 @@ impl<'a> Append<'a> {
         if state.has_failed() || !state.waiters.is_first(self.place) {
             return Ok(Attempt::NoRoom);
         }
-        let end = state.plan.appended().checked_add((self.record.len() - self.done) as u64);
-        let refused = match end {
-            _ if state.plan.is_closing() => Some("the appender was closed"),
-            Some(end) if end <= i64::MAX as u64 => None,
-            _ => Some("the end would be beyond 2^63 bytes"),
-        };
-        if let Some(why) = refused {
+        let fits = check::range_ends_in_a_file(state.plan.appended(), self.record.len() - self.done);
+        if state.plan.is_closing() || !fits {
+            let why = if state.plan.is_closing() { "the appender was closed" } else { check::BEYOND };
             let error = Error::new(ErrorKind::InvalidInput, APPENDING).on(shared.file.path());
             return Err(error.because(why).after(self.done));
         }

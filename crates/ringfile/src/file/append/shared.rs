@@ -18,7 +18,7 @@ use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::memory::Pool;
+use crate::memory::{Buffer, Pool};
 use crate::ring::fork;
 
 /// How often one task polls the lanes in a row while other tasks add work.
@@ -201,9 +201,9 @@ impl Shared {
         };
         (state.again, state.stirred) = (false, false);
         while lanes.has_idle()
-            && let Some((step, job)) = state.next_job()
+            && let Some(job) = state.next_job()
         {
-            lanes.give(step, job);
+            lanes.give(job);
             state.busy += 1;
         }
         Some(lanes)
@@ -267,23 +267,20 @@ impl State {
         self.failure.is_some()
     }
 
-    fn next_job(&mut self) -> Option<(Step, Job)> {
+    fn next_job(&mut self) -> Option<Job> {
         if self.has_failed() {
             return None;
         }
         let step = self.plan.next()?;
-        let write = |buffer, offset, durable| Job::Write { buffer, offset, durable };
-        let job = match step {
-            Step::Full(piece) => write(self.chunks.take_full()?, piece.start, false),
-            Step::Rest { piece, durable } => write(self.chunks.take_rest()?, piece.start, durable),
-            Step::Sync => Job::Sync,
-            Step::SyncAll => Job::SyncAll,
-            Step::Cut(len) => Job::Cut(len),
+        let buffer = match step {
+            Step::Full(_) => self.chunks.take_full()?,
+            Step::Rest { .. } => self.chunks.take_rest()?,
+            Step::Sync | Step::SyncAll | Step::Cut(_) => Buffer::nothing(),
         };
-        let is_write = matches!(job, Job::Write { .. });
-        let is_sync = matches!(job, Job::Sync | Job::SyncAll | Job::Write { durable: true, .. });
+        let is_write = matches!(step, Step::Full(_) | Step::Rest { .. });
+        let is_sync = matches!(step, Step::Sync | Step::SyncAll | Step::Rest { durable: true, .. });
         self.metrics.writes += u64::from(is_write);
         self.metrics.syncs += u64::from(is_sync);
-        Some((step, job))
+        Some((step, buffer))
     }
 }
