@@ -102,7 +102,7 @@ impl Ring {
             tail: mapping.field(params.sq_off.tail),
             kernel_flags: mapping.field(params.sq_off.flags),
             entries: mapping.entries(),
-            entry_shift: mapping.entry_shift(),
+            entry_shift: setup::entry_shift(&params),
             mask: params.sq_entries - 1,
             next: 0,
             published: 0,
@@ -191,21 +191,17 @@ impl Ring {
 
     /// Returns the features of this ring, in words.
     pub(crate) fn features(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            setup::flag_names(self.mapping.params.flags).map(str::to_owned).collect();
-        let mut note = |has: bool, name: &str| {
-            if has {
-                names.push(name.to_owned());
-            }
-        };
-        note(self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING != 0, "registered_ring_fd");
-        note(self.file_table, "registered_files");
-        note(self.buffers.has_table(), "registered_buffers");
-        note(registry::can_clone(), "clone_buffers");
-        note(self.supports(uapi::io_uring_op::IORING_OP_READV_FIXED as u8), "readv_fixed");
-        note(self.enter_flags & uapi::IORING_ENTER_NO_IOWAIT != 0, "no_iowait");
-        names.push(format!("entries={}", self.mapping.params.sq_entries));
-        names
+        let more = [
+            (self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING != 0, "registered_ring_fd"),
+            (self.file_table, "registered_files"),
+            (self.buffers.has_table(), "registered_buffers"),
+            (registry::can_clone(), "clone_buffers"),
+            (self.supports(uapi::io_uring_op::IORING_OP_READV_FIXED as u8), "readv_fixed"),
+            (self.enter_flags & uapi::IORING_ENTER_NO_IOWAIT != 0, "no_iowait"),
+        ];
+        let more = more.into_iter().filter(|(has, _)| *has).map(|(_, name)| name);
+        let names = setup::flag_names(self.mapping.params.flags).chain(more).map(str::to_owned);
+        names.chain([format!("entries={}", self.mapping.params.sq_entries)]).collect()
     }
 
     /// Returns how many more entries fit.

@@ -10,7 +10,7 @@
 //!   nothing can address.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
@@ -58,13 +58,15 @@ impl Holder {
 
     /// Returns the holder's descriptor, created on first use; `None` in a forked child, or if it cannot be created.
     fn fd(&mut self) -> Option<&OwnedFd> {
-        let ring = self.ring.get_or_insert_with(|| match make_holder() {
-            Ok(mapping) => Some((mapping, Mark::current())),
-            Err(error) => {
-                event::defer(move || {
-                    tracing::debug!(%error, "no holder ring: each ring registers for itself");
-                });
-                None
+        let ring = self.ring.get_or_insert_with(|| {
+            match setup::make_shared().and_then(|mapping| make_table(&mapping.fd).map(|()| mapping)) {
+                Ok(mapping) => Some((mapping, Mark::current())),
+                Err(error) => {
+                    event::defer(move || {
+                        tracing::debug!(%error, "no holder ring: each ring registers for itself");
+                    });
+                    None
+                }
             }
         });
         ring.as_ref().filter(|(_, mark)| mark.is_current()).map(|(mapping, _)| &mapping.fd)
@@ -83,12 +85,6 @@ impl Holder {
 
 pub(crate) fn holder() -> MutexGuard<'static, Holder> {
     HOLDER.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn make_holder() -> io::Result<setup::Mapping> {
-    let mapping = setup::make_shared()?;
-    make_table(&mapping.fd)?;
-    Ok(mapping)
 }
 
 fn make_table(ring: &OwnedFd) -> io::Result<()> {
@@ -115,7 +111,6 @@ fn set_place(ring: &OwnedFd, index: u32, start: *mut u8, len: usize) -> io::Resu
 }
 
 fn clone_place(from: &OwnedFd, to: &OwnedFd, index: u32) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
     let mut clone = uapi::io_uring_clone_buffers {
         src_fd: from.as_raw_fd() as u32,
         flags: uapi::IORING_REGISTER_DST_REPLACE as u32,

@@ -161,12 +161,6 @@ impl Mapping {
         self.entries.start.cast()
     }
 
-    /// Returns the binary logarithm of how many [`Sqe`](abi::Sqe)s a submission entry takes, and how many
-    /// [`Cqe`](abi::Cqe)s a completion.
-    pub(crate) fn entry_shift(&self) -> u32 {
-        entry_shift(&self.params)
-    }
-
     fn new(fd: OwnedFd, params: uapi::io_uring_params) -> io::Result<Self> {
         if params.features & uapi::IORING_FEAT_SINGLE_MMAP == 0
             || params.features & uapi::IORING_FEAT_NODROP == 0
@@ -203,7 +197,9 @@ impl Mapping {
     }
 }
 
-fn entry_shift(params: &uapi::io_uring_params) -> u32 {
+/// Returns the binary logarithm of how many [`Sqe`](abi::Sqe)s a submission entry takes, and how many
+/// [`Cqe`](abi::Cqe)s a completion.
+pub(super) fn entry_shift(params: &uapi::io_uring_params) -> u32 {
     u32::from(params.flags & LARGE_ENTRIES == LARGE_ENTRIES)
 }
 
