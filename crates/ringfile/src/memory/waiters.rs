@@ -11,9 +11,9 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use super::block::Block;
 use super::buffer::Buffer;
@@ -21,6 +21,7 @@ use super::core::{Core, WhenFull};
 use super::error::PoolError;
 use super::pool::Pool;
 use super::slow::Inner;
+use crate::blocking::block_on;
 use crate::event;
 
 struct Waiter {
@@ -271,36 +272,5 @@ impl Drop for GetBuffer<'_> {
 impl fmt::Debug for GetBuffer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GetBuffer").field("bytes", &self.n).field("queued", &self.ticket.is_some()).finish()
-    }
-}
-
-/// Wakes one blocked thread. It does not use `thread::park`, whose token belongs to the thread's own code.
-#[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_one();
-    }
-}
-
-/// Blocks this thread until it gets a buffer.
-fn block_on(mut get: GetBuffer<'_>) -> Result<Buffer, PoolError> {
-    let bell = Arc::new(Bell::default());
-    let waker = Waker::from(Arc::clone(&bell));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(answer) = Pin::new(&mut get).poll(&mut cx) {
-            return answer;
-        }
-        let mut rung = bell.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*rung {
-            rung = bell.changed.wait(rung).unwrap_or_else(PoisonError::into_inner);
-        }
-        *rung = false;
     }
 }
