@@ -374,14 +374,19 @@ impl Buffer {
 
     /// Returns the core of the pool that may provide a larger block, or why none may.
     pub(super) fn may_grow(&self) -> Result<&Core, &'static str> {
-        let header = self.header();
-        match header.kind() {
-            Kind::Cached | Kind::Exact | Kind::Outside => {}
-            Kind::Lent | Kind::Nobodys => return Err("its memory does not come from a pool"),
-        }
-        // SAFETY: the home of such a block is a core, which our reference keeps.
-        let core = unsafe { &*header.home().cast_const().cast::<Core>() };
+        let core = self.core().ok_or("its memory does not come from a pool")?;
         core.lets_buffers_grow().map(|()| core)
+    }
+
+    /// Returns the core of the pool that the memory comes from, if any.
+    pub(super) fn core(&self) -> Option<&Core> {
+        match self.header().kind() {
+            // SAFETY: the home of such a block is a core, which our reference keeps.
+            Kind::Cached | Kind::Exact | Kind::Outside => unsafe {
+                self.header().home().cast::<Core>().as_ref()
+            },
+            Kind::Lent | Kind::Nobodys => None,
+        }
     }
 
     /// Returns its capacity including the rest of its block, if there is no other reference. The block must belong to a
