@@ -16,10 +16,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use self::chunks::Chunks;
-use self::futures::Ask;
 pub use self::futures::{Append, Settle};
 use self::plan::Plan;
 use self::shared::Shared;
+use self::waiters::Goal;
 
 use super::File;
 use crate::driver::FileKind;
@@ -229,7 +229,7 @@ impl Appender {
     /// # Errors
     /// Those of `write(2)`. A failure is final, see [`Appender`].
     pub fn flush(&self) -> Settle<'_> {
-        Settle::new(&self.0, Ask::Flush)
+        Settle::new(&self.0, "flushing an appender", |plan| Goal::Written(plan.want_written()))
     }
 
     /// Waits until everything appended before is durable. Tasks that wait at the same time share one sync.
@@ -239,7 +239,7 @@ impl Appender {
     /// # Errors
     /// Those of `write(2)` and `fdatasync(2)`. A failure is final, see [`Appender`].
     pub fn sync(&self) -> Settle<'_> {
-        Settle::new(&self.0, Ask::Sync)
+        Settle::new(&self.0, "syncing an appender", |plan| Goal::Durable(plan.want_durable()))
     }
 
     /// Waits until everything appended is durable and the file has its exact length, unless it is
@@ -249,7 +249,10 @@ impl Appender {
     /// # Errors
     /// Those of [`sync`](Self::sync), and `ftruncate(2)`.
     pub fn close(&self) -> Settle<'_> {
-        Settle::new(&self.0, Ask::Close)
+        Settle::new(&self.0, "closing an appender", |plan| {
+            plan.close();
+            Goal::Closed
+        })
     }
 
     /// Returns the offset at which the next record will begin, in bytes.
