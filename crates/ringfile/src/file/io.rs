@@ -3,7 +3,7 @@
 //! It gives its buffer to the driver on its first poll and gets it back with the result. It refuses what the kernel
 //! would refuse with a bare errno, and passes unaligned direct reads to [`super::unaligned`].
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Borrow;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::marker::PhantomData;
@@ -263,29 +263,31 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
 
     #[cold]
     fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_detour(context) };
-        let ended = ready!(operation.poll(context, &mut self.held));
-        self.stage = Stage::Over(ended);
-        if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
-    }
-
-    #[cold]
-    fn poll_detour(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        // Polling a future after it was ready has no defined meaning; this one stays pending.
-        let Stage::Detour(read) = &mut self.stage else { return Poll::Pending };
-        let (held, result) = ready!(read.as_mut().poll(context));
-        self.held.put(held);
-        self.stage = result.map_or_else(Stage::Failed, Stage::Over);
-        Poll::Ready(())
+        match &mut self.stage {
+            Stage::Elsewhere(operation) => {
+                let ended = ready!(operation.poll(context, &mut self.held));
+                self.stage = Stage::Over(ended);
+                if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
+            }
+            Stage::Detour(read) => {
+                let (held, result) = ready!(read.as_mut().poll(context));
+                self.held.put(held);
+                self.stage = result.map_or_else(Stage::Failed, Stage::Over);
+                Poll::Ready(())
+            }
+            // Polling a future after it was ready has no defined meaning; this one stays pending.
+            _ => Poll::Pending,
+        }
     }
 
     /// Handles `EINVAL`: on a direct file that may be buffered instead, the operation begins again.
     #[cold]
     fn refused(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
-        if !self.falls_back(ended) {
-            return Poll::Ready(());
+        let is_first = !std::mem::replace(&mut self.fell_back, true);
+        if is_first && check::falls_back(self.on(), &self.request, ended) {
+            return self.begin(context);
         }
-        self.begin(context)
+        Poll::Ready(())
     }
 
     /// Returns how the operation ended; an errno counts as a result here.
@@ -293,8 +295,10 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(ended) => Ok(ended),
             Stage::Failed(error) => Err(error),
-            _ => Err(self
-                .error(ErrorKind::Other, "the result was taken before the operation had finished, or twice")),
+            _ => {
+                let why = "the result was taken before the operation had finished, or twice";
+                Err(check::error(self.on(), &self.request, ErrorKind::Other, why))
+            }
         }
     }
 
@@ -392,20 +396,8 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     }
 
     #[cold]
-    fn error(&self, kind: ErrorKind, why: impl Into<Cow<'static, str>>) -> Error {
-        check::error(self.on(), &self.request, kind, why)
-    }
-
-    #[cold]
     pub(super) fn failure(&self, ended: Ended) -> Error {
         check::failure(self.on(), &self.request, ended)
-    }
-
-    /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead. Another operation may have found
-    /// that out while this one was in flight.
-    #[cold]
-    fn falls_back(&mut self, ended: Ended) -> bool {
-        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(self.on(), &self.request, ended)
     }
 }
 

@@ -348,15 +348,8 @@ impl OpenOptions {
     /// Makes a [`File`] of the file just opened by `path`, which is not yet truncated. A few system calls examine the
     /// open file; they block only if the file system must ask a server, or the kernel an NVMe drive.
     pub(crate) fn finish(&self, opened: OwnedFd, path: &Path) -> Result<File> {
-        let opened = fs::File::from(opened);
-        let file = match self.namespace_of(&opened, Access { read: self.read, write: self.write }) {
-            Ok(Some(namespace)) => self.file_of_namespace(opened, namespace, Some(path)),
-            Ok(None) => {
-                self.direct_of(&opened).and_then(|direct| self.file(opened.into(), direct, Some(path)))
-            }
-            Err(error) => Err(error),
-        };
-        file.map_err(|error| error.on(Some(path)))
+        let access = Access { read: self.read, write: self.write };
+        self.file(opened.into(), access, false, Some(path)).map_err(|error| error.on(Some(path)))
     }
 
     /// Returns the namespace of an NVMe drive whose character device was opened; `None` for any other file.
@@ -411,12 +404,7 @@ impl OpenOptions {
         let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(OFlags::empty());
         let mode = flags & OFlags::ACCMODE;
         let access = Access { read: mode != OFlags::WRONLY, write: mode != OFlags::RDONLY };
-        if let Some(namespace) = self.namespace_of(&file, access)? {
-            return self.file_of_namespace(file, namespace, None);
-        }
-        let is_direct = flags.contains(OFlags::DIRECT);
-        let direct = if is_direct { alignment(&file).ok() } else { self.direct_of(&file)? };
-        self.file(file.into(), direct, None)
+        self.file(file, access, flags.contains(OFlags::DIRECT), None)
     }
 
     /// Checks that the options do not contradict each other.
@@ -461,11 +449,16 @@ impl OpenOptions {
         }
     }
 
-    fn file(&self, opened: OwnedFd, direct: Option<Multiples>, path: Option<&Path>) -> Result<File> {
+    /// Makes a [`File`] of one that is open for `access`; `is_direct`: with O_DIRECT.
+    fn file(&self, opened: fs::File, access: Access, is_direct: bool, path: Option<&Path>) -> Result<File> {
+        if let Some(namespace) = self.namespace_of(&opened, access)? {
+            return self.file_of_namespace(opened, namespace, path);
+        }
+        let direct = if is_direct { alignment(&opened).ok() } else { self.direct_of(&opened)? };
         if self.route == Some(Route::Aio) && direct.is_none() {
             return Err(driver::aio_is_for_direct_io());
         }
-        let (own, user) = self.descriptors(opened)?;
+        let (own, user) = self.descriptors(opened.into())?;
         Ok(self.file_of(own, user, direct, path))
     }
 

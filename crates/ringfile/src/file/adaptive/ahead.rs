@@ -168,9 +168,7 @@ impl Ahead {
 
     /// Forgets what was read ahead.
     pub(super) fn drop_pieces(&self) {
-        let Some(mut state) = self.try_lock() else { return };
-        let pieces = state.take_all();
-        drop(state);
+        let pieces = self.try_lock().map(|mut state| state.take_all());
         drop(pieces);
     }
 
