@@ -113,6 +113,7 @@
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
 mod aio;
+mod blocking;
 #[cfg(feature = "config")]
 mod config;
 mod driver;

@@ -19,7 +19,7 @@ const CACHE: usize = FIELDS + 2 * ENTER_BUCKETS;
 
 const ALL: usize = CACHE + CACHE_EVENTS;
 
-/// The counters of an adaptive file.
+/// The counters of an adaptive file, in the order in which [`Metrics`] has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CacheEvent {
     Hit,
@@ -114,71 +114,43 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Returns the counts that are not in a histogram.
-    fn scalars(self) -> [u64; FIELDS] {
-        [
-            self.ops,
-            self.fixed_ops,
-            self.bytes_read,
-            self.bytes_written,
-            self.enters,
-            self.resubmitted,
-            self.cancelled,
-            self.failed,
-            self.stray,
-            self.refused_registrations,
-            self.inline_ops,
-            self.worker_ops,
-            self.aio_ops,
-            self.aio_calls,
-            self.refused_contexts,
-            self.passthrough_ops,
-        ]
-    }
-
-    fn to_array(self) -> [u64; ALL] {
-        let mut all = [0; ALL];
-        all[..FIELDS].copy_from_slice(&self.scalars());
-        all[FIELDS..][..ENTER_BUCKETS].copy_from_slice(&self.submitted_per_enter);
-        all[FIELDS + ENTER_BUCKETS..][..ENTER_BUCKETS].copy_from_slice(&self.completed_per_enter);
-        all[CACHE..].copy_from_slice(&[
-            self.cache_hits,
-            self.cache_misses,
-            self.cache_partial,
-            self.cache_admitted,
-            self.ahead_used,
-            self.ahead_unused,
-        ]);
-        all
+    /// Returns all counts, in the order of [`Counters`].
+    fn places(&mut self) -> impl Iterator<Item = &mut u64> {
+        let published: [_; FIELDS] = [
+            &mut self.ops,
+            &mut self.fixed_ops,
+            &mut self.bytes_read,
+            &mut self.bytes_written,
+            &mut self.enters,
+            &mut self.resubmitted,
+            &mut self.cancelled,
+            &mut self.failed,
+            &mut self.stray,
+            &mut self.refused_registrations,
+            &mut self.inline_ops,
+            &mut self.worker_ops,
+            &mut self.aio_ops,
+            &mut self.aio_calls,
+            &mut self.refused_contexts,
+            &mut self.passthrough_ops,
+        ];
+        // In the order of `CacheEvent`.
+        let cache: [_; CACHE_EVENTS] = [
+            &mut self.cache_hits,
+            &mut self.cache_misses,
+            &mut self.cache_partial,
+            &mut self.cache_admitted,
+            &mut self.ahead_used,
+            &mut self.ahead_unused,
+        ];
+        let histograms = self.submitted_per_enter.iter_mut().chain(&mut self.completed_per_enter);
+        published.into_iter().chain(histograms).chain(cache)
     }
 
     fn from_array(counts: [u64; ALL]) -> Self {
-        Self {
-            ops: counts[0],
-            fixed_ops: counts[1],
-            bytes_read: counts[2],
-            bytes_written: counts[3],
-            enters: counts[4],
-            resubmitted: counts[5],
-            cancelled: counts[6],
-            failed: counts[7],
-            stray: counts[8],
-            refused_registrations: counts[9],
-            inline_ops: counts[10],
-            worker_ops: counts[11],
-            aio_ops: counts[12],
-            aio_calls: counts[13],
-            refused_contexts: counts[14],
-            passthrough_ops: counts[15],
-            submitted_per_enter: std::array::from_fn(|bucket| counts[FIELDS + bucket]),
-            completed_per_enter: std::array::from_fn(|bucket| counts[FIELDS + ENTER_BUCKETS + bucket]),
-            cache_hits: counts[CACHE + CacheEvent::Hit as usize],
-            cache_misses: counts[CACHE + CacheEvent::Miss as usize],
-            cache_partial: counts[CACHE + CacheEvent::Partial as usize],
-            cache_admitted: counts[CACHE + CacheEvent::Admitted as usize],
-            ahead_used: counts[CACHE + CacheEvent::AheadUsed as usize],
-            ahead_unused: counts[CACHE + CacheEvent::AheadUnused as usize],
-        }
+        let mut metrics = Self::default();
+        metrics.places().zip(counts).for_each(|(place, count)| *place = count);
+        metrics
     }
 }
 
@@ -190,9 +162,9 @@ fn bucket(number: u32) -> usize {
 impl Sub for Metrics {
     type Output = Self;
 
-    fn sub(self, earlier: Self) -> Self {
-        let (now, then) = (self.to_array(), earlier.to_array());
-        Self::from_array(std::array::from_fn(|i| now[i].wrapping_sub(then[i])))
+    fn sub(mut self, mut earlier: Self) -> Self {
+        self.places().zip(earlier.places()).for_each(|(now, then)| *now = now.wrapping_sub(*then));
+        self
     }
 }
 
@@ -208,9 +180,13 @@ impl Default for Counters {
 impl Counters {
     /// Publishes the counts that a driver has in plain integers.
     pub(crate) fn publish(&self, counts: &Metrics) {
-        for (shared, own) in self.0.iter().zip(counts.scalars()) {
-            shared.store(own, Ordering::Relaxed);
-        }
+        let (mut counts, mut shared) = (*counts, self.0.iter());
+        // The compiler turns this into plain copies, unlike a loop over both.
+        counts.places().take(FIELDS).for_each(|own| {
+            if let Some(shared) = shared.next() {
+                shared.store(*own, Ordering::Relaxed);
+            }
+        });
     }
 
     /// Counts one `io_uring_enter` in the histograms. They are written in place: publishing two dozen more counts with each
@@ -229,10 +205,10 @@ impl Counters {
     }
 
     /// Adds the counters that are written in place to the counts of the same thread.
-    pub(crate) fn with_counts_in_place(&self, counts: Metrics) -> Metrics {
-        let mut all = self.load();
-        all[..FIELDS].copy_from_slice(&counts.scalars());
-        Metrics::from_array(all)
+    pub(crate) fn with_counts_in_place(&self, mut counts: Metrics) -> Metrics {
+        let mut all = Metrics::from_array(self.load());
+        all.places().zip(counts.places()).take(FIELDS).for_each(|(place, own)| *place = *own);
+        all
     }
 
     fn load(&self) -> [u64; ALL] {

@@ -161,11 +161,6 @@ impl Aio {
         Ok(aio)
     }
 
-    /// Returns whether this process created the context; a forked child did not, and must not touch it.
-    fn is_ours(&self) -> bool {
-        self.fork_mark.is_current()
-    }
-
     /// Returns the number of operations that were pushed, and whose completions have not been taken.
     #[inline]
     pub(crate) fn open(&self) -> u32 {
@@ -410,7 +405,7 @@ impl Aio {
 impl Drop for Aio {
     fn drop(&mut self) {
         // In a forked child the context belongs to the parent.
-        if self.is_ours() {
+        if self.fork_mark.is_current() {
             abi::destroy(self.context);
         }
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 use super::Config;
-use super::settings::{SETTINGS, Setting, Value};
+use super::settings::{SETTINGS, Value};
 use crate::error::{Error, Result};
 
 /// The maximum length of a file of settings: far more than all settings with comments need.
@@ -90,15 +90,11 @@ pub(super) fn environment(config: &mut Config, get: impl Fn(&str) -> Option<OsSt
         let Some(value) = get(&variable).filter(|value| !value.is_empty()) else { continue };
         let is_allowed = value.to_str().is_some_and(|text| (setting.set)(config, value_of_text(text)));
         if !is_allowed {
-            let why = refused(&variable, &value.to_string_lossy(), &without_quotes(setting));
+            let why = refused(&variable, &value.to_string_lossy(), &setting.allowed.replace('"', ""));
             return Err(Error::new(ErrorKind::InvalidInput, "reading the environment").because(why));
         }
     }
     Ok(())
-}
-
-fn without_quotes(setting: &Setting) -> String {
-    setting.allowed.replace('"', "")
 }
 
 fn value_of<'a>(value: &'a DeValue<'_>) -> Value<'a> {

@@ -124,11 +124,11 @@ fn ends_in_a_file(request: &Request) -> bool {
 }
 
 #[inline(always)]
-fn range_ends_in_a_file(offset: u64, len: usize) -> bool {
+pub(super) fn range_ends_in_a_file(offset: u64, len: usize) -> bool {
     offset.checked_add(len as u64).is_some_and(|end| end <= i64::MAX as u64)
 }
 
-const BEYOND: &str = "the end would be beyond 2^63 bytes";
+pub(super) const BEYOND: &str = "the end would be beyond 2^63 bytes";
 
 /// Checks an operation that moves no data. Routes would treat a long range to sync differently: a ring's entry has 32 bits
 /// for the length, so a longer range would become one that extends to the end of the file.
@@ -143,21 +143,17 @@ pub(crate) fn fits_without_data(file: &File, request: &Request) -> Result<(), Er
 
 #[cold]
 fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<bool, Error> {
+    let refused = |why| Err(error(file, request, ErrorKind::InvalidInput, why));
     if request.is_atomic() {
-        return Err(error(file, request, ErrorKind::InvalidInput, atomic_advice(file)));
+        return refused(atomic_advice(file));
     }
     if !request.kind.is_read() {
-        return Err(error(file, request, ErrorKind::InvalidInput, advice(request, direct)));
+        return refused(advice(request, direct));
     }
     // The kernel would refuse such blocks with the errno that means a file without direct I/O.
     let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.block.into());
     if blocks_end > i64::MAX as u64 {
-        return Err(error(
-            file,
-            request,
-            ErrorKind::InvalidInput,
-            "the last block would end beyond 2^63 bytes",
-        ));
+        return refused("the last block would end beyond 2^63 bytes".into());
     }
     Ok(false)
 }

@@ -101,15 +101,6 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
         let (measured_from, written, synced_again) = (None, None, false);
         Self { file, kind, measured_from, measured, write, written, sync, linked: false, synced_again }
     }
-
-    fn finish(&self, buffer: B) -> Poll<BufResult<B>> {
-        if self.measured
-            && let Some(began) = self.measured_from
-        {
-            self.file.0.durable.note(self.kind, began);
-        }
-        Poll::Ready(Ok(buffer))
-    }
 }
 
 impl<B: IoBuf> Future for WriteDurable<'_, B> {
@@ -155,9 +146,10 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
                 Ok(()) => {}
             }
         }
-        match this.written.take() {
-            Some(buffer) => this.finish(buffer),
-            None => Poll::Pending,
+        let Some(buffer) = this.written.take() else { return Poll::Pending };
+        if let Some(began) = this.measured_from.filter(|_| this.measured) {
+            this.file.0.durable.note(this.kind, began);
         }
+        Poll::Ready(Ok(buffer))
     }
 }

@@ -3,11 +3,10 @@
 //! It gives its buffer to the driver on its first poll and gets it back with the result. It refuses what the kernel
 //! would refuse with a bare errno, and passes unaligned direct reads to [`super::unaligned`].
 
-use std::borrow::Cow;
+use std::borrow::Borrow;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::marker::PhantomData;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -57,18 +56,6 @@ pub(super) struct Operation<'a, F = &'a File> {
     fell_back: bool,
     descriptor: Descriptor,
     stage: Stage<'a>,
-}
-
-/// A file that is held by the operation on it.
-#[derive(Clone)]
-pub(super) struct Owned(pub File);
-
-impl Deref for Owned {
-    type Target = File;
-
-    fn deref(&self) -> &File {
-        &self.0
-    }
 }
 
 type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Send + 'a>>;
@@ -230,7 +217,7 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
     }
 }
 
-impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
+impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[inline]
     pub(super) fn new(file: F, request: Request, held: Held) -> Self {
         let held = Kept::new(held, request.kind.is_read());
@@ -245,7 +232,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     /// Returns the file to use: the file itself, or the direct twin of an adaptive one.
     fn on(&self) -> &File {
-        self.descriptor.of(&self.file)
+        self.descriptor.of(self.file.borrow())
     }
 
     /// Returns whether the operation ends only when another thread runs its loop.
@@ -276,29 +263,31 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let Stage::Elsewhere(operation) = &mut self.stage else { return self.poll_detour(context) };
-        let ended = ready!(operation.poll(context, &mut self.held));
-        self.stage = Stage::Over(ended);
-        if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
-    }
-
-    #[cold]
-    fn poll_detour(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        // Polling a future after it was ready has no defined meaning; this one stays pending.
-        let Stage::Detour(read) = &mut self.stage else { return Poll::Pending };
-        let (held, result) = ready!(read.as_mut().poll(context));
-        self.held.put(held);
-        self.stage = result.map_or_else(Stage::Failed, Stage::Over);
-        Poll::Ready(())
+        match &mut self.stage {
+            Stage::Elsewhere(operation) => {
+                let ended = ready!(operation.poll(context, &mut self.held));
+                self.stage = Stage::Over(ended);
+                if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
+            }
+            Stage::Detour(read) => {
+                let (held, result) = ready!(read.as_mut().poll(context));
+                self.held.put(held);
+                self.stage = result.map_or_else(Stage::Failed, Stage::Over);
+                Poll::Ready(())
+            }
+            // Polling a future after it was ready has no defined meaning; this one stays pending.
+            _ => Poll::Pending,
+        }
     }
 
     /// Handles `EINVAL`: on a direct file that may be buffered instead, the operation begins again.
     #[cold]
     fn refused(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
-        if !self.falls_back(ended) {
-            return Poll::Ready(());
+        let is_first = !std::mem::replace(&mut self.fell_back, true);
+        if is_first && check::falls_back(self.on(), &self.request, ended) {
+            return self.begin(context);
         }
-        self.begin(context)
+        Poll::Ready(())
     }
 
     /// Returns how the operation ended; an errno counts as a result here.
@@ -306,8 +295,10 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
         match std::mem::replace(&mut self.stage, Stage::Taken) {
             Stage::Over(ended) => Ok(ended),
             Stage::Failed(error) => Err(error),
-            _ => Err(self
-                .error(ErrorKind::Other, "the result was taken before the operation had finished, or twice")),
+            _ => {
+                let why = "the result was taken before the operation had finished, or twice";
+                Err(check::error(self.on(), &self.request, ErrorKind::Other, why))
+            }
         }
     }
 
@@ -331,10 +322,10 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),
         }
-        if self.descriptor == Descriptor::Open && self.file.has_two_ways(&self.request) {
+        if self.descriptor == Descriptor::Open && self.file.borrow().has_two_ways(&self.request) {
             return self.begin_adaptive(context);
         }
-        let target = &self.descriptor.of(&self.file).0.target;
+        let target = &self.descriptor.of(self.file.borrow()).0.target;
         match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
                 // The operation had not started or had finished: there is nothing to drop.
@@ -355,7 +346,7 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Err(error) => self.fail(error.at(self.request.offset).on(self.file.path())),
+            Err(error) => self.fail(error.at(self.request.offset).on(self.file.borrow().path())),
         }
     }
 
@@ -371,8 +362,11 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
 
     #[cold]
     fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let (file, descriptor, held) = (self.file.clone(), self.descriptor, self.held.lend());
-        let pieces = Pieces::by(descriptor);
+        self.read_in_pieces(Pieces::by(self.descriptor), context)
+    }
+
+    fn read_in_pieces(&mut self, pieces: Pieces, context: &mut Context<'_>) -> Poll<()> {
+        let (file, held) = (self.file.clone(), self.held.lend());
         self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
         self.poll(context)
     }
@@ -380,16 +374,13 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     /// Begins a read of an adaptive file.
     #[cold]
     fn begin_adaptive(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match adaptive::choose(&self.file, &self.request, self.held.get(), true) {
+        match adaptive::choose(self.file.borrow(), &self.request, self.held.get(), true) {
             Way::By(descriptor) => {
                 self.descriptor = descriptor;
                 self.begin(context)
             }
             Way::CachedBeginning(cached) => {
-                let (file, held) = (self.file.clone(), self.held.lend());
-                let pieces = Pieces::with_cached_beginning(cached);
-                self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
-                self.poll(context)
+                self.read_in_pieces(Pieces::with_cached_beginning(cached), context)
             }
             Way::Stream(id) => {
                 let (file, held) = (self.file.clone(), self.held.lend());
@@ -405,24 +396,12 @@ impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Operation<'
     }
 
     #[cold]
-    fn error(&self, kind: ErrorKind, why: impl Into<Cow<'static, str>>) -> Error {
-        check::error(self.on(), &self.request, kind, why)
-    }
-
-    #[cold]
     pub(super) fn failure(&self, ended: Ended) -> Error {
         check::failure(self.on(), &self.request, ended)
     }
-
-    /// Direct I/O turned out to be refused, and the user allowed buffered I/O instead. Another operation may have found
-    /// that out while this one was in flight.
-    #[cold]
-    fn falls_back(&mut self, ended: Ended) -> bool {
-        !std::mem::replace(&mut self.fell_back, true) && check::falls_back(self.on(), &self.request, ended)
-    }
 }
 
-impl<'a, F: Deref<Target = File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
+impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
     type Output = Result<Ended, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

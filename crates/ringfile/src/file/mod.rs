@@ -72,18 +72,6 @@ struct Handle {
     adaptive: Option<Box<Adaptive>>,
 }
 
-impl Handle {
-    fn new(
-        target: Arc<Target>,
-        user: Option<OwnedFd>,
-        buffered_fallback: bool,
-        durability: Durability,
-    ) -> Self {
-        let durable = durable::Choice::new(durability);
-        Self { target, user, buffered_fallback, durable, adaptive: None }
-    }
-}
-
 impl Drop for Handle {
     fn drop(&mut self) {
         driver::close(&self.target);
@@ -111,8 +99,8 @@ impl File {
 
     /// Creates a placeholder for a path, for operations on that path. It has no descriptor.
     pub(crate) fn of_path(path: PathBuf) -> Self {
-        let target = Arc::new(Target::of_path(path));
-        Self(Arc::new(Handle::new(target, None, false, Durability::default())))
+        let (target, durable) = (Arc::new(Target::of_path(path)), durable::Choice::new(Durability::Auto));
+        Self(Arc::new(Handle { target, user: None, buffered_fallback: false, durable, adaptive: None }))
     }
 
     /// Opens a file for buffered reads. [`OpenOptions`] opens files in all other ways.

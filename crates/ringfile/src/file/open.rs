@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::adaptive::{self, Adaptive};
+use super::durable::Choice;
 use super::{Durability, File, Handle};
 use crate::driver::{
     self, Access, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
@@ -347,21 +348,13 @@ impl OpenOptions {
     /// Makes a [`File`] of the file just opened by `path`, which is not yet truncated. A few system calls examine the
     /// open file; they block only if the file system must ask a server, or the kernel an NVMe drive.
     pub(crate) fn finish(&self, opened: OwnedFd, path: &Path) -> Result<File> {
-        let opened = fs::File::from(opened);
-        let file = match self.namespace_of(&opened, Access { read: self.read, write: self.write }) {
-            Ok(Some(namespace)) => self.file_of_namespace(opened, namespace, Some(path)),
-            Ok(None) => {
-                self.direct_of(&opened).and_then(|direct| self.file(opened.into(), direct, Some(path)))
-            }
-            Err(error) => Err(error),
-        };
-        file.map_err(|error| error.on(Some(path)))
+        let access = Access { read: self.read, write: self.write };
+        self.file(opened.into(), access, false, Some(path)).map_err(|error| error.on(Some(path)))
     }
 
     /// Returns the namespace of an NVMe drive whose character device was opened; `None` for any other file.
     fn namespace_of(&self, opened: &fs::File, access: Access) -> Result<Option<Namespace>> {
         let namespace = driver::look_for_namespace(opened, access, self.namespace_writes)?;
-        let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match (&namespace, self.route) {
             (Some(_), _) if self.truncate => {
                 wrong("an NVMe namespace has a fixed size; open it without truncate")
@@ -383,7 +376,8 @@ impl OpenOptions {
         let ring = if self.poll { RingKind::PolledCommands } else { RingKind::Commands };
         let (own, user) = self.descriptors(opened.into())?;
         let target = Arc::new(Target::of_namespace(own, namespace, ring, path.map(Path::to_owned)));
-        Ok(File(Arc::new(Handle::new(target, user, false, self.durability))))
+        let durable = Choice::new(self.durability);
+        Ok(File(Arc::new(Handle { target, user, buffered_fallback: false, durable, adaptive: None })))
     }
 
     /// Creates a [`File`] from a file that is already open, as [`From<std::fs::File>`](File) does, and applies the options that
@@ -410,17 +404,11 @@ impl OpenOptions {
         let flags = rustix::fs::fcntl_getfl(&file).unwrap_or(OFlags::empty());
         let mode = flags & OFlags::ACCMODE;
         let access = Access { read: mode != OFlags::WRONLY, write: mode != OFlags::RDONLY };
-        if let Some(namespace) = self.namespace_of(&file, access)? {
-            return self.file_of_namespace(file, namespace, None);
-        }
-        let is_direct = flags.contains(OFlags::DIRECT);
-        let direct = if is_direct { alignment(&file).ok() } else { self.direct_of(&file)? };
-        self.file(file.into(), direct, None)
+        self.file(file, access, flags.contains(OFlags::DIRECT), None)
     }
 
     /// Checks that the options do not contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
-        let wrong = |why| Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why));
         match self {
             Self { read: false, write: false, .. } => wrong(
                 "neither read(true) nor write(true) was set; set one or \
@@ -448,12 +436,8 @@ impl OpenOptions {
             return Ok(None);
         }
         let switched_on = alignment(file).and_then(|multiples| {
-            set_direct(file).map(|()| multiples).map_err(|error| {
-                Error::from_io(&error, "opening for direct I/O").because(
-                    "this file does not support direct I/O; \
-                    open without direct, or with buffered_fallback(true)",
-                )
-            })
+            let switched_on = set_direct(file).map(|()| multiples);
+            switched_on.map_err(|error| no_direct(Error::from_io(&error, FOR_DIRECT), NO_DIRECT))
         });
         match switched_on {
             Err(error) if self.buffered_fallback => {
@@ -465,11 +449,16 @@ impl OpenOptions {
         }
     }
 
-    fn file(&self, opened: OwnedFd, direct: Option<Multiples>, path: Option<&Path>) -> Result<File> {
+    /// Makes a [`File`] of one that is open for `access`; `is_direct`: with O_DIRECT.
+    fn file(&self, opened: fs::File, access: Access, is_direct: bool, path: Option<&Path>) -> Result<File> {
+        if let Some(namespace) = self.namespace_of(&opened, access)? {
+            return self.file_of_namespace(opened, namespace, path);
+        }
+        let direct = if is_direct { alignment(&opened).ok() } else { self.direct_of(&opened)? };
         if self.route == Some(Route::Aio) && direct.is_none() {
             return Err(driver::aio_is_for_direct_io());
         }
-        let (own, user) = self.descriptors(opened)?;
+        let (own, user) = self.descriptors(opened.into())?;
         Ok(self.file_of(own, user, direct, path))
     }
 
@@ -503,9 +492,8 @@ impl OpenOptions {
         }
         let is_adaptive = self.adaptive && direct.is_none() && kind != FileKind::Other;
         let adaptive = if is_adaptive { self.adaptive_of(&target) } else { None };
-        let mut handle = Handle::new(target, user, self.buffered_fallback, self.durability);
-        handle.adaptive = adaptive;
-        File(Arc::new(handle))
+        let (buffered_fallback, durable) = (self.buffered_fallback, Choice::new(self.durability));
+        File(Arc::new(Handle { target, user, buffered_fallback, durable, adaptive }))
     }
 
     /// Returns the additional state of an adaptive file; `None` if it is simply buffered.
@@ -517,6 +505,10 @@ impl OpenOptions {
         let direct = options.file_of(again.into(), None, Some(multiples), own.path.as_deref());
         Some(Box::new(Adaptive::new(own, direct)))
     }
+}
+
+fn wrong<T>(why: &'static str) -> Result<T> {
+    Err(Error::new(std::io::ErrorKind::InvalidInput, "opening").because(why))
 }
 
 /// Explains why the character device of an NVMe namespace may be missing.
@@ -534,6 +526,14 @@ fn with_namespace_hint(path: &Path, error: Error) -> Error {
         ),
         _ => error,
     }
+}
+
+const FOR_DIRECT: &str = "opening for direct I/O";
+const NO_DIRECT: &str = "this file does not support direct I/O";
+
+/// Adds to an error why there is no direct I/O, and what to do.
+fn no_direct(error: Error, why: &str) -> Error {
+    error.because(format!("{why}; open without direct, or with buffered_fallback(true)"))
 }
 
 fn set_direct(file: &fs::File) -> std::io::Result<()> {
@@ -558,18 +558,13 @@ fn kind_of(file: impl AsFd) -> FileKind {
 /// Returns the multiples that direct I/O on the file requires.
 fn alignment(file: impl AsFd) -> Result<Multiples> {
     let file = file.as_fd();
-    let refused =
-        |why: String| Error::new(std::io::ErrorKind::Unsupported, "opening for direct I/O").because(why);
+    let refused = |why: &str| no_direct(Error::new(std::io::ErrorKind::Unsupported, FOR_DIRECT), why);
     let asked = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
     if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
         && facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0
     {
         return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
-            0 => Err(refused(
-                "this file does not support direct I/O; open without direct, or with \
-                buffered_fallback(true)"
-                    .into(),
-            )),
+            0 => Err(refused(NO_DIRECT)),
             block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
@@ -580,24 +575,17 @@ fn alignment(file: impl AsFd) -> Result<Multiples> {
         }
         FileKind::Other => {
             // On a pipe this flag selects packet mode.
-            return Err(refused(
-                "only regular files and block devices support direct I/O; open without direct, or with \
-                buffered_fallback(true)"
-                    .into(),
-            ));
+            return Err(refused("only regular files and block devices support direct I/O"));
         }
     }
     match in_memory(magic(file)) {
-        Some(name) => Err(refused(format!(
-            "{name} accepts O_DIRECT but ignores it; open without direct, or with \
-            buffered_fallback(true)"
-        ))),
+        Some(name) => Err(refused(&format!("{name} accepts O_DIRECT but ignores it"))),
         None => Ok(multiples(USUAL_ALIGNMENT, 1)),
     }
 }
 
 /// Returns the magic number of the file system; 0 if it is unknown.
-fn magic(file: impl AsFd) -> u32 {
+pub(super) fn magic(file: impl AsFd) -> u32 {
     rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32)
 }
 

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::ops::Range;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_core::Stream;
 
 use super::File;
-use super::io::{Operation, Owned};
+use super::io::Operation;
 use crate::driver::{Ended, FileKind, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
@@ -62,25 +62,22 @@ type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Sen
 
 /// A read ahead: in flight, or finished before its turn.
 struct Ahead {
-    read: Operation<'static, Owned>,
+    read: Operation<'static, File>,
     ended: Option<Result<Bytes>>,
     wanted: usize,
 }
 
 impl Reader {
     pub(super) fn new(file: File, pool: Pool) -> Self {
-        let (next, end) = (0, u64::MAX);
-        let gives_what_is_there = file.0.target.kind == FileKind::Other;
-        let in_flight = VecDeque::new();
         Self {
+            gives_what_is_there: file.0.target.kind == FileKind::Other,
             file,
             pool,
             block: 256 << 10,
             depth: 4,
-            gives_what_is_there,
-            next,
-            end,
-            in_flight,
+            next: 0,
+            end: u64::MAX,
+            in_flight: VecDeque::new(),
             memory: None,
         }
     }
@@ -131,7 +128,7 @@ impl Reader {
                 want: if past == 0 && !self.gives_what_is_there { buffer.capacity() } else { wanted },
                 ..Request::of(Kind::Read)
             };
-            let read = Operation::new(Owned(self.file.clone()), request, Held::Pooled(buffer));
+            let read = Operation::new(self.file.clone(), request, Held::Pooled(buffer));
             self.next += wanted as u64;
             let mut ahead = Ahead { read, ended: None, wanted };
             ahead.poll(context);
@@ -210,10 +207,7 @@ impl Ahead {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) {
-        if self.ended.is_some() {
-            return;
-        }
-        if self.read.poll(context).is_pending() {
+        if self.ended.is_some() || self.read.poll(context).is_pending() {
             return;
         }
         self.ended = Some(match self.read.result() {
@@ -240,7 +234,6 @@ impl Future for Next<'_> {
     type Output = Option<Result<Bytes>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let piece = ready!(self.0.poll_piece(context));
-        Poll::Ready(piece)
+        self.0.poll_piece(context)
     }
 }

@@ -5,7 +5,7 @@
 //! the user's memory is; the rest goes through a small reserve of the library, never through the user's pool, which may
 //! be full.
 
-use std::ops::Deref;
+use std::borrow::Borrow;
 
 use super::adaptive::Descriptor;
 use super::io::Operation;
@@ -152,13 +152,13 @@ impl Pieces {
 
 /// Reads the range of `request`, whatever its alignment.
 pub(super) async fn read(
-    file: impl Deref<Target = File>,
+    file: impl Borrow<File>,
     mut pieces: Pieces,
     request: Request,
     mut held: Held,
 ) -> (Held, Result<Ended, Error>) {
     loop {
-        let on = pieces.descriptor().of(&file);
+        let on = pieces.descriptor().of(file.borrow());
         let (piece, memory) = match pieces.begin(&request, on.alignment(), &mut held) {
             Ok(begun) => begun,
             Err(error) => return (held, Err(error)),

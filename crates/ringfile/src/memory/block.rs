@@ -100,11 +100,6 @@ impl Block {
     }
 
     #[inline]
-    pub(super) fn index(&self) -> u32 {
-        self.index.load(Ordering::Relaxed)
-    }
-
-    #[inline]
     pub(super) fn kind(&self) -> Kind {
         match self.kind.load(Ordering::Relaxed) {
             0 => Kind::Cached,
@@ -153,16 +148,6 @@ impl Block {
             self.refs.freeze();
         }
         alone
-    }
-
-    /// Returns whether the whole block was frozen. The caller keeps one reference alive.
-    pub(super) fn is_frozen(&self) -> bool {
-        self.refs.is_frozen()
-    }
-
-    /// Adds a reference to a block that was frozen as a whole, if it has only one. The caller keeps that one alive.
-    pub(super) fn join(&self) -> bool {
-        self.refs.join()
     }
 
     /// Removes the mark if the caller's reference is the only one, and returns the `end` it was frozen with.
@@ -234,20 +219,11 @@ impl Arena {
         Arena { chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS] }
     }
 
-    /// Returns a header by its number, which came from [`Arena::number`].
-    #[inline]
-    pub(super) fn get(&self, index: u32) -> NonNull<Block> {
-        let (chunk, at, _) = place(index);
-        let first = self.chunks[chunk].load(Ordering::Acquire);
-        // SAFETY: `number` has returned this index, so its chunk exists, and `at` is within it.
-        unsafe { NonNull::new_unchecked(first.add(at)) }
-    }
-
-    /// Returns a header as [`Arena::get`] does, by reference.
+    /// Returns a header as [`block`](Blocks::block) does, by reference.
     #[inline]
     pub(super) fn header(&self, index: u32) -> &Block {
         // SAFETY: headers live and stay in place as long as the arena, and are never borrowed mutably.
-        unsafe { self.get(index).as_ref() }
+        unsafe { self.block(index).as_ref() }
     }
 
     /// Returns a free number, or none if all are in use.
@@ -282,7 +258,7 @@ impl Linked for Block {
 
     #[inline]
     fn number(&self) -> u32 {
-        self.index()
+        self.index.load(Ordering::Relaxed)
     }
 }
 
@@ -291,7 +267,10 @@ impl Blocks for Arena {
 
     #[inline]
     fn block(&self, index: u32) -> NonNull<Block> {
-        self.get(index)
+        let (chunk, at, _) = place(index);
+        let first = self.chunks[chunk].load(Ordering::Acquire);
+        // SAFETY: `number` has returned this index, so its chunk exists, and `at` is within it.
+        unsafe { NonNull::new_unchecked(first.add(at)) }
     }
 }
 
@@ -356,7 +335,7 @@ mod tests {
         for expected in 0..10_000 {
             let index = arena.number(&mut numbers, ptr::null_mut()).unwrap();
             assert_eq!(index, expected);
-            assert_eq!(arena.header(index).index(), index);
+            assert_eq!(arena.header(index).number(), index);
         }
         arena.free(&mut numbers, 77);
         assert_eq!(arena.number(&mut numbers, ptr::null_mut()), Some(77));

@@ -19,7 +19,7 @@ use super::block::{self, Block, Kind};
 use super::core::Core;
 use super::error::PoolError;
 use super::frozen;
-use super::lend::{self, Lender};
+use super::lend::Lender;
 use super::region::Region;
 
 /// Owned, aligned memory for I/O, from [`Pool::get`](crate::Pool::get) or
@@ -299,8 +299,9 @@ impl Buffer {
     /// If `start` is null.
     pub unsafe fn from_raw_with_owner(start: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Buffer {
         let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
-        // SAFETY: by this function's contract.
-        unsafe { lend::unregistered(start, len, Box::new(owner)) }
+        let lender = Lender::new(start, len, Box::default(), Box::new(owner));
+        // SAFETY: by this function's contract; nobody else can lend any of the memory.
+        unsafe { lender.lend(0, len, None) }
     }
 
     /// Creates a second buffer over `len` bytes of this one's capacity, starting at `at`, with that capacity and length.
@@ -373,14 +374,19 @@ impl Buffer {
 
     /// Returns the core of the pool that may provide a larger block, or why none may.
     pub(super) fn may_grow(&self) -> Result<&Core, &'static str> {
-        let header = self.header();
-        match header.kind() {
-            Kind::Cached | Kind::Exact | Kind::Outside => {}
-            Kind::Lent | Kind::Nobodys => return Err("its memory does not come from a pool"),
-        }
-        // SAFETY: the home of such a block is a core, which our reference keeps.
-        let core = unsafe { &*header.home().cast_const().cast::<Core>() };
+        let core = self.core().ok_or("its memory does not come from a pool")?;
         core.lets_buffers_grow().map(|()| core)
+    }
+
+    /// Returns the core of the pool that the memory comes from, if any.
+    pub(super) fn core(&self) -> Option<&Core> {
+        match self.header().kind() {
+            // SAFETY: the home of such a block is a core, which our reference keeps.
+            Kind::Cached | Kind::Exact | Kind::Outside => unsafe {
+                self.header().home().cast::<Core>().as_ref()
+            },
+            Kind::Lent | Kind::Nobodys => None,
+        }
     }
 
     /// Returns its capacity including the rest of its block, if there is no other reference. The block must belong to a

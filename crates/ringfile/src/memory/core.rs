@@ -41,12 +41,19 @@ pub enum WhenFull {
     },
 }
 
-/// A pool's settings, checked.
+impl WhenFull {
+    /// Returns how many bytes may be outside the pool.
+    pub(super) fn outside_limit(self) -> usize {
+        if let WhenFull::Outside { limit } = self { limit } else { 0 }
+    }
+}
+
+/// A pool's settings.
+#[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// The capacity: a multiple of the mapping granule.
+    /// The capacity: in a pool, a multiple of the mapping granule.
     pub(super) capacity: usize,
-    /// The alignment, to which each size is rounded up: a power of two, at least the unit.
-    pub(super) align: usize,
+    /// Each size is rounded up to the alignment: in a pool, a power of two, at least the unit.
     pub(super) map: MapOptions,
     pub(super) when_full: WhenFull,
     pub(super) registered: bool,
@@ -132,7 +139,7 @@ impl Core {
     /// Returns the class that serves `n` bytes in this pool.
     #[inline]
     pub(super) fn class_of(&self, n: usize) -> Option<usize> {
-        let mask = self.options.align - 1;
+        let mask = self.options.map.align - 1;
         class::of(n.max(1).saturating_add(mask) & !mask)
     }
 
@@ -245,22 +252,13 @@ impl Core {
 
     /// Adds a handle if there still is one. The caller holds a block, which keeps the core alive.
     pub(super) fn add_handle_if_any(&self) -> bool {
-        let mut handles = self.handles.load(Ordering::Relaxed);
-        while handles != 0 {
-            let more = self.handles.compare_exchange_weak(
-                handles,
-                handles + 1,
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            );
-            match more {
-                // As `add_handle`.
-                Ok(_) if handles > isize::MAX as usize => std::process::abort(),
-                Ok(_) => return true,
-                Err(now) => handles = now,
-            }
-        }
-        false
+        let one_more = |handles| match handles {
+            0 => None,
+            // As `add_handle`.
+            _ if handles > isize::MAX as usize => std::process::abort(),
+            _ => Some(handles + 1),
+        };
+        self.handles.fetch_update(Ordering::Acquire, Ordering::Relaxed, one_more).is_ok()
     }
 
     /// Drops a handle. The last one closes the pool, which is freed with its last buffer.

@@ -12,7 +12,7 @@ use std::slice;
 
 use bytes::Bytes;
 
-use super::block::{self, Block, Kind};
+use super::block::{self, Block};
 use super::buffer::Buffer;
 use super::core::Core;
 
@@ -146,18 +146,11 @@ pub(super) fn freeze(buffer: Buffer) -> Bytes {
     let ((start, capacity), len) = (buffer.span(), buffer.len());
     let header = buffer.header();
     let at = start.addr().get() - header.base().addr();
-    let counted_by = match header.kind() {
-        Kind::Cached | Kind::Exact | Kind::Outside if !header.freeze(at + capacity) => {
-            NonNull::new(header.home().cast::<Core>())
-        }
-        // `thaw` does not find memory of other pools.
-        Kind::Cached | Kind::Exact | Kind::Outside | Kind::Lent | Kind::Nobodys => None,
-    };
-    let counted_by = counted_by.filter(|core| {
-        // SAFETY: the buffer's reference keeps the core.
-        let core = unsafe { core.as_ref() };
-        core.lock().frozen.add(start.addr().get(), capacity, at + capacity)
-    });
+    // `thaw` finds no memory but that of pools.
+    let shared = buffer.core().filter(|_| !header.freeze(at + capacity));
+    let counted_by = shared
+        .filter(|core| core.lock().frozen.add(start.addr().get(), capacity, at + capacity))
+        .map(NonNull::from);
     Bytes::from_owner(Owner { start, len, block: buffer.into_block(), counted_by })
 }
 
@@ -181,19 +174,16 @@ fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     let header = unsafe { block.as_ref() };
     // Code that can read frozen bytes holds one of their owners, which prevents thawing. Bytes that are not frozen
     // belong to a buffer, which their owner has lent.
-    let counted_by = if header.is_frozen() {
-        if !header.join() {
-            return None;
-        }
-        None
-    } else {
-        if !inner.frozen.join(first, len) {
-            return None;
-        }
+    let is_whole = header.refs.is_frozen();
+    let has_joined = if is_whole { header.refs.join() } else { inner.frozen.join(first, len) };
+    if !has_joined {
+        return None;
+    }
+    if !is_whole {
         header.add_ref();
-        Some(NonNull::from(core))
-    };
+    }
     drop(inner);
+    let counted_by = (!is_whole).then(|| NonNull::from(core));
     let at = first - header.base().addr();
     // The pointer is derived from the header's, which allows writing, unlike that of the bytes. SAFETY: `block_at` has found
     // that the bytes lie in the block.

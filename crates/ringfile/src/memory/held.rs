@@ -14,7 +14,7 @@ use super::paths::Paths;
 use super::region::Region;
 
 /// One or several buffers, with their type erased.
-#[derive(Debug, Default)]
+#[derive(Default)]
 #[doc(hidden)]
 pub enum Held {
     /// Nothing.
@@ -78,12 +78,6 @@ pub(super) struct Raw {
 
 // SAFETY: the addresses are those of the value, which is Send.
 unsafe impl Send for Other {}
-
-impl std::fmt::Debug for Other {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Other").field("parts", &self.parts.len()).finish_non_exhaustive()
-    }
-}
 
 impl Other {
     /// Sets the lengths of the value's parts, if a read has changed them.

@@ -198,22 +198,9 @@ impl RegisteredMemory {
     }
 }
 
-/// See [`Buffer::from_raw_with_owner`].
-///
-/// # Safety
-/// The contract of [`Buffer::from_raw_with_owner`].
-pub(super) unsafe fn unregistered(
-    base: NonNull<u8>,
-    len: usize,
-    owner: Box<dyn Any + Send + Sync>,
-) -> Buffer {
-    let lender = Lender::new(base, len, Box::default(), owner);
-    // SAFETY: all of the memory, which nobody else can lend.
-    unsafe { lender.lend(0, len, None) }
-}
-
 impl Lender {
-    fn new(
+    /// Creates the state for memory that `owner` keeps, and that is in these regions, or in none.
+    pub(super) fn new(
         base: NonNull<u8>,
         len: usize,
         regions: Box<[Region]>,
@@ -228,7 +215,12 @@ impl Lender {
     ///
     /// # Safety
     /// The range lies within the memory, and no other buffer has any of it.
-    unsafe fn lend(self: &Arc<Self>, start: usize, end: usize, header: Option<Box<Block>>) -> Buffer {
+    pub(super) unsafe fn lend(
+        self: &Arc<Self>,
+        start: usize,
+        end: usize,
+        header: Option<Box<Block>>,
+    ) -> Buffer {
         let header = header.unwrap_or_else(|| Box::new(Block::new(ptr::null_mut(), 0)));
         // SAFETY: the range lies within the memory.
         let base = unsafe { self.base.add(start) };

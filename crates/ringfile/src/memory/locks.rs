@@ -61,16 +61,10 @@ pub(super) fn remove(locked: Locked) {
     all().remove(&locked.address());
 }
 
-/// All locks, held. Fields are dropped in this order.
-struct Held {
-    _regions: Box<dyn Any>,
-    _each: Vec<Box<dyn Any>>,
-    _all: MutexGuard<'static, BTreeMap<usize, Locked>>,
-}
-
 fn hold() -> Box<dyn Any> {
     let all = all();
     // SAFETY: all in `ALL`, whose guard goes last.
-    let each = all.values().map(|locked| unsafe { locked.lock() }).collect();
-    Box::new(Held { _regions: Box::new(regions::lock()), _each: each, _all: all })
+    let each: Vec<_> = all.values().map(|locked| unsafe { locked.lock() }).collect();
+    // Dropped in this order.
+    Box::new((regions::lock(), each, all))
 }

@@ -172,10 +172,15 @@ fn reserved_huge_page() -> usize {
     static SIZE: Number = Number::new();
     SIZE.get_or(|| {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
-        let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-        kib.map(|kib| kib << 10).filter(|size| size.is_power_of_two()).unwrap_or(2 << 20)
+        meminfo(&text, "Hugepagesize:").filter(|size| size.is_power_of_two()).unwrap_or(2 << 20)
     }) as usize
+}
+
+/// Returns a figure in the text of `/proc/meminfo`, in bytes.
+pub(crate) fn meminfo(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 #[cfg(test)]

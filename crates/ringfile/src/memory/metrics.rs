@@ -60,26 +60,18 @@ pub struct PoolMetrics {
 impl Core {
     pub(super) fn metrics(&self) -> PoolMetrics {
         let inner = self.lock();
-        let regions = inner.region_counts();
         PoolMetrics {
             capacity: self.options.capacity,
-            reserved: inner.reserved,
-            reserved_high_water: inner.reserved_high_water,
             in_use: self.in_use(&inner),
             misses: self.counters.misses.load(Ordering::Relaxed),
-            outside_allocations: inner.outside_allocations,
-            outside_bytes: inner.outside_bytes,
             waits: self.counters.waits.load(Ordering::Relaxed),
             failures: self.counters.failures.load(Ordering::Relaxed),
             growths: self.counters.growths.load(Ordering::Relaxed),
-            regions: regions.regions,
-            registered_regions: regions.registered,
-            registered_bytes: regions.registered_bytes,
-            refused_registrations: regions.refused,
             classes: (0..CLASSES)
                 .map(|class| self.class_metrics(&inner, class))
                 .filter(|class| class.gets > 0)
                 .collect(),
+            ..inner.metrics()
         }
     }
 

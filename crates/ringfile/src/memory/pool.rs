@@ -55,8 +55,7 @@ impl Pool {
     /// assert_eq!(pool.metrics().reserved, 0);
     /// ```
     pub fn new(capacity: usize) -> Pool {
-        let options = PoolBuilder { capacity, ..Pool::builder() }.options();
-        Pool { core: Core::new(options) }
+        Pool { core: Core::new(Pool::builder().capacity(capacity).options()) }
     }
 
     /// Returns a builder for a pool with other settings.
@@ -68,16 +67,15 @@ impl Pool {
     /// # Ok::<(), ringfile::PoolError>(())
     /// ```
     pub fn builder() -> PoolBuilder {
-        PoolBuilder {
+        let options = Options {
             capacity: 64 << 20,
-            alignment: None,
-            huge_pages: HugePages::Auto,
+            map: MapOptions { align: UNIT, huge_pages: HugePages::Auto, dont_fork: false },
             when_full: WhenFull::Error,
-            dont_fork: false,
             registered: true,
             growing: true,
-            pooling: true,
-        }
+            warns: true,
+        };
+        PoolBuilder { options, pooling: true }
     }
 
     /// Returns a buffer with a capacity of exactly `n` bytes and length 0.
@@ -118,10 +116,7 @@ impl Pool {
     /// task that holds the memory may run there.
     pub(crate) fn try_get(&self, n: usize) -> Result<Buffer, PoolError> {
         let core = self.core();
-        let block = match core.get_cached(n) {
-            Some(block) => block,
-            None => core.try_get_slow(n)?,
-        };
+        let block = core.get_cached(n).map_or_else(|| core.try_get_slow(n), Ok)?;
         // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
         Ok(unsafe { Buffer::first(block, n) })
     }
@@ -254,20 +249,15 @@ impl fmt::Debug for Pool {
 #[derive(Clone, Debug)]
 #[must_use = "a builder makes nothing until `build`"]
 pub struct PoolBuilder {
-    capacity: usize,
-    alignment: Option<usize>,
-    huge_pages: HugePages,
-    when_full: WhenFull,
-    dont_fork: bool,
-    registered: bool,
-    growing: bool,
+    /// As the user has set them, not checked.
+    options: Options,
     pooling: bool,
 }
 
 impl PoolBuilder {
     /// Sets the hard limit in bytes, rounded down to whole pages; 64 MiB by default. Memory is mapped as it is needed.
     pub fn capacity(mut self, bytes: usize) -> Self {
-        self.capacity = bytes;
+        self.options.capacity = bytes;
         self
     }
 
@@ -276,40 +266,40 @@ impl PoolBuilder {
     /// By default, buffers of 4096 bytes and more are aligned to 4096, and smaller ones to the smallest power of two from 512
     /// on that is not less than their size.
     pub fn alignment(mut self, bytes: usize) -> Self {
-        self.alignment = Some(bytes);
+        self.options.map.align = bytes;
         self
     }
 
     /// Sets which page sizes to use; [`HugePages::Auto`] by default.
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
-        self.huge_pages = huge_pages;
+        self.options.map.huge_pages = huge_pages;
         self
     }
 
     /// Sets what happens when the pool is full; [`WhenFull::Error`] by default.
     pub fn when_full(mut self, when_full: WhenFull) -> Self {
-        self.when_full = when_full;
+        self.options.when_full = when_full;
         self
     }
 
     /// Keeps the memory out of forked children (MADV_DONTFORK); a child that touches it crashes. Off by default:
     /// children can read it.
     pub fn dont_fork(mut self, dont_fork: bool) -> Self {
-        self.dont_fork = dont_fork;
+        self.options.map.dont_fork = dont_fork;
         self
     }
 
     /// Sets whether the memory is registered with io_uring; on by default. Switch it off to measure what registration
     /// is worth.
     pub fn registered(mut self, registered: bool) -> Self {
-        self.registered = registered;
+        self.options.registered = registered;
         self
     }
 
     /// Sets whether buffers grow when more is appended than fits; on by default. If off, appending fails instead, so
     /// that no buffer uses more memory than was requested.
     pub fn growing(mut self, growing: bool) -> Self {
-        self.growing = growing;
+        self.options.growing = growing;
         self
     }
 
@@ -340,15 +330,15 @@ impl PoolBuilder {
     /// assert!(error.to_string().contains("power of two"));
     /// ```
     pub fn build(self) -> Result<Pool, PoolError> {
-        let align = self.alignment.unwrap_or(UNIT);
+        let (asked, align, pooling) = (self.options.capacity, self.options.map.align, self.pooling);
         if !align.is_power_of_two() || align > REGION_MAX {
             return Err(PoolError::invalid(format!(
                 "a pool cannot be aligned to {align} bytes: use a power of two up to 1 GiB"
             )));
         }
-        let (asked, require) = (self.capacity, self.huge_pages == HugePages::Require);
-        let (pooling, options) = (self.pooling, self.options());
-        let least = options.map.granule().max(align);
+        let options = self.options();
+        let (require, least) =
+            (options.map.huge_pages == HugePages::Require, options.map.granule().max(align));
         if asked < least {
             return Err(PoolError::invalid(format!(
                 "a pool of {asked} bytes is too small for one page and its alignment: give it a capacity of at least \
@@ -362,26 +352,17 @@ impl PoolBuilder {
         Ok(pool)
     }
 
+    /// Returns the settings, rounded to what can be mapped.
     fn options(self) -> Options {
-        let align = self.alignment.unwrap_or(UNIT).max(UNIT);
-        let map = MapOptions { align, huge_pages: self.huge_pages, dont_fork: self.dont_fork };
+        let mut options = self.options;
+        options.map.align = options.map.align.max(UNIT);
         // A process cannot map more, and sums below this limit cannot overflow.
-        let capacity = self.capacity.min(isize::MAX as usize / 2) & !(map.granule() - 1);
-        let usual = Options {
-            capacity,
-            align,
-            map,
-            when_full: self.when_full,
-            registered: self.registered,
-            growing: self.growing,
-            warns: true,
-        };
+        options.capacity = options.capacity.min(isize::MAX as usize / 2) & !(options.map.granule() - 1);
         if self.pooling {
-            return usual;
+            return options;
         }
-        let beyond = if let WhenFull::Outside { limit } = self.when_full { limit } else { 0 };
-        let when_full = WhenFull::Outside { limit: capacity.saturating_add(beyond) };
-        Options { capacity: 0, when_full, warns: false, ..usual }
+        let limit = options.capacity.saturating_add(options.when_full.outside_limit());
+        Options { capacity: 0, when_full: WhenFull::Outside { limit }, warns: false, ..options }
     }
 }
 
@@ -390,23 +371,19 @@ impl PoolBuilder {
 /// when the futures that hold it are polled, and the waiting task may be the one that must poll them.
 pub(crate) fn reserve() -> &'static Pool {
     static RESERVE: Value<Pool> = Value::new();
-    RESERVE.get_or(|| {
-        let when_full = WhenFull::Outside { limit: usize::MAX };
-        let alignment = Some(page_size());
-        let options = PoolBuilder { capacity: 8 << 20, alignment, when_full, ..Pool::builder() };
-        // Users cannot change its settings, so there is no warning when it is full.
-        Pool { core: Core::new(Options { warns: false, ..options.options() }) }
-    })
+    RESERVE.get_or(|| of_the_library(8 << 20, WhenFull::Outside { limit: usize::MAX }))
 }
 
 /// Returns the pool for read-ahead, with room for 16 streams with the largest window. If it is full, nothing is read ahead.
 pub(crate) fn ahead() -> &'static Pool {
     static AHEAD: Value<Pool> = Value::new();
-    AHEAD.get_or(|| {
-        let options = PoolBuilder { capacity: 32 << 20, alignment: Some(page_size()), ..Pool::builder() };
-        // No warnings, as for the reserve.
-        Pool { core: Core::new(Options { warns: false, ..options.options() }) }
-    })
+    AHEAD.get_or(|| of_the_library(32 << 20, WhenFull::Error))
+}
+
+fn of_the_library(capacity: usize, when_full: WhenFull) -> Pool {
+    let options = Pool::builder().capacity(capacity).alignment(page_size()).when_full(when_full).options();
+    // Users cannot change its settings, so there is no warning when it is full.
+    Pool { core: Core::new(Options { warns: false, ..options }) }
 }
 
 #[cfg(test)]

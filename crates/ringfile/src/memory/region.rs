@@ -50,27 +50,16 @@ unsafe impl Sync for Region {}
 
 impl Region {
     pub(super) fn new(mapping: Mapping, registrable: bool) -> Self {
-        let (base, len) = (mapping.base(), mapping.len());
-        Region {
-            registration: OnceLock::new(),
-            base,
-            len,
-            registrable,
-            slot: AtomicUsize::new(0),
-            mapping: Some(mapping),
-        }
+        Region::of(mapping.base(), mapping.len(), registrable, Some(mapping))
     }
 
     /// Makes a region of the user's memory, which the caller keeps alive as long as the region.
     pub(super) fn foreign(base: NonNull<u8>, len: usize) -> Self {
-        Region {
-            registration: OnceLock::new(),
-            base,
-            len,
-            registrable: true,
-            slot: AtomicUsize::new(0),
-            mapping: None,
-        }
+        Region::of(base, len, true, None)
+    }
+
+    fn of(base: NonNull<u8>, len: usize, registrable: bool, mapping: Option<Mapping>) -> Self {
+        Region { registration: OnceLock::new(), base, len, registrable, slot: AtomicUsize::new(0), mapping }
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {

@@ -19,7 +19,7 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// A region's place in the address space.
 #[derive(Clone, Copy)]
-struct Mapped {
+pub(super) struct Mapped {
     base: usize,
     len: usize,
     region: *const Region,
@@ -29,17 +29,13 @@ struct Mapped {
 unsafe impl Send for Mapped {}
 
 /// Locks the list, also on behalf of a thread that forks.
-pub(super) fn lock() -> MutexGuard<'static, impl Sized> {
-    all()
-}
-
-fn all() -> MutexGuard<'static, Vec<Mapped>> {
+pub(super) fn lock() -> MutexGuard<'static, Vec<Mapped>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Adds a region of a pool, before any of its memory is handed out.
 pub(super) fn add(region: &Region) {
-    let mut all = all();
+    let mut all = lock();
     let (base, len) = (region.base().addr().get(), region.len());
     let place = all.partition_point(|other| other.base < base);
     all.insert(place, Mapped { base, len, region });
@@ -48,7 +44,7 @@ pub(super) fn add(region: &Region) {
 
 /// Removes a region, before its memory is unmapped; does nothing for one that was not added.
 pub(super) fn remove(region: &Region) {
-    let mut all = all();
+    let mut all = lock();
     let base = region.base().addr().get();
     let found = all.binary_search_by_key(&base, |other| other.base);
     if let Some(place) = found.ok().filter(|&place| ptr::eq(all[place].region, region)) {
@@ -95,7 +91,7 @@ impl KnownRegions {
 
     #[cold]
     fn copy(&mut self) {
-        let all = all();
+        let all = lock();
         self.regions.clone_from(&all);
         self.changes = CHANGES.load(Ordering::Relaxed);
     }
@@ -134,7 +130,7 @@ mod tests {
         let region = ptr::from_ref(known.region_of(&first).unwrap());
         let base = known.region_of(&first).unwrap().base().addr().get();
         drop(first);
-        let is_known = all().iter().any(|mapped| mapped.base == base && ptr::eq(mapped.region, region));
+        let is_known = lock().iter().any(|mapped| mapped.base == base && ptr::eq(mapped.region, region));
         assert!(!is_known, "the region is gone, and forgotten");
         // Memory that is no pool's, or that is never registered.
         let unregistered = Pool::builder().registered(false).build().unwrap();

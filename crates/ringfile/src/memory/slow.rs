@@ -12,12 +12,13 @@ use std::sync::atomic::Ordering;
 
 use super::block::{Block, Kind, Numbers};
 use super::class::{self, CLASSES, LARGEST, SLAB};
-use super::core::{Core, WhenFull};
+use super::core::Core;
 use super::error::PoolError;
 use super::extents::Extents;
 use super::frozen::FrozenParts;
-use super::kernel::Cell;
+use super::kernel::{Blocks, Cell, Linked};
 use super::mapping::{HugePages, Mapping, page_size};
+use super::metrics::PoolMetrics;
 use super::region::{REGION_MAX, Region};
 use super::regions;
 use super::waiters::{Waiters, wake_all};
@@ -56,22 +57,14 @@ pub(crate) struct Inner {
     pub(super) waiters: Waiters,
     /// Whether the last handle is gone; then all blocks that were in use at that time are anchors.
     closed: bool,
-    pub(super) reserved: usize,
-    pub(super) reserved_high_water: usize,
+    reserved: usize,
+    reserved_high_water: usize,
     /// The number of bytes by which blocks in use are smaller than their class.
     pub(super) below_class: usize,
-    pub(super) outside_bytes: usize,
-    pub(super) outside_allocations: u64,
+    outside_bytes: usize,
+    outside_allocations: u64,
     /// The number of refused registrations of regions that no longer exist.
     refused_before: usize,
-}
-
-/// The figures of regions in a snapshot.
-pub(super) struct RegionCounts {
-    pub(super) regions: usize,
-    pub(super) registered: usize,
-    pub(super) registered_bytes: usize,
-    pub(super) refused: usize,
 }
 
 impl Inner {
@@ -93,17 +86,21 @@ impl Inner {
         }
     }
 
-    pub(super) fn region_counts(&self) -> RegionCounts {
-        let (registered, refused): (Vec<_>, Vec<_>) = self
-            .tracts
-            .iter()
-            .filter_map(|tract| tract.region.is_registered().map(|yes| (yes, tract.region.len())))
-            .partition(|(yes, _)| *yes);
-        RegionCounts {
+    /// Returns the counters that need nothing but this state.
+    pub(super) fn metrics(&self) -> PoolMetrics {
+        let regions = || self.tracts.iter().map(|tract| &*tract.region);
+        let registered = || regions().filter(|region| region.is_registered() == Some(true));
+        let refused = regions().filter(|region| region.is_registered() == Some(false)).count();
+        PoolMetrics {
+            reserved: self.reserved,
+            reserved_high_water: self.reserved_high_water,
+            outside_allocations: self.outside_allocations,
+            outside_bytes: self.outside_bytes,
             regions: self.tracts.len(),
-            registered: registered.len(),
-            registered_bytes: registered.iter().map(|(_, len)| len).sum(),
-            refused: self.refused_before + refused.len(),
+            registered_regions: registered().count(),
+            registered_bytes: registered().map(Region::len).sum(),
+            refused_registrations: self.refused_before + refused,
+            ..PoolMetrics::default()
         }
     }
 }
@@ -111,11 +108,8 @@ impl Inner {
 impl Core {
     /// Fails if the pool can never provide `n` bytes, however empty it is.
     pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
-        let within = self.options.capacity.min(LARGEST) & !(self.options.align - 1);
-        let outside = match self.options.when_full {
-            WhenFull::Outside { limit } => limit & !(page_size() - 1),
-            _ => 0,
-        };
+        let within = self.options.capacity.min(LARGEST) & !(self.options.map.align - 1);
+        let outside = self.options.when_full.outside_limit() & !(page_size() - 1);
         let largest = within.max(outside);
         if n <= largest && largest > 0 { Ok(()) } else { Err(PoolError::TooLarge { requested: n, largest }) }
     }
@@ -123,11 +117,10 @@ impl Core {
     /// Returns a free block, from the pool or wherever else the settings allow; `None` if there is none now. The caller has
     /// decided whose turn it is.
     pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
-        let mut found = self.find(inner, n)?;
-        if let (None, WhenFull::Outside { limit }) = (found, self.options.when_full) {
-            found = self.find_outside(inner, n, limit)?;
+        match self.find(inner, n)? {
+            None => self.find_outside(inner, n),
+            found => Ok(found),
         }
-        Ok(found)
     }
 
     /// Returns a block of the pool for `n` bytes. Tries cheap ways first, and those that disturb other threads last.
@@ -150,7 +143,7 @@ impl Core {
             return Ok(self.carve_cached(inner, class));
         }
         // The class may be up to a quarter larger than the request: try a block of exactly that size.
-        let exact = n.max(1).next_multiple_of(self.options.align);
+        let exact = n.max(1).next_multiple_of(self.options.map.align);
         if exact < size {
             if let Some(block) = self.carve(inner, Kind::Exact, class, exact) {
                 return Ok(Some(block));
@@ -183,7 +176,7 @@ impl Core {
     }
 
     fn carve(&self, inner: &mut Inner, kind: Kind, class: usize, size: usize) -> Option<NonNull<Block>> {
-        let align = if size < SLAB { size.next_power_of_two() } else { self.options.align.max(SLAB) };
+        let align = if size < SLAB { size.next_power_of_two() } else { self.options.map.align.max(SLAB) };
         let at = take(inner, size, align)?;
         let block = self.describe(inner, at, kind, class, size)?;
         inner.classes[class].fresh += 1;
@@ -213,7 +206,7 @@ impl Core {
         if inner.classes[class].existing == 1 && inner.waiters.any() {
             self.mark_waiting(class);
         }
-        Some(self.arena.get(index))
+        Some(self.arena.block(index))
     }
 
     /// Turns a block without references, which is in no stack, into free extents.
@@ -228,7 +221,7 @@ impl Core {
         let offset = header.base().addr() - region.base().addr().get();
         inner.tracts[region.slot.load(Ordering::Relaxed)].extents.give(offset, header.size());
         inner.blocks.remove(&header.base().addr());
-        self.arena.free(&mut inner.numbers, header.index());
+        self.arena.free(&mut inner.numbers, header.number());
     }
 
     /// Turns all cached blocks into free extents.
@@ -340,13 +333,8 @@ impl Core {
     }
 
     /// Maps memory outside the pool, if the limit for such memory allows it.
-    fn find_outside(
-        &self,
-        inner: &mut Inner,
-        n: usize,
-        limit: usize,
-    ) -> Result<Option<NonNull<Block>>, PoolError> {
-        let map = self.options.map;
+    fn find_outside(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
+        let (map, limit) = (self.options.map, self.options.when_full.outside_limit());
         let Some(size) = n.max(1).checked_next_multiple_of(map.granule()) else { return Ok(None) };
         if size > limit - inner.outside_bytes {
             return Ok(None);
@@ -370,7 +358,7 @@ impl Core {
                 );
             });
         }
-        Ok(Some(self.arena.get(index)))
+        Ok(Some(self.arena.block(index)))
     }
 
     /// Takes back a block under the lock, and serves waiting requests. Returns true if the block is an anchor.
@@ -386,7 +374,7 @@ impl Core {
             let outside =
                 unsafe { Mapping::from_parts(NonNull::new_unchecked(header.base()), header.size()) };
             mapping = Some(outside);
-            self.arena.free(&mut inner.numbers, header.index());
+            self.arena.free(&mut inner.numbers, header.number());
         } else {
             self.dissolve(&mut inner, block);
         }
@@ -406,7 +394,7 @@ impl Core {
     /// Finds the block that contains `len` bytes at `address`, if it belongs to this pool.
     pub(super) fn block_at(&self, inner: &Inner, address: usize, len: usize) -> Option<NonNull<Block>> {
         let (&base, &index) = inner.blocks.range(..=address).next_back()?;
-        (address - base + len <= self.arena.header(index).size()).then(|| self.arena.get(index))
+        (address - base + len <= self.arena.header(index).size()).then(|| self.arena.block(index))
     }
 
     fn home(&self) -> *mut () {

@@ -11,9 +11,9 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 
 use super::block::Block;
 use super::buffer::Buffer;
@@ -21,6 +21,7 @@ use super::core::{Core, WhenFull};
 use super::error::PoolError;
 use super::pool::Pool;
 use super::slow::Inner;
+use crate::blocking::block_on;
 use crate::event;
 
 struct Waiter {
@@ -42,6 +43,11 @@ pub(crate) struct Waiters {
 impl Waiters {
     pub(super) fn any(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Returns the place of a request in the queue.
+    fn place(&self, ticket: u64) -> Option<usize> {
+        self.queue.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
     }
 }
 
@@ -79,38 +85,36 @@ impl Core {
             Err(full @ PoolError::Full { .. }) => full,
             answer => return answer,
         };
-        if self.options.when_full != WhenFull::Wait {
-            self.counters.failures.fetch_add(1, Ordering::Relaxed);
-            return Err(full);
-        }
-        if MUST_NOT_BLOCK.get() {
-            self.counters.failures.fetch_add(1, Ordering::Relaxed);
-            return Err(PoolError::WouldDeadlock { requested: n });
-        }
-        block_on(GetBuffer { pool, n, ticket: None }).map(Buffer::into_block)
+        let refused = match self.options.when_full {
+            WhenFull::Wait if !MUST_NOT_BLOCK.get() => {
+                return block_on(GetBuffer::new(pool, n)).map(Buffer::into_block);
+            }
+            WhenFull::Wait => PoolError::WouldDeadlock { requested: n },
+            WhenFull::Error | WhenFull::Outside { .. } => full,
+        };
+        self.counters.failures.fetch_add(1, Ordering::Relaxed);
+        Err(refused)
     }
 
     /// Returns a free block when nothing is cached, without waiting for one: [`PoolError::Full`] if there is none.
     #[cold]
     pub(super) fn try_get_slow(&self, n: usize) -> Result<NonNull<Block>, PoolError> {
+        let (inner, found) = self.look(n)?;
+        found.ok_or_else(|| PoolError::Full {
+            requested: n,
+            capacity: self.options.capacity,
+            in_use: self.in_use(&inner),
+            outside_limit: self.options.when_full.outside_limit(),
+        })
+    }
+
+    /// Returns a free block, unless other requests wait or there is none; also the lock under which that is so.
+    fn look(&self, n: usize) -> Result<(MutexGuard<'_, Inner>, Option<NonNull<Block>>), PoolError> {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock();
-        if !inner.waiters.any()
-            && let Some(block) = self.try_get(&mut inner, n)?
-        {
-            return Ok(block);
-        }
-        Err(self.full(&inner, n))
-    }
-
-    fn full(&self, inner: &Inner, n: usize) -> PoolError {
-        let outside_limit = match self.options.when_full {
-            WhenFull::Outside { limit } => limit,
-            _ => 0,
-        };
-        let (requested, capacity, in_use) = (n, self.options.capacity, self.in_use(inner));
-        PoolError::Full { requested, capacity, in_use, outside_limit }
+        let found = if inner.waiters.any() { None } else { self.try_get(&mut inner, n)? };
+        Ok((inner, found))
     }
 
     /// Serves the queue from its head while there is memory. Returns the wakers to call after the lock is released.
@@ -149,14 +153,10 @@ impl Core {
             // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
             return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
         }
-        self.check_size(n)?;
-        self.counters.misses.fetch_add(1, Ordering::Relaxed);
         // Cloned before taking the lock, and dropped after releasing it: a waker runs user code.
         let own = waker.clone();
-        let mut inner = self.lock();
-        if !inner.waiters.any()
-            && let Some(block) = self.try_get(&mut inner, n)?
-        {
+        let (mut inner, found) = self.look(n)?;
+        if let Some(block) = found {
             // SAFETY: as above.
             return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
         }
@@ -189,9 +189,8 @@ impl Core {
             if let Some(answer) = inner.waiters.served.remove(&ticket) {
                 return Poll::Ready(answer);
             }
-            let queue = &mut inner.waiters.queue;
-            let place = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket);
-            let kept = place.ok().map(|at| &mut queue[at].waker);
+            let place = inner.waiters.place(ticket);
+            let kept = place.map(|at| &mut inner.waiters.queue[at].waker);
             match (kept.filter(|kept| !kept.will_wake(waker)), &mut own) {
                 (None, _) => return Poll::Pending,
                 (Some(kept), Some(own)) => {
@@ -208,9 +207,7 @@ impl Core {
     fn give_up(&self, ticket: u64) {
         let mut inner = self.lock();
         let answer = inner.waiters.served.remove(&ticket);
-        let queue = &mut inner.waiters.queue;
-        let place = queue.binary_search_by_key(&ticket, |waiter| waiter.ticket);
-        let waiter = place.ok().and_then(|at| queue.remove(at));
+        let waiter = inner.waiters.place(ticket).and_then(|at| inner.waiters.queue.remove(at));
         let mut wakers = Vec::new();
         if waiter.is_some() {
             if !inner.waiters.any() {
@@ -275,36 +272,5 @@ impl Drop for GetBuffer<'_> {
 impl fmt::Debug for GetBuffer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GetBuffer").field("bytes", &self.n).field("queued", &self.ticket.is_some()).finish()
-    }
-}
-
-/// Wakes one blocked thread. It does not use `thread::park`, whose token belongs to the thread's own code.
-#[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_one();
-    }
-}
-
-/// Blocks this thread until it gets a buffer.
-fn block_on(mut get: GetBuffer<'_>) -> Result<Buffer, PoolError> {
-    let bell = Arc::new(Bell::default());
-    let waker = Waker::from(Arc::clone(&bell));
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(answer) = Pin::new(&mut get).poll(&mut cx) {
-            return answer;
-        }
-        let mut rung = bell.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*rung {
-            rung = bell.changed.wait(rung).unwrap_or_else(PoisonError::into_inner);
-        }
-        *rung = false;
     }
 }

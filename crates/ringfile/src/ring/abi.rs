@@ -4,11 +4,13 @@
 //! since it is filled in place on every operation and the kernel never changes it (include/uapi/linux/io_uring.h).
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use linux_raw_sys::io_uring::{IORING_ENTER_EXT_ARG, io_uring_params};
+use linux_raw_sys::io_uring::{
+    IORING_ENTER_EXT_ARG, IORING_RSRC_REGISTER_SPARSE, io_uring_getevents_arg, io_uring_params,
+    io_uring_register_op, io_uring_rsrc_register,
+};
 
 /// One submission queue entry, as the kernel reads it.
 #[repr(C)]
@@ -121,15 +123,6 @@ pub(crate) unsafe fn enter(fd: i32, submit: u32, wait: u32, flags: u32) -> io::R
     check(unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, submit, wait, flags, no_signal_mask, 0usize) })
 }
 
-/// The argument record of `io_uring_enter(2)`, `struct io_uring_getevents_arg`.
-#[repr(C)]
-struct GetEvents {
-    signal_mask: u64,
-    signal_mask_size: u32,
-    min_wait_usec: u32,
-    time: u64,
-}
-
 /// As [`enter`], but fails with `ETIME` when `at_most` has passed. Needs Linux 5.11.
 ///
 /// # Safety
@@ -143,14 +136,9 @@ pub(crate) unsafe fn enter_for(
 ) -> io::Result<u32> {
     // `struct __kernel_timespec`, whose fields have 64 bits on every architecture.
     let time = [i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX), i64::from(at_most.subsec_nanos())];
-    let argument = GetEvents {
-        signal_mask: 0,
-        signal_mask_size: 0,
-        min_wait_usec: 0,
-        time: (&raw const time).expose_provenance() as u64,
-    };
-    let flags = flags | IORING_ENTER_EXT_ARG;
-    let size = size_of::<GetEvents>();
+    let ts = (&raw const time).expose_provenance() as u64;
+    let argument = io_uring_getevents_arg { sigmask: 0, sigmask_sz: 0, min_wait_usec: 0, ts };
+    let (flags, size) = (flags | IORING_ENTER_EXT_ARG, size_of_val(&argument));
     // SAFETY: the record and the time are read during the call; the entries are covered by this function's contract.
     check(unsafe {
         libc::syscall(libc::SYS_io_uring_enter, fd, submit, wait, flags, &raw const argument, size)
@@ -170,4 +158,13 @@ pub(crate) unsafe fn register<T>(
 ) -> io::Result<u32> {
     // SAFETY: by this function's contract.
     check(unsafe { libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), opcode, argument, count) })
+}
+
+/// Gives a ring a table of empty places: `opcode` says whether for memory or files.
+pub(crate) fn register_table(ring: &OwnedFd, opcode: io_uring_register_op, places: u32) -> io::Result<()> {
+    let flags = IORING_RSRC_REGISTER_SPARSE;
+    let mut table = io_uring_rsrc_register { nr: places, flags, resv2: 0, data: 0, tags: 0 };
+    let size = size_of_val(&table) as u32;
+    // SAFETY: one valid record whose size is passed as the count, as these operations require; it names no memory.
+    unsafe { register(ring.as_fd(), opcode as u32, &mut table, size) }.map(drop)
 }

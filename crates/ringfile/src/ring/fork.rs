@@ -10,7 +10,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, MutexGuard};
 
 use crate::once::Value;
 
@@ -101,8 +101,8 @@ pub(crate) fn is_child() -> bool {
 pub(crate) type Hold = fn() -> Box<dyn Any>;
 
 /// Holds the locks of pools and lent memory. Threads that hold one of these may take those of the driver.
-static HOLD_MEMORY: OnceLock<Hold> = OnceLock::new();
-static HOLD: OnceLock<Hold> = OnceLock::new();
+static HOLD_MEMORY: Value<Hold> = Value::new();
+static HOLD: Value<Hold> = Value::new();
 
 thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
@@ -112,18 +112,18 @@ thread_local! {
 /// consistent. Every call passes the same function.
 #[inline]
 pub(crate) fn hold_over_forks(hold: Hold) {
-    static DONE: AtomicBool = AtomicBool::new(false);
-    if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
-        let _ = HOLD.set(hold);
-        heed_forks();
-    }
+    hold_in(&HOLD, hold);
 }
 
 /// As [`hold_over_forks`], for the locks of memory.
 pub(crate) fn hold_memory_over_forks(hold: Hold) {
-    static DONE: AtomicBool = AtomicBool::new(false);
-    if !DONE.load(Ordering::Relaxed) && !DONE.swap(true, Ordering::Relaxed) {
-        let _ = HOLD_MEMORY.set(hold);
+    hold_in(&HOLD_MEMORY, hold);
+}
+
+#[inline]
+fn hold_in(place: &'static Value<Hold>, hold: Hold) {
+    if place.get().is_none() {
+        place.get_or(|| hold);
         heed_forks();
     }
 }
@@ -159,7 +159,7 @@ pub(crate) fn hold<T: 'static, U: 'static>(
 extern "C" fn before() {
     // A thread that is ending has no thread-local for the guards, so it takes no lock.
     let _ = HELD.try_with(|held| {
-        let holds = [&HOLD_MEMORY, &HOLD].into_iter().filter_map(OnceLock::get);
+        let holds = [&HOLD_MEMORY, &HOLD].into_iter().filter_map(|place| place.get());
         held.replace(holds.map(|hold| hold()).collect());
     });
 }

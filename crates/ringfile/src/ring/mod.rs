@@ -102,7 +102,7 @@ impl Ring {
             tail: mapping.field(params.sq_off.tail),
             kernel_flags: mapping.field(params.sq_off.flags),
             entries: mapping.entries(),
-            entry_shift: mapping.entry_shift(),
+            entry_shift: setup::entry_shift(&params),
             mask: params.sq_entries - 1,
             next: 0,
             published: 0,
@@ -117,7 +117,7 @@ impl Ring {
             enters: 0,
             submitted: 0,
             collected: 0,
-            buffers: ClonedBuffers::none(),
+            buffers: ClonedBuffers::default(),
             file_table: false,
             cut_off: None,
             #[cfg(test)]
@@ -132,7 +132,8 @@ impl Ring {
         }
         ring.register_own_fd();
         ring.buffers = ClonedBuffers::prepare(&ring.mapping.fd, waker);
-        ring.prepare_files();
+        let files = uapi::io_uring_register_op::IORING_REGISTER_FILES2;
+        ring.file_table = abi::register_table(&ring.mapping.fd, files, FILE_SLOTS).is_ok();
         Ok(ring)
     }
 
@@ -163,20 +164,6 @@ impl Ring {
         let _ = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) };
     }
 
-    fn prepare_files(&mut self) {
-        let mut table = uapi::io_uring_rsrc_register {
-            nr: FILE_SLOTS,
-            flags: uapi::IORING_RSRC_REGISTER_SPARSE,
-            resv2: 0,
-            data: 0,
-            tags: 0,
-        };
-        let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES2 as u32;
-        let size = size_of_val(&table) as u32;
-        // SAFETY: one valid record whose size is passed as the count, as this operation requires.
-        self.file_table = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut table, size) }.is_ok();
-    }
-
     /// Returns whether this process created the ring; a forked child did not, and must not touch it.
     pub(crate) fn is_ours(&self) -> bool {
         self.fork_mark.is_current()
@@ -204,21 +191,17 @@ impl Ring {
 
     /// Returns the features of this ring, in words.
     pub(crate) fn features(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            setup::flag_names(self.mapping.params.flags).map(str::to_owned).collect();
-        let mut note = |has: bool, name: &str| {
-            if has {
-                names.push(name.to_owned());
-            }
-        };
-        note(self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING != 0, "registered_ring_fd");
-        note(self.file_table, "registered_files");
-        note(self.buffers.has_table(), "registered_buffers");
-        note(registry::can_clone(), "clone_buffers");
-        note(self.supports(uapi::io_uring_op::IORING_OP_READV_FIXED as u8), "readv_fixed");
-        note(self.enter_flags & uapi::IORING_ENTER_NO_IOWAIT != 0, "no_iowait");
-        names.push(format!("entries={}", self.mapping.params.sq_entries));
-        names
+        let more = [
+            (self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING != 0, "registered_ring_fd"),
+            (self.file_table, "registered_files"),
+            (self.buffers.has_table(), "registered_buffers"),
+            (registry::can_clone(), "clone_buffers"),
+            (self.supports(uapi::io_uring_op::IORING_OP_READV_FIXED as u8), "readv_fixed"),
+            (self.enter_flags & uapi::IORING_ENTER_NO_IOWAIT != 0, "no_iowait"),
+        ];
+        let more = more.into_iter().filter(|(has, _)| *has).map(|(_, name)| name);
+        let names = setup::flag_names(self.mapping.params.flags).chain(more).map(str::to_owned);
+        names.chain([format!("entries={}", self.mapping.params.sq_entries)]).collect()
     }
 
     /// Returns how many more entries fit.

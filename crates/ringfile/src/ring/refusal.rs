@@ -21,14 +21,14 @@ pub struct RegistrationRefused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// A table with empty places for memory to be registered in.
-    Table,
+    Table = 1,
     /// Memory for a place in the table.
     Memory,
     /// A place in the table, which has none left.
     Place,
 }
 
-/// The last refusal: the number of [`What`], from 1, and the errno; 0 if there was none.
+/// The last refusal: [`What`] as a number, and the errno; 0 if there was none.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Returns why io_uring last refused to register memory in this process, on any thread; `None` if it never did.
@@ -66,12 +66,7 @@ impl RegistrationRefused {
 
     /// Stores it as the last refusal of the process.
     pub(crate) fn note(self) {
-        let what: u64 = match self.what {
-            What::Table => 1,
-            What::Memory => 2,
-            What::Place => 3,
-        };
-        LAST.store(what << 32 | u64::from(self.errno as u32), Ordering::Relaxed);
+        LAST.store((self.what as u64) << 32 | u64::from(self.errno as u32), Ordering::Relaxed);
     }
 
     /// Returns the kernel's errno.

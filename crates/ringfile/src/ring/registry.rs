@@ -10,7 +10,7 @@
 //!   nothing can address.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
@@ -38,10 +38,9 @@ static CAN_CLONE: AtomicBool = AtomicBool::new(false);
 static RELEASES: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Holder {
-    ring: Option<(setup::Mapping, Mark)>,
-    tried: bool,
+    /// `Some(None)` if it could not be created.
+    ring: Option<Option<(setup::Mapping, Mark)>>,
     free: Vec<u32>,
-    next: u32,
     serial: u64,
     /// The serial that this ring pins at each index that was assigned; 0 if it pins nothing.
     pinned: Vec<u64>,
@@ -54,36 +53,29 @@ unsafe impl Send for Holder {}
 
 impl Holder {
     const fn new() -> Self {
-        Self {
-            ring: None,
-            tried: false,
-            free: Vec::new(),
-            next: 0,
-            serial: 0,
-            pinned: Vec::new(),
-            rings: Vec::new(),
-        }
+        Self { ring: None, free: Vec::new(), serial: 0, pinned: Vec::new(), rings: Vec::new() }
     }
 
     /// Returns the holder's descriptor, created on first use; `None` in a forked child, or if it cannot be created.
     fn fd(&mut self) -> Option<&OwnedFd> {
-        if !self.tried {
-            self.tried = true;
-            match make_holder() {
-                Ok(mapping) => self.ring = Some((mapping, Mark::current())),
-                Err(error) => event::defer(move || {
-                    tracing::debug!(%error, "no holder ring: each ring registers for itself");
-                }),
+        let ring = self.ring.get_or_insert_with(|| {
+            match setup::make_shared().and_then(|mapping| make_table(&mapping.fd).map(|()| mapping)) {
+                Ok(mapping) => Some((mapping, Mark::current())),
+                Err(error) => {
+                    event::defer(move || {
+                        tracing::debug!(%error, "no holder ring: each ring registers for itself");
+                    });
+                    None
+                }
             }
-        }
-        self.ring.as_ref().filter(|(_, mark)| mark.is_current()).map(|(mapping, _)| &mapping.fd)
+        });
+        ring.as_ref().filter(|(_, mark)| mark.is_current()).map(|(mapping, _)| &mapping.fd)
     }
 
     fn take_index(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| {
-            let index = self.next;
+            let index = self.pinned.len() as u32;
             (index < SLOTS).then(|| {
-                self.next += 1;
                 self.pinned.push(0);
                 index
             })
@@ -95,24 +87,8 @@ pub(crate) fn holder() -> MutexGuard<'static, Holder> {
     HOLDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn make_holder() -> io::Result<setup::Mapping> {
-    let mapping = setup::make_shared()?;
-    make_table(&mapping.fd)?;
-    Ok(mapping)
-}
-
 fn make_table(ring: &OwnedFd) -> io::Result<()> {
-    let mut table = uapi::io_uring_rsrc_register {
-        nr: SLOTS,
-        flags: uapi::IORING_RSRC_REGISTER_SPARSE,
-        resv2: 0,
-        data: 0,
-        tags: 0,
-    };
-    let size = size_of_val(&table) as u32;
-    let opcode = uapi::io_uring_register_op::IORING_REGISTER_BUFFERS2 as u32;
-    // SAFETY: one valid record whose size is passed as the count, as this operation wants it; it names no memory.
-    unsafe { abi::register(ring.as_fd(), opcode, &mut table, size) }.map(drop)
+    abi::register_table(ring, uapi::io_uring_register_op::IORING_REGISTER_BUFFERS2, SLOTS)
 }
 
 /// Fills place `index` of a ring's table with `len` bytes at `start`, or empties it where `len` is 0.
@@ -135,7 +111,6 @@ fn set_place(ring: &OwnedFd, index: u32, start: *mut u8, len: usize) -> io::Resu
 }
 
 fn clone_place(from: &OwnedFd, to: &OwnedFd, index: u32) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
     let mut clone = uapi::io_uring_clone_buffers {
         src_fd: from.as_raw_fd() as u32,
         flags: uapi::IORING_REGISTER_DST_REPLACE as u32,
@@ -224,7 +199,8 @@ impl Inbox {
     }
 }
 
-/// One ring's table of registered buffers.
+/// One ring's table of registered buffers. By default there is none, so no operation on this ring is a fixed one.
+#[derive(Default)]
 pub(crate) struct ClonedBuffers {
     /// The serial at each index of this ring; empty if the ring has no table.
     serials: Box<[u64]>,
@@ -255,7 +231,7 @@ impl ClonedBuffers {
             let without = RegistrationRefused::new(What::Table, &error);
             without.note();
             event::defer(move || tracing::debug!(%error, "no table for registered buffers"));
-            return Self { without: Some(without), ..Self::none() };
+            return Self { without: Some(without), ..Self::default() };
         }
         let inbox =
             Arc::new(Inbox { released: Mutex::new(Vec::new()), pending: AtomicBool::new(false), waker });
@@ -268,26 +244,7 @@ impl ClonedBuffers {
                 .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
         }
         drop(holder);
-        Self {
-            serials: vec![0; SLOTS as usize].into(),
-            inbox: Some(inbox),
-            recent: Recent::default(),
-            known: KnownRegions::default(),
-            refusals: 0,
-            without: None,
-        }
-    }
-
-    /// Creates a value without a table: no operation on this ring is a fixed one.
-    pub(crate) fn none() -> Self {
-        Self {
-            serials: Box::default(),
-            inbox: None,
-            recent: Recent::default(),
-            known: KnownRegions::default(),
-            refusals: 0,
-            without: None,
-        }
+        Self { serials: vec![0; SLOTS as usize].into(), inbox: Some(inbox), ..Self::default() }
     }
 
     /// As [`index_of`](Self::index_of), for memory that the last operation's region covers.
@@ -487,13 +444,13 @@ mod tests {
             return register_on_each_ring();
         }
         let name = "ring::registry::tests::without_cloning_each_ring_registers_for_itself";
+        // Past the capture of a test's output.
+        let skipped = |what: &str| {
+            let line = format!("skipped {what}\n");
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+        };
         if !crate::ring_features().unwrap().iter().any(|feature| feature == "registered_buffers") {
-            let why = "this kernel (before 5.19) has no tables of registered memory";
-            let _ = std::io::Write::write_all(
-                &mut std::io::stderr(),
-                format!("skipped {name}: {why}\n").as_bytes(),
-            );
-            return;
+            return skipped(&format!("{name}: this kernel (before 5.19) has no tables of registered memory"));
         }
         let mut child = Command::new(std::env::current_exe().unwrap());
         let output = child
@@ -505,10 +462,7 @@ mod tests {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
         if text.contains(NOT_COUNTED) {
-            let _ = std::io::Write::write_all(
-                &mut std::io::stderr(),
-                format!("skipped what is pinned, of {name}: {NOT_COUNTED}\n").as_bytes(),
-            );
+            skipped(&format!("what is pinned, of {name}: {NOT_COUNTED}"));
         }
     }
 

@@ -161,12 +161,6 @@ impl Mapping {
         self.entries.start.cast()
     }
 
-    /// Returns the binary logarithm of how many [`Sqe`](abi::Sqe)s a submission entry takes, and how many
-    /// [`Cqe`](abi::Cqe)s a completion.
-    pub(crate) fn entry_shift(&self) -> u32 {
-        entry_shift(&self.params)
-    }
-
     fn new(fd: OwnedFd, params: uapi::io_uring_params) -> io::Result<Self> {
         if params.features & uapi::IORING_FEAT_SINGLE_MMAP == 0
             || params.features & uapi::IORING_FEAT_NODROP == 0
@@ -203,7 +197,9 @@ impl Mapping {
     }
 }
 
-fn entry_shift(params: &uapi::io_uring_params) -> u32 {
+/// Returns the binary logarithm of how many [`Sqe`](abi::Sqe)s a submission entry takes, and how many
+/// [`Cqe`](abi::Cqe)s a completion.
+pub(super) fn entry_shift(params: &uapi::io_uring_params) -> u32 {
     u32::from(params.flags & LARGE_ENTRIES == LARGE_ENTRIES)
 }
 
@@ -270,24 +266,16 @@ fn parameters(options: &RingOptions, entries: u32, flags: u32) -> uapi::io_uring
 /// Reads which operations this kernel supports, with `IORING_REGISTER_PROBE`.
 pub(crate) fn probe(ring: &impl AsFd) -> [bool; 256] {
     #[repr(C)]
-    #[derive(Clone, Copy, Default)]
-    struct Operation {
-        op: u8,
-        reserved: u8,
-        flags: u16,
-        reserved2: u32,
-    }
-    #[repr(C)]
     struct Probe {
         last_op: u8,
         count: u8,
         reserved: u16,
         reserved2: [u32; 3],
-        ops: [Operation; 256],
+        ops: [uapi::io_uring_probe_op; 256],
     }
     let mut supported = [false; 256];
-    let mut answer =
-        Probe { last_op: 0, count: 0, reserved: 0, reserved2: [0; 3], ops: [Operation::default(); 256] };
+    let unknown = uapi::io_uring_probe_op { op: 0, resv: 0, flags: 0, resv2: 0 };
+    let mut answer = Probe { last_op: 0, count: 0, reserved: 0, reserved2: [0; 3], ops: [unknown; 256] };
     let opcode = uapi::io_uring_register_op::IORING_REGISTER_PROBE as u32;
     // SAFETY: the record has room for the 256 operations that the count announces.
     if unsafe { abi::register(ring.as_fd(), opcode, &mut answer, 256) }.is_ok() {

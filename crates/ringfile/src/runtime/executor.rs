@@ -282,21 +282,20 @@ impl Loop {
 
     /// Runs tasks until commanded to end.
     pub(super) fn run_commands(&mut self) {
-        loop {
-            match self.remote.command() {
-                Command::Run => {}
-                Command::Finish if self.is_idle() => return,
-                Command::Finish => {}
-                Command::Stop => return,
-            }
+        while self.goes_on() {
             self.run_ready();
             // Read again: the notification that came with a command may have been taken just now.
-            let may_sleep = match self.remote.command() {
-                Command::Run => true,
-                Command::Finish => !self.is_idle(),
-                Command::Stop => false,
-            };
+            let may_sleep = self.goes_on();
             self.turn(may_sleep);
+        }
+    }
+
+    /// Returns whether the command is to continue.
+    fn goes_on(&self) -> bool {
+        match self.remote.command() {
+            Command::Run => true,
+            Command::Finish => !self.is_idle(),
+            Command::Stop => false,
         }
     }
 

@@ -4,14 +4,14 @@ use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
 use super::executor::{self, LoopHandle};
+use crate::blocking::block_on;
 use crate::event;
 use crate::ring::fork;
 
@@ -113,21 +113,7 @@ impl<T> JoinHandle<T> {
         if executor::is_in_loop() {
             return Err(JoinError::WouldBlock);
         }
-        struct Unpark(Thread);
-        impl Wake for Unpark {
-            fn wake(self: Arc<Self>) {
-                self.0.unpark();
-            }
-        }
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let mut context = Context::from_waker(&waker);
-        let mut handle = pin!(self);
-        loop {
-            if let Poll::Ready(result) = handle.as_mut().poll(&mut context) {
-                return result;
-            }
-            std::thread::park();
-        }
+        block_on(self)
     }
 }
 

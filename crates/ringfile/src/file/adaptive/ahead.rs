@@ -21,7 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::OFlags;
 
 use super::super::File;
-use super::super::io::{Operation, Owned};
+use super::super::io::Operation;
+use super::super::open::magic;
 use super::streams::{Id, Seen, Streams};
 use crate::driver::{self, Ended, FileKind, Kind, Request, Target};
 use crate::memory::{self, Buffer, Held};
@@ -65,7 +66,7 @@ pub(super) struct Piece {
     stream: Id,
     range: Range<u64>,
     changed: Changed,
-    read: Operation<'static, Owned>,
+    read: Operation<'static, File>,
     is_over: bool,
     /// The data; `None` if the read failed.
     content: Option<Buffer>,
@@ -74,11 +75,10 @@ pub(super) struct Piece {
 
 impl Ahead {
     pub(super) fn new(own: &Target) -> Arc<Self> {
-        let magic = rustix::fs::fstatfs(own.as_fd()).map_or(0, |facts| facts.f_type as u32);
         let flags = rustix::fs::fcntl_getfl(own.as_fd()).unwrap_or(OFlags::RDWR);
         let is_allowed = own.kind == FileKind::Regular
             && flags & OFlags::RWMODE == OFlags::RDONLY
-            && KEEP_TIMES.contains(&magic);
+            && KEEP_TIMES.contains(&magic(own.as_fd()));
         Arc::new(Self { is_allowed, state: Mutex::default(), process: fork::Mark::current() })
     }
 
@@ -100,19 +100,13 @@ impl Ahead {
     /// Records a direct read. Returns the stream that it continues, and whether reading ahead of that is worthwhile.
     pub(super) fn note(&self, range: &Range<u64>) -> Option<(Id, bool)> {
         let mut state = self.try_lock()?;
-        match state.streams.note(range) {
-            Seen::Continues(id) => {
-                let is_steady = state.streams.is_steady(id);
-                Some((id, is_steady))
-            }
-            Seen::Begins { gone: Some(gone) } => {
-                let pieces = state.take_of(gone);
-                drop(state);
-                drop(pieces);
-                None
-            }
-            Seen::Begins { gone: None } => None,
-        }
+        let pieces = match state.streams.note(range) {
+            Seen::Continues(id) => return Some((id, state.streams.is_steady(id))),
+            Seen::Begins { gone } => gone.map(|gone| state.take_of(gone)),
+        };
+        drop(state);
+        drop(pieces);
+        None
     }
 
     /// Returns whether data that is read ahead now could be used later.
@@ -174,9 +168,7 @@ impl Ahead {
 
     /// Forgets what was read ahead.
     pub(super) fn drop_pieces(&self) {
-        let Some(mut state) = self.try_lock() else { return };
-        let pieces = state.take_all();
-        drop(state);
+        let pieces = self.try_lock().map(|mut state| state.take_all());
         drop(pieces);
     }
 
@@ -282,7 +274,7 @@ impl Piece {
     fn new(direct: &File, stream: Id, range: Range<u64>, changed: Changed, memory: Buffer) -> Self {
         let want = (range.end - range.start) as usize;
         let request = Request { offset: range.start, want, ..Request::of(Kind::Read) };
-        let read = Operation::new(Owned(direct.clone()), request, Held::Pooled(memory));
+        let read = Operation::new(direct.clone(), request, Held::Pooled(memory));
         Self { stream, range, changed, read, is_over: false, content: None, used: 0 }
     }
 
@@ -339,8 +331,10 @@ mod tests {
     const PAGE: u64 = 4096;
 
     /// Returns a file of which the second page was read ahead.
-    fn read_ahead(path: &std::path::Path) -> Arc<Ahead> {
-        let file = File::open(path).unwrap();
+    fn read_ahead() -> Arc<Ahead> {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&path, [7; 4096]).unwrap();
+        let file = File::open(&path).unwrap();
         let ahead = Ahead::new(&file.0.target);
         assert_eq!(ahead.note(&(0..PAGE)), None);
         let (id, _) = ahead.note(&(PAGE..PAGE + 1)).unwrap();
@@ -379,10 +373,7 @@ mod tests {
     #[test]
     fn a_file_whose_lock_is_busy_gives_its_pieces_up_too() {
         let _alone = alone();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("data");
-        std::fs::write(&path, [7; 4096]).unwrap();
-        let ahead = read_ahead(&path);
+        let ahead = read_ahead();
         let busy = ahead.lock();
         let thief = std::thread::spawn({
             let ahead = Arc::clone(&ahead);
@@ -402,10 +393,7 @@ mod tests {
     #[test]
     fn a_piece_that_is_put_back_is_in_the_list_or_goes_with_its_stream() {
         let _alone = alone();
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("data");
-        std::fs::write(&path, [7; 4096]).unwrap();
-        let ahead = read_ahead(&path);
+        let ahead = read_ahead();
         let piece = ahead.take(PAGE).unwrap();
         steal_from(&ahead);
         ahead.put_back(piece, PAGE + 1);

@@ -11,9 +11,9 @@ mod room;
 mod sketch;
 mod streams;
 
+use std::borrow::Borrow;
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,6 +26,7 @@ use self::ahead::Ahead;
 use self::sketch::Sketch;
 use self::streams::Id;
 use super::io::Operation;
+use super::open::magic;
 use super::{File, unaligned};
 use crate::driver::{self, Ended, Kind, Request, Target, cached_pages};
 use crate::error::Result;
@@ -114,8 +115,7 @@ pub(crate) struct Adaptive {
 pub(super) fn is_possible(own: &Target) -> bool {
     let fd = own.as_fd();
     let is_readable = rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags & OFlags::RWMODE != OFlags::WRONLY);
-    let magic = rustix::fs::fstatfs(fd).map_or(0, |facts| facts.f_type as u32);
-    if !is_readable || UNSEEN.contains(&magic) {
+    if !is_readable || UNSEEN.contains(&magic(fd)) {
         return false;
     }
     let seen = cached_pages(own, 0, 1);
@@ -164,13 +164,14 @@ pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -
 
 /// Reads the continuation of a stream: takes data that was read ahead, and reads the rest directly.
 pub(super) async fn read_stream(
-    file: impl Deref<Target = File>,
+    file: impl Borrow<File>,
     id: Id,
     request: Request,
     mut held: Held,
 ) -> (Held, Result<Ended>) {
+    let file = file.borrow();
     let Some(adaptive) = &file.0.adaptive else {
-        return read_by(&file, Descriptor::Own, request, held).await;
+        return read_by(file, Descriptor::Own, request, held).await;
     };
     let (own, ahead) = (&file.0.target, &adaptive.ahead);
     let _reading = Reading(ahead, id);
@@ -202,7 +203,7 @@ pub(super) async fn read_stream(
     }
     let (offset, start) = (request.offset + done as u64, request.start + done);
     let rest = Request { offset, start, want: request.want - done, ..request };
-    let (held, result) = read_by(&file, Descriptor::Direct, rest, held).await;
+    let (held, result) = read_by(file, Descriptor::Direct, rest, held).await;
     let add = |ended: Ended| Ended { done: done + ended.done, ..ended };
     (held, result.map(add).map_err(|error| error.after(done)))
 }

@@ -3,24 +3,21 @@
 use std::fs;
 use std::path::Path;
 
+use crate::memory::meminfo;
 use crate::once::Number;
+
+const TOTAL: &str = "MemTotal:";
 
 /// Returns half of the memory that this process may use, in bytes: the process itself needs the rest. Read once.
 pub(super) fn bytes() -> u64 {
     static ROOM: Number = Number::new();
     ROOM.get_or(|| {
-        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let machine = total(&meminfo).unwrap_or(1 << 30);
+        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let machine = meminfo(&text, TOTAL).unwrap_or(1 << 30);
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let group = limit(&groups, |path| fs::read_to_string(path).ok()).unwrap_or(machine);
         machine.min(group) / 2
     })
-}
-
-fn total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
 }
 
 /// Returns the lowest limit of the process's control groups, of either version.
@@ -58,7 +55,8 @@ mod tests {
 
     #[test]
     fn the_machines_memory_is_read() {
-        assert_eq!(total("MemTotal:       24684728 kB\nMemFree: 1 kB\n"), Some(24_684_728 << 10));
+        let text = "MemTotal:       24684728 kB\nMemFree: 1 kB\n";
+        assert_eq!(meminfo(text, TOTAL), Some(24_684_728 << 10));
         assert!(bytes() > 1 << 20);
     }
 }

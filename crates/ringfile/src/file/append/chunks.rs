@@ -48,9 +48,17 @@ impl Chunks {
     /// Copies `data` behind the data appended before. The caller has checked that there is memory.
     pub fn append(&mut self, mut data: &[u8], plan: &mut Plan) {
         while !data.is_empty() {
-            let Some(current) = Self::current(&mut self.current, &mut self.spare, &mut self.carried) else {
-                debug_assert!(false, "memory for all of it is there");
-                return;
+            let current = match &mut self.current {
+                Some(current) => current,
+                none => {
+                    let Some(mut chunk) = self.spare.pop() else {
+                        debug_assert!(false, "memory for all of it is there");
+                        return;
+                    };
+                    chunk.extend_from_slice(&self.carried);
+                    self.carried.clear();
+                    none.insert(chunk)
+                }
             };
             let (now, later) = data.split_at(data.len().min(current.capacity() - current.len()));
             current.extend_from_slice(now);
@@ -61,20 +69,6 @@ impl Chunks {
             }
             data = later;
         }
-    }
-
-    fn current<'a>(
-        current: &'a mut Option<Buffer>,
-        spare: &mut Vec<Buffer>,
-        carried: &mut Vec<u8>,
-    ) -> Option<&'a mut Buffer> {
-        if current.is_none() {
-            let mut chunk = spare.pop()?;
-            chunk.extend_from_slice(carried);
-            carried.clear();
-            *current = Some(chunk);
-        }
-        current.as_mut()
     }
 
     /// Takes the memory of the first full piece.

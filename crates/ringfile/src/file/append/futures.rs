@@ -8,9 +8,11 @@ use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use super::plan::Plan;
 use super::shared::Shared;
 use super::waiters::{Goal, Place};
 use crate::error::{Error, Result};
+use crate::file::check;
 use crate::memory::{Buffer, PoolError};
 
 /// Waits for memory of the pool.
@@ -54,13 +56,9 @@ impl<'a> Append<'a> {
         if state.has_failed() || !state.waiters.is_first(self.place) {
             return Ok(Attempt::NoRoom);
         }
-        let end = state.plan.appended().checked_add((self.record.len() - self.done) as u64);
-        let refused = match end {
-            _ if state.plan.is_closing() => Some("the appender was closed"),
-            Some(end) if end <= i64::MAX as u64 => None,
-            _ => Some("the end would be beyond 2^63 bytes"),
-        };
-        if let Some(why) = refused {
+        let fits = check::range_ends_in_a_file(state.plan.appended(), self.record.len() - self.done);
+        if state.plan.is_closing() || !fits {
+            let why = if state.plan.is_closing() { "the appender was closed" } else { check::BEYOND };
             let error = Error::new(ErrorKind::InvalidInput, APPENDING).on(shared.file.path());
             return Err(error.because(why).after(self.done));
         }
@@ -169,62 +167,38 @@ impl Drop for Append<'_> {
     }
 }
 
-/// The goal that a [`Settle`] waits for.
-#[derive(Clone, Copy)]
-pub(super) enum Ask {
-    Flush,
-    Sync,
-    Close,
-}
-
-impl Ask {
-    fn what(self) -> &'static str {
-        match self {
-            Self::Flush => "flushing an appender",
-            Self::Sync => "syncing an appender",
-            Self::Close => "closing an appender",
-        }
-    }
-}
-
 /// The future of [`Appender::flush`](super::Appender::flush), [`sync`](super::Appender::sync) and [`close`](super::Appender::close). May be dropped at any point.
 #[must_use = "nothing is written until the future is awaited"]
 pub struct Settle<'a> {
     shared: &'a Shared,
-    ask: Ask,
+    /// What is being done, for errors.
+    what: &'static str,
+    /// Asks the plan for it.
+    ask: fn(&mut Plan) -> Goal,
     goal: Option<Goal>,
     place: Option<Place>,
 }
 
 impl<'a> Settle<'a> {
-    pub(super) fn new(shared: &'a Shared, ask: Ask) -> Self {
-        Self { shared, ask, goal: None, place: None }
+    pub(super) fn new(shared: &'a Shared, what: &'static str, ask: fn(&mut Plan) -> Goal) -> Self {
+        Self { shared, what, ask, goal: None, place: None }
     }
 
     /// Returns whether the goal is reached. The first call sets the goal.
     fn look(&mut self) -> Poll<Result<()>> {
         let mut state = self.shared.lock();
-        let what = self.ask.what();
         if let Some(goal) = self.goal
             && goal.is_reached(&state.plan)
         {
             return Poll::Ready(Ok(()));
         }
-        if let Some(error) = self.shared.refusal(&state, what) {
+        if let Some(error) = self.shared.refusal(&state, self.what) {
             return Poll::Ready(Err(error));
         }
         if self.goal.is_none() && !state.has_failed() {
-            let plan = &mut state.plan;
-            let goal = match self.ask {
-                Ask::Flush => Goal::Written(plan.want_written()),
-                Ask::Sync => Goal::Durable(plan.want_durable()),
-                Ask::Close => {
-                    plan.close();
-                    Goal::Closed
-                }
-            };
+            let goal = (self.ask)(&mut state.plan);
             self.goal = Some(goal);
-            if goal.is_reached(plan) {
+            if goal.is_reached(&state.plan) {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -232,7 +206,7 @@ impl<'a> Settle<'a> {
     }
 
     fn poll_settled(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        self.shared.check_process(self.ask.what())?;
+        self.shared.check_process(self.what)?;
         loop {
             if let Poll::Ready(result) = self.look() {
                 return Poll::Ready(result);

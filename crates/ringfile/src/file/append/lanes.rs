@@ -15,13 +15,8 @@ use crate::error::Result;
 use crate::file::File;
 use crate::memory::Buffer;
 
-/// The job of a lane.
-pub(super) enum Job {
-    Write { buffer: Buffer, offset: u64, durable: bool },
-    Sync,
-    SyncAll,
-    Cut(u64),
-}
+/// The job of a lane: a step, and the memory of what it writes.
+pub(super) type Job = (Step, Buffer);
 
 /// Where a lane finds its job and leaves the result.
 #[derive(Default)]
@@ -58,20 +53,22 @@ struct Lane {
     desk: Arc<Desk>,
     wake: Arc<LaneWaker>,
     waker: Waker,
+    /// The step whose job it has, until the result is taken.
     step: Option<Step>,
-    ended: Option<(Step, Result<()>)>,
 }
 
 /// All lanes of an appender. A task takes them out of the shared state to poll them.
 pub(super) struct Lanes(Vec<Lane>);
 
-async fn carry_out(file: &File, job: Job) -> Result<()> {
-    match job {
-        Job::Write { buffer, offset, durable: false } => drop(file.write_at(buffer, offset).await?),
-        Job::Write { buffer, offset, durable: true } => drop(file.write_durable_at(buffer, offset).await?),
-        Job::Sync => file.sync_data().await?,
-        Job::SyncAll => file.sync_all().await?,
-        Job::Cut(len) => file.set_len(len).await?,
+async fn carry_out(file: &File, (step, buffer): Job) -> Result<()> {
+    match step {
+        Step::Full(piece) | Step::Rest { piece, durable: false } => {
+            drop(file.write_at(buffer, piece.start).await?);
+        }
+        Step::Rest { piece, durable: true } => drop(file.write_durable_at(buffer, piece.start).await?),
+        Step::Sync => file.sync_data().await?,
+        Step::SyncAll => file.sync_all().await?,
+        Step::Cut(len) => file.set_len(len).await?,
     }
     Ok(())
 }
@@ -92,7 +89,7 @@ impl Lanes {
             let wake = Arc::new(LaneWaker { shared: shared.clone(), woken: AtomicBool::new(false) });
             let future = Box::pin(work(file.clone(), Arc::clone(&desk)));
             let waker = Waker::from(Arc::clone(&wake));
-            Lane { future, desk, wake, waker, step: None, ended: None }
+            Lane { future, desk, wake, waker, step: None }
         };
         Self((0..count).map(lane).collect())
     }
@@ -102,11 +99,11 @@ impl Lanes {
     }
 
     /// Gives a job to an idle lane. There must be one.
-    pub fn give(&mut self, step: Step, job: Job) {
+    pub fn give(&mut self, job: Job) {
         let idle = self.0.iter_mut().find(|lane| lane.step.is_none());
         debug_assert!(idle.is_some(), "the caller has checked");
         if let Some(lane) = idle {
-            lane.step = Some(step);
+            lane.step = Some(job.0);
             lane.desk.lock().0 = Some(job);
             lane.wake.woken.store(true, Ordering::SeqCst);
         }
@@ -120,17 +117,15 @@ impl Lanes {
             }
             // A lane never ends.
             let _ = lane.future.as_mut().poll(&mut Context::from_waker(&lane.waker));
-            if let Some(result) = lane.desk.lock().1.take()
-                && let Some(step) = lane.step.take()
-            {
-                lane.ended = Some((step, result));
-            }
         }
     }
 
     /// Returns the steps that have ended since the last call.
     pub fn ended(&mut self) -> impl Iterator<Item = (Step, Result<()>)> + '_ {
-        self.0.iter_mut().filter_map(|lane| lane.ended.take())
+        self.0.iter_mut().filter_map(|lane| {
+            let result = lane.desk.lock().1.take()?;
+            Some((lane.step.take()?, result))
+        })
     }
 
     /// Returns whether a lane must be polled again.

@@ -15,9 +15,11 @@ use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use self::futures::Ask;
+use self::chunks::Chunks;
 pub use self::futures::{Append, Settle};
-use self::shared::{Setup, Shared};
+use self::plan::Plan;
+use self::shared::Shared;
+use self::waiters::Goal;
 
 use super::File;
 use crate::driver::FileKind;
@@ -169,8 +171,11 @@ impl OpenAppender {
         // The valid part may exist only in the page cache so far, and the part that was cut off must not reappear.
         file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
-        let setup = Setup { block: alignment, chunk, depth, len: valid, carried, cuts: !recycle };
-        Ok(Appender(Shared::new(file, pool, &setup)))
+        // One chunk more than can be in flight, so that records can be appended to it meanwhile.
+        let limit = (depth as u64 + 1) * chunk as u64;
+        let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle);
+        let chunks = Chunks::new(chunk, alignment, depth, &carried);
+        Ok(Appender(Shared::new(file, pool, depth, plan, chunks)))
     }
 }
 
@@ -224,7 +229,7 @@ impl Appender {
     /// # Errors
     /// Those of `write(2)`. A failure is final, see [`Appender`].
     pub fn flush(&self) -> Settle<'_> {
-        Settle::new(&self.0, Ask::Flush)
+        Settle::new(&self.0, "flushing an appender", |plan| Goal::Written(plan.want_written()))
     }
 
     /// Waits until everything appended before is durable. Tasks that wait at the same time share one sync.
@@ -234,7 +239,7 @@ impl Appender {
     /// # Errors
     /// Those of `write(2)` and `fdatasync(2)`. A failure is final, see [`Appender`].
     pub fn sync(&self) -> Settle<'_> {
-        Settle::new(&self.0, Ask::Sync)
+        Settle::new(&self.0, "syncing an appender", |plan| Goal::Durable(plan.want_durable()))
     }
 
     /// Waits until everything appended is durable and the file has its exact length, unless it is
@@ -244,7 +249,10 @@ impl Appender {
     /// # Errors
     /// Those of [`sync`](Self::sync), and `ftruncate(2)`.
     pub fn close(&self) -> Settle<'_> {
-        Settle::new(&self.0, Ask::Close)
+        Settle::new(&self.0, "closing an appender", |plan| {
+            plan.close();
+            Goal::Closed
+        })
     }
 
     /// Returns the offset at which the next record will begin, in bytes.

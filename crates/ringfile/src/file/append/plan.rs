@@ -33,8 +33,9 @@ pub(super) enum Step {
 }
 
 /// The progress of closing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Closing {
+    #[default]
     No,
     /// Closing was requested: everything is to be written.
     Asked,
@@ -44,7 +45,7 @@ enum Closing {
     Done,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     block: u64,
     /// The maximum number of bytes that are appended but not yet written.
@@ -76,14 +77,8 @@ impl Plan {
             sealed: len,
             durable: len,
             cuts,
-            padded: false,
-            full: VecDeque::new(),
             in_flight: Vec::with_capacity(depth),
-            wanted_written: 0,
-            wanted_durable: 0,
-            group: None,
-            covers: None,
-            closing: Closing::No,
+            ..Self::default()
         }
     }
 
@@ -258,18 +253,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{SystemTime, UNIX_EPOCH};
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 ^= self.0 >> 12;
-            self.0 ^= self.0 << 25;
-            self.0 ^= self.0 >> 27;
-            (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32) % bound
-        }
-    }
+    use crate::memory::testing::Rng;
 
     /// A file that records for each byte whether it was written, and whether it is durable.
     struct Model {
@@ -343,7 +327,7 @@ mod tests {
         assert!(plan.durable() <= Model::prefix(&model.durable), "more is reported than is durable");
     }
 
-    fn run(random: &mut Random) {
+    fn run(random: &mut Rng) {
         let block = [1, 4, 32][random.below(3) as usize];
         let chunk = block.max(4) * (1 + random.below(4));
         let depth = 1 + random.below(4) as usize;
@@ -402,12 +386,9 @@ mod tests {
 
     #[test]
     fn random_appends_flushes_and_syncs_reach_the_file_whole() {
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64);
-        let given = std::env::var("RINGFILE_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed: u64 = given.unwrap_or(clock);
-        println!("RINGFILE_SEED={seed}");
-        for round in 0..2000 {
-            run(&mut Random(seed.wrapping_add(round).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1));
+        let mut random = Rng::new();
+        for _ in 0..2000 {
+            run(&mut random);
         }
     }
 

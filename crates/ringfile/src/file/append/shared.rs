@@ -18,7 +18,7 @@ use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::memory::Pool;
+use crate::memory::{Buffer, Pool};
 use crate::ring::fork;
 
 /// How often one task polls the lanes in a row while other tasks add work.
@@ -31,9 +31,8 @@ pub(super) struct Shared {
     pub chunk: usize,
     process: fork::Mark,
     state: Mutex<State>,
-    appended: AtomicU64,
-    written: AtomicU64,
-    durable: AtomicU64,
+    /// See [`ends`](Self::ends).
+    ends: [AtomicU64; 3],
 }
 
 pub(super) struct State {
@@ -50,37 +49,17 @@ pub(super) struct State {
     stirred: bool,
     /// Set when there is more work for the task that has the lanes.
     again: bool,
-    failure: Option<Failure>,
-}
-
-/// The first write or sync that failed.
-struct Failure {
-    kind: ErrorKind,
-    errno: Option<i32>,
-    why: String,
-}
-
-/// How an appender begins.
-pub(super) struct Setup {
-    pub block: usize,
-    pub chunk: usize,
-    pub depth: usize,
-    pub len: u64,
-    /// The first bytes of the block that contains `len`.
-    pub carried: Vec<u8>,
-    /// Whether closing makes the length exact.
-    pub cuts: bool,
+    /// The first failure of a write or a sync.
+    failure: Option<Error>,
 }
 
 impl Shared {
-    pub fn new(file: File, pool: Pool, setup: &Setup) -> Arc<Self> {
-        let &Setup { block, chunk, depth, len, ref carried, cuts } = setup;
-        // One chunk more than can be in flight, so that records can be appended to it meanwhile.
-        let limit = (depth as u64 + 1) * chunk as u64;
+    pub fn new(file: File, pool: Pool, depth: usize, plan: Plan, chunks: Chunks) -> Arc<Self> {
+        let (chunk, len) = (chunks.size(), plan.appended());
         Arc::new_cyclic(|shared| {
             let state = State {
-                plan: Plan::new(block as u64, limit, depth, len, cuts),
-                chunks: Chunks::new(chunk, block, depth, carried),
+                plan,
+                chunks,
                 waiters: Waiters::default(),
                 metrics: AppenderMetrics::default(),
                 lanes: Some(Lanes::new(depth, &file, shared)),
@@ -90,10 +69,8 @@ impl Shared {
                 again: false,
                 failure: None,
             };
-            let at = || AtomicU64::new(len);
-            let process = fork::Mark::current();
-            let (appended, written, durable) = (at(), at(), at());
-            Self { file, pool, chunk, process, state: Mutex::new(state), appended, written, durable }
+            let (process, state) = (fork::Mark::current(), Mutex::new(state));
+            Self { file, pool, chunk, process, state, ends: [len; 3].map(AtomicU64::new) }
         })
     }
 
@@ -119,19 +96,21 @@ impl Shared {
 
     /// Returns the ends of the appended, the written and the durable bytes.
     pub fn ends(&self) -> [u64; 3] {
-        [&self.appended, &self.written, &self.durable].map(|end| end.load(Ordering::Acquire))
+        self.ends.each_ref().map(|end| end.load(Ordering::Acquire))
     }
 
     pub fn publish(&self, state: &State) {
-        self.durable.store(state.plan.durable(), Ordering::Release);
-        self.written.store(state.plan.written(), Ordering::Release);
-        self.appended.store(state.plan.appended(), Ordering::Release);
+        let [appended, written, durable] = &self.ends;
+        durable.store(state.plan.durable(), Ordering::Release);
+        written.store(state.plan.written(), Ordering::Release);
+        appended.store(state.plan.appended(), Ordering::Release);
     }
 
     /// Returns the error with which every call fails now, if there is one.
     pub fn refusal(&self, state: &State, what: &'static str) -> Option<Error> {
-        let Failure { kind, errno, why } = state.failure.as_ref().filter(|_| state.busy == 0)?;
-        let error = errno.map_or_else(|| Error::new(*kind, what), |errno| Error::from_errno(errno, what));
+        let why = state.failure.as_ref().filter(|_| state.busy == 0)?;
+        let without_errno = || Error::new(why.kind(), what);
+        let error = why.errno().map_or_else(without_errno, |errno| Error::from_errno(errno, what));
         let durable = state.plan.durable();
         Some(error.on(self.file.path()).because(format!(
             "this appender has failed ({why}) and accepts no more: data behind byte {durable} of the file may be \
@@ -202,11 +181,8 @@ impl Shared {
                 lanes.poll();
             }
             let Some(lanes) = driving.lanes.take() else { return progress };
-            let Turn { ended, stirred, again, failed } = self.end(lanes);
+            let (ended, again) = self.end(lanes);
             progress |= ended;
-            if ended || stirred {
-                self.wake(stirred || failed);
-            }
             if !ended && !again {
                 return progress;
             }
@@ -225,15 +201,16 @@ impl Shared {
         };
         (state.again, state.stirred) = (false, false);
         while lanes.has_idle()
-            && let Some((step, job)) = state.next_job()
+            && let Some(job) = state.next_job()
         {
-            lanes.give(step, job);
+            lanes.give(job);
             state.busy += 1;
         }
         Some(lanes)
     }
 
-    fn end(&self, mut lanes: Lanes) -> Turn {
+    /// Handles the results of polling the lanes once. Returns whether a step has ended, and whether there is more work.
+    fn end(&self, mut lanes: Lanes) -> (bool, bool) {
         let mut state = self.lock();
         let mut ended = false;
         for (step, result) in lanes.ended() {
@@ -241,23 +218,21 @@ impl Shared {
             state.busy -= 1;
             match result {
                 Ok(()) => state.plan.ended(step),
-                Err(error) => state.fail(&error),
+                Err(error) => state.fail(error),
             }
         }
-        state.stirred = lanes.is_woken();
+        let stirred = lanes.is_woken();
+        state.stirred = stirred;
         state.lanes = Some(lanes);
         self.publish(&state);
         let failed = state.failure.is_some() && state.busy == 0;
-        Turn { ended, stirred: state.stirred, again: std::mem::take(&mut state.again), failed }
+        let again = std::mem::take(&mut state.again);
+        drop(state);
+        if ended || stirred {
+            self.wake(stirred || failed);
+        }
+        (ended, again)
     }
-}
-
-/// Handles the results of polling the lanes once.
-struct Turn {
-    ended: bool,
-    stirred: bool,
-    again: bool,
-    failed: bool,
 }
 
 /// Fails the appender if polling panics: the lanes are lost then.
@@ -270,7 +245,7 @@ impl Drop for Driving<'_> {
     fn drop(&mut self) {
         if self.lanes.take().is_some() {
             let mut state = self.shared.lock();
-            state.fail(&Error::new(ErrorKind::Other, "writing").because("the write panicked"));
+            state.fail(Error::new(ErrorKind::Other, "writing").because("the write panicked"));
             state.busy = 0;
             drop(state);
             self.shared.wake(true);
@@ -284,33 +259,28 @@ impl State {
         self.stirred || self.failure.is_none() && self.busy < self.depth && self.plan.peek().is_some()
     }
 
-    fn fail(&mut self, error: &Error) {
-        if self.failure.is_none() {
-            self.failure = Some(Failure { kind: error.kind(), errno: error.errno(), why: error.to_string() });
-        }
+    fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
     }
 
     pub fn has_failed(&self) -> bool {
         self.failure.is_some()
     }
 
-    fn next_job(&mut self) -> Option<(Step, Job)> {
+    fn next_job(&mut self) -> Option<Job> {
         if self.has_failed() {
             return None;
         }
         let step = self.plan.next()?;
-        let write = |buffer, offset, durable| Job::Write { buffer, offset, durable };
-        let job = match step {
-            Step::Full(piece) => write(self.chunks.take_full()?, piece.start, false),
-            Step::Rest { piece, durable } => write(self.chunks.take_rest()?, piece.start, durable),
-            Step::Sync => Job::Sync,
-            Step::SyncAll => Job::SyncAll,
-            Step::Cut(len) => Job::Cut(len),
+        let buffer = match step {
+            Step::Full(_) => self.chunks.take_full()?,
+            Step::Rest { .. } => self.chunks.take_rest()?,
+            Step::Sync | Step::SyncAll | Step::Cut(_) => Buffer::nothing(),
         };
-        let is_write = matches!(job, Job::Write { .. });
-        let is_sync = matches!(job, Job::Sync | Job::SyncAll | Job::Write { durable: true, .. });
+        let is_write = matches!(step, Step::Full(_) | Step::Rest { .. });
+        let is_sync = matches!(step, Step::Sync | Step::SyncAll | Step::Rest { durable: true, .. });
         self.metrics.writes += u64::from(is_write);
         self.metrics.syncs += u64::from(is_sync);
-        Some((step, job))
+        Some((step, buffer))
     }
 }
