@@ -593,7 +593,7 @@ int ringfile_batch_barrier(struct ringfile_batch *batch);
 // (ringfile_batch_results). Afterwards the batch is empty, and can be filled and run again. Results of an earlier run
 // are discarded.
 //
-// Any thread, one at a time. Blocks. -EBUSY: another thread is using the batch, or it was started.
+// Any thread, one at a time. Blocks. -EBUSY: another thread is running the batch, or it was started.
 int64_t ringfile_batch_run(struct ringfile_batch *batch);
 
 // Starts the batch and returns. When all operations have finished, one of the library's threads calls `done` with
@@ -636,7 +636,8 @@ int ringfile_batch_start_eventfd(struct ringfile_batch *batch,
 // that wait for a pipe or a socket, end with -ECANCELED; what a disk has begun runs to its end. No effect if the batch
 // has ended, or was not started.
 //
-// Any thread. Does not block. -EBUSY: another thread is using the batch, for example to report its end.
+// Any thread. Does not block, and does not make calls of other threads fail. -EBUSY: ringfile_batch_run is carrying it
+// out, which cannot be cancelled.
 int ringfile_batch_cancel(struct ringfile_batch *batch);
 
 // Returns the number of results of the last run. `*results` gets the address of the results, in the order of adding.

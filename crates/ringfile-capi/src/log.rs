@@ -55,6 +55,16 @@ pub(crate) fn hold() -> Option<Guard> {
     (!INSIDE.get()).then(|| Box::new(LOG.write().unwrap_or_else(PoisonError::into_inner)) as Guard)
 }
 
+/// Returns whether this thread runs the caller's function for messages.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
+/// The error of a call that the function for messages may not make.
+pub(crate) fn inside(uses: &str) -> Fault {
+    Fault::new(libc::EDEADLK, format!("the function for messages must not use {uses}"))
+}
+
 struct Teller;
 
 impl Subscriber for Teller {

@@ -158,7 +158,9 @@ fn a_batch_is_used_by_one_thread_at_a_time() {
     while ringfile_batch_barrier(batch) == 0 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    fails(ringfile_batch_run(batch), libc::EBUSY, "another thread is using the batch");
+    let busy = "another thread is running the batch";
+    fails(ringfile_batch_run(batch), libc::EBUSY, busy);
+    fails(ringfile_batch_cancel(batch), libc::EBUSY, busy);
     drop(theirs);
     assert_eq!(running.join().unwrap(), 0);
     well(ringfile_batch_free(batch));
