@@ -945,7 +945,8 @@ int ringfile_set_log(ringfile_log callback,
 // pins its pages (RLIMIT_MEMLOCK); if the kernel refuses, operations work unregistered. An operation across a multiple
 // of 1 GiB from `data` is unregistered.
 //
-// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer.
+// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer. -EINVAL:
+// `length` is 0, or there is no memory at its end.
 //
 // Pointers: as above.
 int ringfile_memory_register(void *data,

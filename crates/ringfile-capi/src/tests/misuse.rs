@@ -168,6 +168,24 @@ fn a_batch_is_used_by_one_thread_at_a_time() {
 }
 
 #[test]
+fn memory_that_is_not_there_is_not_registered() {
+    let (mut own, mut memory) = (vec![0_u8; PAGE], ptr::null_mut());
+    let data = own.as_mut_ptr().cast::<c_void>();
+    let past_the_end = (1_usize << 56) - data.addr();
+    for length in [1 << 46, past_the_end, isize::MAX as usize, usize::MAX - data.addr(), usize::MAX] {
+        // SAFETY: no operation uses the memory.
+        let registered = unsafe { ringfile_memory_register(data, length, &mut memory) };
+        fails(registered, libc::EINVAL, "there is no memory at their end");
+    }
+    // SAFETY: as above.
+    unsafe {
+        fails(ringfile_memory_register(data, 0, &mut memory), libc::EINVAL, "cannot register 0 bytes");
+        well(ringfile_memory_register(data, PAGE, &mut memory));
+    }
+    well(ringfile_memory_unregister(memory));
+}
+
+#[test]
 fn the_library_tells_of_itself() {
     // SAFETY: a NUL-terminated string.
     let version = unsafe { CStr::from_ptr(ringfile_version()) }.to_str().unwrap();
