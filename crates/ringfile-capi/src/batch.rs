@@ -116,7 +116,7 @@ impl Whole {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             // A function for messages may run while this thread has the lock.
-            Err(TryLockError::WouldBlock) if log::is_inside() => return Err(log::inside("a batch")),
+            Err(TryLockError::WouldBlock) if log::is_inside() => return Err(log::inside()),
             Err(TryLockError::WouldBlock) if self.process.load(Ordering::Relaxed) != process => {
                 return Err(Fault::new(
                     libc::EBUSY,

@@ -459,5 +459,8 @@ pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
 /// The queue's own thread. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_free(queue: *mut ringfile_queue) -> c_int {
-    done(|| local::remove(queue).map(drop))
+    done(|| {
+        local::may_wait()?;
+        local::remove(queue).map(drop)
+    })
 }
