@@ -14,8 +14,9 @@
  * HANDLES. Pointers to pools, buffers, memory, files, batches and queues are opaque numbers: they point to
  * nothing, and may be compared and copied. Using a closed handle is an error; it never refers to another object.
  *
- * THREADS. Any thread may use pools, buffers, memory, files and batches, several threads at once (a batch: one at a
- * time, otherwise -EBUSY; ringfile_batch_start says how long a started batch is in use). A queue belongs to the thread that made it, and ends with it.
+ * THREADS. Any thread may use pools, buffers, memory, files and batches, several threads at once. Calls on a batch
+ * return -EBUSY while ringfile_batch_run carries it out, and after ringfile_batch_start as long as that says. A queue
+ * belongs to the thread that made it, and ends with it.
  *
  * MEMORY FOR I/O. Operations take a pointer and a length. The memory may be that of a ringfile_buffer, memory that was
  * registered with ringfile_memory_register, any part of either, or any other memory. The first two are found by their
