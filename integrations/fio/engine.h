@@ -2,7 +2,8 @@
  * The parts of the engine, and the interfaces between them.
  *
  * Invariants: the engine does not use ringfile before a job's own thread or process calls `init`, because rings do not
- * survive a fork. A job closes everything that it has opened before fio frees the job's memory.
+ * survive a fork; a process that is forked after the thread of another job has used ringfile is refused. A job closes
+ * everything that it has opened before fio frees the job's memory.
  */
 #ifndef RINGFILE_FIO_ENGINE_H
 #define RINGFILE_FIO_ENGINE_H

@@ -4,6 +4,7 @@
  * Invariants: registered memory is unregistered before fio frees it, and the kernel has finished with it by then.
  */
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -14,14 +15,22 @@ static const struct options *options_of(struct thread_data *td)
 	return TD_FIELD(td, const struct options *, TD_EO);
 }
 
+/* The process that has used ringfile first: this one, or the parent that forked it afterwards. */
+static _Atomic(pid_t) first_user;
+
 int job_init(struct thread_data *td)
 {
 	struct job *job;
+	pid_t first = atomic_load(&first_user);
 
 	/* A fio of the same version that was built differently has its fields at other offsets. */
 	if (TD_FIELD(td, struct ioengine_ops *, TD_IO_OPS) != &ringfile_engine) {
 		log_err("ringfile: this engine is for Debian's %s, but another build of it is running: use /usr/bin/fio\n", FIO_VERSION);
 		return ENOEXEC;
+	}
+	if (first && first != getpid()) {
+		log_err("ringfile: this job is a process, and was started after a job with thread=1 had used ringfile: use thread=1 for all jobs or for none\n");
+		return EOPNOTSUPP;
 	}
 	job = calloc(1, sizeof(*job));
 	if (!job)
@@ -62,6 +71,7 @@ int job_post_init(struct thread_data *td)
 	job->results = calloc(job->depth, sizeof(struct ringfile_result));
 	if (!job->collected || !job->results)
 		return ENOMEM;
+	atomic_store(&first_user, getpid());
 	error = ringfile_queue_create(job->depth, &job->queue);
 	if (error) {
 		log_err("ringfile: %s\n", ringfile_last_error());

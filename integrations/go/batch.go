@@ -79,7 +79,6 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	select {
 	case <-flight.ended:
 	case <-ctx.Done():
-		// This fails only if the batch is just reporting its end, and then there is nothing to cancel.
 		C.ringfile_batch_cancel(flight.c.batch)
 		<-flight.ended
 	}

@@ -14,8 +14,9 @@
  * HANDLES. Pointers to pools, buffers, memory, files, batches and queues are opaque numbers: they point to
  * nothing, and may be compared and copied. Using a closed handle is an error; it never refers to another object.
  *
- * THREADS. Any thread may use pools, buffers, memory, files and batches, several threads at once (a batch: one at a
- * time, otherwise -EBUSY; ringfile_batch_start says how long a started batch is in use). A queue belongs to the thread that made it, and ends with it.
+ * THREADS. Any thread may use pools, buffers, memory, files and batches, several threads at once. Calls on a batch
+ * return -EBUSY while ringfile_batch_run carries it out, and after ringfile_batch_start as long as that says. A queue
+ * belongs to the thread that made it, and ends with it.
  *
  * MEMORY FOR I/O. Operations take a pointer and a length. The memory may be that of a ringfile_buffer, memory that was
  * registered with ringfile_memory_register, any part of either, or any other memory. The first two are found by their
@@ -41,6 +42,12 @@
  * except for that of a pool which such a thread was using: make a new pool in the child. A batch that such a thread was
  * using stays -EBUSY. All of this holds for fork(), not for a bare clone() or vfork(), after which only exec and _exit
  * are allowed.
+ *
+ * CANCELLATION. A thread that is cancelled (pthread_cancel, of the deferred type) inside a function goes on, and is
+ * cancelled at the next cancellation point of the program; so a cancellation does not end a call that waits for a pipe:
+ * ringfile_queue_cancel, ringfile_batch_cancel and ringfile_async_read_cancel do. If a thread that may have been
+ * cancelled returns from its start function, it must call pthread_testcancel or disable cancellation before:
+ * otherwise it would be cancelled while its ring is closed, which ends the process.
  *
  * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all fields that you do not use to 0,
  * which always stands for the default. -E2BIG: a field that this version does not know is not 0.
@@ -593,7 +600,7 @@ int ringfile_batch_barrier(struct ringfile_batch *batch);
 // (ringfile_batch_results). Afterwards the batch is empty, and can be filled and run again. Results of an earlier run
 // are discarded.
 //
-// Any thread, one at a time. Blocks. -EBUSY: another thread is using the batch, or it was started.
+// Any thread, one at a time. Blocks. -EBUSY: another thread is running the batch, or it was started.
 int64_t ringfile_batch_run(struct ringfile_batch *batch);
 
 // Starts the batch and returns. When all operations have finished, one of the library's threads calls `done` with
@@ -636,7 +643,8 @@ int ringfile_batch_start_eventfd(struct ringfile_batch *batch,
 // that wait for a pipe or a socket, end with -ECANCELED; what a disk has begun runs to its end. No effect if the batch
 // has ended, or was not started.
 //
-// Any thread. Does not block. -EBUSY: another thread is using the batch, for example to report its end.
+// Any thread. Does not block, and does not make calls of other threads fail. -EBUSY: ringfile_batch_run is carrying it
+// out, which cannot be cancelled.
 int ringfile_batch_cancel(struct ringfile_batch *batch);
 
 // Returns the number of results of the last run. `*results` gets the address of the results, in the order of adding.
@@ -944,7 +952,8 @@ int ringfile_set_log(ringfile_log callback,
 // pins its pages (RLIMIT_MEMLOCK); if the kernel refuses, operations work unregistered. An operation across a multiple
 // of 1 GiB from `data` is unregistered.
 //
-// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer.
+// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer. -EINVAL:
+// `length` is 0, or there is no memory at its end.
 //
 // Pointers: as above.
 int ringfile_memory_register(void *data,

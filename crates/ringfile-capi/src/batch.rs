@@ -1,11 +1,13 @@
 //! Batches: operations on any files, carried out together, each with its own result.
 //!
 //! Invariants: nothing starts before the batch is run or started; everything has finished when the run returns, or the
-//! end is reported.
+//! end is reported. A batch is locked only for a moment, never while its operations are carried out: calls wait for the
+//! lock, and `State::in_use` decides which of them fail with -EBUSY.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use libc::iovec;
@@ -13,11 +15,11 @@ use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File, RangeSync, Start
 
 use crate::error::{Fault, Result, call, done, errno, remember};
 use crate::file::{self, ringfile_file};
-use crate::fork::Guard;
+use crate::fork::{self, Guard};
 use crate::memory::Span;
 use crate::raw::{self, Growing};
 use crate::table::Table;
-use crate::{control, local};
+use crate::{control, local, log};
 
 /// Operations that are carried out together.
 pub struct ringfile_batch {
@@ -54,11 +56,17 @@ pub struct ringfile_batch_options {
 // SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_batch_options {}
 
-static BATCHES: Table<Arc<Mutex<State>>> = Table::new("ringfile_batch", 13);
+static BATCHES: Table<Arc<Whole>> = Table::new("ringfile_batch", 13);
 
 /// Locks the table of batches while the process forks. Batches themselves are not locked.
 pub(crate) fn hold() -> Guard {
     BATCHES.hold()
+}
+
+struct Whole {
+    state: Mutex<State>,
+    /// The process that last locked the state, by [`fork::generation`].
+    process: AtomicU32,
 }
 
 struct State {
@@ -68,8 +76,16 @@ struct State {
     operations: usize,
     results: Vec<ringfile_result>,
     errors: Vec<(usize, CString)>,
-    /// The started batch, until its end is reported.
-    under_way: Option<StartedBatch>,
+    in_use: InUse,
+}
+
+/// What keeps a batch from being used.
+enum InUse {
+    No,
+    /// A thread carries out its operations, and waits for them.
+    Running,
+    /// It was started, and its end was not reported yet.
+    Started(StartedBatch),
 }
 
 enum Step {
@@ -92,26 +108,51 @@ enum What {
     Advise { offset: u64, length: u64, advice: Advice },
 }
 
-fn lock(batch: &Mutex<State>) -> Result<MutexGuard<'_, State>> {
-    match batch.try_lock() {
-        Ok(state) => Ok(state),
-        Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => Err(Fault::new(
-            libc::EBUSY,
-            "another thread is using the batch: wait for it, or create a batch for each thread",
-        )),
+impl Whole {
+    /// Locks the state, for a moment.
+    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+        let process = fork::generation();
+        let state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // A function for messages may run while this thread has the lock.
+            Err(TryLockError::WouldBlock) if log::is_inside() => return Err(log::inside()),
+            Err(TryLockError::WouldBlock) if self.process.load(Ordering::Relaxed) != process => {
+                return Err(Fault::new(
+                    libc::EBUSY,
+                    "a thread of the parent used the batch when this process was forked: create another one",
+                ));
+            }
+            Err(TryLockError::WouldBlock) => self.wait_for_lock(),
+        };
+        self.process.store(process, Ordering::Relaxed);
+        Ok(state)
+    }
+
+    /// Locks the state where no thread that has it can be missing: in the process that last locked it.
+    fn wait_for_lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Returns an error if the batch is in use.
+    fn may_be_used(&self) -> Result<()> {
+        let why = match self.in_use {
+            InUse::No => return Ok(()),
+            InUse::Running => {
+                "another thread is running the batch: wait for it, or create a batch for each thread"
+            }
+            InUse::Started(_) => "the batch was started, and its end was not reported yet: wait for that",
+        };
+        Err(Fault::new(libc::EBUSY, why))
     }
 }
 
 fn with<R>(batch: *const ringfile_batch, act: impl FnOnce(&mut State) -> Result<R>) -> Result<R> {
     let batch = BATCHES.get(batch)?;
-    let mut state = lock(&batch)?;
-    if state.under_way.is_some() {
-        return Err(Fault::new(
-            libc::EBUSY,
-            "the batch was started, and its end was not reported yet: wait for that",
-        ));
-    }
+    let mut state = batch.lock()?;
+    state.may_be_used()?;
     act(&mut state)
 }
 
@@ -158,8 +199,9 @@ pub unsafe extern "C" fn ringfile_batch_create(
             return Err(Fault::null("the pointer to the batch's handle"));
         }
         let (steps, results, errors) = (Vec::new(), Vec::new(), Vec::new());
-        let state = State { options, steps, operations: 0, results, errors, under_way: None };
-        let handle = BATCHES.add(Arc::new(Mutex::new(state)))?;
+        let state = State { options, steps, operations: 0, results, errors, in_use: InUse::No };
+        let process = AtomicU32::new(fork::generation());
+        let handle = BATCHES.add(Arc::new(Whole { state: Mutex::new(state), process }))?;
         // SAFETY: by the contract in the header.
         unsafe { raw::put(batch, handle, "the pointer to the batch's handle") }
     })
@@ -359,16 +401,32 @@ pub extern "C" fn ringfile_batch_barrier(batch: *mut ringfile_batch) -> c_int {
 /// (ringfile_batch_results). Afterwards the batch is empty, and can be filled and run again. Results of an earlier run
 /// are discarded.
 ///
-/// Any thread, one at a time. Blocks. -EBUSY: another thread is using the batch, or it was started.
+/// Any thread, one at a time. Blocks. -EBUSY: another thread is running the batch, or it was started.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_run(batch: *mut ringfile_batch) -> i64 {
     call(|| {
         local::may_wait()?;
-        with(batch, |state| {
-            let done = state.begin().run();
-            Ok(state.end(done))
-        })
+        let whole = BATCHES.get(batch)?;
+        let mut state = whole.lock()?;
+        state.may_be_used()?;
+        let batch = state.begin();
+        state.in_use = InUse::Running;
+        drop(state);
+        let running = Running(&whole);
+        let done = batch.run();
+        let failed = whole.wait_for_lock().end(done);
+        drop(running);
+        Ok(failed)
     })
+}
+
+/// Makes a batch free when its run has ended, even by a panic.
+struct Running<'a>(&'a Whole);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.wait_for_lock().in_use = InUse::No;
+    }
 }
 
 /// The function that is called when a batch has ended, with its context and the number of operations that failed.
@@ -458,15 +516,15 @@ fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) 
     let whole = BATCHES.get(batch)?;
     with(batch, |state| {
         let started = state.begin().start(move |done| {
-            // Waits at most for the start itself, or for a thread that checks whether the batch has ended.
-            let mut state = whole.lock().unwrap_or_else(PoisonError::into_inner);
+            // Waits at most for the start itself, or for a call of another thread.
+            let mut state = whole.wait_for_lock();
             let failed = state.end(done);
-            state.under_way = None;
+            state.in_use = InUse::No;
             drop(state);
             report(failed);
         });
         match started {
-            Ok(started) => state.under_way = Some(started),
+            Ok(started) => state.in_use = InUse::Started(started),
             Err(error) => {
                 state.results.clear();
                 return Err(error.into());
@@ -480,15 +538,21 @@ fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) 
 /// that wait for a pipe or a socket, end with -ECANCELED; what a disk has begun runs to its end. No effect if the batch
 /// has ended, or was not started.
 ///
-/// Any thread. Does not block. -EBUSY: another thread is using the batch, for example to report its end.
+/// Any thread. Does not block, and does not make calls of other threads fail. -EBUSY: ringfile_batch_run is carrying it
+/// out, which cannot be cancelled.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_batch_cancel(batch: *mut ringfile_batch) -> c_int {
     done(|| {
         let batch = BATCHES.get(batch)?;
-        let started = lock(&batch)?.under_way.clone();
-        if let Some(started) = started {
-            started.cancel();
-        }
+        let state = batch.lock()?;
+        let started = match &state.in_use {
+            InUse::Started(started) => started.clone(),
+            InUse::No => return Ok(()),
+            InUse::Running => return state.may_be_used(),
+        };
+        // Cancelling wakes threads, so it is done without the lock.
+        drop(state);
+        started.cancel();
         Ok(())
     })
 }

@@ -1,6 +1,7 @@
 //! How failures are reported to C: a negative errno, and a text that the thread can query.
 //!
-//! Invariant: a panic does not leave this file; it becomes an error of the function that was called.
+//! Invariant: a panic does not leave this file; it becomes an error of the function that was called. Neither does a
+//! cancellation of the thread, which is delayed.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -8,6 +9,8 @@ use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ringfile::{Error, PoolError};
+
+use crate::cancel::Delayed;
 
 /// Why a function failed.
 pub(crate) struct Fault {
@@ -92,6 +95,13 @@ impl From<PoolError> for Fault {
 /// Runs a function, and returns its number or the negative errno.
 #[inline]
 pub(crate) fn call(act: impl FnOnce() -> Result<i64>) -> i64 {
+    let _delayed = Delayed::new();
+    call_in_memory(act)
+}
+
+/// Runs [`call`] for functions that make no system call, and so have no cancellation point.
+#[inline]
+fn call_in_memory(act: impl FnOnce() -> Result<i64>) -> i64 {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(number)) => number,
         Ok(Err(fault)) => fault.note(),
@@ -103,6 +113,12 @@ pub(crate) fn call(act: impl FnOnce() -> Result<i64>) -> i64 {
 #[inline]
 pub(crate) fn done(act: impl FnOnce() -> Result<()>) -> c_int {
     call(|| act().map(|()| 0)) as c_int
+}
+
+/// Runs [`done`] for functions that make no system call, and so have no cancellation point.
+#[inline]
+pub(crate) fn done_in_memory(act: impl FnOnce() -> Result<()>) -> c_int {
+    call_in_memory(|| act().map(|()| 0)) as c_int
 }
 
 #[cold]

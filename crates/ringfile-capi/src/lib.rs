@@ -9,6 +9,7 @@
 
 mod any_thread;
 mod batch;
+mod cancel;
 mod control;
 mod error;
 mod file;

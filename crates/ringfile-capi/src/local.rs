@@ -11,6 +11,7 @@ use ringfile::{Queue, ReadRequest};
 use crate::error::{Fault, Result};
 use crate::file::ringfile_file;
 use crate::fork::Guard;
+use crate::log;
 use crate::path::ringfile_metadata;
 use crate::table::Table;
 
@@ -45,8 +46,8 @@ impl Drop for Own {
 thread_local! {
     static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
     static BLOCKING: RefCell<Option<Blocking>> = const { RefCell::new(None) };
-    /// Set while this thread, which belongs to the library, reports the end of a batch.
-    static REPORTS: Cell<bool> = const { Cell::new(false) };
+    /// Why this thread must not wait; `None` if it may.
+    static MUST_NOT_WAIT: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
 /// Accesses this thread's queues. Fails while the thread is ending, and inside another call.
@@ -67,26 +68,45 @@ fn inside() -> Fault {
     Fault::new(libc::EDEADLK, "the call was made inside another call of this thread")
 }
 
-/// Returns an error if the calling thread must not wait, as inside a batch's callback.
+/// Returns an error if the calling thread must not wait: in a batch's callback, in the function for messages, and in a
+/// loop of ringfile's. A wait would end at once there, while the operation still uses the caller's memory.
 pub(crate) fn may_wait() -> Result<()> {
-    if !REPORTS.try_with(Cell::get).unwrap_or(false) {
-        return Ok(());
+    match MUST_NOT_WAIT.get() {
+        None if log::is_inside() => Err(log::inside()),
+        None => Ok(()),
+        Some(why) => Err(Fault::new(libc::EDEADLK, why)),
     }
-    let why =
-        "a batch's callback must not block: it runs on a thread of the library, and other I/O would wait too";
-    Err(Fault::new(libc::EDEADLK, why))
 }
 
-/// Calls a batch's callback, during which calls must not wait.
+/// Makes calls of this thread that would wait fail, until it is dropped.
+struct NoWaits {
+    before: Option<&'static str>,
+}
+
+impl NoWaits {
+    fn new(why: &'static str) -> Self {
+        Self { before: MUST_NOT_WAIT.replace(Some(why)) }
+    }
+}
+
+impl Drop for NoWaits {
+    fn drop(&mut self) {
+        MUST_NOT_WAIT.set(self.before);
+    }
+}
+
+/// Calls a batch's callback, on a thread of the library.
 pub(crate) fn report(call: impl FnOnce()) {
-    let _ = REPORTS.try_with(|reports| reports.set(true));
+    let _no_waits = NoWaits::new(
+        "a batch's callback must not block: it runs on a thread of the library, and other I/O would wait too",
+    );
     call();
-    let _ = REPORTS.try_with(|reports| reports.set(false));
 }
 
 /// Runs a future to its end.
 pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output> {
     may_wait()?;
+    let _no_waits = NoWaits::new("the call was made inside another call of this thread, which runs a loop");
     Ok(ringfile::block_on(future))
 }
 
@@ -179,4 +199,17 @@ pub(crate) fn rest() -> Result<()> {
     // A thread that is ending has already dropped the queue.
     drop(queue.unwrap_or(Ok(None))?);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::done;
+
+    #[test]
+    fn a_call_inside_a_loop_does_not_wait() {
+        let waits = || done(|| blocking(|_| Ok(())));
+        let (inside, nested) = block_on(async { (waits(), done(|| block_on(async {}))) }).unwrap_or_default();
+        assert_eq!((inside, nested, waits()), (-libc::EDEADLK, -libc::EDEADLK, 0));
+    }
 }

@@ -55,6 +55,19 @@ pub(crate) fn hold() -> Option<Guard> {
     (!INSIDE.get()).then(|| Box::new(LOG.write().unwrap_or_else(PoisonError::into_inner)) as Guard)
 }
 
+/// Returns whether this thread runs the caller's function for messages.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.try_with(Cell::get).unwrap_or(false)
+}
+
+/// The error of a call that the function for messages must not make.
+pub(crate) fn inside() -> Fault {
+    Fault::new(
+        libc::EDEADLK,
+        "the function for messages must not use the library: it runs inside another call",
+    )
+}
+
 struct Teller;
 
 impl Subscriber for Teller {
@@ -149,7 +162,7 @@ impl Line {
 pub extern "C" fn ringfile_set_log(callback: ringfile_log, context: *mut c_void) -> c_int {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     done(|| {
-        if INSIDE.get() {
+        if is_inside() {
             return Err(Fault::new(libc::EDEADLK, "ringfile_set_log was called by the function that it set"));
         }
         fork::heed();

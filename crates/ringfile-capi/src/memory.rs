@@ -181,6 +181,19 @@ unsafe fn shares(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> 
     }
 }
 
+/// Returns whether this process has memory at an address. A length that is too large would otherwise be noticed only by
+/// the kernel, after a record for each GiB was allocated.
+fn is_mapped(address: usize) -> bool {
+    // SAFETY: it takes only a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let start = address & !(usize::try_from(page).unwrap_or(4096) - 1);
+    let mut resident = 0;
+    // SAFETY: the kernel writes one byte, for the page at `start`, and does not access the page.
+    let result = unsafe { libc::mincore(std::ptr::without_provenance_mut(start), 1, &raw mut resident) };
+    // Where a filter refuses the call, the caller is trusted.
+    result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
+}
+
 /// Owns nothing: the caller that registered the memory keeps it.
 struct Callers;
 
@@ -192,7 +205,8 @@ struct Callers;
 /// pins its pages (RLIMIT_MEMLOCK); if the kernel refuses, operations work unregistered. An operation across a multiple
 /// of 1 GiB from `data` is unregistered.
 ///
-/// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer.
+/// Any thread. Does not block. -EEXIST: some of it is registered already, or belongs to a ringfile_buffer. -EINVAL:
+/// `length` is 0, or there is no memory at its end.
 ///
 /// Pointers: as above.
 #[unsafe(no_mangle)]
@@ -209,8 +223,10 @@ pub unsafe extern "C" fn ringfile_memory_register(
                 "the pointer to the handle"
             }));
         }
-        if length == 0 || length > isize::MAX as usize {
-            return Err(Fault::invalid(format!("cannot register memory of {length} bytes")));
+        let last = length.checked_sub(1).and_then(|last| data.addr().checked_add(last));
+        if length > isize::MAX as usize || !last.is_some_and(is_mapped) {
+            let why = if length == 0 { "" } else { ": there is no memory at their end" };
+            return Err(Fault::invalid(format!("cannot register {length} bytes at {data:p}{why}")));
         }
         // SAFETY: the caller keeps the memory until it is unregistered, and an operation has its part alone.
         let whole = unsafe { RegisteredMemory::from_raw(data.cast(), length, Callers) };

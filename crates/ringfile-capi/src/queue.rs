@@ -8,7 +8,7 @@ use libc::iovec;
 use ringfile::{File, Queue, Token};
 
 use crate::batch::ringfile_result;
-use crate::error::{Fault, Result, call, done};
+use crate::error::{Fault, Result, call, done, done_in_memory};
 use crate::file::{self, ringfile_file};
 use crate::{control, io, local, memory, path, raw};
 
@@ -53,7 +53,7 @@ unsafe fn add(
     token: *mut u64,
     add: impl FnOnce(&mut Queue, &File) -> Result<Token>,
 ) -> c_int {
-    done(|| {
+    done_in_memory(|| {
         let added = local::with(queue, |own| file::with(file, |file| add(own, file))?)?;
         if !token.is_null() {
             // SAFETY: it may be written to, by this function's contract.
@@ -459,5 +459,8 @@ pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
 /// The queue's own thread. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_free(queue: *mut ringfile_queue) -> c_int {
-    done(|| local::remove(queue).map(drop))
+    done(|| {
+        local::may_wait()?;
+        local::remove(queue).map(drop)
+    })
 }

@@ -295,6 +295,38 @@ fn no_child_waits_for_a_lock_that_a_thread_of_the_parent_s_has() {
 }
 
 #[test]
+fn no_child_waits_for_a_batch_that_a_thread_of_the_parent_uses() {
+    if !apart("tests::forks::no_child_waits_for_a_batch_that_a_thread_of_the_parent_uses", &[]) {
+        return;
+    }
+    let mut batch = ptr::null_mut();
+    // SAFETY: the pointer is to a local value.
+    well(unsafe { ringfile_batch_create(ptr::null(), &mut batch) });
+    let (over, shared) = (AtomicBool::new(false), batch.addr());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                well(ringfile_batch_reset(ptr::without_provenance_mut(shared)));
+            }
+        });
+        let forks = std::panic::catch_unwind(|| {
+            for _ in 0..1000 {
+                in_a_child(|| {
+                    let batch = ptr::without_provenance_mut(shared);
+                    let used = ringfile_batch_reset(batch);
+                    assert!([0, -libc::EBUSY].contains(&used), "{used}: {}", said());
+                    assert_eq!(ringfile_batch_cancel(batch), used);
+                    well(ringfile_batch_free(batch));
+                });
+            }
+        });
+        over.store(true, Ordering::Relaxed);
+        forks.unwrap();
+    });
+    well(ringfile_batch_free(batch));
+}
+
+#[test]
 fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
     let name = "tests::forks::f38_a_child_rests_its_thread_while_others_closed_its_files";
     if !apart(name, &[]) {

@@ -1,12 +1,15 @@
 //! Warnings reach the function that was set, as long as it is set.
 
 use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
 use super::*;
+use crate::batch::*;
 use crate::file::*;
 use crate::io::*;
 use crate::log::*;
+use crate::queue::*;
 
 #[derive(Default)]
 struct Told {
@@ -101,4 +104,58 @@ fn the_function_may_fork() {
     well(ringfile_set_log(None, ptr::null_mut()));
     let lines = told.lines.into_inner().unwrap();
     assert!(lines.iter().any(|(_, line)| line.starts_with("no holder ring")), "{lines:?}");
+}
+
+/// What a function for messages may not use, and what its calls returned.
+struct Inside {
+    pipe: *mut ringfile_file,
+    queue: *mut ringfile_queue,
+    batch: *mut ringfile_batch,
+    memory: Vec<u8>,
+    got: Vec<i64>,
+}
+
+unsafe extern "C" fn tell_and_wait(context: *mut c_void, _: c_int, _: *const std::ffi::c_char) {
+    // SAFETY: the test has one thread, and keeps the memory until the function was called.
+    unsafe {
+        let own = &mut *context.cast::<Inside>();
+        own.got = vec![
+            ringfile_read(own.pipe, place(&mut own.memory, 0), PAGE, 0),
+            ringfile_write_durable(own.pipe, place(&mut own.memory, 0), PAGE, 0),
+            ringfile_batch_run(own.batch),
+            ringfile_queue_free(own.queue).into(),
+        ];
+    }
+}
+
+#[test]
+fn calls_that_would_wait_are_refused_in_the_function() {
+    let name = "tests::logs::calls_that_would_wait_are_refused_in_the_function";
+    if !apart(name, &[("RINGFILE_BACKEND", "no such")]) {
+        return;
+    }
+    // SAFETY: it only changes this process.
+    unsafe { libc::alarm(180) };
+    let (ours, theirs) = std::io::pipe().unwrap();
+    let (mut queue, mut batch) = (ptr::null_mut(), ptr::null_mut());
+    let mut pipe = ptr::null_mut();
+    // SAFETY: the pointers are to local values.
+    unsafe {
+        well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
+        well(ringfile_queue_create(1, &mut queue));
+        well(ringfile_batch_create(ptr::null(), &mut batch));
+    }
+    let mut own = Inside { pipe, queue, batch, memory: vec![0; PAGE], got: Vec::new() };
+    well(ringfile_set_log(Some(tell_and_wait), (&raw mut own).cast()));
+    let (file, mut page) = (open(Path::new("/proc/self/exe"), RINGFILE_READ, 0), vec![0; PAGE]);
+    let part = libc::iovec { iov_base: place(&mut page, 0), iov_len: PAGE };
+    // SAFETY: the memory is valid during the call, which runs a loop of ringfile's.
+    assert_eq!(well(unsafe { ringfile_readv(file, &part, 1, 0) }), PAGE as i64);
+    well(ringfile_set_log(None, ptr::null_mut()));
+    assert_eq!(own.got, [-i64::from(libc::EDEADLK); 4]);
+    drop(theirs);
+    well(ringfile_queue_free(queue));
+    well(ringfile_batch_free(batch));
+    well(ringfile_close(file));
+    well(ringfile_close(pipe));
 }

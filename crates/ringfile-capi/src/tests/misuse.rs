@@ -158,11 +158,31 @@ fn a_batch_is_used_by_one_thread_at_a_time() {
     while ringfile_batch_barrier(batch) == 0 {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    fails(ringfile_batch_run(batch), libc::EBUSY, "another thread is using the batch");
+    let busy = "another thread is running the batch";
+    fails(ringfile_batch_run(batch), libc::EBUSY, busy);
+    fails(ringfile_batch_cancel(batch), libc::EBUSY, busy);
     drop(theirs);
     assert_eq!(running.join().unwrap(), 0);
     well(ringfile_batch_free(batch));
     well(ringfile_close(pipe));
+}
+
+#[test]
+fn memory_that_is_not_there_is_not_registered() {
+    let (mut own, mut memory) = (vec![0_u8; PAGE], ptr::null_mut());
+    let data = own.as_mut_ptr().cast::<c_void>();
+    let past_the_end = (1_usize << 56) - data.addr();
+    for length in [1 << 46, past_the_end, isize::MAX as usize, usize::MAX - data.addr(), usize::MAX] {
+        // SAFETY: no operation uses the memory.
+        let registered = unsafe { ringfile_memory_register(data, length, &mut memory) };
+        fails(registered, libc::EINVAL, "there is no memory at their end");
+    }
+    // SAFETY: as above.
+    unsafe {
+        fails(ringfile_memory_register(data, 0, &mut memory), libc::EINVAL, "cannot register 0 bytes");
+        well(ringfile_memory_register(data, PAGE, &mut memory));
+    }
+    well(ringfile_memory_unregister(memory));
 }
 
 #[test]

@@ -127,6 +127,70 @@ fn a_batch_that_is_under_way_is_busy_and_can_be_cancelled() {
     well(ringfile_close(pipe));
 }
 
+/// A batch whose function takes the results.
+struct Taken {
+    batch: *mut ringfile_batch,
+    counts: mpsc::Sender<i64>,
+}
+
+unsafe extern "C" fn take_results(context: *mut c_void, _failed: i64) {
+    // SAFETY: the test waits for the end, and the pointer is to a local value.
+    let (own, count) = unsafe {
+        let own = &*context.cast::<Taken>();
+        (own, ringfile_batch_results(own.batch, &mut ptr::null()))
+    };
+    own.counts.clone().send(count).unwrap();
+}
+
+#[test]
+fn the_function_takes_the_results_while_another_thread_cancels() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, mut memory) = (new_file(&folder, 4), vec![99; 4 * PAGE]);
+    let (counts, counted) = mpsc::channel();
+    let own = Taken { batch: batch(), counts };
+    let context = ptr::from_ref(&own).cast_mut().cast();
+    let mut cancelled = 0;
+    for round in 0..20_000 {
+        for (page, to) in memory.chunks_mut(PAGE).enumerate() {
+            add_read(own.batch, file, to, page * PAGE);
+        }
+        // SAFETY: the test waits for the end.
+        well(unsafe { ringfile_batch_start(own.batch, Some(take_results), context) });
+        let count = loop {
+            cancelled = ringfile_batch_cancel(own.batch).min(cancelled);
+            if let Ok(count) = counted.try_recv() {
+                break count;
+            }
+        };
+        assert_eq!(count, 4, "round {round}: {}", said());
+    }
+    assert_eq!(cancelled, 0, "{}", said());
+    well(ringfile_batch_free(own.batch));
+    well(ringfile_close(file));
+}
+
+#[test]
+fn threads_that_add_at_once_wait_for_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, batch) = (new_file(&folder, 1), batch());
+    let (file_at, batch_at, both) = (file.addr(), batch.addr(), std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                both.wait();
+                let (file, batch) = (ptr::without_provenance(file_at), ptr::without_provenance_mut(batch_at));
+                for _ in 0..20_000 {
+                    well(ringfile_batch_advise(batch, file, 0, 0, RINGFILE_ADVICE_NORMAL, 0));
+                }
+            });
+        }
+    });
+    assert_eq!(well(ringfile_batch_barrier(batch)), 0);
+    assert_eq!(well(ringfile_batch_advise(batch, file, 0, 0, RINGFILE_ADVICE_NORMAL, 0)), 40_000);
+    well(ringfile_batch_free(batch));
+    well(ringfile_close(file));
+}
+
 #[test]
 fn a_batch_that_was_freed_reports_its_end() {
     let ((mut theirs, pipe), batch, mut memory) = (pipe(), batch(), vec![0; 7]);
