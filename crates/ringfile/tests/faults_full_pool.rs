@@ -5,14 +5,15 @@
 mod support;
 
 use std::future::poll_fn;
+use std::io::Write;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use ringfile::{Buffer, File, OpenOptions, Pool, PoolError, WhenFull};
+use ringfile::{Buffer, File, OpenOptions, Pool, PoolError, WhenFull, block_on};
 use support::forms::routes;
-use support::{Folder, assert_content, content, must_end};
+use support::{Folder, assert_content, content, must_end, poll_once};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 16;
@@ -141,5 +142,59 @@ fn f36_unaligned_direct_reads_need_none_of_the_users_memory() {
             assert!(when_full != WhenFull::Error || matches!(pool.get(PAGE), Err(PoolError::Full { .. })));
             drop(all);
         });
+    });
+}
+
+/// A reader that gets the memory it asked for before its block grew must not read beyond the end of that memory.
+#[test]
+fn f36_a_reader_whose_block_grows_while_it_waits_for_memory_asks_again() {
+    const LONG: usize = 16 * PAGE;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, LONG));
+    for is_pipe in [false, true] {
+        let (reads, mut writes) = std::io::pipe().unwrap();
+        let file = if is_pipe {
+            writes.write_all(&content(0, LONG)).unwrap();
+            File::from(std::fs::File::from(std::os::fd::OwnedFd::from(reads)))
+        } else {
+            File::open(&path).unwrap()
+        };
+        drop(writes);
+        let pool = Pool::new(1 << 20);
+        let mut all: Vec<Buffer> = std::iter::from_fn(|| pool.get(PAGE).ok()).collect();
+        all.iter_mut().for_each(|page| page.resize(PAGE, 7));
+        all.sort_by_key(|page| page.as_ptr().addr());
+        let mut reader = file.reader(&pool).block(PAGE).depth(1);
+        block_on(async {
+            assert!(poll_once(&mut reader.next()).await.is_pending(), "the pool is full");
+            let mut reader = reader.block(LONG);
+            drop(all.remove(3));
+            assert!(poll_once(&mut reader.next()).await.is_pending(), "a page is too small");
+            assert!(all.iter().all(|page| page.iter().all(|&byte| byte == 7)));
+            all.clear();
+            let mut offset = 0;
+            while let Some(piece) = reader.next().await {
+                let piece = piece.unwrap();
+                assert_content(&piece, offset);
+                offset += piece.len() as u64;
+            }
+            assert_eq!(offset, LONG as u64);
+        });
+    }
+}
+
+#[test]
+fn a_range_that_is_set_after_reads_have_begun_is_read_alone() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 16 * PAGE));
+    let (file, pool) = (File::open(&path).unwrap(), Pool::new(1 << 20));
+    let mut reader = file.reader(&pool).block(PAGE);
+    block_on(async {
+        assert_content(&reader.next().await.unwrap().unwrap(), 0);
+        let mut reader = reader.range(8 * PAGE as u64..10 * PAGE as u64);
+        for page in [8, 9] {
+            assert_content(&reader.next().await.unwrap().unwrap(), page * PAGE as u64);
+        }
+        assert!(reader.next().await.is_none());
     });
 }

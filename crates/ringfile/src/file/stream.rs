@@ -54,11 +54,14 @@ pub struct Reader {
     next: u64,
     end: u64,
     in_flight: VecDeque<Ahead>,
-    memory: Option<Pin<Box<Waiting>>>,
+    memory: Option<Waiting>,
 }
 
 /// Waits for memory of the pool.
-type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
+struct Waiting {
+    len: usize,
+    memory: Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>,
+}
 
 /// A read ahead: in flight, or finished before its turn.
 struct Ahead {
@@ -98,9 +101,10 @@ impl Reader {
     }
 
     /// Restricts the stream to a range of the file, in bytes. On a pipe, a socket or a terminal, which have no offsets,
-    /// only its length counts.
+    /// only its length counts. Cancels the reads that have begun.
     #[must_use]
     pub fn range(mut self, range: Range<u64>) -> Self {
+        self.in_flight.clear();
         (self.next, self.end) = (range.start, range.end.max(range.start));
         self
     }
@@ -137,22 +141,25 @@ impl Reader {
         Ok(())
     }
 
-    /// Gets memory for a read; `None` if the pool has none now and a wake-up will follow.
+    /// Gets at least `len` bytes of memory for a read; `None` if the pool has none now and a wake-up will follow.
     fn take_memory(&mut self, len: usize, context: &mut Context<'_>) -> Result<Option<Buffer>> {
-        if self.memory.is_none() {
+        // The wait may be for a shorter block, from before the settings were changed.
+        if self.memory.as_ref().is_none_or(|memory| memory.len < len) {
+            self.memory = None;
             match self.pool.try_get(len) {
                 Ok(buffer) => return Ok(Some(buffer)),
                 // The reads in flight wake the task; their pieces are what it waits for.
                 Err(PoolError::Full { .. }) if !self.in_flight.is_empty() => return Ok(None),
                 Err(PoolError::Full { .. }) => {
                     let pool = self.pool.clone();
-                    self.memory = Some(Box::pin(async move { pool.get_async(len).await }));
+                    let memory = Box::pin(async move { pool.get_async(len).await });
+                    self.memory = Some(Waiting { len, memory });
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        let Some(memory) = self.memory.as_mut() else { return Ok(None) };
-        let Poll::Ready(buffer) = memory.as_mut().poll(context) else { return Ok(None) };
+        let Some(waiting) = self.memory.as_mut() else { return Ok(None) };
+        let Poll::Ready(buffer) = waiting.memory.as_mut().poll(context) else { return Ok(None) };
         self.memory = None;
         Ok(Some(buffer?))
     }
