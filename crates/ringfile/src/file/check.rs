@@ -96,8 +96,12 @@ fn with_new_path(held: &Held, error: Error) -> Error {
 
 /// Returns whether an operation can be submitted as it is; false for a direct read that must go through aligned memory.
 /// Fails if the kernel would refuse it without giving a reason.
+///
+/// # Panics
+/// If the operation is on one piece of memory, and reaches beyond it: the kernel would follow the request.
 #[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
+    assert!(lies_within(request, held), "the operation reaches beyond its memory");
     if !ends_in_a_file(request) {
         return Err(error(file, request, ErrorKind::InvalidInput, BEYOND));
     }
@@ -106,6 +110,27 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
         return Ok(true);
     }
     does_not_fit(file, request, direct)
+}
+
+/// Returns whether an operation on one piece of memory lies within it. With several, the submission goes no further than
+/// they do.
+#[inline(always)]
+fn lies_within(request: &Request, held: &Held) -> bool {
+    let room = match held {
+        Held::Pooled(buffer) if request.kind.is_read() => buffer.capacity(),
+        held => room(held, request.kind.is_read()),
+    };
+    request.start <= room && request.want <= room - request.start
+}
+
+#[inline(never)]
+fn room(held: &Held, is_read: bool) -> usize {
+    match held.part(0) {
+        Some(_) if held.count() > 1 => usize::MAX,
+        Some(part) if is_read => part.capacity,
+        Some(part) => part.len,
+        None => 0,
+    }
 }
 
 /// Returns whether a read of a whole buffer can be submitted as it is, and with one entry.
