@@ -693,3 +693,43 @@ fn f38_a_child_ends_a_batch_whose_results_another_thread_was_handing_over() {
         }
     }
 }
+
+#[test]
+fn f22_memory_that_is_wiped_in_a_child_stays_the_pool_s_and_is_zero() {
+    const LEN: usize = 2 << 20;
+    let name = "f22_memory_that_is_wiped_in_a_child_stays_the_pool_s_and_is_zero";
+    if !in_child(name) {
+        return;
+    }
+    let full = |pool: &Pool| {
+        let mut buffer = pool.get(LEN).unwrap();
+        buffer.resize(LEN, 7);
+        buffer
+    };
+    let pool = Pool::builder().capacity(16 << 20).dont_fork(true).build().unwrap();
+    let outside = Pool::builder().capacity(16 << 20).dont_fork(true).pooling(false).build().unwrap();
+    let mut held = Some((full(&pool), full(&pool).freeze(), full(&outside)));
+    let kept = full(&pool);
+    drop(full(&pool));
+    let mut pools = Some((pool, outside));
+    assert_passed(fork(|| {
+        let (buffer, frozen, outside) = held.take().unwrap();
+        let (pool, no_pool) = pools.take().unwrap();
+        // The allocator maps vectors of this size, preferably in gaps just as large.
+        let vectors: Vec<_> = (0..100).map(|_| vec![5_u8; LEN - PAGE]).collect();
+        for piece in [&buffer[..], &frozen[..], &outside[..], &kept[..]] {
+            assert!(piece.iter().all(|&byte| byte == 0), "the parent's memory is not there");
+        }
+        let mut cached = pool.get(LEN).unwrap();
+        cached.resize(LEN, 9);
+        let mut thawed = pool.thaw(frozen).unwrap();
+        thawed.fill(9);
+        let fresh = full(&no_pool);
+        drop((buffer, outside, cached, thawed, fresh, pool, no_pool));
+        assert!(vectors.iter().flatten().all(|&byte| byte == 5), "they are not the pool's");
+    }));
+    let (buffer, frozen, outside) = held.unwrap();
+    for piece in [&buffer[..], &frozen[..], &outside[..], &kept[..]] {
+        assert!(piece.iter().all(|&byte| byte == 7), "the parent's memory is unchanged");
+    }
+}
