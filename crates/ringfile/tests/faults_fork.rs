@@ -733,3 +733,31 @@ fn f22_memory_that_is_wiped_in_a_child_stays_the_pool_s_and_is_zero() {
         assert!(piece.iter().all(|&byte| byte == 7), "the parent's memory is unchanged");
     }
 }
+
+#[test]
+fn f38_a_child_ends_a_runtime_of_the_parent_without_its_threads_and_its_tasks_are_cancelled() {
+    let name = "f38_a_child_ends_a_runtime_of_the_parent_without_its_threads_and_its_tasks_are_cancelled";
+    if !in_child(name) {
+        return;
+    }
+    let mut runtime = Some(ringfile::Runtime::builder().threads(2).build().unwrap());
+    let (end, ends) = futures::channel::oneshot::channel::<u8>();
+    let handle = runtime.as_ref().unwrap().spawn(ends);
+    assert_passed(fork(|| drop(runtime.take())));
+    assert_passed(fork(|| runtime.take().unwrap().shutdown()));
+    assert_passed(fork(|| {
+        let runtime = runtime.as_ref().unwrap();
+        for _ in 0..4 {
+            let handle = runtime.spawn(async { 1 });
+            assert!(matches!(handle.join(), Err(ringfile::JoinError::Cancelled)));
+        }
+        let handle = runtime.spawn_on(1, || async { 1 });
+        assert!(matches!(block_on(handle), Err(ringfile::JoinError::Cancelled)));
+        let own = ringfile::Runtime::builder().threads(1).build().unwrap();
+        assert_eq!(own.spawn(async { 2 }).join().unwrap(), 2, "a runtime of the child's has threads");
+    }));
+    end.send(7).unwrap();
+    assert_eq!(handle.join().unwrap(), Ok(7), "the parent's tasks continue");
+    assert_eq!(runtime.as_ref().unwrap().spawn(async { 3 }).join().unwrap(), 3);
+    runtime.take().unwrap().shutdown();
+}
