@@ -761,3 +761,42 @@ fn f38_a_child_ends_a_runtime_of_the_parent_without_its_threads_and_its_tasks_ar
     assert_eq!(runtime.as_ref().unwrap().spawn(async { 3 }).join().unwrap(), 3);
     runtime.take().unwrap().shutdown();
 }
+
+#[test]
+fn f22_a_child_does_not_wait_behind_the_parent_s_blocked_threads() {
+    let name = "f22_a_child_does_not_wait_behind_the_parent_s_blocked_threads";
+    if !in_child(name) {
+        return;
+    }
+    let pool = Pool::builder().capacity(2 * PAGE).when_full(ringfile::WhenFull::Wait).build().unwrap();
+    let mut all = Some((pool.get(PAGE).unwrap(), pool.get(PAGE).unwrap()));
+    std::thread::scope(|threads| {
+        let blocked = threads.spawn(|| pool.get(2 * PAGE).unwrap().capacity());
+        while pool.metrics().waits == 0 {
+            std::thread::yield_now();
+        }
+        // Behind the blocked thread, and of a thread that the child has.
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut waits = pool.get_async(PAGE);
+        assert!(Pin::new(&mut waits).poll(context).is_pending());
+        // Whether the child first returns memory or first asks for it.
+        assert_passed(fork(|| {
+            drop(all.take());
+            assert!(Pin::new(&mut waits).poll(context).is_ready(), "the future is the first in the queue");
+            assert_eq!(pool.get(PAGE).unwrap().capacity(), PAGE);
+        }));
+        assert_passed(fork(|| {
+            let (one, _other) = all.take().unwrap();
+            let asks = std::thread::spawn({
+                let pool = pool.clone();
+                move || pool.get(PAGE).unwrap().capacity()
+            });
+            drop(one);
+            let Poll::Ready(first) = Pin::new(&mut waits).poll(context) else { panic!("was not served") };
+            drop(first);
+            assert_eq!(asks.join().unwrap(), PAGE);
+        }));
+        drop((waits, all));
+        assert_eq!(blocked.join().unwrap(), 2 * PAGE, "the parent's thread still waits its turn");
+    });
+}

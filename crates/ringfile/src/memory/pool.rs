@@ -147,7 +147,7 @@ impl Pool {
     /// ```
     #[inline]
     pub fn get_async(&self, n: usize) -> GetBuffer<'_> {
-        GetBuffer::new(self, n)
+        GetBuffer::new(self, n, false)
     }
 
     /// Turns `bytes` from [`Buffer::freeze`], or a part of them, back into a buffer, without copying.
