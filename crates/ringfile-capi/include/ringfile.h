@@ -395,7 +395,7 @@ typedef struct ringfile_pool_options {
     size_t outside_limit;
     // Not 0: the memory is not registered with io_uring, and does not count against RLIMIT_MEMLOCK.
     uint32_t unregistered;
-    // Not 0: the memory is not there in forked children (MADV_DONTFORK).
+    // Not 0: the memory is zero in forked children (MADV_WIPEONFORK); not with RINGFILE_HUGE_PAGES_REQUIRE.
     uint32_t dont_fork;
 } ringfile_pool_options;
 

@@ -70,7 +70,7 @@ pub struct ringfile_pool_options {
     pub outside_limit: usize,
     /// Not 0: the memory is not registered with io_uring, and does not count against RLIMIT_MEMLOCK.
     pub unregistered: u32,
-    /// Not 0: the memory is not there in forked children (MADV_DONTFORK).
+    /// Not 0: the memory is zero in forked children (MADV_WIPEONFORK); not with RINGFILE_HUGE_PAGES_REQUIRE.
     pub dont_fork: u32,
 }
 

@@ -92,9 +92,10 @@
 //!
 //! # After a fork
 //!
-//! Rings and threads belong to the parent, whose I/O continues. Pool memory can be read in the child. Threads that had
-//! used the library before the fork can make plain calls there, as long as these do not wait for another process; other
-//! operations, and operations that were in flight, fail. New threads of the child get rings of their own.
+//! Rings and threads belong to the parent, whose I/O continues. Pool memory can be read in the child; with
+//! [`PoolBuilder::dont_fork`] it is zero there. Threads that had used the library before the fork can make plain calls
+//! there, as long as these do not wait for another process; other operations, and operations that were in flight, fail.
+//! New threads of the child get rings of their own.
 //!
 //! # Kernels
 //!

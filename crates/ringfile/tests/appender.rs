@@ -310,6 +310,35 @@ fn a_future_that_nobody_polls_stops_no_other() {
 }
 
 #[test]
+fn an_append_that_waits_for_memory_keeps_its_turn_until_it_is_dropped() {
+    let folder = folder();
+    let file = options(Route::Auto, false).open(folder.path().join("log")).unwrap();
+    let pool = Pool::new(4 * PAGE);
+    let log = block_on(Appender::open(&file, &pool, 0).block(PAGE).depth(1).into_future()).unwrap();
+    let mut held = Vec::new();
+    while let Ok(buffer) = pool.get(PAGE) {
+        held.push(buffer);
+    }
+    let context = &mut Context::from_waker(Waker::noop());
+    let mut first = Box::pin(log.append(b"first"));
+    assert!(first.as_mut().poll(context).is_pending(), "there is no memory");
+    drop(held);
+    let count = Arc::new(Calls::default());
+    let waker = Waker::from(Arc::clone(&count));
+    let mut second = Box::pin(log.append(b"second"));
+    assert!(
+        second.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(),
+        "it is the first one's turn"
+    );
+    block_on(log.sync()).unwrap();
+    drop(first);
+    assert!(count.0.load(Ordering::SeqCst) > 0);
+    assert_eq!(block_on(second).unwrap(), 0);
+    block_on(log.close()).unwrap();
+    assert_eq!(std::fs::read(folder.path().join("log")).unwrap(), b"second");
+}
+
+#[test]
 fn a_loop_that_ends_leaves_its_writes_to_the_next_one() {
     let folder = folder();
     for route in routes() {

@@ -693,3 +693,110 @@ fn f38_a_child_ends_a_batch_whose_results_another_thread_was_handing_over() {
         }
     }
 }
+
+#[test]
+fn f22_memory_that_is_wiped_in_a_child_stays_the_pool_s_and_is_zero() {
+    const LEN: usize = 2 << 20;
+    let name = "f22_memory_that_is_wiped_in_a_child_stays_the_pool_s_and_is_zero";
+    if !in_child(name) {
+        return;
+    }
+    let full = |pool: &Pool| {
+        let mut buffer = pool.get(LEN).unwrap();
+        buffer.resize(LEN, 7);
+        buffer
+    };
+    let pool = Pool::builder().capacity(16 << 20).dont_fork(true).build().unwrap();
+    let outside = Pool::builder().capacity(16 << 20).dont_fork(true).pooling(false).build().unwrap();
+    let mut held = Some((full(&pool), full(&pool).freeze(), full(&outside)));
+    let kept = full(&pool);
+    drop(full(&pool));
+    let mut pools = Some((pool, outside));
+    assert_passed(fork(|| {
+        let (buffer, frozen, outside) = held.take().unwrap();
+        let (pool, no_pool) = pools.take().unwrap();
+        // The allocator maps vectors of this size, preferably in gaps just as large.
+        let vectors: Vec<_> = (0..100).map(|_| vec![5_u8; LEN - PAGE]).collect();
+        for piece in [&buffer[..], &frozen[..], &outside[..], &kept[..]] {
+            assert!(piece.iter().all(|&byte| byte == 0), "the parent's memory is not there");
+        }
+        let mut cached = pool.get(LEN).unwrap();
+        cached.resize(LEN, 9);
+        let mut thawed = pool.thaw(frozen).unwrap();
+        thawed.fill(9);
+        let fresh = full(&no_pool);
+        drop((buffer, outside, cached, thawed, fresh, pool, no_pool));
+        assert!(vectors.iter().flatten().all(|&byte| byte == 5), "they are not the pool's");
+    }));
+    let (buffer, frozen, outside) = held.unwrap();
+    for piece in [&buffer[..], &frozen[..], &outside[..], &kept[..]] {
+        assert!(piece.iter().all(|&byte| byte == 7), "the parent's memory is unchanged");
+    }
+}
+
+#[test]
+fn f38_a_child_ends_a_runtime_of_the_parent_without_its_threads_and_its_tasks_are_cancelled() {
+    let name = "f38_a_child_ends_a_runtime_of_the_parent_without_its_threads_and_its_tasks_are_cancelled";
+    if !in_child(name) {
+        return;
+    }
+    let mut runtime = Some(ringfile::Runtime::builder().threads(2).build().unwrap());
+    let (end, ends) = futures::channel::oneshot::channel::<u8>();
+    let handle = runtime.as_ref().unwrap().spawn(ends);
+    assert_passed(fork(|| drop(runtime.take())));
+    assert_passed(fork(|| runtime.take().unwrap().shutdown()));
+    assert_passed(fork(|| {
+        let runtime = runtime.as_ref().unwrap();
+        for _ in 0..4 {
+            let handle = runtime.spawn(async { 1 });
+            assert!(matches!(handle.join(), Err(ringfile::JoinError::Cancelled)));
+        }
+        let handle = runtime.spawn_on(1, || async { 1 });
+        assert!(matches!(block_on(handle), Err(ringfile::JoinError::Cancelled)));
+        let own = ringfile::Runtime::builder().threads(1).build().unwrap();
+        assert_eq!(own.spawn(async { 2 }).join().unwrap(), 2, "a runtime of the child's has threads");
+    }));
+    end.send(7).unwrap();
+    assert_eq!(handle.join().unwrap(), Ok(7), "the parent's tasks continue");
+    assert_eq!(runtime.as_ref().unwrap().spawn(async { 3 }).join().unwrap(), 3);
+    runtime.take().unwrap().shutdown();
+}
+
+#[test]
+fn f22_a_child_does_not_wait_behind_the_parent_s_blocked_threads() {
+    let name = "f22_a_child_does_not_wait_behind_the_parent_s_blocked_threads";
+    if !in_child(name) {
+        return;
+    }
+    let pool = Pool::builder().capacity(2 * PAGE).when_full(ringfile::WhenFull::Wait).build().unwrap();
+    let mut all = Some((pool.get(PAGE).unwrap(), pool.get(PAGE).unwrap()));
+    std::thread::scope(|threads| {
+        let blocked = threads.spawn(|| pool.get(2 * PAGE).unwrap().capacity());
+        while pool.metrics().waits == 0 {
+            std::thread::yield_now();
+        }
+        // Behind the blocked thread, and of a thread that the child has.
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut waits = pool.get_async(PAGE);
+        assert!(Pin::new(&mut waits).poll(context).is_pending());
+        // Whether the child first returns memory or first asks for it.
+        assert_passed(fork(|| {
+            drop(all.take());
+            assert!(Pin::new(&mut waits).poll(context).is_ready(), "the future is the first in the queue");
+            assert_eq!(pool.get(PAGE).unwrap().capacity(), PAGE);
+        }));
+        assert_passed(fork(|| {
+            let (one, _other) = all.take().unwrap();
+            let asks = std::thread::spawn({
+                let pool = pool.clone();
+                move || pool.get(PAGE).unwrap().capacity()
+            });
+            drop(one);
+            let Poll::Ready(first) = Pin::new(&mut waits).poll(context) else { panic!("was not served") };
+            drop(first);
+            assert_eq!(asks.join().unwrap(), PAGE);
+        }));
+        drop((waits, all));
+        assert_eq!(blocked.join().unwrap(), 2 * PAGE, "the parent's thread still waits its turn");
+    });
+}

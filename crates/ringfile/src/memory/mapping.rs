@@ -1,7 +1,7 @@
 //! Memory from the system: anonymous, aligned mappings with the requested page size.
 //!
 //! The only code in ringfile that maps I/O memory. Knows the kernel's calls and files about memory. Invariants: a
-//! mapping is zeroed when new, stays at its address, and is unmapped once, by its drop.
+//! mapping is zeroed when new, stays at its address, in forked children too, and is unmapped once, by its drop.
 
 use std::fs;
 use std::io;
@@ -68,7 +68,9 @@ impl Mapping {
             _ => {}
         }
         if options.dont_fork {
-            mapping.advise(libc::MADV_DONTFORK)?;
+            // Not MADV_DONTFORK: a child would lack the range, so its allocator could get the same addresses, which
+            // buffers and free blocks still refer to.
+            mapping.advise(libc::MADV_WIPEONFORK)?;
         }
         Ok(mapping)
     }

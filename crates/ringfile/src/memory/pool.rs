@@ -147,7 +147,7 @@ impl Pool {
     /// ```
     #[inline]
     pub fn get_async(&self, n: usize) -> GetBuffer<'_> {
-        GetBuffer::new(self, n)
+        GetBuffer::new(self, n, false)
     }
 
     /// Turns `bytes` from [`Buffer::freeze`], or a part of them, back into a buffer, without copying.
@@ -282,8 +282,12 @@ impl PoolBuilder {
         self
     }
 
-    /// Keeps the memory out of forked children (MADV_DONTFORK); a child that touches it crashes. Off by default:
-    /// children can read it.
+    /// Keeps the memory's content out of forked children (MADV_WIPEONFORK), and makes forks cheaper, since no page of
+    /// it is copied. Off by default: children can read it.
+    ///
+    /// In a child, the pool works as before, and all of its memory is zero: buffers and `Bytes` from before the fork
+    /// keep their lengths, and lose their content. Cannot be combined with [`HugePages::Require`], whose pages the kernel
+    /// does not wipe.
     pub fn dont_fork(mut self, dont_fork: bool) -> Self {
         self.options.map.dont_fork = dont_fork;
         self
@@ -322,8 +326,9 @@ impl PoolBuilder {
     /// Creates the pool. With [`HugePages::Require`] the first huge pages are mapped now, otherwise nothing.
     ///
     /// # Errors
-    /// [`PoolError::Invalid`] if the alignment is not a power of two or is above 1 GiB, or if the capacity is below a page
-    /// or the alignment; [`PoolError::NoHugePages`] if huge pages are required but not available.
+    /// [`PoolError::Invalid`] if the alignment is not a power of two or is above 1 GiB, if the capacity is below a page
+    /// or the alignment, or if [`dont_fork`](Self::dont_fork) is combined with [`HugePages::Require`];
+    /// [`PoolError::NoHugePages`] if huge pages are required but not available.
     ///
     /// ```
     /// let error = ringfile::Pool::builder().alignment(1000).build().unwrap_err();
@@ -344,6 +349,11 @@ impl PoolBuilder {
                 "a pool of {asked} bytes is too small for one page and its alignment: give it a capacity of at least \
                  {least} bytes"
             )));
+        }
+        if require && options.map.dont_fork {
+            return Err(PoolError::invalid(
+                "a pool cannot keep reserved huge pages out of forked children: use HugePages::Auto, or no dont_fork",
+            ));
         }
         let pool = Pool { core: Core::new(options) };
         if require && pooling {

@@ -365,7 +365,7 @@ impl Core {
     pub(super) fn dissolve_and_serve(&self, block: NonNull<Block>) -> bool {
         // SAFETY: headers live as long as the arena.
         let header = unsafe { block.as_ref() };
-        let mut inner = self.lock();
+        let mut inner = self.lock_waiters();
         let mut mapping = None;
         if header.kind() == Kind::Outside {
             inner.blocks.remove(&header.base().addr());

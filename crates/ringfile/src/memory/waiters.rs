@@ -2,7 +2,8 @@
 //!
 //! Knows the core and the state under its lock. Invariants: only the first request in the queue is served; while there
 //! is one, all gets and returns take the lock, so no get overtakes it and no return is missed; a buffer for a future
-//! that was dropped goes to the next request. No waker is cloned, called or dropped, and no buffer dropped, under the lock.
+//! that was dropped goes to the next request; in a forked child, the parent's blocked threads have no place in the queue.
+//! No waker is cloned, called or dropped, and no buffer dropped, under the lock.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -23,11 +24,18 @@ use super::pool::Pool;
 use super::slow::Inner;
 use crate::blocking::block_on;
 use crate::event;
+use crate::ring::fork;
 
 struct Waiter {
     ticket: u64,
     n: usize,
     waker: Waker,
+    blocks: bool,
+}
+
+struct Served {
+    answer: Result<Buffer, PoolError>,
+    blocks: bool,
 }
 
 /// The waiting requests in order, and those that were served but have not collected their block. Protected by the
@@ -37,7 +45,10 @@ pub(crate) struct Waiters {
     tickets: u64,
     /// The requests by ticket, which is their order of arrival.
     queue: VecDeque<Waiter>,
-    served: BTreeMap<u64, Result<Buffer, PoolError>>,
+    served: BTreeMap<u64, Served>,
+    /// The process of all of these whose `blocks` is set: they belong to threads that are blocked, which a forked child
+    /// does not have.
+    process: Option<fork::Mark>,
 }
 
 impl Waiters {
@@ -48,6 +59,17 @@ impl Waiters {
     /// Returns the place of a request in the queue.
     fn place(&self, ticket: u64) -> Option<usize> {
         self.queue.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
+    }
+
+    /// Removes and returns the requests of blocked threads if this is a forked child and they are its parent's.
+    fn take_inherited(&mut self) -> Option<(VecDeque<Waiter>, BTreeMap<u64, Served>)> {
+        self.process.take_if(|process| !process.is_current())?;
+        let gone;
+        (gone, self.queue) = std::mem::take(&mut self.queue).into_iter().partition(|waiter| waiter.blocks);
+        let served;
+        (served, self.served) =
+            std::mem::take(&mut self.served).into_iter().partition(|(_, served)| served.blocks);
+        Some((gone, served))
     }
 }
 
@@ -87,7 +109,7 @@ impl Core {
         };
         let refused = match self.options.when_full {
             WhenFull::Wait if !MUST_NOT_BLOCK.get() => {
-                return block_on(GetBuffer::new(pool, n)).map(Buffer::into_block);
+                return block_on(GetBuffer::new(pool, n, true)).map(Buffer::into_block);
             }
             WhenFull::Wait => PoolError::WouldDeadlock { requested: n },
             WhenFull::Error | WhenFull::Outside { .. } => full,
@@ -112,9 +134,24 @@ impl Core {
     fn look(&self, n: usize) -> Result<(MutexGuard<'_, Inner>, Option<NonNull<Block>>), PoolError> {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
-        let mut inner = self.lock();
+        let mut inner = self.lock_waiters();
         let found = if inner.waiters.any() { None } else { self.try_get(&mut inner, n)? };
         Ok((inner, found))
+    }
+
+    /// Takes the lock. In a forked child, first ends the requests of threads that only the parent has.
+    pub(super) fn lock_waiters(&self) -> MutexGuard<'_, Inner> {
+        let mut inner = self.lock();
+        let Some(inherited) = inner.waiters.take_inherited() else { return inner };
+        if !inner.waiters.any() {
+            self.unmark_all_waiting();
+        }
+        // They may have delayed the ones behind them.
+        let wakers = self.serve_queue(&mut inner);
+        drop(inner);
+        wake_all(wakers.into_iter());
+        drop(inherited);
+        self.lock()
     }
 
     /// Serves the queue from its head while there is memory. Returns the wakers to call after the lock is released.
@@ -126,7 +163,7 @@ impl Core {
             // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
             let answer = answer.map(|block| unsafe { Buffer::first(block, n) });
             if let Some(first) = inner.waiters.queue.pop_front() {
-                inner.waiters.served.insert(first.ticket, answer);
+                inner.waiters.served.insert(first.ticket, Served { answer, blocks: first.blocks });
                 wakers.push(first.waker);
             }
         }
@@ -146,6 +183,7 @@ impl Core {
     fn poll_first(
         &self,
         n: usize,
+        blocks: bool,
         ticket: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<Buffer, PoolError>> {
@@ -166,14 +204,17 @@ impl Core {
         if !inner.waiters.any() {
             self.mark_all_waiting(&inner);
         }
-        inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: own });
+        if blocks {
+            inner.waiters.process = Some(fork::Mark::current());
+        }
+        inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: own, blocks });
         // Blocks returned without the lock before the marks were set are found now; later ones take the lock.
         let wakers = self.serve_queue(&mut inner);
         let answer = inner.waiters.served.remove(&mine);
         drop(inner);
         wake_all(wakers.into_iter().filter(|other| !other.will_wake(waker)));
         match answer {
-            Some(answer) => Poll::Ready(answer),
+            Some(served) => Poll::Ready(served.answer),
             None => {
                 *ticket = Some(mine);
                 Poll::Pending
@@ -185,9 +226,9 @@ impl Core {
         let mut own = None;
         loop {
             // Dropped before `own`.
-            let mut inner = self.lock();
-            if let Some(answer) = inner.waiters.served.remove(&ticket) {
-                return Poll::Ready(answer);
+            let mut inner = self.lock_waiters();
+            if let Some(served) = inner.waiters.served.remove(&ticket) {
+                return Poll::Ready(served.answer);
             }
             let place = inner.waiters.place(ticket);
             let kept = place.map(|at| &mut inner.waiters.queue[at].waker);
@@ -205,8 +246,8 @@ impl Core {
     }
 
     fn give_up(&self, ticket: u64) {
-        let mut inner = self.lock();
-        let answer = inner.waiters.served.remove(&ticket);
+        let mut inner = self.lock_waiters();
+        let served = inner.waiters.served.remove(&ticket);
         let waiter = inner.waiters.place(ticket).and_then(|at| inner.waiters.queue.remove(at));
         let mut wakers = Vec::new();
         if waiter.is_some() {
@@ -219,7 +260,7 @@ impl Core {
         drop(inner);
         wake_all(wakers.into_iter());
         // If it was already served, returning its buffer serves the next request.
-        drop((answer, waiter));
+        drop((served, waiter));
     }
 }
 
@@ -233,11 +274,13 @@ pub struct GetBuffer<'a> {
     n: usize,
     /// The place in the queue, if this request is or was in it and has no result yet.
     ticket: Option<u64>,
+    /// Whether a thread blocks until this is ready.
+    blocks: bool,
 }
 
 impl<'a> GetBuffer<'a> {
-    pub(super) fn new(pool: &'a Pool, n: usize) -> Self {
-        GetBuffer { pool, n, ticket: None }
+    pub(super) fn new(pool: &'a Pool, n: usize, blocks: bool) -> Self {
+        GetBuffer { pool, n, ticket: None, blocks }
     }
 }
 
@@ -245,9 +288,9 @@ impl Future for GetBuffer<'_> {
     type Output = Result<Buffer, PoolError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (pool, n) = (self.pool, self.n);
+        let (pool, n, blocks) = (self.pool, self.n, self.blocks);
         let answer = match self.ticket {
-            None => pool.core().poll_first(n, &mut self.ticket, cx.waker()),
+            None => pool.core().poll_first(n, blocks, &mut self.ticket, cx.waker()),
             Some(ticket) => {
                 let answer = pool.core().poll_again(ticket, cx.waker());
                 if answer.is_ready() {

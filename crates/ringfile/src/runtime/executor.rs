@@ -140,8 +140,12 @@ pub(super) struct LoopHandle {
 }
 
 impl LoopHandle {
-    /// Makes the loop's thread run a function soon; the function is dropped if the loop has ended.
+    /// Makes the loop's thread run a function soon; the function is dropped if the loop has ended, or if its thread
+    /// exists only in the process that forked this one.
     pub(super) fn call(&self, call: Call) {
+        if self.shared.has_gone() {
+            return;
+        }
         {
             let mut inbox = self.shared.tasks();
             if inbox.closed {
@@ -154,7 +158,11 @@ impl LoopHandle {
         self.shared.notify();
     }
 
+    /// Gives the loop a command, unless its thread exists only in the process that forked this one.
     pub(super) fn set_command(&self, command: Command) {
+        if self.shared.has_gone() {
+            return;
+        }
         self.command.store(command as u8, Ordering::Release);
         self.shared.notify();
     }
@@ -170,6 +178,9 @@ impl LoopHandle {
     fn wake(&self, number: TaskNumber) {
         if CURRENT.get() == self.shared.id {
             with_tasks(|tasks| tasks.make_ready(number));
+            return;
+        }
+        if self.shared.has_gone() {
             return;
         }
         {

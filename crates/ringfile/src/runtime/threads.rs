@@ -11,12 +11,15 @@ use super::executor::{Command, Loop, LoopHandle};
 use super::task::{self, JoinHandle};
 use crate::error::{Error, Result};
 use crate::event;
-use crate::ring::{Completions, RingOptions};
+use crate::ring::{Completions, RingOptions, fork};
 
 /// A set of threads that run tasks and their I/O.
 ///
 /// A task stays on its thread. [`shutdown`](Self::shutdown) waits for the tasks; dropping the runtime drops them, waits
 /// until the kernel has finished with their buffers, and ends the threads.
+///
+/// A forked child does not have the threads of its parent's runtime: tasks spawned there are
+/// [cancelled](crate::JoinError::Cancelled) at once, and shutting it down or dropping it waits for nothing.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -30,6 +33,8 @@ use crate::ring::{Completions, RingOptions};
 pub struct Runtime {
     workers: Vec<Worker>,
     next: AtomicUsize,
+    /// The process that has the threads.
+    process: fork::Mark,
 }
 
 struct Worker {
@@ -110,7 +115,8 @@ impl RuntimeBuilder {
                 .because("a runtime needs at least one thread"));
         }
         let cores = if self.pin { cores()? } else { Vec::new() };
-        let mut runtime = Runtime { workers: Vec::new(), next: AtomicUsize::new(0) };
+        let process = fork::Mark::current();
+        let mut runtime = Runtime { workers: Vec::new(), next: AtomicUsize::new(0), process };
         for index in 0..self.threads {
             let core = (!cores.is_empty()).then(|| cores[index % cores.len()]);
             runtime.workers.push(Worker::start(index, core, self.options)?);
@@ -224,6 +230,11 @@ impl Runtime {
 
     fn end(&mut self, command: Command) {
         self.workers.iter().for_each(|worker| worker.remote.set_command(command));
+        if !self.process.is_current() {
+            // Joining or detaching a thread that this process does not have is undefined in the C library, which may have
+            // given its stack to another thread.
+            self.workers.iter_mut().for_each(|worker| std::mem::forget(worker.thread.take()));
+        }
         let own = std::thread::current().id();
         for worker in &mut self.workers {
             // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends

@@ -217,6 +217,8 @@ impl Appender {
     /// Waits only while too much data is appended but not yet written, or while the pool is full; records are then appended
     /// in order of arrival. Does not allocate as long as the pool has memory; holds a lock during the copy.
     ///
+    /// Poll a future that waits, or drop it: all later appends wait behind it, and it may hold memory of the pool.
+    ///
     /// # Errors
     /// The errno of an earlier failed write or sync. An error of the pool other than being full, which affects only
     /// this record. `InvalidInput` after [`close`](Self::close), or if the file would grow beyond 2^63 bytes.

@@ -2,8 +2,9 @@
 //!
 //! Invariants: no waker, buffer or operation is called, polled or dropped under the lock; one task at a time has the
 //! lanes, and a task that finds them taken sets a flag; a task registers its waker before it checks whether it must
-//! wait. A completion wakes every waiting task, since a future that is kept without being polled must not stop the
-//! others.
+//! wait. A completion wakes every waiting task, since a future that is kept without being polled must not stop writes,
+//! syncs and the tasks that wait for these. Later appends do wait for it, until it is dropped: records are appended in
+//! order of arrival.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
