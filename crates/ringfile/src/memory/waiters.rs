@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::MutexGuard;
@@ -23,6 +22,7 @@ use super::pool::Pool;
 use super::slow::Inner;
 use crate::blocking::block_on;
 use crate::event;
+use crate::panics;
 
 struct Waiter {
     ticket: u64,
@@ -67,7 +67,7 @@ pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
         fn drop(&mut self) {
             for waker in self.0.by_ref() {
                 // The first panic is propagated.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                let _ = panics::catch(|| waker.wake());
             }
         }
     }
