@@ -6,7 +6,8 @@
 //! panic ends here, since it would hit an operation or a task that has nothing to do with it.
 
 use std::cell::{Cell, RefCell};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::panics;
 
 type Event = Box<dyn FnOnce()>;
 
@@ -19,7 +20,7 @@ thread_local! {
 /// Emits an event now. The caller must hold no lock and no borrow.
 #[cold]
 pub(crate) fn emit(event: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(event));
+    let _ = panics::catch(event);
 }
 
 /// Keeps an event for this thread's next [`emit_deferred`]. Events that occur while the thread ends are lost.

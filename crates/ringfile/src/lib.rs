@@ -126,6 +126,7 @@ mod many;
 mod memory;
 mod metrics;
 mod once;
+mod panics;
 mod ring;
 mod runtime;
 

@@ -461,3 +461,115 @@ fn a_loop_whose_waker_panicked_drops_its_tasks_and_can_be_entered_again() {
         assert_content(&block_on(async { ringfile::spawn(read).await.unwrap() }), 0);
     });
 }
+
+/// A panic's payload that panics when it is dropped, with another one.
+struct Endless;
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        std::panic::panic_any(Endless);
+    }
+}
+
+/// A panic's payload that starts a read when it is dropped.
+struct Reads(ringfile::File);
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        let mut read = self.0.read_at(vec![0; 100], 0);
+        let _ = Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+/// Panics with the payload that the function returns.
+struct PayloadWaker<F>(F);
+
+impl<P: Send + 'static, F: Fn() -> P> Wake for PayloadWaker<F> {
+    fn wake(self: Arc<Self>) {
+        std::panic::panic_any((self.0)());
+    }
+}
+
+/// Reads with a waker that panics on the thread that ends the read, and then once more.
+fn read_after<P: Send + 'static>(file: &ringfile::File, payload: impl Fn() -> P + Send + Sync + 'static) {
+    let waker = Waker::from(Arc::new(PayloadWaker(payload)));
+    let file = file.clone();
+    must_end("a read after a waker that panicked", move || {
+        // More than one thread for each kind of work.
+        for _ in 0..5 {
+            let mut bad = file.read_at(vec![0; 100], 0);
+            assert!(Pin::new(&mut bad).poll(&mut Context::from_waker(&waker)).is_pending());
+            let good = futures::executor::block_on(file.read_exact_at(vec![0; 100], 1)).unwrap();
+            assert_content(&good, 1);
+        }
+    });
+}
+
+#[test]
+fn a_worker_goes_on_though_the_payload_of_a_panic_panics_or_uses_it() {
+    let name = "a_worker_goes_on_though_the_payload_of_a_panic_panics_or_uses_it";
+    if !in_child(name) {
+        return;
+    }
+    ringfile::set_worker_threads(1);
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let file = OpenOptions::new().read(true).route(Route::Workers).open(path).unwrap();
+    let reads = file.clone();
+    read_after(&file, move || Reads(reads.clone()));
+    read_after(&file, || Endless);
+}
+
+#[test]
+fn an_io_thread_goes_on_though_the_payload_of_a_panic_panics() {
+    let name = "an_io_thread_goes_on_though_the_payload_of_a_panic_panics";
+    if is_without_ring() || !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let file = OpenOptions::new().read(true).route(Route::Ring).open(path).unwrap();
+    read_after(&file, || Endless);
+}
+
+#[test]
+fn a_loop_is_left_though_the_payload_of_a_panic_panics() {
+    let (pipe, _writer) = pipe();
+    must_end("a loop whose waker panicked while it was left", move || {
+        let mut read = pipe.read_at(vec![0; 4], 0);
+        let waker = Waker::from(Arc::new(PayloadWaker(|| Endless)));
+        let left = catch_unwind(AssertUnwindSafe(|| {
+            block_on(async {
+                assert!(Pin::new(&mut read).poll(&mut Context::from_waker(&waker)).is_pending());
+            });
+        }));
+        assert!(left.map_err(std::mem::forget).is_ok());
+        assert_eq!(block_on(async { ringfile::spawn(async { 7 }).await.unwrap() }), 7);
+    });
+}
+
+#[test]
+fn a_task_ends_though_the_payloads_of_its_panics_panic() {
+    struct Both;
+    impl Future for Both {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> std::task::Poll<()> {
+            std::panic::panic_any(Endless);
+        }
+    }
+    impl Drop for Both {
+        fn drop(&mut self) {
+            std::panic::panic_any(Endless);
+        }
+    }
+    must_end("tasks beside one whose payloads panic", || {
+        let runtime = Runtime::builder().threads(1).build().unwrap();
+        // Nobody takes this one's result.
+        runtime.spawn(async { drop(ringfile::spawn(Both)) }).join().unwrap();
+        let both = runtime.spawn_on(0, || Both);
+        std::mem::forget(both.join());
+        assert_eq!(runtime.spawn(async { 7 }).join().unwrap(), 7);
+        runtime.shutdown();
+    });
+}

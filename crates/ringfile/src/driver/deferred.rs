@@ -4,7 +4,6 @@
 //! Knows tasks, buffers and remote requests, and no ring. Invariants: this work may run user code, which may call the
 //! driver again; if it panics, the rest is done the next time, or when the list is dropped.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -14,6 +13,7 @@ use super::wake::{TaskNumber, Wake};
 use super::{Finished, LocalHandler, send_to_workers};
 use crate::event;
 use crate::memory::Held;
+use crate::panics;
 
 /// Results by the index of their operation. Their places remain after they were taken, and are filled in place:
 /// building a result elsewhere and copying it takes several times as long.
@@ -140,7 +140,7 @@ impl Deferred {
 impl Drop for Deferred {
     /// Does what a panic has left undone, because a task waits for each result and each wake-up.
     fn drop(&mut self) {
-        while self.has_something() && catch_unwind(AssertUnwindSafe(|| self.settle_all())).is_err() {}
+        while self.has_something() && panics::catch(|| self.settle_all()).is_err() {}
     }
 }
 

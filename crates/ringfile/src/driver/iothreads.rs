@@ -12,6 +12,7 @@ use super::remote::RemoteRequest;
 use super::{Call, Deferred, Shared};
 use crate::error::Error;
 use crate::event;
+use crate::panics;
 use crate::ring::{RingOptions, fork};
 
 /// The number of threads to start; 0 for the default.
@@ -79,9 +80,8 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
             // sleep.
             shared.sleep.take_notification();
             run_calls(&shared, &mut calls);
-            let turn = std::panic::AssertUnwindSafe(|| super::turn(may_sleep, &mut deferred));
-            // Work that the panic interrupted is completed before the thread sleeps.
-            may_sleep = std::panic::catch_unwind(turn).is_ok();
+            // Work that a panic interrupted is completed before the thread sleeps.
+            may_sleep = panics::catch(|| super::turn(may_sleep, &mut deferred)).is_ok();
             if !may_sleep {
                 event::emit(|| tracing::error!("a waker or a buffer panicked on an I/O thread"));
             }
@@ -95,7 +95,7 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
 fn run_calls(shared: &Shared, calls: &mut Vec<Call>) {
     std::mem::swap(&mut shared.tasks().calls, calls);
     for call in calls.drain(..) {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).is_err() {
+        if panics::catch(call).is_err() {
             event::emit(|| {
                 tracing::error!("the function that a batch calls at its end panicked on an I/O thread")
             });

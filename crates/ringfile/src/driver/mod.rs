@@ -44,7 +44,6 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -54,6 +53,7 @@ use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
 use crate::metrics::{CacheEvent, Counters, Metrics};
+use crate::panics;
 use crate::ring::{Ring, RingOptions, thread_end};
 
 pub(crate) use cancel::{cancel, cancel_on_rings};
@@ -514,7 +514,7 @@ impl Drop for Driver {
             return;
         }
         // The kernel must have finished with all memory before it is freed, whatever a user's waker does.
-        while catch_unwind(AssertUnwindSafe(|| self.drain())).is_err() {}
+        while panics::catch(|| self.drain()).is_err() {}
         self.shared.counters.publish(&self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);

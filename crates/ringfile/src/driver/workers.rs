@@ -18,6 +18,7 @@ use super::remote::{Handler, RemoteRequest};
 use super::{Ended, FileKind, route};
 use crate::event;
 use crate::once::Number;
+use crate::panics;
 use crate::ring::fork;
 
 const IDLE: Duration = Duration::from_secs(10);
@@ -197,7 +198,7 @@ impl Workers {
         loop {
             if let Some(remote) = queue.remotes.pop_front() {
                 drop(queue);
-                let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| carry_out(remote)));
+                let caught = panics::catch(|| carry_out(remote));
                 if caught.is_err() {
                     event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
                 }

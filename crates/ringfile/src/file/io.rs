@@ -353,8 +353,8 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[cold]
     fn fail(&mut self, error: Error) -> Poll<()> {
         if self.request.kind.is_read() {
-            // Nothing was read, and the buffer's length says so.
-            self.held.own().copy_in(0, &[]);
+            // Nothing was read, and the buffer's length says so. A stream has read what comes before the start.
+            self.held.own().copy_in(self.request.start, &[]);
         }
         self.stage = Stage::Failed(error);
         Poll::Ready(())
@@ -406,5 +406,22 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Future for Operatio
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Operation::poll(&mut self, context).map(|()| self.result())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn a_read_that_cannot_begin_keeps_what_was_read_before() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let beyond = Request { offset: i64::MAX as u64, start: 4, want: 4, ..Request::of(Kind::Read) };
+        let mut read = Operation::new(&file, beyond, Held::Vec(b"readmore".to_vec()));
+        assert!(read.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(read.result().is_err());
+        assert!(matches!(read.take_held(), Held::Vec(bytes) if bytes == b"read"));
     }
 }

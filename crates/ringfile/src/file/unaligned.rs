@@ -109,7 +109,10 @@ impl Pieces {
             return Ok((piece, std::mem::take(held)));
         }
         let want = (skipped + left).next_multiple_of(block).min(CHUNK.max(block));
-        let blocks = reserve().try_get(want).map_err(|error| Error::from(error).after(self.done))?;
+        let blocks = reserve().try_get(want).map_err(|error| {
+            self.show_done(request, held);
+            Error::from(error).after(self.done)
+        })?;
         self.piece = Piece::Through { skipped };
         let piece = Request { kind: Kind::Read, offset: at - skipped as u64, start: 0, want, ..*request };
         Ok((piece, Held::Pooled(blocks)))
@@ -136,7 +139,7 @@ impl Pieces {
         self.done += moved;
         let is_over = errno != 0 || moved < asked || self.done == request.want;
         is_over.then(|| {
-            held.copy_in(request.start + self.done, &[]);
+            self.show_done(request, held);
             Ended { done: self.done, errno }
         })
     }
@@ -146,6 +149,11 @@ impl Pieces {
         if let Piece::Into { .. } = self.piece {
             *held = memory;
         }
+        self.show_done(request, held);
+    }
+
+    /// Sets the buffer's length to what was read.
+    fn show_done(&self, request: &Request, held: &mut Held) {
         held.copy_in(request.start + self.done, &[]);
     }
 }
@@ -211,6 +219,19 @@ mod tests {
                 let Held::Pooled(buffer) = held else { panic!("the buffer is gone") };
                 return (buffer, ended.done, into);
             }
+        }
+    }
+
+    #[test]
+    fn without_memory_for_the_reserve_the_length_is_what_was_read() {
+        // No pool has such a block.
+        let huge = Alignment { bytes: 1 << 50, ..ALIGNMENT };
+        let request = Request { offset: 1, want: 8, ..Request::of(Kind::Read) };
+        for done in [0, 4] {
+            let mut held = Held::Vec(b"readmore".to_vec());
+            let mut pieces = Pieces { done, ..Pieces::default() };
+            assert!(pieces.begin(&request, huge, &mut held).is_err());
+            assert!(matches!(held, Held::Vec(bytes) if bytes == b"readmore"[..done]));
         }
     }
 

@@ -9,7 +9,6 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::MutexGuard;
@@ -24,6 +23,7 @@ use super::pool::Pool;
 use super::slow::Inner;
 use crate::blocking::block_on;
 use crate::event;
+use crate::panics;
 use crate::ring::fork;
 
 struct Waiter {
@@ -89,7 +89,7 @@ pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
         fn drop(&mut self) {
             for waker in self.0.by_ref() {
                 // The first panic is propagated.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                let _ = panics::catch(|| waker.wake());
             }
         }
     }

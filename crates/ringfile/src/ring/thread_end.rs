@@ -6,9 +6,9 @@
 //! has cancelled the request.
 
 use std::ffi::c_void;
-use std::panic::catch_unwind;
 
 use crate::once::Value;
+use crate::panics;
 
 static END: Value<fn()> = Value::new();
 /// The key of the process. If two threads create one at the same time, one of the two is never used.
@@ -42,6 +42,6 @@ fn set(value: *const c_void) {
 extern "C" fn ends(_: *mut c_void) {
     if let Some(end) = END.get() {
         // A panic must not unwind out of a C function; the panic hook has reported it.
-        let _ = catch_unwind(end);
+        let _ = panics::catch(end);
     }
 }

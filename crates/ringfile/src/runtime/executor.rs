@@ -10,7 +10,6 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::mem::ManuallyDrop;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,6 +19,7 @@ use pin_project_lite::pin_project;
 
 use crate::driver::{self, Call, Deferred, Shared, TaskNumber};
 use crate::event;
+use crate::panics;
 use crate::ring::RingOptions;
 
 /// The task number of the future of `block_on`.
@@ -354,7 +354,7 @@ impl Loop {
         };
         with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
         for call in calls {
-            if catch_unwind(AssertUnwindSafe(call)).is_err() {
+            if panics::catch(call).is_err() {
                 event::emit(|| tracing::error!("the waker of a task's handle panicked"));
             }
         }
@@ -389,7 +389,7 @@ impl Loop {
 /// Drops a task. A panic of its destructor must not keep the loop from dropping its other tasks and draining its
 /// driver.
 fn drop_task(task: Task) {
-    if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
+    if panics::catch(|| drop(task)).is_err() {
         event::emit(|| tracing::error!("a task panicked while it was dropped"));
     }
 }
@@ -400,7 +400,7 @@ impl Drop for Loop {
         driver::polled();
         self.drop_tasks();
         // A user's waker or buffer that panics is lost; other operations in flight must still be waited for.
-        while catch_unwind(AssertUnwindSafe(|| driver::leave(&mut self.deferred))).is_err() {
+        while panics::catch(|| driver::leave(&mut self.deferred)).is_err() {
             event::emit(|| tracing::error!("a waker or a buffer panicked while its thread left its loop"));
         }
         // Tasks woken while draining no longer exist; tasks spawned meanwhile are dropped too.

@@ -13,6 +13,7 @@ use pin_project_lite::pin_project;
 use super::executor::{self, LoopHandle};
 use crate::blocking::block_on;
 use crate::event;
+use crate::panics;
 use crate::ring::fork;
 
 /// A handle to a task's result. Awaiting it, or [`join`](Self::join), returns the result or the task's panic. Dropping
@@ -212,15 +213,12 @@ impl<F: Future> Guarded<F> {
         let mut this = self.project();
         // The future is dropped before its result is delivered, so that a joining thread finds its resources released.
         if let Err(payload) = catch_unwind(AssertUnwindSafe(|| this.future.set(None))) {
-            result = Err(JoinError::Panicked(Panic::new(payload)));
+            let before = std::mem::replace(&mut result, Err(JoinError::Panicked(Panic::new(payload))));
+            let _ = panics::catch(|| drop(before));
         }
         // A result without a handle is dropped here.
-        let end = AssertUnwindSafe(|| {
-            if let Some(completer) = this.completer.take() {
-                completer.end(result);
-            }
-        });
-        if catch_unwind(end).is_err() {
+        let completer = this.completer.take();
+        if panics::catch(|| completer.map(|completer| completer.end(result))).is_err() {
             event::emit(|| tracing::error!("a task's result, or the waker of its handle, panicked"));
         }
     }

@@ -1,7 +1,6 @@
 //! Threads, one per core, each with its own loop.
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle as Thread;
@@ -11,6 +10,7 @@ use super::executor::{Command, Loop, LoopHandle};
 use super::task::{self, JoinHandle};
 use crate::error::{Error, Result};
 use crate::event;
+use crate::panics;
 use crate::ring::{Completions, RingOptions, fork};
 
 /// A set of threads that run tasks and their I/O.
@@ -150,7 +150,7 @@ impl Worker {
             if let Some(mut thread) = Loop::enter(options) {
                 let _ = started.send(Ok(thread.remote()));
                 // The thread's other tasks continue.
-                while catch_unwind(AssertUnwindSafe(|| thread.run_commands())).is_err() {
+                while panics::catch(|| thread.run_commands()).is_err() {
                     event::emit(|| tracing::error!("a waker or a buffer panicked on a thread of a runtime"));
                 }
             }

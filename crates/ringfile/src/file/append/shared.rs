@@ -7,7 +7,6 @@
 //! order of arrival.
 
 use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -20,6 +19,7 @@ use super::waiters::{Goal, Place, Waiters, Wakers};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
+use crate::panics;
 use crate::ring::fork;
 
 /// How often one task polls the lanes in a row while other tasks add work.
@@ -148,7 +148,7 @@ impl Shared {
             for waker in wakers.into_iter().flatten() {
                 // The panic hook has reported a waker that panics. It concerns neither the task that drives nor the
                 // other waiting tasks.
-                let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+                let _ = panics::catch(|| waker.wake());
             }
             if !more {
                 return;
