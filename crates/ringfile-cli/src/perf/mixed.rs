@@ -147,7 +147,7 @@ fn run_once(run: Run, timing: Timing, test_file: &TestFile, interrupt: &Interrup
     let (depth, block) = (setup.iodepth, setup.block);
     let capacity = (depth as u64 * block.next_multiple_of(4096) * 2 + 4 * SCAN + (2 << 20)) as usize;
     let shared = Rc::new(Shared {
-        file: open(&setup, &test_file.path)?,
+        file: open(&setup, &test_file.path, test_file.identity)?,
         pool: Pool::new(capacity),
         block,
         blocks: test_file.size() / block,

@@ -283,6 +283,7 @@ impl<'a> Session<'a> {
         }
         let bench = Bench {
             path: &self.test_file.path,
+            identity: self.test_file.identity,
             namespace: self.test_file.block_device.is_some(),
             interrupt: &self.interrupt,
             fio: self.fio.as_ref(),
@@ -293,10 +294,10 @@ impl<'a> Session<'a> {
 
     /// Returns the order for one worker process of a run.
     pub fn order(&self, job: &Job, number: usize, core: usize) -> Order {
-        let path = self.test_file.path.clone();
+        let (path, identity) = (self.test_file.path.clone(), self.test_file.identity);
         // Each process visits other offsets.
         let job = Job { seed: number as u64, ..job.clone() };
-        Order { path, job, core, counters: self.request.counters }
+        Order { path, identity, job, core, counters: self.request.counters }
     }
 
     /// Brings the page cache into the state that a step requires. A grid with worker processes measures the same file

@@ -2,11 +2,13 @@
 //!
 //! Invariants: an existing file is written to only with `--overwrite`, and a device that is in use never; both are
 //! checked before the first byte is read or written. A file created here is removed however the run ends, unless it is
-//! killed: then the next run names the file (`leftover.rs`).
+//! killed: then the next run names the file (`leftover.rs`). A file that replaces the test file during the run is neither
+//! written to nor removed (`identity.rs`).
 
 pub mod cache;
 pub mod device;
 mod fill;
+pub mod identity;
 pub mod leftover;
 pub mod mounts;
 
@@ -26,6 +28,7 @@ use crate::report::output::folder_of;
 use crate::values::Bytes;
 use crate::verify::Verifier;
 
+use identity::Identity;
 use leftover::Record;
 
 /// The folder of the default file: memory, so that only the software is measured.
@@ -81,6 +84,8 @@ impl DefaultPlace {
 pub struct TestFile {
     /// Its path.
     pub path: PathBuf,
+    /// What distinguishes it from another file at this path.
+    pub identity: Identity,
     /// Whether it was created here, and is removed at the end.
     pub created: bool,
     /// Whether it has no contents yet.
@@ -160,7 +165,7 @@ impl Opening<'_> {
     fn create(&self, path: &Path, size: u64, notes: Vec<String>) -> Result<TestFile, Failure> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let buffered = file.map_err(|error| cant("create", path, &error, ANOTHER))?;
-        self.interrupt.own_file(path);
+        self.interrupt.own_file(path, Identity::of(&buffered, path)?);
         self.check(path, true, size, buffered, notes)
     }
 
@@ -202,6 +207,7 @@ impl Opening<'_> {
         }
         let mut test_file = self.check(path, false, args.size().min(length), buffered, notes)?;
         if namespace.is_some() {
+            test_file.identity = Identity::at(path)?;
             test_file.filesystem = "NVMe namespace".into();
             test_file.block_device = namespace;
         }
@@ -241,6 +247,7 @@ impl Opening<'_> {
         // From here on, dropping it removes a created file.
         let test_file = TestFile {
             path: path.to_path_buf(),
+            identity: Identity::of(&buffered, path)?,
             created,
             unfilled: created,
             blocks: size / block,
