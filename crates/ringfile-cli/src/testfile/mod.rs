@@ -140,7 +140,7 @@ impl Opening<'_> {
             );
         }
         let folder = intent.default_place.folder();
-        let path = folder.join(format!("ringfile-perf-{}.bin", std::process::id()));
+        let path = folder.join(default_name());
         check_folder(&path)?;
         if self.args.asked_size.is_some() {
             check_space(&path, wanted)?;
@@ -332,6 +332,11 @@ impl Drop for TestFile {
             self.interrupt.remove_own_file();
         }
     }
+}
+
+/// Returns the name of a file that is created, unless the user named it.
+pub fn default_name() -> String {
+    format!("ringfile-perf-{}.bin", std::process::id())
 }
 
 fn check_folder(path: &Path) -> Result<(), Failure> {
