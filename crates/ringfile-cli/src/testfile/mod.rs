@@ -24,7 +24,7 @@ use crate::cli::TestFileArgs;
 use crate::error::{Failure, cant, errno_text, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
-use crate::report::output::folder_of;
+use crate::report::output::{check_folder, folder_of};
 use crate::values::Bytes;
 use crate::verify::Verifier;
 
@@ -121,7 +121,7 @@ impl Opening<'_> {
             Some(path) => match std::fs::metadata(path) {
                 Ok(_) => self.open_existing(path),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    check_folder(path)?;
+                    check_folder(folder_of(path), "another --file")?;
                     check_can_be_made(path)?;
                     check_space(path, self.args.size())?;
                     self.create(path, self.args.size(), Vec::new())
@@ -141,7 +141,7 @@ impl Opening<'_> {
         }
         let folder = intent.default_place.folder();
         let path = folder.join(default_name());
-        check_folder(&path)?;
+        check_folder(&folder, "another --file")?;
         if self.args.asked_size.is_some() {
             check_space(&path, wanted)?;
         }
@@ -337,15 +337,6 @@ impl Drop for TestFile {
 /// Returns the name of a file that is created, unless the user named it.
 pub fn default_name() -> String {
     format!("ringfile-perf-{}.bin", std::process::id())
-}
-
-fn check_folder(path: &Path) -> Result<(), Failure> {
-    let folder = folder_of(path);
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let what = if folder.exists() { "is not a folder: name" } else { "does not exist: create it, or name" };
-    refuse(folder, format!("{what} another --file"))
 }
 
 /// Refuses paths that cannot name a new file.

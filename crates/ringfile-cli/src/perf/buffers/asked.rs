@@ -16,7 +16,7 @@ use crate::model::{Buffers, Engine, Kind, Params, Results, RingFlags, Route, Run
 use crate::numbers::counted;
 use crate::perf::has_ring;
 use crate::report::saved;
-use crate::testfile::default_name;
+use crate::testfile::{DefaultPlace, default_name};
 use crate::values::{self, List, listed};
 
 /// The longest accepted run in seconds: 24 hours.
@@ -163,6 +163,13 @@ impl Asked {
 
     fn check(&self) -> Result<(), Failure> {
         let grid = &self.grid;
+        let file = self.test_file.file.clone().unwrap_or_else(|| DefaultPlace::Disk.folder());
+        if file.to_str().is_none() {
+            return refuse(
+                &file,
+                "is no UTF-8 text, as results and orders to processes must be: name another --file",
+            );
+        }
         check_block(grid.largest_block(), self.test_file.size())?;
         let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(SECTOR));
         if let Some(odd) = odd.filter(|_| self.access == Access::Direct) {
