@@ -59,7 +59,16 @@ pub fn refuse<T>(path: &Path, why: impl fmt::Display) -> Result<T, Failure> {
 
 /// Returns the text of an error with its errno, worded the same everywhere.
 pub fn errno_text(error: &io::Error) -> String {
-    error.to_string().replace("(os error ", "(errno ")
+    worded(error.to_string(), error.raw_os_error())
+}
+
+fn worded(text: String, errno: Option<i32>) -> String {
+    let text = text.replace("(os error ", "(errno ");
+    if errno == Some(libc::EMFILE) && !text.contains("ulimit -n") {
+        text + ": raise `ulimit -n`"
+    } else {
+        text
+    }
 }
 
 /// Returns a text as one line without control characters: file names and other programs' output may contain any.
@@ -106,12 +115,18 @@ pub fn mismatch(path: &Path, offset: u64, wrong: &str) -> Failure {
 
 /// Converts an error of the library, whose text already names file, offset and errno.
 pub fn library(error: &ringfile::Error) -> Failure {
-    Failure::Io(error.to_string().replace("(os error ", "(errno "))
+    Failure::Io(worded(error.to_string(), error.errno()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn too_many_open_files_come_with_advice() {
+        let error = io_on("can't open", Path::new("x"), &io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
+    }
 
     #[test]
     fn a_failure_is_one_line_whatever_a_file_is_called() {

@@ -2,7 +2,7 @@
 //!
 //! A file that this process created is removed either way: after the first signal by its owner, after the second here.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::error::{Failure, errno_text};
+use crate::error::{Failure, errno_text, one_line};
 use crate::machine::field;
+use crate::testfile::identity::Identity;
 
 /// Signals that arrive within this time of the first one belong to the same request: timeout(1), for example, sends
 /// each signal twice, to the process and to its group.
@@ -25,7 +26,7 @@ pub struct Interrupt(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     asked: AtomicBool,
-    own_file: Mutex<Option<PathBuf>>,
+    own_file: Mutex<Option<(PathBuf, Identity)>>,
 }
 
 impl Interrupt {
@@ -64,15 +65,17 @@ impl Interrupt {
     }
 
     /// Names the file to remove if a second signal ends the process.
-    pub fn own_file(&self, path: &Path) {
-        *self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner) = Some(path.to_path_buf());
+    pub fn own_file(&self, path: &Path, identity: Identity) {
+        *self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((path.to_path_buf(), identity));
     }
 
-    /// Removes the file that was named last, at most once.
+    /// Removes the file that was named last, at most once, and warns if another file has its path.
     pub fn remove_own_file(&self) {
-        if let Some(path) = self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // If this fails, the file or its folder is already gone.
-            let _ = std::fs::remove_file(path);
+        let own = self.0.own_file.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(warning) = own.and_then(|(path, identity)| identity.remove(&path)) {
+            // A closed standard error is no reason to fail.
+            let _ = writeln!(io::stderr(), "warning: {}", one_line(&warning));
         }
     }
 }

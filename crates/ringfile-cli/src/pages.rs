@@ -24,7 +24,7 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let Some(folder) = &args.folder else {
         return output::print(&pages[0].1);
     };
-    output::check_folder(folder)?;
+    output::check_folder(folder, "another")?;
     let files = pages.iter().map(|(name, _)| OutputFile::check(&folder.join(name), args.force));
     let files = files.collect::<Result<Vec<_>, Failure>>()?;
     files.iter().zip(&pages).try_for_each(|(file, (_, page))| file.write_text(page))?;

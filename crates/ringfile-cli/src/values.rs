@@ -6,6 +6,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::os::unix::ffi::OsStrExt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -150,12 +151,14 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Quotes a word for a shell.
+/// Quotes a word for a shell: as `$'…'` if it has bytes that can't be printed.
 pub fn shell_word(word: &OsStr) -> String {
-    let text = word.to_string_lossy();
+    let Some(text) = word.to_str().filter(|text| !text.chars().any(char::is_control)) else {
+        return format!("$'{}'", word.as_bytes().escape_ascii());
+    };
     let plain = |c: char| c.is_alphanumeric() || "-_./,=:+@%".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
-        text.into_owned()
+        text.into()
     } else {
         format!("'{}'", text.replace('\'', "'\\''"))
     }
@@ -196,6 +199,17 @@ impl fmt::Display for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shell_reads_back_every_word() {
+        for word in [&b"/plain/\xc3\xa4.bin"[..], b"", b"a b", b"it's", b"a\xffb'c\"\\", b"two\nlines\x01a"] {
+            let quoted = shell_word(OsStr::from_bytes(word));
+            assert!(!quoted.chars().any(char::is_control), "{quoted}");
+            let printed =
+                std::process::Command::new("bash").arg("-c").arg(format!("printf %s {quoted}")).output();
+            assert_eq!(printed.expect("bash").stdout, word, "{quoted}");
+        }
+    }
 
     #[test]
     fn sizes_are_powers_of_1024() {

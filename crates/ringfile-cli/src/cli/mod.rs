@@ -162,9 +162,9 @@ pub struct FileArgs {
     /// Operations in flight for each thread
     #[arg(long, value_name = "LIST", default_value = "1,16", value_parser = values::counts::<32768>)]
     pub iodepth: List<usize>,
-    /// Operations: read, write (sequential), randread, randwrite, randrw (half and half)
-    #[arg(long, value_name = "LIST", default_value = "randread,randwrite", value_parser = values::words::<Rw>)]
-    pub rw: List<Rw>,
+    /// Operations: read, write (sequential), randread, randwrite, randrw (half and half) [default: randread,randwrite]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Rw>)]
+    pub rw: Option<List<Rw>>,
     /// Buffers: normal, fixed (registered with the kernel) [default: normal,fixed]
     #[arg(long, value_name = "LIST", value_parser = whole_buffers)]
     pub buffers: Option<List<Buffers>>,
@@ -174,8 +174,9 @@ pub struct FileArgs {
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Executor of ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)
-    #[arg(long, value_name = "LIST", default_value = "ringfile", value_parser = values::words::<Executor>)]
-    pub executor: List<Executor>,
+    /// [default: ringfile]
+    #[arg(long, value_name = "LIST", value_parser = values::words::<Executor>)]
+    pub executor: Option<List<Executor>>,
     /// Bypass the page cache (O_DIRECT)
     #[arg(long)]
     pub direct: bool,
@@ -185,8 +186,9 @@ pub struct FileArgs {
     pub open: Option<List<Open>>,
     /// Page cache before each run: warm (the whole file cached), cold (the file dropped), keep (unchanged) [default:
     /// warm, with --direct keep]. Or mixed: repeated reads of --bs (Zipf) during a scan of the file, with memory
-    /// limited to a quarter of --size (by a control group, which needs root), measured with adaptive, buffered and
-    /// direct opening in turn; only the first --iodepth and --route are used
+    /// limited to a quarter of --size, at least 256m (by a control group, which needs root), measured with adaptive,
+    /// buffered and direct opening in turn; only the first --iodepth and --route are used, and options that do not
+    /// apply are refused
     #[arg(long, value_name = "LIST", value_parser = values::words::<Cache>)]
     pub cache: Option<List<Cache>>,
     /// Also measure other engines: fio (io_uring, plain and registered), fio-batch (the same, submitting and reaping in
@@ -362,11 +364,10 @@ pub mod tests {
     fn defaults_are_the_main_job() {
         let PerfCommand::File(args) = perf("file") else { panic!("another command") };
         assert_eq!((args.bs, args.test_file.size()), (4096, 1 << 30));
-        assert_eq!(args.rw.values(), [Rw::RandRead, Rw::RandWrite]);
         assert_eq!(args.iodepth.values(), [1, 16]);
         assert_eq!(args.timing.rounds, 1);
         assert!(args.route.is_none() && args.buffers.is_none(), "they depend on each other and on --direct");
-        assert_eq!(args.executor.values(), [Executor::Ringfile]);
+        assert!(args.rw.is_none() && args.executor.is_none());
         assert!(args.against.is_none() && !args.direct && !args.verify);
     }
 

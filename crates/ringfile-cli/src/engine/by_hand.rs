@@ -37,7 +37,7 @@ pub enum Way {
 
 /// Carries out a job; each thread reads one batch after the other.
 pub fn run(way: Way, job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
-    let file = &pread::open(job, bench.path)?;
+    let file = &pread::open(job, bench)?;
     let count = job.setup.numjobs;
     let (measured, threads) = Window::run_threads((job, bench, tick), "by-hand", count, |thread, member| {
         let window = member.window();

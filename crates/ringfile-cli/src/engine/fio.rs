@@ -26,6 +26,7 @@ use crate::latency::Latency;
 use crate::model::{Access, Buffers};
 use crate::share::part_of;
 use crate::sys;
+use crate::testfile::identity::Identity;
 use crate::values;
 
 /// How often a running fio is checked.
@@ -64,6 +65,8 @@ impl Fio {
         bench: &Bench<'_>,
         tick: &mut dyn FnMut(),
     ) -> Result<Outcome, Failure> {
+        // fio opens the file a moment later.
+        bench.identity.check(Identity::at(bench.path)?, bench.path)?;
         let mut arguments = common_arguments(bench.path);
         let job_arguments =
             if bench.namespace { on_namespace(engine, job) } else { job_arguments(engine, job) };

@@ -23,7 +23,7 @@ use crate::model::Buffers;
 
 /// Carries out a job; returns the outcome and all latencies.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
-    let file = &pread::open(job, bench.path)?;
+    let file = &pread::open(job, bench)?;
     let count = job.setup.numjobs;
     let (measured, threads) = Window::run_threads((job, bench, tick), "by-hand", count, |thread, member| {
         let window = member.window();
@@ -210,6 +210,13 @@ mod tests {
     use std::io::Write;
     use std::time::Duration;
 
+    use crate::testfile::identity::Identity;
+
+    fn bench<'a>(file: &'a tempfile::NamedTempFile, interrupt: &'a Interrupt) -> Bench<'a> {
+        let identity = Identity::at(file.path()).expect("it is there");
+        Bench { path: file.path(), identity, namespace: false, interrupt, fio: None }
+    }
+
     #[test]
     fn every_form_moves_whole_blocks_whatever_the_flags() {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
@@ -225,9 +232,8 @@ mod tests {
             let job = job(rw, 1, 8, 64, false);
             let setup = Setup { buffers, ring_flags, ..job.setup };
             let job = Job { setup, parts, duration, ..job };
-            let bench =
-                Bench { path: file.path(), namespace: false, interrupt: &Interrupt::default(), fio: None };
-            let (outcome, latencies) = run(&job, &bench, &mut || {}).expect("a run");
+            let (outcome, latencies) =
+                run(&job, &bench(&file, &Interrupt::default()), &mut || {}).expect("a run");
             match outcome.failure {
                 None => {
                     assert!(outcome.ops > 0 && latencies.count() == outcome.ops, "{buffers:?} {ring_flags:?}")
@@ -241,9 +247,7 @@ mod tests {
     fn what_is_not_there_is_an_error_and_not_a_figure() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let job = Job { duration: Duration::from_millis(5), ..job(Rw::RandRead, 1, 2, 8, false) };
-        let bench =
-            Bench { path: file.path(), namespace: false, interrupt: &Interrupt::default(), fio: None };
-        let (outcome, _) = run(&job, &bench, &mut || {}).expect("a run");
+        let (outcome, _) = run(&job, &bench(&file, &Interrupt::default()), &mut || {}).expect("a run");
         let failure = outcome.failure.expect("the file is empty").to_string();
         assert!(
             outcome.ops == 0 && (failure.contains("moved 0 of 512") || failure.contains("by hand")),

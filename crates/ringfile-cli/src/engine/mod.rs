@@ -23,6 +23,7 @@ use crate::job::{Job, Operation};
 use crate::latency::{Latency, Recorder};
 use crate::model::{Engine, EnterSizes, Role, RouteOps, Run, Setup};
 use crate::sys;
+use crate::testfile::identity::Identity;
 use crate::whole::Whole;
 
 use by_hand::Way;
@@ -211,6 +212,8 @@ async fn join_all<T>(handles: Vec<tokio::task::JoinHandle<T>>) -> Vec<T> {
 pub struct Bench<'a> {
     /// The file's path.
     pub path: &'a Path,
+    /// What distinguishes it from another file at this path.
+    pub identity: Identity,
     /// Whether it is the character device of an NVMe namespace.
     pub namespace: bool,
     /// Ctrl-C.

@@ -12,10 +12,11 @@ use crate::job::{Job, Task};
 use crate::latency::Recorder;
 use crate::memory::zeroed;
 use crate::sys;
+use crate::testfile::identity::Identity;
 
 /// Carries out a job of depth 1 with `numjobs` threads.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outcome, Failure> {
-    let file = open(job, bench.path)?;
+    let file = open(job, bench)?;
     let count = job.setup.numjobs;
     let (measured, threads) = Window::run_threads((job, bench, tick), "pread", count, |thread, member| {
         let window = member.window();
@@ -30,13 +31,15 @@ pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<Outco
 }
 
 /// Opens the file as a job requires.
-pub fn open(job: &Job, path: &Path) -> Result<File, Failure> {
+pub fn open(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
+    let path = bench.path;
     let mut options = OpenOptions::new();
     options.read(true).write(job.setup.rw.writes());
     if job.setup.direct {
         options.custom_flags(libc::O_DIRECT);
     }
     let file = options.open(path).map_err(|error| io_on("can't open", path, &error))?;
+    bench.identity.check(Identity::of(&file, path)?, path)?;
     sys::advise_order(&file, job.setup.rw.random())
         .map_err(|error| io_on("can't set read-ahead of", path, &error))?;
     Ok(file)

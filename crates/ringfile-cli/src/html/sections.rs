@@ -48,7 +48,7 @@ pub fn header(results: &Results) -> Markup {
              memory."
         }
         Some(Kind::Mixed) => {
-            "Repeated reads of part of the file during a scan of all of it, with memory for a quarter of the file. The \
+            "Repeated reads of part of the file during a scan of all of it, with little memory (see the notes). The \
              library (adaptive) or the kernel (buffered) decides what stays in memory; direct I/O keeps nothing."
         }
         Some(Kind::File) | None => "Reads and writes of one file, with and without registered buffers.",

@@ -140,8 +140,11 @@ impl Machine {
 /// Parameters of a measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Params {
-    /// The file or device.
+    /// The file or device, as an absolute path.
     pub file: String,
+    /// Inode of a file that existed before.
+    #[serde(default)]
+    pub file_inode: Option<u64>,
     /// Whether it was created for this command, and removed at its end.
     pub file_created: bool,
     /// Bytes of the file that were used.

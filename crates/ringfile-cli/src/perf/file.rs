@@ -6,7 +6,7 @@ use super::{default_cache, default_numjobs, has_ring, mixed, opened};
 use crate::cli::FileArgs;
 use crate::error::Failure;
 use crate::job::BatchSettings;
-use crate::model::{Buffers, Cache, Engine, Kind, Open, Route};
+use crate::model::{Buffers, Cache, Engine, Executor, Kind, Open, Route, Rw};
 use crate::values::{self, List};
 
 /// Carries out the command.
@@ -34,11 +34,11 @@ fn grid(args: &FileArgs) -> Grid {
         numjobs: values::listed(&args.numjobs, &default_numjobs()),
         blocks: vec![args.bs],
         depths: args.iodepth.values().iter().map(|&iodepth| Depth::of(iodepth)).collect(),
-        rw: args.rw.values().to_vec(),
+        rw: values::listed(&args.rw, &[Rw::RandRead, Rw::RandWrite]),
         cache: default_cache(&args.cache, open == [Open::Direct]),
         open,
         ways: ways(args, has_ring()),
-        executor: args.executor.values().to_vec(),
+        executor: values::listed(&args.executor, &[Executor::Ringfile]),
         engines: std::iter::once(&Engine::Ringfile).chain(against).copied().collect(),
         rounds: args.timing.rounds,
         ..Grid::plain()

@@ -1,4 +1,5 @@
-//! `ringfile perf file --cache mixed`: repeated reads during a scan of the file, with memory for a quarter of the file.
+//! `ringfile perf file --cache mixed`: repeated reads during a scan of the file, with memory for a quarter of the file if
+//! the process may make a control group.
 //!
 //! Compares policies for what stays in memory: the library's (adaptive), the kernel's (buffered) and none (direct).
 //! Tasks read blocks by Zipf's law, so that a few are read often; meanwhile one task reads the file from front to back.
@@ -15,7 +16,7 @@ use super::plan::{Depth, Grid, Step, Timing};
 use crate::cli::FileArgs;
 use crate::engine::rated;
 use crate::engine::ringfile::open;
-use crate::error::{Failure, library, usage};
+use crate::error::{Failure, errno_text, library, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
 use crate::memory_group::MemoryGroup;
@@ -50,6 +51,10 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
         default_place: DefaultPlace::Disk,
     };
     let mut test_file = TestFile::open(&args.test_file, intent, &interrupt)?;
+    if test_file.size() < SMALLEST {
+        let why = "has less than 256 MiB for --cache mixed: name a --file that is larger, or a new one";
+        return refuse(&test_file.path, why);
+    }
     let timing = Timing::of(&args.timing);
     let steps = grid(args).steps();
     let total = (timing.warmup + timing.duration) * steps.len() as u32;
@@ -58,8 +63,12 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
     test_file.prepare(intent, &mut |_| progress.tick(&["preparing the file".into()]))?;
     test_file.settle(Cache::Mixed)?;
     let group = MemoryGroup::enter(test_file.size() / 4);
-    if let Err(why) = &group {
-        progress.warn(&format!("no control group, so memory is not limited: {why}"));
+    let memory = match &group {
+        Ok(_) => "a quarter of it as memory".into(),
+        Err(why) => format!("memory was not limited, for want of a control group: {}", errno_text(why)),
+    };
+    if group.is_err() {
+        progress.warn(&memory);
     }
     let mut runs = Vec::new();
     let ended = steps.into_iter().try_for_each(|Step { setup, role, round, .. }| {
@@ -73,17 +82,30 @@ pub fn run(args: &FileArgs) -> Result<(), Failure> {
         Ok(())
     });
     progress.finish();
-    let results = results(args, &test_file, runs, matches!(ended, Err(Failure::Interrupted)));
+    let results = results(args, &test_file, &memory, runs, matches!(ended, Err(Failure::Interrupted)));
     outputs::conclude(ended, &args.output, &outputs, &results)
 }
 
 /// Refuses options that do not apply.
 fn check(args: &FileArgs) -> Result<(), Failure> {
     let alone = args.cache.as_ref().is_some_and(|list| list.values().len() == 1);
-    if !alone || args.direct || args.open.is_some() || args.verify || args.against.is_some() {
-        return usage(
-            "--cache mixed stands alone: leave out other states, --direct, --open, --verify and --against",
-        );
+    if !alone {
+        return usage("--cache mixed stands alone: leave out other states");
+    }
+    let given = [
+        ("--numjobs", args.numjobs.is_some()),
+        ("--rw", args.rw.is_some()),
+        ("--buffers", args.buffers.is_some()),
+        ("--executor", args.executor.is_some()),
+        ("--direct", args.direct),
+        ("--open", args.open.is_some()),
+        ("--against", args.against.is_some()),
+        ("--verify", args.verify),
+        ("--access", args.work.access.is_some()),
+        ("--io-size", args.work.io_size.is_some()),
+    ];
+    if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+        return usage(format!("--cache mixed is one fixed mix of reads: leave out {option}"));
     }
     if args.test_file.size() < SMALLEST || args.bs > SCAN {
         return usage("--cache mixed needs --size 256m at least, and --bs 128k at most");
@@ -105,7 +127,13 @@ fn grid(args: &FileArgs) -> Grid {
     }
 }
 
-fn results(args: &FileArgs, test_file: &TestFile, runs: Vec<Run>, interrupted: bool) -> Results {
+fn results(
+    args: &FileArgs,
+    test_file: &TestFile,
+    memory: &str,
+    runs: Vec<Run>,
+    interrupted: bool,
+) -> Results {
     let params = Params {
         file: test_file.path.to_string_lossy().into_owned(),
         file_created: test_file.created,
@@ -119,7 +147,7 @@ fn results(args: &FileArgs, test_file: &TestFile, runs: Vec<Run>, interrupted: b
     let mut results = Results::new(Kind::Mixed, outputs::command_line(), machine, params, runs);
     results.interrupted = interrupted;
     results.notes = vec![
-        format!("{}; a quarter of it as memory", notes::file(test_file, &grid(args), false)),
+        format!("{}; {memory}", notes::file(test_file, &grid(args), false)),
         notes::timing(Timing::of(&args.timing), None, &results),
         notes::machine(),
         "IOPS of the reads that come back (Zipf); CPU µs for one of them, with its share of the scan; hits, misses and \
@@ -147,7 +175,7 @@ fn run_once(run: Run, timing: Timing, test_file: &TestFile, interrupt: &Interrup
     let (depth, block) = (setup.iodepth, setup.block);
     let capacity = (depth as u64 * block.next_multiple_of(4096) * 2 + 4 * SCAN + (2 << 20)) as usize;
     let shared = Rc::new(Shared {
-        file: open(&setup, &test_file.path)?,
+        file: open(&setup, &test_file.path, test_file.identity)?,
         pool: Pool::new(capacity),
         block,
         blocks: test_file.size() / block,

@@ -4,6 +4,7 @@
 //! be refused is refused before the first byte is read or written; what was measured is printed and saved however the
 //! command ends.
 
+use std::path::absolute;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -283,6 +284,7 @@ impl<'a> Session<'a> {
         }
         let bench = Bench {
             path: &self.test_file.path,
+            identity: self.test_file.identity,
             namespace: self.test_file.block_device.is_some(),
             interrupt: &self.interrupt,
             fio: self.fio.as_ref(),
@@ -293,10 +295,10 @@ impl<'a> Session<'a> {
 
     /// Returns the order for one worker process of a run.
     pub fn order(&self, job: &Job, number: usize, core: usize) -> Order {
-        let path = self.test_file.path.clone();
+        let (path, identity) = (self.test_file.path.clone(), self.test_file.identity);
         // Each process visits other offsets.
         let job = Job { seed: number as u64, ..job.clone() };
-        Order { path, job, core, counters: self.request.counters }
+        Order { path, identity, job, core, counters: self.request.counters }
     }
 
     /// Brings the page cache into the state that a step requires. A grid with worker processes measures the same file
@@ -364,7 +366,8 @@ impl<'a> Session<'a> {
         let others = grid.engines.iter().copied().filter(|engine| !engine.is_ours());
         let io_size_bytes = request.amount(test_file).map(|amount| amount * test_file.block);
         Params {
-            file: test_file.path.to_string_lossy().into_owned(),
+            file: absolute(&test_file.path).unwrap_or(test_file.path.clone()).to_string_lossy().into_owned(),
+            file_inode: (!test_file.created).then_some(test_file.identity.inode),
             file_created: test_file.created,
             size_bytes: test_file.size(),
             duration_s: if io_size_bytes.is_some() { 0.0 } else { timing.duration.as_secs_f64() },

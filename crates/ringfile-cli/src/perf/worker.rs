@@ -15,12 +15,15 @@ use crate::interrupt::Interrupt;
 use crate::job::Job;
 use crate::latency::Recorder;
 use crate::model::Engine;
+use crate::testfile::identity::Identity;
 
 /// What the process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
     /// The file.
     pub path: PathBuf,
+    /// What distinguishes it from another file at this path.
+    pub identity: Identity,
     /// The measurement.
     pub job: Job,
     /// The core to run on.
@@ -66,7 +69,7 @@ pub fn run() -> Result<(), Failure> {
 }
 
 fn carry_out(order: &Order, interrupt: &Interrupt) -> Result<Answer, Failure> {
-    let bench = Bench { path: &order.path, namespace: false, interrupt, fio: None };
+    let bench = Bench { path: &order.path, identity: order.identity, namespace: false, interrupt, fio: None };
     let run =
         if order.job.setup.engine == Engine::ByHand { engine::hand_loop::run } else { engine::ringfile::run };
     let (outcome, latencies) = run(&order.job, &bench, &mut || {})?;

@@ -39,7 +39,7 @@ impl OutputFile {
             }
         }
         let output = OutputFile { path: path.to_path_buf(), replace, written: Cell::new(false) };
-        check_folder(output.folder())?;
+        check_folder(output.folder(), "another")?;
         let folder = output.folder().display();
         // Dozens of runs take as much as this, so a full disk is reported before the measurement.
         let written = output.temporary().and_then(|mut file| file.as_file_mut().write_all(&[b' '; 64 << 10]));
@@ -126,12 +126,13 @@ pub fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// Refuses a folder for output that does not exist.
-pub fn check_folder(folder: &Path) -> Result<(), Failure> {
+/// Refuses a folder that does not exist; `another` is what the user may name instead.
+pub fn check_folder(folder: &Path, another: &str) -> Result<(), Failure> {
     if folder.is_dir() {
         return Ok(());
     }
-    usage(format!("the folder {} does not exist: create it, or name another", folder.display()))
+    let what = if folder.exists() { "is not a folder: name" } else { "does not exist: create it, or name" };
+    refuse(folder, format!("{what} {another}"))
 }
 
 /// Returns where a path leads, or will lead once there is a file.
@@ -153,6 +154,13 @@ pub fn print(text: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_no_folder() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let refused = check_folder(file.path(), "another").expect_err("no folder").to_string();
+        assert!(refused.contains("is not a folder"), "{refused}");
+    }
 
     #[test]
     fn an_existing_file_stays_without_force() {

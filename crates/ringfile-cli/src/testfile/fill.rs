@@ -6,6 +6,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use super::TestFile;
+use super::identity::Identity;
 use crate::error::{Failure, io_at, io_on};
 use crate::memory::zeroed;
 use crate::verify::Verifier;
@@ -29,6 +30,7 @@ pub fn fill(
         options.custom_flags(libc::O_DIRECT);
     }
     let file = options.open(path).map_err(|error| io_on("can't open", path, &error))?;
+    Identity::of(&test_file.buffered, path)?.check(Identity::of(&file, path)?, path)?;
     let block = test_file.block;
     let chunk = (CHUNK / block).max(1) * block;
     let mut memory = zeroed(chunk as usize);

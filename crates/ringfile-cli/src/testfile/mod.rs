@@ -2,11 +2,13 @@
 //!
 //! Invariants: an existing file is written to only with `--overwrite`, and a device that is in use never; both are
 //! checked before the first byte is read or written. A file created here is removed however the run ends, unless it is
-//! killed: then the next run names the file (`leftover.rs`).
+//! killed: then the next run names the file (`leftover.rs`). A file that replaces the test file during the run is neither
+//! written to nor removed (`identity.rs`).
 
 pub mod cache;
 pub mod device;
 mod fill;
+pub mod identity;
 pub mod leftover;
 pub mod mounts;
 
@@ -22,10 +24,11 @@ use crate::cli::TestFileArgs;
 use crate::error::{Failure, cant, errno_text, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::machine;
-use crate::report::output::folder_of;
+use crate::report::output::{check_folder, folder_of};
 use crate::values::Bytes;
 use crate::verify::Verifier;
 
+use identity::Identity;
 use leftover::Record;
 
 /// The folder of the default file: memory, so that only the software is measured.
@@ -81,6 +84,8 @@ impl DefaultPlace {
 pub struct TestFile {
     /// Its path.
     pub path: PathBuf,
+    /// What distinguishes it from another file at this path.
+    pub identity: Identity,
     /// Whether it was created here, and is removed at the end.
     pub created: bool,
     /// Whether it has no contents yet.
@@ -116,7 +121,7 @@ impl Opening<'_> {
             Some(path) => match std::fs::metadata(path) {
                 Ok(_) => self.open_existing(path),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    check_folder(path)?;
+                    check_folder(folder_of(path), "another --file")?;
                     check_can_be_made(path)?;
                     check_space(path, self.args.size())?;
                     self.create(path, self.args.size(), Vec::new())
@@ -135,8 +140,8 @@ impl Opening<'_> {
             );
         }
         let folder = intent.default_place.folder();
-        let path = folder.join(format!("ringfile-perf-{}.bin", std::process::id()));
-        check_folder(&path)?;
+        let path = folder.join(default_name());
+        check_folder(&folder, "another --file")?;
         if self.args.asked_size.is_some() {
             check_space(&path, wanted)?;
         }
@@ -160,7 +165,7 @@ impl Opening<'_> {
     fn create(&self, path: &Path, size: u64, notes: Vec<String>) -> Result<TestFile, Failure> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let buffered = file.map_err(|error| cant("create", path, &error, ANOTHER))?;
-        self.interrupt.own_file(path);
+        self.interrupt.own_file(path, Identity::of(&buffered, path)?);
         self.check(path, true, size, buffered, notes)
     }
 
@@ -202,6 +207,7 @@ impl Opening<'_> {
         }
         let mut test_file = self.check(path, false, args.size().min(length), buffered, notes)?;
         if namespace.is_some() {
+            test_file.identity = Identity::at(path)?;
             test_file.filesystem = "NVMe namespace".into();
             test_file.block_device = namespace;
         }
@@ -241,6 +247,7 @@ impl Opening<'_> {
         // From here on, dropping it removes a created file.
         let test_file = TestFile {
             path: path.to_path_buf(),
+            identity: Identity::of(&buffered, path)?,
             created,
             unfilled: created,
             blocks: size / block,
@@ -327,13 +334,9 @@ impl Drop for TestFile {
     }
 }
 
-fn check_folder(path: &Path) -> Result<(), Failure> {
-    let folder = folder_of(path);
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let what = if folder.exists() { "is not a folder: name" } else { "does not exist: create it, or name" };
-    refuse(folder, format!("{what} another --file"))
+/// Returns the name of a file that is created, unless the user named it.
+pub fn default_name() -> String {
+    format!("ringfile-perf-{}.bin", std::process::id())
 }
 
 /// Refuses paths that cannot name a new file.

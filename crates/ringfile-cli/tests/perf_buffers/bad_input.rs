@@ -1,8 +1,10 @@
 //! Input that cannot be carried out: one line that says what to do, exit code 2, and no change to any file.
 
-use std::process::Stdio;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
 
-use crate::support::{disk_folder, file_with, folder, ringfile, run};
+use crate::support::{disk_folder, file_with, files_in, folder, ringfile, run};
 
 #[test]
 fn what_no_machine_can_do_is_told_in_one_line() {
@@ -28,6 +30,26 @@ fn what_no_machine_can_do_is_told_in_one_line() {
         run(&mut ringfile(&format!("perf buffers {arguments}"))).fails_with(2, &[part]);
     }
     assert!(!std::path::Path::new("/dev/shm/ringfile-no-such.bin").exists());
+}
+
+#[test]
+fn names_that_json_can_not_hold_are_refused_at_once() {
+    let folder = folder();
+    let path = folder.path().join(OsStr::from_bytes(b"\xff.bin"));
+    run(ringfile("perf buffers --size 1m --bs 4k --file").arg(path)).fails_with(2, &["UTF-8"]);
+    assert_eq!(files_in(folder.path()), 0);
+}
+
+#[test]
+fn too_many_open_files_come_with_advice() {
+    let program = env!("CARGO_BIN_EXE_ringfile");
+    for command in ["buffers --size 8m --bs 4k --iodepth 1 --rounds 1 --processes 1", "pool --total-data 8m"]
+    {
+        let script = format!("ulimit -n 11; exec {program} perf {command} --duration 20ms");
+        let finished =
+            run(Command::new("sh").arg("-c").arg(script).env("XDG_STATE_HOME", env!("CARGO_TARGET_TMPDIR")));
+        assert!(finished.code != Some(0) && finished.stderr.contains("ulimit -n"), "{finished:#?}");
+    }
 }
 
 #[test]

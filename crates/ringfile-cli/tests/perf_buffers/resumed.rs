@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     children_of, disk_folder, file_with, files_in, interrupt, json as read, ringfile, run, runs, start,
-    wait_until,
+    truncate, wait_until,
 };
 
 /// Eight cells of four kinds and A/A, three rounds, without the runs for advice.
@@ -91,8 +91,55 @@ fn a_file_that_is_written_to_needs_overwrite_again() {
     let mut command = ringfile(&format!("perf buffers {short} --file"));
     run(command.arg(&data).arg("--json").arg(&out)).ok();
     std::fs::write(&data, vec![6; 1 << 20]).expect("write");
-    run(&mut resume(&out)).fails_with(2, &["--overwrite"]);
+    let error = run(&mut resume(&out)).fails(2);
+    assert!(error.contains("add --overwrite") && !error.contains("--rw"), "{error}");
     assert!(std::fs::read(&data).expect("read").iter().all(|&byte| byte == 6), "it was written to");
+}
+
+#[test]
+fn only_the_file_that_was_measured_is_measured_again() {
+    let (folder, elsewhere) = (disk_folder(), disk_folder());
+    let data = file_with(&folder, &vec![5; 1 << 20]);
+    let out = folder.path().join("grid.json");
+    let short = "--bs 16k --iodepth 2 --processes 1 --rounds 1 --duration 20ms --warmup 1ms --rw randread";
+    let mut command = ringfile(&format!("perf buffers {short} --file data.bin --json"));
+    run(command.arg(&out).current_dir(&folder)).ok();
+    run(resume(&out).current_dir(&elsewhere)).ok();
+    let saved = read(&out);
+    assert_eq!(saved["params"]["file"], data.to_str().expect("text"));
+    assert_eq!(saved["params"]["file_created"], false);
+
+    let refused = |part: &str| {
+        let text = std::fs::read_to_string(&out).expect("read");
+        run(&mut resume(&out)).fails_with(2, &["data.bin", part, "start again with --json"]);
+        assert_eq!(std::fs::read_to_string(&out).expect("read"), text);
+    };
+    let size = std::fs::metadata(&data).expect("it is there").len();
+    truncate(&data, size / 2);
+    refused("not the file that was measured");
+    truncate(&data, size);
+    run(&mut resume(&out)).ok();
+    let kept = folder.path().join("kept.bin");
+    std::fs::rename(&data, &kept).expect("rename");
+    std::fs::write(&data, vec![5; 1 << 20]).expect("write");
+    refused("not the file that was measured");
+    std::fs::remove_file(&data).expect("remove");
+    refused("No such file");
+    assert!(!data.exists());
+}
+
+#[test]
+fn a_new_file_is_created_where_the_first_one_was() {
+    let (folder, elsewhere) = (disk_folder(), disk_folder());
+    let out = elsewhere.path().join("grid.json");
+    let short =
+        "--size 1m --bs 16k --iodepth 2 --processes 1 --rounds 1 --duration 20ms --warmup 1ms --rw randread";
+    let mut command = ringfile(&format!("perf buffers {short} --file"));
+    run(command.arg(folder.path().join("new.bin")).arg("--json").arg(&out)).ok();
+    run(resume(&out).env("TMPDIR", elsewhere.path())).ok();
+    let file = read(&out)["params"]["file"].as_str().expect("text").to_string();
+    assert!(Path::new(&file).starts_with(&folder), "{file}");
+    assert_eq!(files_in(folder.path()), 0);
 }
 
 #[test]

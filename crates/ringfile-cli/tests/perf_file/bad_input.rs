@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::support::{file_with, folder, ringfile, run, short, skip};
 
 /// Arguments that are refused, beside those that all commands refuse, and a word that the error must contain.
-const REFUSED: [(&[&str], &str); 24] = [
+const REFUSED: [(&[&str], &str); 31] = [
     (&["--size", "0"], "at least 1"),
     (&["--size", "big"], "powers of 1024"),
     (&["--rw", ""], "empty"),
@@ -14,9 +14,16 @@ const REFUSED: [(&[&str], &str); 24] = [
     (&["--rw", "sideways"], "randwrite"),
     (&["--against", "dd"], "fio-psync"),
     (&["--cache", "mixed,cold"], "stands alone"),
-    (&["--cache", "mixed", "--against", "pread"], "stands alone"),
-    (&["--cache", "mixed", "--open", "direct"], "stands alone"),
+    (&["--cache", "mixed", "--against", "pread"], "leave out --against"),
+    (&["--cache", "mixed", "--open", "direct"], "leave out --open"),
     (&["--cache", "mixed", "--size", "1m"], "256m"),
+    (&["--cache", "mixed", "--numjobs", "1"], "leave out --numjobs"),
+    (&["--cache", "mixed", "--rw", "randread,randwrite"], "leave out --rw"),
+    (&["--cache", "mixed", "--buffers", "normal"], "leave out --buffers"),
+    (&["--cache", "mixed", "--executor", "ringfile"], "leave out --executor"),
+    (&["--cache", "mixed", "--io-size", "1m"], "leave out --io-size"),
+    (&["--cache", "mixed", "--access", "any"], "leave out --access"),
+    (&["--cache", "mixed", "--verify"], "leave out --verify"),
     (&["--route", ""], "empty"),
     (&["--route", "auto,aio"], "--direct"),
     (&["--executor", "smol"], "tokio"),
@@ -80,6 +87,17 @@ fn an_existing_file_is_not_written_to() {
         run(ringfile(&format!("perf file {arguments}{force} --file")).arg(&path))
             .fails_with(2, &["--overwrite"]);
         assert!(std::fs::read(&path).expect("still there") == contents, "{arguments} changed the file");
+    }
+}
+
+/// A quarter of a smaller file would be too little memory for the program.
+#[test]
+fn mixed_reads_need_a_large_file() {
+    let folder = folder();
+    for length in [1 << 20, 20 << 20] {
+        let path = file_with(&folder, &vec![7; length]);
+        run(ringfile("perf file --cache mixed --duration 300ms --file").arg(&path))
+            .fails_with(2, &["data.bin", "256 MiB"]);
     }
 }
 

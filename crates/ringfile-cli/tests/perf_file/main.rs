@@ -8,6 +8,7 @@ mod devices;
 mod interrupted;
 mod killed;
 mod old_kernel;
+mod replaced;
 mod results;
 #[allow(dead_code, reason = "shared with the tests of the other commands")]
 mod support;

@@ -31,3 +31,19 @@ fn small_memlock_limits_one_after_the_other() {
         }
     }
 }
+
+#[test]
+fn mixed_reads_without_a_control_group_are_told_apart() {
+    let Some((folder, program)) = for_other_users() else { return };
+    let arguments =
+        "perf file --cache mixed --quiet --size 256m --bs 64k --duration 30ms --warmup 1ms --file";
+    let mut command = unprivileged("8388608", &program, arguments);
+    let out = folder.path().join("out.json");
+    let finished = run(command.arg(folder.path().join("mixed.bin")).arg("--json").arg(&out));
+    if finished.stderr.contains("can't be read adaptively") {
+        return skip(finished.stderr);
+    }
+    finished.ok();
+    let notes = json(&out)["notes"].to_string();
+    assert!(notes.contains("memory was not limited") && !notes.contains("a quarter"), "{notes}");
+}

@@ -1,19 +1,22 @@
 //! What the user asked `perf buffers` for, by the command line or by the file of an interrupted measurement; and the
 //! refusal of what no machine could carry out.
 
-use std::path::Path;
+use std::fs::metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::check::{SECTOR, check_block, check_memory};
 use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, TestFileArgs};
 use crate::engine::by_hand;
-use crate::error::{Failure, errno_text, refuse, usage};
+use crate::error::{Failure, cant, errno_text, refuse, usage};
 use crate::machine;
 use crate::model::{Buffers, Engine, Kind, Params, Results, RingFlags, Route, Run, Rw};
 use crate::numbers::counted;
 use crate::perf::has_ring;
 use crate::report::saved;
+use crate::testfile::{DefaultPlace, default_name};
 use crate::values::{self, List, listed};
 
 /// The longest accepted run in seconds: 24 hours.
@@ -119,7 +122,7 @@ impl Asked {
         if let Some(what) = out_of_bounds(&params) {
             return refuse(path, format!("names a {what} that can't be measured: start again with --json"));
         }
-        let Params { file, file_created, size_bytes, duration_s, warmup_s, .. } = params;
+        let Params { file, file_created, file_inode, size_bytes, duration_s, warmup_s, .. } = params;
         let (Ok(duration), Ok(warmup)) =
             (Duration::try_from_secs_f64(duration_s), Duration::try_from_secs_f64(warmup_s))
         else {
@@ -129,6 +132,15 @@ impl Asked {
         let has_none = blocks.is_empty() || iodepth.is_empty() || buffers.is_empty();
         let has_none = has_none || processes.is_empty() || rw.is_empty();
         let Some(&route) = params.route.first().filter(|_| !has_none) else { return lacks("grid") };
+        let mut file = PathBuf::from(file);
+        if file_created {
+            file.set_file_name(default_name());
+        } else {
+            check_same(&file, file_inode, size_bytes)?;
+            if rw.iter().any(|rw| rw.writes()) && !args.test_file.overwrite {
+                return refuse(&file, "is written to again: add --overwrite, or start again with --json");
+            }
+        }
         let grid = Grid {
             blocks,
             depths: iodepth.into_iter().map(Depth::of).collect(),
@@ -144,17 +156,20 @@ impl Asked {
             ..Grid::plain()
         };
         let timing = Timing { warmup, duration };
-        let test_file = TestFileArgs {
-            file: (!file_created).then(|| file.into()),
-            asked_size: Some(size_bytes),
-            ..args.test_file()
-        };
+        let test_file = TestFileArgs { file: Some(file), asked_size: Some(size_bytes), ..args.test_file() };
         let access = if params.direct { Access::Direct } else { Access::Buffered };
         Ok(Asked { test_file, grid, timing, access, runs, limit: None })
     }
 
     fn check(&self) -> Result<(), Failure> {
         let grid = &self.grid;
+        let file = self.test_file.file.clone().unwrap_or_else(|| DefaultPlace::Disk.folder());
+        if file.to_str().is_none() {
+            return refuse(
+                &file,
+                "is no UTF-8 text, as results and orders to processes must be: name another --file",
+            );
+        }
         check_block(grid.largest_block(), self.test_file.size())?;
         let odd = grid.blocks.iter().find(|block| !block.is_multiple_of(SECTOR));
         if let Some(odd) = odd.filter(|_| self.access == Access::Direct) {
@@ -173,6 +188,18 @@ impl Asked {
         let advice = "less --iodepth, smaller --bs, or fewer --processes";
         check_memory(grid.memory(), " at the largest depth", advice)
     }
+}
+
+/// Refuses a file that is not the one measured before the interruption: results of two files must not be mixed.
+fn check_same(path: &Path, inode: Option<u64>, size: u64) -> Result<(), Failure> {
+    let advice = "put that one back, or start again with --json";
+    let metadata = metadata(path).map_err(|error| cant("look at", path, &error, advice))?;
+    // The inode of a device lasts only until the next boot.
+    let is_another = inode.is_some_and(|inode| inode != metadata.ino());
+    if metadata.is_file() && (is_another || metadata.len() < size) {
+        return refuse(path, format!("is not the file that was measured, or is smaller now: {advice}"));
+    }
+    Ok(())
 }
 
 /// Refuses options of rings if no ring is used or the kernel refuses the flags, so that nothing is measured with other
