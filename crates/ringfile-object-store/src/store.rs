@@ -182,7 +182,8 @@ impl Store {
         Ok(given)
     }
 
-    /// Returns a stream of a range, which reads ahead of the consumer as far as the limit for all streams allows.
+    /// Returns a stream of a range, which reads ahead of the consumer as far as the limit for all streams allows,
+    /// and ends after an error.
     pub(crate) fn stream(
         self: &Arc<Self>,
         opened: Opened,
@@ -203,6 +204,10 @@ impl Store {
                 reads.push_back(async move { (store.read_piece(&opened.file, piece).await, share) });
             }
             let (read, share) = reads.next().await?;
+            if read.is_err() {
+                left.start = left.end;
+                reads.clear();
+            }
             Some((read, (store, opened, left, reads, share)))
         });
         pieces.fuse()
@@ -430,7 +435,7 @@ fn frozen(buffer: AnyBuffer) -> Bytes {
 #[cold]
 fn shrunk(range: &Range<u64>, end: u64) -> io::Error {
     let why = format!(
-        "the file ended at {end} while bytes {}..{} were read: it was truncated meanwhile",
+        "the file ended at or before byte {end} while bytes {}..{} were read: it was truncated meanwhile",
         range.start, range.end
     );
     io::Error::new(ErrorKind::UnexpectedEof, why)
