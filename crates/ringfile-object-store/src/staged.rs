@@ -239,6 +239,8 @@ fn create_folder_of(path: &Path) -> Result<()> {
     let created = path.parent().map_or(Ok(()), fs::create_dir_all);
     created.or_else(|error| match error.kind() {
         _ if is_gone(&error) => Ok(()),
+        // Of the folder, not of the object: a symbolic link that leads nowhere has its name, for instance.
+        ErrorKind::AlreadyExists => Err(about(&error, "failed to create the folder of", path)),
         _ => Err(error),
     })
 }

@@ -8,7 +8,7 @@ use std::fs;
 
 use futures::{StreamExt, TryStreamExt};
 use object_store_014::path::Path;
-use object_store_014::{ObjectStore, ObjectStoreExt};
+use object_store_014::{Error, ObjectStore, ObjectStoreExt};
 use ringfile_object_store::RingfileStore;
 use tempfile::TempDir;
 
@@ -105,6 +105,27 @@ async fn an_upload_takes_no_name_that_an_object_may_have() {
             store.delete(&meta.location).await.unwrap();
         }
     }
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_created_is_not_an_object_that_exists() {
+    let folder = folder();
+    let store = store(&folder);
+    std::os::unix::fs::symlink("nowhere", folder.path().join("broken")).unwrap();
+    let (object, below) = (Path::from("object"), Path::from("broken/object"));
+    store.put(&object, "content".into()).await.unwrap();
+    for failed in [
+        store.put(&below, "content".into()).await.map(drop),
+        store.copy(&object, &below).await,
+        store.copy_if_not_exists(&object, &below).await,
+        store.rename(&object, &below).await,
+        store.rename_if_not_exists(&object, &below).await,
+    ] {
+        let error = failed.unwrap_err();
+        assert!(matches!(error, Error::Generic { .. }), "{error:?}");
+        assert!(error.to_string().contains("broken"), "{error}");
+    }
+    assert_eq!(names(&folder), ["broken", "object"]);
 }
 
 #[tokio::test]
