@@ -59,11 +59,8 @@ impl Staged {
         flush(file)?;
         // A file system that caches writes knows the final time of change only now.
         let metadata = file.metadata()?;
-        if replace {
-            fs::rename(&self.path, &self.target)?;
-        } else {
-            rename_new(&self.path, &self.target)?;
-        }
+        let publish = if replace { rename_over } else { rename_new };
+        publish(&self.path, &self.target)?;
         self.is_open = false;
         match self.target.parent().filter(|_| sync) {
             Some(folder) => sync_folders(&self.target, folder).map(|()| metadata),
@@ -89,7 +86,7 @@ pub(crate) fn copy(from: &Path, to: &Path, replace: bool, sync: bool) -> Result<
         }
         let link = temporary_name(to);
         fs::hard_link(from, &link)?;
-        let copied = fs::rename(&link, to);
+        let copied = rename_over(&link, to);
         // After a failure, or if `to` was a link to the file already, so that the rename did nothing.
         remove_if_there(&link).and(copied)
     })
@@ -101,9 +98,9 @@ pub(crate) fn rename(from: &Path, to: &Path, replace: bool, sync: bool) -> Resul
         if replace {
             // Renaming one link of a file to another does nothing.
             return if are_links(from, to) {
-                rename_by_steps(from, to, |from, to| fs::rename(from, to))
+                rename_by_steps(from, to, rename_over)
             } else {
-                fs::rename(from, to)
+                rename_over(from, to)
             };
         }
         if fs::symlink_metadata(from)?.is_dir() {
@@ -192,6 +189,16 @@ fn are_links(one: &Path, other: &Path) -> bool {
     };
     let name = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
     file(one).is_some_and(|file_of_one| Some(file_of_one) == file(other)) && name(one) != name(other)
+}
+
+/// Renames a file, and replaces one, or a symbolic link, that has the name already.
+fn rename_over(from: &Path, to: &Path) -> Result<()> {
+    let replaced = fs::symlink_metadata(to).map(|metadata| metadata.file_type());
+    if replaced.is_ok_and(|kind| !kind.is_file() && !kind.is_symlink() && !kind.is_dir()) {
+        let why = format!("{} is not a regular file, and is not replaced", to.display());
+        return Err(Error::new(ErrorKind::InvalidInput, why));
+    }
+    fs::rename(from, to)
 }
 
 /// Renames a file whose name no other call has, if `to` does not exist yet.

@@ -129,6 +129,27 @@ async fn a_folder_that_cannot_be_created_is_not_an_object_that_exists() {
 }
 
 #[tokio::test]
+async fn only_files_and_symbolic_links_are_replaced() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let folder = folder();
+    let store = store(&folder);
+    let (object, pipe) = (Path::from("object"), Path::from("pipe"));
+    mknodat(CWD, folder.path().join("pipe"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    store.put(&object, "content".into()).await.unwrap();
+    for failed in [
+        store.put(&pipe, "content".into()).await.map(drop),
+        store.copy(&object, &pipe).await,
+        store.rename(&object, &pipe).await,
+    ] {
+        let error = failed.unwrap_err().to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+    std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
+    store.put(&Path::from("link"), "content".into()).await.unwrap();
+    assert_eq!(names(&folder), ["link", "object", "pipe"]);
+}
+
+#[tokio::test]
 async fn a_renamed_object_leaves_no_empty_folder() {
     let folder = folder();
     let store = RingfileStore::builder().prefix(folder.path()).removes_empty_folders(true).build().unwrap();
