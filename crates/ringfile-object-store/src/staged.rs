@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 /// For how long the folders of an object are created again if other calls remove them. Any attempt may fail because of such
 /// a call. How many attempts are needed depends on the file system and the other calls, so the limit is a time.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after an attempt. Some file systems, such as /proc, let no attempt succeed.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns a name beside an object: that of the object up to its first `#`, and `#` with a number. `LocalFileSystem` takes
 /// such a name neither for an object nor for part of a listing. The number is random and never used again, so no other call
@@ -171,7 +173,10 @@ fn in_folder_of<T>(
                     && needs.is_none_or(is_there)
                     && since.is_none_or(|since| since.elapsed() < PATIENCE) =>
             {
-                since.get_or_insert_with(Instant::now);
+                match since {
+                    Some(_) => std::thread::sleep(PAUSE),
+                    None => since = Some(Instant::now()),
+                }
                 let nearest = nearest_folder(path);
                 there = Some(there.filter(|there| nearest.starts_with(there)).unwrap_or(nearest));
                 create_folder_of(path)?;
