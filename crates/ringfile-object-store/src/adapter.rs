@@ -15,12 +15,11 @@ use super::api::local::LocalFileSystem;
 use super::api::path::Path;
 use super::api::{
     CopyMode, CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
-    ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
-    RenameOptions, RenameTargetMode, Result, UploadPart,
+    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
+    RenameTargetMode, Result, UploadPart,
 };
 use super::{etag, get_result, put_result};
 use crate::RingfileStore;
-use crate::staged::Links;
 use crate::store::{self, Store, Upload};
 
 const STORE: &str = "RingfileStore";
@@ -44,24 +43,20 @@ fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
     super::local(store).path_to_filesystem(location)
 }
 
-/// Prepares to give an object a name. Returns what [`settle`] must know about the state before, and which files have the
-/// names.
-async fn before(store: &RingfileStore, from: &Path, to: &Path) -> Result<(Option<PathBuf>, Links)> {
-    let (old, new) = (path_of(store, from)?, path_of(store, to)?);
-    store.store.before(old, new).await.map_err(|error| failed(error, from))
+/// Converts an error of copying or renaming.
+fn failed_to_name(error: io::Error, from: &Path, to: &Path) -> Error {
+    let path = if error.kind() == io::ErrorKind::NotFound { from } else { to };
+    failed(error, path)
 }
 
-/// Makes the new name of an object durable.
-async fn settle(store: &RingfileStore, location: &Path, folder: Option<PathBuf>) -> Result<()> {
-    let path = path_of(store, location)?;
-    store.store.settle(path, folder).await.map_err(|error| failed(error, location))
+fn root_of(store: &RingfileStore) -> PathBuf {
+    store.root.clone().unwrap_or_else(|| "/".into())
 }
 
 /// Makes the removal of a location durable, and closes its file.
 async fn settle_gone(store: &RingfileStore, location: &Path) -> Result<()> {
     let path = path_of(store, location)?;
-    let root = store.root.clone().unwrap_or_else(|| "/".into());
-    store.store.settle_removal(path, root).await.map_err(|error| failed(error, location))
+    store.store.settle_removal(path, root_of(store)).await.map_err(|error| failed(error, location))
 }
 
 #[async_trait]
@@ -170,24 +165,16 @@ impl ObjectStore for RingfileStore {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        let (folder, links) = before(self, from, to).await?;
-        // Copies are links: renaming one to another does nothing, and would leave a temporary name.
-        if options.mode == CopyMode::Create || links == Links::OfTwoFiles {
-            super::local(self).copy_opts(from, to, options).await?;
-        }
-        settle(self, to, folder).await
+        let (old, new) = (path_of(self, from)?, path_of(self, to)?);
+        let copied = self.store.copy(old, new, options.mode == CopyMode::Overwrite).await;
+        copied.map_err(|error| failed_to_name(error, from, to))
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        let (folder, links) = before(self, from, to).await?;
-        // As in the copy above: the rename would do nothing, and the old name would stay.
-        if options.target_mode == RenameTargetMode::Overwrite && links == Links::OfOneFile {
-            super::local(self).delete(from).await?;
-        } else {
-            super::local(self).rename_opts(from, to, options).await?;
-        }
-        settle(self, to, folder).await?;
-        settle_gone(self, from).await
+        let (old, new) = (path_of(self, from)?, path_of(self, to)?);
+        let replace = options.target_mode == RenameTargetMode::Overwrite;
+        let renamed = self.store.rename(old, new, root_of(self), replace).await;
+        renamed.map_err(|error| failed_to_name(error, from, to))
     }
 }
 

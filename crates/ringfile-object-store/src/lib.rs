@@ -188,7 +188,7 @@ impl Builder {
         self
     }
 
-    /// Sets whether deleting an object also removes folders that become empty. Off by default.
+    /// Sets whether deleting or renaming an object also removes folders that become empty. Off by default.
     pub fn removes_empty_folders(mut self, removes: bool) -> Self {
         self.removes_empty_folders = removes;
         self
@@ -210,6 +210,7 @@ impl Builder {
             in_flight: self.in_flight,
             merge_gap: self.merge_gap,
             sync: self.sync,
+            removes_empty_folders: self.removes_empty_folders,
             gate: Gate::new(self.memory),
             recent: Arc::new(recent::Recent::new()),
             pieces: AtomicUsize::new(0),

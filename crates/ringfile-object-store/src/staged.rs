@@ -1,9 +1,13 @@
-//! Unfinished objects: written under a temporary name that listings omit, then renamed.
+//! Names of objects: given to files that were written under a temporary name, and to copies; and changed.
 //!
-//! Invariant: the object's own name shows the old object or the whole new one; with syncing, also after a crash.
+//! Invariants: an object's own name shows the old object or the whole new one; with syncing, also after a crash. Nothing is
+//! removed by a name that another call may have given to another file meanwhile.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{Error, ErrorKind, Result};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,6 +15,20 @@ use std::time::{Duration, Instant};
 /// For how long the folders of an object are created again if other calls remove them. Any attempt may fail because of such
 /// a call. How many attempts are needed depends on the file system and the other calls, so the limit is a time.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after an attempt. Some file systems, such as /proc, let no attempt succeed.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Returns a name beside an object: that of the object up to its first `#`, and `#` with a number. `LocalFileSystem` takes
+/// such a name neither for an object nor for part of a listing. The number is random and never used again, so no other call
+/// has the name, or gets it later; not even in a forked child, which has a copy of the random state.
+fn temporary_name(path: &Path) -> PathBuf {
+    const LONGEST: usize = 255 - "#18446744073709551615".len();
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let start = name.split(|&byte| byte == b'#').next().filter(|start| start.len() <= LONGEST);
+    let mut name = OsStr::from_bytes(start.unwrap_or_default()).to_owned();
+    name.push(format!("#{}", RandomState::new().hash_one(std::process::id())));
+    path.with_file_name(name)
+}
 
 /// A temporary file next to an object. Removed when dropped, unless it was published.
 pub(crate) struct Staged {
@@ -20,36 +38,18 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Creates the file, and its folder if that does not exist: `name#1`, or the next free number. `LocalFileSystem`
-    /// leaves such names out of its listings.
+    /// Creates the file, and its folder if that does not exist.
     pub(crate) fn create(target: &Path, sync: bool) -> Result<(Self, fs::File)> {
-        let (mut number, mut since, mut there) = (1, None, None::<PathBuf>);
-        loop {
-            let mut path = target.as_os_str().to_owned();
-            path.push(format!("#{number}"));
-            let path = PathBuf::from(path);
-            match fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path) {
-                Ok(file) => {
-                    let staged = Self { path, target: target.to_owned(), is_open: true };
-                    // Now that the folder has a file, no other call removes it.
-                    if let Some(there) = there.filter(|_| sync) {
-                        sync_folders(target, &there)?;
-                    }
-                    return Ok((staged, file));
-                }
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-                // Tries again as long as other calls remove the folder before the file is in it.
-                Err(error)
-                    if error.kind() == ErrorKind::NotFound
-                        && since.get_or_insert_with(Instant::now).elapsed() < PATIENCE =>
-                {
-                    let nearest = nearest_folder(target);
-                    there = Some(there.filter(|there| nearest.starts_with(there)).unwrap_or(nearest));
-                    create_folder_of(target)?;
-                }
-                Err(error) => return Err(error),
-            }
+        let path = temporary_name(target);
+        let (file, there) = in_folder_of(target, None, || {
+            fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)
+        })?;
+        let staged = Self { path, target: target.to_owned(), is_open: true };
+        // Now that the folder has a file, no other call removes it.
+        if let Some(there) = there.filter(|_| sync) {
+            sync_folders(target, &there)?;
         }
+        Ok((staged, file))
     }
 
     /// Renames the file, which is written, to its place, and returns its metadata. With `replace` it replaces an existing
@@ -61,18 +61,8 @@ impl Staged {
         flush(file)?;
         // A file system that caches writes knows the final time of change only now.
         let metadata = file.metadata()?;
-        if replace {
-            fs::rename(&self.path, &self.target)?;
-        } else {
-            // The rename is one step: the file never has two names, and if another call was first, its object is kept.
-            match rename_new(&self.path, &self.target) {
-                Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                    fs::hard_link(&self.path, &self.target)?;
-                    fs::remove_file(&self.path)?;
-                }
-                renamed => renamed?,
-            }
-        }
+        let publish = if replace { rename_over } else { rename_new };
+        publish(&self.path, &self.target)?;
         self.is_open = false;
         match self.target.parent().filter(|_| sync) {
             Some(folder) => sync_folders(&self.target, folder).map(|()| metadata),
@@ -89,29 +79,158 @@ impl Drop for Staged {
     }
 }
 
-/// The relation between the files, or symbolic links, that two paths name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Links {
-    OfTwoFiles,
-    /// Different names of one file.
-    OfOneFile,
-    /// The same directory entry, perhaps by another path.
-    Same,
+/// Gives the file `from` the name `to` too, as a hard link. With `replace` this replaces an existing object, otherwise that is
+/// an error.
+pub(crate) fn copy(from: &Path, to: &Path, replace: bool, sync: bool) -> Result<()> {
+    name_file(from, to, sync, || {
+        if !replace {
+            return fs::hard_link(from, to);
+        }
+        let link = temporary_name(to);
+        fs::hard_link(from, &link)?;
+        let copied = rename_over(&link, to);
+        // After a failure, or if `to` was a link to the file already, so that the rename did nothing.
+        remove_if_there(&link).and(copied)
+    })
 }
 
-impl Links {
-    pub(crate) fn of(from: &Path, to: &Path) -> Self {
-        let file = |path: &Path| {
-            let metadata = fs::symlink_metadata(path).ok().filter(|metadata| !metadata.is_dir())?;
-            Some((metadata.dev(), metadata.ino()))
-        };
-        let name = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
-        match file(from) {
-            Some(one) if Some(one) == file(to) && name(from) == name(to) => Self::Same,
-            Some(one) if Some(one) == file(to) => Self::OfOneFile,
-            _ => Self::OfTwoFiles,
+/// Renames the file `from` to `to`. With `replace` this replaces an existing object, otherwise that is an error.
+pub(crate) fn rename(from: &Path, to: &Path, replace: bool, sync: bool) -> Result<()> {
+    name_file(from, to, sync, || {
+        if replace {
+            // Renaming one link of a file to another does nothing.
+            return if are_links(from, to) {
+                rename_by_steps(from, to, rename_over)
+            } else {
+                rename_over(from, to)
+            };
+        }
+        if fs::symlink_metadata(from)?.is_dir() {
+            return Err(ErrorKind::IsADirectory.into());
+        }
+        match renameat_new(from, to) {
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                if fs::symlink_metadata(to).is_ok() {
+                    return Err(ErrorKind::AlreadyExists.into());
+                }
+                rename_by_steps(from, to, rename_new)
+            }
+            renamed => renamed,
+        }
+    })
+}
+
+/// Renames by way of a temporary name, so that a file which another call gives the name `from` meanwhile is not removed.
+fn rename_by_steps(from: &Path, to: &Path, rename: fn(&Path, &Path) -> Result<()>) -> Result<()> {
+    let temporary = temporary_name(from);
+    fs::rename(from, &temporary)?;
+    let renamed = rename(&temporary, to);
+    if renamed.is_err() {
+        match rename_new(&temporary, from) {
+            // A newer object has the name, and has replaced this one.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            returned => {
+                return returned
+                    .map_err(|error| about(&error, "the object is left as", &temporary))
+                    .and(renamed);
+            }
         }
     }
+    // After a failure, or if `to` was a link to the file already.
+    remove_if_there(&temporary).and(renamed)
+}
+
+/// Runs `name`, which gives the file `from` the name `to`. If `sync`, first makes its content durable, then the name.
+fn name_file(from: &Path, to: &Path, sync: bool, name: impl FnMut() -> Result<()>) -> Result<()> {
+    if sync {
+        match crate::store::open_to_read(from) {
+            // `name` reports this error, unless it is a symbolic link that leads nowhere.
+            Err(error) if is_gone(&error) => {}
+            opened => opened?.sync_all()?,
+        }
+    }
+    let ((), there) = in_folder_of(to, Some(from), name)?;
+    match there.as_deref().or(to.parent()).filter(|_| sync) {
+        Some(there) => sync_folders(to, there),
+        None => Ok(()),
+    }
+}
+
+/// Runs `create`, which gives a file a name in the folder of `path`, and creates that folder if it does not exist. Then also
+/// returns the nearest folder that did. Tries again as long as other calls remove the folder before the file is in it, unless
+/// `create` needs a file that does not exist.
+fn in_folder_of<T>(
+    path: &Path,
+    needs: Option<&Path>,
+    mut create: impl FnMut() -> Result<T>,
+) -> Result<(T, Option<PathBuf>)> {
+    let (mut since, mut there) = (None::<Instant>, None::<PathBuf>);
+    let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
+    loop {
+        match create() {
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    && needs.is_none_or(is_there)
+                    && since.is_none_or(|since| since.elapsed() < PATIENCE) =>
+            {
+                match since {
+                    Some(_) => std::thread::sleep(PAUSE),
+                    None => since = Some(Instant::now()),
+                }
+                let nearest = nearest_folder(path);
+                there = Some(there.filter(|there| nearest.starts_with(there)).unwrap_or(nearest));
+                create_folder_of(path)?;
+            }
+            created => return Ok((created?, there)),
+        }
+    }
+}
+
+/// Returns whether these are different names of one file or symbolic link. The same name by another path is not different.
+fn are_links(one: &Path, other: &Path) -> bool {
+    let file = |path: &Path| {
+        let metadata = fs::symlink_metadata(path).ok().filter(|metadata| !metadata.is_dir())?;
+        Some((metadata.dev(), metadata.ino()))
+    };
+    let name = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
+    file(one).is_some_and(|file_of_one| Some(file_of_one) == file(other)) && name(one) != name(other)
+}
+
+/// Renames a file, and replaces one, or a symbolic link, that has the name already.
+fn rename_over(from: &Path, to: &Path) -> Result<()> {
+    let replaced = fs::symlink_metadata(to).map(|metadata| metadata.file_type());
+    if replaced.is_ok_and(|kind| !kind.is_file() && !kind.is_symlink() && !kind.is_dir()) {
+        let why = format!("{} is not a regular file, and is not replaced", to.display());
+        return Err(Error::new(ErrorKind::InvalidInput, why));
+    }
+    fs::rename(from, to)
+}
+
+/// Renames a file whose name no other call has, if `to` does not exist yet.
+fn rename_new(from: &Path, to: &Path) -> Result<()> {
+    // The rename is one step: the file never has two names, and if another call was first, its object is kept.
+    match renameat_new(from, to) {
+        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+            fs::hard_link(from, to)?;
+            fs::remove_file(from)
+        }
+        renamed => renamed,
+    }
+}
+
+/// Fails with `InvalidInput` on file systems without such a rename.
+fn renameat_new(from: &Path, to: &Path) -> Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
+}
+
+fn remove_if_there(path: &Path) -> Result<()> {
+    fs::remove_file(path).or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
+}
+
+/// Adds to an error what it means for a path. Its kind says nothing about an object any more.
+fn about(error: &Error, what: &str, path: &Path) -> Error {
+    Error::other(format!("{what} {}: {error}", path.display()))
 }
 
 /// Returns failures of writes that the file system reports only when a descriptor is closed. NFS and FUSE servers may write
@@ -127,26 +246,26 @@ fn flush(file: &fs::File) -> Result<()> {
     }
 }
 
-fn rename_new(from: &Path, to: &Path) -> Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
-}
-
 /// Creates an object's folder, and those above it. Another call may remove it again.
 fn create_folder_of(path: &Path) -> Result<()> {
     let created = path.parent().map_or(Ok(()), fs::create_dir_all);
-    created.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
+    created.or_else(|error| match error.kind() {
+        _ if is_gone(&error) => Ok(()),
+        // Of the folder, not of the object: a symbolic link that leads nowhere has its name, for instance.
+        ErrorKind::AlreadyExists => Err(about(&error, "failed to create the folder of", path)),
+        _ => Err(error),
+    })
 }
 
 /// Returns the nearest folder above a path that exists.
-pub(crate) fn nearest_folder(path: &Path) -> PathBuf {
+fn nearest_folder(path: &Path) -> PathBuf {
     let there = path.ancestors().skip(1).find(|folder| folder.is_dir());
     there.unwrap_or_else(|| Path::new("/")).to_owned()
 }
 
 /// Makes durable the names in an object's folder, and those of folders that were created below `there`. Another call may
 /// have removed the object by now, and its folders.
-pub(crate) fn sync_folders(path: &Path, there: &Path) -> Result<()> {
+fn sync_folders(path: &Path, there: &Path) -> Result<()> {
     let above = path.ancestors().skip(1);
     for folder in above.take_while(|folder| folder.starts_with(there)) {
         match open_folder(folder) {
@@ -169,13 +288,19 @@ pub(crate) fn sync_removal(path: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Removes the folders of an object, below `root`, that are empty.
+pub(crate) fn remove_empty_folders(path: &Path, root: &Path) {
+    let below = path.ancestors().skip(1).take_while(|folder| *folder != root);
+    below.map_while(|folder| fs::remove_dir(folder).ok()).for_each(drop);
+}
+
 fn open_folder(path: &Path) -> Result<fs::File> {
     let only_folders = rustix::fs::OFlags::DIRECTORY.bits().cast_signed();
     fs::OpenOptions::new().read(true).custom_flags(only_folders).open(path)
 }
 
 /// Returns whether the folder no longer exists, or an object has its name by now.
-pub(crate) fn is_gone(error: &Error) -> bool {
+fn is_gone(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
@@ -235,5 +360,29 @@ mod tests {
         assert_eq!(fs::read(&target).expect("read"), b"");
         let names = fs::read_dir(target.parent().expect("a folder")).expect("listed").count();
         assert_eq!(names, 1);
+    }
+    /// Where `renameat2` is refused, and after failures.
+    #[test]
+    fn a_rename_by_steps_removes_nothing_but_its_temporary_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (from, to) = (folder.path().join("from#x"), folder.path().join("to"));
+        let content = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+        let put = |path: &Path, text: &str| fs::write(path, text).expect("written");
+        put(&from, "1");
+        rename_by_steps(&from, &to, rename_new).expect("renamed");
+        assert_eq!((content(&from), content(&to)), (String::new(), "1".into()));
+
+        put(&from, "2");
+        let error = rename_by_steps(&from, &to, rename_new).expect_err("it is there");
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!((content(&from), content(&to)), ("2".into(), "1".into()));
+
+        rename_by_steps(&from, &to, |temporary, to| {
+            fs::write(temporary.with_file_name("from#x"), "newer")?;
+            rename_new(temporary, to)
+        })
+        .expect_err("it is there");
+        assert_eq!((content(&from), content(&to)), ("newer".into(), "1".into()));
+        assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 2);
     }
 }

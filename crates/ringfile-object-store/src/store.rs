@@ -17,7 +17,7 @@ use crate::Caching;
 use crate::gate::Gate;
 use crate::ranges::{self, Piece};
 use crate::recent::Recent;
-use crate::staged::{self, Links, Staged};
+use crate::staged::{self, Staged};
 
 /// The maximum length of a read that merges ranges.
 const MOST_MERGED: u64 = 8 << 20;
@@ -37,6 +37,7 @@ pub(crate) struct Store {
     pub(crate) in_flight: usize,
     pub(crate) merge_gap: u64,
     pub(crate) sync: bool,
+    pub(crate) removes_empty_folders: bool,
     pub(crate) gate: Arc<Gate>,
     pub(crate) recent: Arc<Recent>,
     /// The shares of streams, and their limit.
@@ -182,7 +183,8 @@ impl Store {
         Ok(given)
     }
 
-    /// Returns a stream of a range, which reads ahead of the consumer as far as the limit for all streams allows.
+    /// Returns a stream of a range, which reads ahead of the consumer as far as the limit for all streams allows,
+    /// and ends after an error.
     pub(crate) fn stream(
         self: &Arc<Self>,
         opened: Opened,
@@ -203,6 +205,10 @@ impl Store {
                 reads.push_back(async move { (store.read_piece(&opened.file, piece).await, share) });
             }
             let (read, share) = reads.next().await?;
+            if read.is_err() {
+                left.start = left.end;
+                reads.clear();
+            }
             Some((read, (store, opened, left, reads, share)))
         });
         pieces.fuse()
@@ -256,47 +262,48 @@ impl Store {
         Ok(Upload { unfinished, file, sync, recent: Arc::clone(&self.recent) })
     }
 
-    /// Finds out which files the two names have, before `LocalFileSystem` gives `from` the name `to`. If the store syncs,
-    /// makes the content of `from` durable, and returns the nearest folder of `to` which exists, since others may be created.
-    pub(crate) async fn before(&self, from: PathBuf, to: PathBuf) -> io::Result<(Option<PathBuf>, Links)> {
+    /// Copies an object. With `replace` this replaces an existing one, otherwise that is an error.
+    pub(crate) async fn copy(&self, from: PathBuf, to: PathBuf, replace: bool) -> io::Result<()> {
         let sync = self.sync;
-        blocking(move || {
-            let links = Links::of(&from, &to);
-            if !sync {
-                return Ok((None, links));
+        self.change_names(move || staged::copy(&from, &to, replace, sync)).await
+    }
+
+    /// Renames an object. With `replace` this replaces an existing one, otherwise that is an error.
+    pub(crate) async fn rename(
+        &self,
+        from: PathBuf,
+        to: PathBuf,
+        root: PathBuf,
+        replace: bool,
+    ) -> io::Result<()> {
+        let (sync, removes_empty_folders) = (self.sync, self.removes_empty_folders);
+        self.change_names(move || {
+            staged::rename(&from, &to, replace, sync)?;
+            if removes_empty_folders {
+                staged::remove_empty_folders(&from, &root);
             }
-            match open_to_read(&from) {
-                // `LocalFileSystem` reports this error.
-                Err(error) if staged::is_gone(&error) => {}
-                opened => opened?.sync_all()?,
-            }
-            Ok((Some(staged::nearest_folder(&to)), links))
+            if sync { staged::sync_removal(&from, &root) } else { Ok(()) }
         })
         .await
     }
 
-    /// Makes an object's name durable, with the folders created since [`before`](Self::before), and closes the file that
-    /// it replaced.
-    pub(crate) async fn settle(&self, path: PathBuf, folder: Option<PathBuf>) -> io::Result<()> {
-        self.settle_by(move || folder.map_or(Ok(()), |folder| staged::sync_folders(&path, &folder))).await
-    }
-
-    /// Does the same for a name that was removed. Its folders may have been removed too, up to `root`.
+    /// Makes the removal of an object's name durable, and closes its file. Its folders may have been removed too, up to
+    /// `root`.
     pub(crate) async fn settle_removal(&self, path: PathBuf, root: PathBuf) -> io::Result<()> {
-        self.settle_by(move || staged::sync_removal(&path, &root)).await
-    }
-
-    async fn settle_by(
-        &self,
-        make_durable: impl FnOnce() -> io::Result<()> + Send + 'static,
-    ) -> io::Result<()> {
-        let (recent, sync) = (Arc::clone(&self.recent), self.sync);
-        if !sync && recent.is_empty() {
+        let sync = self.sync;
+        if !sync && self.recent.is_empty() {
             return Ok(());
         }
+        self.change_names(move || if sync { staged::sync_removal(&path, &root) } else { Ok(()) }).await
+    }
+
+    /// Runs a function that changes names, and closes files that have none any more.
+    async fn change_names(&self, change: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+        let recent = Arc::clone(&self.recent);
         blocking(move || {
+            let changed = change();
             recent.close_removed();
-            if sync { make_durable() } else { Ok(()) }
+            changed
         })
         .await
     }
@@ -384,7 +391,7 @@ fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
     }
 }
 
-fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
+pub(crate) fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     match std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
         // If it is not a FIFO, another process has a lease on the file, and this open waits until the lease is released.
@@ -430,7 +437,7 @@ fn frozen(buffer: AnyBuffer) -> Bytes {
 #[cold]
 fn shrunk(range: &Range<u64>, end: u64) -> io::Error {
     let why = format!(
-        "the file ended at {end} while bytes {}..{} were read: it was truncated meanwhile",
+        "the file ended at or before byte {end} while bytes {}..{} were read: it was truncated meanwhile",
         range.start, range.end
     );
     io::Error::new(ErrorKind::UnexpectedEof, why)

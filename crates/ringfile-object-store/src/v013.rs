@@ -21,7 +21,7 @@ fn get_result(payload: GetResultPayload, meta: ObjectMeta, range: std::ops::Rang
     GetResult { payload, meta, range, attributes: Attributes::default() }
 }
 
-/// Lists, copies, renames and deletes.
+/// Lists and deletes.
 fn local(store: &crate::RingfileStore) -> &LocalFileSystem {
     &store.local_013
 }

@@ -214,3 +214,21 @@ fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print('.', flush=True)
 time.sleep(20)
 ";
+
+#[tokio::test]
+async fn a_stream_of_a_file_that_was_cut_ends_after_its_error() {
+    let folder = folder();
+    let file = folder.path().join("object");
+    for caching in [Caching::Buffered, Caching::Direct, Caching::Adaptive] {
+        fs::write(&file, vec![1; 32 << 20]).unwrap();
+        let mut pieces = store(&folder, caching).get(&Path::from("object")).await.unwrap().into_stream();
+        pieces.next().await.unwrap().unwrap();
+        fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(2 << 20).unwrap();
+        let rest: Vec<_> = pieces.collect().await;
+        assert!(rest.len() < 31, "{caching:?}");
+        let (error, read) = rest.split_last().unwrap();
+        assert!(read.iter().all(Result::is_ok), "{caching:?}");
+        let error = error.as_ref().unwrap_err().to_string();
+        assert!(error.contains("at or before"), "{error}");
+    }
+}
