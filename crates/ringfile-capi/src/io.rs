@@ -33,12 +33,12 @@ pub(crate) fn number(done: Done) -> Result<i64> {
 }
 
 /// Returns the number that stands for a result in C, or the negative errno after keeping the error's text.
-pub(crate) fn number_or_errno(result: ringfile::Result<usize>) -> i64 {
+pub(crate) fn number_or_errno(result: &ringfile::Result<usize>) -> i64 {
     match result {
-        Ok(bytes) => bytes as i64,
+        Ok(bytes) => *bytes as i64,
         Err(error) => {
             error::remember(error.to_string());
-            -i64::from(error::errno(&error))
+            -i64::from(error::errno(error))
         }
     }
 }
@@ -298,7 +298,7 @@ fn read_many(
     // A request that was refused above is not among them.
     let accepted = requests.iter_mut().filter(|request| request.result == 0);
     for (request, read) in accepted.zip(reads.drain(..)) {
-        request.result = number_or_errno(read.result);
+        request.result = number_or_errno(&read.result);
     }
     read?;
     Ok(requests.iter().filter(|request| request.result < 0).count() as i64)

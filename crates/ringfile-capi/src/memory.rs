@@ -68,10 +68,11 @@ pub(crate) fn remove(start: usize) -> Option<Buffer> {
 ///
 /// # Safety
 /// As [`Span::buffer`].
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn at(data: *mut c_void, len: usize) -> Result<Buffer> {
+    let span = Span::new(data, len)?;
     // SAFETY: by this function's contract.
-    Ok(unsafe { Span::new(data, len)?.buffer() })
+    Ok(unsafe { span.buffer() })
 }
 
 /// The address and length of an operation's memory. Invariant: an address other than null, unless the length is 0, and at
@@ -86,7 +87,7 @@ pub(crate) struct Span {
 unsafe impl Send for Span {}
 
 impl Span {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(data: *mut c_void, len: usize) -> Result<Self> {
         if data.is_null() && len > 0 {
             return Err(Fault::null("the memory of the operation"));
@@ -101,7 +102,7 @@ impl Span {
     ///
     /// # Safety
     /// The memory is valid, and nothing else accesses it, until the buffer is dropped; for a write others may read it.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn buffer(self) -> Buffer {
         // SAFETY: by this function's contract.
         unsafe { Lookup::new().buffer(self) }
@@ -132,18 +133,19 @@ impl Lookup {
     ///
     /// # Safety
     /// As [`Span::buffer`].
-    #[inline]
+    #[inline(always)]
     unsafe fn buffer(&self, Span { data, len }: Span) -> Buffer {
-        if let Some(known) = self.0.as_ref().filter(|_| len > 0) {
-            // SAFETY: by this function's contract.
-            match unsafe { shares(known, data, len) } {
-                Shares::None => {}
-                Shares::Whole(buffer) => return buffer,
-                Shares::Parts(parts) => {
-                    // SAFETY: by this function's contract.
-                    return unsafe { Buffer::from_raw_with_owner(data, len, parts) };
-                }
+        if let Some(known) = self.0.as_ref().filter(|_| len > 0)
+            && let Some(piece) = last_overlapped(known, data.addr(), data.addr().saturating_add(len))
+        {
+            // Beyond every capacity if it begins before the piece.
+            let at = data.addr().wrapping_sub(piece.as_ptr().addr());
+            if at <= piece.capacity() && len <= piece.capacity() - at {
+                // SAFETY: by this function's contract only the operation accesses the bytes.
+                return unsafe { piece.share(at, len) };
             }
+            // SAFETY: by this function's contract.
+            return unsafe { Buffer::from_raw_with_owner(data, len, parts(known, data.addr(), len)) };
         }
         let data = if data.is_null() { std::ptr::dangling_mut() } else { data };
         // SAFETY: by this function's contract. Memory that comes from C counts as initialised, whatever it contains.
@@ -151,34 +153,30 @@ impl Lookup {
     }
 }
 
-/// The known buffers that an operation's memory overlaps.
-enum Shares {
-    None,
-    /// All of it lies in one buffer.
-    Whole(Buffer),
-    /// It lies partly outside, or in several.
-    Parts(Vec<Buffer>),
+/// Returns the last known piece that overlaps the memory from `start` to `end`. A reference, since a returned buffer
+/// would be copied in other pieces than it was stored in, which takes as long as a lock.
+fn last_overlapped(known: &BTreeMap<usize, Buffer>, start: usize, end: usize) -> Option<&Buffer> {
+    let (first, piece) = known.range(..end).next_back()?;
+    (start < first + piece.capacity()).then_some(piece)
 }
 
 /// Shares of all known memory that an operation's overlaps, so that none of it is unregistered or released meanwhile.
 ///
 /// # Safety
-/// As [`Span::buffer`].
-unsafe fn shares(known: &BTreeMap<usize, Buffer>, data: *mut u8, len: usize) -> Shares {
-    let start = data.addr();
-    let end = start.saturating_add(len);
-    let overlapped = |(first, buffer): (&usize, &Buffer)| {
-        let (low, high) = (start.max(*first), end.min(first + buffer.capacity()));
-        // SAFETY: by this function's contract only the operation accesses the bytes, and they lie within the buffer.
-        (low < high).then(|| unsafe { buffer.share(low - first, high - low) })
-    };
-    // Known pieces do not overlap: all pieces before one that ends before the operation's memory end before it, too.
-    let mut shares = known.range(..end).rev().map_while(overlapped);
-    match shares.next() {
-        None => Shares::None,
-        Some(last) if last.capacity() == len => Shares::Whole(last),
-        Some(last) => Shares::Parts(std::iter::once(last).chain(shares).collect()),
+/// As [`Span::buffer`], for `len` bytes from `start` on.
+#[cold]
+unsafe fn parts(known: &BTreeMap<usize, Buffer>, start: usize, len: usize) -> Vec<Buffer> {
+    let mut end = start.saturating_add(len);
+    let mut parts = Vec::new();
+    while let Some(piece) = last_overlapped(known, start, end) {
+        let first = piece.as_ptr().addr();
+        let (low, high) = (start.max(first), end.min(first + piece.capacity()));
+        // SAFETY: by this function's contract only the operation accesses the bytes, and they lie within the piece.
+        parts.push(unsafe { piece.share(low - first, high - low) });
+        // Known pieces do not overlap.
+        end = first;
     }
+    parts
 }
 
 /// Returns whether this process has memory at an address. A length that is too large would otherwise be noticed only by

@@ -95,7 +95,9 @@ fn record(metadata: &Metadata) -> ringfile_metadata {
 #[inline]
 pub(crate) unsafe fn take(own: &mut Own) -> Option<(u64, i64)> {
     if own.rooms.is_empty() {
-        return own.queue.take().map(|(user_data, done)| (user_data, number_or_errno(done.result)));
+        // Not moved out: a copy would be made in other pieces than the value was stored in.
+        let taken = own.queue.take();
+        return taken.as_ref().map(|(user_data, done)| (*user_data, number_or_errno(&done.result)));
     }
     let (token, user_data, done) = own.queue.take_with_token()?;
     // SAFETY: by this function's contract.
@@ -110,7 +112,7 @@ pub(crate) unsafe fn take(own: &mut Own) -> Option<(u64, i64)> {
 #[inline]
 pub(crate) unsafe fn deliver(own: &mut Own, token: Token, done: Done) -> i64 {
     if own.rooms.is_empty() {
-        return number_or_errno(done.result);
+        return number_or_errno(&done.result);
     }
     // SAFETY: by this function's contract.
     unsafe { deliver_to_room(own.rooms.remove(&token.to_u64()), done) }
@@ -134,7 +136,7 @@ unsafe fn deliver_to_room(room: Option<Room>, mut done: Done) -> i64 {
         (Some(_) | None, _, _) => Ok(()),
     };
     match written {
-        Ok(()) => number_or_errno(done.result),
+        Ok(()) => number_or_errno(&done.result),
         Err(fault) => fault.note(),
     }
 }

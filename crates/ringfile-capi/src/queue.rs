@@ -10,7 +10,8 @@ use ringfile::{File, Queue, Token};
 use crate::batch::ringfile_result;
 use crate::error::{Fault, Result, call, done, done_in_memory};
 use crate::file::{self, ringfile_file};
-use crate::{control, io, local, memory, path, raw};
+use crate::memory::Span;
+use crate::{control, io, local, path, raw};
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
 pub struct ringfile_queue {
@@ -87,7 +88,8 @@ pub unsafe extern "C" fn ringfile_queue_read(
     // accesses it, until the result was taken.
     unsafe {
         add(queue, file, token, |queue, file| {
-            Ok(queue.read(file, memory::at(data, length)?, offset, user_data))
+            let memory = Span::new(data, length)?;
+            Ok(queue.read(file, memory.buffer(), offset, user_data))
         })
     }
 }
@@ -109,7 +111,8 @@ pub unsafe extern "C" fn ringfile_queue_write(
     // the result was taken.
     unsafe {
         add(queue, file, token, |queue, file| {
-            Ok(queue.write(file, memory::at(data.cast_mut(), length)?, offset, user_data))
+            let memory = Span::new(data.cast_mut(), length)?;
+            Ok(queue.write(file, memory.buffer(), offset, user_data))
         })
     }
 }
@@ -131,7 +134,8 @@ pub unsafe extern "C" fn ringfile_queue_write_durable(
     // SAFETY: as for `ringfile_queue_write`.
     unsafe {
         add(queue, file, token, |queue, file| {
-            Ok(queue.write_durable(file, memory::at(data.cast_mut(), length)?, offset, user_data))
+            let memory = Span::new(data.cast_mut(), length)?;
+            Ok(queue.write_durable(file, memory.buffer(), offset, user_data))
         })
     }
 }
@@ -153,7 +157,8 @@ pub unsafe extern "C" fn ringfile_queue_write_atomic(
     // SAFETY: as for `ringfile_queue_write`.
     unsafe {
         add(queue, file, token, |queue, file| {
-            Ok(queue.write_atomic(file, memory::at(data.cast_mut(), length)?, offset, user_data))
+            let memory = Span::new(data.cast_mut(), length)?;
+            Ok(queue.write_atomic(file, memory.buffer(), offset, user_data))
         })
     }
 }

@@ -4,11 +4,13 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use ringfile::{Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory, Route, thread_metrics};
 use support::forms::routes;
+use support::random::Random;
 use support::{
     Folder, assert_content, content, in_child, must_end, needs_ring, open_on_ring, reads_without_waiting,
     skip,
@@ -340,6 +342,54 @@ fn waits_that_are_over_at_once_come_to_an_end_too() {
         queue.submit();
         while queue.wait(300, Some(Duration::from_nanos(1))) < 300 {}
     });
+}
+
+#[test]
+fn waits_for_all_of_many_reads_give_each_its_result() {
+    const PAGES: u64 = 64;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE + 100));
+    let mut random = Random::new();
+    for route in routes() {
+        let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
+        let other = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
+        let (pool, mut queue) = (Pool::new(4 << 20), Queue::new());
+        let (mut open, mut next) = (BTreeMap::new(), 0);
+        for _ in 0..100 {
+            // Mostly nothing but reads of one file, and often results of the round before that were not taken.
+            let mixed = random.below(4) == 0;
+            for _ in 0..random.below(20) {
+                next += 1;
+                let page = random.below(PAGES + 2);
+                let kind = random.below(if mixed { 4 } else { 1 });
+                let (at, len) =
+                    if kind == 3 { (page * PAGE as u64 + 1, 3 * PAGE) } else { (page * PAGE as u64, PAGE) };
+                let token = match kind {
+                    0 | 3 => queue.read(&file, pool.get(len).unwrap(), at, next),
+                    1 => queue.read(&other, vec![0; len], at, next),
+                    _ => queue.sync_data(&other, next),
+                };
+                let is_cancelled = mixed && random.below(4) == 0 && queue.cancel(token);
+                open.insert(next, (token, at, len, is_cancelled));
+            }
+            let all = open.len();
+            assert_eq!(queue.wait(all, None), all, "{route:?}");
+            for _ in 0..random.below(all as u64 + 1) {
+                let (token, number, done) = queue.take_with_token().unwrap();
+                let (expected, at, len, is_cancelled) = open.remove(&number).unwrap();
+                assert_eq!(token, expected, "{route:?}");
+                if is_cancelled {
+                    assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED), "{route:?}");
+                } else if let Some(buffer) = done.buffer {
+                    let left = (PAGES * PAGE as u64 + 100).saturating_sub(at) as usize;
+                    assert_eq!(done.result.unwrap(), left.min(len), "{route:?} at {at}");
+                    assert_content(&buffer, at);
+                }
+            }
+        }
+        drop(queue);
+        assert_eq!(pool.metrics().in_use, 0, "{route:?}");
+    }
 }
 
 #[test]

@@ -207,6 +207,18 @@ fn read_beside(
     server: &Server,
     act: impl FnMut() + Send + 'static,
     requests: &mut [ReadRequest],
+    release: impl FnMut() + Send,
+) -> (std::thread::Result<()>, usize) {
+    let held = requests.len();
+    wait_beside(server, act, held, |file| Queue::new().read_many(file, requests).unwrap(), release)
+}
+
+/// As [`read_beside`], with any reads.
+fn wait_beside(
+    server: &Server,
+    act: impl FnMut() + Send + 'static,
+    held: usize,
+    read: impl FnOnce(&File),
     mut release: impl FnMut() + Send,
 ) -> (std::thread::Result<()>, usize) {
     let file = OpenOptions::new().read(true).direct(true).route(Route::Ring).open(server.path()).unwrap();
@@ -216,7 +228,6 @@ fn read_beside(
     let waker = Waker::from(Arc::new(Acting(Mutex::new(Box::new(act)))));
     other.submit();
     assert!(pin!(other.ready()).poll(&mut Context::from_waker(&waker)).is_pending());
-    let held = requests.len();
     let read = std::thread::scope(|scope| {
         scope.spawn(move || {
             server.wait_held(held);
@@ -224,7 +235,7 @@ fn read_beside(
             release();
             server.release();
         });
-        catch_unwind(AssertUnwindSafe(|| Queue::new().read_many(&file, requests).unwrap()))
+        catch_unwind(AssertUnwindSafe(|| read(&file)))
     });
     (read, other.wait(1, Some(Duration::from_secs(60))))
 }
@@ -256,6 +267,57 @@ fn f02_a_panic_does_not_give_up_buffers_that_the_kernel_has() {
         assert!(read.is_err());
         assert_eq!(ended_beside, 1);
         assert_all_read(&requests);
+    });
+}
+
+#[test]
+fn f02_after_a_panic_each_read_of_a_queue_has_one_result() {
+    let name = "f02_after_a_panic_each_read_of_a_queue_has_one_result";
+    if !needs_ring(name) {
+        return;
+    }
+    let Some(server) = Server::or_skip(name, content(0, 16 * PAGE)) else { return };
+    must_end("reads of a queue beside a waker that panics", move || {
+        // The third read is short, and so is repeated by the queue.
+        server.rule(Op::Read, 2 * PAGE as u64..3 * PAGE as u64, 1, Act::Short(100));
+        server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+        let (pool, mut queue) = (Pool::new(1 << 20), Queue::new());
+        let panicked = Arc::new(AtomicBool::new(false));
+        let (note, has_panicked) = (Arc::clone(&panicked), Arc::clone(&panicked));
+        let act = move || {
+            note.store(true, Ordering::SeqCst);
+            panic!("a waker that panics");
+        };
+        let add = |queue: &mut Queue, file: &File, page: u64| {
+            queue.read(file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+        };
+        let mut file_of_reads = None;
+        let wait = |file: &File| {
+            file_of_reads = Some(file.clone());
+            (0..4).for_each(|page| add(&mut queue, file, page));
+            queue.wait(4, None);
+        };
+        let (waited, ended_beside) = wait_beside(&server, act, 3, wait, move || {
+            support::wait_for("the waker", || has_panicked.load(Ordering::SeqCst));
+        });
+        assert!(waited.is_err());
+        assert_eq!(ended_beside, 1);
+        let file = file_of_reads.unwrap();
+        let mut pages = Vec::new();
+        let mut take = |queue: &mut Queue| {
+            let (page, done) = queue.take().unwrap();
+            assert_eq!(done.result.unwrap(), PAGE);
+            assert_content(&done.buffer.unwrap(), page * PAGE as u64);
+            pages.push(page);
+        };
+        // New operations take the places of results, and must not be started twice.
+        take(&mut queue);
+        (4..12).for_each(|page| add(&mut queue, &file, page));
+        assert_eq!(queue.wait(11, None), 11);
+        (0..11).for_each(|_| take(&mut queue));
+        pages.sort_unstable();
+        assert_eq!(pages, (0..12).collect::<Vec<_>>());
+        assert_eq!((queue.len(), pool.metrics().in_use), (0, 0));
     });
 }
 

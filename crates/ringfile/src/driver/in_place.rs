@@ -15,15 +15,18 @@ use super::{Deferred, Driver, Ended, Kind, Request, RingGuard, RingKind, Target,
 use crate::memory::Buffer;
 use crate::ring::Sqe;
 
-/// One read.
+/// Several reads, by their place in an order.
 pub(crate) trait InPlace {
-    /// Returns the buffer, all of whose capacity is read, and the offset in the file; `None` if it must be read
-    /// otherwise.
-    fn begin(&mut self) -> Option<(&mut Buffer, u64)>;
+    /// Returns the number of reads.
+    fn count(&self) -> usize;
 
-    /// Takes the result. Not called for a read that the caller must carry out, or repeat: a short one may be continued,
+    /// Returns a read's buffer, all of whose capacity is read, and its offset in the file; `None` if it must be read
+    /// otherwise.
+    fn begin(&mut self, at: usize) -> Option<(&mut Buffer, u64)>;
+
+    /// Takes a read's result. Not called for one that the caller must carry out, or repeat: a short one may be continued,
     /// and most errnos mean that it may succeed, now or in another way.
-    fn end(&mut self, ended: Ended);
+    fn end(&mut self, at: usize, ended: Ended);
 }
 
 /// The answers to all such reads of a thread. A call that user code makes within a turn of another one appends its own,
@@ -67,10 +70,10 @@ pub(crate) fn read(
     guard: &RingGuard<'_>,
     deferred: &mut Deferred,
     target: &Arc<Target>,
-    reads: &mut [impl InPlace],
+    reads: &mut (impl InPlace + ?Sized),
     most: usize,
 ) {
-    let Some(id) = with(|driver| driver.prepare_in_place(target, reads.len())).flatten() else { return };
+    let Some(id) = with(|driver| driver.prepare_in_place(target, reads.count())).flatten() else { return };
     let (mut next, mut panic) = (0, None);
     loop {
         // User code that a turn calls may panic. The buffers are not given up before the kernel has answered.
@@ -83,7 +86,7 @@ pub(crate) fn read(
         match waited {
             Ok(()) => break,
             Err(payload) => {
-                next = reads.len();
+                next = reads.count();
                 // Another one is leaked: dropping it might panic here.
                 if panic.is_none() {
                     panic = Some(payload);
@@ -124,7 +127,7 @@ impl Driver {
         &mut self,
         id: u64,
         target: &Target,
-        reads: &mut [impl InPlace],
+        reads: &mut (impl InPlace + ?Sized),
         most: usize,
         next: &mut usize,
     ) -> Option<u32> {
@@ -136,22 +139,28 @@ impl Driver {
             return None;
         }
         let Call { first, mut open } = *self.answers.calls.last()?;
-        while *next < reads.len()
+        let count = reads.count();
+        while *next < count
             && open < most
-            && let Some(pushed) = self.push_in_place(target, &mut reads[*next], first + *next)
+            && let Some(pushed) = self.push_in_place(target, reads.begin(*next), first + *next)
         {
             *next += 1;
             open += usize::from(pushed);
         }
         self.answers.calls.last_mut()?.open = open;
         // The device always has many in flight.
-        let enough = if *next < reads.len() { open.div_ceil(4).max(1) } else { open };
+        let enough = if *next < count { open.div_ceil(4).max(1) } else { open };
         (enough > 0).then_some(enough as u32)
     }
 
     /// Returns whether the read was put into the queue, instead of left to the caller; `None` if there is no room.
     #[inline]
-    fn push_in_place(&mut self, target: &Target, read: &mut impl InPlace, at: usize) -> Option<bool> {
+    fn push_in_place(
+        &mut self,
+        target: &Target,
+        read: Option<(&mut Buffer, u64)>,
+        at: usize,
+    ) -> Option<bool> {
         let (rings, file) = (self.rings.as_mut()?, self.files.entry(target.number)?);
         // The thread cannot sleep without an entry that polls its wake-up descriptor.
         let kept_free = u32::from(!*rings.wakeup_of(RingKind::Main));
@@ -159,7 +168,7 @@ impl Driver {
         if ring.space() <= kept_free {
             return None;
         }
-        let Some((buffer, offset)) = read.begin() else { return Some(false) };
+        let Some((buffer, offset)) = read else { return Some(false) };
         let (start, len) = (buffer.as_mut_ptr(), buffer.capacity());
         let index = match ring.recent_fixed_index(start, len) {
             None => buffer.region().and_then(|region| ring.fixed_index(region)),
@@ -199,13 +208,20 @@ impl Driver {
     }
 
     /// Passes the answers on, and removes them.
-    fn end_in_place(&mut self, id: u64, target: &Target, reads: &mut [impl InPlace]) -> Option<ClosedFile> {
+    fn end_in_place(
+        &mut self,
+        id: u64,
+        target: &Target,
+        reads: &mut (impl InPlace + ?Sized),
+    ) -> Option<ClosedFile> {
         if self.id != id {
             return None;
         }
         let Call { first, .. } = self.answers.calls.pop()?;
-        for (read, answer) in reads.iter_mut().zip(&self.answers.list[first..]) {
-            let Some((buffer, _)) = read.begin().filter(|_| *answer != Answer::NOT_BEGUN) else { continue };
+        for (at, answer) in self.answers.list[first..].iter().enumerate().take(reads.count()) {
+            let Some((buffer, _)) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
+                continue;
+            };
             let ended = match answer.number {
                 number if usize::try_from(number) == Ok(buffer.capacity()) => {
                     Ended { done: buffer.capacity(), errno: 0 }
@@ -215,7 +231,7 @@ impl Driver {
                 _ => continue,
             };
             buffer.set_len(ended.done);
-            read.end(ended);
+            reads.end(at, ended);
             self.counts.ops += 1;
             self.counts.fixed_ops += u64::from(answer.is_fixed);
             self.counts.failed += u64::from(ended.errno != 0);

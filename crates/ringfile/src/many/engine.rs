@@ -319,7 +319,7 @@ impl ThreadEngine {
     pub(super) fn read_in_place(
         &mut self,
         target: &Arc<Target>,
-        reads: &mut [impl InPlace],
+        reads: &mut (impl InPlace + ?Sized),
         most: usize,
     ) -> bool {
         if self.is_inherited() {

@@ -4,17 +4,18 @@
 //! one operation, and none once its result was taken.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Done;
-use super::engine::Source;
+use super::engine::{Source, ThreadEngine};
 use super::files::Files;
 use super::op::{Asked, Op};
-use crate::driver::{Finished, Request, Target};
+use crate::driver::{Ended, Finished, InPlace, Request, Target};
 use crate::error::Error;
 use crate::file::{File, OpenOptions};
-use crate::memory::Held;
+use crate::memory::{Buffer, Held};
 
 const CANCELLED: &str = "it was cancelled";
 /// The list of ended operations may keep this many that were taken by token, besides twice the number of those that
@@ -225,8 +226,7 @@ impl Entries {
         let entry = &mut self.list[index as usize];
         let op = entry.op.as_mut().filter(|op| op.is_over())?;
         let (number, user_data) = (op.file, entry.user_data);
-        let mut done = Done::NOTHING;
-        op.give(&self.files, &mut done);
+        let done = op.give(&self.files);
         // The value is empty now; dropping it would call drop code out of line.
         std::mem::forget(entry.op.take());
         self.done -= 1;
@@ -242,7 +242,62 @@ impl Entries {
     }
 }
 
+/// The operations that wait to be started, all of which are reads.
+struct WaitingReads<'a> {
+    list: &'a mut [Entry],
+    to_start: &'a VecDeque<u32>,
+}
+
+impl InPlace for WaitingReads<'_> {
+    #[inline]
+    fn count(&self) -> usize {
+        self.to_start.len()
+    }
+
+    #[inline]
+    fn begin(&mut self, at: usize) -> Option<(&mut Buffer, u64)> {
+        self.list[self.to_start[at] as usize].op.as_mut()?.begin_in_place()
+    }
+
+    #[inline]
+    fn end(&mut self, at: usize, ended: Ended) {
+        if let Some(op) = &mut self.list[self.to_start[at] as usize].op {
+            op.end_with(ended);
+        }
+    }
+}
+
 impl Entries {
+    /// If all open operations are reads of one file that were not started, carries out those that go to this thread's
+    /// ring, in place.
+    pub(super) fn read_in_place(&mut self, engine: &mut ThreadEngine) {
+        let Some(&first) = self.to_start.front().filter(|_| self.to_start.len() == self.open) else { return };
+        let Some(number) = self.list[first as usize].op.as_ref().map(|op| op.file) else { return };
+        let file = self.files.get(number);
+        let can_stay = |&index: &u32| {
+            let entry = &self.list[index as usize];
+            let fits = |op: &Op| op.file == number && op.can_stay_in_place(file);
+            !entry.cancelled && entry.op.as_ref().is_some_and(fits)
+        };
+        if file.has_adaptive_reads() || !self.to_start.iter().all(can_stay) {
+            return;
+        }
+        let mut reads = WaitingReads { list: &mut self.list, to_start: &self.to_start };
+        let all = AssertUnwindSafe(|| engine.read_in_place(file.target(), &mut reads, usize::MAX));
+        let read = catch_unwind(all);
+        for _ in 0..self.to_start.len() {
+            let Some(index) = self.to_start.pop_front() else { break };
+            if self.list[index as usize].op.as_ref().is_some_and(Op::is_over) {
+                self.is_over(index);
+            } else {
+                self.to_start.push_back(index);
+            }
+        }
+        if let Err(payload) = read {
+            resume_unwind(payload);
+        }
+    }
+
     /// Removes operations that were taken by token from the list, if an untaken result at its front keeps them there.
     #[cold]
     fn forget_taken(&mut self) {

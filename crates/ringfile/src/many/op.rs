@@ -11,7 +11,7 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
-use crate::driver::{Ended, Finished, InPlace, Kind, Place, RWF_ATOMIC, Request, Target};
+use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::unaligned::Pieces;
@@ -491,20 +491,18 @@ impl Op {
     }
 
     /// Returns the result, and becomes [`NOTHING`](Self::NOTHING), which needs no drop.
-    #[inline]
-    pub(super) fn give(&mut self, files: &Files, done: &mut Done) {
+    #[inline(always)]
+    pub(super) fn give(&mut self, files: &Files) -> Done {
         if self.detour.is_none()
             && !self.has_failed()
-            && let (Stage::Over(ended), Held::Pooled(_)) = (&self.stage, &self.held)
+            && let (&Stage::Over(ended), Held::Pooled(_)) = (&self.stage, &self.held)
+            && let Held::Pooled(buffer) = std::mem::take(&mut self.held)
         {
-            done.result = Ok(ended.done);
             self.stage = Stage::Waiting;
-            if let Held::Pooled(buffer) = std::mem::take(&mut self.held) {
-                done.buffer = Some(AnyBuffer::Pooled(buffer));
-            }
-        } else {
-            *done = self.give_otherwise(files);
+            let buffer = Some(AnyBuffer::Pooled(buffer));
+            return Done { result: Ok(ended.done), buffer, buffers: Vec::new(), on_path: None };
         }
+        self.give_otherwise(files)
     }
 
     #[inline(never)]
@@ -524,9 +522,7 @@ impl Op {
     }
 
     pub(super) fn into_done(mut self, files: &Files) -> Done {
-        let mut done = Done::NOTHING;
-        self.give(files, &mut done);
-        done
+        self.give(files)
     }
 
     #[cold]
@@ -564,30 +560,25 @@ impl Op {
     }
 }
 
+/// See [`InPlace`](crate::driver::InPlace).
 impl Op {
-    /// Returns whether it is a read that can be submitted as it is.
+    /// Returns whether it is a read that was not begun and can be submitted as it is.
     #[inline]
     pub(super) fn can_stay_in_place(&self, file: &File) -> bool {
         match &self.held {
             Held::Pooled(buffer) => {
                 self.request.kind == Kind::Read
                     && matches!(self.stage, Stage::Waiting)
+                    && self.detour.is_none()
                     && check::fits_in_place(file, self.request.offset, buffer)
             }
             _ => false,
         }
     }
-}
 
-impl InPlace for Op {
     #[inline]
-    fn begin(&mut self) -> Option<(&mut Buffer, u64)> {
+    pub(super) fn begin_in_place(&mut self) -> Option<(&mut Buffer, u64)> {
         if let Held::Pooled(buffer) = &mut self.held { Some((buffer, self.request.offset)) } else { None }
-    }
-
-    #[inline]
-    fn end(&mut self, ended: Ended) {
-        self.stage = Stage::Over(ended);
     }
 }
 

@@ -8,9 +8,9 @@ use super::engine::{Source, ThreadEngine};
 use super::files::Files;
 use super::op::{NONE, Op, Stage};
 use super::{Batch, Done, merge};
-use crate::driver::{Ended, Finished, Request, Target};
+use crate::driver::{Ended, Finished, InPlace, Request, Target};
 use crate::error::Error;
-use crate::memory::Held;
+use crate::memory::{Buffer, Held};
 use std::sync::Arc;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
@@ -78,7 +78,7 @@ impl Plan {
             && !file.has_adaptive_reads()
             && self.ops.iter().all(|op| op.file == number && op.can_stay_in_place(file))
         {
-            engine.read_in_place(file.target(), &mut self.ops, self.most);
+            engine.read_in_place(file.target(), &mut self.ops[..], self.most);
             self.ended += self.ops.iter().filter(|op| op.is_over()).count();
             if self.is_over() {
                 self.next = self.border;
@@ -111,12 +111,7 @@ impl Plan {
     /// Returns the results of a finished plan.
     pub(super) fn into_results(self) -> Vec<Done> {
         let Self { mut ops, files, mut results, refused, .. } = self;
-        for op in &mut ops {
-            results.push(Done::NOTHING);
-            if let Some(done) = results.last_mut() {
-                op.give(&files, done);
-            }
-        }
+        results.extend(ops.iter_mut().map(|op| op.give(&files)));
         // The operations are empty by now, and dropping them would check each one.
         ops.into_iter().for_each(std::mem::forget);
         with_refused(results, refused)
@@ -201,6 +196,23 @@ impl Plan {
         for index in from..self.next {
             self.ended += merge::cancel(&mut self.ops, index, why);
         }
+    }
+}
+
+impl InPlace for [Op] {
+    #[inline]
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn begin(&mut self, at: usize) -> Option<(&mut Buffer, u64)> {
+        self[at].begin_in_place()
+    }
+
+    #[inline]
+    fn end(&mut self, at: usize, ended: Ended) {
+        self[at].end_with(ended);
     }
 }
 

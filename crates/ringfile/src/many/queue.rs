@@ -282,6 +282,9 @@ impl Queue {
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let entries = &mut self.entries;
+        if deadline.is_none() && at_least >= open + done {
+            entries.read_in_place(&mut self.engine);
+        }
         self.engine.wait(entries, deadline, |entries| entries.left_until(at_least));
         self.tell();
         self.counts().1

@@ -50,15 +50,22 @@ impl ReadRequest {
     }
 }
 
-impl InPlace for ReadRequest {
+impl InPlace for [ReadRequest] {
     #[inline]
-    fn begin(&mut self) -> Option<(&mut Buffer, u64)> {
-        (self.stage == Stage::InPlace).then_some((&mut self.buffer, self.offset))
+    fn count(&self) -> usize {
+        self.len()
     }
 
     #[inline]
-    fn end(&mut self, ended: Ended) {
-        (self.result, self.stage) = match ended.errno {
+    fn begin(&mut self, at: usize) -> Option<(&mut Buffer, u64)> {
+        let request = &mut self[at];
+        (request.stage == Stage::InPlace).then_some((&mut request.buffer, request.offset))
+    }
+
+    #[inline]
+    fn end(&mut self, at: usize, ended: Ended) {
+        let request = &mut self[at];
+        (request.result, request.stage) = match ended.errno {
             0 => (Ok(ended.done), Stage::Over),
             errno => (Ok(0), Stage::Failed(errno)),
         };

@@ -267,6 +267,7 @@ impl Buffer {
     ///
     /// # Panics
     /// If `start` is null.
+    #[inline]
     pub unsafe fn from_raw(start: *mut u8, len: usize) -> Buffer {
         let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
         // SAFETY: the caller hands over the bytes; the block is never freed, and its references are not counted.
@@ -297,11 +298,13 @@ impl Buffer {
     ///
     /// # Panics
     /// If `start` is null.
+    #[inline]
     pub unsafe fn from_raw_with_owner(start: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Buffer {
         let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
         let lender = Lender::new(start, len, Box::default(), Box::new(owner));
-        // SAFETY: by this function's contract; nobody else can lend any of the memory.
-        unsafe { lender.lend(0, len, None) }
+        // SAFETY: by this function's contract; nobody else can lend any of the memory. The block's reference is this
+        // buffer's.
+        unsafe { Buffer::new(start, len, len, lender.lend(0, len, None)) }
     }
 
     /// Creates a second buffer over `len` bytes of this one's capacity, starting at `at`, with that capacity and length.
@@ -325,6 +328,7 @@ impl Buffer {
     /// assert!(!page.is_shared());
     /// # Ok::<(), ringfile::PoolError>(())
     /// ```
+    #[inline]
     pub unsafe fn share(&self, at: usize, len: usize) -> Buffer {
         assert!(at <= self.cap && len <= self.cap - at, "a part lies within the whole");
         self.header().add_ref();

@@ -193,8 +193,11 @@ impl RegisteredMemory {
         lent.ranges.insert(place, (start, end));
         let header = lent.spare.pop();
         drop(lent);
-        // SAFETY: the range was checked, and is in no other lent range.
-        Ok(unsafe { lender.lend(start, end, header) })
+        // SAFETY: the range was checked, and is in no other lent range. The bytes are the owner's, who promised that they
+        // are initialised and stay; the block's reference is this buffer's.
+        Ok(unsafe {
+            Buffer::new(lender.base.add(start), end - start, end - start, lender.lend(start, end, header))
+        })
     }
 }
 
@@ -211,7 +214,7 @@ impl Lender {
         lender
     }
 
-    /// Makes the first buffer over a range, with a reused header if there is one.
+    /// Makes a header for a range, reused if there is one, and returns it with its first reference.
     ///
     /// # Safety
     /// The range lies within the memory, and no other buffer has any of it.
@@ -220,7 +223,7 @@ impl Lender {
         start: usize,
         end: usize,
         header: Option<Box<Block>>,
-    ) -> Buffer {
+    ) -> NonNull<Block> {
         let header = header.unwrap_or_else(|| Box::new(Block::new(ptr::null_mut(), 0)));
         // SAFETY: the range lies within the memory.
         let base = unsafe { self.base.add(start) };
@@ -228,9 +231,7 @@ impl Lender {
         header.describe(Kind::Lent, 0, base.as_ptr(), end - start, region);
         header.set_home(Arc::into_raw(Arc::clone(self)).cast_mut().cast());
         header.refs.set_one();
-        // SAFETY: the header's first reference, and bytes that no other buffer has; they are the owner's, who promised
-        // that they are initialised and stay.
-        unsafe { Buffer::new(base, end - start, end - start, NonNull::from(Box::leak(header))) }
+        NonNull::from(Box::leak(header))
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Lent> {
