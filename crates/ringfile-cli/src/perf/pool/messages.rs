@@ -10,8 +10,7 @@ use super::run::{Job, Shared};
 use super::segments::Segment;
 use crate::error::{Failure, library};
 
-/// Bytes of one write of the appender, and operations that it has in flight.
-const WRITE: usize = 256 << 10;
+/// Operations that an appender has in flight.
 const DEPTH: usize = 4;
 
 /// The log that one producer appends to.
@@ -19,12 +18,19 @@ const DEPTH: usize = 4;
 pub struct Messages {
     /// The appender of the current segment.
     log: Option<(Arc<Segment>, Appender)>,
+    /// The memory in which messages, or whole batches, are made.
     scratch: Vec<u8>,
 }
 
+/// Returns the bytes of one write of the appender: a batch, with the block in which the one before it ended, since a group
+/// that is one write needs no separate sync. A large batch is several writes.
+fn write_bytes(job: &Job) -> u64 {
+    (job.batch_bytes().next_multiple_of(4096) + 4096).clamp(256 << 10, 4 << 20)
+}
+
 /// Returns the most memory of a pool that one producer's appender uses.
-pub fn memory() -> u64 {
-    (WRITE * (DEPTH + 2)) as u64
+pub fn memory(job: &Job) -> u64 {
+    write_bytes(job) * (DEPTH as u64 + 2)
 }
 
 impl Messages {
@@ -39,7 +45,7 @@ impl Messages {
         let job = &shared.job;
         let written = match source.pool() {
             Some(pool) => self.append(shared, pool, segment, first).await,
-            None => write_whole(shared, segment, first).await,
+            None => self.write_whole(shared, segment, first).await,
         };
         written.map_err(|error| library(&error))?;
         // The next segment has its own appender, and this one's file is used again.
@@ -60,7 +66,8 @@ impl Messages {
     ) -> ringfile::Result<()> {
         if self.log.as_ref().is_none_or(|(current, _)| !Arc::ptr_eq(current, segment)) {
             let open = Appender::open(segment.file(), pool, 0).recycle(true);
-            self.log = Some((segment.clone(), open.block(WRITE).depth(DEPTH).await?));
+            let open = open.block(write_bytes(&shared.job) as usize).depth(DEPTH);
+            self.log = Some((segment.clone(), open.await?));
         }
         let Some((_, log)) = &self.log else { return Ok(()) };
         for label in shared.job.labels(first) {
@@ -70,16 +77,21 @@ impl Messages {
         }
         if shared.job.sync { log.sync().await } else { log.flush().await }
     }
-}
 
-async fn write_whole(shared: &Shared, segment: &Segment, first: Label) -> ringfile::Result<()> {
-    let job = &shared.job;
-    let mut batch = Vec::with_capacity(job.batch_bytes() as usize);
-    for label in job.labels(first) {
-        shared.content.fill(&mut batch, label);
+    async fn write_whole(
+        &mut self,
+        shared: &Shared,
+        segment: &Segment,
+        first: Label,
+    ) -> ringfile::Result<()> {
+        self.scratch.clear();
+        for label in shared.job.labels(first) {
+            shared.content.fill(&mut self.scratch, label);
+        }
+        let batch = std::mem::take(&mut self.scratch);
+        self.scratch = segment.file().write_at(batch, first.offset).await?;
+        if shared.job.sync { segment.file().sync_data().await } else { Ok(()) }
     }
-    segment.file().write_at(batch, first.offset).await?;
-    if job.sync { segment.file().sync_data().await } else { Ok(()) }
 }
 
 /// Returns the range to read for a batch, whole blocks of direct I/O, as offset and length; and where the batch begins

@@ -210,7 +210,7 @@ pub fn run(
 pub fn pool_capacity(job: &Job) -> usize {
     let (threads, writers) = (u64::from(job.producers + job.consumers), u64::from(job.producers.max(1)));
     if job.messages {
-        let each = (job.batch_bytes() + (8 << 10)) * threads + messages::memory() * writers;
+        let each = (job.batch_bytes() + (8 << 10)) * threads + messages::memory(job) * writers;
         return usize::try_from(each.saturating_mul(2).saturating_add(4 << 20)).unwrap_or(usize::MAX);
     }
     let buffers = threads.max(writers) * u64::from(job.batch);

@@ -74,7 +74,7 @@ impl<'a> Append<'a> {
             let offset = *self.offset.get_or_insert(state.plan.appended());
             state.chunks.append(&left[..piece], &mut state.plan);
             self.done += piece;
-            shared.publish(state);
+            shared.publish_appended(state);
             if self.done == self.record.len() {
                 state.metrics.appends += 1;
                 return Ok(Attempt::Done(offset, state.has_work()));

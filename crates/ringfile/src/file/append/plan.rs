@@ -28,7 +28,7 @@ pub(super) enum Step {
     Sync,
     /// Sets the file's length.
     Cut(u64),
-    /// Syncs data and metadata, as the last step.
+    /// Syncs data and metadata, as the last step, if not everything is durable before.
     SyncAll,
 }
 
@@ -136,6 +136,15 @@ impl Plan {
     pub fn close(&mut self) {
         if self.closing == Closing::No {
             self.closing = Closing::Asked;
+            self.close_if_complete();
+        }
+    }
+
+    /// Ends closing if nothing is left to do.
+    fn close_if_complete(&mut self) {
+        let is_durable = self.durable == self.appended && self.covers.is_none();
+        if self.closing == Closing::Asked && is_durable && !(self.padded && self.cuts) {
+            self.closing = Closing::Done;
         }
     }
 
@@ -162,6 +171,12 @@ impl Plan {
         Some(step)
     }
 
+    /// Returns whether no step can start, without looking at what is in flight. False does not mean that one can.
+    pub fn is_idle(&self) -> bool {
+        let is_wanted = self.wanted_written > self.sealed || self.group().is_some();
+        self.full.is_empty() && !is_wanted && self.closing == Closing::No
+    }
+
     /// Returns the step that [`next`](Self::next) would return.
     pub fn peek(&self) -> Option<Step> {
         // Syncs are checked before pieces: if appending keeps up with writing, there is another piece whenever a lane is
@@ -176,8 +191,11 @@ impl Plan {
         let is_closing = self.closing == Closing::Asked;
         let wanted =
             if is_closing { self.appended } else { self.wanted_written.max(self.group().unwrap_or(0)) };
+        if wanted <= self.sealed {
+            return None;
+        }
         let piece = self.rest();
-        if wanted <= self.sealed || !self.is_free(piece) {
+        if !self.is_free(piece) {
             return None;
         }
         let is_all_that_is_not_durable =
@@ -190,11 +208,11 @@ impl Plan {
         if self.covers.is_some() {
             return None;
         }
-        let is_written = self.written() == self.appended;
+        let is_written = || self.written() == self.appended;
         match self.closing {
             Closing::No => self.group().filter(|&group| group <= self.written()).map(|_| Step::Sync),
-            Closing::Asked if is_written && self.padded && self.cuts => Some(Step::Cut(self.appended)),
-            Closing::Asked | Closing::Cut => is_written.then_some(Step::SyncAll),
+            Closing::Asked if self.padded && self.cuts && is_written() => Some(Step::Cut(self.appended)),
+            Closing::Asked | Closing::Cut => is_written().then_some(Step::SyncAll),
             Closing::Done => None,
         }
     }
@@ -219,6 +237,7 @@ impl Plan {
                 self.closing = Closing::Done;
             }
         }
+        self.close_if_complete();
     }
 
     fn was_written(&mut self, piece: Piece) {
@@ -413,6 +432,39 @@ mod tests {
         let piece = Piece { start: 0, from: 100, end: 600 };
         assert_eq!(plan.next(), Some(Step::Rest { piece, durable: true }));
         assert_eq!(plan.next(), None);
+    }
+
+    #[test]
+    fn closing_syncs_only_what_is_not_durable() {
+        let mut plan = Plan::new(4096, 1 << 20, 4, 0, true);
+        plan.append(4096);
+        plan.want_durable();
+        let write = plan.next();
+        plan.ended(write.unwrap_or(Step::Sync));
+        assert_eq!((plan.durable(), plan.is_closed()), (4096, false));
+        plan.close();
+        assert!(plan.is_closed() && plan.next().is_none());
+        // The zeros behind the last byte are cut off.
+        let mut plan = Plan::new(4096, 1 << 20, 4, 0, true);
+        plan.append(1);
+        plan.want_durable();
+        let write = plan.next();
+        plan.ended(write.unwrap_or(Step::Sync));
+        plan.close();
+        assert_eq!(plan.next(), Some(Step::Cut(1)));
+        plan.ended(Step::Cut(1));
+        assert_eq!(plan.next(), Some(Step::SyncAll));
+        plan.ended(Step::SyncAll);
+        assert!(plan.is_closed());
+        // A durable write in flight ends closing too.
+        let mut plan = Plan::new(1, 1 << 20, 4, 0, true);
+        plan.append(100);
+        plan.want_durable();
+        let write = plan.next();
+        plan.close();
+        assert_eq!((plan.next(), plan.is_closed()), (None, false));
+        plan.ended(write.unwrap_or(Step::Sync));
+        assert!(plan.is_closed());
     }
 
     #[test]

@@ -87,12 +87,15 @@ impl Shared {
 
     /// # Errors
     /// If this is a forked child.
+    #[inline]
     pub fn check_process(&self, what: &'static str) -> Result<()> {
-        if self.is_ours() {
-            return Ok(());
-        }
+        if self.is_ours() { Ok(()) } else { Err(self.inherited(what)) }
+    }
+
+    #[cold]
+    fn inherited(&self, what: &'static str) -> Error {
         let why = "this is a forked child: the appender belongs to the process that opened it";
-        Err(Error::new(ErrorKind::Unsupported, what).on(self.file.path()).because(why))
+        Error::new(ErrorKind::Unsupported, what).on(self.file.path()).because(why)
     }
 
     /// Returns the ends of the appended, the written and the durable bytes.
@@ -101,10 +104,14 @@ impl Shared {
     }
 
     pub fn publish(&self, state: &State) {
-        let [appended, written, durable] = &self.ends;
+        let [_, written, durable] = &self.ends;
         durable.store(state.plan.durable(), Ordering::Release);
         written.store(state.plan.written(), Ordering::Release);
-        appended.store(state.plan.appended(), Ordering::Release);
+        self.publish_appended(state);
+    }
+
+    pub fn publish_appended(&self, state: &State) {
+        self.ends[0].store(state.plan.appended(), Ordering::Release);
     }
 
     /// Returns the error with which every call fails now, if there is one.
@@ -127,10 +134,14 @@ impl Shared {
     }
 
     /// Removes a task from the list. If it was the first that waited to append, the next one is woken.
+    #[inline]
     pub fn leave(&self, place: &mut Option<Place>) {
-        if place.is_none() || !self.is_ours() {
-            return;
+        if place.is_some() && self.is_ours() {
+            self.leave_list(place);
         }
+    }
+
+    fn leave_list(&self, place: &mut Option<Place>) {
         let before = self.lock().waiters.leave(place);
         drop(before);
         self.wake(false);
@@ -257,7 +268,8 @@ impl Drop for Driving<'_> {
 impl State {
     /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
-        self.stirred || self.failure.is_none() && self.busy < self.depth && self.plan.peek().is_some()
+        let may_start = !self.plan.is_idle() && self.failure.is_none() && self.busy < self.depth;
+        self.stirred || may_start && self.plan.peek().is_some()
     }
 
     fn fail(&mut self, error: Error) {
