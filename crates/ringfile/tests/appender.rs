@@ -339,6 +339,31 @@ fn an_append_that_waits_for_memory_keeps_its_turn_until_it_is_dropped() {
 }
 
 #[test]
+fn closing_ends_appends_that_wait_though_everything_is_durable() {
+    let folder = folder();
+    let file = options(Route::Auto, false).open(folder.path().join("log")).unwrap();
+    let pool = Pool::new(4 * PAGE);
+    let log = block_on(Appender::open(&file, &pool, 0).block(PAGE).depth(1).into_future()).unwrap();
+    let held: Vec<_> = std::iter::from_fn(|| pool.get(PAGE).ok()).collect();
+    let count = Arc::new(Calls::default());
+    let waker = Waker::from(Arc::clone(&count));
+    let mut waiting = [Box::pin(log.append(b"first")), Box::pin(log.append(b"second"))];
+    for append in &mut waiting {
+        let polled = append.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending(), "there is no memory");
+    }
+    block_on(log.close()).unwrap();
+    for (before, append) in waiting.iter_mut().enumerate() {
+        assert!(count.0.load(Ordering::SeqCst) > before, "it was not woken");
+        let Poll::Ready(result) = append.as_mut().poll(&mut Context::from_waker(&waker)) else {
+            panic!("it still waits");
+        };
+        assert_eq!(result.unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    }
+    drop(held);
+}
+
+#[test]
 fn a_loop_that_ends_leaves_its_writes_to_the_next_one() {
     let folder = folder();
     for route in routes() {

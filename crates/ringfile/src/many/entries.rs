@@ -4,7 +4,7 @@
 //! one operation, and none once its result was taken.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -269,10 +269,12 @@ impl InPlace for WaitingReads<'_> {
 
 impl Entries {
     /// If all open operations are reads of one file that were not started, carries out those that go to this thread's
-    /// ring, in place.
-    pub(super) fn read_in_place(&mut self, engine: &mut ThreadEngine) {
-        let Some(&first) = self.to_start.front().filter(|_| self.to_start.len() == self.open) else { return };
-        let Some(number) = self.list[first as usize].op.as_ref().map(|op| op.file) else { return };
+    /// ring, in place. Returns the payload of user code that has panicked meanwhile; the reads have ended all the same.
+    pub(super) fn read_in_place(&mut self, engine: &mut ThreadEngine) -> std::thread::Result<()> {
+        let Some(&first) = self.to_start.front().filter(|_| self.to_start.len() == self.open) else {
+            return Ok(());
+        };
+        let Some(number) = self.list[first as usize].op.as_ref().map(|op| op.file) else { return Ok(()) };
         let file = self.files.get(number);
         let can_stay = |&index: &u32| {
             let entry = &self.list[index as usize];
@@ -280,7 +282,7 @@ impl Entries {
             !entry.cancelled && entry.op.as_ref().is_some_and(fits)
         };
         if file.has_adaptive_reads() || !self.to_start.iter().all(can_stay) {
-            return;
+            return Ok(());
         }
         let mut reads = WaitingReads { list: &mut self.list, to_start: &self.to_start };
         let all = AssertUnwindSafe(|| engine.read_in_place(file.target(), &mut reads, usize::MAX));
@@ -293,9 +295,8 @@ impl Entries {
                 self.to_start.push_back(index);
             }
         }
-        if let Err(payload) = read {
-            resume_unwind(payload);
-        }
+        self.begins_again &= !self.to_start.is_empty();
+        read.map(drop)
     }
 
     /// Removes operations that were taken by token from the list, if an untaken result at its front keeps them there.

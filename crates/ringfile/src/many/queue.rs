@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -282,8 +283,12 @@ impl Queue {
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let entries = &mut self.entries;
-        if deadline.is_none() && at_least >= open + done {
-            entries.read_in_place(&mut self.engine);
+        if deadline.is_none()
+            && at_least >= open + done
+            && let Err(payload) = entries.read_in_place(&mut self.engine)
+        {
+            self.tell();
+            resume_unwind(payload);
         }
         self.engine.wait(entries, deadline, |entries| entries.left_until(at_least));
         self.tell();

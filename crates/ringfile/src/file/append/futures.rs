@@ -207,8 +207,14 @@ impl<'a> Settle<'a> {
 
     fn poll_settled(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         self.shared.check_process(self.what)?;
+        let mut had_goal = self.goal.is_some();
         loop {
-            if let Poll::Ready(result) = self.look() {
+            let looked = self.look();
+            if !std::mem::replace(&mut had_goal, true) && self.goal == Some(Goal::Closed) {
+                // Appends that wait fail now, even if closing has nothing else to do.
+                self.shared.wake(false);
+            }
+            if let Poll::Ready(result) = looked {
                 return Poll::Ready(result);
             }
             // A call that came after a failure has no goal, and waits for what is in flight.

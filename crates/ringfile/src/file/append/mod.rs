@@ -165,14 +165,12 @@ impl OpenAppender {
             0 => Vec::new(),
             _ => file.read_exact_at(Vec::with_capacity(past), valid - past as u64).await?,
         };
-        let cuts = size > valid && !recycle;
-        if cuts {
+        if size > valid && !recycle {
             file.set_len(valid).await?;
         }
-        // The valid part may exist only in the page cache so far, and the part that was cut off must not reappear.
-        if cuts || valid > 0 {
-            file.sync_all().await?;
-        }
+        // The valid part may exist only in the page cache so far, and what was cut off or erased, here or by the program,
+        // must not reappear.
+        file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
         // One chunk more than can be in flight, so that records can be appended to it meanwhile.
         let limit = (depth as u64 + 1) * chunk as u64;

@@ -148,7 +148,7 @@ impl Shared {
     }
 
     /// Wakes every task, or those that have reached their goals.
-    fn wake(&self, everyone: bool) {
+    pub fn wake(&self, everyone: bool) {
         let mut cursor = 0;
         loop {
             let mut wakers = Wakers::default();
