@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures everything in docs/performance.md on this machine, and writes the tables to files in DIRECTORY. Takes about
-# an hour and three quarters, as root, on an idle machine.
+# two hours, as root, on an idle machine.
 #
 #   measure.sh DIRECTORY
 #
@@ -53,6 +53,9 @@ COMPARE=$compare "$here/places.sh" setup "$places" >"$out/places.txt"
 
 step 'pool'
 cargo bench --manifest-path "$here/../Cargo.toml" -p ringfile --bench pool >"$out/pool.md"
+
+step 'log'
+RINGFILE=$ringfile "$here/log.sh" "$disk" >"$out/log.md"
 
 step 'cached file against fio'
 "$ringfile" perf file --file "$disk/ringfile-perf.bin" --route auto --numjobs 1 --iodepth 1,16 --rw randread \
