@@ -36,10 +36,9 @@ impl Chunks {
 
     /// Returns whether there is memory for `bytes` more.
     pub fn has_memory(&self, bytes: usize) -> bool {
+        let spare: usize = self.spare.iter().map(Buffer::capacity).sum();
         let current = self.current.as_ref().map_or(0, |current| current.capacity() - current.len());
-        let needed = bytes + self.carried.len();
-        let spare = || self.spare.iter().map(Buffer::capacity).sum::<usize>();
-        bytes == 0 || needed <= current || needed <= current + spare()
+        bytes == 0 || bytes + self.carried.len() <= current + spare
     }
 
     pub fn add(&mut self, chunk: Buffer) {

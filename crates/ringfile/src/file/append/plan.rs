@@ -171,12 +171,6 @@ impl Plan {
         Some(step)
     }
 
-    /// Returns whether no step can start, without looking at what is in flight. False does not mean that one can.
-    pub fn is_idle(&self) -> bool {
-        let is_wanted = self.wanted_written > self.sealed || self.group().is_some();
-        self.full.is_empty() && !is_wanted && self.closing == Closing::No
-    }
-
     /// Returns the step that [`next`](Self::next) would return.
     pub fn peek(&self) -> Option<Step> {
         // Syncs are checked before pieces: if appending keeps up with writing, there is another piece whenever a lane is

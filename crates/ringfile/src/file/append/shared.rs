@@ -268,8 +268,7 @@ impl Drop for Driving<'_> {
 impl State {
     /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
-        let may_start = !self.plan.is_idle() && self.failure.is_none() && self.busy < self.depth;
-        self.stirred || may_start && self.plan.peek().is_some()
+        self.stirred || self.failure.is_none() && self.busy < self.depth && self.plan.peek().is_some()
     }
 
     fn fail(&mut self, error: Error) {
