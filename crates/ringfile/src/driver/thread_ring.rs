@@ -177,12 +177,14 @@ pub(crate) fn completion_signals() -> std::io::Result<CompletionSignals> {
         if driver.rings.is_none() {
             driver.rings = driver.make_rings().ok();
         }
-        // Before Linux 5.18 registering an eventfd waits until nothing is in flight (`io_register_op_must_quiesce`), and
-        // the poll of the wake-up descriptor stays in flight. That release brought MSG_RING.
+        // Before Linux 5.18 registering an eventfd waits until nothing is in flight on the ring
+        // (`io_register_op_must_quiesce`), and the poll of the wake-up descriptor stays in flight. That release brought
+        // MSG_RING.
+        let on_rings = driver.in_flight - driver.context.open() as usize;
         if let Some(rings) = driver.rings.as_mut()
             && rings.main.signal().is_none()
             && !rings.main.supports(IORING_OP_MSG_RING as u8)
-            && (driver.in_flight > 0 || *rings.wakeup_of(RingKind::Main))
+            && (on_rings > 0 || *rings.wakeup_of(RingKind::Main))
         {
             return Err(rustix::io::Errno::BUSY.into());
         }
