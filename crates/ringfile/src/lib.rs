@@ -136,7 +136,7 @@ pub use driver::{AtomicLimits, Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
     Advice, Alignment, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io,
-    IoVectored, Next, OpenAppender, OpenOptions, RangeSync, Reader, Settle, WriteDurable,
+    IoVectored, Next, OpenAppender, OpenOptions, RangeSync, Reader, Record, Settle, WriteDurable,
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;

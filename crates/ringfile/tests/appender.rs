@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use bytes::BufMut;
 use ringfile::{Appender, Durability, File, OpenOptions, Pool, Route, Runtime, WhenFull, block_on};
 use support::forms::routes;
 use support::fuse::{Act, Op, Server};
@@ -143,7 +144,19 @@ async fn write_some(log: Appender, writer: u64, seed: u64) -> Vec<(u64, Vec<u8>)
     for number in 0..60 {
         let most = [10, 1000, 20_000][random.below(3) as usize];
         let record = record(writer, number, random.below(most) as usize);
-        let at = log.append(&record).await.unwrap();
+        let at = match random.below(2) {
+            // Up to the block of 4 pages.
+            0 if record.len() <= 4 * PAGE => {
+                let more = (4 * PAGE - record.len()).min(random.below(100) as usize);
+                let fill = |place: &mut ringfile::Record<'_>| {
+                    for part in record.chunks(1 + record.len() / 3) {
+                        place.put_slice(part);
+                    }
+                };
+                log.append_with(record.len() + more, fill).await.unwrap()
+            }
+            _ => log.append(&record).await.unwrap(),
+        };
         let end = at + record.len() as u64;
         match random.below(4) {
             0 => {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::adaptive::Adaptive;
-pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Settle};
+pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Record, Settle};
 pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use durable::{Durability, WriteDurable};
 pub use io::{Io, IoVectored};

@@ -18,7 +18,7 @@ const DEPTH: usize = 4;
 pub struct Messages {
     /// The appender of the current segment.
     log: Option<(Arc<Segment>, Appender)>,
-    /// The memory in which messages, or whole batches, are made.
+    /// The memory in which batches are made for a buffered write.
     scratch: Vec<u8>,
 }
 
@@ -71,9 +71,7 @@ impl Messages {
         }
         let Some((_, log)) = &self.log else { return Ok(()) };
         for label in shared.job.labels(first) {
-            self.scratch.clear();
-            shared.content.fill(&mut self.scratch, label);
-            log.append(&self.scratch).await?;
+            log.append_with(shared.job.block as usize, |record| shared.content.fill(record, label)).await?;
         }
         if shared.job.sync { log.sync().await } else { log.flush().await }
     }

@@ -1,9 +1,13 @@
 //! The memory of an appender: data that was appended and not yet passed to a write.
 //!
 //! Knows buffers, not files. Invariants: a chunk begins at a block boundary of the file; the memory of a write is split
-//! off and never touched again, so the first bytes of the block in which it ends are copied to the next chunk.
+//! off and never touched again, so the first bytes of the block in which it ends are copied to the next chunk; a record
+//! that is given up, because its code panics, leaves no trace.
 
 use std::collections::VecDeque;
+
+use bytes::BufMut;
+use bytes::buf::UninitSlice;
 
 use super::plan::Plan;
 use crate::memory::Buffer;
@@ -45,29 +49,27 @@ impl Chunks {
         self.spare.push(chunk);
     }
 
-    /// Copies `data` behind the data appended before. The caller has checked that there is memory.
-    pub fn append(&mut self, mut data: &[u8], plan: &mut Plan) {
-        while !data.is_empty() {
-            let current = match &mut self.current {
-                Some(current) => current,
-                none => {
-                    let Some(mut chunk) = self.spare.pop() else {
-                        debug_assert!(false, "memory for all of it is there");
-                        return;
-                    };
-                    chunk.extend_from_slice(&self.carried);
-                    self.carried.clear();
-                    none.insert(chunk)
-                }
-            };
-            let (now, later) = data.split_at(data.len().min(current.capacity() - current.len()));
-            current.extend_from_slice(now);
-            plan.append(now.len());
-            if current.len() == current.capacity() {
-                plan.seal_full();
-                self.full.extend(self.current.take());
-            }
-            data = later;
+    /// Appends the record that `fill` writes, of at most `most` bytes and not more than a chunk. The caller has checked that
+    /// there is memory.
+    pub fn append(&mut self, most: usize, plan: &mut Plan, fill: impl FnOnce(&mut Record<'_>)) {
+        if most > 0 && self.current.is_none() {
+            self.begin_chunk();
+        }
+        let before = self.current.as_ref().map_or(0, Buffer::len);
+        let mut record =
+            Record { offset: plan.appended(), room: most, before, first: None, kept: false, chunks: self };
+        fill(&mut record);
+        record.keep(plan);
+    }
+
+    /// Makes unused memory the current chunk.
+    fn begin_chunk(&mut self) {
+        let next = self.spare.pop();
+        debug_assert!(next.is_some(), "memory for all of it is there");
+        self.current = next;
+        if let Some(chunk) = &mut self.current {
+            chunk.extend_from_slice(&self.carried);
+            self.carried.clear();
         }
     }
 
@@ -94,5 +96,152 @@ impl Chunks {
         }
         rest.resize(rest.capacity(), 0);
         Some(rest)
+    }
+}
+
+/// A record that [`Appender::append_with`](super::Appender::append_with) appends, while it is written in place.
+///
+/// Write it with the methods of [`bytes::BufMut`] (which panic if there is too little room) or [`std::io::Write`] (whose
+/// `write_all` fails).
+pub struct Record<'a> {
+    chunks: &'a mut Chunks,
+    offset: u64,
+    room: usize,
+    /// How full the current chunk was when the record began.
+    before: usize,
+    /// The chunk in which the record began, once it is full and the record continues in the next one.
+    first: Option<Buffer>,
+    kept: bool,
+}
+
+impl Record<'_> {
+    /// Returns the offset in the file at which the record begins, in bytes.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Returns the chunk with room for the next bytes; `None` if the record has no room.
+    #[inline]
+    fn chunk(&mut self) -> Option<&mut Buffer> {
+        if self.room == 0 {
+            return None;
+        }
+        if self.chunks.current.as_ref().is_some_and(is_full) {
+            self.first = self.chunks.current.take();
+            self.chunks.begin_chunk();
+        }
+        self.chunks.current.as_mut()
+    }
+
+    /// Copies as much of `data` as there is room for in one chunk; returns the length.
+    #[inline]
+    fn copy(&mut self, data: &[u8]) -> usize {
+        let room = self.room;
+        let Some(chunk) = self.chunk() else { return 0 };
+        let len = data.len().min(chunk.capacity() - chunk.len()).min(room);
+        chunk.extend_from_slice(&data[..len]);
+        self.room -= len;
+        len
+    }
+
+    /// Makes the record part of what was appended.
+    fn keep(mut self, plan: &mut Plan) {
+        self.kept = true;
+        let mut before = self.before;
+        if let Some(first) = self.first.take() {
+            plan.append(first.len() - std::mem::take(&mut before));
+            plan.seal_full();
+            self.chunks.full.push_back(first);
+        }
+        if let Some(current) = &self.chunks.current {
+            plan.append(current.len() - before);
+            if is_full(current) {
+                plan.seal_full();
+                self.chunks.full.extend(self.chunks.current.take());
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Record<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Record")
+            .field("offset", &self.offset)
+            .field("room", &self.room)
+            .finish_non_exhaustive()
+    }
+}
+
+fn is_full(chunk: &Buffer) -> bool {
+    chunk.len() == chunk.capacity()
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
+        if let Some(first) = self.first.take()
+            && let Some(mut unused) = self.chunks.current.replace(first)
+        {
+            unused.clear();
+            self.chunks.spare.push(unused);
+        }
+        if let Some(current) = &mut self.chunks.current {
+            current.truncate(self.before);
+        }
+    }
+}
+
+// SAFETY: `chunk_mut` gives memory of a chunk, between its length and its capacity, and `advance_mut` takes no more than
+// that.
+unsafe impl BufMut for Record<'_> {
+    /// Returns how many more bytes the record may have.
+    fn remaining_mut(&self) -> usize {
+        self.room
+    }
+
+    unsafe fn advance_mut(&mut self, n: usize) {
+        let room = self.room;
+        let Some(chunk) = self.chunk() else {
+            assert!(n == 0, "can't advance by {n} bytes: the record is full");
+            return;
+        };
+        assert!(n <= room, "can't advance by {n} bytes: the record has room for {room}");
+        // SAFETY: the caller has written the bytes that `chunk_mut` gave.
+        unsafe { chunk.advance_mut(n) };
+        self.room -= n;
+    }
+
+    fn chunk_mut(&mut self) -> &mut UninitSlice {
+        let room = self.room;
+        match self.chunk() {
+            Some(chunk) => {
+                let len = room.min(chunk.capacity() - chunk.len());
+                &mut chunk.chunk_mut()[..len]
+            }
+            None => UninitSlice::new(&mut []),
+        }
+    }
+
+    #[inline]
+    fn put_slice(&mut self, mut data: &[u8]) {
+        let (len, room) = (data.len(), self.room);
+        assert!(len <= room, "can't write {len} bytes: the record has room for {room}");
+        while !data.is_empty() {
+            data = &data[self.copy(data)..];
+        }
+    }
+}
+
+impl std::io::Write for Record<'_> {
+    #[inline]
+    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+        Ok(self.copy(data))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

@@ -8,6 +8,9 @@ use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::BufMut;
+
+use super::chunks::{Chunks, Record};
 use super::plan::Plan;
 use super::shared::Shared;
 use super::waiters::{Goal, Place};
@@ -18,11 +21,77 @@ use crate::memory::{Buffer, PoolError};
 /// Waits for memory of the pool.
 type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
 
+/// What an [`Appending`] appends.
+pub(super) trait Content {
+    /// Whether it may be appended in pieces.
+    const IN_PIECES: bool;
+
+    /// Returns how many bytes are left to append, at most.
+    fn left(&self) -> usize;
+
+    /// Appends `piece` bytes, or at most that many if it can't be appended in pieces. Returns whether all is appended.
+    fn put(&mut self, piece: usize, chunks: &mut Chunks, plan: &mut Plan) -> bool;
+}
+
+impl Content for &[u8] {
+    const IN_PIECES: bool = true;
+
+    #[inline]
+    fn left(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn put(&mut self, piece: usize, chunks: &mut Chunks, plan: &mut Plan) -> bool {
+        let (now, later) = self.split_at(piece);
+        chunks.append(piece, plan, |record| record.put_slice(now));
+        *self = later;
+        later.is_empty()
+    }
+}
+
+/// A record of at most so many bytes, and the function that writes it in place.
+pub(super) struct InPlace<F>(pub usize, pub Option<F>);
+
+impl<F: FnOnce(&mut Record<'_>)> Content for InPlace<F> {
+    const IN_PIECES: bool = false;
+
+    #[inline]
+    fn left(&self) -> usize {
+        self.0
+    }
+
+    #[inline]
+    fn put(&mut self, most: usize, chunks: &mut Chunks, plan: &mut Plan) -> bool {
+        let Some(fill) = self.1.take() else { panic!("an append was polled again after it had ended") };
+        chunks.append(most, plan, fill);
+        true
+    }
+}
+
 /// The future of [`Appender::append`](super::Appender::append). If it is dropped before it is ready, nothing of a record of at most a block is appended.
 #[must_use = "nothing is appended until the future is awaited"]
-pub struct Append<'a> {
+pub struct Append<'a>(Appending<'a, &'a [u8]>);
+
+impl<'a> Append<'a> {
+    pub(super) fn new(shared: &'a Shared, record: &'a [u8]) -> Self {
+        Self(Appending::new(shared, record))
+    }
+}
+
+impl Future for Append<'_> {
+    type Output = Result<u64>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+/// Waits until a record is appended.
+pub(super) struct Appending<'a, R> {
     shared: &'a Shared,
-    record: &'a [u8],
+    record: R,
     /// How many bytes of the record have been appended. Only a record longer than a chunk is appended in several steps.
     done: usize,
     offset: Option<u64>,
@@ -41,8 +110,8 @@ enum Attempt {
 
 const APPENDING: &str = "appending to a file";
 
-impl<'a> Append<'a> {
-    pub(super) fn new(shared: &'a Shared, record: &'a [u8]) -> Self {
+impl<'a, R: Content> Appending<'a, R> {
+    pub fn new(shared: &'a Shared, record: R) -> Self {
         Self { shared, record, done: 0, offset: None, place: None, memory: None }
     }
 
@@ -56,26 +125,38 @@ impl<'a> Append<'a> {
         if state.has_failed() || !state.waiters.is_first(self.place) {
             return Ok(Attempt::NoRoom);
         }
-        let fits = check::range_ends_in_a_file(state.plan.appended(), self.record.len() - self.done);
-        if state.plan.is_closing() || !fits {
-            let why = if state.plan.is_closing() { "the appender was closed" } else { check::BEYOND };
+        let left = self.record.left();
+        let why = if state.plan.is_closing() {
+            Some("the appender was closed")
+        } else if !check::range_ends_in_a_file(state.plan.appended(), left) {
+            Some(check::BEYOND)
+        } else if !R::IN_PIECES && left > state.chunks.size() {
+            Some(
+                "a record that is written in place has at most a block of the appender: open it with a larger block",
+            )
+        } else {
+            None
+        };
+        if let Some(why) = why {
             let error = Error::new(ErrorKind::InvalidInput, APPENDING).on(shared.file.path());
             return Err(error.because(why).after(self.done));
         }
         loop {
-            let left = &self.record[self.done..];
-            let piece = left.len().min(state.chunks.size());
+            let piece = self.record.left().min(state.chunks.size());
             if !state.plan.has_room(piece) {
                 return Ok(Attempt::NoRoom);
             }
             if !state.chunks.has_memory(piece) {
                 return Ok(Attempt::NoMemory);
             }
-            let offset = *self.offset.get_or_insert(state.plan.appended());
-            state.chunks.append(&left[..piece], &mut state.plan);
+            let before = state.plan.appended();
+            let filling = (!R::IN_PIECES).then(|| shared.begin_filling());
+            let is_whole = self.record.put(piece, &mut state.chunks, &mut state.plan);
+            drop(filling);
+            let offset = *self.offset.get_or_insert(before);
             self.done += piece;
             shared.publish_appended(state);
-            if self.done == self.record.len() {
+            if is_whole {
                 state.metrics.appends += 1;
                 return Ok(Attempt::Done(offset, state.has_work()));
             }
@@ -139,7 +220,7 @@ impl<'a> Append<'a> {
     /// Returns whether another attempt may succeed, now that the waker is registered.
     fn may_go_on(&self) -> bool {
         let state = self.shared.lock();
-        let piece = (self.record.len() - self.done).min(state.chunks.size());
+        let piece = self.record.left().min(state.chunks.size());
         if state.has_failed() {
             return self.shared.refusal(&state, APPENDING).is_some();
         }
@@ -148,7 +229,10 @@ impl<'a> Append<'a> {
     }
 }
 
-impl Future for Append<'_> {
+// The record is never pinned.
+impl<R> Unpin for Appending<'_, R> {}
+
+impl<R: Content> Future for Appending<'_, R> {
     type Output = Result<u64>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -161,7 +245,7 @@ impl Future for Append<'_> {
     }
 }
 
-impl Drop for Append<'_> {
+impl<R> Drop for Appending<'_, R> {
     fn drop(&mut self) {
         self.shared.leave(&mut self.place);
     }

@@ -16,7 +16,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use self::chunks::Chunks;
+pub use self::chunks::Record;
 pub use self::futures::{Append, Settle};
+use self::futures::{Appending, InPlace};
 use self::plan::Plan;
 use self::shared::Shared;
 use self::waiters::Goal;
@@ -28,8 +30,8 @@ use crate::memory::{LARGEST, Pool};
 
 /// Appends records of any length to a file, from any number of tasks and threads, also with direct I/O.
 ///
-/// [`append`](Self::append) copies a record into registered memory of the pool and returns its offset. Full blocks are
-/// written as they fill, several at once. [`flush`](Self::flush) waits until everything appended before is in the file,
+/// [`append`](Self::append) copies a record into registered memory of the pool and returns its offset;
+/// [`append_with`](Self::append_with) writes it there in place. Full blocks are written as they fill, several at once. [`flush`](Self::flush) waits until everything appended before is in the file,
 /// [`sync`](Self::sync) until it is durable. Syncs are **grouped**: all calls that arrive while a sync runs share the
 /// next one. A small group is a single [durable write](File::write_durable_at).
 ///
@@ -225,6 +227,47 @@ impl Appender {
     /// this record. `InvalidInput` after [`close`](Self::close), or if the file would grow beyond 2^63 bytes.
     pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
         Append::new(&self.0, record)
+    }
+
+    /// Appends a record of at most `most` bytes that `fill` writes in place, in the memory that is written to the file, and
+    /// returns its offset. Saves the copy of a record that was made elsewhere. The record is what `fill` has written, and
+    /// may be shorter than `most`; if `fill` panics, nothing is appended.
+    ///
+    /// `fill` is called once there is room for `most` bytes, as for [`append`](Self::append), at the first poll if possible,
+    /// and under a lock: other threads that use the appender wait for it, so it must not wait for I/O or other threads.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = ringfile::OpenOptions::new().write(true).create(true).open(folder.path().join("log"))?;
+    /// use bytes::BufMut;
+    /// ringfile::block_on(async {
+    ///     let log = ringfile::Appender::open(&file, &ringfile::Pool::new(16 << 20), 0).await?;
+    ///     let key = b"apple";
+    ///     let at = log
+    ///         .append_with(4 + key.len(), |record| {
+    ///             record.put_u32_le(key.len() as u32);
+    ///             record.put_slice(key);
+    ///         })
+    ///         .await?;
+    ///     log.sync().await?;
+    ///     assert_eq!((at, log.len()), (0, 9));
+    ///     std::io::Result::Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`append`](Self::append); `InvalidInput` if `most` is more than a [block](OpenAppender::block).
+    ///
+    /// # Panics
+    /// If `fill` uses this appender.
+    pub fn append_with<F: FnOnce(&mut Record<'_>)>(
+        &self,
+        most: usize,
+        fill: F,
+    ) -> impl Future<Output = Result<u64>> + use<'_, F> {
+        Appending::new(&self.0, InPlace(most, Some(fill)))
     }
 
     /// Waits until everything appended before is in the file, where others can read it. That does not make it durable.

@@ -1,13 +1,14 @@
 //! The state that an appender's handles share. Any task that polls one of its futures drives its operations.
 //!
-//! Invariants: no waker, buffer or operation is called, polled or dropped under the lock; one task at a time has the
+//! Invariants: no waker, buffer or operation is called, polled or dropped under the lock (the function that writes a
+//! record in place is called, and may use other appenders, but not this one); one task at a time has the
 //! lanes, and a task that finds them taken sets a flag; a task registers its waker before it checks whether it must
 //! wait. A completion wakes every waiting task, since a future that is kept without being polled must not stop writes,
 //! syncs and the tasks that wait for these. Later appends do wait for it, until it is dropped: records are appended in
 //! order of arrival.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     pub chunk: usize,
     process: fork::Mark,
     state: Mutex<State>,
+    /// The thread that calls a function under the lock, as [`this_thread`] names it; otherwise 0.
+    filling: AtomicUsize,
     /// See [`ends`](Self::ends).
     ends: [AtomicU64; 3],
 }
@@ -71,12 +74,28 @@ impl Shared {
                 failure: None,
             };
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
-            Self { file, pool, chunk, process, state, ends: [len; 3].map(AtomicU64::new) }
+            let ends = [len; 3].map(AtomicU64::new);
+            Self { file, pool, chunk, process, state, filling: AtomicUsize::new(0), ends }
         })
     }
 
+    /// # Panics
+    /// If this thread writes a record in place: waiting for the lock would never end.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, State> {
+        let filling = self.filling.load(Ordering::Relaxed);
+        assert!(
+            filling == 0 || filling != this_thread(),
+            "an appender was used by the function that writes a record of it in place"
+        );
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that this thread, which has the lock, calls the function that writes a record in place, until the
+    /// result is dropped. Drop it before the lock.
+    pub fn begin_filling(&self) -> Filling<'_> {
+        self.filling.store(this_thread(), Ordering::Relaxed);
+        Filling(self)
     }
 
     /// Returns whether this process opened the appender. In a forked child, a thread that does not exist there may hold
@@ -245,6 +264,21 @@ impl Shared {
         }
         (ended, again)
     }
+}
+
+/// See [`Shared::begin_filling`].
+pub(super) struct Filling<'a>(&'a Shared);
+
+impl Drop for Filling<'_> {
+    fn drop(&mut self) {
+        self.0.filling.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Returns a number for this thread that no other running thread has, and that is not 0.
+fn this_thread() -> usize {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 /// Fails the appender if polling panics: the lanes are lost then.
