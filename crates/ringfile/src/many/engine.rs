@@ -469,71 +469,7 @@ mod tests {
     use super::super::entries::Entries;
     use super::super::op::Asked;
     use super::*;
-    use crate::{Batch, File, OpenOptions, Route};
-
-    /// The operations of a queue. When all have been started, it behaves like a subscriber that writes an event to a file:
-    /// it turns the thread's driver for a batch, until that has collected a result of the queue.
-    struct Interrupted {
-        entries: Entries,
-        file: File,
-        results: Option<Arc<RemoteResults>>,
-    }
-
-    impl Source for Interrupted {
-        fn next(&mut self) -> Option<u32> {
-            let next = self.entries.next();
-            if next.is_none()
-                && let Some(results) = self.results.take()
-            {
-                while !results.are_there() {
-                    let mut batch = Batch::new();
-                    batch.read(&self.file, Vec::with_capacity(16), 0);
-                    assert_eq!(batch.run()[0].result.as_ref().ok(), Some(&16));
-                }
-            }
-            next
-        }
-
-        fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
-            self.entries.begun(index)
-        }
-
-        fn op(&mut self, index: u32) -> &mut Op {
-            self.entries.op(index)
-        }
-
-        fn end(&mut self, index: u32, finished: &mut Finished) {
-            self.entries.end(index, finished);
-        }
-
-        fn refuse(&mut self, index: u32, error: Error) {
-            self.entries.refuse(index, error);
-        }
-
-        fn give_back(&mut self, index: u32) {
-            self.entries.give_back(index);
-        }
-
-        fn startable(&self) -> usize {
-            self.entries.startable()
-        }
-
-        fn has_more(&self) -> bool {
-            self.entries.has_more()
-        }
-
-        fn open(&self) -> usize {
-            self.entries.open()
-        }
-
-        fn indices(&self) -> u32 {
-            self.entries.indices()
-        }
-
-        fn is_open(&self, index: u32) -> bool {
-            self.entries.is_open(index)
-        }
-    }
+    use crate::{Batch, OpenOptions, Route};
 
     #[test]
     fn a_result_that_arrives_while_others_are_started_is_not_waited_for() {
@@ -545,10 +481,18 @@ mod tests {
             let mut engine = ThreadEngine::new(false);
             let mut entries = Entries::with_capacity(1);
             entries.add(&file, Asked::read(vec![0_u8; 16].into(), 0), 0);
-            let results = Some(Arc::clone(&engine.engine.remote));
-            let mut source = Interrupted { entries, file, results };
-            engine.wait(&mut source, None, |source| source.entries.left_until(1));
-            ends.send(source.entries.done).unwrap();
+            let results = Arc::clone(&engine.engine.remote);
+            engine.wait(&mut entries, None, |entries| {
+                // Behaves like a subscriber that writes an event to a file: it turns the thread's driver for a batch,
+                // until that has collected a result of the queue.
+                while entries.open > 0 && !results.are_there() {
+                    let mut batch = Batch::new();
+                    batch.read(&file, Vec::with_capacity(16), 0);
+                    assert_eq!(batch.run()[0].result.as_ref().ok(), Some(&16));
+                }
+                entries.left_until(1)
+            });
+            ends.send(entries.done).unwrap();
         });
         assert_eq!(end.recv_timeout(Duration::from_secs(120)), Ok(1));
         thread.join().unwrap();
