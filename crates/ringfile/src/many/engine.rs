@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::files::Files;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, Request,
-    RingGuard, Shared, Started, SubmitHint, Target, ThreadRing,
+    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, RingGuard,
+    Shared, Started, SubmitHint, Target, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -24,10 +25,8 @@ pub(super) trait Source {
     /// Returns the next operation that may start now. Ends those that need no start.
     fn next(&mut self) -> Option<u32>;
 
-    /// Returns the file of an operation from [`next`](Self::next), the request to start, and its memory.
-    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held);
-
-    fn op(&mut self, index: u32) -> &mut Op;
+    /// Returns an operation from [`next`](Self::next), and the files.
+    fn op(&mut self, index: u32) -> (&mut Op, &Files);
 
     /// Takes a result.
     fn end(&mut self, index: u32, finished: &mut Finished);
@@ -47,11 +46,8 @@ pub(super) trait Source {
     /// Returns how many operations have not ended.
     fn open(&self) -> usize;
 
-    /// Returns a number above the indices of all operations.
-    fn indices(&self) -> u32;
-
-    /// Returns whether an operation with that index exists and has not ended.
-    fn is_open(&self, index: u32) -> bool;
+    /// Returns the operations that were started and have not ended.
+    fn in_flight(&self) -> impl Iterator<Item = u32>;
 }
 
 /// See the module.
@@ -113,7 +109,7 @@ impl Engine {
 
     #[inline]
     fn end(&mut self, source: &mut impl Source, index: u32, finished: &mut Finished) {
-        match source.op(index).set_at(At::Nowhere) {
+        match source.op(index).0.set_at(At::Nowhere) {
             At::Nowhere => {}
             At::Ring(_) => self.on_ring -= 1,
             At::Elsewhere => {
@@ -130,10 +126,11 @@ impl Engine {
         let hint = SubmitHint { together, waits_for_one: waits && source.open() == 1 };
         while let Some(index) = source.next() {
             let receiver = HandlerOf { handler: &self.handler, index, local: self.local };
-            let (target, request, held) = source.begun(index);
+            let (op, files) = source.op(index);
+            let (target, request, held) = op.begun(files);
             match driver::start(target, request, held, &receiver, hint) {
                 Ok(Started::Queued(place)) => {
-                    source.op(index).set_at(At::Ring(place));
+                    source.op(index).0.set_at(At::Ring(place));
                     self.on_ring += 1;
                     if self.local.is_none() {
                         self.note_driver(place.driver);
@@ -144,7 +141,7 @@ impl Engine {
                     source.end(index, &mut Finished { held, ended });
                 }
                 Ok(Started::Elsewhere(driver)) => {
-                    source.op(index).set_at(At::Elsewhere);
+                    source.op(index).0.set_at(At::Elsewhere);
                     self.elsewhere += 1;
                     driver.into_iter().for_each(|driver| self.note_driver(driver));
                 }
@@ -187,12 +184,8 @@ impl Engine {
     }
 
     /// Cancels all operations in flight; each still gives its result.
-    pub(super) fn cancel_all(&self, source: &mut impl Source) {
-        for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at() != At::Nowhere {
-                self.remote.cancel(index);
-            }
-        }
+    pub(super) fn cancel_all(&self, source: &impl Source) {
+        source.in_flight().for_each(|index| self.remote.cancel(index));
         self.cancel_unwanted(None);
     }
 
@@ -206,7 +199,7 @@ impl Engine {
     fn cancel(&self, source: &mut impl Source, indices: &[u32]) {
         let mut are_elsewhere = false;
         for &index in indices {
-            match source.op(index).at() {
+            match source.op(index).0.at() {
                 At::Ring(place) => driver::cancel(place),
                 At::Elsewhere => {
                     self.remote.cancel(index);
@@ -440,11 +433,10 @@ impl Engine {
     #[cold]
     fn give_up(&mut self, source: &mut impl Source) {
         self.take_in_inherited(source);
-        for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at() != At::Nowhere {
-                let ended = Ended { done: 0, errno: libc::ECANCELED };
-                self.end(source, index, &mut Finished { held: Held::None, ended });
-            }
+        let in_flight: Vec<u32> = source.in_flight().collect();
+        for index in in_flight {
+            let ended = Ended { done: 0, errno: libc::ECANCELED };
+            self.end(source, index, &mut Finished { held: Held::None, ended });
         }
     }
 }

@@ -5,17 +5,16 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Done;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
-use super::op::{Asked, Op};
-use crate::driver::{Ended, Finished, InPlace, Request, Target};
+use super::op::{Asked, At, Op};
+use crate::driver::{Ended, Finished, InPlace};
 use crate::error::Error;
 use crate::file::{File, OpenOptions};
-use crate::memory::{Buffer, Held};
+use crate::memory::Buffer;
 
 const CANCELLED: &str = "it was cancelled";
 /// The list of ended operations may keep this many that were taken by token, besides twice the number of those that
@@ -338,19 +337,9 @@ impl Source for Entries {
     /// # Panics
     /// If it was taken.
     #[inline]
-    fn op(&mut self, index: u32) -> &mut Op {
+    fn op(&mut self, index: u32) -> (&mut Op, &Files) {
         match &mut self.list[index as usize].op {
-            Some(op) => op,
-            None => unreachable!("an operation is kept until its result was taken"),
-        }
-    }
-
-    /// # Panics
-    /// If it was taken.
-    #[inline]
-    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
-        match &mut self.list[index as usize].op {
-            Some(op) => op.begun(&self.files),
+            Some(op) => (op, &self.files),
             None => unreachable!("an operation is kept until its result was taken"),
         }
     }
@@ -400,11 +389,8 @@ impl Source for Entries {
         self.open
     }
 
-    fn indices(&self) -> u32 {
-        self.list.len() as u32
-    }
-
-    fn is_open(&self, index: u32) -> bool {
-        self.list[index as usize].op.as_ref().is_some_and(|op| !op.is_over())
+    fn in_flight(&self) -> impl Iterator<Item = u32> {
+        let is_started = |entry: &Entry| entry.op.as_ref().is_some_and(|op| op.at() != At::Nowhere);
+        (0..).zip(&self.list).filter(move |(_, entry)| is_started(entry)).map(|(index, _)| index)
     }
 }

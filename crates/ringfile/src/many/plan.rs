@@ -6,12 +6,11 @@
 use super::batch::with_refused;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
-use super::op::{NONE, Op, Stage};
+use super::op::{At, NONE, Op, Stage};
 use super::{Batch, Done, merge};
-use crate::driver::{Ended, Finished, InPlace, Request, Target};
+use crate::driver::{Ended, Finished, InPlace};
 use crate::error::Error;
-use crate::memory::{Buffer, Held};
-use std::sync::Arc;
+use crate::memory::Buffer;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
@@ -152,7 +151,7 @@ impl Plan {
     /// Ends an operation that was begun and not started.
     #[cold]
     fn end_unstarted(&mut self, index: u32) {
-        let held = std::mem::take(self.begun(index).2);
+        let held = std::mem::take(self.ops[index as usize].begun(&self.files).2);
         self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
     }
 
@@ -237,13 +236,8 @@ impl Source for Plan {
     }
 
     #[inline]
-    fn op(&mut self, index: u32) -> &mut Op {
-        &mut self.ops[index as usize]
-    }
-
-    #[inline]
-    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
-        self.ops[index as usize].begun(&self.files)
+    fn op(&mut self, index: u32) -> (&mut Op, &Files) {
+        (&mut self.ops[index as usize], &self.files)
     }
 
     #[inline]
@@ -264,7 +258,7 @@ impl Source for Plan {
         self.in_flight -= 1;
         if self.ops[index as usize].next != NONE {
             // Each later operation finds that out for itself.
-            let held = std::mem::take(self.begun(index).2);
+            let held = std::mem::take(self.ops[index as usize].begun(&self.files).2);
             merge::take_back(&mut self.ops, index, held, &mut self.again);
         } else {
             self.ops[index as usize].refuse_with(error, &self.files);
@@ -295,11 +289,7 @@ impl Source for Plan {
         self.ops.len() - self.ended
     }
 
-    fn indices(&self) -> u32 {
-        self.ops.len() as u32
-    }
-
-    fn is_open(&self, index: u32) -> bool {
-        !self.ops[index as usize].is_over()
+    fn in_flight(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.ops).filter(|(_, op)| op.at() != At::Nowhere).map(|(index, _)| index)
     }
 }
