@@ -11,7 +11,6 @@ use super::op::{Asked, Op};
 use super::plan::Plan;
 use super::{AnyBuffer, Done};
 use crate::driver::{self, Ended};
-use crate::error::Error;
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
 #[cfg(doc)]
 use crate::fs;
@@ -22,6 +21,7 @@ const CANCELLED: &str = "the batch was cancelled";
 /// The error of a parent's operation in a forked child.
 const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
+const IN_LOOP: &str = "Batch::run would block a ringfile thread: await the batch instead";
 const NO_RING: &str = "the thread is ending, and its ring is gone";
 
 const USUALLY_IN_FLIGHT: usize = 128;
@@ -327,11 +327,12 @@ impl Batch {
     /// thread.
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
+        let mut plan = Plan::new(self);
         if crate::runtime::is_in_loop() {
-            return self.refuse("Batch::run would block a ringfile thread: await the batch instead");
+            plan.end_all(|op, files| op.refuse(op.would_block(files, IN_LOOP)));
+            return plan.into_results();
         }
         let mut engine = ThreadEngine::new(true);
-        let mut plan = Plan::new(self);
         plan.read_in_place(&mut engine);
         // If that panics in a user's buffer or waker, the engine is dropped, which cancels and drops the operations in
         // flight.
@@ -343,23 +344,6 @@ impl Batch {
         }
         plan.into_results()
     }
-
-    #[cold]
-    fn refuse(self, why: &'static str) -> Vec<Done> {
-        let Self { ops, files, mut results, refused, .. } = self;
-        results.extend(ops.into_iter().map(|mut op| {
-            let error = op.would_block(&files, why);
-            op.refuse(error);
-            op.into_done(&files)
-        }));
-        with_refused(results, refused)
-    }
-}
-
-/// Adds the results of operations for which there was no memory.
-pub(super) fn with_refused(mut results: Vec<Done>, refused: usize) -> Vec<Done> {
-    results.extend((0..refused).map(|_| Done { result: Err(Error::no_memory()), ..Done::NOTHING }));
-    results
 }
 
 impl std::fmt::Debug for Batch {

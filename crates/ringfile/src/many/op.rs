@@ -521,10 +521,6 @@ impl Op {
         op.into_failure(file)
     }
 
-    pub(super) fn into_done(mut self, files: &Files) -> Done {
-        self.give(files)
-    }
-
     #[cold]
     fn into_failure(self, file: &File) -> Done {
         let result = match self.stage {
