@@ -99,9 +99,9 @@ impl Engine {
     /// Takes results from other threads.
     #[inline]
     pub(super) fn take_in(&mut self, source: &mut impl Source) {
-        if self.remote.are_there() {
+        if self.remote.mailbox.has_some() {
             let mut fetched = std::mem::take(&mut self.fetched);
-            self.remote.fetch(&mut fetched);
+            self.remote.mailbox.fetch(&mut fetched);
             fetched.drain(..).for_each(|(index, mut finished)| self.end(source, index, &mut finished));
             self.fetched = fetched;
         }
@@ -164,7 +164,7 @@ impl Engine {
 
     /// Arranges that the awaiting task is woken when there is work. Returns false if there is work now.
     pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
-        self.remote.wake(waker, self.enough(source))
+        self.remote.mailbox.wake(waker, self.enough(source))
     }
 
     fn note_driver(&mut self, driver: u64) {
@@ -179,7 +179,7 @@ impl Engine {
             // Another thread may have held the locks, and the operations continue in the parent.
             return;
         }
-        self.remote.close();
+        self.remote.mailbox.close();
         self.cancel_unwanted(None);
     }
 
@@ -294,10 +294,10 @@ impl ThreadEngine {
                 }
                 // User code that starting an operation has called, such as a subscriber of events, may have turned the
                 // driver: the results are here then.
-                if engine.elsewhere == 0 && !engine.remote.are_there() {
+                if engine.elsewhere == 0 && !engine.remote.mailbox.has_some() {
                     return Some(more.min(engine.enough(source)).try_into().unwrap_or(u32::MAX));
                 }
-                if engine.remote.wake(&guard.waker(), 1) {
+                if engine.remote.mailbox.wake(&guard.waker(), 1) {
                     return Some(1);
                 }
             }
@@ -391,7 +391,7 @@ impl Engine {
             if self.elsewhere == 0 || is_late || wanted(source) == 0 {
                 return;
             }
-            if self.remote.wake(&thread.waker(), 1) {
+            if self.remote.mailbox.wake(&thread.waker(), 1) {
                 thread.park(deadline);
             }
         }
@@ -446,7 +446,7 @@ impl Drop for ThreadEngine {
         if self.engine.is_inherited() {
             return;
         }
-        self.engine.remote.close();
+        self.engine.remote.mailbox.close();
         if let Some(local) = self.engine.local.take() {
             driver::remove_local(local, &self.engine.handler);
         }
@@ -477,7 +477,7 @@ mod tests {
             engine.wait(&mut entries, None, |entries| {
                 // Behaves like a subscriber that writes an event to a file: it turns the thread's driver for a batch,
                 // until that has collected a result of the queue.
-                while entries.open > 0 && !results.are_there() {
+                while entries.open > 0 && !results.mailbox.has_some() {
                     let mut batch = Batch::new();
                     batch.read(&file, Vec::with_capacity(16), 0);
                     assert_eq!(batch.run()[0].result.as_ref().ok(), Some(&16));

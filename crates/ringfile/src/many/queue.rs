@@ -306,7 +306,7 @@ impl Queue {
             }
             // Operations whose results were taken since may have to begin again.
             let all_goes_on = went_on && !self.entries.begins_again;
-            if all_goes_on && self.engine.engine.remote.wake(context.waker(), 1) {
+            if all_goes_on && self.engine.engine.remote.mailbox.wake(context.waker(), 1) {
                 return Poll::Pending;
             }
             context.waker().wake_by_ref();
