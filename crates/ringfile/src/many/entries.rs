@@ -49,8 +49,8 @@ impl Token {
         Self(number)
     }
 
-    fn index(self) -> usize {
-        self.0 as u32 as usize
+    pub(super) fn index(self) -> u32 {
+        self.0 as u32
     }
 
     fn generation(self) -> u32 {
@@ -75,8 +75,8 @@ pub(super) struct Entries {
     given_back: Option<u32>,
     /// Whether started operations must start again, to do the rest.
     pub(super) begins_again: bool,
-    /// Ended operations in order, with generations. Some may have been taken by token meanwhile.
-    ended: VecDeque<(u32, u32)>,
+    /// Ended operations in order. Some may have been taken by token meanwhile.
+    ended: VecDeque<Token>,
     /// The number of operations that have ended and were not taken.
     pub(super) done: usize,
     /// The number of operations that have not ended.
@@ -91,6 +91,12 @@ struct Entry {
     op: Option<Op>,
     cancelled: bool,
     user_data: u64,
+}
+
+impl Entry {
+    fn is_open(&self) -> bool {
+        self.op.as_ref().is_some_and(|op| !op.is_over())
+    }
 }
 
 impl Entries {
@@ -130,7 +136,7 @@ impl Entries {
 
     /// Sets the options with which the operation just added opens its file.
     pub(super) fn opens_with(&mut self, token: Token, options: &OpenOptions) {
-        if let Some(op) = &mut self.list[token.index()].op {
+        if let Some(op) = &mut self.list[token.index() as usize].op {
             op.opens_with(options);
         }
     }
@@ -153,7 +159,7 @@ impl Entries {
         {
             self.polled -= usize::from(!self.files.get(op.file).target().ring.announces());
         }
-        self.ended.push_back((index, entry.generation));
+        self.ended.push_back(Token::new(index, entry.generation));
     }
 
     /// Returns how many more must end until `at_least` untaken results are available, or all have ended.
@@ -167,9 +173,10 @@ impl Entries {
     }
 
     /// Finds the operation of a token.
+    #[inline]
     pub(super) fn find(&self, token: Token) -> Option<u32> {
-        let entry = self.list.get(token.index())?;
-        (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index() as u32)
+        let entry = self.list.get(token.index() as usize)?;
+        (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index())
     }
 
     /// Returns whether a token's operation has ended; `None` if it names none.
@@ -181,39 +188,22 @@ impl Entries {
     /// Marks an operation as cancelled. Returns false if there is none, or it has ended.
     pub(super) fn mark_cancelled(&mut self, index: u32) -> bool {
         let entry = &mut self.list[index as usize];
-        let is_open = entry.op.as_ref().is_some_and(|op| !op.is_over());
+        let is_open = entry.is_open();
         entry.cancelled |= is_open;
         is_open
     }
 
-    /// Returns the open operations.
-    pub(super) fn open_indices(&self) -> Vec<u32> {
-        let is_open = |entry: &Entry| entry.op.as_ref().is_some_and(|op| !op.is_over());
-        let numbered = self.list.iter().enumerate().filter(|(_, entry)| is_open(entry));
-        numbered.map(|(index, _)| index as u32).collect()
-    }
-
-    /// Takes the result of the operation that ended first.
-    #[inline]
-    pub(super) fn take_first(&mut self) -> Option<(u64, Done)> {
-        let (index, _) = self.next_ended()?;
-        self.take(index)
-    }
-
-    /// As [`take_first`](Self::take_first), with the token.
-    pub(super) fn take_first_with_token(&mut self) -> Option<(Token, u64, Done)> {
-        let (index, generation) = self.next_ended()?;
-        let (user_data, done) = self.take(index)?;
-        Some((Token::new(index, generation), user_data, done))
+    /// Marks all open operations as cancelled, and returns them.
+    pub(super) fn mark_all_cancelled(&mut self) -> Vec<u32> {
+        (0..self.list.len() as u32).filter(|&index| self.mark_cancelled(index)).collect()
     }
 
     /// Returns the first ended operation that was not taken, to be taken now.
     #[inline]
-    fn next_ended(&mut self) -> Option<(u32, u32)> {
-        while let Some((index, generation)) = self.ended.pop_front() {
-            let entry = &self.list[index as usize];
-            if entry.generation == generation && entry.op.is_some() {
-                return Some((index, generation));
+    pub(super) fn next_ended(&mut self) -> Option<Token> {
+        while let Some(token) = self.ended.pop_front() {
+            if self.find(token).is_some() {
+                return Some(token);
             }
         }
         None
@@ -301,11 +291,9 @@ impl Entries {
     /// Removes operations that were taken by token from the list, if an untaken result at its front keeps them there.
     #[cold]
     fn forget_taken(&mut self) {
-        let list = &self.list;
-        self.ended.retain(|&(index, generation)| {
-            let entry = &list[index as usize];
-            entry.generation == generation && entry.op.is_some()
-        });
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.retain(|&token| self.find(token).is_some());
+        self.ended = ended;
     }
 }
 

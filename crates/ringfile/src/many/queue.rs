@@ -282,15 +282,14 @@ impl Queue {
             return self.counts().1;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let entries = &mut self.entries;
         if deadline.is_none()
             && at_least >= open + done
-            && let Err(payload) = entries.read_in_place(&mut self.engine)
+            && let Err(payload) = self.entries.read_in_place(&mut self.engine)
         {
             self.tell();
             resume_unwind(payload);
         }
-        self.engine.wait(entries, deadline, |entries| entries.left_until(at_least));
+        self.engine.wait(&mut self.entries, deadline, |entries| entries.left_until(at_least));
         self.tell();
         self.counts().1
     }
@@ -318,19 +317,21 @@ impl Queue {
     /// Takes the result of the operation that finished first, with its `user_data`; `None` if there is no result.
     #[inline]
     pub fn take(&mut self) -> Option<(u64, Done)> {
-        let entries = &mut self.entries;
-        let taken = entries.take_first();
-        if entries.done == 0 {
-            self.tell();
-        }
-        taken
+        let first = self.entries.next_ended();
+        self.take_ended(first)
     }
 
     /// Takes a result as [`take`](Self::take) does, with the token of the operation.
     pub fn take_with_token(&mut self) -> Option<(Token, u64, Done)> {
-        let entries = &mut self.entries;
-        let taken = entries.take_first_with_token();
-        if entries.done == 0 {
+        let first = self.entries.next_ended();
+        let (user_data, done) = self.take_ended(first)?;
+        Some((first?, user_data, done))
+    }
+
+    #[inline]
+    fn take_ended(&mut self, token: Option<Token>) -> Option<(u64, Done)> {
+        let taken = token.and_then(|token| self.entries.take(token.index()));
+        if self.entries.done == 0 {
             self.tell();
         }
         taken
@@ -373,8 +374,8 @@ impl Queue {
                 let why = "waiting would block a ringfile thread: await the queue's `ready` there";
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why));
             }
-            let entries = &mut self.entries;
-            self.engine.wait(entries, None, |entries| usize::from(entries.is_done(token) == Some(false)));
+            let wanted = |entries: &mut Entries| usize::from(entries.is_done(token) == Some(false));
+            self.engine.wait(&mut self.entries, None, wanted);
         }
         self.take_by(token).ok_or_else(|| {
             let why =
@@ -470,16 +471,14 @@ impl Queue {
 
     /// Returns how many operations are open, and how many have ended and were not taken.
     fn counts(&mut self) -> (usize, usize) {
-        let entries = &mut self.entries;
-        self.engine.engine.take_in(entries);
-        (entries.open, entries.done)
+        self.engine.engine.take_in(&mut self.entries);
+        (self.entries.open, self.entries.done)
     }
 
     /// Returns the number of operations whose results were not taken.
     #[must_use]
     pub fn len(&self) -> usize {
-        let entries = &self.entries;
-        entries.open + entries.done
+        self.entries.open + self.entries.done
     }
 
     /// Returns whether there are no operations whose results were not taken.
@@ -495,10 +494,7 @@ impl Drop for Queue {
             return;
         }
         let entries = &mut self.entries;
-        let open = entries.open_indices();
-        for &index in &open {
-            entries.mark_cancelled(index);
-        }
+        let open = entries.mark_all_cancelled();
         self.engine.cancel(entries, &open);
         // In a loop, the loop waits for them when it ends.
         if !crate::runtime::is_in_loop() {
