@@ -158,12 +158,15 @@ pub(super) const BEYOND: &str = "the end would be beyond 2^63 bytes";
 /// Checks an operation that moves no data. Routes would treat a long range to sync differently: a ring's entry has 32 bits
 /// for the length, so a longer range would become one that extends to the end of the file.
 #[cold]
-pub(crate) fn fits_without_data(file: &File, request: &Request) -> Result<(), Error> {
+pub(crate) fn fits_without_data(file: &File, request: &Request, held: &Held) -> Result<(), Error> {
+    let refused = || Error::new(ErrorKind::InvalidInput, request.kind.verb(request.op_flags)).on(file.path());
+    if request.kind.names_paths() && !matches!(held, Held::Paths(_)) {
+        return Err(refused().because("a path contains a NUL byte"));
+    }
     if request.kind != Kind::SyncRange || file.0.target.namespace().is_some() || ends_in_a_file(request) {
         return Ok(());
     }
-    let error = Error::new(ErrorKind::InvalidInput, request.kind.verb(request.op_flags));
-    Err(error.at(request.offset).on(file.path()).because(BEYOND))
+    Err(refused().at(request.offset).because(BEYOND))
 }
 
 #[cold]

@@ -131,7 +131,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
     }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
-    pub(super) fn start_with(&mut self, sync: &mut Single, context: &Context<'_>) -> bool {
+    pub(super) fn start_with(&mut self, sync: &mut Single<&File>, context: &Context<'_>) -> bool {
         let operation = &mut self.transfer.operation;
         if !matches!(operation.stage, Stage::Start)
             || !matches!(operation.fits(), Ok(true))

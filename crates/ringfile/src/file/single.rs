@@ -3,6 +3,7 @@
 //! Invariant: before the operation starts and after it has ended, its memory is here; in between the driver owns it,
 //! even if this is dropped.
 
+use std::borrow::Borrow;
 use std::task::{Context, Poll, ready};
 
 use super::{File, check};
@@ -11,7 +12,9 @@ use crate::error::Result;
 use crate::memory::Held;
 
 /// One operation of a task. Dropping it cancels the operation if the kernel still can.
-pub(crate) struct Single {
+pub(crate) struct Single<F> {
+    /// The file, or the placeholder for a path.
+    pub(crate) file: F,
     request: Request,
     held: Kept,
     stage: Stage,
@@ -24,22 +27,27 @@ enum Stage {
     Ended,
 }
 
-impl Single {
-    pub(crate) fn new(request: Request, held: Held) -> Self {
+impl<F: Borrow<File>> Single<F> {
+    pub(crate) fn new(file: F, request: Request, held: Held) -> Self {
         let held = Kept::new(held, request.kind.is_read());
-        Self { request, held, stage: Stage::Start }
+        Self { file, request, held, stage: Stage::Start }
     }
 
-    /// Starts the operation on `file`, or continues it; returns what it held. Polling it after it has ended does
-    /// nothing.
-    pub(crate) fn poll(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
+    /// Returns the parts of an operation that was not started, to be started elsewhere.
+    pub(crate) fn into_parts(mut self) -> (F, Request, Held) {
+        let held = self.held.take();
+        (self.file, self.request, held)
+    }
+
+    /// Starts the operation, or continues it; returns what it held. Polling it after it has ended does nothing.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Held>> {
         let ended = match &mut self.stage {
-            Stage::Start => return self.begin(file, context),
+            Stage::Start => return self.begin(context),
             Stage::Running(ticket) => ready!(ticket.poll(context, &mut self.held)),
             Stage::Elsewhere(operation) => ready!(operation.poll(context, &mut self.held)),
             Stage::Ended => return Poll::Pending,
         };
-        self.end(file, ended)
+        self.end(ended)
     }
 
     /// Returns the operation, if it was not started yet.
@@ -52,8 +60,9 @@ impl Single {
         self.stage = Stage::Running(Ticket::new(place));
     }
 
-    fn begin(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
-        if let Err(error) = check::fits_without_data(file, &self.request) {
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<Result<Held>> {
+        let file = self.file.borrow();
+        if let Err(error) = check::fits_without_data(file, &self.request, self.held.get()) {
             self.stage = Stage::Ended;
             return Poll::Ready(Err(error));
         }
@@ -61,7 +70,7 @@ impl Single {
             Ok(Started::Queued(place)) => self.stage = Stage::Running(Ticket::new(place)),
             Ok(Started::Elsewhere(operation)) => self.stage = Stage::Elsewhere(operation),
             Ok(Started::Yield) => context.waker().wake_by_ref(),
-            Ok(Started::Done(ended)) => return self.end(file, ended),
+            Ok(Started::Done(ended)) => return self.end(ended),
             Err(error) => {
                 self.stage = Stage::Ended;
                 return Poll::Ready(Err(error.on(file.path())));
@@ -70,12 +79,12 @@ impl Single {
         Poll::Pending
     }
 
-    fn end(&mut self, file: &File, ended: Ended) -> Poll<Result<Held>> {
+    fn end(&mut self, ended: Ended) -> Poll<Result<Held>> {
         self.stage = Stage::Ended;
         let held = self.held.lend();
         Poll::Ready(match ended.errno {
             0 => Ok(held),
-            errno => Err(check::why_not_done(file, &self.request, &held, errno)),
+            errno => Err(check::why_not_done(self.file.borrow(), &self.request, &held, errno)),
         })
     }
 }

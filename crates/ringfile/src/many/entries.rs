@@ -135,7 +135,7 @@ impl Entries {
     }
 
     /// Sets the options with which the operation just added opens its file.
-    pub(super) fn opens_with(&mut self, token: Token, options: &OpenOptions) {
+    pub(super) fn opens_with(&mut self, token: Token, options: OpenOptions) {
         if let Some(op) = &mut self.list[token.index() as usize].op {
             op.opens_with(options);
         }

@@ -7,7 +7,6 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use linux_raw_sys::general::RWF_DSYNC;
-use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
@@ -15,8 +14,8 @@ use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::unaligned::Pieces;
-use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync, check};
-use crate::fs::{self, Metadata, PathRequest};
+use crate::file::{File, OpenOptions, check};
+use crate::fs::{self, Metadata};
 use crate::memory::{Buffer, Held, IoBuf, IoBufMut};
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -46,11 +45,8 @@ pub(super) enum At {
 
 /// The user's request, before it becomes an operation on a file.
 pub(super) struct Asked {
-    kind: Kind,
-    op_flags: u32,
-    offset: u64,
-    want: usize,
-    held: Held,
+    pub request: Request,
+    pub held: Held,
 }
 
 /// The state of an operation that opens a file.
@@ -63,15 +59,16 @@ pub(super) struct Opening {
 impl Asked {
     #[inline(always)]
     pub(super) fn read(buffer: AnyBuffer, offset: u64) -> Self {
-        let mut asked = Self { kind: Kind::Read, op_flags: 0, offset, want: 0, held: Held::None };
+        let request = Request { offset, ..Request::of(Kind::Read) };
+        let mut asked = Self { request, held: Held::None };
         // Built in place, see `memory::held`.
         match buffer {
             AnyBuffer::Pooled(buffer) => {
-                asked.want = buffer.capacity();
+                asked.request.want = buffer.capacity();
                 asked.held.put(buffer.hold_mut());
             }
             AnyBuffer::Vec(vec) => {
-                asked.want = vec.capacity();
+                asked.request.want = vec.capacity();
                 asked.held.put(vec.hold_mut());
             }
             // The operation is refused when it begins.
@@ -82,7 +79,8 @@ impl Asked {
 
     #[inline(always)]
     pub(super) fn write(buffer: AnyBuffer, offset: u64) -> Self {
-        let mut asked = Self { kind: Kind::Write, op_flags: 0, offset, want: buffer.len(), held: Held::None };
+        let request = Request { offset, want: buffer.len(), ..Request::of(Kind::Write) };
+        let mut asked = Self { request, held: Held::None };
         match buffer {
             AnyBuffer::Pooled(buffer) => asked.held.put(buffer.hold()),
             AnyBuffer::Vec(vec) => asked.held.put(vec.hold()),
@@ -93,58 +91,26 @@ impl Asked {
 
     /// Returns a write that is durable when it ends.
     pub(super) fn write_durable(buffer: AnyBuffer, offset: u64) -> Self {
-        Self { op_flags: RWF_DSYNC, ..Self::write(buffer, offset) }
+        let Self { request, held } = Self::write(buffer, offset);
+        Self { request: Request { op_flags: RWF_DSYNC, ..request }, held }
     }
 
     /// Returns a write of which a power cut leaves all or nothing.
     pub(super) fn write_atomic(buffer: AnyBuffer, offset: u64) -> Self {
-        Self { kind: Kind::WriteAtomic, op_flags: RWF_ATOMIC, ..Self::write(buffer, offset) }
+        let Self { request, held } = Self::write(buffer, offset);
+        Self { request: Request { kind: Kind::WriteAtomic, op_flags: RWF_ATOMIC, ..request }, held }
     }
 
     pub(super) fn read_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(Buffer::capacity).sum();
-        let held = Buffer::hold_many_mut(buffers);
-        Self { kind: Kind::ReadVectored, op_flags: 0, offset, want, held }
+        let request = Request { offset, want, ..Request::of(Kind::ReadVectored) };
+        Self { request, held: Buffer::hold_many_mut(buffers) }
     }
 
     pub(super) fn write_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(|buffer| buffer.len()).sum();
-        let held = Buffer::hold_many(buffers);
-        Self { kind: Kind::WriteVectored, op_flags: 0, offset, want, held }
-    }
-
-    fn control(kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
-        Self { kind, op_flags, offset, want: want as usize, held: Held::None }
-    }
-
-    /// Returns the request of an operation on paths, and the stand-in for its file.
-    pub(super) fn path(asked: PathRequest) -> (File, Self) {
-        let PathRequest { path, request, held } = asked;
-        (path, Self { held, ..Self::control(request.kind, request.op_flags, 0, 0) })
-    }
-
-    pub(super) fn sync_data() -> Self {
-        Self::control(Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
-    }
-
-    pub(super) fn sync_all() -> Self {
-        Self::control(Kind::Sync, 0, 0, 0)
-    }
-
-    pub(super) fn sync_range(offset: u64, len: u64, what: RangeSync) -> Self {
-        Self::control(Kind::SyncRange, what.flags(), offset, len)
-    }
-
-    pub(super) fn allocate(mode: AllocateMode, offset: u64, len: u64) -> Self {
-        Self::control(Kind::Allocate, mode.flags(), offset, len)
-    }
-
-    pub(super) fn set_len(len: u64) -> Self {
-        Self::control(Kind::Truncate, 0, len, 0)
-    }
-
-    pub(super) fn advise(offset: u64, len: u64, advice: Advice) -> Self {
-        Self::control(Kind::Advise, advice.number(), offset, len)
+        let request = Request { offset, want, ..Request::of(Kind::WriteVectored) };
+        Self { request, held: Buffer::hold_many(buffers) }
     }
 }
 
@@ -202,18 +168,17 @@ impl Op {
     /// Becomes an operation on a file, which has this number among [`Files`].
     #[inline(always)]
     pub(super) fn ask(&mut self, number: u32, file: &File, mut asked: Asked) {
-        let Asked { kind, offset, want, .. } = asked;
-        let op_flags = asked.op_flags | file.target().flags_of(kind);
+        let op_flags = asked.request.op_flags | file.target().flags_of(asked.request.kind);
         self.file = number;
-        self.request = Request { op_flags, offset, want, ..Request::of(kind) };
+        self.request = Request { op_flags, ..asked.request };
         asked.held.move_to(&mut self.held);
         // Nothing is left to drop; dropping it would call drop code out of line.
         std::mem::forget(asked);
     }
 
     /// Sets the options with which the operation, which was not begun, opens its file.
-    pub(super) fn opens_with(&mut self, options: &OpenOptions) {
-        let opening = Some(Opening { options: options.clone(), file: None });
+    pub(super) fn opens_with(&mut self, options: OpenOptions) {
+        let opening = Some(Opening { options, file: None });
         let held = std::mem::take(&mut self.held);
         self.detour = Some(Box::new(Detour { opening, ..*Detour::new(self.request, held) }));
     }
@@ -268,13 +233,10 @@ impl Op {
             None => (&self.request, &self.held),
             Some(detour) => (&detour.request, &detour.held),
         };
-        if !request.kind.names_paths() {
-            let fits = check::fits_without_data(file, request);
-            return fits.map_err(|error| self.refuse(error)).is_ok();
-        }
         let options = self.opening().map_or(Ok(()), |opening| opening.options.check());
-        let fits =
-            options.map_err(|error| error.on(file.path())).and_then(|()| fs::check(file, request, held));
+        let fits = options
+            .map_err(|error| error.on(file.path()))
+            .and_then(|()| check::fits_without_data(file, request, held));
         fits.map_err(|error| self.refuse(error)).is_ok()
     }
 

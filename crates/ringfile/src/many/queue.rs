@@ -3,6 +3,7 @@
 //!
 //! Invariant: each operation that was added gives one result, even if it was cancelled.
 
+use std::borrow::Borrow;
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
@@ -18,10 +19,9 @@ use super::op::Asked;
 use super::{AnyBuffer, Done};
 use crate::driver::TOO_MANY_FILES;
 use crate::error::{Error, Result};
+use crate::file::single::Single;
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
-#[cfg(doc)]
-use crate::fs;
-use crate::fs::PathRequest;
+use crate::fs::{self, Open};
 use crate::memory::Buffer;
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
@@ -146,12 +146,12 @@ impl Queue {
 
     /// Adds an `fdatasync`, as [`File::sync_data`].
     pub fn sync_data(&mut self, file: &File, user_data: u64) -> Token {
-        self.add(file, Asked::sync_data(), user_data)
+        self.add_single(file.sync_data().0, user_data)
     }
 
     /// Adds an `fsync`, as [`File::sync_all`].
     pub fn sync_all(&mut self, file: &File, user_data: u64) -> Token {
-        self.add(file, Asked::sync_all(), user_data)
+        self.add_single(file.sync_all().0, user_data)
     }
 
     /// Adds the writeback of a range's dirty pages, as [`File::sync_range`].
@@ -163,7 +163,7 @@ impl Queue {
         what: RangeSync,
         user_data: u64,
     ) -> Token {
-        self.add(file, Asked::sync_range(offset, len, what), user_data)
+        self.add_single(file.sync_range(offset, len, what).0, user_data)
     }
 
     /// Adds an allocation of blocks, or a hole, as [`File::allocate`].
@@ -175,17 +175,17 @@ impl Queue {
         len: u64,
         user_data: u64,
     ) -> Token {
-        self.add(file, Asked::allocate(mode, offset, len), user_data)
+        self.add_single(file.allocate(mode, offset, len).0, user_data)
     }
 
     /// Adds a change of the file's size, as [`File::set_len`].
     pub fn set_len(&mut self, file: &File, len: u64, user_data: u64) -> Token {
-        self.add(file, Asked::set_len(len), user_data)
+        self.add_single(file.set_len(len).0, user_data)
     }
 
     /// Adds advice for the page cache, as [`File::advise`].
     pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice, user_data: u64) -> Token {
-        self.add(file, Asked::advise(offset, len, advice), user_data)
+        self.add_single(file.advise(offset, len, advice).0, user_data)
     }
 
     /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file; dropping the result closes
@@ -209,39 +209,40 @@ impl Queue {
     /// # }
     /// ```
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions, user_data: u64) -> Token {
-        let token = self.add_on_path(PathRequest::open(path.as_ref(), options), user_data);
+        let Open { options, opening, .. } = fs::open(path, options);
+        let token = self.add_single(opening, user_data);
         self.entries.opens_with(token, options);
         token
     }
 
     /// Adds the renaming of a file, as [`fs::rename`].
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()), user_data)
+        self.add_single(fs::rename(from, to).0, user_data)
     }
 
     /// Adds the removal of a file, as [`fs::remove_file`].
     pub fn remove_file(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::remove_file(path.as_ref()), user_data)
+        self.add_single(fs::remove_file(path).0, user_data)
     }
 
     /// Adds the removal of an empty directory, as [`fs::remove_dir`].
     pub fn remove_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::remove_dir(path.as_ref()), user_data)
+        self.add_single(fs::remove_dir(path).0, user_data)
     }
 
     /// Adds the creation of a directory, as [`fs::create_dir`].
     pub fn create_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::create_dir(path.as_ref()), user_data)
+        self.add_single(fs::create_dir(path).0, user_data)
     }
 
     /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them.
     pub fn metadata(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::metadata(path.as_ref()), user_data)
+        self.add_single(fs::metadata(path).0, user_data)
     }
 
-    fn add_on_path(&mut self, asked: PathRequest, user_data: u64) -> Token {
-        let (path, asked) = Asked::path(asked);
-        self.add(&path, asked, user_data)
+    fn add_single(&mut self, single: Single<impl Borrow<File>>, user_data: u64) -> Token {
+        let (file, request, held) = single.into_parts();
+        self.add(file.borrow(), Asked { request, held }, user_data)
     }
 
     #[inline]
