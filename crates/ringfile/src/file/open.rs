@@ -42,14 +42,15 @@ const FUSE: u32 = 0x6573_5546;
 /// # std::fs::remove_file(&path)
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct OpenOptions {
     read: bool,
     write: bool,
     create: bool,
     create_new: bool,
     truncate: bool,
-    mode: u32,
+    /// `None`: the usual ones.
+    mode: Option<u32>,
     custom_flags: i32,
     direct: bool,
     buffered_fallback: bool,
@@ -62,34 +63,11 @@ pub struct OpenOptions {
     namespace_writes: bool,
 }
 
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl OpenOptions {
     /// Creates options that allow neither reading nor writing: set `read` or `write`.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            read: false,
-            write: false,
-            create: false,
-            create_new: false,
-            truncate: false,
-            mode: 0o666,
-            custom_flags: 0,
-            direct: false,
-            buffered_fallback: false,
-            poll: false,
-            durability: Durability::default(),
-            route: None,
-            dont_cache: false,
-            adaptive: false,
-            one_descriptor: false,
-            namespace_writes: false,
-        }
+        Self::default()
     }
 
     /// Allows reading.
@@ -124,7 +102,7 @@ impl OpenOptions {
 
     /// Sets the permission bits of a file that is created; `0o666` by default. The umask applies.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode;
+        self.mode = Some(mode);
         self
     }
 
@@ -308,7 +286,8 @@ impl OpenOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         self.check().map_err(|error| error.on(Some(path)))?;
-        let (flags, mode) = (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.mode));
+        let (flags, mode) =
+            (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.permissions()));
         let failed = |errno: Errno, what| Error::from_errno(errno.raw_os_error(), what).on(Some(path));
         let opened = retry_on_intr(|| rustix::fs::open(path, flags, mode))
             .map_err(|errno| with_namespace_hint(path, failed(errno, "opening")))?;
@@ -338,7 +317,7 @@ impl OpenOptions {
 
     /// Returns the permission bits for a file that is created.
     pub(crate) fn permissions(&self) -> u32 {
-        self.mode
+        self.mode.unwrap_or(0o666)
     }
 
     pub(crate) fn truncates(&self) -> bool {
@@ -360,10 +339,9 @@ impl OpenOptions {
                 wrong("an NVMe namespace has a fixed size; open it without truncate")
             }
             (Some(_), None | Some(Route::Auto | Route::Ring)) | (None, _) => Ok(namespace),
-            (Some(_), Some(_)) => wrong(
-                "NVMe commands need io_uring; open the namespace without a route, or with \
-                Route::Ring",
-            ),
+            (Some(_), Some(_)) => {
+                wrong("NVMe commands need io_uring; open the namespace without a route, or with Route::Ring")
+            }
         }
     }
 
@@ -410,10 +388,9 @@ impl OpenOptions {
     /// Checks that the options do not contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            Self { read: false, write: false, .. } => wrong(
-                "neither read(true) nor write(true) was set; set one or \
-                both",
-            ),
+            Self { read: false, write: false, .. } => {
+                wrong("neither read(true) nor write(true) was set; set one or both")
+            }
             Self { write: false, create: true, .. }
             | Self { write: false, create_new: true, .. }
             | Self { write: false, truncate: true, .. } => {
