@@ -276,7 +276,8 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
 pub(crate) fn falls_back(file: &File, request: &Request, ended: Ended) -> bool {
     let target = &file.0.target;
     // An atomic write is refused for other reasons, and no buffered one is atomic.
-    !request.is_atomic()
+    request.kind.moves_data()
+        && !request.is_atomic()
         && ended.done == 0
         && file.0.buffered_fallback
         && (target.direct().is_none() || target.turn_buffered().is_ok())
