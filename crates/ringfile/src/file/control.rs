@@ -96,7 +96,7 @@ impl Advice {
 ///
 /// `Send` and `Unpin`. Dropping it cancels the operation where the kernel still can.
 #[must_use = "nothing is done until the future is awaited"]
-pub struct Control<'a>(pub(crate) Single<&'a File>);
+pub struct Control<'a>(pub(crate) Single<'a>);
 
 impl<'a> Control<'a> {
     fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {

@@ -81,7 +81,7 @@ pub struct WriteDurable<'a, B> {
     write: Io<'a, B>,
     /// The write's result, while the sync is in flight.
     written: Option<B>,
-    sync: Option<Single<&'a File>>,
+    sync: Option<Single<'a>>,
     /// The sync's result, if it ended before the write's result was seen.
     synced: Option<Result<Held>>,
     /// Whether the sync was submitted with the write, not after it.

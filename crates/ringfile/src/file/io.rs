@@ -48,10 +48,10 @@ struct Transfer<'a> {
 
 /// An operation on memory whose type was erased.
 pub(super) struct Operation<'a, F = &'a File> {
-    file: F,
-    request: Request,
+    pub(super) file: F,
+    pub(super) request: Request,
     /// The buffer, before and after.
-    held: Kept,
+    pub(super) held: Kept,
     /// Whether the operation was repeated after direct I/O was refused.
     fell_back: bool,
     descriptor: Descriptor,
@@ -131,9 +131,10 @@ impl<'a, B: IoBuf> Io<'a, B> {
     }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
-    pub(super) fn start_with(&mut self, sync: &mut Single<&File>, context: &Context<'_>) -> bool {
-        let operation = &mut self.transfer.operation;
-        if !matches!(operation.stage, Stage::Start)
+    pub(super) fn start_with(&mut self, sync: &mut Single<'_>, context: &Context<'_>) -> bool {
+        let (operation, sync) = (&mut self.transfer.operation, &mut sync.0);
+        if !operation.is_new()
+            || !sync.is_new()
             || !matches!(operation.fits(), Ok(true))
             // A link does not cover a write of several submissions.
             || !(1..=driver::MOST_AT_ONCE).contains(&operation.request.want)
@@ -142,10 +143,10 @@ impl<'a, B: IoBuf> Io<'a, B> {
         }
         let target = &operation.descriptor.of(operation.file).0.target;
         let write = (&operation.request, &mut operation.held);
-        let places = sync.not_started().and_then(|sync| driver::start_linked(target, write, sync, context));
+        let places = driver::start_linked(target, write, (&sync.request, &mut sync.held), context);
         let Some([write, behind]) = places else { return false };
         operation.stage = Stage::Running(Ticket::new(write));
-        sync.was_started(behind);
+        sync.stage = Stage::Running(Ticket::new(behind));
         true
     }
 
@@ -217,6 +218,19 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
     }
 }
 
+impl<F> Operation<'_, F> {
+    /// Returns whether the operation was not started yet.
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self.stage, Stage::Start)
+    }
+
+    /// Takes the buffer of an operation that is not in flight.
+    #[inline]
+    pub(super) fn take_held(&mut self) -> Held {
+        self.held.take()
+    }
+}
+
 impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[inline]
     pub(super) fn new(file: F, request: Request, held: Held) -> Self {
@@ -238,12 +252,6 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     /// Returns whether the operation ends only when another thread runs its loop.
     pub(super) fn needs_another_loop(&self) -> bool {
         matches!(&self.stage, Stage::Running(ticket) if ticket.needs_another_loop())
-    }
-
-    /// Returns the buffer of a finished operation.
-    #[inline]
-    pub(super) fn take_held(&mut self) -> Held {
-        self.held.take()
     }
 
     /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
@@ -325,6 +333,12 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         if self.descriptor == Descriptor::Open && self.file.borrow().has_two_ways(&self.request) {
             return self.begin_adaptive(context);
         }
+        self.start(context)
+    }
+
+    /// Starts the operation, which the kernel would not refuse without a reason.
+    #[inline(always)]
+    pub(super) fn start(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let target = &self.descriptor.of(self.file.borrow()).0.target;
         match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
@@ -346,12 +360,15 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Err(error) => self.fail(error.at(self.request.offset).on(self.file.borrow().path())),
+            Err(error) => {
+                let error = error.on(self.file.borrow().path());
+                self.fail(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error })
+            }
         }
     }
 
     #[cold]
-    fn fail(&mut self, error: Error) -> Poll<()> {
+    pub(super) fn fail(&mut self, error: Error) -> Poll<()> {
         if self.request.kind.is_read() {
             // Nothing was read, and the buffer's length says so. A stream has read what comes before the start.
             self.held.own().copy_in(self.request.start, &[]);

@@ -72,7 +72,7 @@ const DIRECTORY: u32 = 0o777;
 
 /// Creates an operation on paths, of which `path` is the first. [`Single::poll`] fails if one contains a NUL byte, and
 /// `paths` is `None`.
-fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Single<File> {
+fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Single<'static, File> {
     let request = Request { op_flags, ..Request::of(kind) };
     Single::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))
 }
@@ -96,9 +96,9 @@ pub(crate) const TRUNCATION: Request = Request::of(Kind::Truncate);
 #[must_use = "nothing is opened until the future is awaited"]
 pub struct Open {
     pub(crate) options: OpenOptions,
-    pub(crate) opening: Single<File>,
+    pub(crate) opening: Single<'static, File>,
     /// The truncation of the file, once it is open.
-    truncating: Option<Single<File>>,
+    truncating: Option<Single<'static, File>>,
 }
 
 impl Future for Open {
@@ -109,16 +109,16 @@ impl Future for Open {
         let mut truncation = match truncating.take() {
             Some(truncation) => truncation,
             None => {
-                options.check().map_err(|error| error.on(opening.file.path()))?;
+                options.check().map_err(|error| error.on(opening.file().path()))?;
                 let held = ready!(opening.poll(context));
-                match held.and_then(|held| opened(options, &opening.file, held)) {
+                match held.and_then(|held| opened(options, opening.file(), held)) {
                     Ok(file) if options.truncates() => Single::new(file, TRUNCATION, Held::None),
                     opened => return Poll::Ready(opened),
                 }
             }
         };
         match truncation.poll(context) {
-            Poll::Ready(truncated) => Poll::Ready(truncated.map(|_| truncation.file)),
+            Poll::Ready(truncated) => Poll::Ready(truncated.map(|_| truncation.into_parts().0)),
             Poll::Pending => {
                 *truncating = Some(truncation);
                 Poll::Pending
@@ -131,7 +131,7 @@ impl Future for Open {
 ///
 /// `Send` and `Unpin`; it borrows nothing, and works in any executor.
 #[must_use = "nothing is done until the future is awaited"]
-pub struct Change(pub(crate) Single<File>);
+pub struct Change(pub(crate) Single<'static, File>);
 
 impl Future for Change {
     type Output = Result<()>;
@@ -145,7 +145,7 @@ impl Future for Change {
 ///
 /// `Send` and `Unpin`; it borrows nothing, and works in any executor.
 #[must_use = "nothing is done until the future is awaited"]
-pub struct GetMetadata(pub(crate) Single<File>);
+pub struct GetMetadata(pub(crate) Single<'static, File>);
 
 impl Future for GetMetadata {
     type Output = Result<Metadata>;
@@ -153,7 +153,7 @@ impl Future for GetMetadata {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let held = ready!(self.0.poll(context))?;
         // A successful operation has left a record.
-        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(self.0.file.path());
+        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(self.0.file().path());
         Poll::Ready(Metadata::of(held).ok_or_else(nothing))
     }
 }

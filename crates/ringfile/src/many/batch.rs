@@ -240,7 +240,7 @@ impl Batch {
         self.add_single(fs::metadata(path).0)
     }
 
-    fn add_single(&mut self, single: Single<impl Borrow<File>>) -> usize {
+    fn add_single(&mut self, single: Single<'_, impl Borrow<File>>) -> usize {
         let (file, request, held) = single.into_parts();
         self.add(file.borrow(), Asked { request, held })
     }

@@ -240,7 +240,7 @@ impl Queue {
         self.add_single(fs::metadata(path).0, user_data)
     }
 
-    fn add_single(&mut self, single: Single<impl Borrow<File>>, user_data: u64) -> Token {
+    fn add_single(&mut self, single: Single<'_, impl Borrow<File>>, user_data: u64) -> Token {
         let (file, request, held) = single.into_parts();
         self.add(file.borrow(), Asked { request, held }, user_data)
     }
