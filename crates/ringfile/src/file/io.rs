@@ -25,25 +25,20 @@ use crate::memory::{Held, IoBuf, IoBufMut};
 /// `Send` and `Unpin`. It may be polled on another thread than before, which costs a message between the two. Dropping
 /// it cancels the operation if the kernel still can.
 #[must_use = "nothing is read or written until the future is awaited"]
-pub struct Io<'a, B> {
-    transfer: Transfer<'a>,
-    buffer: PhantomData<fn() -> B>,
-}
+pub struct Io<'a, B>(Transfer<'a, B>);
 
 /// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
 ///
 /// Otherwise the same as an [`Io`].
 #[must_use = "nothing is read or written until the future is awaited"]
-pub struct IoVectored<'a, B> {
-    transfer: Transfer<'a>,
-    buffers: PhantomData<fn() -> B>,
-}
+pub struct IoVectored<'a, B>(Transfer<'a, B>);
 
 /// An operation, and what counts as success.
-struct Transfer<'a> {
+struct Transfer<'a, B> {
     operation: Operation<'a>,
     /// Whether a partial transfer is an error.
     exact: bool,
+    buffer: PhantomData<fn() -> B>,
 }
 
 /// An operation on memory whose type was erased.
@@ -74,12 +69,12 @@ enum Stage<'a> {
     Taken,
 }
 
-impl<'a> Transfer<'a> {
+impl<'a, B> Transfer<'a, B> {
     #[inline]
     fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64) -> Self {
         let op_flags = file.target().flags_of(kind);
         let request = Request { op_flags, offset, want, ..Request::of(kind) };
-        Self { operation: Operation::new(file, request, held), exact: true }
+        Self { operation: Operation::new(file, request, held), exact: true, buffer: PhantomData }
     }
 
     /// Returns whether the finished operation did all that was requested.
@@ -109,30 +104,29 @@ impl<'a, B: IoBuf> Io<'a, B> {
     #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        Self { transfer: Transfer::new(file, Kind::Write, buffer.hold(), want, offset), buffer: PhantomData }
+        Self(Transfer::new(file, Kind::Write, buffer.hold(), want, offset))
     }
 
     pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        let transfer = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset);
-        Self { transfer, buffer: PhantomData }.with_flags(RWF_ATOMIC)
+        Self(Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset)).with_flags(RWF_ATOMIC)
     }
 
     /// Sets flags for this write only: `RWF_…`.
     pub(super) fn with_flags(mut self, op_flags: u32) -> Self {
-        self.transfer.operation.request.op_flags |= op_flags;
+        self.0.operation.request.op_flags |= op_flags;
         self
     }
 
     /// Makes it a write that becomes durable with a sync of the caller, and fails if an earlier sync has failed.
     pub(super) fn and_sync(mut self) -> Self {
-        self.transfer.operation.request.synced = true;
+        self.0.operation.request.synced = true;
         self
     }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
     pub(super) fn start_with(&mut self, sync: &mut Single<'_>, context: &Context<'_>) -> bool {
-        let (operation, sync) = (&mut self.transfer.operation, &mut sync.0);
+        let (operation, sync) = (&mut self.0.operation, &mut sync.0);
         if !operation.is_new()
             || !sync.is_new()
             || !matches!(operation.fits(), Ok(true))
@@ -153,7 +147,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
     /// Accepts a result that moved fewer bytes than wanted.
     #[inline]
     pub(super) fn or_less(mut self) -> Self {
-        self.transfer.exact = false;
+        self.0.exact = false;
         self
     }
 }
@@ -162,23 +156,19 @@ impl<'a, B: IoBufMut> Io<'a, B> {
     #[inline]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.capacity();
-        Self {
-            transfer: Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset),
-            buffer: PhantomData,
-        }
+        Self(Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset))
     }
 }
 
 impl<'a, B: IoBuf> IoVectored<'a, B> {
     pub(super) fn write(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        let transfer = Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset);
-        Self { transfer, buffers: PhantomData }
+        Self(Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset))
     }
 
     /// Accepts a result that moved fewer bytes than wanted.
     pub(super) fn or_less(mut self) -> Self {
-        self.transfer.exact = false;
+        self.0.exact = false;
         self
     }
 }
@@ -186,8 +176,7 @@ impl<'a, B: IoBuf> IoVectored<'a, B> {
 impl<'a, B: IoBufMut> IoVectored<'a, B> {
     pub(super) fn read(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBufMut::capacity).sum();
-        let transfer = Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset);
-        Self { transfer, buffers: PhantomData }
+        Self(Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset))
     }
 }
 
@@ -196,7 +185,7 @@ impl<B: IoBuf> Future for Io<'_, B> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let transfer = &mut self.transfer;
+        let transfer = &mut self.0;
         if transfer.operation.poll(context).is_pending() {
             return Poll::Pending;
         }
@@ -210,7 +199,7 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
     type Output = BufResult<Vec<B>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let transfer = &mut self.transfer;
+        let transfer = &mut self.0;
         ready!(transfer.operation.poll(context));
         let is_good = transfer.is_good();
         let buffers = B::release_many(transfer.operation.take_held());
