@@ -26,16 +26,12 @@ pub(crate) fn cancelled(error: Error) -> Error {
 const LOST: &str = "an earlier sync of this file failed, so data may be lost although a later sync would succeed; \
     open the file again, and check or rewrite what was written since the last successful sync";
 
-/// Adds to a failed sync or durable write what the failure means.
-#[cold]
-pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Error) -> Error {
-    if request.is_sync() && file.0.target.failed_sync() == errno {
-        return error.because(LOST);
-    }
-    error
+/// Returns whether an operation failed as all later syncs of the file do.
+fn is_lost(file: &File, request: &Request, errno: i32) -> bool {
+    request.is_sync() && file.0.target.failed_sync() == errno
 }
 
-/// Checks an operation that moves no data.
+/// Returns why an operation that moves no data failed.
 #[cold]
 pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i32) -> Error {
     let refused = driver::why_refused(errno);
@@ -47,15 +43,21 @@ pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i
     match errno {
         libc::ECANCELED => cancelled(error),
         libc::EAGAIN => error.because(NO_THREAD),
-        _ => explain_sync(file, request, errno, with_new_path(held, error)),
+        _ if is_lost(file, request, errno) => error.because(LOST),
+        _ => with_new_path(held, error),
     }
 }
 
 /// Adds to a failed operation on an NVMe namespace why it failed.
 #[cold]
 fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> Error {
+    let status = driver::Status::of_errno(errno);
+    if is_lost(file, request, errno) {
+        let lost = |status| format!("{status}; {LOST}");
+        return error.because(status.map_or(LOST.into(), lost));
+    }
     let block = file.alignment().bytes;
-    let error = match (driver::Status::of_errno(errno), errno) {
+    match (status, errno) {
         (Some(status), _) => error.because(status.to_string()),
         (None, libc::EBADF) if request.kind.is_read() => error.because(NOT_FOR_READING),
         (None, libc::EBADF) => error.because(NOT_FOR_WRITING),
@@ -69,11 +71,6 @@ fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> 
         )),
         (None, libc::EACCES) => error.because("before Linux 6.2, NVMe commands need CAP_SYS_ADMIN"),
         (None, _) => error,
-    };
-    match (request.is_sync() && file.0.target.failed_sync() == errno, driver::Status::of_errno(errno)) {
-        (true, Some(status)) => error.because(format!("{status}; {LOST}")),
-        (true, None) => error.because(LOST),
-        (false, _) => error,
     }
 }
 
@@ -102,7 +99,7 @@ fn with_new_path(held: &Held, error: Error) -> Error {
 #[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
     assert!(lies_within(request, held), "the operation reaches beyond its memory");
-    if !ends_in_a_file(request) {
+    if !range_ends_in_a_file(request.offset, request.want) {
         return Err(error(file, request, ErrorKind::InvalidInput, BEYOND));
     }
     let Some(direct) = file.0.target.direct() else { return Ok(true) };
@@ -142,12 +139,7 @@ pub(crate) fn fits_in_place(file: &File, offset: u64, buffer: &Buffer) -> bool {
         && file.0.target.direct().is_none_or(|direct| unaligned::piece_fits(offset, start, len, direct))
 }
 
-/// Returns whether the range of an operation ends within the largest size of a file.
-#[inline(always)]
-fn ends_in_a_file(request: &Request) -> bool {
-    range_ends_in_a_file(request.offset, request.want)
-}
-
+/// Returns whether a range ends within the largest size of a file.
 #[inline(always)]
 pub(super) fn range_ends_in_a_file(offset: u64, len: usize) -> bool {
     offset.checked_add(len as u64).is_some_and(|end| end <= i64::MAX as u64)
@@ -163,7 +155,10 @@ pub(crate) fn fits_without_data(file: &File, request: &Request, held: &Held) -> 
     if request.kind.names_paths() && !matches!(held, Held::Paths(_)) {
         return Err(refused().because("a path contains a NUL byte"));
     }
-    if request.kind != Kind::SyncRange || file.0.target.namespace().is_some() || ends_in_a_file(request) {
+    if request.kind != Kind::SyncRange
+        || file.0.target.namespace().is_some()
+        || range_ends_in_a_file(request.offset, request.want)
+    {
         return Ok(());
     }
     Err(refused().at(request.offset).because(BEYOND))
@@ -266,7 +261,8 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         }
         libc::ECANCELED => cancelled(error),
         libc::EAGAIN if file.0.target.kind != FileKind::Other => error.because(NO_THREAD),
-        _ => explain_sync(file, request, errno, error),
+        _ if is_lost(file, request, errno) => error.because(LOST),
+        _ => error,
     }
 }
 
