@@ -164,7 +164,18 @@ impl Reader {
         Ok(Some(buffer?))
     }
 
-    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+    fn fail(&mut self, error: Error) -> Poll<Option<Result<Bytes>>> {
+        self.end = self.next;
+        self.in_flight.clear();
+        self.memory = None;
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
+impl Stream for Reader {
+    type Item = Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Err(error) = self.read_ahead(context) {
             return self.fail(error);
         }
@@ -193,13 +204,6 @@ impl Reader {
             }
         }
     }
-
-    fn fail(&mut self, error: Error) -> Poll<Option<Result<Bytes>>> {
-        self.end = self.next;
-        self.in_flight.clear();
-        self.memory = None;
-        Poll::Ready(Some(Err(error)))
-    }
 }
 
 impl Ahead {
@@ -225,14 +229,6 @@ impl Ahead {
     }
 }
 
-impl Stream for Reader {
-    type Item = Result<Bytes>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_piece(context)
-    }
-}
-
 /// The future of [`Reader::next`]. Dropping it loses no data.
 #[must_use = "nothing is read until the future is awaited"]
 pub struct Next<'a>(&'a mut Reader);
@@ -241,6 +237,6 @@ impl Future for Next<'_> {
     type Output = Option<Result<Bytes>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_piece(context)
+        Pin::new(&mut *self.0).poll_next(context)
     }
 }
