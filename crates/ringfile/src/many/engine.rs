@@ -252,21 +252,19 @@ impl ThreadEngine {
         };
         let Self { engine, deferred, is_refused, .. } = self;
         *is_refused = false;
-        if guard.is_in_loop() {
+        let went_on = if guard.is_in_loop() {
             // The loop submits and collects, and leaves results in `remote`, since it knows its own tasks.
-            let went_on = engine.go_on(source);
-            if inherited {
-                engine.give_up(source);
-            }
-            return went_on;
-        }
-        engine.know(deferred);
-        engine.advance(source, deferred, false);
-        *is_refused = engine.submit_all(&guard, source, deferred);
+            engine.go_on(source)
+        } else {
+            engine.know(deferred);
+            engine.advance(source, deferred, false);
+            *is_refused = engine.submit_all(&guard, source, deferred);
+            true
+        };
         if inherited {
             engine.give_up(source);
         }
-        true
+        went_on
     }
 
     /// Waits until the deadline, or until `wanted`, the number of operations that must still end, is 0.

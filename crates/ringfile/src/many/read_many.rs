@@ -157,9 +157,8 @@ impl Queue {
             // Only a part is waited for, so that the device always has many in flight.
             let enough = if next == requests.len() { open } else { open.div_ceil(4) };
             self.engine.wait(&mut self.entries, None, |entries| {
-                let has_ended = |request: &&ReadRequest| match request.stage {
-                    Stage::Open(token) => entries.is_done(token) == Some(true),
-                    Stage::InPlace | Stage::Otherwise | Stage::Failed(_) | Stage::Over => false,
+                let has_ended = |request: &&ReadRequest| {
+                    matches!(request.stage, Stage::Open(token) if entries.is_done(token) == Some(true))
                 };
                 enough.saturating_sub(requests[first..next].iter().filter(has_ended).count())
             });
