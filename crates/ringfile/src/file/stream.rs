@@ -207,24 +207,18 @@ impl Stream for Reader {
 }
 
 impl Ahead {
-    fn piece(&mut self) -> Bytes {
-        match self.read.take_held() {
-            Held::Pooled(mut buffer) => {
-                buffer.truncate(self.wanted);
-                buffer.freeze()
-            }
-            _ => Bytes::new(),
-        }
-    }
-
     fn poll(&mut self, context: &mut Context<'_>) {
         if self.ended.is_some() || self.read.poll(context).is_pending() {
             return;
         }
-        self.ended = Some(match self.read.result() {
-            Ok(Ended { errno: 0, .. }) => Ok(self.piece()),
-            Ok(ended) => Err(self.read.failure(ended)),
-            Err(error) => Err(error),
+        self.ended = Some(match (self.read.result(), self.read.take_held()) {
+            (Ok(Ended { errno: 0, .. }), Held::Pooled(mut buffer)) => {
+                buffer.truncate(self.wanted);
+                Ok(buffer.freeze())
+            }
+            (Ok(Ended { errno: 0, .. }), _) => Ok(Bytes::new()),
+            (Ok(ended), _) => Err(self.read.failure(ended)),
+            (Err(error), _) => Err(error),
         });
     }
 }
