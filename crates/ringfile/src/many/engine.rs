@@ -46,6 +46,14 @@ pub(super) trait Source {
     /// Returns how many operations have not ended.
     fn open(&self) -> usize;
 
+    /// Ends an operation that was begun and is not to be started any more.
+    #[cold]
+    fn end_unstarted(&mut self, index: u32) {
+        let (op, files) = self.op(index);
+        let held = std::mem::take(op.begun(files).2);
+        self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
+    }
+
     /// Returns the operations that were started and have not ended.
     fn in_flight(&self) -> impl Iterator<Item = u32>;
 }

@@ -65,6 +65,7 @@ fn first_generation() -> u32 {
 }
 
 /// See the module.
+#[derive(Default)]
 pub(super) struct Entries {
     list: Vec<Entry>,
     files: Files,
@@ -103,16 +104,11 @@ impl Entries {
     pub(super) fn with_capacity(operations: usize) -> Self {
         Self {
             list: Vec::with_capacity(operations),
-            files: Files::default(),
             free: Vec::with_capacity(operations),
             next_generation: first_generation(),
             to_start: VecDeque::with_capacity(operations),
-            given_back: None,
-            begins_again: false,
             ended: VecDeque::with_capacity(operations),
-            done: 0,
-            open: 0,
-            polled: 0,
+            ..Self::default()
         }
     }
 
@@ -166,10 +162,6 @@ impl Entries {
     #[inline]
     pub(super) fn left_until(&self, at_least: usize) -> usize {
         at_least.saturating_sub(self.done).min(self.open)
-    }
-
-    pub(super) fn all_are_started(&self) -> bool {
-        self.to_start.is_empty() && self.given_back.is_none()
     }
 
     /// Finds the operation of a token.
@@ -301,12 +293,10 @@ impl Source for Entries {
     #[inline]
     fn next(&mut self) -> Option<u32> {
         if let Some(index) = self.given_back.take() {
-            let entry = &mut self.list[index as usize];
-            match entry.op.as_mut().filter(|_| entry.cancelled) {
-                Some(op) => op.cancel_begun(CANCELLED, &self.files),
-                None => return Some(index),
+            if !self.list[index as usize].cancelled {
+                return Some(index);
             }
-            self.is_over(index);
+            self.end_unstarted(index);
         }
         while let Some(index) = self.to_start.pop_front() {
             let entry = &mut self.list[index as usize];

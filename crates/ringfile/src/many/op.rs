@@ -143,12 +143,8 @@ pub(super) struct Detour {
 }
 
 impl Detour {
-    pub(super) fn new(request: Request, held: Held) -> Box<Self> {
-        Box::new(Self { request, held, pieces: Pieces::default(), opening: None })
-    }
-
-    fn in_pieces(request: Request, pieces: Pieces) -> Box<Self> {
-        Box::new(Self { request, held: Held::None, pieces, opening: None })
+    pub(super) fn new(request: Request, held: Held, pieces: Pieces) -> Box<Self> {
+        Box::new(Self { request, held, pieces, opening: None })
     }
 }
 
@@ -178,9 +174,8 @@ impl Op {
 
     /// Sets the options with which the operation, which was not begun, opens its file.
     pub(super) fn opens_with(&mut self, options: OpenOptions) {
-        let opening = Some(Opening { options, file: None });
-        let held = std::mem::take(&mut self.held);
-        self.detour = Some(Box::new(Detour { opening, ..*Detour::new(self.request, held) }));
+        let detour = Detour::new(self.request, std::mem::take(&mut self.held), Pieces::default());
+        self.detour.insert(detour).opening = Some(Opening { options, file: None });
     }
 
     /// Begins the operation; false if it has ended without being started.
@@ -219,7 +214,7 @@ impl Op {
             Way::CachedBeginning(cached) => {
                 let pieces = Pieces::with_cached_beginning(cached);
                 let descriptor = pieces.descriptor();
-                self.detour = Some(Detour::in_pieces(self.request, pieces));
+                self.detour = Some(Detour::new(self.request, Held::None, pieces));
                 descriptor
             }
             // With many reads in flight, no stream is followed.
@@ -260,7 +255,8 @@ impl Op {
     #[cold]
     fn begin_piece(&mut self, file: &File) -> bool {
         let (request, descriptor) = (self.request, self.descriptor);
-        let detour = self.detour.get_or_insert_with(|| Detour::in_pieces(request, Pieces::by(descriptor)));
+        let in_pieces = || Detour::new(request, Held::None, Pieces::by(descriptor));
+        let detour = self.detour.get_or_insert_with(in_pieces);
         match detour.pieces.begin(&self.request, file.alignment(), &mut self.held) {
             Ok((request, held)) => {
                 (detour.request, detour.held) = (request, held);
@@ -390,26 +386,14 @@ impl Op {
     /// Takes back an operation that could not be carried out.
     #[cold]
     pub(super) fn refuse_with(&mut self, error: Error, files: &Files) {
-        self.take_back_begun(files);
+        let held = std::mem::take(self.begun(files).2);
+        self.take_back(held);
         let error = error.on(files.get(self.file).path());
         let error = match &self.detour {
             Some(detour) => error.after(detour.pieces.done()),
             None => error,
         };
         self.refuse(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error });
-    }
-
-    /// Takes back the memory of an operation that was begun and not started.
-    fn take_back_begun(&mut self, files: &Files) {
-        let held = std::mem::take(self.begun(files).2);
-        self.take_back(held);
-    }
-
-    /// Cancels an operation that was begun and not started.
-    #[cold]
-    pub(super) fn cancel_begun(&mut self, why: &'static str, files: &Files) {
-        self.take_back_begun(files);
-        self.cancel(why);
     }
 
     pub(super) fn cancel(&mut self, why: &'static str) {
@@ -489,7 +473,10 @@ impl Op {
             Stage::Over(ended) if self.request.kind.moves_data() => {
                 Err(check::failure(file, &self.request, ended))
             }
-            Stage::Over(ended) => Err(check::why_not_done(file, self.now(), &self.held, ended.errno)),
+            Stage::Over(ended) => {
+                let request = self.detour.as_ref().map_or(&self.request, |detour| &detour.request);
+                Err(check::why_not_done(file, request, &self.held, ended.errno))
+            }
             Stage::Refused(error) => Err(error),
             Stage::Cancelled(why) => Err(self.unbegun(file).because(why)),
             Stage::Waiting | Stage::Merged | Stage::Begun(_) => Err(self.unbegun(file)),
@@ -500,11 +487,6 @@ impl Op {
     fn unbegun(&self, file: &File) -> Error {
         let error = Error::from_errno(libc::ECANCELED, self.what()).on(file.path());
         if self.request.kind.moves_data() { error.at(self.request.offset) } else { error }
-    }
-
-    /// Returns the request that was started last.
-    fn now(&self) -> &Request {
-        self.detour.as_ref().map_or(&self.request, |detour| &detour.request)
     }
 
     fn what(&self) -> &'static str {

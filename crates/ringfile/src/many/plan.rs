@@ -15,6 +15,7 @@ const STOPPED: &str = "an operation of the batch failed, and the batch stops on 
 const BARRIER: &str = "an operation before the barrier failed";
 
 /// See the module.
+#[derive(Default)]
 pub(super) struct Plan {
     batch: Batch,
     /// The operations before which all earlier ones must have ended, the next one first.
@@ -36,19 +37,8 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(mut batch: Batch) -> Self {
-        let mut plan = Self {
-            barriers: std::mem::take(&mut batch.barriers).into_iter(),
-            batch,
-            border: 0,
-            next: 0,
-            again: Vec::new(),
-            given_back: None,
-            in_flight: 0,
-            ended: 0,
-            failed: false,
-            stopped: None,
-            cancelled: None,
-        };
+        let mut plan =
+            Self { barriers: std::mem::take(&mut batch.barriers).into_iter(), batch, ..Self::default() };
         plan.pass_border();
         plan
     }
@@ -135,13 +125,6 @@ impl Plan {
         }
         self.next += 1;
         Some(self.next - 1)
-    }
-
-    /// Ends an operation that was begun and not started.
-    #[cold]
-    fn end_unstarted(&mut self, index: u32) {
-        let held = std::mem::take(self.batch.ops[index as usize].begun(&self.batch.files).2);
-        self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
     }
 
     /// Begins an operation; false if it has ended without being started.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::engine::ThreadEngine;
+use super::engine::{Source, ThreadEngine};
 use super::entries::{Entries, Token};
 use super::op::Asked;
 use super::{AnyBuffer, Done};
@@ -275,7 +275,7 @@ impl Queue {
     pub fn wait(&mut self, at_least: usize, timeout: Option<Duration>) -> usize {
         let in_loop = crate::runtime::is_in_loop();
         let (open, done) = self.counts();
-        if open == 0 || (at_least > 0 && done >= at_least && self.entries.all_are_started()) {
+        if open == 0 || (at_least > 0 && done >= at_least && self.entries.startable() == 0) {
             return done;
         }
         if timeout == Some(Duration::ZERO) || at_least == 0 || in_loop {
