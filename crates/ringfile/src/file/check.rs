@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 
 use super::{File, unaligned};
-use crate::driver::{self, AtomicLimits, Ended, FileKind, Kind, Multiples, Request};
+use crate::driver::{self, Alignment, AtomicLimits, Ended, FileKind, Kind, Request};
 use crate::error::Error;
 use crate::memory::{Buffer, Held};
 use crate::ring::fork;
@@ -165,7 +165,7 @@ pub(crate) fn fits_without_data(file: &File, request: &Request, held: &Held) -> 
 }
 
 #[cold]
-fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<bool, Error> {
+fn does_not_fit(file: &File, request: &Request, direct: Alignment) -> Result<bool, Error> {
     let refused = |why| Err(error(file, request, ErrorKind::InvalidInput, why));
     if request.is_atomic() {
         return refused(atomic_advice(file));
@@ -174,7 +174,7 @@ fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<boo
         return refused(advice(request, direct));
     }
     // The kernel would refuse such blocks with the errno that means a file without direct I/O.
-    let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.block.into());
+    let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.bytes as u64);
     if blocks_end > i64::MAX as u64 {
         return refused("the last block would end beyond 2^63 bytes".into());
     }
@@ -182,9 +182,9 @@ fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<boo
 }
 
 #[cold]
-fn advice(request: &Request, Multiples { block, memory, atomic: _ }: Multiples) -> String {
-    let fits = request.offset.is_multiple_of(block.into());
-    if fits && request.want.is_multiple_of(block as usize) {
+fn advice(request: &Request, Alignment { bytes: block, memory, .. }: Alignment) -> String {
+    let fits = request.offset.is_multiple_of(block as u64);
+    if fits && request.want.is_multiple_of(block) {
         format!(
             "the memory must be aligned to {memory} bytes; write from buffers of a Pool, or open without direct"
         )
@@ -200,10 +200,10 @@ fn advice(request: &Request, Multiples { block, memory, atomic: _ }: Multiples) 
 fn atomic_advice(file: &File) -> String {
     match file.0.target.direct() {
         None => "atomic writes need direct I/O; open with direct(true)".into(),
-        Some(Multiples { atomic: None, .. }) => "this file does not support atomic writes (XFS with reflinks does \
+        Some(Alignment { atomic: None, .. }) => "this file does not support atomic writes (XFS with reflinks does \
             since Linux 6.16, ext4 and block devices if the device does); write a copy elsewhere first, and sync it"
             .into(),
-        Some(Multiples { memory, atomic: Some(AtomicLimits { min, max, .. }), .. }) => format!(
+        Some(Alignment { memory, atomic: Some(AtomicLimits { min, max, .. }), .. }) => format!(
             "atomic writes of this file have {min} to {max} bytes: write a power of two, at a multiple of it, from \
              memory aligned to {memory} bytes"
         ),

@@ -17,7 +17,7 @@ use super::adaptive::{self, Adaptive};
 use super::durable::Choice;
 use super::{Durability, File, Handle};
 use crate::driver::{
-    self, Access, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
+    self, Access, Alignment, AtomicLimits, FileKind, FileSystem, Lanes, Namespace, RingKind, Route, Target,
 };
 use crate::error::{Error, Result};
 use crate::event;
@@ -408,7 +408,7 @@ impl OpenOptions {
     }
 
     /// Switches direct I/O on if it was requested, and returns the alignment that it needs; `None` for buffered I/O.
-    fn direct_of(&self, file: &fs::File) -> Result<Option<Multiples>> {
+    fn direct_of(&self, file: &fs::File) -> Result<Option<Alignment>> {
         if !self.direct {
             return Ok(None);
         }
@@ -452,7 +452,7 @@ impl OpenOptions {
         &self,
         own: OwnedFd,
         user: Option<OwnedFd>,
-        direct: Option<Multiples>,
+        direct: Option<Alignment>,
         path: Option<&Path>,
     ) -> File {
         let kind = kind_of(&own);
@@ -533,7 +533,7 @@ fn kind_of(file: impl AsFd) -> FileKind {
 }
 
 /// Returns the multiples that direct I/O on the file requires.
-fn alignment(file: impl AsFd) -> Result<Multiples> {
+fn alignment(file: impl AsFd) -> Result<Alignment> {
     let file = file.as_fd();
     let refused = |why: &str| no_direct(Error::new(std::io::ErrorKind::Unsupported, FOR_DIRECT), why);
     let asked = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
@@ -542,7 +542,7 @@ fn alignment(file: impl AsFd) -> Result<Multiples> {
     {
         return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
             0 => Err(refused(NO_DIRECT)),
-            block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
+            block => Ok(Alignment { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
     match kind_of(file) {
@@ -581,8 +581,9 @@ fn file_system(file: impl AsFd) -> FileSystem {
 
 /// Memory is aligned as blocks are, which is safe if the kernel does not say, but to no more than a pool's alignment:
 /// since Linux 6.12 blocks may be larger than a page, but a device's address alignment may not (`blk_validate_limits`).
-fn multiples(block: u32, memory: u32) -> Multiples {
-    Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)), atomic: None }
+fn multiples(block: u32, memory: u32) -> Alignment {
+    let memory = memory.max(block.min(USUAL_ALIGNMENT));
+    Alignment { bytes: block as usize, memory: memory as usize, atomic: None }
 }
 
 /// Returns the limits of atomic writes: none before Linux 6.11, which leaves the fields 0.
