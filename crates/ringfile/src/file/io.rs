@@ -4,7 +4,7 @@
 //! would refuse with a bare errno, and passes unaligned direct reads to [`super::unaligned`].
 
 use std::borrow::Borrow;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -227,12 +227,6 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         Self { file, request, held, fell_back: false, descriptor: Descriptor::Open, stage: Stage::Start }
     }
 
-    /// Uses this descriptor of an adaptive file.
-    pub(super) fn by(mut self, descriptor: Descriptor) -> Self {
-        self.descriptor = descriptor;
-        self
-    }
-
     /// Returns the file to use: the file itself, or the direct twin of an adaptive one.
     fn on(&self) -> &File {
         self.descriptor.of(self.file.borrow())
@@ -407,12 +401,17 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     }
 }
 
-impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
-    type Output = Result<Ended, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Operation::poll(&mut self, context).map(|()| self.result())
-    }
+/// Carries out one operation, by this descriptor of an adaptive file.
+pub(super) async fn carry_out(
+    file: &File,
+    descriptor: Descriptor,
+    request: Request,
+    held: Held,
+) -> (Held, Result<Ended, Error>) {
+    let mut operation = Operation { descriptor, ..Operation::new(file, request, held) };
+    poll_fn(|context| operation.poll(context)).await;
+    let result = operation.result();
+    (operation.take_held(), result)
 }
 
 #[cfg(test)]

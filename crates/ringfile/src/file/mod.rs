@@ -245,7 +245,7 @@ impl File {
     /// [`adaptive`](OpenOptions::adaptive) was not set, or turned out not to work here.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
-        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_direct())
+        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.direct.is_direct())
     }
 
     /// Returns whether a read must choose between two descriptors.

@@ -7,9 +7,8 @@
 
 use std::borrow::Borrow;
 
-use super::File;
 use super::adaptive::Descriptor;
-use super::io::Operation;
+use super::{File, io};
 use crate::driver::{Alignment, Ended, Finished, Kind, Request};
 use crate::error::Error;
 use crate::memory::{Held, reserve};
@@ -171,9 +170,7 @@ pub(super) async fn read(
             Ok(begun) => begun,
             Err(error) => return (held, Err(error)),
         };
-        let mut read = Operation::new(on, piece, memory).by(Descriptor::Own);
-        let result = (&mut read).await;
-        let memory = read.take_held();
+        let (memory, result) = io::carry_out(on, Descriptor::Own, piece, memory).await;
         match result {
             Ok(ended) => {
                 if let Some(ended) = pieces.end(&request, &mut held, Finished { held: memory, ended }) {
