@@ -498,11 +498,9 @@ impl Op {
         let path = files.get(self.file).path();
         Error::new(ErrorKind::WouldBlock, self.what()).on(path).because(why)
     }
-}
 
-/// See [`InPlace`](crate::driver::InPlace).
-impl Op {
-    /// Returns whether it is a read that was not begun and can be submitted as it is.
+    /// Returns whether it is a read that was not begun and can be submitted as it is, see
+    /// [`InPlace`](crate::driver::InPlace).
     #[inline]
     pub(super) fn can_stay_in_place(&self, file: &File) -> bool {
         match &self.held {
@@ -539,10 +537,12 @@ fn done(result: Result<usize, Error>, held: Held) -> Done {
 /// Returns the result of an operation on paths, or of one that was started in pieces.
 #[cold]
 fn done_otherwise(ended: Ended, held: Held, detour: Option<Box<Detour>>) -> Done {
-    let opened = detour.and_then(|detour| detour.opening?.file).map(OnPath::File);
-    let (on_path, held) = match held {
-        held @ Held::Paths(_) => (Metadata::of(held).map(OnPath::Metadata), Held::None),
-        held => (opened, held),
+    let file = detour.and_then(|detour| detour.opening?.file);
+    let (metadata, held) = match held {
+        held @ Held::Paths(_) => (Metadata::of(held), Held::None),
+        held => (None, held),
     };
-    Done { on_path: on_path.map(Box::new), ..done(Ok(ended.done), held) }
+    let has_more = file.is_some() || metadata.is_some();
+    let on_path = has_more.then(|| Box::new(OnPath { file, metadata }));
+    Done { on_path, ..done(Ok(ended.done), held) }
 }
