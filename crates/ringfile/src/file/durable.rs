@@ -75,9 +75,9 @@ fn mean(sums: &[AtomicU64; 2]) -> u64 {
 #[must_use = "nothing is written until the future is awaited"]
 pub struct WriteDurable<'a, B> {
     file: &'a File,
-    kind: Durability,
+    /// The kind of the write, if it is measured.
+    measured: Option<Durability>,
     measured_from: Option<Instant>,
-    measured: bool,
     write: Io<'a, B>,
     /// The write's result, while the sync is in flight.
     written: Option<B>,
@@ -100,18 +100,16 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
             Durability::Fsync => (write.and_sync(), Some(file.sync_data().0)),
             _ => (write.with_flags(RWF_DSYNC), None),
         };
-        let (measured_from, written, synced, synced_again) = (None, None, None, false);
         Self {
             file,
-            kind,
-            measured_from,
-            measured,
+            measured: measured.then_some(kind),
+            measured_from: None,
             write,
-            written,
+            written: None,
             sync,
-            synced,
+            synced: None,
             linked: false,
-            synced_again,
+            synced_again: false,
         }
     }
 }
@@ -162,8 +160,8 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
             }
         }
         let Some(buffer) = this.written.take() else { return Poll::Pending };
-        if let Some(began) = this.measured_from.filter(|_| this.measured) {
-            this.file.0.durable.note(this.kind, began);
+        if let Some((kind, began)) = this.measured.zip(this.measured_from) {
+            this.file.0.durable.note(kind, began);
         }
         Poll::Ready(Ok(buffer))
     }

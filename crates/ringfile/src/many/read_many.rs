@@ -205,9 +205,8 @@ impl ReadRequest {
         if matches!(self.stage, Stage::Open(_)) {
             self.stage = Stage::Over;
             let error = Error::new(ErrorKind::Unsupported, "reading").on(file.path()).at(self.offset);
-            self.result = Err(error.because(LOST));
+            let why = "cannot wait for the operation: this is a forked child, or the thread is ending";
+            self.result = Err(error.because(why));
         }
     }
 }
-
-const LOST: &str = "cannot wait for the operation: this is a forked child, or the thread is ending";
