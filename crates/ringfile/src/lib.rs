@@ -132,11 +132,11 @@ mod runtime;
 
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
-pub use driver::{AtomicLimits, Route, set_default_route};
+pub use driver::{Alignment, AtomicLimits, Route, set_default_route};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
-    Advice, Alignment, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io,
-    IoVectored, Next, OpenAppender, OpenOptions, RangeSync, Reader, Record, Settle, WriteDurable,
+    Advice, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io, IoVectored, Next,
+    OpenAppender, OpenOptions, RangeSync, Reader, Record, Settle, WriteDurable,
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;

@@ -6,7 +6,7 @@ mod support;
 
 use std::io::ErrorKind;
 
-use ringfile::{File, OpenOptions, Pool, block_on, thread_metrics};
+use ringfile::{AllocateMode, Batch, File, OpenOptions, Pool, block_on, thread_metrics};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
 use support::{
@@ -126,6 +126,24 @@ fn f16_a_read_near_the_end_of_all_offsets_leaves_the_file_direct() {
     }
     // The last offset at which every kind of read works.
     assert!(block_on(file.read_at(pool.get(10).unwrap(), end_of_blocks - 10)).unwrap().is_empty());
+    assert!(file.is_direct());
+}
+
+#[test]
+fn f16_an_invalid_allocation_leaves_the_file_direct() {
+    let folder = Folder::new();
+    if direct("f16_an_invalid_allocation_leaves_the_file_direct", &folder, &content(0, PAGE)).is_none() {
+        return;
+    }
+    let mut options = ring_options();
+    let options = options.write(true).direct(true).buffered_fallback(true);
+    let file = options.open(folder.path().join("data")).unwrap();
+    let failed = block_on(file.allocate(AllocateMode::Extend, 0, 0)).unwrap_err();
+    assert_eq!(failed.errno(), Some(libc::EINVAL));
+    let mut batch = Batch::new();
+    batch.allocate(&file, AllocateMode::Extend, 0, 0);
+    let failed = batch.run().remove(0).result.unwrap_err();
+    assert_eq!(failed.errno(), Some(libc::EINVAL));
     assert!(file.is_direct());
 }
 

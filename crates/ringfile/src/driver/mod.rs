@@ -76,8 +76,8 @@ pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, remove_local, start, start_linked,
 };
-pub use target::AtomicLimits;
-pub(crate) use target::{FileKind, Multiples, Target};
+pub use target::{Alignment, AtomicLimits};
+pub(crate) use target::{FileKind, Target};
 pub(crate) use thread_ring::{CompletionSignals, RingGuard, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};

@@ -25,7 +25,7 @@ const RWF_DONTCACHE: u32 = 0x80;
 const USES_BEFORE_REGISTERING: u32 = 8;
 
 /// The alignment of memory for NVMe drives, which read and write it in words of four bytes.
-const COMMAND_MEMORY: u32 = 4;
+const COMMAND_MEMORY: usize = 4;
 
 /// The kind of file, as far as it matters for continuing short reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,14 +38,16 @@ pub(crate) enum FileKind {
     Other,
 }
 
-/// The multiples that direct I/O on a file requires, in bytes.
+/// The multiples that direct I/O on a file requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Multiples {
-    /// Offsets and lengths.
-    pub block: u32,
-    /// Addresses. Smaller if blocks are larger than a page, since a pool's memory is aligned to pages.
-    pub memory: u32,
-    /// The limits of the file's atomic writes.
+#[non_exhaustive]
+pub struct Alignment {
+    /// Offsets and lengths must be multiples of this, in bytes; 1 for buffered I/O.
+    pub bytes: usize,
+    /// Memory addresses must be multiples of this, in bytes; 1 for buffered I/O. Buffers of a [`Pool`](crate::Pool)
+    /// always are.
+    pub memory: usize,
+    /// The limits of [atomic](crate::File::write_atomic_at) writes; `None` if the file does not support them.
     pub atomic: Option<AtomicLimits>,
 }
 
@@ -132,7 +134,7 @@ impl Target {
     pub(crate) fn new(
         fd: OwnedFd,
         kind: FileKind,
-        direct: Option<Multiples>,
+        direct: Option<Alignment>,
         ring: RingKind,
         path: Option<PathBuf>,
         lanes: Lanes,
@@ -140,9 +142,9 @@ impl Target {
         let mut target = Self::unopened(path, lanes);
         target.kind = kind;
         if let Some(direct) = direct {
-            target.direct = AtomicU32::new(direct.block);
-            target.first_block = direct.block;
-            target.memory = direct.memory;
+            target.direct = AtomicU32::new(direct.bytes as u32);
+            target.first_block = direct.bytes as u32;
+            target.memory = direct.memory as u32;
             target.atomic = direct.atomic;
         }
         target.ring = ring;
@@ -166,7 +168,7 @@ impl Target {
         ring: RingKind,
         path: Option<PathBuf>,
     ) -> Self {
-        let multiples = Multiples { block: 1 << namespace.shift, memory: COMMAND_MEMORY, atomic: None };
+        let multiples = Alignment { bytes: 1 << namespace.shift, memory: COMMAND_MEMORY, atomic: None };
         let lanes = Lanes::new(Route::Ring, FileSystem::Other);
         let mut target = Self::new(fd, FileKind::Block, Some(multiples), ring, path, lanes);
         target.namespace = Some(Box::new(namespace));
@@ -213,9 +215,9 @@ impl Target {
 
     /// Returns the multiples that direct I/O requires; `None` for buffered I/O.
     #[inline]
-    pub(crate) fn direct(&self) -> Option<Multiples> {
-        let block = self.direct.load(Ordering::Relaxed);
-        (block != 0).then_some(Multiples { block, memory: self.memory, atomic: self.atomic })
+    pub(crate) fn direct(&self) -> Option<Alignment> {
+        let bytes = self.direct.load(Ordering::Relaxed) as usize;
+        (bytes != 0).then_some(Alignment { bytes, memory: self.memory as usize, atomic: self.atomic })
     }
 
     /// Rounds `done` down to a block. The block size stays the same when I/O becomes buffered, which does no harm: an
@@ -420,7 +422,7 @@ impl Rules for Target {
             return true;
         }
         match self.direct() {
-            Some(direct) if !done.is_multiple_of(direct.block as usize) => {
+            Some(direct) if !done.is_multiple_of(direct.bytes) => {
                 self.size().is_ok_and(|size| offset + done as u64 >= size)
             }
             _ => false,

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io::ErrorKind;
 
 use super::{File, unaligned};
-use crate::driver::{self, AtomicLimits, Ended, FileKind, Kind, Multiples, Request};
+use crate::driver::{self, Alignment, AtomicLimits, Ended, FileKind, Kind, Request};
 use crate::error::Error;
 use crate::memory::{Buffer, Held};
 use crate::ring::fork;
@@ -26,16 +26,12 @@ pub(crate) fn cancelled(error: Error) -> Error {
 const LOST: &str = "an earlier sync of this file failed, so data may be lost although a later sync would succeed; \
     open the file again, and check or rewrite what was written since the last successful sync";
 
-/// Adds to a failed sync or durable write what the failure means.
-#[cold]
-pub(crate) fn explain_sync(file: &File, request: &Request, errno: i32, error: Error) -> Error {
-    if request.is_sync() && file.0.target.failed_sync() == errno {
-        return error.because(LOST);
-    }
-    error
+/// Returns whether an operation failed as all later syncs of the file do.
+fn is_lost(file: &File, request: &Request, errno: i32) -> bool {
+    request.is_sync() && file.0.target.failed_sync() == errno
 }
 
-/// Checks an operation that moves no data.
+/// Returns why an operation that moves no data failed.
 #[cold]
 pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i32) -> Error {
     let refused = driver::why_refused(errno);
@@ -47,15 +43,21 @@ pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i
     match errno {
         libc::ECANCELED => cancelled(error),
         libc::EAGAIN => error.because(NO_THREAD),
-        _ => explain_sync(file, request, errno, with_new_path(held, error)),
+        _ if is_lost(file, request, errno) => error.because(LOST),
+        _ => with_new_path(held, error),
     }
 }
 
 /// Adds to a failed operation on an NVMe namespace why it failed.
 #[cold]
 fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> Error {
+    let status = driver::Status::of_errno(errno);
+    if is_lost(file, request, errno) {
+        let lost = |status| format!("{status}; {LOST}");
+        return error.because(status.map_or(LOST.into(), lost));
+    }
     let block = file.alignment().bytes;
-    let error = match (driver::Status::of_errno(errno), errno) {
+    match (status, errno) {
         (Some(status), _) => error.because(status.to_string()),
         (None, libc::EBADF) if request.kind.is_read() => error.because(NOT_FOR_READING),
         (None, libc::EBADF) => error.because(NOT_FOR_WRITING),
@@ -69,11 +71,6 @@ fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> 
         )),
         (None, libc::EACCES) => error.because("before Linux 6.2, NVMe commands need CAP_SYS_ADMIN"),
         (None, _) => error,
-    };
-    match (request.is_sync() && file.0.target.failed_sync() == errno, driver::Status::of_errno(errno)) {
-        (true, Some(status)) => error.because(format!("{status}; {LOST}")),
-        (true, None) => error.because(LOST),
-        (false, _) => error,
     }
 }
 
@@ -102,7 +99,7 @@ fn with_new_path(held: &Held, error: Error) -> Error {
 #[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
     assert!(lies_within(request, held), "the operation reaches beyond its memory");
-    if !ends_in_a_file(request) {
+    if !range_ends_in_a_file(request.offset, request.want) {
         return Err(error(file, request, ErrorKind::InvalidInput, BEYOND));
     }
     let Some(direct) = file.0.target.direct() else { return Ok(true) };
@@ -142,12 +139,7 @@ pub(crate) fn fits_in_place(file: &File, offset: u64, buffer: &Buffer) -> bool {
         && file.0.target.direct().is_none_or(|direct| unaligned::piece_fits(offset, start, len, direct))
 }
 
-/// Returns whether the range of an operation ends within the largest size of a file.
-#[inline(always)]
-fn ends_in_a_file(request: &Request) -> bool {
-    range_ends_in_a_file(request.offset, request.want)
-}
-
+/// Returns whether a range ends within the largest size of a file.
 #[inline(always)]
 pub(super) fn range_ends_in_a_file(offset: u64, len: usize) -> bool {
     offset.checked_add(len as u64).is_some_and(|end| end <= i64::MAX as u64)
@@ -158,16 +150,22 @@ pub(super) const BEYOND: &str = "the end would be beyond 2^63 bytes";
 /// Checks an operation that moves no data. Routes would treat a long range to sync differently: a ring's entry has 32 bits
 /// for the length, so a longer range would become one that extends to the end of the file.
 #[cold]
-pub(crate) fn fits_without_data(file: &File, request: &Request) -> Result<(), Error> {
-    if request.kind != Kind::SyncRange || file.0.target.namespace().is_some() || ends_in_a_file(request) {
+pub(crate) fn fits_without_data(file: &File, request: &Request, held: &Held) -> Result<(), Error> {
+    let refused = || Error::new(ErrorKind::InvalidInput, request.kind.verb(request.op_flags)).on(file.path());
+    if request.kind.names_paths() && !matches!(held, Held::Paths(_)) {
+        return Err(refused().because("a path contains a NUL byte"));
+    }
+    if request.kind != Kind::SyncRange
+        || file.0.target.namespace().is_some()
+        || range_ends_in_a_file(request.offset, request.want)
+    {
         return Ok(());
     }
-    let error = Error::new(ErrorKind::InvalidInput, request.kind.verb(request.op_flags));
-    Err(error.at(request.offset).on(file.path()).because(BEYOND))
+    Err(refused().at(request.offset).because(BEYOND))
 }
 
 #[cold]
-fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<bool, Error> {
+fn does_not_fit(file: &File, request: &Request, direct: Alignment) -> Result<bool, Error> {
     let refused = |why| Err(error(file, request, ErrorKind::InvalidInput, why));
     if request.is_atomic() {
         return refused(atomic_advice(file));
@@ -176,7 +174,7 @@ fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<boo
         return refused(advice(request, direct));
     }
     // The kernel would refuse such blocks with the errno that means a file without direct I/O.
-    let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.block.into());
+    let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.bytes as u64);
     if blocks_end > i64::MAX as u64 {
         return refused("the last block would end beyond 2^63 bytes".into());
     }
@@ -184,9 +182,9 @@ fn does_not_fit(file: &File, request: &Request, direct: Multiples) -> Result<boo
 }
 
 #[cold]
-fn advice(request: &Request, Multiples { block, memory, atomic: _ }: Multiples) -> String {
-    let fits = request.offset.is_multiple_of(block.into());
-    if fits && request.want.is_multiple_of(block as usize) {
+fn advice(request: &Request, Alignment { bytes: block, memory, .. }: Alignment) -> String {
+    let fits = request.offset.is_multiple_of(block as u64);
+    if fits && request.want.is_multiple_of(block) {
         format!(
             "the memory must be aligned to {memory} bytes; write from buffers of a Pool, or open without direct"
         )
@@ -202,10 +200,10 @@ fn advice(request: &Request, Multiples { block, memory, atomic: _ }: Multiples) 
 fn atomic_advice(file: &File) -> String {
     match file.0.target.direct() {
         None => "atomic writes need direct I/O; open with direct(true)".into(),
-        Some(Multiples { atomic: None, .. }) => "this file does not support atomic writes (XFS with reflinks does \
+        Some(Alignment { atomic: None, .. }) => "this file does not support atomic writes (XFS with reflinks does \
             since Linux 6.16, ext4 and block devices if the device does); write a copy elsewhere first, and sync it"
             .into(),
-        Some(Multiples { memory, atomic: Some(AtomicLimits { min, max, .. }), .. }) => format!(
+        Some(Alignment { memory, atomic: Some(AtomicLimits { min, max, .. }), .. }) => format!(
             "atomic writes of this file have {min} to {max} bytes: write a power of two, at a multiple of it, from \
              memory aligned to {memory} bytes"
         ),
@@ -263,7 +261,8 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
         }
         libc::ECANCELED => cancelled(error),
         libc::EAGAIN if file.0.target.kind != FileKind::Other => error.because(NO_THREAD),
-        _ => explain_sync(file, request, errno, error),
+        _ if is_lost(file, request, errno) => error.because(LOST),
+        _ => error,
     }
 }
 
@@ -273,7 +272,8 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
 pub(crate) fn falls_back(file: &File, request: &Request, ended: Ended) -> bool {
     let target = &file.0.target;
     // An atomic write is refused for other reasons, and no buffered one is atomic.
-    !request.is_atomic()
+    request.kind.moves_data()
+        && !request.is_atomic()
         && ended.done == 0
         && file.0.buffered_fallback
         && (target.direct().is_none() || target.turn_buffered().is_ok())

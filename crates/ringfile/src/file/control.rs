@@ -96,32 +96,13 @@ impl Advice {
 ///
 /// `Send` and `Unpin`. Dropping it cancels the operation where the kernel still can.
 #[must_use = "nothing is done until the future is awaited"]
-pub struct Control<'a> {
-    file: &'a File,
-    single: Single,
-    /// A result that is available but has not been taken.
-    kept: Option<Result<()>>,
-}
+pub struct Control<'a>(pub(crate) Single<'a>);
 
 impl<'a> Control<'a> {
     fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
         let request = Request { op_flags, offset, want, ..Request::of(kind) };
-        Self { file, single: Single::new(request, Held::None), kept: None }
-    }
-
-    pub(super) fn sync_data(file: &'a File) -> Self {
-        Self::new(file, Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
-    }
-
-    /// Returns the operation, to be started together with another.
-    pub(super) fn single(&mut self) -> &mut Single {
-        &mut self.single
-    }
-
-    /// Keeps the result of a finished operation for the next poll.
-    pub(super) fn keep(&mut self, result: Result<()>) {
-        self.kept = Some(result);
+        Self(Single::new(file, request, Held::None))
     }
 }
 
@@ -129,11 +110,7 @@ impl Future for Control<'_> {
     type Output = Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let control = &mut *self;
-        match control.kept.take() {
-            Some(result) => Poll::Ready(result),
-            None => control.single.poll(control.file, context).map(|result| result.map(drop)),
-        }
+        self.0.poll(context).map(|result| result.map(drop))
     }
 }
 
@@ -161,7 +138,7 @@ impl File {
     /// # Errors
     /// Those of `fdatasync(2)`; a failure is remembered, see [`sync_all`](Self::sync_all).
     pub fn sync_data(&self) -> Control<'_> {
-        Control::sync_data(self)
+        Control::new(self, Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
     }
 
     /// Remembers a failed sync that the program made itself, on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has reported

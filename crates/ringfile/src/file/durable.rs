@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use linux_raw_sys::general::RWF_DSYNC;
 
-use super::control::Control;
+use super::single::Single;
 use super::{File, Io};
-use crate::error::{BufError, BufResult};
-use crate::memory::IoBuf;
+use crate::error::{BufError, BufResult, Result};
+use crate::memory::{Held, IoBuf};
 
 /// Selects how [`File::write_durable_at`] makes its data durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -75,13 +75,15 @@ fn mean(sums: &[AtomicU64; 2]) -> u64 {
 #[must_use = "nothing is written until the future is awaited"]
 pub struct WriteDurable<'a, B> {
     file: &'a File,
-    kind: Durability,
+    /// The kind of the write, if it is measured.
+    measured: Option<Durability>,
     measured_from: Option<Instant>,
-    measured: bool,
     write: Io<'a, B>,
     /// The write's result, while the sync is in flight.
     written: Option<B>,
-    sync: Option<Control<'a>>,
+    sync: Option<Single<'a>>,
+    /// The sync's result, if it ended before the write's result was seen.
+    synced: Option<Result<Held>>,
     /// Whether the sync was submitted with the write, not after it.
     linked: bool,
     /// Whether the sync was submitted again, because the write was short, which cancelled it.
@@ -95,11 +97,20 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
         let (kind, measured) = file.0.durable.next();
         let write = Io::write(file, buffer, offset);
         let (write, sync) = match kind {
-            Durability::Fsync => (write.and_sync(), Some(Control::sync_data(file))),
+            Durability::Fsync => (write.and_sync(), Some(file.sync_data().0)),
             _ => (write.with_flags(RWF_DSYNC), None),
         };
-        let (measured_from, written, synced_again) = (None, None, false);
-        Self { file, kind, measured_from, measured, write, written, sync, linked: false, synced_again }
+        Self {
+            file,
+            measured: measured.then_some(kind),
+            measured_from: None,
+            write,
+            written: None,
+            sync,
+            synced: None,
+            linked: false,
+            synced_again: false,
+        }
     }
 }
 
@@ -112,7 +123,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
             this.measured_from = Some(Instant::now());
             // If the write does not go to this thread's ring, the sync follows when it has ended.
             if let Some(sync) = &mut this.sync {
-                this.linked = this.write.start_with(sync.single(), context);
+                this.linked = this.write.start_with(sync, context);
             }
         }
         if this.written.is_none() {
@@ -121,34 +132,36 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
                     if let Some(sync) = this.sync.as_mut().filter(|_| this.linked)
-                        && let Poll::Ready(result) = Pin::new(&mut *sync).poll(context)
+                        && let Poll::Ready(result) = sync.poll(context)
                     {
-                        // The sync ended before the write's result was seen, so its result is kept until then.
-                        sync.keep(result);
+                        this.synced = Some(result);
                     }
                     return Poll::Pending;
                 }
             }
         }
         while let Some(sync) = this.sync.as_mut() {
-            let result = ready!(Pin::new(sync).poll(context));
+            let result = match this.synced.take() {
+                Some(result) => result,
+                None => ready!(sync.poll(context)),
+            };
             this.sync = None;
             match result {
                 Err(error) if error.errno() == Some(libc::ECANCELED) && !this.synced_again => {
                     this.synced_again = true;
-                    this.sync = Some(Control::sync_data(this.file));
+                    this.sync = Some(this.file.sync_data().0);
                 }
                 Err(error) => {
                     if let Some(buffer) = this.written.take() {
                         return Poll::Ready(Err(BufError::new(error, buffer)));
                     }
                 }
-                Ok(()) => {}
+                Ok(_) => {}
             }
         }
         let Some(buffer) = this.written.take() else { return Poll::Pending };
-        if let Some(began) = this.measured_from.filter(|_| this.measured) {
-            this.file.0.durable.note(this.kind, began);
+        if let Some((kind, began)) = this.measured.zip(this.measured_from) {
+            this.file.0.durable.note(kind, began);
         }
         Poll::Ready(Ok(buffer))
     }

@@ -4,7 +4,7 @@
 //! would refuse with a bare errno, and passes unaligned direct reads to [`super::unaligned`].
 
 use std::borrow::Borrow;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -25,33 +25,28 @@ use crate::memory::{Held, IoBuf, IoBufMut};
 /// `Send` and `Unpin`. It may be polled on another thread than before, which costs a message between the two. Dropping
 /// it cancels the operation if the kernel still can.
 #[must_use = "nothing is read or written until the future is awaited"]
-pub struct Io<'a, B> {
-    transfer: Transfer<'a>,
-    buffer: PhantomData<fn() -> B>,
-}
+pub struct Io<'a, B>(Transfer<'a, B>);
 
 /// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
 ///
 /// Otherwise the same as an [`Io`].
 #[must_use = "nothing is read or written until the future is awaited"]
-pub struct IoVectored<'a, B> {
-    transfer: Transfer<'a>,
-    buffers: PhantomData<fn() -> B>,
-}
+pub struct IoVectored<'a, B>(Transfer<'a, B>);
 
 /// An operation, and what counts as success.
-struct Transfer<'a> {
+struct Transfer<'a, B> {
     operation: Operation<'a>,
     /// Whether a partial transfer is an error.
     exact: bool,
+    buffer: PhantomData<fn() -> B>,
 }
 
 /// An operation on memory whose type was erased.
 pub(super) struct Operation<'a, F = &'a File> {
-    file: F,
-    request: Request,
+    pub(super) file: F,
+    pub(super) request: Request,
     /// The buffer, before and after.
-    held: Kept,
+    pub(super) held: Kept,
     /// Whether the operation was repeated after direct I/O was refused.
     fell_back: bool,
     descriptor: Descriptor,
@@ -74,12 +69,12 @@ enum Stage<'a> {
     Taken,
 }
 
-impl<'a> Transfer<'a> {
+impl<'a, B> Transfer<'a, B> {
     #[inline]
     fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64) -> Self {
         let op_flags = file.target().flags_of(kind);
         let request = Request { op_flags, offset, want, ..Request::of(kind) };
-        Self { operation: Operation::new(file, request, held), exact: true }
+        Self { operation: Operation::new(file, request, held), exact: true, buffer: PhantomData }
     }
 
     /// Returns whether the finished operation did all that was requested.
@@ -109,31 +104,31 @@ impl<'a, B: IoBuf> Io<'a, B> {
     #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        Self { transfer: Transfer::new(file, Kind::Write, buffer.hold(), want, offset), buffer: PhantomData }
+        Self(Transfer::new(file, Kind::Write, buffer.hold(), want, offset))
     }
 
     pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        let transfer = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset);
-        Self { transfer, buffer: PhantomData }.with_flags(RWF_ATOMIC)
+        Self(Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset)).with_flags(RWF_ATOMIC)
     }
 
     /// Sets flags for this write only: `RWF_…`.
     pub(super) fn with_flags(mut self, op_flags: u32) -> Self {
-        self.transfer.operation.request.op_flags |= op_flags;
+        self.0.operation.request.op_flags |= op_flags;
         self
     }
 
     /// Makes it a write that becomes durable with a sync of the caller, and fails if an earlier sync has failed.
     pub(super) fn and_sync(mut self) -> Self {
-        self.transfer.operation.request.synced = true;
+        self.0.operation.request.synced = true;
         self
     }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
-    pub(super) fn start_with(&mut self, sync: &mut Single, context: &Context<'_>) -> bool {
-        let operation = &mut self.transfer.operation;
-        if !matches!(operation.stage, Stage::Start)
+    pub(super) fn start_with(&mut self, sync: &mut Single<'_>, context: &Context<'_>) -> bool {
+        let (operation, sync) = (&mut self.0.operation, &mut sync.0);
+        if !operation.is_new()
+            || !sync.is_new()
             || !matches!(operation.fits(), Ok(true))
             // A link does not cover a write of several submissions.
             || !(1..=driver::MOST_AT_ONCE).contains(&operation.request.want)
@@ -142,17 +137,17 @@ impl<'a, B: IoBuf> Io<'a, B> {
         }
         let target = &operation.descriptor.of(operation.file).0.target;
         let write = (&operation.request, &mut operation.held);
-        let places = sync.not_started().and_then(|sync| driver::start_linked(target, write, sync, context));
+        let places = driver::start_linked(target, write, (&sync.request, &mut sync.held), context);
         let Some([write, behind]) = places else { return false };
         operation.stage = Stage::Running(Ticket::new(write));
-        sync.was_started(behind);
+        sync.stage = Stage::Running(Ticket::new(behind));
         true
     }
 
     /// Accepts a result that moved fewer bytes than wanted.
     #[inline]
     pub(super) fn or_less(mut self) -> Self {
-        self.transfer.exact = false;
+        self.0.exact = false;
         self
     }
 }
@@ -161,23 +156,19 @@ impl<'a, B: IoBufMut> Io<'a, B> {
     #[inline]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.capacity();
-        Self {
-            transfer: Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset),
-            buffer: PhantomData,
-        }
+        Self(Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset))
     }
 }
 
 impl<'a, B: IoBuf> IoVectored<'a, B> {
     pub(super) fn write(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        let transfer = Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset);
-        Self { transfer, buffers: PhantomData }
+        Self(Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset))
     }
 
     /// Accepts a result that moved fewer bytes than wanted.
     pub(super) fn or_less(mut self) -> Self {
-        self.transfer.exact = false;
+        self.0.exact = false;
         self
     }
 }
@@ -185,8 +176,7 @@ impl<'a, B: IoBuf> IoVectored<'a, B> {
 impl<'a, B: IoBufMut> IoVectored<'a, B> {
     pub(super) fn read(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBufMut::capacity).sum();
-        let transfer = Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset);
-        Self { transfer, buffers: PhantomData }
+        Self(Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset))
     }
 }
 
@@ -195,7 +185,7 @@ impl<B: IoBuf> Future for Io<'_, B> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let transfer = &mut self.transfer;
+        let transfer = &mut self.0;
         if transfer.operation.poll(context).is_pending() {
             return Poll::Pending;
         }
@@ -209,11 +199,24 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
     type Output = BufResult<Vec<B>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let transfer = &mut self.transfer;
+        let transfer = &mut self.0;
         ready!(transfer.operation.poll(context));
         let is_good = transfer.is_good();
         let buffers = B::release_many(transfer.operation.take_held());
         Poll::Ready(transfer.finish(is_good, buffers))
+    }
+}
+
+impl<F> Operation<'_, F> {
+    /// Returns whether the operation was not started yet.
+    pub(super) fn is_new(&self) -> bool {
+        matches!(self.stage, Stage::Start)
+    }
+
+    /// Takes the buffer of an operation that is not in flight.
+    #[inline]
+    pub(super) fn take_held(&mut self) -> Held {
+        self.held.take()
     }
 }
 
@@ -224,12 +227,6 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         Self { file, request, held, fell_back: false, descriptor: Descriptor::Open, stage: Stage::Start }
     }
 
-    /// Uses this descriptor of an adaptive file.
-    pub(super) fn by(mut self, descriptor: Descriptor) -> Self {
-        self.descriptor = descriptor;
-        self
-    }
-
     /// Returns the file to use: the file itself, or the direct twin of an adaptive one.
     fn on(&self) -> &File {
         self.descriptor.of(self.file.borrow())
@@ -238,12 +235,6 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     /// Returns whether the operation ends only when another thread runs its loop.
     pub(super) fn needs_another_loop(&self) -> bool {
         matches!(&self.stage, Stage::Running(ticket) if ticket.needs_another_loop())
-    }
-
-    /// Returns the buffer of a finished operation.
-    #[inline]
-    pub(super) fn take_held(&mut self) -> Held {
-        self.held.take()
     }
 
     /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
@@ -325,6 +316,12 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         if self.descriptor == Descriptor::Open && self.file.borrow().has_two_ways(&self.request) {
             return self.begin_adaptive(context);
         }
+        self.start(context)
+    }
+
+    /// Starts the operation, which the kernel would not refuse without a reason.
+    #[inline(always)]
+    pub(super) fn start(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let target = &self.descriptor.of(self.file.borrow()).0.target;
         match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
@@ -346,12 +343,15 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Err(error) => self.fail(error.at(self.request.offset).on(self.file.borrow().path())),
+            Err(error) => {
+                let error = error.on(self.file.borrow().path());
+                self.fail(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error })
+            }
         }
     }
 
     #[cold]
-    fn fail(&mut self, error: Error) -> Poll<()> {
+    pub(super) fn fail(&mut self, error: Error) -> Poll<()> {
         if self.request.kind.is_read() {
             // Nothing was read, and the buffer's length says so. A stream has read what comes before the start.
             self.held.own().copy_in(self.request.start, &[]);
@@ -401,12 +401,17 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     }
 }
 
-impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Future for Operation<'a, F> {
-    type Output = Result<Ended, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Operation::poll(&mut self, context).map(|()| self.result())
-    }
+/// Carries out one operation, by this descriptor of an adaptive file.
+pub(super) async fn carry_out(
+    file: &File,
+    descriptor: Descriptor,
+    request: Request,
+    held: Held,
+) -> (Held, Result<Ended, Error>) {
+    let mut operation = Operation { descriptor, ..Operation::new(file, request, held) };
+    poll_fn(|context| operation.poll(context)).await;
+    let result = operation.result();
+    (operation.take_held(), result)
 }
 
 #[cfg(test)]

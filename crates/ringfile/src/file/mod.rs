@@ -26,7 +26,7 @@ pub use io::{Io, IoVectored};
 pub use open::OpenOptions;
 pub use stream::{Next, Reader};
 
-use crate::driver::{self, AtomicLimits, Multiples, Target};
+use crate::driver::{self, Alignment, Target};
 use crate::error::{Error, Result};
 use crate::memory::{IoBuf, IoBufMut};
 
@@ -76,19 +76,6 @@ impl Drop for Handle {
     fn drop(&mut self) {
         driver::close(&self.target);
     }
-}
-
-/// The multiples that direct I/O on a file requires.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Alignment {
-    /// Offsets and lengths must be multiples of this, in bytes; 1 for buffered I/O.
-    pub bytes: usize,
-    /// Memory addresses must be multiples of this, in bytes; 1 for buffered I/O. Buffers of a [`Pool`](crate::Pool)
-    /// always are.
-    pub memory: usize,
-    /// The limits of [atomic](File::write_atomic_at) writes; `None` if the file does not support them.
-    pub atomic: Option<AtomicLimits>,
 }
 
 impl File {
@@ -258,7 +245,7 @@ impl File {
     /// [`adaptive`](OpenOptions::adaptive) was not set, or turned out not to work here.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
-        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_direct())
+        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.direct.is_direct())
     }
 
     /// Returns whether a read must choose between two descriptors.
@@ -283,10 +270,7 @@ impl File {
     /// Returns the multiples that direct writes require. Direct reads that are not aligned cost a copy.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
-        let Some(Multiples { block, memory, atomic }) = self.0.target.direct() else {
-            return Alignment { bytes: 1, memory: 1, atomic: None };
-        };
-        Alignment { bytes: block as usize, memory: memory as usize, atomic }
+        self.0.target.direct().unwrap_or(Alignment { bytes: 1, memory: 1, atomic: None })
     }
 
     /// Reads size, times and permissions with one `fstat`. Blocks only if the file system must ask a server.

@@ -17,7 +17,7 @@ use super::adaptive::{self, Adaptive};
 use super::durable::Choice;
 use super::{Durability, File, Handle};
 use crate::driver::{
-    self, Access, AtomicLimits, FileKind, FileSystem, Lanes, Multiples, Namespace, RingKind, Route, Target,
+    self, Access, Alignment, AtomicLimits, FileKind, FileSystem, Lanes, Namespace, RingKind, Route, Target,
 };
 use crate::error::{Error, Result};
 use crate::event;
@@ -42,14 +42,15 @@ const FUSE: u32 = 0x6573_5546;
 /// # std::fs::remove_file(&path)
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct OpenOptions {
     read: bool,
     write: bool,
     create: bool,
     create_new: bool,
     truncate: bool,
-    mode: u32,
+    /// `None`: the usual ones.
+    mode: Option<u32>,
     custom_flags: i32,
     direct: bool,
     buffered_fallback: bool,
@@ -62,34 +63,11 @@ pub struct OpenOptions {
     namespace_writes: bool,
 }
 
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl OpenOptions {
     /// Creates options that allow neither reading nor writing: set `read` or `write`.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            read: false,
-            write: false,
-            create: false,
-            create_new: false,
-            truncate: false,
-            mode: 0o666,
-            custom_flags: 0,
-            direct: false,
-            buffered_fallback: false,
-            poll: false,
-            durability: Durability::default(),
-            route: None,
-            dont_cache: false,
-            adaptive: false,
-            one_descriptor: false,
-            namespace_writes: false,
-        }
+        Self::default()
     }
 
     /// Allows reading.
@@ -124,7 +102,7 @@ impl OpenOptions {
 
     /// Sets the permission bits of a file that is created; `0o666` by default. The umask applies.
     pub fn mode(&mut self, mode: u32) -> &mut Self {
-        self.mode = mode;
+        self.mode = Some(mode);
         self
     }
 
@@ -308,7 +286,8 @@ impl OpenOptions {
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let path = path.as_ref();
         self.check().map_err(|error| error.on(Some(path)))?;
-        let (flags, mode) = (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.mode));
+        let (flags, mode) =
+            (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.permissions()));
         let failed = |errno: Errno, what| Error::from_errno(errno.raw_os_error(), what).on(Some(path));
         let opened = retry_on_intr(|| rustix::fs::open(path, flags, mode))
             .map_err(|errno| with_namespace_hint(path, failed(errno, "opening")))?;
@@ -338,7 +317,7 @@ impl OpenOptions {
 
     /// Returns the permission bits for a file that is created.
     pub(crate) fn permissions(&self) -> u32 {
-        self.mode
+        self.mode.unwrap_or(0o666)
     }
 
     pub(crate) fn truncates(&self) -> bool {
@@ -360,10 +339,9 @@ impl OpenOptions {
                 wrong("an NVMe namespace has a fixed size; open it without truncate")
             }
             (Some(_), None | Some(Route::Auto | Route::Ring)) | (None, _) => Ok(namespace),
-            (Some(_), Some(_)) => wrong(
-                "NVMe commands need io_uring; open the namespace without a route, or with \
-                Route::Ring",
-            ),
+            (Some(_), Some(_)) => {
+                wrong("NVMe commands need io_uring; open the namespace without a route, or with Route::Ring")
+            }
         }
     }
 
@@ -410,10 +388,9 @@ impl OpenOptions {
     /// Checks that the options do not contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            Self { read: false, write: false, .. } => wrong(
-                "neither read(true) nor write(true) was set; set one or \
-                both",
-            ),
+            Self { read: false, write: false, .. } => {
+                wrong("neither read(true) nor write(true) was set; set one or both")
+            }
             Self { write: false, create: true, .. }
             | Self { write: false, create_new: true, .. }
             | Self { write: false, truncate: true, .. } => {
@@ -431,7 +408,7 @@ impl OpenOptions {
     }
 
     /// Switches direct I/O on if it was requested, and returns the alignment that it needs; `None` for buffered I/O.
-    fn direct_of(&self, file: &fs::File) -> Result<Option<Multiples>> {
+    fn direct_of(&self, file: &fs::File) -> Result<Option<Alignment>> {
         if !self.direct {
             return Ok(None);
         }
@@ -475,7 +452,7 @@ impl OpenOptions {
         &self,
         own: OwnedFd,
         user: Option<OwnedFd>,
-        direct: Option<Multiples>,
+        direct: Option<Alignment>,
         path: Option<&Path>,
     ) -> File {
         let kind = kind_of(&own);
@@ -556,7 +533,7 @@ fn kind_of(file: impl AsFd) -> FileKind {
 }
 
 /// Returns the multiples that direct I/O on the file requires.
-fn alignment(file: impl AsFd) -> Result<Multiples> {
+fn alignment(file: impl AsFd) -> Result<Alignment> {
     let file = file.as_fd();
     let refused = |why: &str| no_direct(Error::new(std::io::ErrorKind::Unsupported, FOR_DIRECT), why);
     let asked = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
@@ -565,7 +542,7 @@ fn alignment(file: impl AsFd) -> Result<Multiples> {
     {
         return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
             0 => Err(refused(NO_DIRECT)),
-            block => Ok(Multiples { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
+            block => Ok(Alignment { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
         };
     }
     match kind_of(file) {
@@ -604,8 +581,9 @@ fn file_system(file: impl AsFd) -> FileSystem {
 
 /// Memory is aligned as blocks are, which is safe if the kernel does not say, but to no more than a pool's alignment:
 /// since Linux 6.12 blocks may be larger than a page, but a device's address alignment may not (`blk_validate_limits`).
-fn multiples(block: u32, memory: u32) -> Multiples {
-    Multiples { block, memory: memory.max(block.min(USUAL_ALIGNMENT)), atomic: None }
+fn multiples(block: u32, memory: u32) -> Alignment {
+    let memory = memory.max(block.min(USUAL_ALIGNMENT));
+    Alignment { bytes: block as usize, memory: memory as usize, atomic: None }
 }
 
 /// Returns the limits of atomic writes: none before Linux 6.11, which leaves the fields 0.

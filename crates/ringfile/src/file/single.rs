@@ -1,81 +1,54 @@
 //! One operation of a task that moves no data, from its first poll to its end.
 //!
-//! Invariant: before the operation starts and after it has ended, its memory is here; in between the driver owns it,
-//! even if this is dropped.
+//! Invariant: it moves no data, so nothing decides on descriptors or pieces, and no request begins again.
 
+use std::borrow::Borrow;
 use std::task::{Context, Poll, ready};
 
+use super::io::Operation;
 use super::{File, check};
-use crate::driver::{self, Ended, Kept, Lend, Place, RemoteOperation, Request, Started, SubmitHint, Ticket};
+use crate::driver::{Ended, Request};
 use crate::error::Result;
 use crate::memory::Held;
 
 /// One operation of a task. Dropping it cancels the operation if the kernel still can.
-pub(crate) struct Single {
-    request: Request,
-    held: Kept,
-    stage: Stage,
+pub(crate) struct Single<'a, F = &'a File>(pub(super) Operation<'a, F>);
+
+impl<F> Single<'_, F> {
+    pub(crate) fn file(&self) -> &F {
+        &self.0.file
+    }
+
+    /// Returns the parts of an operation that was not started, to be started elsewhere.
+    pub(crate) fn into_parts(mut self) -> (F, Request, Held) {
+        let held = self.0.take_held();
+        (self.0.file, self.0.request, held)
+    }
 }
 
-enum Stage {
-    Start,
-    Running(Ticket),
-    Elsewhere(RemoteOperation),
-    Ended,
-}
-
-impl Single {
-    pub(crate) fn new(request: Request, held: Held) -> Self {
-        let held = Kept::new(held, request.kind.is_read());
-        Self { request, held, stage: Stage::Start }
+impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Single<'a, F> {
+    /// `file` is the placeholder for a path if the operation names one.
+    pub(crate) fn new(file: F, request: Request, held: Held) -> Self {
+        Self(Operation::new(file, request, held))
     }
 
-    /// Starts the operation on `file`, or continues it; returns what it held. Polling it after it has ended does
-    /// nothing.
-    pub(crate) fn poll(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
-        let ended = match &mut self.stage {
-            Stage::Start => return self.begin(file, context),
-            Stage::Running(ticket) => ready!(ticket.poll(context, &mut self.held)),
-            Stage::Elsewhere(operation) => ready!(operation.poll(context, &mut self.held)),
-            Stage::Ended => return Poll::Pending,
-        };
-        self.end(file, ended)
-    }
-
-    /// Returns the operation, if it was not started yet.
-    pub(super) fn not_started(&mut self) -> Option<(&Request, &mut Kept)> {
-        matches!(self.stage, Stage::Start).then_some((&self.request, &mut self.held))
-    }
-
-    /// Notes that the operation was started elsewhere.
-    pub(super) fn was_started(&mut self, place: Place) {
-        self.stage = Stage::Running(Ticket::new(place));
-    }
-
-    fn begin(&mut self, file: &File, context: &mut Context<'_>) -> Poll<Result<Held>> {
-        if let Err(error) = check::fits_without_data(file, &self.request) {
-            self.stage = Stage::Ended;
-            return Poll::Ready(Err(error));
-        }
-        match driver::start(&file.0.target, &self.request, &mut self.held, context, SubmitHint::ONE) {
-            Ok(Started::Queued(place)) => self.stage = Stage::Running(Ticket::new(place)),
-            Ok(Started::Elsewhere(operation)) => self.stage = Stage::Elsewhere(operation),
-            Ok(Started::Yield) => context.waker().wake_by_ref(),
-            Ok(Started::Done(ended)) => return self.end(file, ended),
-            Err(error) => {
-                self.stage = Stage::Ended;
-                return Poll::Ready(Err(error.on(file.path())));
+    /// Starts the operation, or continues it; returns what it held. Polling it after it has ended does nothing.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Held>> {
+        ready!(if self.0.is_new() { self.begin(context) } else { self.0.poll(context) });
+        let result = self.0.result();
+        let held = self.0.take_held();
+        Poll::Ready(match result? {
+            Ended { errno: 0, .. } => Ok(held),
+            Ended { errno, .. } => {
+                Err(check::why_not_done(self.file().borrow(), &self.0.request, &held, errno))
             }
-        }
-        Poll::Pending
+        })
     }
 
-    fn end(&mut self, file: &File, ended: Ended) -> Poll<Result<Held>> {
-        self.stage = Stage::Ended;
-        let held = self.held.lend();
-        Poll::Ready(match ended.errno {
-            0 => Ok(held),
-            errno => Err(check::why_not_done(file, &self.request, &held, errno)),
-        })
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match check::fits_without_data(self.file().borrow(), &self.0.request, self.0.held.get()) {
+            Ok(()) => self.0.start(context),
+            Err(error) => self.0.fail(error),
+        }
     }
 }

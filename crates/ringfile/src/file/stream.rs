@@ -164,7 +164,18 @@ impl Reader {
         Ok(Some(buffer?))
     }
 
-    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
+    fn fail(&mut self, error: Error) -> Poll<Option<Result<Bytes>>> {
+        self.end = self.next;
+        self.in_flight.clear();
+        self.memory = None;
+        Poll::Ready(Some(Err(error)))
+    }
+}
+
+impl Stream for Reader {
+    type Item = Result<Bytes>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Err(error) = self.read_ahead(context) {
             return self.fail(error);
         }
@@ -193,43 +204,22 @@ impl Reader {
             }
         }
     }
-
-    fn fail(&mut self, error: Error) -> Poll<Option<Result<Bytes>>> {
-        self.end = self.next;
-        self.in_flight.clear();
-        self.memory = None;
-        Poll::Ready(Some(Err(error)))
-    }
 }
 
 impl Ahead {
-    fn piece(&mut self) -> Bytes {
-        match self.read.take_held() {
-            Held::Pooled(mut buffer) => {
-                buffer.truncate(self.wanted);
-                buffer.freeze()
-            }
-            _ => Bytes::new(),
-        }
-    }
-
     fn poll(&mut self, context: &mut Context<'_>) {
         if self.ended.is_some() || self.read.poll(context).is_pending() {
             return;
         }
-        self.ended = Some(match self.read.result() {
-            Ok(Ended { errno: 0, .. }) => Ok(self.piece()),
-            Ok(ended) => Err(self.read.failure(ended)),
-            Err(error) => Err(error),
+        self.ended = Some(match (self.read.result(), self.read.take_held()) {
+            (Ok(Ended { errno: 0, .. }), Held::Pooled(mut buffer)) => {
+                buffer.truncate(self.wanted);
+                Ok(buffer.freeze())
+            }
+            (Ok(Ended { errno: 0, .. }), _) => Ok(Bytes::new()),
+            (Ok(ended), _) => Err(self.read.failure(ended)),
+            (Err(error), _) => Err(error),
         });
-    }
-}
-
-impl Stream for Reader {
-    type Item = Result<Bytes>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll_piece(context)
     }
 }
 
@@ -241,6 +231,6 @@ impl Future for Next<'_> {
     type Output = Option<Result<Bytes>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll_piece(context)
+        Pin::new(&mut *self.0).poll_next(context)
     }
 }

@@ -8,9 +8,8 @@
 use std::borrow::Borrow;
 
 use super::adaptive::Descriptor;
-use super::io::Operation;
-use super::{Alignment, File};
-use crate::driver::{Ended, Finished, Kind, Multiples, Request};
+use super::{File, io};
+use crate::driver::{Alignment, Ended, Finished, Kind, Request};
 use crate::error::Error;
 use crate::memory::{Held, reserve};
 
@@ -19,7 +18,7 @@ const CHUNK: usize = 256 << 10;
 
 /// Returns whether offset, length and memory of an operation are aligned for direct I/O.
 #[inline]
-pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
+pub(super) fn fits(request: &Request, held: &Held, direct: Alignment) -> bool {
     let is_read = request.kind.is_read();
     let fits = |ptr: *mut u8, len: usize| piece_fits(request.offset, ptr, len, direct);
     if held.count() == 1 {
@@ -31,8 +30,8 @@ pub(super) fn fits(request: &Request, held: &Held, direct: Multiples) -> bool {
 
 /// Returns whether one piece of memory, and the offset, are.
 #[inline]
-pub(super) fn piece_fits(offset: u64, ptr: *mut u8, len: usize, direct: Multiples) -> bool {
-    let (mask, memory_mask) = (direct.block as usize - 1, direct.memory as usize - 1);
+pub(super) fn piece_fits(offset: u64, ptr: *mut u8, len: usize, direct: Alignment) -> bool {
+    let (mask, memory_mask) = (direct.bytes - 1, direct.memory - 1);
     (offset as usize & mask) | (ptr.addr() & memory_mask) | (len & mask) == 0
 }
 
@@ -171,9 +170,7 @@ pub(super) async fn read(
             Ok(begun) => begun,
             Err(error) => return (held, Err(error)),
         };
-        let mut read = Operation::new(on, piece, memory).by(Descriptor::Own);
-        let result = (&mut read).await;
-        let memory = read.take_held();
+        let (memory, result) = io::carry_out(on, Descriptor::Own, piece, memory).await;
         match result {
             Ok(ended) => {
                 if let Some(ended) = pieces.end(&request, &mut held, Finished { held: memory, ended }) {

@@ -4,8 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linux_raw_sys::general::{STATX_BTIME, STATX_DIOALIGN};
 
-use crate::driver::AtomicLimits;
-use crate::file::Alignment;
+use crate::driver::{Alignment, AtomicLimits};
 use crate::memory::Held;
 
 /// The kind of file at a path.

@@ -70,54 +70,11 @@ use crate::memory::{Held, Paths};
 /// Permission bits of a directory that is created; the umask applies.
 const DIRECTORY: u32 = 0o777;
 
-/// An operation on paths, before it starts.
-pub(crate) struct PathRequest {
-    /// A placeholder for the first path.
-    pub(crate) path: File,
-    pub(crate) request: Request,
-    /// The paths; [`Held::None`] if one contains a NUL byte.
-    pub(crate) held: Held,
-}
-
-impl PathRequest {
-    fn new(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Self {
-        let request = Request { op_flags, ..Request::of(kind) };
-        Self { path: File::of_path(path.to_owned()), request, held: paths.map_or(Held::None, Held::Paths) }
-    }
-
-    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Self {
-        let paths = Paths::new(path).map(|paths| paths.with_mode(options.permissions()));
-        Self::new(path, Kind::Open, options.flags(), paths)
-    }
-
-    pub(crate) fn rename(from: &Path, to: &Path) -> Self {
-        Self::new(from, Kind::Rename, 0, Paths::new(from).and_then(|paths| paths.and(to)))
-    }
-
-    pub(crate) fn remove_file(path: &Path) -> Self {
-        Self::new(path, Kind::Remove, 0, Paths::new(path))
-    }
-
-    pub(crate) fn remove_dir(path: &Path) -> Self {
-        Self::new(path, Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), Paths::new(path))
-    }
-
-    pub(crate) fn create_dir(path: &Path) -> Self {
-        Self::new(path, Kind::CreateDir, 0, Paths::new(path).map(|paths| paths.with_mode(DIRECTORY)))
-    }
-
-    pub(crate) fn metadata(path: &Path) -> Self {
-        Self::new(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat))
-    }
-}
-
-/// Checks an operation on paths before the kernel gets it.
-pub(crate) fn check(path: &File, request: &Request, held: &Held) -> Result<()> {
-    if matches!(held, Held::Paths(_)) {
-        return Ok(());
-    }
-    let error = Error::new(std::io::ErrorKind::InvalidInput, request.kind.verb(request.op_flags));
-    Err(error.on(path.path()).because("a path contains a NUL byte"))
+/// Creates an operation on paths, of which `path` is the first. [`Single::poll`] fails if one contains a NUL byte, and
+/// `paths` is `None`.
+fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Single<'static, File> {
+    let request = Request { op_flags, ..Request::of(kind) };
+    Single::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))
 }
 
 /// Makes a [`File`] from the descriptor of an open, not yet truncated.
@@ -133,38 +90,15 @@ pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<F
 /// The operation that truncates an opened file.
 pub(crate) const TRUNCATION: Request = Request::of(Kind::Truncate);
 
-/// An operation on paths, as its future holds it.
-struct OnPath {
-    single: Single,
-    path: File,
-    /// The reason why the operation is not started, if there is one.
-    refused: Option<Error>,
-}
-
-impl OnPath {
-    fn new(asked: PathRequest) -> Self {
-        let PathRequest { path, request, held } = asked;
-        let refused = check(&path, &request, &held).err();
-        Self { single: Single::new(request, held), path, refused }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Held>> {
-        match self.refused.take() {
-            Some(error) => Poll::Ready(Err(error)),
-            None => self.single.poll(&self.path, context),
-        }
-    }
-}
-
 /// The future of [`open`], which returns the file.
 ///
 /// `Send` and `Unpin`; it borrows nothing, and works in any executor.
 #[must_use = "nothing is opened until the future is awaited"]
 pub struct Open {
-    options: OpenOptions,
-    opening: OnPath,
-    /// The file that is open, while it is truncated.
-    truncating: Option<(Single, File)>,
+    pub(crate) options: OpenOptions,
+    pub(crate) opening: Single<'static, File>,
+    /// The truncation of the file, once it is open.
+    truncating: Option<Single<'static, File>>,
 }
 
 impl Future for Open {
@@ -172,20 +106,21 @@ impl Future for Open {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { options, opening, truncating } = &mut *self;
-        let (mut single, file) = match truncating.take() {
-            Some(truncating) => truncating,
+        let mut truncation = match truncating.take() {
+            Some(truncation) => truncation,
             None => {
+                options.check().map_err(|error| error.on(opening.file().path()))?;
                 let held = ready!(opening.poll(context));
-                match held.and_then(|held| opened(options, &opening.path, held)) {
-                    Ok(file) if options.truncates() => (Single::new(TRUNCATION, Held::None), file),
+                match held.and_then(|held| opened(options, opening.file(), held)) {
+                    Ok(file) if options.truncates() => Single::new(file, TRUNCATION, Held::None),
                     opened => return Poll::Ready(opened),
                 }
             }
         };
-        match single.poll(&file, context) {
-            Poll::Ready(truncated) => Poll::Ready(truncated.map(|_| file)),
+        match truncation.poll(context) {
+            Poll::Ready(truncated) => Poll::Ready(truncated.map(|_| truncation.into_parts().0)),
             Poll::Pending => {
-                *truncating = Some((single, file));
+                *truncating = Some(truncation);
                 Poll::Pending
             }
         }
@@ -196,7 +131,7 @@ impl Future for Open {
 ///
 /// `Send` and `Unpin`; it borrows nothing, and works in any executor.
 #[must_use = "nothing is done until the future is awaited"]
-pub struct Change(OnPath);
+pub struct Change(pub(crate) Single<'static, File>);
 
 impl Future for Change {
     type Output = Result<()>;
@@ -210,7 +145,7 @@ impl Future for Change {
 ///
 /// `Send` and `Unpin`; it borrows nothing, and works in any executor.
 #[must_use = "nothing is done until the future is awaited"]
-pub struct GetMetadata(OnPath);
+pub struct GetMetadata(pub(crate) Single<'static, File>);
 
 impl Future for GetMetadata {
     type Output = Result<Metadata>;
@@ -218,7 +153,7 @@ impl Future for GetMetadata {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let held = ready!(self.0.poll(context))?;
         // A successful operation has left a record.
-        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(self.0.path.path());
+        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(self.0.file().path());
         Poll::Ready(Metadata::of(held).ok_or_else(nothing))
     }
 }
@@ -249,10 +184,8 @@ impl Future for GetMetadata {
 /// ```
 pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
     let path = path.as_ref();
-    let mut opening = OnPath::new(PathRequest::open(path, options));
-    if let Err(error) = options.check() {
-        opening.refused = Some(error.on(Some(path)));
-    }
+    let paths = Paths::new(path).map(|paths| paths.with_mode(options.permissions()));
+    let opening = on_path(path, Kind::Open, options.flags(), paths);
     Open { options: options.clone(), opening, truncating: None }
 }
 
@@ -274,7 +207,8 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
 /// # }
 /// ```
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
-    Change(OnPath::new(PathRequest::rename(from.as_ref(), to.as_ref())))
+    let paths = Paths::new(from.as_ref()).and_then(|paths| paths.and(to.as_ref()));
+    Change(on_path(from.as_ref(), Kind::Rename, 0, paths))
 }
 
 /// Removes a file (`unlink`), or a symbolic link itself. If nothing has the file open, its blocks are free when
@@ -294,7 +228,8 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn remove_file(path: impl AsRef<Path>) -> Change {
-    Change(OnPath::new(PathRequest::remove_file(path.as_ref())))
+    let path = path.as_ref();
+    Change(on_path(path, Kind::Remove, 0, Paths::new(path)))
 }
 
 /// Removes an empty directory (`rmdir`).
@@ -316,7 +251,8 @@ pub fn remove_file(path: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn remove_dir(path: impl AsRef<Path>) -> Change {
-    Change(OnPath::new(PathRequest::remove_dir(path.as_ref())))
+    let path = path.as_ref();
+    Change(on_path(path, Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), Paths::new(path)))
 }
 
 /// Creates a directory (`mkdir`) with mode `0o777`, to which the umask applies. Its parent must exist.
@@ -334,7 +270,8 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn create_dir(path: impl AsRef<Path>) -> Change {
-    Change(OnPath::new(PathRequest::create_dir(path.as_ref())))
+    let paths = Paths::new(path.as_ref()).map(|paths| paths.with_mode(DIRECTORY));
+    Change(on_path(path.as_ref(), Kind::CreateDir, 0, paths))
 }
 
 /// Reads the metadata of the file at a path (`statx`), following symbolic links.
@@ -353,7 +290,8 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
-    GetMetadata(OnPath::new(PathRequest::metadata(path.as_ref())))
+    let path = path.as_ref();
+    GetMetadata(on_path(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat)))
 }
 
 /// Syncs a directory, so that creating, renaming and removing files in it survives a crash.

@@ -1,5 +1,6 @@
 //! Batches: operations that are added, then carried out together.
 
+use std::borrow::Borrow;
 use std::future::{Future, IntoFuture};
 use std::path::Path;
 use std::pin::Pin;
@@ -11,17 +12,16 @@ use super::op::{Asked, Op};
 use super::plan::Plan;
 use super::{AnyBuffer, Done};
 use crate::driver::{self, Ended};
-use crate::error::Error;
+use crate::file::single::Single;
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
-#[cfg(doc)]
-use crate::fs;
-use crate::fs::PathRequest;
+use crate::fs::{self, Open};
 use crate::memory::Buffer;
 
 const CANCELLED: &str = "the batch was cancelled";
 /// The error of a parent's operation in a forked child.
 const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
+const IN_LOOP: &str = "Batch::run would block a ringfile thread: await the batch instead";
 const NO_RING: &str = "the thread is ending, and its ring is gone";
 
 const USUALLY_IN_FLIGHT: usize = 128;
@@ -149,12 +149,12 @@ impl Batch {
     /// Adds an `fdatasync`, as [`File::sync_data`]. It covers writes that have finished when it starts: put a
     /// [`barrier`](Self::barrier) between the batch's writes and their sync. Returns the index of its result.
     pub fn sync_data(&mut self, file: &File) -> usize {
-        self.add(file, Asked::sync_data())
+        self.add_single(file.sync_data().0)
     }
 
     /// Adds an `fsync`, as [`File::sync_all`]. Otherwise the same as [`sync_data`](Self::sync_data).
     pub fn sync_all(&mut self, file: &File) -> usize {
-        self.add(file, Asked::sync_all())
+        self.add_single(file.sync_all().0)
     }
 
     /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. [`Done::buffers`] returns them. Returns
@@ -182,22 +182,22 @@ impl Batch {
 
     /// Adds the writeback of a range's dirty pages, as [`File::sync_range`]. Returns the index of its result.
     pub fn sync_range(&mut self, file: &File, offset: u64, len: u64, what: RangeSync) -> usize {
-        self.add(file, Asked::sync_range(offset, len, what))
+        self.add_single(file.sync_range(offset, len, what).0)
     }
 
     /// Adds an allocation of blocks, or a hole, as [`File::allocate`]. Returns the index of its result.
     pub fn allocate(&mut self, file: &File, mode: AllocateMode, offset: u64, len: u64) -> usize {
-        self.add(file, Asked::allocate(mode, offset, len))
+        self.add_single(file.allocate(mode, offset, len).0)
     }
 
     /// Adds a change of the file's size, as [`File::set_len`]. Returns the index of its result.
     pub fn set_len(&mut self, file: &File, len: u64) -> usize {
-        self.add(file, Asked::set_len(len))
+        self.add_single(file.set_len(len).0)
     }
 
     /// Adds advice for the page cache, as [`File::advise`]. Returns the index of its result.
     pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice) -> usize {
-        self.add(file, Asked::advise(offset, len, advice))
+        self.add_single(file.advise(offset, len, advice).0)
     }
 
     /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file. Returns the index of its
@@ -205,7 +205,8 @@ impl Batch {
     ///
     /// Adding an operation on paths allocates a few hundred bytes for them.
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
-        let index = self.add_on_path(PathRequest::open(path.as_ref(), options));
+        let Open { options, opening, .. } = fs::open(path, options);
+        let index = self.add_single(opening);
         // There is no entry if there was no memory for it.
         if let Some(op) = self.ops.get_mut(index) {
             op.opens_with(options);
@@ -215,33 +216,33 @@ impl Batch {
 
     /// Adds the renaming of a file, as [`fs::rename`]. Returns the index of its result.
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> usize {
-        self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()))
+        self.add_single(fs::rename(from, to).0)
     }
 
     /// Adds the removal of a file, as [`fs::remove_file`]. Returns the index of its result.
     pub fn remove_file(&mut self, path: impl AsRef<Path>) -> usize {
-        self.add_on_path(PathRequest::remove_file(path.as_ref()))
+        self.add_single(fs::remove_file(path).0)
     }
 
     /// Adds the removal of an empty directory, as [`fs::remove_dir`]. Returns the index of its result.
     pub fn remove_dir(&mut self, path: impl AsRef<Path>) -> usize {
-        self.add_on_path(PathRequest::remove_dir(path.as_ref()))
+        self.add_single(fs::remove_dir(path).0)
     }
 
     /// Adds the creation of a directory, as [`fs::create_dir`]. Returns the index of its result.
     pub fn create_dir(&mut self, path: impl AsRef<Path>) -> usize {
-        self.add_on_path(PathRequest::create_dir(path.as_ref()))
+        self.add_single(fs::create_dir(path).0)
     }
 
     /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them. Returns the index of
     /// its result.
     pub fn metadata(&mut self, path: impl AsRef<Path>) -> usize {
-        self.add_on_path(PathRequest::metadata(path.as_ref()))
+        self.add_single(fs::metadata(path).0)
     }
 
-    fn add_on_path(&mut self, asked: PathRequest) -> usize {
-        let (path, asked) = Asked::path(asked);
-        self.add(&path, asked)
+    fn add_single(&mut self, single: Single<'_, impl Borrow<File>>) -> usize {
+        let (file, request, held) = single.into_parts();
+        self.add(file.borrow(), Asked { request, held })
     }
 
     #[inline]
@@ -327,11 +328,12 @@ impl Batch {
     /// thread.
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
+        let mut plan = Plan::new(self);
         if crate::runtime::is_in_loop() {
-            return self.refuse("Batch::run would block a ringfile thread: await the batch instead");
+            plan.end_all(|op, files| op.refuse(op.would_block(files, IN_LOOP)));
+            return plan.into_results();
         }
         let mut engine = ThreadEngine::new(true);
-        let mut plan = Plan::new(self);
         plan.read_in_place(&mut engine);
         // If that panics in a user's buffer or waker, the engine is dropped, which cancels and drops the operations in
         // flight.
@@ -343,23 +345,6 @@ impl Batch {
         }
         plan.into_results()
     }
-
-    #[cold]
-    fn refuse(self, why: &'static str) -> Vec<Done> {
-        let Self { ops, files, mut results, refused, .. } = self;
-        results.extend(ops.into_iter().map(|mut op| {
-            let error = op.would_block(&files, why);
-            op.refuse(error);
-            op.into_done(&files)
-        }));
-        with_refused(results, refused)
-    }
-}
-
-/// Adds the results of operations for which there was no memory.
-pub(super) fn with_refused(mut results: Vec<Done>, refused: usize) -> Vec<Done> {
-    results.extend((0..refused).map(|_| Done { result: Err(Error::no_memory()), ..Done::NOTHING }));
-    results
 }
 
 impl std::fmt::Debug for Batch {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
+use super::files::Files;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, Request,
-    RingGuard, Shared, Started, SubmitHint, Target, ThreadRing,
+    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, RingGuard,
+    Shared, Started, SubmitHint, Target, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -24,10 +25,8 @@ pub(super) trait Source {
     /// Returns the next operation that may start now. Ends those that need no start.
     fn next(&mut self) -> Option<u32>;
 
-    /// Returns the file of an operation from [`next`](Self::next), the request to start, and its memory.
-    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held);
-
-    fn op(&mut self, index: u32) -> &mut Op;
+    /// Returns an operation from [`next`](Self::next), and the files.
+    fn op(&mut self, index: u32) -> (&mut Op, &Files);
 
     /// Takes a result.
     fn end(&mut self, index: u32, finished: &mut Finished);
@@ -47,11 +46,16 @@ pub(super) trait Source {
     /// Returns how many operations have not ended.
     fn open(&self) -> usize;
 
-    /// Returns a number above the indices of all operations.
-    fn indices(&self) -> u32;
+    /// Ends an operation that was begun and is not to be started any more.
+    #[cold]
+    fn end_unstarted(&mut self, index: u32) {
+        let (op, files) = self.op(index);
+        let held = std::mem::take(op.begun(files).2);
+        self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
+    }
 
-    /// Returns whether an operation with that index exists and has not ended.
-    fn is_open(&self, index: u32) -> bool;
+    /// Returns the operations that were started and have not ended.
+    fn in_flight(&self) -> impl Iterator<Item = u32>;
 }
 
 /// See the module.
@@ -103,9 +107,9 @@ impl Engine {
     /// Takes results from other threads.
     #[inline]
     pub(super) fn take_in(&mut self, source: &mut impl Source) {
-        if self.remote.are_there() {
+        if self.remote.mailbox.has_some() {
             let mut fetched = std::mem::take(&mut self.fetched);
-            self.remote.fetch(&mut fetched);
+            self.remote.mailbox.fetch(&mut fetched);
             fetched.drain(..).for_each(|(index, mut finished)| self.end(source, index, &mut finished));
             self.fetched = fetched;
         }
@@ -113,7 +117,7 @@ impl Engine {
 
     #[inline]
     fn end(&mut self, source: &mut impl Source, index: u32, finished: &mut Finished) {
-        match source.op(index).set_at(At::Nowhere) {
+        match source.op(index).0.set_at(At::Nowhere) {
             At::Nowhere => {}
             At::Ring(_) => self.on_ring -= 1,
             At::Elsewhere => {
@@ -130,10 +134,11 @@ impl Engine {
         let hint = SubmitHint { together, waits_for_one: waits && source.open() == 1 };
         while let Some(index) = source.next() {
             let receiver = HandlerOf { handler: &self.handler, index, local: self.local };
-            let (target, request, held) = source.begun(index);
+            let (op, files) = source.op(index);
+            let (target, request, held) = op.begun(files);
             match driver::start(target, request, held, &receiver, hint) {
                 Ok(Started::Queued(place)) => {
-                    source.op(index).set_at(At::Ring(place));
+                    source.op(index).0.set_at(At::Ring(place));
                     self.on_ring += 1;
                     if self.local.is_none() {
                         self.note_driver(place.driver);
@@ -144,7 +149,7 @@ impl Engine {
                     source.end(index, &mut Finished { held, ended });
                 }
                 Ok(Started::Elsewhere(driver)) => {
-                    source.op(index).set_at(At::Elsewhere);
+                    source.op(index).0.set_at(At::Elsewhere);
                     self.elsewhere += 1;
                     driver.into_iter().for_each(|driver| self.note_driver(driver));
                 }
@@ -167,7 +172,7 @@ impl Engine {
 
     /// Arranges that the awaiting task is woken when there is work. Returns false if there is work now.
     pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
-        self.remote.wake(waker, self.enough(source))
+        self.remote.mailbox.wake(waker, self.enough(source))
     }
 
     fn note_driver(&mut self, driver: u64) {
@@ -182,17 +187,13 @@ impl Engine {
             // Another thread may have held the locks, and the operations continue in the parent.
             return;
         }
-        self.remote.close();
+        self.remote.mailbox.close();
         self.cancel_unwanted(None);
     }
 
     /// Cancels all operations in flight; each still gives its result.
-    pub(super) fn cancel_all(&self, source: &mut impl Source) {
-        for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at() != At::Nowhere {
-                self.remote.cancel(index);
-            }
-        }
+    pub(super) fn cancel_all(&self, source: &impl Source) {
+        source.in_flight().for_each(|index| self.remote.cancel(index));
         self.cancel_unwanted(None);
     }
 
@@ -206,7 +207,7 @@ impl Engine {
     fn cancel(&self, source: &mut impl Source, indices: &[u32]) {
         let mut are_elsewhere = false;
         for &index in indices {
-            match source.op(index).at() {
+            match source.op(index).0.at() {
                 At::Ring(place) => driver::cancel(place),
                 At::Elsewhere => {
                     self.remote.cancel(index);
@@ -259,21 +260,19 @@ impl ThreadEngine {
         };
         let Self { engine, deferred, is_refused, .. } = self;
         *is_refused = false;
-        if guard.is_in_loop() {
+        let went_on = if guard.is_in_loop() {
             // The loop submits and collects, and leaves results in `remote`, since it knows its own tasks.
-            let went_on = engine.go_on(source);
-            if inherited {
-                engine.give_up(source);
-            }
-            return went_on;
-        }
-        engine.know(deferred);
-        engine.advance(source, deferred, false);
-        *is_refused = engine.submit_all(&guard, source, deferred);
+            engine.go_on(source)
+        } else {
+            engine.know(deferred);
+            engine.advance(source, deferred, false);
+            *is_refused = engine.submit_all(&guard, source, deferred);
+            true
+        };
         if inherited {
             engine.give_up(source);
         }
-        true
+        went_on
     }
 
     /// Waits until the deadline, or until `wanted`, the number of operations that must still end, is 0.
@@ -301,10 +300,10 @@ impl ThreadEngine {
                 }
                 // User code that starting an operation has called, such as a subscriber of events, may have turned the
                 // driver: the results are here then.
-                if engine.elsewhere == 0 && !engine.remote.are_there() {
+                if engine.elsewhere == 0 && !engine.remote.mailbox.has_some() {
                     return Some(more.min(engine.enough(source)).try_into().unwrap_or(u32::MAX));
                 }
-                if engine.remote.wake(&guard.waker(), 1) {
+                if engine.remote.mailbox.wake(&guard.waker(), 1) {
                     return Some(1);
                 }
             }
@@ -398,7 +397,7 @@ impl Engine {
             if self.elsewhere == 0 || is_late || wanted(source) == 0 {
                 return;
             }
-            if self.remote.wake(&thread.waker(), 1) {
+            if self.remote.mailbox.wake(&thread.waker(), 1) {
                 thread.park(deadline);
             }
         }
@@ -440,11 +439,10 @@ impl Engine {
     #[cold]
     fn give_up(&mut self, source: &mut impl Source) {
         self.take_in_inherited(source);
-        for index in 0..source.indices() {
-            if source.is_open(index) && source.op(index).at() != At::Nowhere {
-                let ended = Ended { done: 0, errno: libc::ECANCELED };
-                self.end(source, index, &mut Finished { held: Held::None, ended });
-            }
+        let in_flight: Vec<u32> = source.in_flight().collect();
+        for index in in_flight {
+            let ended = Ended { done: 0, errno: libc::ECANCELED };
+            self.end(source, index, &mut Finished { held: Held::None, ended });
         }
     }
 }
@@ -454,7 +452,7 @@ impl Drop for ThreadEngine {
         if self.engine.is_inherited() {
             return;
         }
-        self.engine.remote.close();
+        self.engine.remote.mailbox.close();
         if let Some(local) = self.engine.local.take() {
             driver::remove_local(local, &self.engine.handler);
         }
@@ -469,71 +467,7 @@ mod tests {
     use super::super::entries::Entries;
     use super::super::op::Asked;
     use super::*;
-    use crate::{Batch, File, OpenOptions, Route};
-
-    /// The operations of a queue. When all have been started, it behaves like a subscriber that writes an event to a file:
-    /// it turns the thread's driver for a batch, until that has collected a result of the queue.
-    struct Interrupted {
-        entries: Entries,
-        file: File,
-        results: Option<Arc<RemoteResults>>,
-    }
-
-    impl Source for Interrupted {
-        fn next(&mut self) -> Option<u32> {
-            let next = self.entries.next();
-            if next.is_none()
-                && let Some(results) = self.results.take()
-            {
-                while !results.are_there() {
-                    let mut batch = Batch::new();
-                    batch.read(&self.file, Vec::with_capacity(16), 0);
-                    assert_eq!(batch.run()[0].result.as_ref().ok(), Some(&16));
-                }
-            }
-            next
-        }
-
-        fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
-            self.entries.begun(index)
-        }
-
-        fn op(&mut self, index: u32) -> &mut Op {
-            self.entries.op(index)
-        }
-
-        fn end(&mut self, index: u32, finished: &mut Finished) {
-            self.entries.end(index, finished);
-        }
-
-        fn refuse(&mut self, index: u32, error: Error) {
-            self.entries.refuse(index, error);
-        }
-
-        fn give_back(&mut self, index: u32) {
-            self.entries.give_back(index);
-        }
-
-        fn startable(&self) -> usize {
-            self.entries.startable()
-        }
-
-        fn has_more(&self) -> bool {
-            self.entries.has_more()
-        }
-
-        fn open(&self) -> usize {
-            self.entries.open()
-        }
-
-        fn indices(&self) -> u32 {
-            self.entries.indices()
-        }
-
-        fn is_open(&self, index: u32) -> bool {
-            self.entries.is_open(index)
-        }
-    }
+    use crate::{Batch, OpenOptions, Route};
 
     #[test]
     fn a_result_that_arrives_while_others_are_started_is_not_waited_for() {
@@ -545,10 +479,18 @@ mod tests {
             let mut engine = ThreadEngine::new(false);
             let mut entries = Entries::with_capacity(1);
             entries.add(&file, Asked::read(vec![0_u8; 16].into(), 0), 0);
-            let results = Some(Arc::clone(&engine.engine.remote));
-            let mut source = Interrupted { entries, file, results };
-            engine.wait(&mut source, None, |source| source.entries.left_until(1));
-            ends.send(source.entries.done).unwrap();
+            let results = Arc::clone(&engine.engine.remote);
+            engine.wait(&mut entries, None, |entries| {
+                // Behaves like a subscriber that writes an event to a file: it turns the thread's driver for a batch,
+                // until that has collected a result of the queue.
+                while entries.open > 0 && !results.mailbox.has_some() {
+                    let mut batch = Batch::new();
+                    batch.read(&file, Vec::with_capacity(16), 0);
+                    assert_eq!(batch.run()[0].result.as_ref().ok(), Some(&16));
+                }
+                entries.left_until(1)
+            });
+            ends.send(entries.done).unwrap();
         });
         assert_eq!(end.recv_timeout(Duration::from_secs(120)), Ok(1));
         thread.join().unwrap();

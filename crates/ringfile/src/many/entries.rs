@@ -5,17 +5,16 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::Done;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
-use super::op::{Asked, Op};
-use crate::driver::{Ended, Finished, InPlace, Request, Target};
+use super::op::{Asked, At, Op};
+use crate::driver::{Ended, Finished, InPlace};
 use crate::error::Error;
 use crate::file::{File, OpenOptions};
-use crate::memory::{Buffer, Held};
+use crate::memory::Buffer;
 
 const CANCELLED: &str = "it was cancelled";
 /// The list of ended operations may keep this many that were taken by token, besides twice the number of those that
@@ -50,8 +49,8 @@ impl Token {
         Self(number)
     }
 
-    fn index(self) -> usize {
-        self.0 as u32 as usize
+    pub(super) fn index(self) -> u32 {
+        self.0 as u32
     }
 
     fn generation(self) -> u32 {
@@ -66,6 +65,7 @@ fn first_generation() -> u32 {
 }
 
 /// See the module.
+#[derive(Default)]
 pub(super) struct Entries {
     list: Vec<Entry>,
     files: Files,
@@ -76,8 +76,8 @@ pub(super) struct Entries {
     given_back: Option<u32>,
     /// Whether started operations must start again, to do the rest.
     pub(super) begins_again: bool,
-    /// Ended operations in order, with generations. Some may have been taken by token meanwhile.
-    ended: VecDeque<(u32, u32)>,
+    /// Ended operations in order. Some may have been taken by token meanwhile.
+    ended: VecDeque<Token>,
     /// The number of operations that have ended and were not taken.
     pub(super) done: usize,
     /// The number of operations that have not ended.
@@ -94,20 +94,21 @@ struct Entry {
     user_data: u64,
 }
 
+impl Entry {
+    fn is_open(&self) -> bool {
+        self.op.as_ref().is_some_and(|op| !op.is_over())
+    }
+}
+
 impl Entries {
     pub(super) fn with_capacity(operations: usize) -> Self {
         Self {
             list: Vec::with_capacity(operations),
-            files: Files::default(),
             free: Vec::with_capacity(operations),
             next_generation: first_generation(),
             to_start: VecDeque::with_capacity(operations),
-            given_back: None,
-            begins_again: false,
             ended: VecDeque::with_capacity(operations),
-            done: 0,
-            open: 0,
-            polled: 0,
+            ..Self::default()
         }
     }
 
@@ -130,8 +131,8 @@ impl Entries {
     }
 
     /// Sets the options with which the operation just added opens its file.
-    pub(super) fn opens_with(&mut self, token: Token, options: &OpenOptions) {
-        if let Some(op) = &mut self.list[token.index()].op {
+    pub(super) fn opens_with(&mut self, token: Token, options: OpenOptions) {
+        if let Some(op) = &mut self.list[token.index() as usize].op {
             op.opens_with(options);
         }
     }
@@ -154,7 +155,7 @@ impl Entries {
         {
             self.polled -= usize::from(!self.files.get(op.file).target().ring.announces());
         }
-        self.ended.push_back((index, entry.generation));
+        self.ended.push_back(Token::new(index, entry.generation));
     }
 
     /// Returns how many more must end until `at_least` untaken results are available, or all have ended.
@@ -163,14 +164,11 @@ impl Entries {
         at_least.saturating_sub(self.done).min(self.open)
     }
 
-    pub(super) fn all_are_started(&self) -> bool {
-        self.to_start.is_empty() && self.given_back.is_none()
-    }
-
     /// Finds the operation of a token.
+    #[inline]
     pub(super) fn find(&self, token: Token) -> Option<u32> {
-        let entry = self.list.get(token.index())?;
-        (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index() as u32)
+        let entry = self.list.get(token.index() as usize)?;
+        (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index())
     }
 
     /// Returns whether a token's operation has ended; `None` if it names none.
@@ -182,39 +180,22 @@ impl Entries {
     /// Marks an operation as cancelled. Returns false if there is none, or it has ended.
     pub(super) fn mark_cancelled(&mut self, index: u32) -> bool {
         let entry = &mut self.list[index as usize];
-        let is_open = entry.op.as_ref().is_some_and(|op| !op.is_over());
+        let is_open = entry.is_open();
         entry.cancelled |= is_open;
         is_open
     }
 
-    /// Returns the open operations.
-    pub(super) fn open_indices(&self) -> Vec<u32> {
-        let is_open = |entry: &Entry| entry.op.as_ref().is_some_and(|op| !op.is_over());
-        let numbered = self.list.iter().enumerate().filter(|(_, entry)| is_open(entry));
-        numbered.map(|(index, _)| index as u32).collect()
-    }
-
-    /// Takes the result of the operation that ended first.
-    #[inline]
-    pub(super) fn take_first(&mut self) -> Option<(u64, Done)> {
-        let (index, _) = self.next_ended()?;
-        self.take(index)
-    }
-
-    /// As [`take_first`](Self::take_first), with the token.
-    pub(super) fn take_first_with_token(&mut self) -> Option<(Token, u64, Done)> {
-        let (index, generation) = self.next_ended()?;
-        let (user_data, done) = self.take(index)?;
-        Some((Token::new(index, generation), user_data, done))
+    /// Marks all open operations as cancelled, and returns them.
+    pub(super) fn mark_all_cancelled(&mut self) -> Vec<u32> {
+        (0..self.list.len() as u32).filter(|&index| self.mark_cancelled(index)).collect()
     }
 
     /// Returns the first ended operation that was not taken, to be taken now.
     #[inline]
-    fn next_ended(&mut self) -> Option<(u32, u32)> {
-        while let Some((index, generation)) = self.ended.pop_front() {
-            let entry = &self.list[index as usize];
-            if entry.generation == generation && entry.op.is_some() {
-                return Some((index, generation));
+    pub(super) fn next_ended(&mut self) -> Option<Token> {
+        while let Some(token) = self.ended.pop_front() {
+            if self.find(token).is_some() {
+                return Some(token);
             }
         }
         None
@@ -302,11 +283,9 @@ impl Entries {
     /// Removes operations that were taken by token from the list, if an untaken result at its front keeps them there.
     #[cold]
     fn forget_taken(&mut self) {
-        let list = &self.list;
-        self.ended.retain(|&(index, generation)| {
-            let entry = &list[index as usize];
-            entry.generation == generation && entry.op.is_some()
-        });
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.retain(|&token| self.find(token).is_some());
+        self.ended = ended;
     }
 }
 
@@ -314,12 +293,10 @@ impl Source for Entries {
     #[inline]
     fn next(&mut self) -> Option<u32> {
         if let Some(index) = self.given_back.take() {
-            let entry = &mut self.list[index as usize];
-            match entry.op.as_mut().filter(|_| entry.cancelled) {
-                Some(op) => op.cancel_begun(CANCELLED, &self.files),
-                None => return Some(index),
+            if !self.list[index as usize].cancelled {
+                return Some(index);
             }
-            self.is_over(index);
+            self.end_unstarted(index);
         }
         while let Some(index) = self.to_start.pop_front() {
             let entry = &mut self.list[index as usize];
@@ -338,19 +315,9 @@ impl Source for Entries {
     /// # Panics
     /// If it was taken.
     #[inline]
-    fn op(&mut self, index: u32) -> &mut Op {
+    fn op(&mut self, index: u32) -> (&mut Op, &Files) {
         match &mut self.list[index as usize].op {
-            Some(op) => op,
-            None => unreachable!("an operation is kept until its result was taken"),
-        }
-    }
-
-    /// # Panics
-    /// If it was taken.
-    #[inline]
-    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
-        match &mut self.list[index as usize].op {
-            Some(op) => op.begun(&self.files),
+            Some(op) => (op, &self.files),
             None => unreachable!("an operation is kept until its result was taken"),
         }
     }
@@ -400,11 +367,8 @@ impl Source for Entries {
         self.open
     }
 
-    fn indices(&self) -> u32 {
-        self.list.len() as u32
-    }
-
-    fn is_open(&self, index: u32) -> bool {
-        self.list[index as usize].op.as_ref().is_some_and(|op| !op.is_over())
+    fn in_flight(&self) -> impl Iterator<Item = u32> {
+        let is_started = |entry: &Entry| entry.op.as_ref().is_some_and(|op| op.at() != At::Nowhere);
+        (0..).zip(&self.list).filter(move |(_, entry)| is_started(entry)).map(|(index, _)| index)
     }
 }

@@ -11,6 +11,7 @@ use super::op::{At, Detour, NONE, Op, Stage};
 use crate::driver::{Ended, FileKind, Finished, Kind, Request};
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::check;
+use crate::file::unaligned::Pieces;
 use crate::memory::{Buffer, Held, reserve};
 
 /// The limits of a group, in bytes and in reads. Longer groups gain nothing, and the device cannot overlap them.
@@ -62,15 +63,18 @@ pub(super) fn plan(ops: &mut [Op], files: &Files, range: Range<u32>, gap: usize)
     }
 }
 
-/// Visits the members of a group in the order of their offsets. `look` may take each out of the group.
-fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) {
-    let mut index = first;
+/// Visits the members of a group in the order of their offsets, and returns how many there are. `look` may take each
+/// out of the group.
+fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) -> usize {
+    let (mut index, mut count) = (first, 0);
     while index != NONE {
         let op = &mut ops[index as usize];
         let next = op.next;
         look(op, index);
         index = next;
+        count += 1;
     }
+    count
 }
 
 /// Begins the merged read of a group. Returns false if there is no memory for its gaps: the reads are then done one by
@@ -108,7 +112,7 @@ pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u
     if let Way::By(descriptor) = adaptive::choose(file, &request, &held, false) {
         leader.descriptor = descriptor;
     }
-    leader.detour = Some(Detour::new(request, held));
+    leader.detour = Some(Detour::new(request, held, Pieces::default()));
     true
 }
 
@@ -150,26 +154,22 @@ pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Ve
         return 0;
     }
     give_parts(ops, first, held);
-    let (start, mut count) = (ops[first as usize].request.offset, 0);
+    let start = ops[first as usize].request.offset;
     for_each(ops, first, |op, _| {
         op.next = NONE;
         // The driver has continued short reads, except at the end of the file.
         let before = (op.request.offset - start) as usize;
         op.end_with(Ended { done: done.saturating_sub(before).min(op.request.want), errno: 0 });
-        count += 1;
-    });
-    count
+    })
 }
 
 /// Cancels an operation that was not begun, and those merged with it. Returns how many ended.
 pub(super) fn cancel(ops: &mut [Op], index: u32, why: &'static str) -> usize {
-    let mut count = 0;
-    if matches!(ops[index as usize].stage, Stage::Waiting) {
-        for_each(ops, index, |op, _| {
-            op.next = NONE;
-            op.cancel(why);
-            count += 1;
-        });
+    if !matches!(ops[index as usize].stage, Stage::Waiting) {
+        return 0;
     }
-    count
+    for_each(ops, index, |op, _| {
+        op.next = NONE;
+        op.cancel(why);
+    })
 }

@@ -129,9 +129,9 @@ pub struct Done {
 
 /// The additional result of an operation on a path.
 #[derive(Debug)]
-enum OnPath {
-    File(File),
-    Metadata(Metadata),
+struct OnPath {
+    file: Option<File>,
+    metadata: Option<Metadata>,
 }
 
 impl Done {
@@ -140,17 +140,11 @@ impl Done {
     /// Takes the file that was opened; `None` for other operations, and if opening failed. A file that is not taken is
     /// closed when the result is dropped.
     pub fn take_file(&mut self) -> Option<File> {
-        match self.on_path.take_if(|given| matches!(**given, OnPath::File(_))).map(|given| *given) {
-            Some(OnPath::File(file)) => Some(file),
-            Some(OnPath::Metadata(_)) | None => None,
-        }
+        self.on_path.as_mut()?.file.take()
     }
 
     /// Takes the metadata that was read; `None` for other operations, and if reading failed.
     pub fn take_metadata(&mut self) -> Option<Metadata> {
-        match self.on_path.take_if(|given| matches!(**given, OnPath::Metadata(_))).map(|given| *given) {
-            Some(OnPath::Metadata(metadata)) => Some(metadata),
-            Some(OnPath::File(_)) | None => None,
-        }
+        self.on_path.as_mut()?.metadata.take()
     }
 }

@@ -7,7 +7,6 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use linux_raw_sys::general::RWF_DSYNC;
-use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
@@ -15,8 +14,8 @@ use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::unaligned::Pieces;
-use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync, check};
-use crate::fs::{self, Metadata, PathRequest};
+use crate::file::{File, OpenOptions, check};
+use crate::fs::{self, Metadata};
 use crate::memory::{Buffer, Held, IoBuf, IoBufMut};
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -46,11 +45,8 @@ pub(super) enum At {
 
 /// The user's request, before it becomes an operation on a file.
 pub(super) struct Asked {
-    kind: Kind,
-    op_flags: u32,
-    offset: u64,
-    want: usize,
-    held: Held,
+    pub request: Request,
+    pub held: Held,
 }
 
 /// The state of an operation that opens a file.
@@ -63,15 +59,16 @@ pub(super) struct Opening {
 impl Asked {
     #[inline(always)]
     pub(super) fn read(buffer: AnyBuffer, offset: u64) -> Self {
-        let mut asked = Self { kind: Kind::Read, op_flags: 0, offset, want: 0, held: Held::None };
+        let request = Request { offset, ..Request::of(Kind::Read) };
+        let mut asked = Self { request, held: Held::None };
         // Built in place, see `memory::held`.
         match buffer {
             AnyBuffer::Pooled(buffer) => {
-                asked.want = buffer.capacity();
+                asked.request.want = buffer.capacity();
                 asked.held.put(buffer.hold_mut());
             }
             AnyBuffer::Vec(vec) => {
-                asked.want = vec.capacity();
+                asked.request.want = vec.capacity();
                 asked.held.put(vec.hold_mut());
             }
             // The operation is refused when it begins.
@@ -82,7 +79,8 @@ impl Asked {
 
     #[inline(always)]
     pub(super) fn write(buffer: AnyBuffer, offset: u64) -> Self {
-        let mut asked = Self { kind: Kind::Write, op_flags: 0, offset, want: buffer.len(), held: Held::None };
+        let request = Request { offset, want: buffer.len(), ..Request::of(Kind::Write) };
+        let mut asked = Self { request, held: Held::None };
         match buffer {
             AnyBuffer::Pooled(buffer) => asked.held.put(buffer.hold()),
             AnyBuffer::Vec(vec) => asked.held.put(vec.hold()),
@@ -93,58 +91,26 @@ impl Asked {
 
     /// Returns a write that is durable when it ends.
     pub(super) fn write_durable(buffer: AnyBuffer, offset: u64) -> Self {
-        Self { op_flags: RWF_DSYNC, ..Self::write(buffer, offset) }
+        let Self { request, held } = Self::write(buffer, offset);
+        Self { request: Request { op_flags: RWF_DSYNC, ..request }, held }
     }
 
     /// Returns a write of which a power cut leaves all or nothing.
     pub(super) fn write_atomic(buffer: AnyBuffer, offset: u64) -> Self {
-        Self { kind: Kind::WriteAtomic, op_flags: RWF_ATOMIC, ..Self::write(buffer, offset) }
+        let Self { request, held } = Self::write(buffer, offset);
+        Self { request: Request { kind: Kind::WriteAtomic, op_flags: RWF_ATOMIC, ..request }, held }
     }
 
     pub(super) fn read_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(Buffer::capacity).sum();
-        let held = Buffer::hold_many_mut(buffers);
-        Self { kind: Kind::ReadVectored, op_flags: 0, offset, want, held }
+        let request = Request { offset, want, ..Request::of(Kind::ReadVectored) };
+        Self { request, held: Buffer::hold_many_mut(buffers) }
     }
 
     pub(super) fn write_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
         let want = buffers.iter().map(|buffer| buffer.len()).sum();
-        let held = Buffer::hold_many(buffers);
-        Self { kind: Kind::WriteVectored, op_flags: 0, offset, want, held }
-    }
-
-    fn control(kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
-        Self { kind, op_flags, offset, want: want as usize, held: Held::None }
-    }
-
-    /// Returns the request of an operation on paths, and the stand-in for its file.
-    pub(super) fn path(asked: PathRequest) -> (File, Self) {
-        let PathRequest { path, request, held } = asked;
-        (path, Self { held, ..Self::control(request.kind, request.op_flags, 0, 0) })
-    }
-
-    pub(super) fn sync_data() -> Self {
-        Self::control(Kind::Sync, IORING_FSYNC_DATASYNC, 0, 0)
-    }
-
-    pub(super) fn sync_all() -> Self {
-        Self::control(Kind::Sync, 0, 0, 0)
-    }
-
-    pub(super) fn sync_range(offset: u64, len: u64, what: RangeSync) -> Self {
-        Self::control(Kind::SyncRange, what.flags(), offset, len)
-    }
-
-    pub(super) fn allocate(mode: AllocateMode, offset: u64, len: u64) -> Self {
-        Self::control(Kind::Allocate, mode.flags(), offset, len)
-    }
-
-    pub(super) fn set_len(len: u64) -> Self {
-        Self::control(Kind::Truncate, 0, len, 0)
-    }
-
-    pub(super) fn advise(offset: u64, len: u64, advice: Advice) -> Self {
-        Self::control(Kind::Advise, advice.number(), offset, len)
+        let request = Request { offset, want, ..Request::of(Kind::WriteVectored) };
+        Self { request, held: Buffer::hold_many(buffers) }
     }
 }
 
@@ -177,12 +143,8 @@ pub(super) struct Detour {
 }
 
 impl Detour {
-    pub(super) fn new(request: Request, held: Held) -> Box<Self> {
-        Box::new(Self { request, held, pieces: Pieces::default(), opening: None })
-    }
-
-    fn in_pieces(request: Request, pieces: Pieces) -> Box<Self> {
-        Box::new(Self { request, held: Held::None, pieces, opening: None })
+    pub(super) fn new(request: Request, held: Held, pieces: Pieces) -> Box<Self> {
+        Box::new(Self { request, held, pieces, opening: None })
     }
 }
 
@@ -202,20 +164,18 @@ impl Op {
     /// Becomes an operation on a file, which has this number among [`Files`].
     #[inline(always)]
     pub(super) fn ask(&mut self, number: u32, file: &File, mut asked: Asked) {
-        let Asked { kind, offset, want, .. } = asked;
-        let op_flags = asked.op_flags | file.target().flags_of(kind);
+        let op_flags = asked.request.op_flags | file.target().flags_of(asked.request.kind);
         self.file = number;
-        self.request = Request { op_flags, offset, want, ..Request::of(kind) };
+        self.request = Request { op_flags, ..asked.request };
         asked.held.move_to(&mut self.held);
         // Nothing is left to drop; dropping it would call drop code out of line.
         std::mem::forget(asked);
     }
 
     /// Sets the options with which the operation, which was not begun, opens its file.
-    pub(super) fn opens_with(&mut self, options: &OpenOptions) {
-        let opening = Some(Opening { options: options.clone(), file: None });
-        let held = std::mem::take(&mut self.held);
-        self.detour = Some(Box::new(Detour { opening, ..*Detour::new(self.request, held) }));
+    pub(super) fn opens_with(&mut self, options: OpenOptions) {
+        let detour = Detour::new(self.request, std::mem::take(&mut self.held), Pieces::default());
+        self.detour.insert(detour).opening = Some(Opening { options, file: None });
     }
 
     /// Begins the operation; false if it has ended without being started.
@@ -254,7 +214,7 @@ impl Op {
             Way::CachedBeginning(cached) => {
                 let pieces = Pieces::with_cached_beginning(cached);
                 let descriptor = pieces.descriptor();
-                self.detour = Some(Detour::in_pieces(self.request, pieces));
+                self.detour = Some(Detour::new(self.request, Held::None, pieces));
                 descriptor
             }
             // With many reads in flight, no stream is followed.
@@ -268,13 +228,10 @@ impl Op {
             None => (&self.request, &self.held),
             Some(detour) => (&detour.request, &detour.held),
         };
-        if !request.kind.names_paths() {
-            let fits = check::fits_without_data(file, request);
-            return fits.map_err(|error| self.refuse(error)).is_ok();
-        }
         let options = self.opening().map_or(Ok(()), |opening| opening.options.check());
-        let fits =
-            options.map_err(|error| error.on(file.path())).and_then(|()| fs::check(file, request, held));
+        let fits = options
+            .map_err(|error| error.on(file.path()))
+            .and_then(|()| check::fits_without_data(file, request, held));
         fits.map_err(|error| self.refuse(error)).is_ok()
     }
 
@@ -298,7 +255,8 @@ impl Op {
     #[cold]
     fn begin_piece(&mut self, file: &File) -> bool {
         let (request, descriptor) = (self.request, self.descriptor);
-        let detour = self.detour.get_or_insert_with(|| Detour::in_pieces(request, Pieces::by(descriptor)));
+        let in_pieces = || Detour::new(request, Held::None, Pieces::by(descriptor));
+        let detour = self.detour.get_or_insert_with(in_pieces);
         match detour.pieces.begin(&self.request, file.alignment(), &mut self.held) {
             Ok((request, held)) => {
                 (detour.request, detour.held) = (request, held);
@@ -428,26 +386,14 @@ impl Op {
     /// Takes back an operation that could not be carried out.
     #[cold]
     pub(super) fn refuse_with(&mut self, error: Error, files: &Files) {
-        self.take_back_begun(files);
+        let held = std::mem::take(self.begun(files).2);
+        self.take_back(held);
         let error = error.on(files.get(self.file).path());
         let error = match &self.detour {
             Some(detour) => error.after(detour.pieces.done()),
             None => error,
         };
         self.refuse(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error });
-    }
-
-    /// Takes back the memory of an operation that was begun and not started.
-    fn take_back_begun(&mut self, files: &Files) {
-        let held = std::mem::take(self.begun(files).2);
-        self.take_back(held);
-    }
-
-    /// Cancels an operation that was begun and not started.
-    #[cold]
-    pub(super) fn cancel_begun(&mut self, why: &'static str, files: &Files) {
-        self.take_back_begun(files);
-        self.cancel(why);
     }
 
     pub(super) fn cancel(&mut self, why: &'static str) {
@@ -521,17 +467,16 @@ impl Op {
         op.into_failure(file)
     }
 
-    pub(super) fn into_done(mut self, files: &Files) -> Done {
-        self.give(files)
-    }
-
     #[cold]
     fn into_failure(self, file: &File) -> Done {
         let result = match self.stage {
             Stage::Over(ended) if self.request.kind.moves_data() => {
                 Err(check::failure(file, &self.request, ended))
             }
-            Stage::Over(ended) => Err(check::why_not_done(file, self.now(), &self.held, ended.errno)),
+            Stage::Over(ended) => {
+                let request = self.detour.as_ref().map_or(&self.request, |detour| &detour.request);
+                Err(check::why_not_done(file, request, &self.held, ended.errno))
+            }
             Stage::Refused(error) => Err(error),
             Stage::Cancelled(why) => Err(self.unbegun(file).because(why)),
             Stage::Waiting | Stage::Merged | Stage::Begun(_) => Err(self.unbegun(file)),
@@ -544,11 +489,6 @@ impl Op {
         if self.request.kind.moves_data() { error.at(self.request.offset) } else { error }
     }
 
-    /// Returns the request that was started last.
-    fn now(&self) -> &Request {
-        self.detour.as_ref().map_or(&self.request, |detour| &detour.request)
-    }
-
     fn what(&self) -> &'static str {
         self.request.kind.verb(self.request.op_flags)
     }
@@ -558,11 +498,9 @@ impl Op {
         let path = files.get(self.file).path();
         Error::new(ErrorKind::WouldBlock, self.what()).on(path).because(why)
     }
-}
 
-/// See [`InPlace`](crate::driver::InPlace).
-impl Op {
-    /// Returns whether it is a read that was not begun and can be submitted as it is.
+    /// Returns whether it is a read that was not begun and can be submitted as it is, see
+    /// [`InPlace`](crate::driver::InPlace).
     #[inline]
     pub(super) fn can_stay_in_place(&self, file: &File) -> bool {
         match &self.held {
@@ -599,10 +537,12 @@ fn done(result: Result<usize, Error>, held: Held) -> Done {
 /// Returns the result of an operation on paths, or of one that was started in pieces.
 #[cold]
 fn done_otherwise(ended: Ended, held: Held, detour: Option<Box<Detour>>) -> Done {
-    let opened = detour.and_then(|detour| detour.opening?.file).map(OnPath::File);
-    let (on_path, held) = match held {
-        held @ Held::Paths(_) => (Metadata::of(held).map(OnPath::Metadata), Held::None),
-        held => (opened, held),
+    let file = detour.and_then(|detour| detour.opening?.file);
+    let (metadata, held) = match held {
+        held @ Held::Paths(_) => (Metadata::of(held), Held::None),
+        held => (None, held),
     };
-    Done { on_path: on_path.map(Box::new), ..done(Ok(ended.done), held) }
+    let has_more = file.is_some() || metadata.is_some();
+    let on_path = has_more.then(|| Box::new(OnPath { file, metadata }));
+    Done { on_path, ..done(Ok(ended.done), held) }
 }

@@ -3,25 +3,21 @@
 //! Pure: starts nothing, and knows no thread. Invariant: an operation is waiting, begun or ended, and is counted in
 //! exactly one of these states.
 
-use super::batch::with_refused;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
-use super::op::{NONE, Op, Stage};
+use super::op::{At, NONE, Op, Stage};
 use super::{Batch, Done, merge};
-use crate::driver::{Ended, Finished, InPlace, Request, Target};
+use crate::driver::{Ended, Finished, InPlace};
 use crate::error::Error;
-use crate::memory::{Buffer, Held};
-use std::sync::Arc;
+use crate::memory::Buffer;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
 
 /// See the module.
+#[derive(Default)]
 pub(super) struct Plan {
-    ops: Vec<Op>,
-    files: Files,
-    results: Vec<Done>,
-    refused: usize,
+    batch: Batch,
     /// The operations before which all earlier ones must have ended, the next one first.
     barriers: std::vec::IntoIter<u32>,
     /// Returns the position of the next barrier, or the end.
@@ -33,36 +29,16 @@ pub(super) struct Plan {
     /// An operation that was begun, and returned to be started later.
     given_back: Option<u32>,
     in_flight: usize,
-    most: usize,
     ended: usize,
     failed: bool,
-    stop_on_error: bool,
     stopped: Option<&'static str>,
     cancelled: Option<&'static str>,
-    merge: Option<usize>,
 }
 
 impl Plan {
-    pub(super) fn new(batch: Batch) -> Self {
-        let mut plan = Self {
-            results: batch.results,
-            refused: batch.refused,
-            barriers: batch.barriers.into_iter(),
-            border: 0,
-            next: 0,
-            again: Vec::new(),
-            given_back: None,
-            in_flight: 0,
-            most: batch.most,
-            ended: 0,
-            failed: false,
-            stop_on_error: batch.stop_on_error,
-            stopped: None,
-            cancelled: None,
-            merge: batch.merge,
-            ops: batch.ops,
-            files: batch.files,
-        };
+    pub(super) fn new(mut batch: Batch) -> Self {
+        let mut plan =
+            Self { barriers: std::mem::take(&mut batch.barriers).into_iter(), batch, ..Self::default() };
         plan.pass_border();
         plan
     }
@@ -70,16 +46,17 @@ impl Plan {
     /// If the plan is nothing but reads of one file, in any order, carries out those that go to this thread's ring.
     /// Their buffers stay in the operations, which takes half the instructions.
     pub(super) fn read_in_place(&mut self, engine: &mut ThreadEngine) {
-        let Some(number) = self.ops.first().map(|op| op.file) else { return };
-        let file = self.files.get(number);
-        let in_any_order =
-            self.merge.is_none() && !self.stop_on_error && self.border as usize == self.ops.len();
+        let Some(number) = self.batch.ops.first().map(|op| op.file) else { return };
+        let file = self.batch.files.get(number);
+        let in_any_order = self.batch.merge.is_none()
+            && !self.batch.stop_on_error
+            && self.border as usize == self.batch.ops.len();
         if in_any_order
             && !file.has_adaptive_reads()
-            && self.ops.iter().all(|op| op.file == number && op.can_stay_in_place(file))
+            && self.batch.ops.iter().all(|op| op.file == number && op.can_stay_in_place(file))
         {
-            engine.read_in_place(file.target(), &mut self.ops[..], self.most);
-            self.ended += self.ops.iter().filter(|op| op.is_over()).count();
+            engine.read_in_place(file.target(), &mut self.batch.ops[..], self.batch.most);
+            self.ended += self.batch.ops.iter().filter(|op| op.is_over()).count();
             if self.is_over() {
                 self.next = self.border;
             }
@@ -87,7 +64,7 @@ impl Plan {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.ended == self.ops.len()
+        self.ended == self.batch.ops.len()
     }
 
     /// Cancels operations that are not in flight, including those that would begin again.
@@ -104,39 +81,40 @@ impl Plan {
             self.in_flight += 1;
             self.end_unstarted(index);
         }
-        self.ops.iter_mut().filter(|op| !op.is_over()).for_each(|op| end(op, &self.files));
-        self.ended = self.ops.len();
+        self.batch.ops.iter_mut().filter(|op| !op.is_over()).for_each(|op| end(op, &self.batch.files));
+        self.ended = self.batch.ops.len();
     }
 
     /// Returns the results of a finished plan.
     pub(super) fn into_results(self) -> Vec<Done> {
-        let Self { mut ops, files, mut results, refused, .. } = self;
+        let Batch { mut ops, files, mut results, refused, .. } = self.batch;
         results.extend(ops.iter_mut().map(|op| op.give(&files)));
         // The operations are empty by now, and dropping them would check each one.
         ops.into_iter().for_each(std::mem::forget);
-        with_refused(results, refused)
+        results.extend((0..refused).map(|_| Done { result: Err(Error::no_memory()), ..Done::NOTHING }));
+        results
     }
 
     /// Continues with the operations behind a barrier.
     fn pass_border(&mut self) {
-        let end = self.ops.len() as u32;
+        let end = self.batch.ops.len() as u32;
         self.border = self.barriers.find(|&barrier| barrier > self.next).unwrap_or(end);
-        if let Some(gap) = self.merge {
-            merge::plan(&mut self.ops, &self.files, self.next..self.border, gap);
+        if let Some(gap) = self.batch.merge {
+            merge::plan(&mut self.batch.ops, &self.batch.files, self.next..self.border, gap);
         }
     }
 
     fn next_index(&mut self) -> Option<u32> {
         while let Some(index) = self.again.pop() {
             let Some(why) = self.cancelled else { return Some(index) };
-            self.ended += merge::cancel(&mut self.ops, index, why);
+            self.ended += merge::cancel(&mut self.batch.ops, index, why);
         }
         if let Some(why) = self.stopped {
             self.cancel_rest(why);
             return None;
         }
         if self.next == self.border {
-            if self.next as usize >= self.ops.len() || self.ended < self.next as usize {
+            if self.next as usize >= self.batch.ops.len() || self.ended < self.next as usize {
                 return None;
             }
             if self.failed {
@@ -149,23 +127,16 @@ impl Plan {
         Some(self.next - 1)
     }
 
-    /// Ends an operation that was begun and not started.
-    #[cold]
-    fn end_unstarted(&mut self, index: u32) {
-        let held = std::mem::take(self.begun(index).2);
-        self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
-    }
-
     /// Begins an operation; false if it has ended without being started.
     #[inline]
     fn begin(&mut self, index: u32) -> bool {
-        let op = &mut self.ops[index as usize];
+        let op = &mut self.batch.ops[index as usize];
         match op.stage {
             Stage::Waiting if op.next != NONE => {
-                merge::begin(&mut self.ops, &self.files, index, &mut self.again)
+                merge::begin(&mut self.batch.ops, &self.batch.files, index, &mut self.again)
             }
             Stage::Waiting => {
-                let begun = op.begin(&self.files);
+                let begun = op.begin(&self.batch.files);
                 if !begun {
                     self.count(index);
                 }
@@ -181,9 +152,9 @@ impl Plan {
     /// Counts an ended operation.
     fn count(&mut self, index: u32) {
         self.ended += 1;
-        if self.ops[index as usize].has_failed() {
+        if self.batch.ops[index as usize].has_failed() {
             self.failed = true;
-            if self.stop_on_error {
+            if self.batch.stop_on_error {
                 self.stopped = Some(STOPPED);
             }
         }
@@ -191,10 +162,10 @@ impl Plan {
 
     /// Cancels operations that were not begun. Those merged with a begun operation end with it.
     fn cancel_rest(&mut self, why: &'static str) {
-        let from = std::mem::replace(&mut self.next, self.ops.len() as u32);
+        let from = std::mem::replace(&mut self.next, self.batch.ops.len() as u32);
         self.border = self.next;
         for index in from..self.next {
-            self.ended += merge::cancel(&mut self.ops, index, why);
+            self.ended += merge::cancel(&mut self.batch.ops, index, why);
         }
     }
 }
@@ -226,7 +197,7 @@ impl Source for Plan {
             }
             self.end_unstarted(index);
         }
-        while self.in_flight < self.most {
+        while self.in_flight < self.batch.most {
             let index = self.next_index()?;
             if self.begin(index) {
                 self.in_flight += 1;
@@ -237,22 +208,17 @@ impl Source for Plan {
     }
 
     #[inline]
-    fn op(&mut self, index: u32) -> &mut Op {
-        &mut self.ops[index as usize]
-    }
-
-    #[inline]
-    fn begun(&mut self, index: u32) -> (&Arc<Target>, &Request, &mut Held) {
-        self.ops[index as usize].begun(&self.files)
+    fn op(&mut self, index: u32) -> (&mut Op, &Files) {
+        (&mut self.batch.ops[index as usize], &self.batch.files)
     }
 
     #[inline]
     fn end(&mut self, index: u32, finished: &mut Finished) {
         self.in_flight -= 1;
-        if self.ops[index as usize].next != NONE {
+        if self.batch.ops[index as usize].next != NONE {
             let finished = std::mem::replace(finished, Finished::NOTHING);
-            self.ended += merge::end(&mut self.ops, index, finished, &mut self.again);
-        } else if self.ops[index as usize].end(&self.files, finished) {
+            self.ended += merge::end(&mut self.batch.ops, index, finished, &mut self.again);
+        } else if self.batch.ops[index as usize].end(&self.batch.files, finished) {
             self.count(index);
         } else {
             self.again.push(index);
@@ -262,12 +228,12 @@ impl Source for Plan {
     #[cold]
     fn refuse(&mut self, index: u32, error: Error) {
         self.in_flight -= 1;
-        if self.ops[index as usize].next != NONE {
+        if self.batch.ops[index as usize].next != NONE {
             // Each later operation finds that out for itself.
-            let held = std::mem::take(self.begun(index).2);
-            merge::take_back(&mut self.ops, index, held, &mut self.again);
+            let held = std::mem::take(self.batch.ops[index as usize].begun(&self.batch.files).2);
+            merge::take_back(&mut self.batch.ops, index, held, &mut self.again);
         } else {
-            self.ops[index as usize].refuse_with(error, &self.files);
+            self.batch.ops[index as usize].refuse_with(error, &self.batch.files);
             self.count(index);
         }
     }
@@ -281,7 +247,7 @@ impl Source for Plan {
     fn startable(&self) -> usize {
         let left = self.border - self.next;
         let known = left as usize + self.again.len() + usize::from(self.given_back.is_some());
-        let room = self.most - self.in_flight;
+        let room = self.batch.most - self.in_flight;
         // Behind a barrier, or after an error, the next call of `next` decides.
         let at_border = self.next == self.border && !self.is_over();
         known.max(usize::from(at_border || self.stopped.is_some())).min(room)
@@ -292,14 +258,10 @@ impl Source for Plan {
     }
 
     fn open(&self) -> usize {
-        self.ops.len() - self.ended
+        self.batch.ops.len() - self.ended
     }
 
-    fn indices(&self) -> u32 {
-        self.ops.len() as u32
-    }
-
-    fn is_open(&self, index: u32) -> bool {
-        !self.ops[index as usize].is_over()
+    fn in_flight(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.batch.ops).filter(|(_, op)| op.at() != At::Nowhere).map(|(index, _)| index)
     }
 }

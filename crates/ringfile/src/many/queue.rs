@@ -3,6 +3,7 @@
 //!
 //! Invariant: each operation that was added gives one result, even if it was cancelled.
 
+use std::borrow::Borrow;
 use std::future::poll_fn;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
@@ -12,16 +13,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::engine::ThreadEngine;
+use super::engine::{Source, ThreadEngine};
 use super::entries::{Entries, Token};
 use super::op::Asked;
 use super::{AnyBuffer, Done};
 use crate::driver::TOO_MANY_FILES;
 use crate::error::{Error, Result};
+use crate::file::single::Single;
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
-#[cfg(doc)]
-use crate::fs;
-use crate::fs::PathRequest;
+use crate::fs::{self, Open};
 use crate::memory::Buffer;
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
@@ -146,12 +146,12 @@ impl Queue {
 
     /// Adds an `fdatasync`, as [`File::sync_data`].
     pub fn sync_data(&mut self, file: &File, user_data: u64) -> Token {
-        self.add(file, Asked::sync_data(), user_data)
+        self.add_single(file.sync_data().0, user_data)
     }
 
     /// Adds an `fsync`, as [`File::sync_all`].
     pub fn sync_all(&mut self, file: &File, user_data: u64) -> Token {
-        self.add(file, Asked::sync_all(), user_data)
+        self.add_single(file.sync_all().0, user_data)
     }
 
     /// Adds the writeback of a range's dirty pages, as [`File::sync_range`].
@@ -163,7 +163,7 @@ impl Queue {
         what: RangeSync,
         user_data: u64,
     ) -> Token {
-        self.add(file, Asked::sync_range(offset, len, what), user_data)
+        self.add_single(file.sync_range(offset, len, what).0, user_data)
     }
 
     /// Adds an allocation of blocks, or a hole, as [`File::allocate`].
@@ -175,17 +175,17 @@ impl Queue {
         len: u64,
         user_data: u64,
     ) -> Token {
-        self.add(file, Asked::allocate(mode, offset, len), user_data)
+        self.add_single(file.allocate(mode, offset, len).0, user_data)
     }
 
     /// Adds a change of the file's size, as [`File::set_len`].
     pub fn set_len(&mut self, file: &File, len: u64, user_data: u64) -> Token {
-        self.add(file, Asked::set_len(len), user_data)
+        self.add_single(file.set_len(len).0, user_data)
     }
 
     /// Adds advice for the page cache, as [`File::advise`].
     pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice, user_data: u64) -> Token {
-        self.add(file, Asked::advise(offset, len, advice), user_data)
+        self.add_single(file.advise(offset, len, advice).0, user_data)
     }
 
     /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file; dropping the result closes
@@ -209,39 +209,40 @@ impl Queue {
     /// # }
     /// ```
     pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions, user_data: u64) -> Token {
-        let token = self.add_on_path(PathRequest::open(path.as_ref(), options), user_data);
+        let Open { options, opening, .. } = fs::open(path, options);
+        let token = self.add_single(opening, user_data);
         self.entries.opens_with(token, options);
         token
     }
 
     /// Adds the renaming of a file, as [`fs::rename`].
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::rename(from.as_ref(), to.as_ref()), user_data)
+        self.add_single(fs::rename(from, to).0, user_data)
     }
 
     /// Adds the removal of a file, as [`fs::remove_file`].
     pub fn remove_file(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::remove_file(path.as_ref()), user_data)
+        self.add_single(fs::remove_file(path).0, user_data)
     }
 
     /// Adds the removal of an empty directory, as [`fs::remove_dir`].
     pub fn remove_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::remove_dir(path.as_ref()), user_data)
+        self.add_single(fs::remove_dir(path).0, user_data)
     }
 
     /// Adds the creation of a directory, as [`fs::create_dir`].
     pub fn create_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::create_dir(path.as_ref()), user_data)
+        self.add_single(fs::create_dir(path).0, user_data)
     }
 
     /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them.
     pub fn metadata(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_on_path(PathRequest::metadata(path.as_ref()), user_data)
+        self.add_single(fs::metadata(path).0, user_data)
     }
 
-    fn add_on_path(&mut self, asked: PathRequest, user_data: u64) -> Token {
-        let (path, asked) = Asked::path(asked);
-        self.add(&path, asked, user_data)
+    fn add_single(&mut self, single: Single<'_, impl Borrow<File>>, user_data: u64) -> Token {
+        let (file, request, held) = single.into_parts();
+        self.add(file.borrow(), Asked { request, held }, user_data)
     }
 
     #[inline]
@@ -274,7 +275,7 @@ impl Queue {
     pub fn wait(&mut self, at_least: usize, timeout: Option<Duration>) -> usize {
         let in_loop = crate::runtime::is_in_loop();
         let (open, done) = self.counts();
-        if open == 0 || (at_least > 0 && done >= at_least && self.entries.all_are_started()) {
+        if open == 0 || (at_least > 0 && done >= at_least && self.entries.startable() == 0) {
             return done;
         }
         if timeout == Some(Duration::ZERO) || at_least == 0 || in_loop {
@@ -282,15 +283,14 @@ impl Queue {
             return self.counts().1;
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let entries = &mut self.entries;
         if deadline.is_none()
             && at_least >= open + done
-            && let Err(payload) = entries.read_in_place(&mut self.engine)
+            && let Err(payload) = self.entries.read_in_place(&mut self.engine)
         {
             self.tell();
             resume_unwind(payload);
         }
-        self.engine.wait(entries, deadline, |entries| entries.left_until(at_least));
+        self.engine.wait(&mut self.entries, deadline, |entries| entries.left_until(at_least));
         self.tell();
         self.counts().1
     }
@@ -306,7 +306,7 @@ impl Queue {
             }
             // Operations whose results were taken since may have to begin again.
             let all_goes_on = went_on && !self.entries.begins_again;
-            if all_goes_on && self.engine.engine.remote.wake(context.waker(), 1) {
+            if all_goes_on && self.engine.engine.remote.mailbox.wake(context.waker(), 1) {
                 return Poll::Pending;
             }
             context.waker().wake_by_ref();
@@ -318,19 +318,21 @@ impl Queue {
     /// Takes the result of the operation that finished first, with its `user_data`; `None` if there is no result.
     #[inline]
     pub fn take(&mut self) -> Option<(u64, Done)> {
-        let entries = &mut self.entries;
-        let taken = entries.take_first();
-        if entries.done == 0 {
-            self.tell();
-        }
-        taken
+        let first = self.entries.next_ended();
+        self.take_ended(first)
     }
 
     /// Takes a result as [`take`](Self::take) does, with the token of the operation.
     pub fn take_with_token(&mut self) -> Option<(Token, u64, Done)> {
-        let entries = &mut self.entries;
-        let taken = entries.take_first_with_token();
-        if entries.done == 0 {
+        let first = self.entries.next_ended();
+        let (user_data, done) = self.take_ended(first)?;
+        Some((first?, user_data, done))
+    }
+
+    #[inline]
+    fn take_ended(&mut self, token: Option<Token>) -> Option<(u64, Done)> {
+        let taken = token.and_then(|token| self.entries.take(token.index()));
+        if self.entries.done == 0 {
             self.tell();
         }
         taken
@@ -373,8 +375,8 @@ impl Queue {
                 let why = "waiting would block a ringfile thread: await the queue's `ready` there";
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why));
             }
-            let entries = &mut self.entries;
-            self.engine.wait(entries, None, |entries| usize::from(entries.is_done(token) == Some(false)));
+            let wanted = |entries: &mut Entries| usize::from(entries.is_done(token) == Some(false));
+            self.engine.wait(&mut self.entries, None, wanted);
         }
         self.take_by(token).ok_or_else(|| {
             let why =
@@ -470,16 +472,14 @@ impl Queue {
 
     /// Returns how many operations are open, and how many have ended and were not taken.
     fn counts(&mut self) -> (usize, usize) {
-        let entries = &mut self.entries;
-        self.engine.engine.take_in(entries);
-        (entries.open, entries.done)
+        self.engine.engine.take_in(&mut self.entries);
+        (self.entries.open, self.entries.done)
     }
 
     /// Returns the number of operations whose results were not taken.
     #[must_use]
     pub fn len(&self) -> usize {
-        let entries = &self.entries;
-        entries.open + entries.done
+        self.entries.open + self.entries.done
     }
 
     /// Returns whether there are no operations whose results were not taken.
@@ -495,10 +495,7 @@ impl Drop for Queue {
             return;
         }
         let entries = &mut self.entries;
-        let open = entries.open_indices();
-        for &index in &open {
-            entries.mark_cancelled(index);
-        }
+        let open = entries.mark_all_cancelled();
         self.engine.cancel(entries, &open);
         // In a loop, the loop waits for them when it ends.
         if !crate::runtime::is_in_loop() {

@@ -157,9 +157,8 @@ impl Queue {
             // Only a part is waited for, so that the device always has many in flight.
             let enough = if next == requests.len() { open } else { open.div_ceil(4) };
             self.engine.wait(&mut self.entries, None, |entries| {
-                let has_ended = |request: &&ReadRequest| match request.stage {
-                    Stage::Open(token) => entries.is_done(token) == Some(true),
-                    Stage::InPlace | Stage::Otherwise | Stage::Failed(_) | Stage::Over => false,
+                let has_ended = |request: &&ReadRequest| {
+                    matches!(request.stage, Stage::Open(token) if entries.is_done(token) == Some(true))
                 };
                 enough.saturating_sub(requests[first..next].iter().filter(has_ended).count())
             });
@@ -206,9 +205,8 @@ impl ReadRequest {
         if matches!(self.stage, Stage::Open(_)) {
             self.stage = Stage::Over;
             let error = Error::new(ErrorKind::Unsupported, "reading").on(file.path()).at(self.offset);
-            self.result = Err(error.because(LOST));
+            let why = "cannot wait for the operation: this is a forked child, or the thread is ending";
+            self.result = Err(error.because(why));
         }
     }
 }
-
-const LOST: &str = "cannot wait for the operation: this is a forked child, or the thread is ending";

@@ -7,7 +7,6 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::Waker;
 
 use rustix::event::EventfdFlags;
 
@@ -17,7 +16,8 @@ use crate::ring::fork;
 
 /// See the module.
 pub(super) struct RemoteResults {
-    mailbox: Mailbox<(u32, Finished)>,
+    /// The results, each with the index of its operation.
+    pub(super) mailbox: Mailbox<(u32, Finished)>,
     /// Cancelled operations: other threads need not begin them, and ask the kernel to cancel those on their rings.
     cancelled: Mutex<BTreeSet<u32>>,
     /// Readable while a result is available; created when first asked for.
@@ -41,22 +41,6 @@ impl RemoteResults {
         })
     }
 
-    #[inline]
-    pub(super) fn are_there(&self) -> bool {
-        self.mailbox.has_some()
-    }
-
-    /// Moves all results into `fetched`, which is empty, each with the index of its operation.
-    #[cold]
-    pub(super) fn fetch(&self, fetched: &mut Vec<(u32, Finished)>) {
-        self.mailbox.fetch(fetched);
-    }
-
-    /// Wakes `waker` once there are at least `at_least` results. Returns false if there already are.
-    pub(super) fn wake(&self, waker: &Waker, at_least: usize) -> bool {
-        self.mailbox.wake(waker, at_least)
-    }
-
     /// Notes that an operation on another thread is cancelled.
     pub(super) fn cancel(&self, index: u32) {
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
@@ -68,11 +52,6 @@ impl RemoteResults {
             return;
         }
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
-    }
-
-    /// Drops results from now on.
-    pub(super) fn close(&self) {
-        self.mailbox.close();
     }
 
     /// Returns the descriptor that is readable while there are results.
@@ -107,7 +86,7 @@ impl RemoteResults {
         if !has_more {
             self.raised.lower(|| _ = rustix::io::read(signal, &mut [0; 8]));
         }
-        if has_more || self.are_there() {
+        if has_more || self.mailbox.has_some() {
             self.raise_signal();
         }
     }

@@ -25,9 +25,8 @@ use rustix::io::{Errno, retry_on_intr};
 use self::ahead::Ahead;
 use self::sketch::Sketch;
 use self::streams::Id;
-use super::io::Operation;
 use super::open::magic;
-use super::{File, unaligned};
+use super::{File, io, unaligned};
 use crate::driver::{self, Ended, Kind, Request, Target, cached_pages};
 use crate::error::Result;
 use crate::event;
@@ -101,7 +100,8 @@ const DIRECT: Way = Way::By(Descriptor::Direct);
 
 /// The additional state of an adaptive file.
 pub(crate) struct Adaptive {
-    direct: File,
+    /// The twin. It may turn out not to be direct.
+    pub(super) direct: File,
     /// If positive, how many reads in a row were found in the cache, up to [`WARM`]; if negative, how many found nothing
     /// there, up to [`COLD`].
     streak: AtomicI32,
@@ -171,13 +171,21 @@ pub(super) async fn read_stream(
 ) -> (Held, Result<Ended>) {
     let file = file.borrow();
     let Some(adaptive) = &file.0.adaptive else {
-        return read_by(file, Descriptor::Own, request, held).await;
+        return io::carry_out(file, Descriptor::Own, request, held).await;
     };
     let (own, ahead) = (&file.0.target, &adaptive.ahead);
     let _reading = Reading(ahead, id);
     if ahead.go_on(own, &adaptive.direct, id, request.want as u64) && runtime::is_in_loop() {
         // The loop submits only when all its tasks have run, but this task may find all its data ready and never wait.
-        yield_once().await;
+        let mut has_yielded = false;
+        poll_fn(|context| {
+            if std::mem::replace(&mut has_yielded, true) {
+                return Poll::Ready(());
+            }
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
     }
     let mut done = 0;
     while done < request.want {
@@ -203,7 +211,7 @@ pub(super) async fn read_stream(
     }
     let (offset, start) = (request.offset + done as u64, request.start + done);
     let rest = Request { offset, start, want: request.want - done, ..request };
-    let (held, result) = read_by(file, Descriptor::Direct, rest, held).await;
+    let (held, result) = io::carry_out(file, Descriptor::Direct, rest, held).await;
     let add = |ended: Ended| Ended { done: done + ended.done, ..ended };
     (held, result.map(add).map_err(|error| error.after(done)))
 }
@@ -215,24 +223,6 @@ impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.0.ended(self.1);
     }
-}
-
-async fn yield_once() {
-    let mut has_yielded = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut has_yielded, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
-async fn read_by(file: &File, descriptor: Descriptor, request: Request, held: Held) -> (Held, Result<Ended>) {
-    let mut read = Operation::new(file, request, held).by(descriptor);
-    let result = (&mut read).await;
-    (read.take_held(), result)
 }
 
 thread_local! {
@@ -261,7 +251,7 @@ impl Adaptive {
             count.set(if looks { 0 } else { unseen });
             looks
         });
-        if (is_warm && !looks) || !self.is_direct() {
+        if (is_warm && !looks) || !self.direct.is_direct() {
             return OWN;
         }
         let cached = if looks { self.cached(own, request) } else { Cached::Nothing };
@@ -299,11 +289,6 @@ impl Adaptive {
         self.ahead.ended(id);
         self.ahead.drop_pieces();
         OWN
-    }
-
-    /// Returns whether reads can bypass the cache, as far as is known yet.
-    pub(super) fn is_direct(&self) -> bool {
-        self.direct.is_direct()
     }
 
     /// Adds the result of a check to the streak, which was `streak`. Two threads at once may count one read instead of two.

@@ -39,7 +39,7 @@ pub(crate) struct Id {
     began: u64,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Stream {
     began: u64,
     /// Where the last read ended.
@@ -80,10 +80,7 @@ impl Streams {
         }
         let at = self.least_recent();
         let gone = self.list[at].map(|stream| Id { at, began: stream.began });
-        let (end, has_gone_on) = (range.end, false);
-        let stream =
-            Stream { began: used, end, run: 1, has_gone_on, window: 0, planned: 0, reading: 0, used };
-        self.list[at] = Some(stream);
+        self.list[at] = Some(Stream { began: used, end: range.end, run: 1, used, ..Stream::default() });
         Seen::Begins { gone }
     }
 
