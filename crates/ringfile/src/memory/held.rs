@@ -289,7 +289,7 @@ fn of_vec(vec: &Vec<u8>) -> Part<'_> {
 }
 
 /// Shared bytes cannot be read into. Their region is looked up only when an entry is made for a ring, which knows the
-/// regions (`fixed_index_of_bytes`).
+/// regions (`index_of_bytes`).
 #[inline]
 fn of_bytes(bytes: &Bytes) -> Part<'_> {
     Part { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), capacity: 0, region: None }

@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
 use linux_raw_sys::io_uring as uapi;
 
 pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe};
@@ -61,7 +60,7 @@ pub(crate) struct Ring {
     submitted: u32,
     /// The number of completions taken since the last call of `enter_sizes`.
     collected: u32,
-    buffers: ClonedBuffers,
+    pub(crate) buffers: ClonedBuffers,
     file_table: bool,
     supported: [bool; 256],
     fork_mark: fork::Mark,
@@ -89,7 +88,7 @@ pub(crate) enum Until {
 }
 
 impl Ring {
-    /// Creates a ring for the calling thread. `waker` makes the thread call [`Ring::forget_released`] soon.
+    /// Creates a ring for the calling thread. `waker` makes the thread call [`ClonedBuffers::forget_released`] soon.
     ///
     /// # Errors
     /// Those of `io_uring_setup(2)`; nothing is left behind.
@@ -97,6 +96,7 @@ impl Ring {
         let mapping = setup::make(options)?;
         let params = mapping.params;
         let supported = setup::probe(&mapping.fd);
+        let files = uapi::io_uring_register_op::IORING_REGISTER_FILES2;
         let mut ring = Self {
             head: mapping.field(params.sq_off.head),
             tail: mapping.field(params.sq_off.tail),
@@ -117,8 +117,8 @@ impl Ring {
             enters: 0,
             submitted: 0,
             collected: 0,
-            buffers: ClonedBuffers::default(),
-            file_table: false,
+            buffers: ClonedBuffers::prepare(&mapping.fd, waker),
+            file_table: abi::register_table(&mapping.fd, files, FILE_SLOTS).is_ok(),
             cut_off: None,
             #[cfg(test)]
             hand_over_at_most: None,
@@ -131,9 +131,6 @@ impl Ring {
             ring.enter_flags |= uapi::IORING_ENTER_NO_IOWAIT;
         }
         ring.register_own_fd();
-        ring.buffers = ClonedBuffers::prepare(&ring.mapping.fd, waker);
-        let files = uapi::io_uring_register_op::IORING_REGISTER_FILES2;
-        ring.file_table = abi::register_table(&ring.mapping.fd, files, FILE_SLOTS).is_ok();
         Ok(ring)
     }
 
@@ -182,11 +179,6 @@ impl Ring {
     /// Returns how many entries the last `enter` submitted, and how many completions were taken since the last call.
     pub(crate) fn enter_sizes(&mut self) -> (u32, u32) {
         (self.submitted, std::mem::take(&mut self.collected))
-    }
-
-    /// Returns how often registering memory was refused.
-    pub(crate) fn refused_registrations(&self) -> u64 {
-        self.buffers.refusals()
     }
 
     /// Returns the features of this ring, in words.
@@ -459,41 +451,6 @@ impl Ring {
         // SAFETY: as in `space`; release: the entry was read before the kernel may overwrite it.
         unsafe { self.cq_head.as_ref() }.store(self.cq_next, Ordering::Release);
         Some(cqe)
-    }
-
-    /// Returns the index under which I/O on `region` may use the fixed form on this ring.
-    #[inline]
-    pub(crate) fn fixed_index(&mut self, region: &crate::memory::Region) -> Option<u16> {
-        self.buffers.index_of(&self.mapping.fd, region)
-    }
-
-    /// Returns the index for memory in the region of the last operation.
-    #[inline]
-    pub(crate) fn recent_fixed_index(&self, start: *const u8, len: usize) -> Option<u16> {
-        self.buffers.recent_index_of(start, len)
-    }
-
-    /// Returns the index for writing shared bytes, if all non-empty ones lie in one registered region of a pool.
-    #[inline]
-    pub(crate) fn fixed_index_of_bytes(&mut self, all: &[Bytes]) -> Option<u16> {
-        self.buffers.index_of_bytes(&self.mapping.fd, all)
-    }
-
-    /// Returns whether [`Ring::forget_released`] has work to do.
-    #[inline]
-    pub(crate) fn has_released(&self) -> bool {
-        self.buffers.has_released()
-    }
-
-    /// Releases this ring's share of registrations whose memory was freed.
-    #[inline]
-    pub(crate) fn forget_released(&mut self) {
-        self.buffers.forget_released(&self.mapping.fd);
-    }
-
-    /// Releases this ring's share of every registration.
-    pub(crate) fn forget_buffers(&mut self) {
-        self.buffers.forget_all(&self.mapping.fd);
     }
 
     /// Returns the descriptor that the kernel makes readable when it posts a completion, or has work that the next

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linux_raw_sys::io_uring as uapi;
@@ -113,7 +114,7 @@ impl RingOptions {
 
 /// A ring's descriptor and its memory, as the kernel laid it out.
 pub(crate) struct Mapping {
-    pub fd: OwnedFd,
+    pub fd: Arc<OwnedFd>,
     pub params: uapi::io_uring_params,
     rings: Area,
     entries: Area,
@@ -179,7 +180,7 @@ impl Mapping {
         let rings = Area::map(&fd, submission_end.max(completion_end), uapi::IORING_OFF_SQ_RING)?;
         let entries_len = (params.sq_entries as usize * size_of::<abi::Sqe>()) << shift;
         let entries = Area::map(&fd, entries_len, uapi::IORING_OFF_SQES)?;
-        let mapping = Self { fd, params, rings, entries };
+        let mapping = Self { fd: Arc::new(fd), params, rings, entries };
         if indexed {
             mapping.fill_index();
         }
