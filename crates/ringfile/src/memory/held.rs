@@ -41,6 +41,7 @@ pub enum Held {
 const _: () = assert!(size_of::<Held>() <= 40);
 
 /// A piece of memory to read into or to write from.
+#[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub(crate) ptr: *mut u8,
     /// Bytes that a write takes.
@@ -54,7 +55,7 @@ pub(crate) struct Part<'a> {
 #[doc(hidden)]
 pub struct Other {
     value: Box<dyn Any + Send>,
-    parts: Box<[Raw]>,
+    parts: Box<[Part<'static>]>,
     /// The function that sets the lengths after a read, if the type can be read into.
     set_len: Option<SetLen>,
     /// Whether the parts' lengths were set here but not yet in the value, whose methods may run user code.
@@ -68,15 +69,7 @@ pub struct Other {
 /// Unsafe to call: the value must be of the type it was made for, and the bytes initialised.
 pub(super) type SetLen = unsafe fn(&mut (dyn Any + Send), part: usize, len: usize) -> bool;
 
-/// Address, bytes to write, bytes to fill.
-#[derive(Clone, Copy)]
-pub(super) struct Raw {
-    pub(super) ptr: *mut u8,
-    pub(super) len: usize,
-    pub(super) capacity: usize,
-}
-
-// SAFETY: the addresses are those of the value, which is Send.
+// SAFETY: the addresses are those of the value, which is Send. No part has a region.
 unsafe impl Send for Other {}
 
 impl Other {
@@ -129,7 +122,11 @@ pub(crate) unsafe fn copy_in_pieces(from: *const Held, to: *mut Held) {
 
 impl Held {
     /// Makes a value of a user's type, whose parts were taken from it after it was boxed, by the `IoBuf` contract.
-    pub(super) fn other(value: Box<dyn Any + Send>, parts: Box<[Raw]>, set_len: Option<SetLen>) -> Held {
+    pub(super) fn other(
+        value: Box<dyn Any + Send>,
+        parts: Box<[Part<'static>]>,
+        set_len: Option<SetLen>,
+    ) -> Held {
         Held::Other(Box::new(Other { value, parts, set_len, is_filled: false, hides_length: false }))
     }
 
@@ -191,10 +188,7 @@ impl Held {
             Held::Vecs(vecs) => vecs.get(at).map(of_vec),
             Held::Bytes(bytes) => (at == 0).then(|| of_bytes(bytes)),
             Held::ManyBytes(all) => all.get(at).map(of_bytes),
-            Held::Other(other) => {
-                let part = other.parts.get(at)?;
-                Some(Part { ptr: part.ptr, len: part.len, capacity: part.capacity, region: None })
-            }
+            Held::Other(other) => other.parts.get(at).copied(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::any::Any;
 use bytes::{Bytes, BytesMut};
 
 use super::buffer::Buffer;
-use super::held::{Held, Raw};
+use super::held::{Held, Part};
 
 /// Owned memory from which a file can be written.
 ///
@@ -106,13 +106,13 @@ pub unsafe trait IoBufMut: IoBuf {
     }
 }
 
-fn readable(buffer: &impl IoBuf) -> Raw {
+fn readable(buffer: &impl IoBuf) -> Part<'static> {
     let len = buffer.len();
-    Raw { ptr: buffer.as_ptr().cast_mut(), len, capacity: len }
+    Part { ptr: buffer.as_ptr().cast_mut(), len, capacity: len, region: None }
 }
 
-fn writable(buffer: &mut impl IoBufMut) -> Raw {
-    Raw { len: buffer.len(), capacity: buffer.capacity(), ptr: buffer.as_mut_ptr() }
+fn writable(buffer: &mut impl IoBufMut) -> Part<'static> {
+    Part { len: buffer.len(), capacity: buffer.capacity(), ptr: buffer.as_mut_ptr(), region: None }
 }
 
 /// # Safety
