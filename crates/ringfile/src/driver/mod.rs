@@ -54,7 +54,7 @@ use crate::event;
 use crate::memory::Held;
 use crate::metrics::{CacheEvent, Counters, Metrics};
 use crate::panics;
-use crate::ring::{Ring, RingOptions, thread_end};
+use crate::ring::{Ring, RingOptions, fork, thread_end};
 
 pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
@@ -289,7 +289,7 @@ type Rest = (Held, Wake, Option<ClosedFile>);
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        crate::ring::fork::hold_over_forks(hold_locks);
+        fork::hold_over_forks(&fork::DRIVER, hold_locks);
         // The first call on a thread arranges that the driver is dropped when the thread ends, if that is still
         // possible.
         if !is_ending() {

@@ -52,7 +52,7 @@ impl Locked {
 
 /// Adds a lock that a forking thread must hold.
 pub(super) fn add(locked: Locked) {
-    fork::hold_memory_over_forks(hold);
+    fork::hold_over_forks(&fork::MEMORY, hold);
     all().insert(locked.address(), locked);
 }
 

@@ -1,6 +1,6 @@
 //! Memory from the system: anonymous, aligned mappings with the requested page size.
 //!
-//! The only code in ringfile that maps I/O memory. Knows the kernel's calls and files about memory. Invariants: a
+//! The only code in ringfile that maps anonymous memory. Knows the kernel's calls and files about memory. Invariants: a
 //! mapping is zeroed when new, stays at its address, in forked children too, and is unmapped once, by its drop.
 
 use std::fs;
@@ -56,14 +56,13 @@ impl Mapping {
     pub(crate) fn new(len: usize, options: &MapOptions) -> io::Result<Mapping> {
         debug_assert_eq!(len % options.granule(), 0);
         let mut align = options.align.max(options.granule());
-        let transparent = transparent_huge_page();
-        if options.huge_pages == HugePages::Auto && len >= transparent {
-            align = align.max(transparent);
+        if options.huge_pages == HugePages::Auto && len >= transparent_huge_page() {
+            align = align.max(transparent_huge_page());
         }
         let mapping = Mapping::aligned(len, align, options)?;
         match options.huge_pages {
             // Both are hints: a kernel without transparent huge pages returns EINVAL, and never uses them.
-            HugePages::Auto if len >= transparent => _ = mapping.advise(libc::MADV_HUGEPAGE),
+            HugePages::Auto if len >= transparent_huge_page() => _ = mapping.advise(libc::MADV_HUGEPAGE),
             HugePages::Never => _ = mapping.advise(libc::MADV_NOHUGEPAGE),
             _ => {}
         }
