@@ -112,6 +112,23 @@ impl Shared {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Posts a message to the thread's loop, and wakes it. `put` is dropped instead, not under the lock, if the loop has
+    /// ended, or if its thread exists only in the process that forked this one.
+    pub(crate) fn post_to_loop(&self, put: impl FnOnce(&mut Tasks)) {
+        if self.has_gone() {
+            return;
+        }
+        let mut tasks = self.tasks();
+        if tasks.closed {
+            drop(tasks);
+            drop(put);
+            return;
+        }
+        put(&mut tasks);
+        drop(tasks);
+        self.notify();
+    }
+
     /// Posts a message to the thread, and wakes it.
     pub(crate) fn post(&self, mail: Mail) {
         let mut inner = self.lock();

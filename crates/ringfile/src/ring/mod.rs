@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use linux_raw_sys::io_uring as uapi;
 
-pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe};
+pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe, check};
 pub use setup::Completions;
 pub(crate) use setup::RingOptions;
 

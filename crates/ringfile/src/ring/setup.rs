@@ -232,9 +232,6 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 let Some(next) = give_up.find(|(flag, _)| flags & flag != 0) else { return Err(error) };
                 flags &= !next.0;
-                if next.0 == uapi::IORING_SETUP_SINGLE_ISSUER {
-                    flags &= !uapi::IORING_SETUP_DEFER_TASKRUN;
-                }
                 event::defer(move || {
                     tracing::debug!(flag = next.1, "io_uring_setup refused a flag, continuing without it");
                 });

@@ -143,19 +143,7 @@ impl LoopHandle {
     /// Makes the loop's thread run a function soon; the function is dropped if the loop has ended, or if its thread
     /// exists only in the process that forked this one.
     pub(super) fn call(&self, call: Call) {
-        if self.shared.has_gone() {
-            return;
-        }
-        {
-            let mut inbox = self.shared.tasks();
-            if inbox.closed {
-                drop(inbox);
-                drop(call);
-                return;
-            }
-            inbox.calls.push(call);
-        }
-        self.shared.notify();
+        self.shared.post_to_loop(|inbox| inbox.calls.push(call));
     }
 
     /// Gives the loop a command, unless its thread exists only in the process that forked this one.
@@ -178,19 +166,9 @@ impl LoopHandle {
     fn wake(&self, number: TaskNumber) {
         if CURRENT.get() == self.shared.id {
             with_tasks(|tasks| tasks.make_ready(number));
-            return;
+        } else {
+            self.shared.post_to_loop(|inbox| inbox.woken.push(number));
         }
-        if self.shared.has_gone() {
-            return;
-        }
-        {
-            let mut inbox = self.shared.tasks();
-            if inbox.closed {
-                return;
-            }
-            inbox.woken.push(number);
-        }
-        self.shared.notify();
     }
 }
 
