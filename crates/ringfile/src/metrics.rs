@@ -236,14 +236,8 @@ pub(crate) fn retire(counters: &Counters) {
 pub fn metrics() -> Metrics {
     let sum = Counters::default();
     // Both under one lock: a thread that ends in between would be counted twice.
-    driver::for_each_driver(&mut |counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
+    driver::for_each_driver(|counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
     Metrics::from_array(sum.load())
-}
-
-/// Returns the counters of the calling thread, exact at this moment; all 0 if it did no I/O yet.
-#[must_use]
-pub fn thread_metrics() -> Metrics {
-    driver::thread_counts()
 }
 
 #[cfg(test)]

@@ -313,10 +313,10 @@ pub(crate) fn everyone() -> Vec<Arc<Shared>> {
     all(|map| map.values().cloned().collect())
 }
 
-/// Visits every driver, then calls `last`; no driver is added or retired meanwhile.
-pub(crate) fn for_each(look: &mut dyn FnMut(&Shared), last: impl FnOnce()) {
+/// Visits the counters of every thread, then calls `last`; no driver is added or retired meanwhile.
+pub(crate) fn for_each_driver(look: impl Fn(&Counters), last: impl FnOnce()) {
     all(|map| {
-        map.values().for_each(|shared| look(shared));
+        map.values().for_each(|shared| look(&shared.counters));
         last();
     });
 }

@@ -50,8 +50,8 @@ pub(super) fn hold() -> Box<dyn Any> {
     Box::new(WORKERS.lock())
 }
 
-/// Sets the maximum number of threads; 0 for the default.
-pub(crate) fn set_most(threads: usize) {
+/// Sets how many [worker threads](crate::Route::Workers) there may be; 0 for the default, four per core and at least 16.
+pub fn set_worker_threads(threads: usize) {
     MOST.store(threads, Ordering::Relaxed);
 }
 
