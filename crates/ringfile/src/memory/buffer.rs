@@ -366,11 +366,6 @@ impl Buffer {
         ManuallyDrop::new(self).block
     }
 
-    #[cfg(test)]
-    pub(super) fn block(&self) -> NonNull<Block> {
-        self.block
-    }
-
     /// Returns the buffer's start in its block, and how many bytes it owns from there.
     pub(super) fn span(&self) -> (NonNull<u8>, usize) {
         (self.ptr, self.cap)

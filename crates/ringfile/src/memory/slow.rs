@@ -46,6 +46,7 @@ pub(super) struct ClassBook {
 }
 
 /// The data that a pool's lock guards.
+#[derive(Default)]
 pub(crate) struct Inner {
     /// The regions, oldest first.
     tracts: Vec<Tract>,
@@ -53,7 +54,8 @@ pub(crate) struct Inner {
     blocks: BTreeMap<usize, u32>,
     numbers: Numbers,
     pub(super) frozen: FrozenParts,
-    pub(super) classes: [ClassBook; CLASSES],
+    /// One for each class.
+    pub(super) classes: Box<[ClassBook]>,
     pub(super) waiters: Waiters,
     /// Whether the last handle is gone; then all blocks that were in use at that time are anchors.
     closed: bool,
@@ -69,21 +71,7 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(super) fn new() -> Self {
-        Inner {
-            tracts: Vec::new(),
-            blocks: BTreeMap::new(),
-            numbers: Numbers::default(),
-            frozen: FrozenParts::default(),
-            classes: std::array::from_fn(|_| ClassBook::default()),
-            waiters: Waiters::default(),
-            closed: false,
-            reserved: 0,
-            reserved_high_water: 0,
-            below_class: 0,
-            outside_bytes: 0,
-            outside_allocations: 0,
-            refused_before: 0,
-        }
+        Inner { classes: (0..CLASSES).map(|_| ClassBook::default()).collect(), ..Inner::default() }
     }
 
     /// Returns the counters that need nothing but this state.
