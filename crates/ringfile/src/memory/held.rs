@@ -380,40 +380,11 @@ mod tests {
         check((0..3).map(|_| pool.get(4).unwrap()).collect());
         check((0..3).map(|_| pool.get(8).unwrap().split_off(4)).collect());
         check((0..3).map(|_| Vec::with_capacity(4)).collect::<Vec<Vec<u8>>>());
-        check((0..3).map(|_| Bounded(Vec::with_capacity(4))).collect());
+        // Held as a value of a user's type is.
+        check((0..3).map(|_| BytesMut::with_capacity(4)).collect());
         let held = IoBuf::hold_many(vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")]);
         assert_eq!(content(&held), b"onetwo");
         assert_eq!(Bytes::release_many(held), [&b"one"[..], b"two"]);
         assert_eq!(Held::None.count(), 0);
-    }
-
-    /// A type of a user's.
-    struct Bounded(Vec<u8>);
-
-    // SAFETY: a vector's bytes stay where they are.
-    unsafe impl IoBuf for Bounded {
-        fn as_ptr(&self) -> *const u8 {
-            self.0.as_ptr()
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-    }
-
-    // SAFETY: as above.
-    unsafe impl IoBufMut for Bounded {
-        fn as_mut_ptr(&mut self) -> *mut u8 {
-            self.0.as_mut_ptr()
-        }
-
-        fn capacity(&self) -> usize {
-            4
-        }
-
-        unsafe fn set_len(&mut self, len: usize) {
-            // SAFETY: by this function's contract.
-            unsafe { self.0.set_len(len) }
-        }
     }
 }

@@ -73,27 +73,36 @@ impl Inner {
     pub(super) fn new() -> Self {
         Inner { classes: (0..CLASSES).map(|_| ClassBook::default()).collect(), ..Inner::default() }
     }
-
-    /// Returns the counters that need nothing but this state.
-    pub(super) fn metrics(&self) -> PoolMetrics {
-        let regions = || self.tracts.iter().map(|tract| &*tract.region);
-        let registered = || regions().filter(|region| region.is_registered() == Some(true));
-        let refused = regions().filter(|region| region.is_registered() == Some(false)).count();
-        PoolMetrics {
-            reserved: self.reserved,
-            reserved_high_water: self.reserved_high_water,
-            outside_allocations: self.outside_allocations,
-            outside_bytes: self.outside_bytes,
-            regions: self.tracts.len(),
-            registered_regions: registered().count(),
-            registered_bytes: registered().map(Region::len).sum(),
-            refused_registrations: self.refused_before + refused,
-            ..PoolMetrics::default()
-        }
-    }
 }
 
 impl Core {
+    pub(super) fn metrics(&self) -> PoolMetrics {
+        let inner = self.lock();
+        let regions = || inner.tracts.iter().map(|tract| &*tract.region);
+        let registered = || regions().filter(|region| region.is_registered() == Some(true));
+        let refused = regions().filter(|region| region.is_registered() == Some(false)).count();
+        PoolMetrics {
+            capacity: self.options.capacity,
+            reserved: inner.reserved,
+            reserved_high_water: inner.reserved_high_water,
+            in_use: self.in_use(&inner),
+            misses: self.counters.misses.load(Ordering::Relaxed),
+            outside_allocations: inner.outside_allocations,
+            outside_bytes: inner.outside_bytes,
+            waits: self.counters.waits.load(Ordering::Relaxed),
+            failures: self.counters.failures.load(Ordering::Relaxed),
+            growths: self.counters.growths.load(Ordering::Relaxed),
+            regions: inner.tracts.len(),
+            registered_regions: registered().count(),
+            registered_bytes: registered().map(Region::len).sum(),
+            refused_registrations: inner.refused_before + refused,
+            classes: (0..CLASSES)
+                .map(|class| self.class_metrics(&inner, class))
+                .filter(|class| class.gets > 0)
+                .collect(),
+        }
+    }
+
     /// Fails if the pool can never provide `n` bytes, however empty it is.
     pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
         let within = self.options.capacity.min(LARGEST) & !(self.options.map.align - 1);
