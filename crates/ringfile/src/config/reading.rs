@@ -99,12 +99,13 @@ pub(super) fn environment(config: &mut Config, get: impl Fn(&str) -> Option<OsSt
 
 fn value_of<'a>(value: &'a DeValue<'_>) -> Value<'a> {
     match value {
-        DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).map(Value::Number),
-        DeValue::Boolean(on) => Ok(Value::Switch(*on)),
-        DeValue::String(text) => Ok(Value::Text(text)),
-        _ => Ok(Value::Other),
+        DeValue::Integer(number) => {
+            u64::from_str_radix(number.as_str(), number.radix()).map_or(Value::Other, Value::Number)
+        }
+        DeValue::Boolean(on) => Value::Switch(*on),
+        DeValue::String(text) => Value::Text(text),
+        _ => Value::Other,
     }
-    .unwrap_or(Value::Other)
 }
 
 /// Interprets the text of an environment variable, which has no quotes: a number or a boolean if it looks like one.

@@ -101,13 +101,6 @@ fn heed_forks() {
     }
 }
 
-/// A held lock, together with its owner.
-struct Held<T: 'static, U: 'static> {
-    // Dropped first.
-    _guard: MutexGuard<'static, U>,
-    _owner: Arc<T>,
-}
-
 /// Takes a lock that is in `owner`, for a [`Hold`].
 pub(crate) fn hold<T: 'static, U: 'static>(
     owner: Arc<T>,
@@ -116,7 +109,8 @@ pub(crate) fn hold<T: 'static, U: 'static>(
     // SAFETY: the guard borrows from memory that `owner` keeps alive at one address; it is dropped before `owner`, and
     // cannot be taken out of the box.
     let guard = unsafe { std::mem::transmute::<MutexGuard<'_, U>, MutexGuard<'static, U>>(lock(&owner)) };
-    Box::new(Held { _guard: guard, _owner: owner })
+    // Dropped in this order.
+    Box::new((guard, owner))
 }
 
 extern "C" fn before() {

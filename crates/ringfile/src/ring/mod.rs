@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use linux_raw_sys::io_uring as uapi;
+use linux_raw_sys::io_uring::{self as uapi, io_uring_register_op as register_op};
 
 pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe, check};
 pub use setup::Completions;
@@ -96,7 +96,7 @@ impl Ring {
         let mapping = setup::make(options)?;
         let params = mapping.params;
         let supported = setup::probe(&mapping.fd);
-        let files = uapi::io_uring_register_op::IORING_REGISTER_FILES2;
+        let files = register_op::IORING_REGISTER_FILES2;
         let mut ring = Self {
             head: mapping.field(params.sq_off.head),
             tail: mapping.field(params.sq_off.tail),
@@ -136,15 +136,10 @@ impl Ring {
 
     /// Registers the ring's own descriptor, which saves the kernel a look-up on each `enter`.
     fn register_own_fd(&mut self) {
-        let mut update = uapi::io_uring_rsrc_update {
-            offset: u32::MAX,
-            resv: 0,
-            data: self.mapping.fd.as_raw_fd() as u64,
-        };
-        let opcode = uapi::io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
-        // SAFETY: one valid record; the kernel writes the index it chose into `offset`.
-        if let Ok(1) = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) } {
-            self.enter_fd = update.offset as i32;
+        let (opcode, own) = (register_op::IORING_REGISTER_RING_FDS, self.enter_fd as u64);
+        // SAFETY: the operation expects a descriptor.
+        if let Ok(index) = unsafe { self.update(opcode, u32::MAX, own) } {
+            self.enter_fd = index as i32;
             self.enter_flags |= uapi::IORING_ENTER_REGISTERED_RING;
         }
     }
@@ -155,10 +150,21 @@ impl Ring {
         if self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING == 0 || !self.is_ours() {
             return;
         }
-        let mut update = uapi::io_uring_rsrc_update { offset: self.enter_fd as u32, resv: 0, data: 0 };
-        let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_RING_FDS as u32;
-        // SAFETY: one valid record, read during the call.
-        let _ = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) };
+        // SAFETY: the operation expects no data.
+        let _ = unsafe { self.update(register_op::IORING_UNREGISTER_RING_FDS, self.enter_fd as u32, 0) };
+    }
+
+    /// Changes one place of a table of descriptors, and returns its number, which the kernel may have chosen.
+    ///
+    /// # Safety
+    /// `data` is what the operation expects: for some the address of memory that the kernel reads.
+    unsafe fn update(&self, opcode: register_op, place: u32, data: u64) -> io::Result<u32> {
+        let mut update = uapi::io_uring_rsrc_update { offset: place, resv: 0, data };
+        // SAFETY: one valid record; the rest is this function's contract.
+        match unsafe { abi::register(self.mapping.fd.as_fd(), opcode as u32, &mut update, 1) }? {
+            1 => Ok(update.offset),
+            _ => Err(io::ErrorKind::Other.into()),
+        }
     }
 
     /// Returns whether this process created the ring; a forked child did not, and must not touch it.
@@ -257,8 +263,7 @@ impl Ring {
     /// Withdraws the entry at `position` with the user data `own`, unless the kernel may already have it: it becomes a
     /// no-op whose completion carries `user_data`.
     pub(crate) fn withdraw(&mut self, position: u32, own: u64, user_data: u64) -> bool {
-        let waiting = self.next.wrapping_sub(self.first_ours());
-        if self.next.wrapping_sub(position).wrapping_sub(1) >= waiting {
+        if self.next.wrapping_sub(position).wrapping_sub(1) >= self.waiting() {
             return false;
         }
         let entry = self.entry(position);
@@ -460,10 +465,10 @@ impl Ring {
     /// # Errors
     /// Those of `eventfd(2)` and `io_uring_register(2)`.
     pub(crate) fn completion_signal(&mut self) -> io::Result<Arc<OwnedFd>> {
-        if let Some(signal) = &self.completion_signal {
-            return Ok(Arc::clone(signal));
+        match self.signal() {
+            Some(signal) => Ok(signal),
+            None => self.set_completion_signal(Self::make_signal()?),
         }
-        self.set_completion_signal(Self::make_signal()?)
     }
 
     /// Creates a descriptor for [`signal_as`](Self::signal_as) of a ring that is made later.
@@ -477,7 +482,7 @@ impl Ring {
 
     fn set_completion_signal(&mut self, signal: Arc<OwnedFd>) -> io::Result<Arc<OwnedFd>> {
         let mut fd = signal.as_raw_fd();
-        let opcode = uapi::io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
+        let opcode = register_op::IORING_REGISTER_EVENTFD as u32;
         // SAFETY: one descriptor, read during the call.
         unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut fd, 1) }?;
         // Completions posted before have no signal, so signal now.
@@ -497,7 +502,7 @@ impl Ring {
             return Ok(false);
         };
         if self.completion_signal.is_some() {
-            let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_EVENTFD as u32;
+            let opcode = register_op::IORING_UNREGISTER_EVENTFD as u32;
             // SAFETY: this operation takes no argument.
             unsafe { abi::register::<()>(self.mapping.fd.as_fd(), opcode, std::ptr::null_mut(), 0) }?;
             self.completion_signal = None;
@@ -524,15 +529,10 @@ impl Ring {
         if !self.file_table || slot >= FILE_SLOTS {
             return false;
         }
-        let mut fd = fd.unwrap_or(-1);
-        let mut update = uapi::io_uring_rsrc_update {
-            offset: slot,
-            resv: 0,
-            data: (&raw mut fd).expose_provenance() as u64,
-        };
-        let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES_UPDATE as u32;
-        // SAFETY: one descriptor, read during the call.
-        unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) }.is_ok()
+        let fd = fd.unwrap_or(-1);
+        let address = (&raw const fd).expose_provenance() as u64;
+        // SAFETY: the operation expects the address of a descriptor.
+        unsafe { self.update(register_op::IORING_REGISTER_FILES_UPDATE, slot, address) }.is_ok()
     }
 }
 

@@ -251,8 +251,10 @@ impl ClonedBuffers {
         holder.rings.push(Arc::downgrade(&inbox));
         if let Some(from) = holder.fd() {
             // Cloning an empty place costs nothing, and shows whether the kernel supports it.
-            CAN_CLONE
-                .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
+            let can_clone = clone_place(from, ring, SLOTS - 1).is_ok();
+            #[cfg(test)]
+            let can_clone = can_clone && !tests::WITHOUT_CLONE.load(Ordering::Relaxed);
+            CAN_CLONE.store(can_clone, Ordering::Relaxed);
         }
         drop(holder);
         buffers.serials = vec![0; SLOTS as usize].into();
@@ -402,22 +404,14 @@ fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
 }
 
 #[cfg(test)]
-static WITHOUT_CLONE: AtomicBool = AtomicBool::new(false);
-
-/// For tests: behaves as a kernel before 6.13.
-fn without_clone() -> bool {
-    #[cfg(test)]
-    return WITHOUT_CLONE.load(Ordering::Relaxed);
-    #[cfg(not(test))]
-    false
-}
-
-#[cfg(test)]
 mod tests {
     use std::process::Command;
 
     use super::*;
     use crate::{File, OpenOptions, Pool, Route, block_on, thread_metrics};
+
+    /// Whether rings behave as on a kernel before 6.13.
+    pub(super) static WITHOUT_CLONE: AtomicBool = AtomicBool::new(false);
 
     const IN_CHILD: &str = "RINGFILE_TEST_WITHOUT_CLONE";
 
