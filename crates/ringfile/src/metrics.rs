@@ -146,12 +146,6 @@ impl Metrics {
         let histograms = self.submitted_per_enter.iter_mut().chain(&mut self.completed_per_enter);
         published.into_iter().chain(histograms).chain(cache)
     }
-
-    fn from_array(counts: [u64; ALL]) -> Self {
-        let mut metrics = Self::default();
-        metrics.places().zip(counts).for_each(|(place, count)| *place = count);
-        metrics
-    }
 }
 
 /// Returns the bucket that counts calls with `number` entries or completions.
@@ -206,18 +200,20 @@ impl Counters {
 
     /// Adds the counters that are written in place to the counts of the same thread.
     pub(crate) fn with_counts_in_place(&self, mut counts: Metrics) -> Metrics {
-        let mut all = Metrics::from_array(self.load());
+        let mut all = self.load();
         all.places().zip(counts.places()).take(FIELDS).for_each(|(place, own)| *place = *own);
         all
     }
 
-    fn load(&self) -> [u64; ALL] {
-        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    fn load(&self) -> Metrics {
+        let mut counts = Metrics::default();
+        counts.places().zip(&self.0).for_each(|(place, count)| *place = count.load(Ordering::Relaxed));
+        counts
     }
 
     fn add(&self, more: &Self) {
-        for (sum, part) in self.0.iter().zip(more.load()) {
-            sum.fetch_add(part, Ordering::Relaxed);
+        for (sum, part) in self.0.iter().zip(&more.0) {
+            sum.fetch_add(part.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 }
@@ -237,7 +233,7 @@ pub fn metrics() -> Metrics {
     let sum = Counters::default();
     // Both under one lock: a thread that ends in between would be counted twice.
     driver::for_each_driver(|counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
-    Metrics::from_array(sum.load())
+    sum.load()
 }
 
 #[cfg(test)]
@@ -254,10 +250,10 @@ mod tests {
     fn a_difference_covers_the_histograms() {
         let counters = Counters::default();
         counters.entered(3, 0);
-        let before = Metrics::from_array(counters.load());
+        let before = counters.load();
         counters.entered(3, 128);
         counters.publish(&Metrics { enters: 2, ..Metrics::default() });
-        let difference = Metrics::from_array(counters.load()) - before;
+        let difference = counters.load() - before;
         assert_eq!((difference.enters, difference.submitted_per_enter[2]), (2, 1));
         assert_eq!((difference.completed_per_enter[0], difference.completed_per_enter[8]), (0, 1));
     }

@@ -373,8 +373,7 @@ impl Buffer {
 
     /// Returns the core of the pool that may provide a larger block, or why none may.
     pub(super) fn may_grow(&self) -> Result<&Core, &'static str> {
-        let core = self.core().ok_or("its memory does not come from a pool")?;
-        core.lets_buffers_grow().map(|()| core)
+        self.core().ok_or("its memory does not come from a pool")?.lets_buffers_grow()
     }
 
     /// Returns the core of the pool that the memory comes from, if any.

@@ -177,7 +177,10 @@ fn release(index: u32, serial: u64) {
     holder.rings.retain(|inbox| inbox.strong_count() > 0);
     let inboxes: Vec<_> = holder.rings.iter().filter_map(Weak::upgrade).collect();
     // This runs under the lock, which a forking thread holds: a child must not find its thread's inbox locked.
-    inboxes.iter().for_each(|inbox| inbox.put(index, serial));
+    for inbox in &inboxes {
+        inbox.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
+        inbox.pending.store(true, Ordering::Release);
+    }
     holder.free.push(index);
     drop(holder);
     inboxes.iter().for_each(|inbox| inbox.waker.wake_by_ref());
@@ -189,14 +192,6 @@ struct Inbox {
     released: Mutex<Vec<(u32, u64)>>,
     pending: AtomicBool,
     waker: Waker,
-}
-
-impl Inbox {
-    /// Adds an ended registration. The caller must call the waker afterwards.
-    fn put(&self, index: u32, serial: u64) {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
-        self.pending.store(true, Ordering::Release);
-    }
 }
 
 /// One ring's table of registered buffers. If there is none, no operation on this ring is a fixed one.
