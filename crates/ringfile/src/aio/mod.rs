@@ -65,7 +65,6 @@ struct Wakeup {
     is_armed: bool,
 }
 
-/// The kernel's completion ring.
 struct CompletionRing {
     header: NonNull<Header>,
     events: NonNull<Event>,
@@ -356,7 +355,6 @@ impl Aio {
         Ok(())
     }
 
-    /// Takes the next completion.
     #[inline]
     pub(crate) fn complete(&mut self) -> Option<Cqe> {
         let event = match self.events[self.next..self.fetched].first() {

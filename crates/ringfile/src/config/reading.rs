@@ -22,7 +22,6 @@ const SHOWN: usize = 40;
 /// A name that differs by at most this many letters is reported as a misspelt setting.
 const MISSPELT: usize = 2;
 
-/// Returns the text of a file of settings.
 pub(super) fn text_of(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));

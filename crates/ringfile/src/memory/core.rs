@@ -78,7 +78,6 @@ pub(super) struct Counters {
     pub(super) growths: AtomicU64,
 }
 
-/// The inside of a pool.
 pub(crate) struct Core {
     shards: Box<[Shard]>,
     pub(super) arena: Arena,

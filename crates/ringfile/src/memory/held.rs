@@ -192,7 +192,6 @@ impl Held {
         }
     }
 
-    /// Returns all parts, in order.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         (0..self.count()).filter_map(|at| self.part(at))
     }

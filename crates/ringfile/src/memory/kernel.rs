@@ -31,7 +31,6 @@ pub(crate) trait Blocks {
     /// A block, of which this file knows only the link.
     type Block: Linked;
 
-    /// Returns the block with this number.
     fn block(&self, index: u32) -> NonNull<Self::Block>;
 
     /// Returns the link of the block with this number.
@@ -48,7 +47,6 @@ pub(crate) trait Linked {
     /// height up to this block.
     fn link(&self) -> &AtomicU64;
 
-    /// Returns the block's number.
     fn number(&self) -> u32;
 }
 

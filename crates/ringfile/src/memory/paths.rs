@@ -37,13 +37,11 @@ impl Paths {
         Some(self)
     }
 
-    /// Sets the permission bits for a file or directory that is created.
     pub(crate) fn with_mode(mut self: Box<Self>, mode: u32) -> Box<Self> {
         self.mode = mode;
         self
     }
 
-    /// Makes room for the metadata of a file.
     pub(crate) fn with_stat(mut self: Box<Self>) -> Box<Self> {
         // SAFETY: the record consists of integers, for which zero is a valid value.
         self.stat = vec![UnsafeCell::new(unsafe { std::mem::zeroed() })];

@@ -28,7 +28,6 @@ use crate::event;
 /// first regions can be registered; these are searched first.
 const FIRST_REGION: usize = 2 << 20;
 
-/// A region and its free extents.
 struct Tract {
     region: Arc<Region>,
     extents: Extents,

@@ -172,12 +172,10 @@ impl Ring {
         self.fork_mark.is_current()
     }
 
-    /// Returns whether the kernel has the operation.
     pub(crate) fn supports(&self, opcode: u8) -> bool {
         self.supported[opcode as usize]
     }
 
-    /// Returns how often `io_uring_enter` was called.
     pub(crate) fn enters(&self) -> u64 {
         self.enters
     }
@@ -242,7 +240,6 @@ impl Ring {
         Some(unsafe { self.entry(self.next).cast().as_mut() })
     }
 
-    /// Returns the entry at a position.
     #[inline]
     fn entry(&self, position: u32) -> NonNull<Sqe> {
         // SAFETY: the masked position is inside the array, which has room for this many entries of that size.

@@ -157,7 +157,6 @@ impl Mapping {
         unsafe { self.rings.start.add(offset as usize) }.cast()
     }
 
-    /// Returns the first submission entry.
     pub(crate) fn entries(&self) -> NonNull<abi::Sqe> {
         self.entries.start.cast()
     }

@@ -251,7 +251,6 @@ impl Loop {
         Arc::clone(&self.remote)
     }
 
-    /// Runs tasks until `future` is ready.
     pub(super) fn run_until<F: Future>(&mut self, mut future: Pin<&mut F>) -> F::Output {
         let waker = Handle::waker(self.remote(), MAIN);
         let mut main_is_ready = true;
@@ -269,7 +268,6 @@ impl Loop {
         }
     }
 
-    /// Runs tasks until commanded to end.
     pub(super) fn run_commands(&mut self) {
         while self.goes_on() {
             self.run_ready();

@@ -125,7 +125,6 @@ impl RuntimeBuilder {
     }
 }
 
-/// Returns the cores that this process may use.
 fn cores() -> Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None)
         .map_err(|errno| Error::from_errno(errno.raw_os_error(), "reading which cores may be used"))?;
