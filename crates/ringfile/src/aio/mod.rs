@@ -60,8 +60,7 @@ pub(crate) struct Aio {
 
 /// The descriptor with which other threads wake this one; the context polls it.
 struct Wakeup {
-    fd: i32,
-    user_data: u64,
+    poll: Iocb,
     is_armed: bool,
 }
 
@@ -137,6 +136,8 @@ impl Aio {
             }
         };
         let places = operations as usize + 1;
+        let (fd, events) = (wakeup.cast_unsigned(), libc::POLLIN as u64);
+        let poll = Iocb { data: user_data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() };
         let mut aio = Self {
             context,
             ring: CompletionRing::of(context),
@@ -148,7 +149,7 @@ impl Aio {
             events: vec![Event::default(); places].into(),
             next: 0,
             fetched: 0,
-            wakeup: Wakeup { fd: wakeup, user_data, is_armed: false },
+            wakeup: Wakeup { poll, is_armed: false },
             calls: 0,
             fork_mark: fork::Mark::current(),
             #[cfg(test)]
@@ -249,11 +250,8 @@ impl Aio {
     /// that one which the kernel refuses does not keep other threads from waking this one.
     pub(crate) fn arm_wakeup(&mut self) {
         if !std::mem::replace(&mut self.wakeup.is_armed, true) {
-            let (data, fd) = (self.wakeup.user_data, self.wakeup.fd.cast_unsigned());
             let last = self.iocbs.len() as u32 - 1;
-            let events = libc::POLLIN as u64;
-            let poll = Iocb { data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() };
-            let place = self.fill(last, poll);
+            let place = self.fill(last, self.wakeup.poll);
             self.queued.insert(0, place);
         }
     }

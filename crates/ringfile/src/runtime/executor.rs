@@ -178,12 +178,6 @@ struct Handle {
     number: TaskNumber,
 }
 
-impl Handle {
-    fn waker(remote: Arc<LoopHandle>, number: TaskNumber) -> Waker {
-        Waker::from(Arc::new(Self { remote, number }))
-    }
-}
-
 impl Wake for Handle {
     fn wake(self: Arc<Self>) {
         self.remote.wake(self.number);
@@ -212,7 +206,7 @@ pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<L
             (tasks.places.len() - 1) as TaskNumber
         })
     });
-    let waker = Handle::waker(remote, number);
+    let waker = Waker::from(Arc::new(Handle { remote, number }));
     with_tasks(|tasks| {
         tasks.places[number as usize].task = Some(Box::pin(TaskCell { waker, future }));
         tasks.make_ready(number);
@@ -252,7 +246,7 @@ impl Loop {
     }
 
     pub(super) fn run_until<F: Future>(&mut self, mut future: Pin<&mut F>) -> F::Output {
-        let waker = Handle::waker(self.remote(), MAIN);
+        let waker = Waker::from(Arc::new(Handle { remote: self.remote(), number: MAIN }));
         let mut main_is_ready = true;
         loop {
             if main_is_ready {
