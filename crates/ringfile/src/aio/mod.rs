@@ -184,12 +184,8 @@ impl Aio {
         !self.free.is_empty()
     }
 
-    /// Returns whether the kernel has an operation.
-    pub(crate) fn is_at_work(&self) -> bool {
-        self.at_work() > 0
-    }
-
-    fn at_work(&self) -> u32 {
+    /// Returns how many operations the kernel has.
+    pub(crate) fn at_work(&self) -> u32 {
         self.open - (self.queued.len() - usize::from(self.is_wakeup_queued())) as u32
     }
 

@@ -69,7 +69,7 @@ impl Context {
     /// completed.
     #[inline]
     pub(super) fn has_unsubmitted(&self) -> bool {
-        let may_submit = |aio: &Aio| aio.has_queued() && !(self.is_full && aio.is_at_work());
+        let may_submit = |aio: &Aio| aio.has_queued() && !(self.is_full && aio.at_work() > 0);
         self.aio.as_ref().is_some_and(may_submit)
     }
 
@@ -183,7 +183,7 @@ impl Driver {
             };
             match errno {
                 libc::EINTR => return true,
-                libc::EAGAIN | libc::ENOMEM if aio.is_at_work() => {
+                libc::EAGAIN | libc::ENOMEM if aio.at_work() > 0 => {
                     self.context.is_full = true;
                     return false;
                 }

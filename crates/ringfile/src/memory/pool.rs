@@ -357,7 +357,8 @@ impl PoolBuilder {
         }
         let pool = Pool { core: Core::new(options) };
         if require && pooling {
-            pool.core().map_first()?;
+            // Now, so that a lack of huge pages is reported here.
+            pool.core().grow(&mut pool.core().lock(), 1)?;
         }
         Ok(pool)
     }

@@ -264,7 +264,7 @@ impl Core {
     }
 
     /// Adds a region that can hold `need` bytes. Returns false if the capacity has no room for it.
-    fn grow(&self, inner: &mut Inner, need: usize) -> Result<bool, PoolError> {
+    pub(super) fn grow(&self, inner: &mut Inner, need: usize) -> Result<bool, PoolError> {
         let options = &self.options;
         let need = need.next_multiple_of(options.map.granule());
         let room = options.capacity - inner.reserved;
@@ -380,11 +380,6 @@ impl Core {
         drop(mapping);
         wake_all(wakers.into_iter());
         closed
-    }
-
-    /// Maps the first region now, so that a lack of huge pages is reported when the pool is created.
-    pub(super) fn map_first(&self) -> Result<(), PoolError> {
-        self.grow(&mut self.lock(), self.options.map.granule()).map(drop)
     }
 
     /// Finds the block that contains `len` bytes at `address`, if it belongs to this pool.

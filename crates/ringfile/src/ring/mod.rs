@@ -458,9 +458,6 @@ impl Ring {
     /// Returns the descriptor that the kernel makes readable when it posts a completion, or has work that the next
     /// `enter` turns into one. Created and registered on first use. Reset by
     /// [`reset_completion_signal`](Self::reset_completion_signal).
-    ///
-    /// # Errors
-    /// Those of `eventfd(2)` and `io_uring_register(2)`.
     pub(crate) fn completion_signal(&mut self) -> io::Result<Arc<OwnedFd>> {
         match self.signal() {
             Some(signal) => Ok(signal),
@@ -469,9 +466,6 @@ impl Ring {
     }
 
     /// Creates a descriptor for [`signal_as`](Self::signal_as) of a ring that is made later.
-    ///
-    /// # Errors
-    /// Those of `eventfd(2)`.
     pub(crate) fn make_signal() -> io::Result<Arc<OwnedFd>> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         Ok(Arc::new(rustix::event::eventfd(0, flags)?))
@@ -489,9 +483,6 @@ impl Ring {
 
     /// Makes this ring's completions signal another descriptor, such as that of another ring, if there is one. Returns
     /// whether they did not do so before.
-    ///
-    /// # Errors
-    /// Errors of unregistering the previous descriptor, or of registering the new one.
     pub(crate) fn signal_as(&mut self, other: Option<Arc<OwnedFd>>) -> io::Result<bool> {
         let Some(other) = other.filter(|other| {
             self.completion_signal.as_ref().is_none_or(|own| own.as_raw_fd() != other.as_raw_fd())

@@ -128,7 +128,8 @@ impl Holder {
     /// Registers a region for the process. `None` if that is refused: its I/O is then unregistered.
     fn register(&mut self, start: *mut u8, len: usize) -> Option<Registration> {
         let Some(index) = self.take_index() else {
-            refused(len, RegistrationRefused::no_place());
+            let full = io::Error::from_raw_os_error(libc::ENOSPC);
+            refused(len, RegistrationRefused::new(What::Place, &full));
             return None;
         };
         let pinned = match self.fd().filter(|_| can_clone()).map(|ring| set_place(ring, index, start, len)) {

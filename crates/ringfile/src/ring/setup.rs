@@ -181,19 +181,15 @@ impl Mapping {
         let entries = Area::map(&fd, entries_len, uapi::IORING_OFF_SQES)?;
         let mapping = Self { fd: Arc::new(fd), params, rings, entries };
         if indexed {
-            mapping.fill_index();
+            // Entry `i` is always at place `i`.
+            let array = mapping.field::<u32>(params.sq_off.array);
+            for i in 0..params.sq_entries {
+                // SAFETY: the array has `sq_entries` elements inside the mapped area, and the kernel reads it only
+                // during `enter`.
+                unsafe { array.add(i as usize).write(i) };
+            }
         }
         Ok(mapping)
-    }
-
-    /// Fills the index array, if the kernel still needs one: entry `i` is always at place `i`.
-    fn fill_index(&self) {
-        let array = self.field::<u32>(self.params.sq_off.array);
-        for i in 0..self.params.sq_entries {
-            // SAFETY: the array has `sq_entries` elements inside the mapped area, and the kernel reads it only
-            // during `enter`.
-            unsafe { array.add(i as usize).write(i) };
-        }
     }
 }
 
