@@ -51,7 +51,8 @@ pub(crate) struct Aio {
     next: usize,
     fetched: usize,
     wakeup: Wakeup,
-    calls: u64,
+    /// How often the kernel was called to submit, or for completions.
+    pub(crate) calls: u64,
     fork_mark: fork::Mark,
     /// For tests: the next submission fails with this errno, or accepts at most this many.
     #[cfg(test)]
@@ -171,11 +172,6 @@ impl Aio {
     #[inline]
     pub(crate) fn silent(&self) -> u32 {
         self.silent
-    }
-
-    /// Returns how often the kernel was called to submit, or for completions.
-    pub(crate) fn calls(&self) -> u64 {
-        self.calls
     }
 
     /// Returns whether the context accepts another operation.

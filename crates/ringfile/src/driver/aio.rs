@@ -62,7 +62,7 @@ impl Context {
     /// Returns the number of system calls made for AIO.
     #[inline]
     pub(super) fn calls(&self) -> u64 {
-        self.aio.as_ref().map_or(0, Aio::calls)
+        self.aio.as_ref().map_or(0, |aio| aio.calls)
     }
 
     /// Returns whether the next turn may submit something: not if the kernel accepts nothing before an operation has

@@ -252,7 +252,7 @@ impl Driver {
         let mut counts = self.counts;
         let rings = self.rings.iter().flat_map(Rings::each);
         for ring in rings {
-            counts.enters += ring.enters();
+            counts.enters += ring.enters;
             counts.refused_registrations += ring.buffers.refusals;
         }
         counts.aio_calls += self.context.calls();

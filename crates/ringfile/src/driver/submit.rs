@@ -215,10 +215,10 @@ impl Driver {
         } else {
             Until::Submitted
         };
-        let before = ring.enters();
+        let before = ring.enters;
         let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let answer = ring.enter(until, most, at_most);
-        let entered = ring.enters() != before;
+        let entered = ring.enters != before;
         if entered {
             let (submitted, completed) = ring.enter_sizes();
             self.shared.counters.entered(submitted, completed);

@@ -55,7 +55,8 @@ pub(crate) struct Ring {
     enter_fd: i32,
     enter_flags: u32,
     sqpoll: bool,
-    enters: u64,
+    /// How often `io_uring_enter` was called.
+    pub(crate) enters: u64,
     /// The number of entries that the last `enter` submitted.
     submitted: u32,
     /// The number of completions taken since the last call of `enter_sizes`.
@@ -174,10 +175,6 @@ impl Ring {
 
     pub(crate) fn supports(&self, opcode: u8) -> bool {
         self.supported[opcode as usize]
-    }
-
-    pub(crate) fn enters(&self) -> u64 {
-        self.enters
     }
 
     /// Returns how many entries the last `enter` submitted, and how many completions were taken since the last call.

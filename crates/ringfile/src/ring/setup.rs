@@ -221,7 +221,11 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
     let mut give_up = [(options.extra_flags, "extra")].into_iter().chain(GIVE_UP);
     let mut refused_since: Option<Instant> = None;
     loop {
-        let mut params = parameters(options, entries, flags);
+        // SAFETY: the record is plain integers, for which all zeros is a valid value.
+        let mut params: uapi::io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = flags | uapi::IORING_SETUP_CQSIZE;
+        params.cq_entries = entries * options.completions_per_entry.max(1);
+        params.sq_thread_idle = options.sqpoll_idle.unwrap_or(0);
         match abi::setup(entries, &mut params).and_then(|fd| Mapping::new(fd, params)) {
             Ok(mapping) => return Ok(mapping),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -245,15 +249,6 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
             Err(error) => return Err(error),
         }
     }
-}
-
-fn parameters(options: &RingOptions, entries: u32, flags: u32) -> uapi::io_uring_params {
-    // SAFETY: the record is plain integers, for which all zeros is a valid value.
-    let mut params: uapi::io_uring_params = unsafe { std::mem::zeroed() };
-    params.flags = flags | uapi::IORING_SETUP_CQSIZE;
-    params.cq_entries = entries * options.completions_per_entry.max(1);
-    params.sq_thread_idle = options.sqpoll_idle.unwrap_or(0);
-    params
 }
 
 /// Reads which operations this kernel supports, with `IORING_REGISTER_PROBE`.
