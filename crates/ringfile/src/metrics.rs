@@ -165,13 +165,11 @@ impl Sub for Metrics {
 /// A thread's counts, which only that thread writes.
 pub(crate) struct Counters([AtomicU64; ALL]);
 
-impl Default for Counters {
-    fn default() -> Self {
+impl Counters {
+    pub(crate) const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; ALL])
     }
-}
 
-impl Counters {
     /// Publishes the counts that a driver has in plain integers.
     pub(crate) fn publish(&self, counts: &Metrics) {
         let (mut counts, mut shared) = (*counts, self.0.iter());
@@ -218,7 +216,7 @@ impl Counters {
     }
 }
 
-static OF_ENDED_THREADS: Counters = Counters([const { AtomicU64::new(0) }; ALL]);
+static OF_ENDED_THREADS: Counters = Counters::new();
 
 /// Adds the counters of an ended thread to the process's.
 pub(crate) fn retire(counters: &Counters) {
@@ -230,7 +228,7 @@ pub(crate) fn retire(counters: &Counters) {
 /// Takes a lock for a moment; does no I/O.
 #[must_use]
 pub fn metrics() -> Metrics {
-    let sum = Counters::default();
+    let sum = Counters::new();
     // Both under one lock: a thread that ends in between would be counted twice.
     driver::for_each_driver(|counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
     sum.load()
@@ -248,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_difference_covers_the_histograms() {
-        let counters = Counters::default();
+        let counters = Counters::new();
         counters.entered(3, 0);
         let before = counters.load();
         counters.entered(3, 128);

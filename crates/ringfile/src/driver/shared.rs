@@ -94,7 +94,7 @@ impl Shared {
             process: fork::Mark::current(),
             inner: Mutex::new(Inner::default()),
             tasks: Mutex::default(),
-            counters: Counters::default(),
+            counters: Counters::new(),
         }
     }
 

@@ -466,7 +466,9 @@ mod tests {
 
     const NOT_COUNTED: &str = "this kernel counts in VmPin nothing that rings pin";
 
-    fn read_fixed(pool: &Pool) {
+    fn register_on_each_ring() {
+        WITHOUT_CLONE.store(true, Ordering::Relaxed);
+        let pool = Pool::new(2 << 20);
         let file = open_on_ring();
         block_on(async {
             let before = thread_metrics();
@@ -476,15 +478,8 @@ mod tests {
             assert_eq!((counts.ops, counts.fixed_ops), (1, 1));
             assert!(holder().pinned.iter().all(|&serial| serial == 0), "the holder pins nothing");
         });
-    }
-
-    fn register_on_each_ring() {
-        WITHOUT_CLONE.store(true, Ordering::Relaxed);
-        let pool = Pool::new(2 << 20);
-        read_fixed(&pool);
         assert!(!can_clone());
         // Each ring pins the pool's memory anew: here, this thread's ring and another thread's.
-        let file = open_on_ring();
         block_on(async {
             file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
             assert_pinned(2 << 10, "by this thread's ring");

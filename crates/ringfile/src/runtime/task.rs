@@ -203,10 +203,6 @@ impl<F: Future> Future for Guarded<F> {
 }
 
 impl<F: Future> Guarded<F> {
-    fn new(future: F, completer: Completer<F::Output>) -> Self {
-        Self { future: Some(future), completer: Some(completer) }
-    }
-
     /// Delivers the result to the handle.
     #[cold]
     fn end(self: Pin<&mut Self>, mut result: Result<F::Output, JoinError>) {
@@ -252,7 +248,7 @@ where
     let here = executor::current()
         .expect("ringfile::spawn was called outside a ringfile thread: use Runtime::spawn, or block_on");
     let (handle, completer) = handle(None);
-    executor::add_task(Guarded::new(future, completer), here);
+    executor::add_task(Guarded { future: Some(future), completer: Some(completer) }, here);
     handle
 }
 
@@ -266,7 +262,9 @@ where
     let (handle, completer) = handle(Some(fork::Mark::current()));
     let there = Arc::clone(remote);
     remote.call(Box::new(move || match catch_unwind(AssertUnwindSafe(make)) {
-        Ok(future) => executor::add_task(Guarded::new(future, completer), there),
+        Ok(future) => {
+            executor::add_task(Guarded { future: Some(future), completer: Some(completer) }, there);
+        }
         Err(payload) => completer.end(Err(JoinError::Panicked(Panic::new(payload)))),
     }));
     handle

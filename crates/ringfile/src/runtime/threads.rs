@@ -193,8 +193,8 @@ impl Runtime {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let index = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
-        task::spawn_there(move || future, &self.workers[index].remote)
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        self.spawn_on(index, move || future)
     }
 
     /// Starts a task on thread `index` (modulo the number of threads). `make` runs there, so that its future need not
