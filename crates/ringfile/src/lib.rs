@@ -132,7 +132,10 @@ mod runtime;
 
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
-pub use driver::{Alignment, AtomicLimits, Route, set_default_route};
+pub use driver::{
+    Alignment, AtomicLimits, Route, ring_features, set_default_route, set_io_threads, set_worker_threads,
+    thread_metrics,
+};
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
     Advice, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io, IoVectored, Next,
@@ -147,34 +150,6 @@ pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
     RegisteredMemory, StableMemory, WhenFull,
 };
-pub use metrics::{ENTER_BUCKETS, Metrics, metrics, thread_metrics};
+pub use metrics::{ENTER_BUCKETS, Metrics, metrics};
 pub use ring::{Completions, RegistrationRefused, refused_registration};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};
-
-/// Sets how many I/O threads carry out the operations of other executors' threads, which have no ring. One by default.
-/// Has no effect after the first such operation, which starts them.
-pub fn set_io_threads(threads: usize) {
-    driver::set_io_threads(threads);
-}
-
-/// Sets how many [worker threads](Route::Workers) there may be; 0 for the default, four per core and at least 16.
-pub fn set_worker_threads(threads: usize) {
-    driver::set_worker_threads(threads);
-}
-
-/// Returns what a ring of this process can do: set-up flags, kinds of registration, number of entries.
-///
-/// Describes the calling thread's ring, or a temporary one if the thread has none.
-///
-/// # Errors
-/// If no ring can be created; the error says why.
-///
-/// ```
-/// # fn main() -> std::io::Result<()> {
-/// println!("{}", ringfile::ring_features()?.join(" "));
-/// # Ok(())
-/// # }
-/// ```
-pub fn ring_features() -> Result<Vec<String>> {
-    driver::features()
-}

@@ -146,12 +146,6 @@ impl Metrics {
         let histograms = self.submitted_per_enter.iter_mut().chain(&mut self.completed_per_enter);
         published.into_iter().chain(histograms).chain(cache)
     }
-
-    fn from_array(counts: [u64; ALL]) -> Self {
-        let mut metrics = Self::default();
-        metrics.places().zip(counts).for_each(|(place, count)| *place = count);
-        metrics
-    }
 }
 
 /// Returns the bucket that counts calls with `number` entries or completions.
@@ -171,13 +165,11 @@ impl Sub for Metrics {
 /// A thread's counts, which only that thread writes.
 pub(crate) struct Counters([AtomicU64; ALL]);
 
-impl Default for Counters {
-    fn default() -> Self {
+impl Counters {
+    pub(crate) const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; ALL])
     }
-}
 
-impl Counters {
     /// Publishes the counts that a driver has in plain integers.
     pub(crate) fn publish(&self, counts: &Metrics) {
         let (mut counts, mut shared) = (*counts, self.0.iter());
@@ -206,23 +198,25 @@ impl Counters {
 
     /// Adds the counters that are written in place to the counts of the same thread.
     pub(crate) fn with_counts_in_place(&self, mut counts: Metrics) -> Metrics {
-        let mut all = Metrics::from_array(self.load());
+        let mut all = self.load();
         all.places().zip(counts.places()).take(FIELDS).for_each(|(place, own)| *place = *own);
         all
     }
 
-    fn load(&self) -> [u64; ALL] {
-        std::array::from_fn(|i| self.0[i].load(Ordering::Relaxed))
+    fn load(&self) -> Metrics {
+        let mut counts = Metrics::default();
+        counts.places().zip(&self.0).for_each(|(place, count)| *place = count.load(Ordering::Relaxed));
+        counts
     }
 
     fn add(&self, more: &Self) {
-        for (sum, part) in self.0.iter().zip(more.load()) {
-            sum.fetch_add(part, Ordering::Relaxed);
+        for (sum, part) in self.0.iter().zip(&more.0) {
+            sum.fetch_add(part.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }
 }
 
-static OF_ENDED_THREADS: Counters = Counters([const { AtomicU64::new(0) }; ALL]);
+static OF_ENDED_THREADS: Counters = Counters::new();
 
 /// Adds the counters of an ended thread to the process's.
 pub(crate) fn retire(counters: &Counters) {
@@ -234,16 +228,10 @@ pub(crate) fn retire(counters: &Counters) {
 /// Takes a lock for a moment; does no I/O.
 #[must_use]
 pub fn metrics() -> Metrics {
-    let sum = Counters::default();
+    let sum = Counters::new();
     // Both under one lock: a thread that ends in between would be counted twice.
-    driver::for_each_driver(&mut |counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
-    Metrics::from_array(sum.load())
-}
-
-/// Returns the counters of the calling thread, exact at this moment; all 0 if it did no I/O yet.
-#[must_use]
-pub fn thread_metrics() -> Metrics {
-    driver::thread_counts()
+    driver::for_each_driver(|counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
+    sum.load()
 }
 
 #[cfg(test)]
@@ -258,12 +246,12 @@ mod tests {
 
     #[test]
     fn a_difference_covers_the_histograms() {
-        let counters = Counters::default();
+        let counters = Counters::new();
         counters.entered(3, 0);
-        let before = Metrics::from_array(counters.load());
+        let before = counters.load();
         counters.entered(3, 128);
         counters.publish(&Metrics { enters: 2, ..Metrics::default() });
-        let difference = Metrics::from_array(counters.load()) - before;
+        let difference = counters.load() - before;
         assert_eq!((difference.enters, difference.submitted_per_enter[2]), (2, 1));
         assert_eq!((difference.completed_per_enter[0], difference.completed_per_enter[8]), (0, 1));
     }

@@ -4,31 +4,7 @@
 //! Here no thread waits for another. Several may compute a value at the same time; all use the same one.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-
-/// A number other than 0.
-pub(crate) struct Number(AtomicU64);
-
-impl Number {
-    pub(crate) const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    /// Returns the number; calls `find` if it is not known yet. A 0 becomes 1.
-    #[inline]
-    pub(crate) fn get_or(&self, find: impl FnOnce() -> u64) -> u64 {
-        match self.0.load(Ordering::Relaxed) {
-            0 => self.set(find()),
-            known => known,
-        }
-    }
-
-    #[cold]
-    fn set(&self, found: u64) -> u64 {
-        let found = found.max(1);
-        self.0.compare_exchange(0, found, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(found)
-    }
-}
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A value that is never dropped.
 pub(crate) struct Value<T>(AtomicPtr<T>);
@@ -78,7 +54,6 @@ mod tests {
 
     #[test]
     fn all_threads_get_the_same() {
-        static NUMBER: Number = Number::new();
         static VALUE: Value<String> = Value::new();
         let together = Barrier::new(8);
         let found = std::thread::scope(|scope| {
@@ -86,27 +61,26 @@ mod tests {
                 let together = &together;
                 scope.spawn(move || {
                     together.wait();
-                    (NUMBER.get_or(|| at), ptr::from_ref(VALUE.get_or(|| at.to_string())).addr())
+                    ptr::from_ref(VALUE.get_or(|| at.to_string())).addr()
                 })
             });
             let threads: Vec<_> = threads.collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
         assert!(found.iter().all(|other| *other == found[0]), "{found:?}");
-        assert_eq!(NUMBER.get_or(|| unreachable!()), found[0].0);
         assert!(VALUE.get_or(|| unreachable!()).parse::<u64>().is_ok_and(|at| (1..=8).contains(&at)));
     }
 
     #[test]
     fn f38_a_child_does_not_wait_for_a_thread_that_it_has_not() {
-        static NUMBER: Number = Number::new();
+        static OUTER: Value<u64> = Value::new();
         static VALUE: Value<u64> = Value::new();
         let (found, finds) = std::sync::mpsc::channel();
         let go_on = Barrier::new(2);
         std::thread::scope(|scope| {
             let go_on = &go_on;
             scope.spawn(move || {
-                NUMBER.get_or(|| {
+                OUTER.get_or(|| {
                     VALUE.get_or(|| {
                         found.send(()).unwrap();
                         go_on.wait();
@@ -121,7 +95,7 @@ mod tests {
             if child == 0 {
                 // SAFETY: ends a child that waits, by a signal.
                 unsafe { libc::alarm(180) };
-                let sum = NUMBER.get_or(|| 2) + VALUE.get_or(|| 3);
+                let sum = OUTER.get_or(|| 2) + VALUE.get_or(|| 3);
                 // SAFETY: ends the child without running anything else.
                 unsafe { libc::_exit(sum as i32) };
             }
@@ -131,13 +105,6 @@ mod tests {
             go_on.wait();
             assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 5));
         });
-        assert_eq!((NUMBER.get_or(|| 4), VALUE.get_or(|| 4)), (1, &1));
-    }
-
-    #[test]
-    fn a_zero_is_remembered_as_one() {
-        static NUMBER: Number = Number::new();
-        assert_eq!(NUMBER.get_or(|| 0), 1);
-        assert_eq!(NUMBER.get_or(|| unreachable!()), 1);
+        assert_eq!((OUTER.get_or(|| 4), VALUE.get_or(|| 4)), (&1, &1));
     }
 }

@@ -7,6 +7,8 @@ use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::ring::check;
+
 /// The operation of an [`Iocb`], `IOCB_CMD_…`.
 pub(super) const PREAD: u16 = 0;
 pub(super) const PWRITE: u16 = 1;
@@ -78,10 +80,6 @@ pub(super) const MAGIC: u32 = 0xa10a_10a1;
 /// Names a context: `aio_context_t`, the address at which the kernel has mapped the completion ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context(pub libc::c_ulong);
-
-fn check(result: libc::c_long) -> io::Result<u32> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u32) }
-}
 
 /// Creates a context for `operations` in flight (`io_setup(2)`).
 pub(super) fn setup(operations: u32) -> io::Result<Context> {

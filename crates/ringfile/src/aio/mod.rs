@@ -51,7 +51,8 @@ pub(crate) struct Aio {
     next: usize,
     fetched: usize,
     wakeup: Wakeup,
-    calls: u64,
+    /// How often the kernel was called to submit, or for completions.
+    pub(crate) calls: u64,
     fork_mark: fork::Mark,
     /// For tests: the next submission fails with this errno, or accepts at most this many.
     #[cfg(test)]
@@ -60,12 +61,10 @@ pub(crate) struct Aio {
 
 /// The descriptor with which other threads wake this one; the context polls it.
 struct Wakeup {
-    fd: i32,
-    user_data: u64,
+    poll: Iocb,
     is_armed: bool,
 }
 
-/// The kernel's completion ring.
 struct CompletionRing {
     header: NonNull<Header>,
     events: NonNull<Event>,
@@ -138,6 +137,8 @@ impl Aio {
             }
         };
         let places = operations as usize + 1;
+        let (fd, events) = (wakeup.cast_unsigned(), libc::POLLIN as u64);
+        let poll = Iocb { data: user_data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() };
         let mut aio = Self {
             context,
             ring: CompletionRing::of(context),
@@ -149,7 +150,7 @@ impl Aio {
             events: vec![Event::default(); places].into(),
             next: 0,
             fetched: 0,
-            wakeup: Wakeup { fd: wakeup, user_data, is_armed: false },
+            wakeup: Wakeup { poll, is_armed: false },
             calls: 0,
             fork_mark: fork::Mark::current(),
             #[cfg(test)]
@@ -173,23 +174,14 @@ impl Aio {
         self.silent
     }
 
-    /// Returns how often the kernel was called to submit, or for completions.
-    pub(crate) fn calls(&self) -> u64 {
-        self.calls
-    }
-
     /// Returns whether the context accepts another operation.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Returns whether the kernel has an operation.
-    pub(crate) fn is_at_work(&self) -> bool {
-        self.at_work() > 0
-    }
-
-    fn at_work(&self) -> u32 {
+    /// Returns how many operations the kernel has.
+    pub(crate) fn at_work(&self) -> u32 {
         self.open - (self.queued.len() - usize::from(self.is_wakeup_queued())) as u32
     }
 
@@ -250,11 +242,8 @@ impl Aio {
     /// that one which the kernel refuses does not keep other threads from waking this one.
     pub(crate) fn arm_wakeup(&mut self) {
         if !std::mem::replace(&mut self.wakeup.is_armed, true) {
-            let (data, fd) = (self.wakeup.user_data, self.wakeup.fd.cast_unsigned());
             let last = self.iocbs.len() as u32 - 1;
-            let events = libc::POLLIN as u64;
-            let poll = Iocb { data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() };
-            let place = self.fill(last, poll);
+            let place = self.fill(last, self.wakeup.poll);
             self.queued.insert(0, place);
         }
     }
@@ -356,7 +345,6 @@ impl Aio {
         Ok(())
     }
 
-    /// Takes the next completion.
     #[inline]
     pub(crate) fn complete(&mut self) -> Option<Cqe> {
         let event = match self.events[self.next..self.fetched].first() {

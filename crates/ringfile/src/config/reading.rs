@@ -22,7 +22,6 @@ const SHOWN: usize = 40;
 /// A name that differs by at most this many letters is reported as a misspelt setting.
 const MISSPELT: usize = 2;
 
-/// Returns the text of a file of settings.
 pub(super) fn text_of(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes));
@@ -99,12 +98,13 @@ pub(super) fn environment(config: &mut Config, get: impl Fn(&str) -> Option<OsSt
 
 fn value_of<'a>(value: &'a DeValue<'_>) -> Value<'a> {
     match value {
-        DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).map(Value::Number),
-        DeValue::Boolean(on) => Ok(Value::Switch(*on)),
-        DeValue::String(text) => Ok(Value::Text(text)),
-        _ => Ok(Value::Other),
+        DeValue::Integer(number) => {
+            u64::from_str_radix(number.as_str(), number.radix()).map_or(Value::Other, Value::Number)
+        }
+        DeValue::Boolean(on) => Value::Switch(*on),
+        DeValue::String(text) => Value::Text(text),
+        _ => Value::Other,
     }
-    .unwrap_or(Value::Other)
 }
 
 /// Interprets the text of an environment variable, which has no quotes: a number or a boolean if it looks like one.

@@ -150,7 +150,6 @@ pub(super) static SETTINGS: [Setting; 12] = [
 ];
 
 impl Setting {
-    /// Returns the environment variable of this setting.
     pub(super) fn variable(&self) -> String {
         format!("RINGFILE_{}", self.name.to_uppercase())
     }

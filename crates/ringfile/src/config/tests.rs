@@ -1,7 +1,5 @@
 //! The table of settings against itself; what a user sees is in `tests/config.rs`.
 
-use std::ffi::OsString;
-
 use super::settings::SETTINGS;
 use super::{Buffers, Config, reading};
 use crate::{HugePages, Route, WhenFull};
@@ -21,6 +19,12 @@ fn full() -> Config {
         .with_workers(0)
 }
 
+/// Reads an environment that has one variable.
+fn with_variable(only: &str, value: &str) -> crate::Result<Config> {
+    let mut config = Config::new();
+    reading::environment(&mut config, |name| (name == only).then(|| value.into())).map(|()| config)
+}
+
 #[test]
 fn every_setting_is_in_the_table_the_docs_and_the_environment() {
     let docs = include_str!("mod.rs");
@@ -28,10 +32,7 @@ fn every_setting_is_in_the_table_the_docs_and_the_environment() {
         let written = (setting.get)(&full()).unwrap();
         assert!(docs.contains(&format!("/// {} = ", setting.name)), "{}", setting.name);
         assert!(docs.contains(&format!("`{}`", setting.variable())), "{}", setting.variable());
-        let mut config = Config::new();
-        let value = OsString::from(written.trim_matches('"'));
-        reading::environment(&mut config, |name| (name == setting.variable()).then(|| value.clone()))
-            .unwrap();
+        let config = with_variable(&setting.variable(), written.trim_matches('"')).unwrap();
         assert_eq!((setting.get)(&config), Some(written), "{}", setting.name);
         let others = SETTINGS.iter().filter(|other| other.name != setting.name);
         assert!(others.map(|other| (other.get)(&config)).all(|value| value.is_none()), "{}", setting.name);
@@ -51,35 +52,26 @@ fn every_word_of_a_setting_is_taken_and_written_again() {
 
 #[test]
 fn the_limits_of_ranges_are_accepted_and_values_beyond_are_not() {
-    let taken = ["capacity = 4096", "capacity = 4611686018427387903", "depth = 1", "depth = 4096"];
-    let more = [
-        "block_size = 1",
-        "block_size = \"1g\"",
-        "alignment = 512",
-        "alignment = \"1g\"",
-        "workers = 0",
-        "workers = 4096",
-        "depth = 0x10",
+    let settings: [(&str, &[&str], &[&str]); 5] = [
+        ("alignment", &["512", "\"1g\""], &["1024.5", "4097", "256"]),
+        ("block_size", &["1", "\"1g\""], &["0", "1073741825"]),
+        (
+            "capacity",
+            &["4096", "4611686018427387903"],
+            &["4095", "4611686018427387904", "\"64 parsecs\"", "\"1e999999999\""],
+        ),
+        ("depth", &["1", "4096", "0x10"], &["0", "4097", "99999999999999999999999"]),
+        ("workers", &["0", "4096"], &["4097", "-1"]),
     ];
-    for line in taken.iter().chain(&more) {
-        let config = Config::parse(line).unwrap();
-        assert_eq!(Config::parse(&config.to_string()).unwrap(), config, "{line}");
-    }
-    let refused = ["capacity = 4095", "capacity = 4611686018427387904", "depth = 0", "depth = 4097"];
-    let more = [
-        "block_size = 0",
-        "block_size = 1073741825",
-        "alignment = 1024.5",
-        "alignment = 4097",
-        "alignment = 256",
-        "workers = 4097",
-        "workers = -1",
-    ];
-    let other =
-        ["depth = 99999999999999999999999", "capacity = \"64 parsecs\"", "capacity = \"1e999999999\""];
-    for line in refused.iter().chain(&more).chain(&other) {
-        let text = Config::parse(line).unwrap_err().to_string();
-        assert!(text.contains("can't be") && text.contains(": give "), "{text}");
+    for (name, allowed, refused) in settings {
+        for value in allowed {
+            let config = Config::parse(&format!("{name} = {value}")).unwrap();
+            assert_eq!(Config::parse(&config.to_string()).unwrap(), config, "{name} = {value}");
+        }
+        for value in refused {
+            let text = Config::parse(&format!("{name} = {value}")).unwrap_err().to_string();
+            assert!(text.contains("can't be") && text.contains(": give "), "{text}");
+        }
     }
 }
 
@@ -95,12 +87,7 @@ fn values_out_of_range_become_the_nearest_allowed_one() {
 
 #[test]
 fn an_empty_variable_is_none_and_a_wrong_one_is_named() {
-    let environment = |value: &str| {
-        let mut config = Config::new();
-        let value = OsString::from(value);
-        reading::environment(&mut config, |name| (name == "RINGFILE_ROUTE").then(|| value.clone()))
-            .map(|()| config)
-    };
+    let environment = |value| with_variable("RINGFILE_ROUTE", value);
     assert_eq!(environment("").unwrap(), Config::new());
     assert_eq!(environment("inline").unwrap().route(), Some(Route::Inline));
     assert_eq!(

@@ -62,14 +62,14 @@ impl Context {
     /// Returns the number of system calls made for AIO.
     #[inline]
     pub(super) fn calls(&self) -> u64 {
-        self.aio.as_ref().map_or(0, Aio::calls)
+        self.aio.as_ref().map_or(0, |aio| aio.calls)
     }
 
     /// Returns whether the next turn may submit something: not if the kernel accepts nothing before an operation has
     /// completed.
     #[inline]
     pub(super) fn has_unsubmitted(&self) -> bool {
-        let may_submit = |aio: &Aio| aio.has_queued() && !(self.is_full && aio.is_at_work());
+        let may_submit = |aio: &Aio| aio.has_queued() && !(self.is_full && aio.at_work() > 0);
         self.aio.as_ref().is_some_and(may_submit)
     }
 
@@ -183,7 +183,7 @@ impl Driver {
             };
             match errno {
                 libc::EINTR => return true,
-                libc::EAGAIN | libc::ENOMEM if aio.is_at_work() => {
+                libc::EAGAIN | libc::ENOMEM if aio.at_work() > 0 => {
                     self.context.is_full = true;
                     return false;
                 }

@@ -13,7 +13,7 @@ use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
 use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics, in_place};
 use crate::event;
-use crate::ring::{Cqe, Ring};
+use crate::ring::Cqe;
 
 impl Driver {
     /// Runs one turn: see [`super::turn`].
@@ -65,7 +65,7 @@ impl Driver {
             self.completed_beside(cqe, deferred);
         }
         if let Some(rings) = self.rings.as_mut() {
-            rings.each_mut().for_each(Ring::forget_released);
+            rings.each_mut().for_each(|ring| ring.buffers.forget_released());
         }
     }
 
@@ -252,8 +252,8 @@ impl Driver {
         let mut counts = self.counts;
         let rings = self.rings.iter().flat_map(Rings::each);
         for ring in rings {
-            counts.enters += ring.enters();
-            counts.refused_registrations += ring.refused_registrations();
+            counts.enters += ring.enters;
+            counts.refused_registrations += ring.buffers.refusals;
         }
         counts.aio_calls += self.context.calls();
         counts

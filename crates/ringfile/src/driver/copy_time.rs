@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{pread, pwrite};
 
-use crate::once::Number;
+use crate::once::Value;
 
 /// The number of bytes that are copied.
 pub(super) const BYTES: usize = 4096;
@@ -22,8 +22,8 @@ const AT_MOST: Duration = Duration::from_micros(20);
 
 /// Returns how long a copy takes on this machine.
 pub(super) fn get() -> Duration {
-    static NANOSECONDS: Number = Number::new();
-    Duration::from_nanos(NANOSECONDS.get_or(|| believable(measure()).as_nanos() as u64))
+    static TIME: Value<Duration> = Value::new();
+    *TIME.get_or(|| believable(measure()))
 }
 
 fn believable(measured: Option<Duration>) -> Duration {

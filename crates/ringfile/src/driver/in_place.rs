@@ -170,8 +170,8 @@ impl Driver {
         }
         let Some((buffer, offset)) = read else { return Some(false) };
         let (start, len) = (buffer.as_mut_ptr(), buffer.capacity());
-        let index = match ring.recent_fixed_index(start, len) {
-            None => buffer.region().and_then(|region| ring.fixed_index(region)),
+        let index = match ring.buffers.recent_index_of(start, len) {
+            None => buffer.region().and_then(|region| ring.buffers.index_of(region)),
             recent => recent,
         };
         let (fd, registered) = file.descriptor(RingKind::Main, ring);

@@ -24,8 +24,9 @@ struct IoThreads {
     process: fork::Mark,
 }
 
-/// Sets the number of threads; 0 for the default. Has no effect after they have started.
-pub(crate) fn set_wanted(threads: usize) {
+/// Sets how many I/O threads carry out the operations of other executors' threads, which have no ring. One by default.
+/// Has no effect after the first such operation, which starts them.
+pub fn set_io_threads(threads: usize) {
     WANTED.store(threads, Ordering::Relaxed);
 }
 

@@ -9,7 +9,6 @@ use super::shared::{self, Mail};
 use super::slot::Key;
 use super::{Deferred, Driver, Finished, Shared, drop_driver, is_ending, thread_ring, turn, with};
 use crate::memory::wake_all;
-use crate::ring::Ring;
 
 /// Ends the loop of this thread. It waits for every operation, cancels those on pipes, sockets and terminals, which
 /// might wait forever, keeps results that were not taken for their futures, and releases files and registrations. A
@@ -96,7 +95,7 @@ impl Driver {
         // An entry that was not submitted yet names memory by its registered index.
         let may_forget = self.in_flight == 0;
         if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.are_ours()) {
-            rings.each_mut().for_each(Ring::forget_buffers);
+            rings.each_mut().for_each(|ring| ring.buffers.forget_all());
         }
         self.shared.counters.publish(&self.current_counts());
         wakers

@@ -52,14 +52,14 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
-use crate::metrics::{CacheEvent, Counters, Metrics};
+use crate::metrics::{CacheEvent, Metrics};
 use crate::panics;
-use crate::ring::{Ring, RingOptions, thread_end};
+use crate::ring::{Ring, RingOptions, fork, thread_end};
 
 pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
 pub(crate) use in_place::{InPlace, read as read_in_place};
-pub(crate) use iothreads::set_wanted as set_io_threads;
+pub use iothreads::set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use leave::leave;
@@ -71,7 +71,7 @@ pub(crate) use refused::{TOO_MANY_FILES, aio_is_for_direct_io, why_refused};
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
-pub(crate) use shared::{Call, Shared};
+pub(crate) use shared::{Call, Shared, for_each_driver};
 pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, remove_local, start, start_linked,
@@ -81,7 +81,8 @@ pub(crate) use target::{FileKind, Target};
 pub(crate) use thread_ring::{CompletionSignals, RingGuard, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};
 pub(crate) use wake::{TaskNumber, polled, polling};
-pub(crate) use workers::{set_most as set_worker_threads, withdraw};
+pub use workers::set_worker_threads;
+pub(crate) use workers::withdraw;
 
 use refused::{set_up_errno, set_up_failed};
 use remote::Hold;
@@ -289,7 +290,7 @@ type Rest = (Held, Wake, Option<ClosedFile>);
 impl Driver {
     fn new(options: RingOptions) -> Box<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        crate::ring::fork::hold_over_forks(hold_locks);
+        fork::hold_over_forks(&fork::DRIVER, hold_locks);
         // The first call on a thread arranges that the driver is dropped when the thread ends, if that is still
         // possible.
         if !is_ending() {
@@ -484,18 +485,26 @@ fn hold_locks() -> Box<dyn Any> {
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 
-/// Visits the counters of every thread, then calls `last`; no thread's counters are retired meanwhile.
-pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce()) {
-    shared::for_each(&mut |shared| look(&shared.counters), last);
-}
-
-/// Returns the counts of this thread.
-pub(crate) fn thread_counts() -> Metrics {
+/// Returns the counters of the calling thread, exact at this moment; all 0 if it did no I/O yet.
+#[must_use]
+pub fn thread_metrics() -> Metrics {
     with(|driver| driver.shared.counters.with_counts_in_place(driver.current_counts())).unwrap_or_default()
 }
 
-/// Describes this thread's ring, or a temporary one if it has none.
-pub(crate) fn features() -> Result<Vec<String>, Error> {
+/// Returns what a ring of this process can do: set-up flags, kinds of registration, number of entries.
+///
+/// Describes the calling thread's ring, or a temporary one if the thread has none.
+///
+/// # Errors
+/// If no ring can be created; the error says why.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// println!("{}", ringfile::ring_features()?.join(" "));
+/// # Ok(())
+/// # }
+/// ```
+pub fn ring_features() -> Result<Vec<String>, Error> {
     if let Some(Some(features)) = with(|driver| driver.rings.as_ref().map(|rings| rings.main.features())) {
         return Ok(features);
     }

@@ -94,7 +94,7 @@ impl Shared {
             process: fork::Mark::current(),
             inner: Mutex::new(Inner::default()),
             tasks: Mutex::default(),
-            counters: Counters::default(),
+            counters: Counters::new(),
         }
     }
 
@@ -110,6 +110,23 @@ impl Shared {
     /// State of the thread's loop.
     pub(crate) fn tasks(&self) -> MutexGuard<'_, Tasks> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts a message to the thread's loop, and wakes it. `put` is dropped instead, not under the lock, if the loop has
+    /// ended, or if its thread exists only in the process that forked this one.
+    pub(crate) fn post_to_loop(&self, put: impl FnOnce(&mut Tasks)) {
+        if self.has_gone() {
+            return;
+        }
+        let mut tasks = self.tasks();
+        if tasks.closed {
+            drop(tasks);
+            drop(put);
+            return;
+        }
+        put(&mut tasks);
+        drop(tasks);
+        self.notify();
     }
 
     /// Posts a message to the thread, and wakes it.
@@ -296,10 +313,10 @@ pub(crate) fn everyone() -> Vec<Arc<Shared>> {
     all(|map| map.values().cloned().collect())
 }
 
-/// Visits every driver, then calls `last`; no driver is added or retired meanwhile.
-pub(crate) fn for_each(look: &mut dyn FnMut(&Shared), last: impl FnOnce()) {
+/// Visits the counters of every thread, then calls `last`; no driver is added or retired meanwhile.
+pub(crate) fn for_each_driver(look: impl Fn(&Counters), last: impl FnOnce()) {
     all(|map| {
-        map.values().for_each(|shared| look(shared));
+        map.values().for_each(|shared| look(&shared.counters));
         last();
     });
 }

@@ -203,7 +203,7 @@ impl Driver {
         let is_stuck = self.context.aio.is_some() && self.context.is_out_of_room();
         let Some(rings) = self.rings.as_mut() else { return false };
         // If the queue was too full to poll the wake-up descriptor, no thread could wake this one.
-        let awaited = *rings.wakeup_of(home) && !rings.each().any(Ring::has_released);
+        let awaited = *rings.wakeup_of(home) && !rings.each().any(|ring| ring.buffers.has_released());
         let Some(ring) = rings.get(home) else { return false };
         let idle = !ring.has_completions() && (self.waiting.is_empty() || is_stuck);
         let sleeps = wanted > 0 && idle && awaited && self.shared.sleep.about_to_sleep_in_ring();
@@ -215,10 +215,10 @@ impl Driver {
         } else {
             Until::Submitted
         };
-        let before = ring.enters();
+        let before = ring.enters;
         let at_most = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let answer = ring.enter(until, most, at_most);
-        let entered = ring.enters() != before;
+        let entered = ring.enters != before;
         if entered {
             let (submitted, completed) = ring.enter_sizes();
             self.shared.counters.entered(submitted, completed);
@@ -444,7 +444,7 @@ pub(super) fn plain_entry<'a>(
 #[inline(always)]
 pub(super) fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if let Held::Pooled(buffer) = held
-        && let Some(index) = ring.recent_fixed_index(buffer.as_ptr(), buffer.capacity())
+        && let Some(index) = ring.buffers.recent_index_of(buffer.as_ptr(), buffer.capacity())
     {
         return Some(index);
     }
@@ -458,8 +458,8 @@ fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
         return None;
     }
     match held {
-        Held::Bytes(bytes) => return ring.fixed_index_of_bytes(std::slice::from_ref(bytes)),
-        Held::ManyBytes(all) => return ring.fixed_index_of_bytes(all),
+        Held::Bytes(bytes) => return ring.buffers.index_of_bytes(std::slice::from_ref(bytes)),
+        Held::ManyBytes(all) => return ring.buffers.index_of_bytes(all),
         Held::None | Held::Pooled(_) | Held::Vec(_) | Held::Buffers(_) | Held::Vecs(_) => {}
         Held::Other(_) | Held::Paths(_) => {}
     }
@@ -468,5 +468,5 @@ fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
     if held.count() > 1 && !held.parts().all(same) {
         return None;
     }
-    ring.fixed_index(first)
+    ring.buffers.index_of(first)
 }

@@ -187,7 +187,7 @@ impl Target {
     }
 
     fn unopened(path: Option<PathBuf>, lanes: Lanes) -> Self {
-        fork::hold_over_forks(super::hold_locks);
+        fork::hold_over_forks(&fork::DRIVER, super::hold_locks);
         Self {
             fd: None,
             number: new_number(),

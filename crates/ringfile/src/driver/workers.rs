@@ -17,7 +17,7 @@ use super::op::plain::{self, Attempt};
 use super::remote::{Handler, RemoteRequest};
 use super::{Ended, FileKind, route};
 use crate::event;
-use crate::once::Number;
+use crate::once::Value;
 use crate::panics;
 use crate::ring::fork;
 
@@ -50,8 +50,8 @@ pub(super) fn hold() -> Box<dyn Any> {
     Box::new(WORKERS.lock())
 }
 
-/// Sets the maximum number of threads; 0 for the default.
-pub(crate) fn set_most(threads: usize) {
+/// Sets how many [worker threads](crate::Route::Workers) there may be; 0 for the default, four per core and at least 16.
+pub fn set_worker_threads(threads: usize) {
     MOST.store(threads, Ordering::Relaxed);
 }
 
@@ -59,11 +59,10 @@ pub(crate) fn set_most(threads: usize) {
 /// mostly wait.
 fn most() -> usize {
     // Read once: it reads files of the cgroup.
-    static USUAL: Number = Number::new();
-    let usual =
-        || std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16) as u64;
+    static USUAL: Value<usize> = Value::new();
+    let usual = || std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16);
     match MOST.load(Ordering::Relaxed) {
-        0 => USUAL.get_or(usual) as usize,
+        0 => *USUAL.get_or(usual),
         most => most,
     }
 }

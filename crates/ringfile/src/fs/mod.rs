@@ -79,7 +79,7 @@ fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) ->
 
 /// Makes a [`File`] from the descriptor of an open, not yet truncated.
 pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
-    let opened = if let Held::Paths(mut paths) = held { paths.take_opened() } else { None };
+    let opened = if let Held::Paths(paths) = held { paths.opened } else { None };
     match (opened, path.path()) {
         (Some(opened), Some(path)) => options.finish(opened, path),
         // A successful open has left a descriptor.

@@ -13,12 +13,9 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
-use bytes::Bytes;
-
 use super::block::{self, Block, Kind};
 use super::core::Core;
 use super::error::PoolError;
-use super::frozen;
 use super::lend::Lender;
 use super::region::Region;
 
@@ -217,28 +214,6 @@ impl Buffer {
         rest
     }
 
-    /// Turns the buffer's data into [`Bytes`], without copying it.
-    ///
-    /// The memory returns to the pool when the last clone and slice is dropped, on any thread, even after the pool was
-    /// dropped. [`Pool::thaw`](crate::Pool::thaw) turns them back into a buffer. Makes one small heap allocation. If
-    /// the length is 0, the `Bytes` are empty, nothing is allocated, and the memory is returned at once.
-    ///
-    /// Writing the `Bytes`, or any part or clone of them, does not allocate, and uses the pool's registered memory,
-    /// which is found by its address. `Bytes` of lent memory are written unregistered.
-    ///
-    /// ```
-    /// let pool = ringfile::Pool::new(1 << 20);
-    /// let mut buffer = pool.get(4096)?;
-    /// buffer.extend_from_slice(b"shared");
-    /// let bytes = buffer.freeze();
-    /// drop(pool);
-    /// assert_eq!(&bytes.slice(1..4)[..], b"har");
-    /// # Ok::<(), ringfile::PoolError>(())
-    /// ```
-    pub fn freeze(self) -> Bytes {
-        frozen::freeze(self)
-    }
-
     /// Creates a buffer over memory that the caller keeps alive, with that capacity and length. I/O on it is
     /// unregistered, and dropping it does nothing. For memory that is used repeatedly,
     /// [`RegisteredMemory`](crate::RegisteredMemory) is faster.
@@ -366,11 +341,6 @@ impl Buffer {
         ManuallyDrop::new(self).block
     }
 
-    #[cfg(test)]
-    pub(super) fn block(&self) -> NonNull<Block> {
-        self.block
-    }
-
     /// Returns the buffer's start in its block, and how many bytes it owns from there.
     pub(super) fn span(&self) -> (NonNull<u8>, usize) {
         (self.ptr, self.cap)
@@ -378,8 +348,7 @@ impl Buffer {
 
     /// Returns the core of the pool that may provide a larger block, or why none may.
     pub(super) fn may_grow(&self) -> Result<&Core, &'static str> {
-        let core = self.core().ok_or("its memory does not come from a pool")?;
-        core.lets_buffers_grow().map(|()| core)
+        self.core().ok_or("its memory does not come from a pool")?.lets_buffers_grow()
     }
 
     /// Returns the core of the pool that the memory comes from, if any.

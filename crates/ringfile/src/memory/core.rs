@@ -78,7 +78,6 @@ pub(super) struct Counters {
     pub(super) growths: AtomicU64,
 }
 
-/// The inside of a pool.
 pub(crate) struct Core {
     shards: Box<[Shard]>,
     pub(super) arena: Arena,
@@ -242,12 +241,12 @@ impl Core {
         }
     }
 
-    /// Returns whether buffers may move to larger blocks now, or why not.
-    pub(super) fn lets_buffers_grow(&self) -> Result<(), &'static str> {
+    /// Returns the core if buffers may move to larger blocks now, or why not.
+    pub(super) fn lets_buffers_grow(&self) -> Result<&Self, &'static str> {
         if !self.options.growing {
             return Err("its pool was built with growing(false)");
         }
-        if self.handles.load(Ordering::Relaxed) == 0 { Err(growing::GONE) } else { Ok(()) }
+        if self.handles.load(Ordering::Relaxed) == 0 { Err(growing::GONE) } else { Ok(self) }
     }
 
     /// Adds a handle if there still is one. The caller holds a block, which keeps the core alive.

@@ -21,7 +21,6 @@ const MOST: u32 = 1 << 30;
 pub(crate) struct Count(AtomicU32);
 
 impl Count {
-    /// Creates a count without references.
     pub(crate) fn new() -> Self {
         Count(AtomicU32::new(0))
     }

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use super::block::{self, Block};
 use super::buffer::Buffer;
 use super::core::Core;
+use super::pool::Pool;
 
 /// An owner behind `Bytes`: created by a freeze, or by a thaw that found other owners.
 struct Owner {
@@ -138,28 +139,75 @@ impl FrozenParts {
     }
 }
 
-/// See [`Buffer::freeze`].
-pub(super) fn freeze(buffer: Buffer) -> Bytes {
-    if buffer.is_empty() {
-        return Bytes::new();
+impl Buffer {
+    /// Turns the buffer's data into [`Bytes`], without copying it.
+    ///
+    /// The memory returns to the pool when the last clone and slice is dropped, on any thread, even after the pool was
+    /// dropped. [`Pool::thaw`](crate::Pool::thaw) turns them back into a buffer. Makes one small heap allocation. If
+    /// the length is 0, the `Bytes` are empty, nothing is allocated, and the memory is returned at once.
+    ///
+    /// Writing the `Bytes`, or any part or clone of them, does not allocate, and uses the pool's registered memory,
+    /// which is found by its address. `Bytes` of lent memory are written unregistered.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// let mut buffer = pool.get(4096)?;
+    /// buffer.extend_from_slice(b"shared");
+    /// let bytes = buffer.freeze();
+    /// drop(pool);
+    /// assert_eq!(&bytes.slice(1..4)[..], b"har");
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn freeze(self) -> Bytes {
+        if self.is_empty() {
+            return Bytes::new();
+        }
+        let ((start, capacity), len) = (self.span(), self.len());
+        let header = self.header();
+        let at = start.addr().get() - header.base().addr();
+        // `thaw` finds no memory but that of pools.
+        let shared = self.core().filter(|_| !header.freeze(at + capacity));
+        let counted_by = shared
+            .filter(|core| core.lock().frozen.add(start.addr().get(), capacity, at + capacity))
+            .map(NonNull::from);
+        Bytes::from_owner(Owner { start, len, block: self.into_block(), counted_by })
     }
-    let ((start, capacity), len) = (buffer.span(), buffer.len());
-    let header = buffer.header();
-    let at = start.addr().get() - header.base().addr();
-    // `thaw` finds no memory but that of pools.
-    let shared = buffer.core().filter(|_| !header.freeze(at + capacity));
-    let counted_by = shared
-        .filter(|core| core.lock().frozen.add(start.addr().get(), capacity, at + capacity))
-        .map(NonNull::from);
-    Bytes::from_owner(Owner { start, len, block: buffer.into_block(), counted_by })
 }
 
-/// See [`Pool::thaw`](crate::Pool::thaw).
-pub(super) fn thaw(core: &Core, bytes: Bytes) -> Result<Buffer, Bytes> {
-    let Some(owner) = join(core, &bytes) else { return Err(bytes) };
-    // May run user code, if the owner of the bytes is a user's type that holds ours.
-    drop(bytes);
-    owner.into_buffer().map_err(Bytes::from_owner)
+impl Pool {
+    /// Turns `bytes` from [`Buffer::freeze`], or a part of them, back into a buffer, without copying.
+    ///
+    /// The buffer has the bytes' content and length, and the frozen buffer's capacity behind them. Takes the pool's
+    /// lock for a moment. Parts that were split and frozen separately are thawed separately.
+    ///
+    /// # Errors
+    /// Returns the bytes, at the same address and of the same length, if other clones or parts of them still exist;
+    /// they can be thawed once those are dropped. Returns them unchanged if they are empty or not frozen memory of this
+    /// pool, which includes `Bytes` of another owner, even one that holds a buffer of this pool.
+    ///
+    /// `Bytes` whose owner itself holds frozen bytes of this pool count as those: `thaw` drops its handle of that owner
+    /// to see whether it held the last of them. The returned bytes then hold the pool's memory and no longer that
+    /// owner, which is dropped with its other clones, or at once if there are none.
+    ///
+    /// ```
+    /// let pool = ringfile::Pool::new(1 << 20);
+    /// let mut buffer = pool.get(4096)?;
+    /// buffer.extend_from_slice(b"again");
+    /// let address = buffer.as_ptr();
+    /// let bytes = buffer.freeze();
+    /// let clone = bytes.clone();
+    /// let bytes = pool.thaw(bytes).unwrap_err();
+    /// drop(clone);
+    /// let buffer = pool.thaw(bytes).unwrap();
+    /// assert_eq!((buffer.as_ptr(), &buffer[..]), (address, &b"again"[..]));
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    pub fn thaw(&self, bytes: Bytes) -> Result<Buffer, Bytes> {
+        let Some(owner) = join(self.core(), &bytes) else { return Err(bytes) };
+        // May run user code, if the owner of the bytes is a user's type that holds ours.
+        drop(bytes);
+        owner.into_buffer().map_err(Bytes::from_owner)
+    }
 }
 
 /// Adds an owner of `bytes`. Returns `None` if they are not frozen memory of this pool, or already have several owners.

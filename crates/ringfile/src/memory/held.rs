@@ -41,6 +41,7 @@ pub enum Held {
 const _: () = assert!(size_of::<Held>() <= 40);
 
 /// A piece of memory to read into or to write from.
+#[derive(Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub(crate) ptr: *mut u8,
     /// Bytes that a write takes.
@@ -54,7 +55,7 @@ pub(crate) struct Part<'a> {
 #[doc(hidden)]
 pub struct Other {
     value: Box<dyn Any + Send>,
-    parts: Box<[Raw]>,
+    parts: Box<[Part<'static>]>,
     /// The function that sets the lengths after a read, if the type can be read into.
     set_len: Option<SetLen>,
     /// Whether the parts' lengths were set here but not yet in the value, whose methods may run user code.
@@ -68,15 +69,7 @@ pub struct Other {
 /// Unsafe to call: the value must be of the type it was made for, and the bytes initialised.
 pub(super) type SetLen = unsafe fn(&mut (dyn Any + Send), part: usize, len: usize) -> bool;
 
-/// Address, bytes to write, bytes to fill.
-#[derive(Clone, Copy)]
-pub(super) struct Raw {
-    pub(super) ptr: *mut u8,
-    pub(super) len: usize,
-    pub(super) capacity: usize,
-}
-
-// SAFETY: the addresses are those of the value, which is Send.
+// SAFETY: the addresses are those of the value, which is Send. No part has a region.
 unsafe impl Send for Other {}
 
 impl Other {
@@ -129,7 +122,11 @@ pub(crate) unsafe fn copy_in_pieces(from: *const Held, to: *mut Held) {
 
 impl Held {
     /// Makes a value of a user's type, whose parts were taken from it after it was boxed, by the `IoBuf` contract.
-    pub(super) fn other(value: Box<dyn Any + Send>, parts: Box<[Raw]>, set_len: Option<SetLen>) -> Held {
+    pub(super) fn other(
+        value: Box<dyn Any + Send>,
+        parts: Box<[Part<'static>]>,
+        set_len: Option<SetLen>,
+    ) -> Held {
         Held::Other(Box::new(Other { value, parts, set_len, is_filled: false, hides_length: false }))
     }
 
@@ -191,14 +188,10 @@ impl Held {
             Held::Vecs(vecs) => vecs.get(at).map(of_vec),
             Held::Bytes(bytes) => (at == 0).then(|| of_bytes(bytes)),
             Held::ManyBytes(all) => all.get(at).map(of_bytes),
-            Held::Other(other) => {
-                let part = other.parts.get(at)?;
-                Some(Part { ptr: part.ptr, len: part.len, capacity: part.capacity, region: None })
-            }
+            Held::Other(other) => other.parts.get(at).copied(),
         }
     }
 
-    /// Returns all parts, in order.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Part<'_>> {
         (0..self.count()).filter_map(|at| self.part(at))
     }
@@ -289,7 +282,7 @@ fn of_vec(vec: &Vec<u8>) -> Part<'_> {
 }
 
 /// Shared bytes cannot be read into. Their region is looked up only when an entry is made for a ring, which knows the
-/// regions (`fixed_index_of_bytes`).
+/// regions (`index_of_bytes`).
 #[inline]
 fn of_bytes(bytes: &Bytes) -> Part<'_> {
     Part { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), capacity: 0, region: None }
@@ -386,40 +379,11 @@ mod tests {
         check((0..3).map(|_| pool.get(4).unwrap()).collect());
         check((0..3).map(|_| pool.get(8).unwrap().split_off(4)).collect());
         check((0..3).map(|_| Vec::with_capacity(4)).collect::<Vec<Vec<u8>>>());
-        check((0..3).map(|_| Bounded(Vec::with_capacity(4))).collect());
+        // Held as a value of a user's type is.
+        check((0..3).map(|_| BytesMut::with_capacity(4)).collect());
         let held = IoBuf::hold_many(vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")]);
         assert_eq!(content(&held), b"onetwo");
         assert_eq!(Bytes::release_many(held), [&b"one"[..], b"two"]);
         assert_eq!(Held::None.count(), 0);
-    }
-
-    /// A type of a user's.
-    struct Bounded(Vec<u8>);
-
-    // SAFETY: a vector's bytes stay where they are.
-    unsafe impl IoBuf for Bounded {
-        fn as_ptr(&self) -> *const u8 {
-            self.0.as_ptr()
-        }
-
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-    }
-
-    // SAFETY: as above.
-    unsafe impl IoBufMut for Bounded {
-        fn as_mut_ptr(&mut self) -> *mut u8 {
-            self.0.as_mut_ptr()
-        }
-
-        fn capacity(&self) -> usize {
-            4
-        }
-
-        unsafe fn set_len(&mut self, len: usize) {
-            // SAFETY: by this function's contract.
-            unsafe { self.0.set_len(len) }
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::any::Any;
 use bytes::{Bytes, BytesMut};
 
 use super::buffer::Buffer;
-use super::held::{Held, Raw};
+use super::held::{Held, Part};
 
 /// Owned memory from which a file can be written.
 ///
@@ -106,13 +106,13 @@ pub unsafe trait IoBufMut: IoBuf {
     }
 }
 
-fn readable(buffer: &impl IoBuf) -> Raw {
+fn readable(buffer: &impl IoBuf) -> Part<'static> {
     let len = buffer.len();
-    Raw { ptr: buffer.as_ptr().cast_mut(), len, capacity: len }
+    Part { ptr: buffer.as_ptr().cast_mut(), len, capacity: len, region: None }
 }
 
-fn writable(buffer: &mut impl IoBufMut) -> Raw {
-    Raw { len: buffer.len(), capacity: buffer.capacity(), ptr: buffer.as_mut_ptr() }
+fn writable(buffer: &mut impl IoBufMut) -> Part<'static> {
+    Part { len: buffer.len(), capacity: buffer.capacity(), ptr: buffer.as_mut_ptr(), region: None }
 }
 
 /// # Safety
@@ -140,6 +140,34 @@ fn released<T>(value: Option<T>) -> T {
     value.expect("a buffer is released with the type that it was held with")
 }
 
+/// The methods of a type that `Held` has variants for, of one and of many: nothing is boxed.
+macro_rules! held_as {
+    ($one:ident, $many:ident) => {
+        fn hold(self) -> Held {
+            Held::$one(self)
+        }
+
+        #[inline]
+        fn release(held: Held) -> Self {
+            match held {
+                Held::$one(buffer) => buffer,
+                _ => released(None),
+            }
+        }
+
+        fn hold_many(all: Vec<Self>) -> Held {
+            Held::$many(all)
+        }
+
+        fn release_many(held: Held) -> Vec<Self> {
+            match held {
+                Held::$many(all) => all,
+                _ => released(None),
+            }
+        }
+    };
+}
+
 // SAFETY: a buffer's memory is its block's, which doesn't move, and the buffer owns its bytes alone.
 unsafe impl IoBuf for Buffer {
     fn as_ptr(&self) -> *const u8 {
@@ -150,25 +178,7 @@ unsafe impl IoBuf for Buffer {
         Buffer::len(self)
     }
 
-    fn hold(self) -> Held {
-        Held::Pooled(self)
-    }
-
-    #[inline]
-    fn release(held: Held) -> Self {
-        match held {
-            Held::Pooled(buffer) => buffer,
-            _ => released(None),
-        }
-    }
-
-    fn hold_many(all: Vec<Self>) -> Held {
-        Held::Buffers(all)
-    }
-
-    fn release_many(held: Held) -> Vec<Self> {
-        released(if let Held::Buffers(buffers) = held { Some(buffers) } else { None })
-    }
+    held_as!(Pooled, Buffers);
 }
 
 // SAFETY: as above; all of the capacity is the buffer's.
@@ -204,25 +214,7 @@ unsafe impl IoBuf for Vec<u8> {
         Vec::len(self)
     }
 
-    fn hold(self) -> Held {
-        Held::Vec(self)
-    }
-
-    #[inline]
-    fn release(held: Held) -> Self {
-        match held {
-            Held::Vec(vec) => vec,
-            _ => released(None),
-        }
-    }
-
-    fn hold_many(all: Vec<Self>) -> Held {
-        Held::Vecs(all)
-    }
-
-    fn release_many(held: Held) -> Vec<Self> {
-        released(if let Held::Vecs(vecs) = held { Some(vecs) } else { None })
-    }
+    held_as!(Vec, Vecs);
 }
 
 // SAFETY: as above.
@@ -316,22 +308,7 @@ unsafe impl IoBuf for Bytes {
         Bytes::len(self)
     }
 
-    fn hold(self) -> Held {
-        Held::Bytes(self)
-    }
-
-    #[inline]
-    fn release(held: Held) -> Self {
-        released(if let Held::Bytes(bytes) = held { Some(bytes) } else { None })
-    }
-
-    fn hold_many(all: Vec<Self>) -> Held {
-        Held::ManyBytes(all)
-    }
-
-    fn release_many(held: Held) -> Vec<Self> {
-        released(if let Held::ManyBytes(all) = held { Some(all) } else { None })
-    }
+    held_as!(Bytes, ManyBytes);
 }
 
 // SAFETY: static bytes don't move and are never written to.

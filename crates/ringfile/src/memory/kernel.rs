@@ -31,7 +31,6 @@ pub(crate) trait Blocks {
     /// A block, of which this file knows only the link.
     type Block: Linked;
 
-    /// Returns the block with this number.
     fn block(&self, index: u32) -> NonNull<Self::Block>;
 
     /// Returns the link of the block with this number.
@@ -48,7 +47,6 @@ pub(crate) trait Linked {
     /// height up to this block.
     fn link(&self) -> &AtomicU64;
 
-    /// Returns the block's number.
     fn number(&self) -> u32;
 }
 
@@ -180,12 +178,6 @@ impl Cell {
         };
         ((halves >> 1) << 32 | pops, height)
     }
-
-    /// Creates an empty stack that looks as if it had seen `pops` pops.
-    #[cfg(test)]
-    fn after(pops: u64) -> Self {
-        Cell { head: AtomicU64::new(pops << 32), halves: AtomicU64::new(pops >> 31) }
-    }
 }
 
 /// The count that keeps a pool alive: one for all its handles together, one for each thread that returns a block under
@@ -261,7 +253,8 @@ mod tests {
     fn a_stack_counts_its_height_and_its_pops_past_32_bits() {
         for before in [0, (1 << 31) - 3, (1 << 32) - 3, (5 << 32) - 3, (5 << 31) - 1] {
             let nodes = nodes(4);
-            let cell = Cell::after(before);
+            // As if it had seen so many pops.
+            let cell = Cell { head: AtomicU64::new(before << 32), halves: AtomicU64::new(before >> 31) };
             for index in 0..4 {
                 push(&cell, &nodes, index).unwrap();
                 assert_eq!(cell.counts(&nodes), (before, u64::from(index) + 1));

@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn lending_again_uses_the_headers_that_came_back() {
         let memory = RegisteredMemory::new(vec![0_u8; 8192]);
-        let header = |buffer: &Buffer| buffer.block();
+        let header = |buffer: &Buffer| ptr::from_ref(buffer.header());
         let (one, two) = (memory.lend(..4096).unwrap(), memory.lend(4096..).unwrap());
         let before = [header(&one), header(&two)];
         drop((one, two));

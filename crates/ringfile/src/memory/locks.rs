@@ -5,7 +5,7 @@
 //! others; the list of regions (`regions.rs`) is locked last.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ use super::regions;
 use crate::ring::fork;
 
 /// An object with a lock.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Locked {
     Core(NonNull<Core>),
     Lender(NonNull<Lender>),
@@ -24,20 +24,13 @@ pub(super) enum Locked {
 // SAFETY: addresses of what is `Sync`.
 unsafe impl Send for Locked {}
 
-static ALL: Mutex<BTreeMap<usize, Locked>> = Mutex::new(BTreeMap::new());
+static ALL: Mutex<BTreeSet<Locked>> = Mutex::new(BTreeSet::new());
 
-fn all() -> MutexGuard<'static, BTreeMap<usize, Locked>> {
+fn all() -> MutexGuard<'static, BTreeSet<Locked>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Locked {
-    fn address(self) -> usize {
-        match self {
-            Locked::Core(core) => core.addr().get(),
-            Locked::Lender(lender) => lender.addr().get(),
-        }
-    }
-
     /// # Safety
     /// It is in `ALL`, which is locked until the guard is dropped.
     unsafe fn lock(self) -> Box<dyn Any> {
@@ -52,19 +45,19 @@ impl Locked {
 
 /// Adds a lock that a forking thread must hold.
 pub(super) fn add(locked: Locked) {
-    fork::hold_memory_over_forks(hold);
-    all().insert(locked.address(), locked);
+    fork::hold_over_forks(&fork::MEMORY, hold);
+    all().insert(locked);
 }
 
 /// Removes a lock, before its object is freed. Called with no lock of memory held.
 pub(super) fn remove(locked: Locked) {
-    all().remove(&locked.address());
+    all().remove(&locked);
 }
 
 fn hold() -> Box<dyn Any> {
     let all = all();
     // SAFETY: all in `ALL`, whose guard goes last.
-    let each: Vec<_> = all.values().map(|locked| unsafe { locked.lock() }).collect();
+    let each: Vec<_> = all.iter().map(|locked| unsafe { locked.lock() }).collect();
     // Dropped in this order.
     Box::new((regions::lock(), each, all))
 }

@@ -1,13 +1,13 @@
 //! Memory from the system: anonymous, aligned mappings with the requested page size.
 //!
-//! The only code in ringfile that maps I/O memory. Knows the kernel's calls and files about memory. Invariants: a
+//! The only code in ringfile that maps anonymous memory. Knows the kernel's calls and files about memory. Invariants: a
 //! mapping is zeroed when new, stays at its address, in forked children too, and is unmapped once, by its drop.
 
 use std::fs;
 use std::io;
 use std::ptr::{self, NonNull};
 
-use crate::once::Number;
+use crate::once::Value;
 
 /// Selects the page sizes of a pool's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,14 +56,13 @@ impl Mapping {
     pub(crate) fn new(len: usize, options: &MapOptions) -> io::Result<Mapping> {
         debug_assert_eq!(len % options.granule(), 0);
         let mut align = options.align.max(options.granule());
-        let transparent = transparent_huge_page();
-        if options.huge_pages == HugePages::Auto && len >= transparent {
-            align = align.max(transparent);
+        if options.huge_pages == HugePages::Auto && len >= transparent_huge_page() {
+            align = align.max(transparent_huge_page());
         }
         let mapping = Mapping::aligned(len, align, options)?;
         match options.huge_pages {
             // Both are hints: a kernel without transparent huge pages returns EINVAL, and never uses them.
-            HugePages::Auto if len >= transparent => _ = mapping.advise(libc::MADV_HUGEPAGE),
+            HugePages::Auto if len >= transparent_huge_page() => _ = mapping.advise(libc::MADV_HUGEPAGE),
             HugePages::Never => _ = mapping.advise(libc::MADV_NOHUGEPAGE),
             _ => {}
         }
@@ -151,28 +150,28 @@ unsafe fn unmap(start: *mut u8, len: usize) {
 
 /// Returns the system's page size: 4 KiB, but 16 or 64 KiB on some aarch64 systems.
 pub(crate) fn page_size() -> usize {
-    static PAGE: Number = Number::new();
-    PAGE.get_or(|| {
+    static PAGE: Value<usize> = Value::new();
+    *PAGE.get_or(|| {
         // SAFETY: the call only returns a number.
         let asked = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        u64::try_from(asked).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
-    }) as usize
+        usize::try_from(asked).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+    })
 }
 
 /// Returns the size of a transparent huge page: 2 MiB on x86, up to 512 MiB on aarch64 with large pages.
 fn transparent_huge_page() -> usize {
-    static SIZE: Number = Number::new();
-    SIZE.get_or(|| {
+    static SIZE: Value<usize> = Value::new();
+    *SIZE.get_or(|| {
         let text =
             fs::read_to_string("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").unwrap_or_default();
-        text.trim().parse().ok().filter(|size: &u64| size.is_power_of_two()).unwrap_or(2 << 20)
-    }) as usize
+        text.trim().parse().ok().filter(|size: &usize| size.is_power_of_two()).unwrap_or(2 << 20)
+    })
 }
 
 /// Returns the default page size of MAP_HUGETLB.
 fn reserved_huge_page() -> usize {
-    static SIZE: Number = Number::new();
-    SIZE.get_or(|| {
+    static SIZE: Value<u64> = Value::new();
+    *SIZE.get_or(|| {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         meminfo(&text, "Hugepagesize:").filter(|size| size.is_power_of_two()).unwrap_or(2 << 20)
     }) as usize

@@ -1,7 +1,5 @@
 //! A pool's counters, as a snapshot for users.
 
-use std::sync::atomic::Ordering;
-
 use super::class::{self, CLASSES};
 use super::core::Core;
 use super::slow::Inner;
@@ -58,26 +56,9 @@ pub struct PoolMetrics {
 }
 
 impl Core {
-    pub(super) fn metrics(&self) -> PoolMetrics {
-        let inner = self.lock();
-        PoolMetrics {
-            capacity: self.options.capacity,
-            in_use: self.in_use(&inner),
-            misses: self.counters.misses.load(Ordering::Relaxed),
-            waits: self.counters.waits.load(Ordering::Relaxed),
-            failures: self.counters.failures.load(Ordering::Relaxed),
-            growths: self.counters.growths.load(Ordering::Relaxed),
-            classes: (0..CLASSES)
-                .map(|class| self.class_metrics(&inner, class))
-                .filter(|class| class.gets > 0)
-                .collect(),
-            ..inner.metrics()
-        }
-    }
-
     /// Blocks that exist and are in no stack are in use. Gets are pops that handed a block out, plus new blocks that
     /// were handed out.
-    fn class_metrics(&self, inner: &Inner, class: usize) -> ClassMetrics {
+    pub(super) fn class_metrics(&self, inner: &Inner, class: usize) -> ClassMetrics {
         let book = &inner.classes[class];
         let (pops, cached) = self.cells(class).fold((0, 0), |sum, cell| {
             let (pops, height) = cell.counts(&self.arena);

@@ -66,7 +66,7 @@ pub use self::waiters::GetBuffer;
 
 pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::{Part, copy_by_words, copy_in_pieces};
-pub(crate) use self::mapping::{meminfo, page_size};
+pub(crate) use self::mapping::{MapOptions, Mapping, meminfo, page_size};
 pub(crate) use self::paths::Paths;
 pub(crate) use self::pool::{ahead, reserve};
 pub(crate) use self::region::{Region, Registration};

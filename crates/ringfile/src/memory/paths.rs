@@ -17,10 +17,11 @@ pub struct Paths {
     /// The new path of a rename.
     to: Option<CString>,
     /// Permission bits for a file or directory that is created.
-    mode: u32,
+    pub(crate) mode: u32,
     /// Room for one record, or none. The kernel writes to it, so it is accessed only through its raw pointer.
     stat: Vec<UnsafeCell<libc::statx>>,
-    opened: Option<OwnedFd>,
+    /// The descriptor that the operation has opened.
+    pub(crate) opened: Option<OwnedFd>,
 }
 
 impl Paths {
@@ -36,13 +37,11 @@ impl Paths {
         Some(self)
     }
 
-    /// Sets the permission bits for a file or directory that is created.
     pub(crate) fn with_mode(mut self: Box<Self>, mode: u32) -> Box<Self> {
         self.mode = mode;
         self
     }
 
-    /// Makes room for the metadata of a file.
     pub(crate) fn with_stat(mut self: Box<Self>) -> Box<Self> {
         // SAFETY: the record consists of integers, for which zero is a valid value.
         self.stat = vec![UnsafeCell::new(unsafe { std::mem::zeroed() })];
@@ -57,10 +56,6 @@ impl Paths {
         self.to.as_deref()
     }
 
-    pub(crate) fn mode(&self) -> u32 {
-        self.mode
-    }
-
     /// Returns the address to which the kernel writes metadata; null without room for it.
     pub(crate) fn stat_address(&self) -> *mut libc::statx {
         self.stat.first().map_or(std::ptr::null_mut(), UnsafeCell::get)
@@ -69,15 +64,6 @@ impl Paths {
     /// Returns the metadata, once the operation has ended successfully.
     pub(crate) fn take_stat(&mut self) -> Option<libc::statx> {
         self.stat.pop().map(UnsafeCell::into_inner)
-    }
-
-    /// Keeps the descriptor that the operation has opened.
-    pub(crate) fn set_opened(&mut self, opened: OwnedFd) {
-        self.opened = Some(opened);
-    }
-
-    pub(crate) fn take_opened(&mut self) -> Option<OwnedFd> {
-        self.opened.take()
     }
 }
 
@@ -99,7 +85,7 @@ mod tests {
 
         // A pipe shows when its other end is closed.
         let (reader, writer) = std::io::pipe().unwrap();
-        paths.set_opened(writer.into());
+        paths.opened = Some(writer.into());
         drop(paths);
         assert_eq!(std::io::Read::read(&mut &reader, &mut [0]).unwrap(), 0, "it is still open");
     }

@@ -6,13 +6,10 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
-
 use super::buffer::Buffer;
 use super::class::UNIT;
 use super::core::{Core, Options, WhenFull};
 use super::error::PoolError;
-use super::frozen;
 use super::mapping::{HugePages, MapOptions, page_size};
 use super::metrics::PoolMetrics;
 use super::region::REGION_MAX;
@@ -148,37 +145,6 @@ impl Pool {
     #[inline]
     pub fn get_async(&self, n: usize) -> GetBuffer<'_> {
         GetBuffer::new(self, n, false)
-    }
-
-    /// Turns `bytes` from [`Buffer::freeze`], or a part of them, back into a buffer, without copying.
-    ///
-    /// The buffer has the bytes' content and length, and the frozen buffer's capacity behind them. Takes the pool's
-    /// lock for a moment. Parts that were split and frozen separately are thawed separately.
-    ///
-    /// # Errors
-    /// Returns the bytes, at the same address and of the same length, if other clones or parts of them still exist;
-    /// they can be thawed once those are dropped. Returns them unchanged if they are empty or not frozen memory of this
-    /// pool, which includes `Bytes` of another owner, even one that holds a buffer of this pool.
-    ///
-    /// `Bytes` whose owner itself holds frozen bytes of this pool count as those: `thaw` drops its handle of that owner
-    /// to see whether it held the last of them. The returned bytes then hold the pool's memory and no longer that
-    /// owner, which is dropped with its other clones, or at once if there are none.
-    ///
-    /// ```
-    /// let pool = ringfile::Pool::new(1 << 20);
-    /// let mut buffer = pool.get(4096)?;
-    /// buffer.extend_from_slice(b"again");
-    /// let address = buffer.as_ptr();
-    /// let bytes = buffer.freeze();
-    /// let clone = bytes.clone();
-    /// let bytes = pool.thaw(bytes).unwrap_err();
-    /// drop(clone);
-    /// let buffer = pool.thaw(bytes).unwrap();
-    /// assert_eq!((buffer.as_ptr(), &buffer[..]), (address, &b"again"[..]));
-    /// # Ok::<(), ringfile::PoolError>(())
-    /// ```
-    pub fn thaw(&self, bytes: Bytes) -> Result<Buffer, Bytes> {
-        frozen::thaw(self.core(), bytes)
     }
 
     /// Returns the pool's counters. Takes the pool's lock for a moment.
@@ -357,7 +323,8 @@ impl PoolBuilder {
         }
         let pool = Pool { core: Core::new(options) };
         if require && pooling {
-            pool.core().map_first()?;
+            // Now, so that a lack of huge pages is reported here.
+            pool.core().grow(&mut pool.core().lock(), 1)?;
         }
         Ok(pool)
     }

@@ -66,12 +66,10 @@ impl Region {
         self.base
     }
 
-    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether the region may be registered.
     pub(crate) fn is_registrable(&self) -> bool {
         self.registrable
     }

@@ -28,7 +28,6 @@ use crate::event;
 /// first regions can be registered; these are searched first.
 const FIRST_REGION: usize = 2 << 20;
 
-/// A region and its free extents.
 struct Tract {
     region: Arc<Region>,
     extents: Extents,
@@ -46,6 +45,7 @@ pub(super) struct ClassBook {
 }
 
 /// The data that a pool's lock guards.
+#[derive(Default)]
 pub(crate) struct Inner {
     /// The regions, oldest first.
     tracts: Vec<Tract>,
@@ -53,7 +53,8 @@ pub(crate) struct Inner {
     blocks: BTreeMap<usize, u32>,
     numbers: Numbers,
     pub(super) frozen: FrozenParts,
-    pub(super) classes: [ClassBook; CLASSES],
+    /// One for each class.
+    pub(super) classes: Box<[ClassBook]>,
     pub(super) waiters: Waiters,
     /// Whether the last handle is gone; then all blocks that were in use at that time are anchors.
     closed: bool,
@@ -69,43 +70,38 @@ pub(crate) struct Inner {
 
 impl Inner {
     pub(super) fn new() -> Self {
-        Inner {
-            tracts: Vec::new(),
-            blocks: BTreeMap::new(),
-            numbers: Numbers::default(),
-            frozen: FrozenParts::default(),
-            classes: std::array::from_fn(|_| ClassBook::default()),
-            waiters: Waiters::default(),
-            closed: false,
-            reserved: 0,
-            reserved_high_water: 0,
-            below_class: 0,
-            outside_bytes: 0,
-            outside_allocations: 0,
-            refused_before: 0,
-        }
-    }
-
-    /// Returns the counters that need nothing but this state.
-    pub(super) fn metrics(&self) -> PoolMetrics {
-        let regions = || self.tracts.iter().map(|tract| &*tract.region);
-        let registered = || regions().filter(|region| region.is_registered() == Some(true));
-        let refused = regions().filter(|region| region.is_registered() == Some(false)).count();
-        PoolMetrics {
-            reserved: self.reserved,
-            reserved_high_water: self.reserved_high_water,
-            outside_allocations: self.outside_allocations,
-            outside_bytes: self.outside_bytes,
-            regions: self.tracts.len(),
-            registered_regions: registered().count(),
-            registered_bytes: registered().map(Region::len).sum(),
-            refused_registrations: self.refused_before + refused,
-            ..PoolMetrics::default()
-        }
+        Inner { classes: (0..CLASSES).map(|_| ClassBook::default()).collect(), ..Inner::default() }
     }
 }
 
 impl Core {
+    pub(super) fn metrics(&self) -> PoolMetrics {
+        let inner = self.lock();
+        let regions = || inner.tracts.iter().map(|tract| &*tract.region);
+        let registered = || regions().filter(|region| region.is_registered() == Some(true));
+        let refused = regions().filter(|region| region.is_registered() == Some(false)).count();
+        PoolMetrics {
+            capacity: self.options.capacity,
+            reserved: inner.reserved,
+            reserved_high_water: inner.reserved_high_water,
+            in_use: self.in_use(&inner),
+            misses: self.counters.misses.load(Ordering::Relaxed),
+            outside_allocations: inner.outside_allocations,
+            outside_bytes: inner.outside_bytes,
+            waits: self.counters.waits.load(Ordering::Relaxed),
+            failures: self.counters.failures.load(Ordering::Relaxed),
+            growths: self.counters.growths.load(Ordering::Relaxed),
+            regions: inner.tracts.len(),
+            registered_regions: registered().count(),
+            registered_bytes: registered().map(Region::len).sum(),
+            refused_registrations: inner.refused_before + refused,
+            classes: (0..CLASSES)
+                .map(|class| self.class_metrics(&inner, class))
+                .filter(|class| class.gets > 0)
+                .collect(),
+        }
+    }
+
     /// Fails if the pool can never provide `n` bytes, however empty it is.
     pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
         let within = self.options.capacity.min(LARGEST) & !(self.options.map.align - 1);
@@ -268,7 +264,7 @@ impl Core {
     }
 
     /// Adds a region that can hold `need` bytes. Returns false if the capacity has no room for it.
-    fn grow(&self, inner: &mut Inner, need: usize) -> Result<bool, PoolError> {
+    pub(super) fn grow(&self, inner: &mut Inner, need: usize) -> Result<bool, PoolError> {
         let options = &self.options;
         let need = need.next_multiple_of(options.map.granule());
         let room = options.capacity - inner.reserved;
@@ -384,11 +380,6 @@ impl Core {
         drop(mapping);
         wake_all(wakers.into_iter());
         closed
-    }
-
-    /// Maps the first region now, so that a lack of huge pages is reported when the pool is created.
-    pub(super) fn map_first(&self) -> Result<(), PoolError> {
-        self.grow(&mut self.lock(), self.options.map.granule()).map(drop)
     }
 
     /// Finds the block that contains `len` bytes at `address`, if it belongs to this pool.

@@ -179,89 +179,6 @@ impl Core {
         self.unmark_all_waiting();
         drop(left);
     }
-
-    fn poll_first(
-        &self,
-        n: usize,
-        blocks: bool,
-        ticket: &mut Option<u64>,
-        waker: &Waker,
-    ) -> Poll<Result<Buffer, PoolError>> {
-        if let Some(block) = self.get_cached(n) {
-            // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
-            return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
-        }
-        // Cloned before taking the lock, and dropped after releasing it: a waker runs user code.
-        let own = waker.clone();
-        let (mut inner, found) = self.look(n)?;
-        if let Some(block) = found {
-            // SAFETY: as above.
-            return Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
-        }
-        self.counters.waits.fetch_add(1, Ordering::Relaxed);
-        inner.waiters.tickets += 1;
-        let mine = inner.waiters.tickets;
-        if !inner.waiters.any() {
-            self.mark_all_waiting(&inner);
-        }
-        if blocks {
-            inner.waiters.process = Some(fork::Mark::current());
-        }
-        inner.waiters.queue.push_back(Waiter { ticket: mine, n, waker: own, blocks });
-        // Blocks returned without the lock before the marks were set are found now; later ones take the lock.
-        let wakers = self.serve_queue(&mut inner);
-        let answer = inner.waiters.served.remove(&mine);
-        drop(inner);
-        wake_all(wakers.into_iter().filter(|other| !other.will_wake(waker)));
-        match answer {
-            Some(served) => Poll::Ready(served.answer),
-            None => {
-                *ticket = Some(mine);
-                Poll::Pending
-            }
-        }
-    }
-
-    fn poll_again(&self, ticket: u64, waker: &Waker) -> Poll<Result<Buffer, PoolError>> {
-        let mut own = None;
-        loop {
-            // Dropped before `own`.
-            let mut inner = self.lock_waiters();
-            if let Some(served) = inner.waiters.served.remove(&ticket) {
-                return Poll::Ready(served.answer);
-            }
-            let place = inner.waiters.place(ticket);
-            let kept = place.map(|at| &mut inner.waiters.queue[at].waker);
-            match (kept.filter(|kept| !kept.will_wake(waker)), &mut own) {
-                (None, _) => return Poll::Pending,
-                (Some(kept), Some(own)) => {
-                    std::mem::swap(kept, own);
-                    return Poll::Pending;
-                }
-                (Some(_), None) => {}
-            }
-            drop(inner);
-            own = Some(waker.clone());
-        }
-    }
-
-    fn give_up(&self, ticket: u64) {
-        let mut inner = self.lock_waiters();
-        let served = inner.waiters.served.remove(&ticket);
-        let waiter = inner.waiters.place(ticket).and_then(|at| inner.waiters.queue.remove(at));
-        let mut wakers = Vec::new();
-        if waiter.is_some() {
-            if !inner.waiters.any() {
-                self.unmark_all_waiting();
-            }
-            // This request may have delayed the ones behind it.
-            wakers = self.serve_queue(&mut inner);
-        }
-        drop(inner);
-        wake_all(wakers.into_iter());
-        // If it was already served, returning its buffer serves the next request.
-        drop((served, waiter));
-    }
 }
 
 /// The future of [`Pool::get_async`], which returns a buffer.
@@ -282,22 +199,76 @@ impl<'a> GetBuffer<'a> {
     pub(super) fn new(pool: &'a Pool, n: usize, blocks: bool) -> Self {
         GetBuffer { pool, n, ticket: None, blocks }
     }
+
+    fn poll_first(&mut self, waker: &Waker) -> Poll<Result<Buffer, PoolError>> {
+        let (core, n) = (self.pool.core(), self.n);
+        // SAFETY: each block that this gets is free, has room for `n` bytes, and belongs to this call.
+        let first = |block| Poll::Ready(Ok(unsafe { Buffer::first(block, n) }));
+        if let Some(block) = core.get_cached(n) {
+            return first(block);
+        }
+        // Cloned before taking the lock, and dropped after releasing it: a waker runs user code.
+        let own = waker.clone();
+        let (mut inner, found) = core.look(n)?;
+        if let Some(block) = found {
+            return first(block);
+        }
+        core.counters.waits.fetch_add(1, Ordering::Relaxed);
+        inner.waiters.tickets += 1;
+        let ticket = inner.waiters.tickets;
+        if !inner.waiters.any() {
+            core.mark_all_waiting(&inner);
+        }
+        if self.blocks {
+            inner.waiters.process = Some(fork::Mark::current());
+        }
+        inner.waiters.queue.push_back(Waiter { ticket, n, waker: own, blocks: self.blocks });
+        // Blocks returned without the lock before the marks were set are found now; later ones take the lock.
+        let wakers = core.serve_queue(&mut inner);
+        let answer = inner.waiters.served.remove(&ticket);
+        drop(inner);
+        wake_all(wakers.into_iter().filter(|other| !other.will_wake(waker)));
+        match answer {
+            Some(served) => Poll::Ready(served.answer),
+            None => {
+                self.ticket = Some(ticket);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_again(&mut self, ticket: u64, waker: &Waker) -> Poll<Result<Buffer, PoolError>> {
+        let mut own = None;
+        loop {
+            // Dropped before `own`.
+            let mut inner = self.pool.core().lock_waiters();
+            if let Some(served) = inner.waiters.served.remove(&ticket) {
+                self.ticket = None;
+                return Poll::Ready(served.answer);
+            }
+            let place = inner.waiters.place(ticket);
+            let kept = place.map(|at| &mut inner.waiters.queue[at].waker);
+            match (kept.filter(|kept| !kept.will_wake(waker)), &mut own) {
+                (None, _) => return Poll::Pending,
+                (Some(kept), Some(own)) => {
+                    std::mem::swap(kept, own);
+                    return Poll::Pending;
+                }
+                (Some(_), None) => {}
+            }
+            drop(inner);
+            own = Some(waker.clone());
+        }
+    }
 }
 
 impl Future for GetBuffer<'_> {
     type Output = Result<Buffer, PoolError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let (pool, n, blocks) = (self.pool, self.n, self.blocks);
         let answer = match self.ticket {
-            None => pool.core().poll_first(n, blocks, &mut self.ticket, cx.waker()),
-            Some(ticket) => {
-                let answer = pool.core().poll_again(ticket, cx.waker());
-                if answer.is_ready() {
-                    self.ticket = None;
-                }
-                answer
-            }
+            None => self.poll_first(cx.waker()),
+            Some(ticket) => self.poll_again(ticket, cx.waker()),
         };
         event::emit_deferred();
         answer
@@ -306,9 +277,23 @@ impl Future for GetBuffer<'_> {
 
 impl Drop for GetBuffer<'_> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.pool.core().give_up(ticket);
+        let Some(ticket) = self.ticket else { return };
+        let core = self.pool.core();
+        let mut inner = core.lock_waiters();
+        let served = inner.waiters.served.remove(&ticket);
+        let waiter = inner.waiters.place(ticket).and_then(|at| inner.waiters.queue.remove(at));
+        let mut wakers = Vec::new();
+        if waiter.is_some() {
+            if !inner.waiters.any() {
+                core.unmark_all_waiting();
+            }
+            // This request may have delayed the ones behind it.
+            wakers = core.serve_queue(&mut inner);
         }
+        drop(inner);
+        wake_all(wakers.into_iter());
+        // If it was already served, returning its buffer serves the next request.
+        drop((served, waiter));
     }
 }
 

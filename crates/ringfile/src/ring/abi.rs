@@ -99,7 +99,8 @@ pub(crate) struct Cqe {
 
 const _: () = assert!(size_of::<Cqe>() == 16);
 
-fn check(result: libc::c_long) -> io::Result<u32> {
+/// Turns the answer of a system call that returns a number into a result.
+pub(crate) fn check(result: libc::c_long) -> io::Result<u32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as u32) }
 }
 

@@ -8,55 +8,26 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
+use crate::memory::{HugePages, MapOptions, Mapping, page_size};
 use crate::once::Value;
-
-struct Page(NonNull<AtomicU64>);
-
-// SAFETY: the value owns the page, which holds only an atomic.
-unsafe impl Send for Page {}
-// SAFETY: as above.
-unsafe impl Sync for Page {}
 
 /// Used in place of a page if there is none: then forks are not detected. Every kernel with io_uring has MADV_WIPEONFORK
 /// (4.14).
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
 
-const PAGE_LEN: usize = 4096;
-
 fn page() -> &'static AtomicU64 {
-    static PAGE: Value<Page> = Value::new();
-    let page = PAGE.get_or(Page::map);
-    // SAFETY: the page was mapped readable and writable, and stays so as long as its owner, which is for ever.
-    unsafe { page.0.as_ref() }
-}
-
-impl Page {
-    fn map() -> Self {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new anonymous mapping touches no other memory.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_LEN, access, flags, -1, 0) };
-        // SAFETY: the advice applies to the mapping just made.
-        let wiped = start != libc::MAP_FAILED
-            && unsafe { libc::madvise(start, PAGE_LEN, libc::MADV_WIPEONFORK) } == 0;
-        match NonNull::new(start.cast::<AtomicU64>()) {
-            Some(start) if wiped => Self(start),
-            _ => Self(NonNull::from(&FALLBACK)),
-        }
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        if self.0 != NonNull::from(&FALLBACK) {
-            // SAFETY: mapped by `map`; another thread's page is used, and nobody has a reference to this one.
-            unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE_LEN) };
-        }
-    }
+    static PAGE: Value<Option<Mapping>> = Value::new();
+    let map = || {
+        let len = page_size();
+        let wiped = MapOptions { align: len, huge_pages: HugePages::Never, dont_fork: true };
+        Mapping::new(len, &wiped).ok()
+    };
+    // SAFETY: the page was mapped readable and writable, and stays so as long as its owner, which is for ever. It is
+    // used only as this atomic.
+    PAGE.get_or(map).as_ref().map_or(&FALLBACK, |page| unsafe { page.base().cast().as_ref() })
 }
 
 /// The process as it was when the mark was taken.
@@ -100,30 +71,22 @@ pub(crate) fn is_child() -> bool {
 /// Takes locks in the order in which they are nested elsewhere, and returns their guards.
 pub(crate) type Hold = fn() -> Box<dyn Any>;
 
-/// Holds the locks of pools and lent memory. Threads that hold one of these may take those of the driver.
-static HOLD_MEMORY: Value<Hold> = Value::new();
-static HOLD: Value<Hold> = Value::new();
+/// The function that takes the locks of pools and lent memory. Threads that hold one of these may take those of the
+/// driver.
+pub(crate) static MEMORY: Value<Hold> = Value::new();
+/// The function that takes the locks of the driver.
+pub(crate) static DRIVER: Value<Hold> = Value::new();
 
 thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes a thread that forks hold these locks from now on, so that the child finds them free and their state
-/// consistent. Every call passes the same function.
+/// Makes a thread that forks hold the locks of [`MEMORY`] or [`DRIVER`] from now on, so that the child finds them free
+/// and their state consistent. Every call for one of them passes the same function.
 #[inline]
-pub(crate) fn hold_over_forks(hold: Hold) {
-    hold_in(&HOLD, hold);
-}
-
-/// As [`hold_over_forks`], for the locks of memory.
-pub(crate) fn hold_memory_over_forks(hold: Hold) {
-    hold_in(&HOLD_MEMORY, hold);
-}
-
-#[inline]
-fn hold_in(place: &'static Value<Hold>, hold: Hold) {
-    if place.get().is_none() {
-        place.get_or(|| hold);
+pub(crate) fn hold_over_forks(locks: &'static Value<Hold>, hold: Hold) {
+    if locks.get().is_none() {
+        locks.get_or(|| hold);
         heed_forks();
     }
 }
@@ -138,13 +101,6 @@ fn heed_forks() {
     }
 }
 
-/// A held lock, together with its owner.
-struct Held<T: 'static, U: 'static> {
-    // Dropped first.
-    _guard: MutexGuard<'static, U>,
-    _owner: Arc<T>,
-}
-
 /// Takes a lock that is in `owner`, for a [`Hold`].
 pub(crate) fn hold<T: 'static, U: 'static>(
     owner: Arc<T>,
@@ -153,13 +109,14 @@ pub(crate) fn hold<T: 'static, U: 'static>(
     // SAFETY: the guard borrows from memory that `owner` keeps alive at one address; it is dropped before `owner`, and
     // cannot be taken out of the box.
     let guard = unsafe { std::mem::transmute::<MutexGuard<'_, U>, MutexGuard<'static, U>>(lock(&owner)) };
-    Box::new(Held { _guard: guard, _owner: owner })
+    // Dropped in this order.
+    Box::new((guard, owner))
 }
 
 extern "C" fn before() {
     // A thread that is ending has no thread-local for the guards, so it takes no lock.
     let _ = HELD.try_with(|held| {
-        let holds = [&HOLD_MEMORY, &HOLD].into_iter().filter_map(|place| place.get());
+        let holds = [&MEMORY, &DRIVER].into_iter().filter_map(|locks| locks.get());
         held.replace(holds.map(|hold| hold()).collect());
     });
 }

@@ -22,10 +22,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
-use linux_raw_sys::io_uring as uapi;
+use linux_raw_sys::io_uring::{self as uapi, io_uring_register_op as register_op};
 
-pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe};
+pub(crate) use abi::{CommandSqe, Cqe, NvmeCommand, Sqe, check};
 pub use setup::Completions;
 pub(crate) use setup::RingOptions;
 
@@ -56,12 +55,13 @@ pub(crate) struct Ring {
     enter_fd: i32,
     enter_flags: u32,
     sqpoll: bool,
-    enters: u64,
+    /// How often `io_uring_enter` was called.
+    pub(crate) enters: u64,
     /// The number of entries that the last `enter` submitted.
     submitted: u32,
     /// The number of completions taken since the last call of `enter_sizes`.
     collected: u32,
-    buffers: ClonedBuffers,
+    pub(crate) buffers: ClonedBuffers,
     file_table: bool,
     supported: [bool; 256],
     fork_mark: fork::Mark,
@@ -89,7 +89,7 @@ pub(crate) enum Until {
 }
 
 impl Ring {
-    /// Creates a ring for the calling thread. `waker` makes the thread call [`Ring::forget_released`] soon.
+    /// Creates a ring for the calling thread. `waker` makes the thread call [`ClonedBuffers::forget_released`] soon.
     ///
     /// # Errors
     /// Those of `io_uring_setup(2)`; nothing is left behind.
@@ -97,6 +97,7 @@ impl Ring {
         let mapping = setup::make(options)?;
         let params = mapping.params;
         let supported = setup::probe(&mapping.fd);
+        let files = register_op::IORING_REGISTER_FILES2;
         let mut ring = Self {
             head: mapping.field(params.sq_off.head),
             tail: mapping.field(params.sq_off.tail),
@@ -117,8 +118,8 @@ impl Ring {
             enters: 0,
             submitted: 0,
             collected: 0,
-            buffers: ClonedBuffers::default(),
-            file_table: false,
+            buffers: ClonedBuffers::prepare(&mapping.fd, waker),
+            file_table: abi::register_table(&mapping.fd, files, FILE_SLOTS).is_ok(),
             cut_off: None,
             #[cfg(test)]
             hand_over_at_most: None,
@@ -131,23 +132,15 @@ impl Ring {
             ring.enter_flags |= uapi::IORING_ENTER_NO_IOWAIT;
         }
         ring.register_own_fd();
-        ring.buffers = ClonedBuffers::prepare(&ring.mapping.fd, waker);
-        let files = uapi::io_uring_register_op::IORING_REGISTER_FILES2;
-        ring.file_table = abi::register_table(&ring.mapping.fd, files, FILE_SLOTS).is_ok();
         Ok(ring)
     }
 
     /// Registers the ring's own descriptor, which saves the kernel a look-up on each `enter`.
     fn register_own_fd(&mut self) {
-        let mut update = uapi::io_uring_rsrc_update {
-            offset: u32::MAX,
-            resv: 0,
-            data: self.mapping.fd.as_raw_fd() as u64,
-        };
-        let opcode = uapi::io_uring_register_op::IORING_REGISTER_RING_FDS as u32;
-        // SAFETY: one valid record; the kernel writes the index it chose into `offset`.
-        if let Ok(1) = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) } {
-            self.enter_fd = update.offset as i32;
+        let (opcode, own) = (register_op::IORING_REGISTER_RING_FDS, self.enter_fd as u64);
+        // SAFETY: the operation expects a descriptor.
+        if let Ok(index) = unsafe { self.update(opcode, u32::MAX, own) } {
+            self.enter_fd = index as i32;
             self.enter_flags |= uapi::IORING_ENTER_REGISTERED_RING;
         }
     }
@@ -158,10 +151,21 @@ impl Ring {
         if self.enter_flags & uapi::IORING_ENTER_REGISTERED_RING == 0 || !self.is_ours() {
             return;
         }
-        let mut update = uapi::io_uring_rsrc_update { offset: self.enter_fd as u32, resv: 0, data: 0 };
-        let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_RING_FDS as u32;
-        // SAFETY: one valid record, read during the call.
-        let _ = unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) };
+        // SAFETY: the operation expects no data.
+        let _ = unsafe { self.update(register_op::IORING_UNREGISTER_RING_FDS, self.enter_fd as u32, 0) };
+    }
+
+    /// Changes one place of a table of descriptors, and returns its number, which the kernel may have chosen.
+    ///
+    /// # Safety
+    /// `data` is what the operation expects: for some the address of memory that the kernel reads.
+    unsafe fn update(&self, opcode: register_op, place: u32, data: u64) -> io::Result<u32> {
+        let mut update = uapi::io_uring_rsrc_update { offset: place, resv: 0, data };
+        // SAFETY: one valid record; the rest is this function's contract.
+        match unsafe { abi::register(self.mapping.fd.as_fd(), opcode as u32, &mut update, 1) }? {
+            1 => Ok(update.offset),
+            _ => Err(io::ErrorKind::Other.into()),
+        }
     }
 
     /// Returns whether this process created the ring; a forked child did not, and must not touch it.
@@ -169,24 +173,13 @@ impl Ring {
         self.fork_mark.is_current()
     }
 
-    /// Returns whether the kernel has the operation.
     pub(crate) fn supports(&self, opcode: u8) -> bool {
         self.supported[opcode as usize]
-    }
-
-    /// Returns how often `io_uring_enter` was called.
-    pub(crate) fn enters(&self) -> u64 {
-        self.enters
     }
 
     /// Returns how many entries the last `enter` submitted, and how many completions were taken since the last call.
     pub(crate) fn enter_sizes(&mut self) -> (u32, u32) {
         (self.submitted, std::mem::take(&mut self.collected))
-    }
-
-    /// Returns how often registering memory was refused.
-    pub(crate) fn refused_registrations(&self) -> u64 {
-        self.buffers.refusals()
     }
 
     /// Returns the features of this ring, in words.
@@ -244,7 +237,6 @@ impl Ring {
         Some(unsafe { self.entry(self.next).cast().as_mut() })
     }
 
-    /// Returns the entry at a position.
     #[inline]
     fn entry(&self, position: u32) -> NonNull<Sqe> {
         // SAFETY: the masked position is inside the array, which has room for this many entries of that size.
@@ -265,8 +257,7 @@ impl Ring {
     /// Withdraws the entry at `position` with the user data `own`, unless the kernel may already have it: it becomes a
     /// no-op whose completion carries `user_data`.
     pub(crate) fn withdraw(&mut self, position: u32, own: u64, user_data: u64) -> bool {
-        let waiting = self.next.wrapping_sub(self.first_ours());
-        if self.next.wrapping_sub(position).wrapping_sub(1) >= waiting {
+        if self.next.wrapping_sub(position).wrapping_sub(1) >= self.waiting() {
             return false;
         }
         let entry = self.entry(position);
@@ -461,58 +452,17 @@ impl Ring {
         Some(cqe)
     }
 
-    /// Returns the index under which I/O on `region` may use the fixed form on this ring.
-    #[inline]
-    pub(crate) fn fixed_index(&mut self, region: &crate::memory::Region) -> Option<u16> {
-        self.buffers.index_of(&self.mapping.fd, region)
-    }
-
-    /// Returns the index for memory in the region of the last operation.
-    #[inline]
-    pub(crate) fn recent_fixed_index(&self, start: *const u8, len: usize) -> Option<u16> {
-        self.buffers.recent_index_of(start, len)
-    }
-
-    /// Returns the index for writing shared bytes, if all non-empty ones lie in one registered region of a pool.
-    #[inline]
-    pub(crate) fn fixed_index_of_bytes(&mut self, all: &[Bytes]) -> Option<u16> {
-        self.buffers.index_of_bytes(&self.mapping.fd, all)
-    }
-
-    /// Returns whether [`Ring::forget_released`] has work to do.
-    #[inline]
-    pub(crate) fn has_released(&self) -> bool {
-        self.buffers.has_released()
-    }
-
-    /// Releases this ring's share of registrations whose memory was freed.
-    #[inline]
-    pub(crate) fn forget_released(&mut self) {
-        self.buffers.forget_released(&self.mapping.fd);
-    }
-
-    /// Releases this ring's share of every registration.
-    pub(crate) fn forget_buffers(&mut self) {
-        self.buffers.forget_all(&self.mapping.fd);
-    }
-
     /// Returns the descriptor that the kernel makes readable when it posts a completion, or has work that the next
     /// `enter` turns into one. Created and registered on first use. Reset by
     /// [`reset_completion_signal`](Self::reset_completion_signal).
-    ///
-    /// # Errors
-    /// Those of `eventfd(2)` and `io_uring_register(2)`.
     pub(crate) fn completion_signal(&mut self) -> io::Result<Arc<OwnedFd>> {
-        if let Some(signal) = &self.completion_signal {
-            return Ok(Arc::clone(signal));
+        match self.signal() {
+            Some(signal) => Ok(signal),
+            None => self.set_completion_signal(Self::make_signal()?),
         }
-        self.set_completion_signal(Self::make_signal()?)
     }
 
     /// Creates a descriptor for [`signal_as`](Self::signal_as) of a ring that is made later.
-    ///
-    /// # Errors
-    /// Those of `eventfd(2)`.
     pub(crate) fn make_signal() -> io::Result<Arc<OwnedFd>> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         Ok(Arc::new(rustix::event::eventfd(0, flags)?))
@@ -520,7 +470,7 @@ impl Ring {
 
     fn set_completion_signal(&mut self, signal: Arc<OwnedFd>) -> io::Result<Arc<OwnedFd>> {
         let mut fd = signal.as_raw_fd();
-        let opcode = uapi::io_uring_register_op::IORING_REGISTER_EVENTFD as u32;
+        let opcode = register_op::IORING_REGISTER_EVENTFD as u32;
         // SAFETY: one descriptor, read during the call.
         unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut fd, 1) }?;
         // Completions posted before have no signal, so signal now.
@@ -530,9 +480,6 @@ impl Ring {
 
     /// Makes this ring's completions signal another descriptor, such as that of another ring, if there is one. Returns
     /// whether they did not do so before.
-    ///
-    /// # Errors
-    /// Errors of unregistering the previous descriptor, or of registering the new one.
     pub(crate) fn signal_as(&mut self, other: Option<Arc<OwnedFd>>) -> io::Result<bool> {
         let Some(other) = other.filter(|other| {
             self.completion_signal.as_ref().is_none_or(|own| own.as_raw_fd() != other.as_raw_fd())
@@ -540,7 +487,7 @@ impl Ring {
             return Ok(false);
         };
         if self.completion_signal.is_some() {
-            let opcode = uapi::io_uring_register_op::IORING_UNREGISTER_EVENTFD as u32;
+            let opcode = register_op::IORING_UNREGISTER_EVENTFD as u32;
             // SAFETY: this operation takes no argument.
             unsafe { abi::register::<()>(self.mapping.fd.as_fd(), opcode, std::ptr::null_mut(), 0) }?;
             self.completion_signal = None;
@@ -567,15 +514,10 @@ impl Ring {
         if !self.file_table || slot >= FILE_SLOTS {
             return false;
         }
-        let mut fd = fd.unwrap_or(-1);
-        let mut update = uapi::io_uring_rsrc_update {
-            offset: slot,
-            resv: 0,
-            data: (&raw mut fd).expose_provenance() as u64,
-        };
-        let opcode = uapi::io_uring_register_op::IORING_REGISTER_FILES_UPDATE as u32;
-        // SAFETY: one descriptor, read during the call.
-        unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut update, 1) }.is_ok()
+        let fd = fd.unwrap_or(-1);
+        let address = (&raw const fd).expose_provenance() as u64;
+        // SAFETY: the operation expects the address of a descriptor.
+        unsafe { self.update(register_op::IORING_REGISTER_FILES_UPDATE, slot, address) }.is_ok()
     }
 }
 

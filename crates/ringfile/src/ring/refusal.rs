@@ -59,11 +59,6 @@ impl RegistrationRefused {
         Self { what, errno: error.raw_os_error().unwrap_or(0) }
     }
 
-    /// Returns the refusal of the process's own table.
-    pub(crate) fn no_place() -> Self {
-        Self { what: What::Place, errno: libc::ENOSPC }
-    }
-
     /// Stores it as the last refusal of the process.
     pub(crate) fn note(self) {
         LAST.store((self.what as u64) << 32 | u64::from(self.errno as u32), Ordering::Relaxed);
@@ -113,7 +108,7 @@ mod tests {
         let old = text(What::Table, libc::EINVAL);
         assert!(old.contains("this kernel has no sparse tables") && !old.contains("MEMLOCK"), "{old}");
         assert!(text(What::Memory, libc::EOPNOTSUPP).contains("of this kind"));
-        assert!(RegistrationRefused::no_place().to_string().contains("places"));
+        assert!(text(What::Place, libc::ENOSPC).contains("places"));
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Holder {
                 }
             }
         });
-        ring.as_ref().filter(|(_, mark)| mark.is_current()).map(|(mapping, _)| &mapping.fd)
+        ring.as_ref().filter(|(_, mark)| mark.is_current()).map(|(mapping, _)| &*mapping.fd)
     }
 
     fn take_index(&mut self) -> Option<u32> {
@@ -128,7 +128,8 @@ impl Holder {
     /// Registers a region for the process. `None` if that is refused: its I/O is then unregistered.
     fn register(&mut self, start: *mut u8, len: usize) -> Option<Registration> {
         let Some(index) = self.take_index() else {
-            refused(len, RegistrationRefused::no_place());
+            let full = io::Error::from_raw_os_error(libc::ENOSPC);
+            refused(len, RegistrationRefused::new(What::Place, &full));
             return None;
         };
         let pinned = match self.fd().filter(|_| can_clone()).map(|ring| set_place(ring, index, start, len)) {
@@ -177,7 +178,10 @@ fn release(index: u32, serial: u64) {
     holder.rings.retain(|inbox| inbox.strong_count() > 0);
     let inboxes: Vec<_> = holder.rings.iter().filter_map(Weak::upgrade).collect();
     // This runs under the lock, which a forking thread holds: a child must not find its thread's inbox locked.
-    inboxes.iter().for_each(|inbox| inbox.put(index, serial));
+    for inbox in &inboxes {
+        inbox.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
+        inbox.pending.store(true, Ordering::Release);
+    }
     holder.free.push(index);
     drop(holder);
     inboxes.iter().for_each(|inbox| inbox.waker.wake_by_ref());
@@ -191,23 +195,16 @@ struct Inbox {
     waker: Waker,
 }
 
-impl Inbox {
-    /// Adds an ended registration. The caller must call the waker afterwards.
-    fn put(&self, index: u32, serial: u64) {
-        self.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
-        self.pending.store(true, Ordering::Release);
-    }
-}
-
-/// One ring's table of registered buffers. By default there is none, so no operation on this ring is a fixed one.
-#[derive(Default)]
+/// One ring's table of registered buffers. If there is none, no operation on this ring is a fixed one.
 pub(crate) struct ClonedBuffers {
+    ring: Arc<OwnedFd>,
     /// The serial at each index of this ring; empty if the ring has no table.
     serials: Box<[u64]>,
     inbox: Option<Arc<Inbox>>,
     recent: Recent,
     known: KnownRegions,
-    refusals: u64,
+    /// How often registering memory was refused to this ring.
+    pub(crate) refusals: u64,
     /// The reason why there is no table, which is reported when memory would be registered.
     without: Option<RegistrationRefused>,
 }
@@ -226,12 +223,22 @@ struct Recent {
 
 impl ClonedBuffers {
     /// Gives `ring` an empty table. `waker` makes its thread call [`Self::forget_released`].
-    pub(crate) fn prepare(ring: &OwnedFd, waker: Waker) -> Self {
+    pub(crate) fn prepare(ring: &Arc<OwnedFd>, waker: Waker) -> Self {
+        let mut buffers = Self {
+            ring: Arc::clone(ring),
+            serials: Box::default(),
+            inbox: None,
+            recent: Recent::default(),
+            known: KnownRegions::default(),
+            refusals: 0,
+            without: None,
+        };
         if let Err(error) = make_table(ring) {
             let without = RegistrationRefused::new(What::Table, &error);
             without.note();
             event::defer(move || tracing::debug!(%error, "no table for registered buffers"));
-            return Self { without: Some(without), ..Self::default() };
+            buffers.without = Some(without);
+            return buffers;
         }
         let inbox =
             Arc::new(Inbox { released: Mutex::new(Vec::new()), pending: AtomicBool::new(false), waker });
@@ -240,11 +247,15 @@ impl ClonedBuffers {
         holder.rings.push(Arc::downgrade(&inbox));
         if let Some(from) = holder.fd() {
             // Cloning an empty place costs nothing, and shows whether the kernel supports it.
-            CAN_CLONE
-                .store(clone_place(from, ring, SLOTS - 1).is_ok() && !without_clone(), Ordering::Relaxed);
+            let can_clone = clone_place(from, ring, SLOTS - 1).is_ok();
+            #[cfg(test)]
+            let can_clone = can_clone && !tests::WITHOUT_CLONE.load(Ordering::Relaxed);
+            CAN_CLONE.store(can_clone, Ordering::Relaxed);
         }
         drop(holder);
-        Self { serials: vec![0; SLOTS as usize].into(), inbox: Some(inbox), ..Self::default() }
+        buffers.serials = vec![0; SLOTS as usize].into();
+        buffers.inbox = Some(inbox);
+        buffers
     }
 
     /// As [`index_of`](Self::index_of), for memory that the last operation's region covers.
@@ -260,7 +271,7 @@ impl ClonedBuffers {
     /// of the last operation, or among those of all pools.
     // Inlining it would make the start of every operation longer.
     #[inline(never)]
-    pub(crate) fn index_of_bytes(&mut self, ring: &OwnedFd, all: &[Bytes]) -> Option<u16> {
+    pub(crate) fn index_of_bytes(&mut self, all: &[Bytes]) -> Option<u16> {
         let mut all = all.iter().filter(|bytes| !bytes.is_empty());
         let first = all.next()?;
         let covers = |recent: &Self, bytes: &Bytes| recent.recent_index_of(bytes.as_ptr(), bytes.len());
@@ -271,22 +282,17 @@ impl ClonedBuffers {
             return all.all(|bytes| covers(self, bytes) == Some(index)).then_some(index);
         }
         let region = self.known.region_of(first)?;
-        let index = self.index_of(ring, region)?;
+        let index = self.index_of(region)?;
         all.all(|bytes| covers(self, bytes) == Some(index)).then_some(index)
-    }
-
-    /// Returns how often registering memory was refused to this ring.
-    pub(crate) fn refusals(&self) -> u64 {
-        self.refusals
     }
 
     pub(crate) fn has_table(&self) -> bool {
         !self.serials.is_empty()
     }
 
-    /// Returns the index under which `ring` may do fixed I/O on `region`.
+    /// Returns the index under which this ring may do fixed I/O on `region`.
     #[inline]
-    pub(crate) fn index_of(&mut self, ring: &OwnedFd, region: &Region) -> Option<u16> {
+    pub(crate) fn index_of(&mut self, region: &Region) -> Option<u16> {
         if self.serials.is_empty() {
             return self.refuse(region);
         }
@@ -299,7 +305,7 @@ impl ClonedBuffers {
             return None;
         }
         if *serial != registration.serial {
-            *serial = share(ring, registration, region);
+            *serial = share(&self.ring, registration, region);
             self.refusals += u64::from(*serial & REFUSED != 0);
         }
         let index = registration.index as u16;
@@ -340,32 +346,32 @@ impl ClonedBuffers {
 
     /// Releases registrations that ended since the last call.
     #[inline]
-    pub(crate) fn forget_released(&mut self, ring: &OwnedFd) {
+    pub(crate) fn forget_released(&mut self) {
         let Some(inbox) = self.inbox.as_ref().filter(|_| self.has_released()) else { return };
         let inbox = Arc::clone(inbox);
         inbox.pending.store(false, Ordering::Release);
         let released = std::mem::take(&mut *inbox.released.lock().unwrap_or_else(PoisonError::into_inner));
         for (index, serial) in released {
             if self.serials[index as usize] == serial {
-                self.empty(ring, index);
+                self.empty(index);
             }
         }
     }
 
     /// Releases everything, because the thread may be idle for a long time.
-    pub(crate) fn forget_all(&mut self, ring: &OwnedFd) {
+    pub(crate) fn forget_all(&mut self) {
         for index in 0..self.serials.len() as u32 {
             if self.serials[index as usize] != 0 {
-                self.empty(ring, index);
+                self.empty(index);
             }
         }
     }
 
-    fn empty(&mut self, ring: &OwnedFd, index: u32) {
+    fn empty(&mut self, index: u32) {
         self.recent = Recent::default();
         let had = std::mem::take(&mut self.serials[index as usize]);
         if had & REFUSED == 0 {
-            let _ = set_place(ring, index, std::ptr::null_mut(), 0);
+            let _ = set_place(&self.ring, index, std::ptr::null_mut(), 0);
         }
     }
 }
@@ -394,22 +400,14 @@ fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
 }
 
 #[cfg(test)]
-static WITHOUT_CLONE: AtomicBool = AtomicBool::new(false);
-
-/// For tests: behaves as a kernel before 6.13.
-fn without_clone() -> bool {
-    #[cfg(test)]
-    return WITHOUT_CLONE.load(Ordering::Relaxed);
-    #[cfg(not(test))]
-    false
-}
-
-#[cfg(test)]
 mod tests {
     use std::process::Command;
 
     use super::*;
     use crate::{File, OpenOptions, Pool, Route, block_on, thread_metrics};
+
+    /// Whether rings behave as on a kernel before 6.13.
+    pub(super) static WITHOUT_CLONE: AtomicBool = AtomicBool::new(false);
 
     const IN_CHILD: &str = "RINGFILE_TEST_WITHOUT_CLONE";
 
@@ -468,7 +466,9 @@ mod tests {
 
     const NOT_COUNTED: &str = "this kernel counts in VmPin nothing that rings pin";
 
-    fn read_fixed(pool: &Pool) {
+    fn register_on_each_ring() {
+        WITHOUT_CLONE.store(true, Ordering::Relaxed);
+        let pool = Pool::new(2 << 20);
         let file = open_on_ring();
         block_on(async {
             let before = thread_metrics();
@@ -478,15 +478,8 @@ mod tests {
             assert_eq!((counts.ops, counts.fixed_ops), (1, 1));
             assert!(holder().pinned.iter().all(|&serial| serial == 0), "the holder pins nothing");
         });
-    }
-
-    fn register_on_each_ring() {
-        WITHOUT_CLONE.store(true, Ordering::Relaxed);
-        let pool = Pool::new(2 << 20);
-        read_fixed(&pool);
         assert!(!can_clone());
         // Each ring pins the pool's memory anew: here, this thread's ring and another thread's.
-        let file = open_on_ring();
         block_on(async {
             file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
             assert_pinned(2 << 10, "by this thread's ring");

@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use linux_raw_sys::io_uring as uapi;
@@ -113,7 +114,7 @@ impl RingOptions {
 
 /// A ring's descriptor and its memory, as the kernel laid it out.
 pub(crate) struct Mapping {
-    pub fd: OwnedFd,
+    pub fd: Arc<OwnedFd>,
     pub params: uapi::io_uring_params,
     rings: Area,
     entries: Area,
@@ -156,7 +157,6 @@ impl Mapping {
         unsafe { self.rings.start.add(offset as usize) }.cast()
     }
 
-    /// Returns the first submission entry.
     pub(crate) fn entries(&self) -> NonNull<abi::Sqe> {
         self.entries.start.cast()
     }
@@ -179,21 +179,17 @@ impl Mapping {
         let rings = Area::map(&fd, submission_end.max(completion_end), uapi::IORING_OFF_SQ_RING)?;
         let entries_len = (params.sq_entries as usize * size_of::<abi::Sqe>()) << shift;
         let entries = Area::map(&fd, entries_len, uapi::IORING_OFF_SQES)?;
-        let mapping = Self { fd, params, rings, entries };
+        let mapping = Self { fd: Arc::new(fd), params, rings, entries };
         if indexed {
-            mapping.fill_index();
+            // Entry `i` is always at place `i`.
+            let array = mapping.field::<u32>(params.sq_off.array);
+            for i in 0..params.sq_entries {
+                // SAFETY: the array has `sq_entries` elements inside the mapped area, and the kernel reads it only
+                // during `enter`.
+                unsafe { array.add(i as usize).write(i) };
+            }
         }
         Ok(mapping)
-    }
-
-    /// Fills the index array, if the kernel still needs one: entry `i` is always at place `i`.
-    fn fill_index(&self) {
-        let array = self.field::<u32>(self.params.sq_off.array);
-        for i in 0..self.params.sq_entries {
-            // SAFETY: the array has `sq_entries` elements inside the mapped area, and the kernel reads it only
-            // during `enter`.
-            unsafe { array.add(i as usize).write(i) };
-        }
     }
 }
 
@@ -225,15 +221,16 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
     let mut give_up = [(options.extra_flags, "extra")].into_iter().chain(GIVE_UP);
     let mut refused_since: Option<Instant> = None;
     loop {
-        let mut params = parameters(options, entries, flags);
+        // SAFETY: the record is plain integers, for which all zeros is a valid value.
+        let mut params: uapi::io_uring_params = unsafe { std::mem::zeroed() };
+        params.flags = flags | uapi::IORING_SETUP_CQSIZE;
+        params.cq_entries = entries * options.completions_per_entry.max(1);
+        params.sq_thread_idle = options.sqpoll_idle.unwrap_or(0);
         match abi::setup(entries, &mut params).and_then(|fd| Mapping::new(fd, params)) {
             Ok(mapping) => return Ok(mapping),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 let Some(next) = give_up.find(|(flag, _)| flags & flag != 0) else { return Err(error) };
                 flags &= !next.0;
-                if next.0 == uapi::IORING_SETUP_SINGLE_ISSUER {
-                    flags &= !uapi::IORING_SETUP_DEFER_TASKRUN;
-                }
                 event::defer(move || {
                     tracing::debug!(flag = next.1, "io_uring_setup refused a flag, continuing without it");
                 });
@@ -252,15 +249,6 @@ fn step_down(options: &RingOptions, mut flags: u32) -> io::Result<Mapping> {
             Err(error) => return Err(error),
         }
     }
-}
-
-fn parameters(options: &RingOptions, entries: u32, flags: u32) -> uapi::io_uring_params {
-    // SAFETY: the record is plain integers, for which all zeros is a valid value.
-    let mut params: uapi::io_uring_params = unsafe { std::mem::zeroed() };
-    params.flags = flags | uapi::IORING_SETUP_CQSIZE;
-    params.cq_entries = entries * options.completions_per_entry.max(1);
-    params.sq_thread_idle = options.sqpoll_idle.unwrap_or(0);
-    params
 }
 
 /// Reads which operations this kernel supports, with `IORING_REGISTER_PROBE`.

@@ -143,19 +143,7 @@ impl LoopHandle {
     /// Makes the loop's thread run a function soon; the function is dropped if the loop has ended, or if its thread
     /// exists only in the process that forked this one.
     pub(super) fn call(&self, call: Call) {
-        if self.shared.has_gone() {
-            return;
-        }
-        {
-            let mut inbox = self.shared.tasks();
-            if inbox.closed {
-                drop(inbox);
-                drop(call);
-                return;
-            }
-            inbox.calls.push(call);
-        }
-        self.shared.notify();
+        self.shared.post_to_loop(|inbox| inbox.calls.push(call));
     }
 
     /// Gives the loop a command, unless its thread exists only in the process that forked this one.
@@ -178,19 +166,9 @@ impl LoopHandle {
     fn wake(&self, number: TaskNumber) {
         if CURRENT.get() == self.shared.id {
             with_tasks(|tasks| tasks.make_ready(number));
-            return;
+        } else {
+            self.shared.post_to_loop(|inbox| inbox.woken.push(number));
         }
-        if self.shared.has_gone() {
-            return;
-        }
-        {
-            let mut inbox = self.shared.tasks();
-            if inbox.closed {
-                return;
-            }
-            inbox.woken.push(number);
-        }
-        self.shared.notify();
     }
 }
 
@@ -198,12 +176,6 @@ impl LoopHandle {
 struct Handle {
     remote: Arc<LoopHandle>,
     number: TaskNumber,
-}
-
-impl Handle {
-    fn waker(remote: Arc<LoopHandle>, number: TaskNumber) -> Waker {
-        Waker::from(Arc::new(Self { remote, number }))
-    }
 }
 
 impl Wake for Handle {
@@ -234,7 +206,7 @@ pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<L
             (tasks.places.len() - 1) as TaskNumber
         })
     });
-    let waker = Handle::waker(remote, number);
+    let waker = Waker::from(Arc::new(Handle { remote, number }));
     with_tasks(|tasks| {
         tasks.places[number as usize].task = Some(Box::pin(TaskCell { waker, future }));
         tasks.make_ready(number);
@@ -273,9 +245,8 @@ impl Loop {
         Arc::clone(&self.remote)
     }
 
-    /// Runs tasks until `future` is ready.
     pub(super) fn run_until<F: Future>(&mut self, mut future: Pin<&mut F>) -> F::Output {
-        let waker = Handle::waker(self.remote(), MAIN);
+        let waker = Waker::from(Arc::new(Handle { remote: self.remote(), number: MAIN }));
         let mut main_is_ready = true;
         loop {
             if main_is_ready {
@@ -291,7 +262,6 @@ impl Loop {
         }
     }
 
-    /// Runs tasks until commanded to end.
     pub(super) fn run_commands(&mut self) {
         while self.goes_on() {
             self.run_ready();

@@ -11,7 +11,7 @@ mod threads;
 use std::future::Future;
 use std::pin::pin;
 
-pub use task::{JoinError, JoinHandle, Panic};
+pub use task::{JoinError, JoinHandle, Panic, spawn};
 pub use threads::{Runtime, RuntimeBuilder};
 
 use crate::ring::RingOptions;
@@ -50,29 +50,4 @@ pub(crate) fn block_on_with<F: Future>(options: RingOptions, future: F) -> F::Ou
     let mut thread = Loop::enter(options)
         .expect("ringfile::block_on was called inside a ringfile thread: await the future instead");
     thread.run_until(pin!(future))
-}
-
-/// Starts a task on the calling ringfile thread. It need not be `Send`.
-///
-/// Allocates the task. The task starts running when the calling one yields.
-///
-/// # Panics
-/// Outside a ringfile thread, since no loop would run the task. Use [`Runtime::spawn`] there.
-///
-/// ```
-/// use std::rc::Rc;
-/// ringfile::block_on(async {
-///     let shared = Rc::new(5);
-///     let mine = Rc::clone(&shared);
-///     assert_eq!(ringfile::spawn(async move { *mine + 1 }).await.unwrap(), 6);
-/// });
-/// ```
-pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
-    let here = executor::current()
-        .expect("ringfile::spawn was called outside a ringfile thread: use Runtime::spawn, or block_on");
-    task::spawn_here(future, here)
 }

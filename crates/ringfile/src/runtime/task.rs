@@ -203,10 +203,6 @@ impl<F: Future> Future for Guarded<F> {
 }
 
 impl<F: Future> Guarded<F> {
-    fn new(future: F, completer: Completer<F::Output>) -> Self {
-        Self { future: Some(future), completer: Some(completer) }
-    }
-
     /// Delivers the result to the handle.
     #[cold]
     fn end(self: Pin<&mut Self>, mut result: Result<F::Output, JoinError>) {
@@ -229,14 +225,30 @@ fn handle<T>(process: Option<fork::Mark>) -> (JoinHandle<T>, Completer<T>) {
     (JoinHandle { state: Arc::clone(&state), process }, Completer(state))
 }
 
-/// Starts a task on the calling thread, whose loop is `remote`.
-pub(super) fn spawn_here<F>(future: F, remote: Arc<LoopHandle>) -> JoinHandle<F::Output>
+/// Starts a task on the calling ringfile thread. It need not be `Send`.
+///
+/// Allocates the task. The task starts running when the calling one yields.
+///
+/// # Panics
+/// Outside a ringfile thread, since no loop would run the task. Use [`Runtime::spawn`](crate::Runtime::spawn) there.
+///
+/// ```
+/// use std::rc::Rc;
+/// ringfile::block_on(async {
+///     let shared = Rc::new(5);
+///     let mine = Rc::clone(&shared);
+///     assert_eq!(ringfile::spawn(async move { *mine + 1 }).await.unwrap(), 6);
+/// });
+/// ```
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
     F::Output: 'static,
 {
+    let here = executor::current()
+        .expect("ringfile::spawn was called outside a ringfile thread: use Runtime::spawn, or block_on");
     let (handle, completer) = handle(None);
-    executor::add_task(Guarded::new(future, completer), remote);
+    executor::add_task(Guarded { future: Some(future), completer: Some(completer) }, here);
     handle
 }
 
@@ -250,7 +262,9 @@ where
     let (handle, completer) = handle(Some(fork::Mark::current()));
     let there = Arc::clone(remote);
     remote.call(Box::new(move || match catch_unwind(AssertUnwindSafe(make)) {
-        Ok(future) => executor::add_task(Guarded::new(future, completer), there),
+        Ok(future) => {
+            executor::add_task(Guarded { future: Some(future), completer: Some(completer) }, there);
+        }
         Err(payload) => completer.end(Err(JoinError::Panicked(Panic::new(payload)))),
     }));
     handle

@@ -125,7 +125,6 @@ impl RuntimeBuilder {
     }
 }
 
-/// Returns the cores that this process may use.
 fn cores() -> Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None)
         .map_err(|errno| Error::from_errno(errno.raw_os_error(), "reading which cores may be used"))?;
@@ -194,8 +193,8 @@ impl Runtime {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        let index = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
-        task::spawn_there(move || future, &self.workers[index].remote)
+        let index = self.next.fetch_add(1, Ordering::Relaxed);
+        self.spawn_on(index, move || future)
     }
 
     /// Starts a task on thread `index` (modulo the number of threads). `make` runs there, so that its future need not

@@ -29,7 +29,7 @@ pub(super) fn fill(request: &Request, held: &Held, sqe: &mut Sqe) {
     let Held::Paths(paths) = held else { return };
     sqe.addr = paths.path().as_ptr().expose_provenance() as u64;
     match request.kind {
-        Kind::Open | Kind::CreateDir => sqe.len = paths.mode(),
+        Kind::Open | Kind::CreateDir => sqe.len = paths.mode,
         Kind::Rename => {
             let to = paths.to().map_or(std::ptr::null(), |to| to.as_ptr());
             // The second address is in the field that other operations use for the offset.
@@ -62,10 +62,10 @@ fn call_with(request: &Request, held: &Held) -> Result<usize, i32> {
     // SAFETY: the paths end in NUL; they and the room for the metadata belong to `held`, which is borrowed.
     let answer = unsafe {
         match request.kind {
-            Kind::Open => libc::openat(from, path, flags, paths.mode()),
+            Kind::Open => libc::openat(from, path, flags, paths.mode),
             Kind::Rename => libc::renameat(from, path, from, to),
             Kind::Remove => libc::unlinkat(from, path, flags),
-            Kind::CreateDir => libc::mkdirat(from, path, paths.mode()),
+            Kind::CreateDir => libc::mkdirat(from, path, paths.mode),
             Kind::Stat => libc::statx(from, path, flags, ASKED, paths.stat_address()),
             Kind::Read
             | Kind::Write
@@ -91,6 +91,6 @@ pub(in crate::driver) unsafe fn keep_opened(request: &Request, held: &mut Held, 
         && let (Ok(descriptor), Held::Paths(paths)) = (answer, held)
     {
         // SAFETY: the kernel has just made the descriptor for this operation, and the answer comes here once.
-        paths.set_opened(unsafe { OwnedFd::from_raw_fd(descriptor as i32) });
+        paths.opened = Some(unsafe { OwnedFd::from_raw_fd(descriptor as i32) });
     }
 }

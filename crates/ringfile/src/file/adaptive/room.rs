@@ -4,14 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use crate::memory::meminfo;
-use crate::once::Number;
+use crate::once::Value;
 
 const TOTAL: &str = "MemTotal:";
 
 /// Returns half of the memory that this process may use, in bytes: the process itself needs the rest. Read once.
 pub(super) fn bytes() -> u64 {
-    static ROOM: Number = Number::new();
-    ROOM.get_or(|| {
+    static ROOM: Value<u64> = Value::new();
+    *ROOM.get_or(|| {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let machine = meminfo(&text, TOTAL).unwrap_or(1 << 30);
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
