@@ -101,6 +101,7 @@ impl Namespace {
 pub(in crate::driver) mod testing {
     use super::*;
 
+    pub(in crate::driver) const BOTH: Access = Access { read: true, write: true };
     pub(in crate::driver) const LIMITS: Limits =
         Limits { most: 65536, scattered: 16384, discard: 1 << 20, zeros: 1 << 20 };
 
@@ -120,7 +121,7 @@ pub(in crate::driver) mod testing {
 
     #[test]
     fn f48_what_the_kernel_refuses_is_asked_for_in_another_way_twice_at_most() {
-        let namespace = namespace(Access { read: true, write: true });
+        let namespace = namespace(BOTH);
         assert!(!namespace.asks_less(libc::EIO, 65536, 1));
         assert!(!namespace.asks_less(Status::to_errno(2), 65536, 1), "the drive's answer");
         assert!(namespace.asks_less(libc::EINVAL, 65536, 1));

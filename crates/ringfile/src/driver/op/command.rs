@@ -188,9 +188,8 @@ pub(in crate::driver) fn fill<'a>(
 mod tests {
     use super::*;
     use crate::driver::Access;
-    use crate::driver::namespace::testing::{LIMITS, namespace};
+    use crate::driver::namespace::testing::{BOTH, LIMITS, namespace};
 
-    const BOTH: Access = Access { read: true, write: true };
     const END: u64 = 1000 * 4096;
 
     fn request(kind: Kind, offset: u64, want: usize, op_flags: u32) -> Request {
