@@ -94,14 +94,21 @@ pub(crate) struct RemoteRequest {
 }
 
 impl RemoteRequest {
-    pub(crate) fn new(
-        target: Arc<Target>,
-        request: Request,
+    pub(super) fn new(
+        target: &Arc<Target>,
+        request: &Request,
         held: Held,
         handler: Arc<dyn Handler>,
         index: u32,
     ) -> Self {
-        Self { target, request, held, handler: Some(handler), index, hold: None }
+        Self {
+            target: Arc::clone(target),
+            request: *request,
+            held,
+            handler: Some(handler),
+            index,
+            hold: None,
+        }
     }
 
     pub(super) fn is_of(&self, handler: &dyn Handler) -> bool {
@@ -186,8 +193,8 @@ impl Outcome {
     }
 }
 
-impl Outcome {
-    fn take_in(&self, finished: Finished) {
+impl Handler for Outcome {
+    fn done(self: Arc<Self>, _: u32, finished: Finished) {
         let mut state = self.lock();
         let rest = match std::mem::replace(&mut *state, State::Closed) {
             State::Open(waker) => {
@@ -201,12 +208,6 @@ impl Outcome {
         drop(state);
         drop(rest);
     }
-}
-
-impl Handler for Outcome {
-    fn done(self: Arc<Self>, _: u32, finished: Finished) {
-        self.take_in(finished);
-    }
 
     fn is_wanted(&self, _: u32) -> bool {
         !matches!(*self.lock(), State::Closed)
@@ -218,23 +219,13 @@ impl Handler for Outcome {
 }
 
 impl RemoteOperation {
-    /// Creates a remote operation, and the request that carries it out.
-    pub(crate) fn new(
-        target: &Arc<Target>,
-        request: &Request,
-        held: Held,
-        waker: &Waker,
-    ) -> (Self, RemoteRequest) {
+    /// Creates a remote operation; `send` takes its handler, and returns the I/O thread that has the request.
+    pub(super) fn new(waker: &Waker, send: impl FnOnce(Arc<dyn Handler>) -> Option<Arc<Shared>>) -> Self {
         let state = Mutex::new(State::Open(waker.clone()));
         let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
-        let handler = Arc::clone(&outcome) as Arc<dyn Handler>;
-        let remote = RemoteRequest::new(Arc::clone(target), *request, held, handler, 0);
-        (Self { outcome, carrier: None }, remote)
-    }
-
-    /// Notes which thread has the request, to notify it if the remote operation is dropped.
-    pub(crate) fn carried_by(&mut self, carrier: Option<Arc<Shared>>) {
-        self.carrier = carrier;
+        let mut operation = Self { outcome, carrier: None };
+        operation.carrier = send(Arc::clone(&operation.outcome) as Arc<dyn Handler>);
+        operation
     }
 
     /// Returns the result when it has arrived, and puts the buffer into `held`; until then, arranges that the task is

@@ -57,14 +57,9 @@ pub(crate) trait Receiver {
     /// Returns what this thread's driver does when the operation ends.
     fn wake(&self) -> Wake;
 
-    /// Turns the operation into one that another thread can carry out.
-    fn send(
-        &self,
-        target: &Arc<Target>,
-        request: &Request,
-        held: Held,
-        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
-    ) -> Self::Remote;
+    /// Makes another thread carry the operation out: `send` takes the handler of its result, and the operation's index there,
+    /// and returns the I/O thread that has it.
+    fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> Self::Remote;
 }
 
 /// The task that is polled with this context.
@@ -84,16 +79,8 @@ impl Receiver for Context<'_> {
         Wake::new(self.waker())
     }
 
-    fn send(
-        &self,
-        target: &Arc<Target>,
-        request: &Request,
-        held: Held,
-        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
-    ) -> RemoteOperation {
-        let (mut operation, remote) = RemoteOperation::new(target, request, held, self.waker());
-        operation.carried_by(send(remote));
-        operation
+    fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> RemoteOperation {
+        RemoteOperation::new(self.waker(), |handler| send(handler, 0))
     }
 }
 
@@ -125,16 +112,8 @@ impl Receiver for HandlerOf<'_> {
         }
     }
 
-    fn send(
-        &self,
-        target: &Arc<Target>,
-        request: &Request,
-        held: Held,
-        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
-    ) -> Self::Remote {
-        let remote =
-            RemoteRequest::new(Arc::clone(target), *request, held, Arc::clone(self.handler), self.index);
-        send(remote).map(|carrier| carrier.id)
+    fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> Self::Remote {
+        send(Arc::clone(self.handler), self.index).map(|carrier| carrier.id)
     }
 }
 
@@ -254,7 +233,9 @@ fn start_otherwise<R: Receiver>(
             Err(refused) => return Err(refused.into_error()),
         }
     }
-    let remote = receiver.send(target, request, held.lend(), |remote| send(remote, choice));
+    let remote = receiver.send(|handler, index| {
+        send(RemoteRequest::new(target, request, held.lend(), handler, index), choice)
+    });
     event::emit_deferred();
     Ok(Started::Elsewhere(remote))
 }

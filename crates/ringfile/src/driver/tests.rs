@@ -11,7 +11,7 @@ use tempfile::NamedTempFile;
 use super::cancel::Asked;
 use super::slot::State;
 use super::submit::SLICE;
-use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, Request, with};
+use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, RemoteRequest, Request, with};
 use crate::memory::Held;
 use crate::ring::{Completions, RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
@@ -248,7 +248,11 @@ fn a_remote_request_that_is_dropped_ends_with_an_error() {
     let request = Request { want: 4, ..Request::of(Kind::Read) };
     let mut held = Kept::new(Held::Vec(vec![1; 4]), true);
     let context = &mut Context::from_waker(Waker::noop());
-    let (mut operation, remote) = RemoteOperation::new(file.target(), &request, held.lend(), context.waker());
+    let mut remote = None;
+    let mut operation = RemoteOperation::new(context.waker(), |handler| {
+        remote = Some(RemoteRequest::new(file.target(), &request, held.lend(), handler, 0));
+        None
+    });
     assert!(operation.poll(context, &mut held).is_pending());
     drop(remote);
     let Poll::Ready(ended) = operation.poll(context, &mut held) else { panic!("it does not end") };
