@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use super::op::plain;
 use super::refused::{self, Lack, Refused};
-use super::route::Route;
 use super::slot::{Key, State};
 use super::submit::{self, AIO_WAKEUP};
 use super::target::{FileKind, Target};
@@ -34,7 +33,7 @@ pub(super) struct Context {
     /// When and why creating a context failed.
     failed: Option<(Instant, i32)>,
     /// Whether a descriptor was handed out that becomes readable when operations have ended.
-    signals: bool,
+    pub signals: bool,
     /// Whether the kernel accepts no more operations until one has completed.
     is_full: bool,
     /// Why the context no longer accepts operations: the errno of a seccomp filter that was installed after the context was
@@ -303,14 +302,4 @@ impl Driver {
             self.shared.reset_wakeup();
         }
     }
-
-    /// Returns whether code outside the driver waits for the wake-up descriptor.
-    pub(super) fn gave_wakeup_out(&self) -> bool {
-        self.context.signals
-    }
-}
-
-/// Returns whether the route asks for AIO although it cannot be used for the file.
-pub(super) fn is_wrong(target: &Target, request: &Request) -> bool {
-    target.lanes.route() == Route::Aio && request.kind.moves_data() && target.direct().is_none()
 }

@@ -11,7 +11,7 @@ use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
-use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics, in_place};
+use super::{ActiveTasks, Deferred, Driver, Ended, LocalHandler, Metrics, count_end, in_place};
 use crate::event;
 use crate::ring::{Cqe, Ring};
 
@@ -119,7 +119,7 @@ impl Driver {
                     *rings.wakeup_of(ring) = false;
                     rings.wakeup_repeats &= cqe.result >= 0;
                     self.reset_wakeup();
-                } else if self.gave_wakeup_out() {
+                } else if self.context.signals {
                     self.reset_wakeup();
                 }
             }
@@ -183,21 +183,15 @@ impl Driver {
         self.no_longer_in_flight(key);
         let slot = self.slots.at(key.slot());
         let (file, owner) = (slot.file, slot.owner);
-        self.counts.ops += 1;
+        let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
+        count_end(&mut self.counts, slot.request.kind, ended);
         self.counts.fixed_ops += u64::from(slot.fixed);
-        self.counts.failed += u64::from(slot.errno != 0);
         self.counts.aio_ops += u64::from(slot.ring == RingKind::Aio);
-        let (kind, done) = (slot.request.kind, slot.progress.done() as u64);
-        if kind.is_read() {
-            self.counts.bytes_read += done;
-        } else if kind.is_write() {
-            self.counts.bytes_written += done;
-        }
         slot.state = State::Done;
-        if kind.is_read() {
+        if slot.request.kind.is_read() {
             // SAFETY: the kernel has written `done` bytes from `start` on; what comes before was there already, since
             // only the library's own reads begin past 0, and they fill memory in order.
-            unsafe { slot.held.filled(slot.request.start + slot.progress.done()) };
+            unsafe { slot.held.filled(slot.request.start + ended.done) };
         }
         match slot.wake {
             Wake::Task(task) => {

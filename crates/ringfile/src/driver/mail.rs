@@ -80,9 +80,8 @@ impl Driver {
                 // Another file may have the number by now, if this driver released the file while the message was on
                 // its way.
                 let is_closed = self.files.target(number).is_some_and(Target::is_closed);
-                if let Some(closed) = is_closed.then(|| self.files.close(number)).flatten() {
-                    self.unregister(&closed);
-                    deferred.files.push(closed);
+                if is_closed {
+                    deferred.files.extend(self.close_file(number));
                 }
             }
         }

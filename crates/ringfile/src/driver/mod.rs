@@ -185,19 +185,16 @@ impl Drop for AtTheEnd {
     }
 }
 
+/// Drops the driver while the cell is not borrowed: operations in flight end in callbacks, which may call the driver.
 fn drop_driver() {
-    drop(take_driver());
+    let taken = DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take());
+    drop(taken);
 }
 
 /// Returns whether the thread is ending and has dropped its driver: code that creates another one releases it when
 /// done, see [`leave`]. Otherwise the driver is dropped when the thread ends.
 fn is_ending() -> bool {
     AT_THE_END.try_with(|_| ()).is_err()
-}
-
-/// Dropped while the cell is not borrowed: operations in flight end in callbacks, which may call the driver.
-fn take_driver() -> Option<Box<Driver>> {
-    DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take())
 }
 
 /// Runs `f` on this thread's driver; `None` if there is none, or if it is borrowed further up the stack.
@@ -229,26 +226,24 @@ fn owner() -> Option<Arc<Shared>> {
     with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared))).flatten()
 }
 
-/// Counts an operation that this thread carried out with a plain call.
-fn count(taken: route::Taken, request: &Request, ended: Ended) {
-    add_to_counts(|counts| {
-        counts.ops += 1;
-        counts.failed += u64::from(ended.errno != 0);
-        match taken {
-            route::Taken::Inline => counts.inline_ops += 1,
-            route::Taken::Workers => counts.worker_ops += 1,
-        }
-        if request.kind.is_read() {
-            counts.bytes_read += ended.done as u64;
-        } else if request.kind.is_write() {
-            counts.bytes_written += ended.done as u64;
-        }
-    });
+/// Counts an operation that has ended.
+#[inline(always)]
+fn count_end(counts: &mut Metrics, kind: Kind, ended: Ended) {
+    counts.ops += 1;
+    counts.failed += u64::from(ended.errno != 0);
+    if kind.is_read() {
+        counts.bytes_read += ended.done as u64;
+    } else if kind.is_write() {
+        counts.bytes_written += ended.done as u64;
+    }
 }
 
-/// Counts a remote request that was dropped before this thread began it.
-fn count_cancelled() {
-    add_to_counts(|counts| counts.cancelled += 1);
+/// Counts an operation that this thread carried out with a plain call, also in the count of its route.
+fn count(of_route: impl FnOnce(&mut Metrics) -> &mut u64, request: &Request, ended: Ended) {
+    add_to_counts(|counts| {
+        count_end(counts, request.kind, ended);
+        *of_route(counts) += 1;
+    });
 }
 
 /// Publishes this thread's counters now. A loop does so only with each turn, but other threads may see the results of
@@ -378,6 +373,13 @@ impl Driver {
         Some(closed)
     }
 
+    /// Releases a file whose last handle was dropped, unless an operation still uses it.
+    fn close_file(&mut self, file: u32) -> Option<ClosedFile> {
+        let closed = self.files.close(file)?;
+        self.unregister(&closed);
+        Some(closed)
+    }
+
     #[cold]
     fn unregister(&mut self, closed: &ClosedFile) {
         closed.forget_user(self.id);
@@ -431,11 +433,7 @@ pub(crate) fn turn(may_sleep: bool, deferred: &mut Deferred) {
     turn_with(may_sleep, None, 1, deferred);
 }
 
-/// Runs a turn that may sleep, at most until the deadline, or until there are `wanted` completions.
-fn turn_until(deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
-    turn_with(true, deadline, wanted, deferred);
-}
-
+/// As [`turn`], sleeping at most until the deadline, and until there are `wanted` completions.
 #[inline]
 fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
     let need_not_park = with(|driver| {
@@ -456,15 +454,7 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: 
 pub(crate) fn close(target: &Arc<Target>) {
     target.is_to_close();
     for user in target.users() {
-        let own = with(|driver| {
-            (driver.id == user).then(|| {
-                let closed = driver.files.close(target.number);
-                if let Some(closed) = &closed {
-                    driver.unregister(closed);
-                }
-                closed
-            })
-        });
+        let own = with(|driver| (driver.id == user).then(|| driver.close_file(target.number)));
         if own.flatten().is_none()
             && let Some(shared) = shared::find(user)
             // A forked child does not have the thread, which may hold its lock.

@@ -35,18 +35,6 @@ impl Refused {
         }
     }
 
-    #[cold]
-    pub(super) fn into_error(self) -> Error {
-        match self {
-            Self::Outside => {
-                Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
-            }
-            Self::Forked => after_fork(),
-            Self::Unsupported => Error::new(io::ErrorKind::Unsupported, "file operation on this ring"),
-            Self::NoRing(lack) | Self::Finally(lack) => lack.into_error(),
-        }
-    }
-
     /// Returns the number that replaces the errno where only an errno fits, as in the end of a remote request.
     /// [`why_refused`] explains it.
     #[cold]

@@ -56,12 +56,6 @@ struct Holding {
     hold: Hold,
 }
 
-impl Holding {
-    fn in_front_of(handler: Arc<dyn Handler>, hold: Hold) -> Arc<dyn Handler> {
-        Arc::new(Self { handler, hold })
-    }
-}
-
 impl Handler for Holding {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
         // The hold is dropped even if that panics.
@@ -150,10 +144,10 @@ impl RemoteRequest {
     /// Gives the handler to a ring, which ends the operation from here on.
     pub(super) fn take_handler(&mut self) -> Option<Arc<dyn Handler>> {
         let handler = self.handler.take()?;
-        Some(match self.hold.take() {
-            Some(hold) => Holding::in_front_of(handler, hold),
-            None => handler,
-        })
+        match self.hold.take() {
+            Some(hold) => Some(Arc::new(Holding { handler, hold })),
+            None => Some(handler),
+        }
     }
 }
 

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use linux_raw_sys::general::RWF_DSYNC;
 
-use super::aio;
 use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
-use super::route::{Choice, Lanes, Limits, Route, Taken};
+use super::route::{Choice, Lanes, Limits, Route};
 use super::wake::{self, LocalOperation, Wake};
 use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, with, workers};
 use crate::error::Error;
@@ -213,7 +212,7 @@ fn start_otherwise<R: Receiver>(
     if is_forked_child() {
         return in_forked_child(target, request, held.own()).map(Started::Done);
     }
-    if aio::is_wrong(target, request) {
+    if target.lanes.route == Route::Aio && request.kind.moves_data() && target.direct().is_none() {
         return Err(refused::aio_is_for_direct_io());
     }
     if choice == Choice::Ring && is_here(receiver.is_own()) {
@@ -230,7 +229,8 @@ fn start_otherwise<R: Receiver>(
             }
             Err(Refused::Outside) => {}
             Err(Refused::Unsupported) => choice = Choice::Workers,
-            Err(refused) => return Err(refused.into_error()),
+            Err(Refused::Forked) => return Err(refused::after_fork()),
+            Err(Refused::NoRing(lack) | Refused::Finally(lack)) => return Err(lack.into_error()),
         }
     }
     let remote = receiver.send(|handler, index| {
@@ -297,7 +297,7 @@ pub(crate) fn start_linked(
     sync: (&Request, &mut Kept),
     context: &Context<'_>,
 ) -> Option<[Place; 2]> {
-    if !matches!(target.lanes.route(), Route::Auto | Route::Ring)
+    if !matches!(target.lanes.route, Route::Auto | Route::Ring)
         || target.is_misplaced_by_rings(write.0.kind)
         || target.failed_sync() != 0
     {
@@ -396,7 +396,7 @@ fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called 
                 if ended.done >= LONG_COPY {
                     yield_next();
                 }
-                count(Taken::Inline, request, ended);
+                count(|counts| &mut counts.inline_ops, request, ended);
                 return Called::Over(ended);
             }
             Attempt::WouldWait => return Called::WouldWait,
@@ -411,7 +411,7 @@ fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called 
 #[cold]
 fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
     let ended = plain::run(target, request, held, || true);
-    count(Taken::Inline, request, ended);
+    count(|counts| &mut counts.inline_ops, request, ended);
     ended
 }
 
@@ -421,7 +421,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
     if choice == Choice::Attempt {
         let attempt = plain::attempt(target, request, held);
         match attempt {
-            Attempt::NotOffered => lane.is_not_offered(target.lanes.file_system()),
+            Attempt::NotOffered => lane.is_not_offered(target.lanes.file_system),
             Attempt::Over(ended) if ended.errno != 0 => {}
             Attempt::Over(_) => {
                 lane.is_offered(target.direct().is_some());
@@ -431,7 +431,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
         }
         return attempt;
     }
-    if target.lanes.route() != Route::Auto || !lane.is_timed() {
+    if target.lanes.route != Route::Auto || !lane.is_timed() {
         return Attempt::Over(plain::run(target, request, held, || true));
     }
     let began = Instant::now();

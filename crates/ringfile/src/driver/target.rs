@@ -295,7 +295,7 @@ impl Target {
     /// submitting it might block, and with it this thread's other tasks.
     #[inline]
     pub(crate) fn waits_in_submission(&self) -> bool {
-        self.lanes.file_system() == FileSystem::Fuse && self.direct().is_none()
+        self.lanes.file_system == FileSystem::Fuse && self.direct().is_none()
     }
 
     /// Returns whether io_uring may write a part of such an operation to the wrong place, so that it must not go to a
@@ -305,7 +305,7 @@ impl Target {
     /// just written. Plain calls and AIO return the short count.
     #[inline]
     pub(super) fn is_misplaced_by_rings(&self, kind: Kind) -> bool {
-        kind.is_write() && self.lanes.file_system() == FileSystem::Fuse && self.direct().is_some()
+        kind.is_write() && self.lanes.file_system == FileSystem::Fuse && self.direct().is_some()
     }
 
     /// Returns whether such an operation may wait for another process or a person, and so forever.

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use linux_raw_sys::io_uring::io_uring_op::IORING_OP_MSG_RING;
 
-use super::{Deferred, RingKind, Shared, is_ending, leave, own_shared, turn, turn_until, with};
+use super::{Deferred, RingKind, Shared, is_ending, leave, own_shared, turn, turn_with, with};
 use crate::ring::{Ring, RingOptions};
 
 thread_local! {
@@ -114,7 +114,7 @@ impl RingGuard<'_> {
                 }
                 return;
             }
-            turn_until(deadline, to_end, deferred);
+            turn_with(true, deadline, to_end, deferred);
             turned = true;
         }
     }

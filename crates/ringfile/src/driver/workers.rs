@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::op::plain::{self, Attempt};
 use super::remote::{Handler, RemoteRequest};
-use super::{Ended, FileKind, route};
+use super::{Ended, FileKind};
 use crate::event;
 use crate::once::Number;
 use crate::panics;
@@ -127,7 +127,7 @@ pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
 
 /// Ends requests that are no longer wanted.
 fn refuse_unwanted(remote: RemoteRequest) {
-    super::count_cancelled();
+    super::add_to_counts(|counts| counts.cancelled += 1);
     remote.refuse(libc::ECANCELED);
 }
 
@@ -155,7 +155,7 @@ fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
 }
 
 fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
-    super::count(route::Taken::Workers, &remote.request, ended);
+    super::count(|counts| &mut counts.worker_ops, &remote.request, ended);
     remote.end(ended);
     None
 }

@@ -20,8 +20,8 @@ pub(crate) struct Namespace {
     pub shift: u32,
     /// The size of the namespace in blocks.
     pub blocks: u64,
-    access: Access,
-    limits: Limits,
+    pub access: Access,
+    pub limits: Limits,
     /// The most bytes that one command can move, as far as is known.
     most: AtomicUsize,
     /// Whether the kernel accepts registered memory.
@@ -56,14 +56,6 @@ impl Namespace {
 
     pub(crate) fn block(&self) -> usize {
         1 << self.shift
-    }
-
-    pub(crate) fn access(&self) -> Access {
-        self.access
-    }
-
-    pub(in crate::driver) fn limits(&self) -> Limits {
-        self.limits
     }
 
     /// Returns the largest number of bytes that one command moves.

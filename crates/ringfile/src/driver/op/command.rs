@@ -60,12 +60,12 @@ enum Step {
 /// Returns the command for `request` from byte `began` on. Called once for the submission and once for its answer. If a
 /// command's limit has shrunk in between, the second result is shorter, and some bytes are moved twice.
 fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> Step {
-    let limits = namespace.limits();
+    let limits = namespace.limits;
     let offset = request.offset.saturating_add(began as u64);
     let left = request.want.saturating_sub(began);
     let answer = |errno| Step::Answer(Err(errno));
     let is_read = request.kind.is_read();
-    let may = if is_read { namespace.access().read } else { namespace.access().write };
+    let may = if is_read { namespace.access.read } else { namespace.access.write };
     let is_whole = |bytes: usize| (offset | bytes as u64) & (namespace.block() as u64 - 1) == 0;
     match request.kind {
         Kind::Sync => Step::Flush,

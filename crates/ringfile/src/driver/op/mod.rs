@@ -23,7 +23,7 @@ pub(super) use control::device_size;
 pub(super) use path::keep_opened;
 pub(super) use progress::{NO_THREAD, Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
-pub(super) use transfer::read_into;
+pub(super) use transfer::piece;
 
 /// Memory that a submission entry points to besides the operation's buffers: kept with the slot until the answer.
 #[derive(Default)]
