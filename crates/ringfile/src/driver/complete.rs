@@ -56,7 +56,7 @@ impl Driver {
         while let Some(cqe) = self.rings.as_mut().and_then(|rings| rings.main.complete()) {
             self.completed(cqe, deferred);
         }
-        if self.rings.as_ref().is_some_and(Rings::has_beside) {
+        if self.rings.as_ref().is_some_and(|rings| rings.has_beside) {
             self.collect_beside(deferred);
         }
         // AIO last: the wake-up descriptor, which announces its completions, is reset when the main ring's are

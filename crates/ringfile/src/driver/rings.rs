@@ -35,6 +35,16 @@ impl RingKind {
         all.into_iter().filter(move |&kind| kind != self)
     }
 
+    /// Returns the place of such a ring among those beside the main one.
+    fn beside(self) -> Option<usize> {
+        match self {
+            Self::Main | Self::Aio => None,
+            Self::Polled => Some(0),
+            Self::Commands => Some(1),
+            Self::PolledCommands => Some(2),
+        }
+    }
+
     /// Returns whether a completion wakes a sleeping thread; otherwise the thread must poll.
     pub(crate) fn announces(self) -> bool {
         match self {
@@ -70,7 +80,9 @@ impl RingKind {
 /// See the module.
 pub(super) struct Rings {
     pub main: Ring,
-    beside: Beside,
+    /// The other rings, each made when first needed; [`RingKind::beside`] is the place.
+    beside: [Option<Ring>; 3],
+    pub has_beside: bool,
     /// Operations in flight on rings that do not announce completions.
     pub unannounced: usize,
     /// Operations in flight on the ring for commands that announces them.
@@ -85,20 +97,12 @@ pub(super) struct Rings {
     pub shut: bool,
 }
 
-/// The rings beside the main one, made when first needed.
-#[derive(Default)]
-struct Beside {
-    polled: Option<Ring>,
-    commands: Option<Ring>,
-    polled_commands: Option<Ring>,
-    is_any: bool,
-}
-
 impl Rings {
     fn new(main: Ring) -> Self {
         Self {
             main,
-            beside: Beside::default(),
+            beside: [None, None, None],
+            has_beside: false,
             unannounced: 0,
             commands: 0,
             commands_announced: false,
@@ -107,12 +111,6 @@ impl Rings {
             wakeup_repeats: true,
             shut: false,
         }
-    }
-
-    /// Returns whether there are other rings than the main one.
-    #[inline]
-    pub(super) fn has_beside(&self) -> bool {
-        self.beside.is_any
     }
 
     /// Counts an operation in flight.
@@ -144,35 +142,23 @@ impl Rings {
     /// Returns the ring of a kind, if it was created.
     #[inline]
     pub(super) fn get(&mut self, kind: RingKind) -> Option<&mut Ring> {
-        match kind {
-            RingKind::Main => Some(&mut self.main),
-            RingKind::Polled => self.beside.polled.as_mut(),
-            RingKind::Commands => self.beside.commands.as_mut(),
-            RingKind::PolledCommands => self.beside.polled_commands.as_mut(),
-            RingKind::Aio => None,
-        }
+        if kind == RingKind::Main { Some(&mut self.main) } else { self.beside[kind.beside()?].as_mut() }
     }
 
     fn add(&mut self, kind: RingKind, ring: Ring) {
-        match kind {
-            RingKind::Main => self.main = ring,
-            RingKind::Aio => return,
-            RingKind::Polled => self.beside.polled = Some(ring),
-            RingKind::Commands => self.beside.commands = Some(ring),
-            RingKind::PolledCommands => self.beside.polled_commands = Some(ring),
+        if let Some(place) = kind.beside() {
+            self.beside[place] = Some(ring);
+            self.has_beside = true;
         }
-        self.beside.is_any |= kind != RingKind::Main;
     }
 
     /// Returns every ring that was created.
     pub(super) fn each(&self) -> impl Iterator<Item = &Ring> {
-        let Beside { polled, commands, polled_commands, .. } = &self.beside;
-        std::iter::once(&self.main).chain(polled).chain(commands).chain(polled_commands)
+        std::iter::once(&self.main).chain(self.beside.iter().flatten())
     }
 
     pub(super) fn each_mut(&mut self) -> impl Iterator<Item = &mut Ring> {
-        let Beside { polled, commands, polled_commands, .. } = &mut self.beside;
-        std::iter::once(&mut self.main).chain(polled).chain(commands).chain(polled_commands)
+        std::iter::once(&mut self.main).chain(self.beside.iter_mut().flatten())
     }
 
     /// Returns whether this process created the rings.
@@ -185,13 +171,13 @@ impl Rings {
     #[inline]
     fn take(&self, target: &Target, request: &Request) -> bool {
         let kind = request.kind;
-        match target.ring_for(kind) {
+        let ring = target.ring_for(kind);
+        match ring {
             RingKind::Main if kind.moves_data() => !target.is_misplaced_by_rings(kind),
             RingKind::Main => self.main.supports(kind.opcode()) && request.fits_an_entry(),
-            RingKind::Polled => self.beside.polled.is_some(),
-            RingKind::Commands => self.beside.commands.is_some(),
-            RingKind::PolledCommands => self.beside.polled_commands.is_some(),
-            RingKind::Aio => false,
+            RingKind::Polled | RingKind::Commands | RingKind::PolledCommands | RingKind::Aio => {
+                ring.beside().is_some_and(|place| self.beside[place].is_some())
+            }
         }
     }
 }

@@ -179,7 +179,7 @@ impl Driver {
         // Reset before asking the kernel for held-back completions: later ones signal again, and are not lost with the
         // signal.
         rings.main.reset_completion_signal();
-        let before = if rings.has_beside() {
+        let before = if rings.has_beside {
             self.enter_beside(wanted, deferred)
         } else {
             Entered { home: RingKind::Main, wanted, refused: false }
