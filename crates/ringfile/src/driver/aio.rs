@@ -13,11 +13,8 @@ use super::refused::{self, Lack, Refused};
 use super::slot::{Key, State};
 use super::submit::{self, AIO_WAKEUP};
 use super::target::{FileKind, Target};
-use super::{Deferred, Driver, Request, RingKind, Shared};
+use super::{Deferred, Driver, Request, RingKind, Shared, rings};
 use crate::aio::Aio;
-
-/// The time before another attempt to create a context.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The size of a context, if the system's limit allows it: many times a drive's queue depth.
 const OPERATIONS: u32 = 512;
@@ -56,12 +53,6 @@ impl Context {
     #[inline]
     pub(super) fn open(&self) -> u32 {
         self.aio.as_ref().map_or(0, Aio::open)
-    }
-
-    /// Returns the number of system calls made for AIO.
-    #[inline]
-    pub(super) fn calls(&self) -> u64 {
-        self.aio.as_ref().map_or(0, Aio::calls)
     }
 
     /// Returns whether the next turn may submit something: not if the kernel accepts nothing before an operation has
@@ -116,15 +107,13 @@ impl Driver {
 
     #[cold]
     fn make_aio(&mut self) -> Result<Aio, Lack> {
-        if let Some((when, errno)) = self.context.failed
-            && when.elapsed() < TRY_AGAIN_AFTER
-        {
+        if let Some(errno) = rings::recent(self.context.failed) {
             return Err(Lack::Aio(errno));
         }
         let operations = self.options.entries.saturating_mul(2).clamp(OPERATIONS, 1 << 14);
         let made = self.shared.eventfd().and_then(|eventfd| Aio::new(operations, eventfd, AIO_WAKEUP));
         made.inspect(|_| self.context.failed = None).map_err(|error| {
-            let errno = error.raw_os_error().unwrap_or(libc::ENOSYS);
+            let errno = refused::set_up_errno(&error);
             self.context.failed = Some((Instant::now(), errno));
             self.counts.refused_contexts += 1;
             Lack::Aio(errno)

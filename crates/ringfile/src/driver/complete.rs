@@ -12,6 +12,7 @@ use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
 use super::{ActiveTasks, Deferred, Driver, Ended, LocalHandler, Metrics, count_end, in_place};
+use crate::aio::Aio;
 use crate::event;
 use crate::ring::{Cqe, Ring};
 
@@ -223,7 +224,7 @@ impl Driver {
             finished.ended = self.slots.free(key.slot());
             return;
         }
-        let finished = self.take_finished(key.slot());
+        let finished = self.slots.take(key.slot());
         if let Some(handler) = self.local_handlers.at_end(handler) {
             deferred.ended.push((handler, index, finished));
         } else {
@@ -235,7 +236,7 @@ impl Driver {
     fn end_for_others(&mut self, key: Key, deferred: &mut Deferred) {
         match std::mem::take(&mut self.slots.at(key.slot()).wake) {
             Wake::Handler(handler, index) => {
-                let finished = self.take_finished(key.slot());
+                let finished = self.slots.take(key.slot());
                 deferred.ended.push((handler, index, finished));
             }
             wake => deferred.wake(wake),
@@ -249,7 +250,7 @@ impl Driver {
             counts.enters += ring.enters();
             counts.refused_registrations += ring.refused_registrations();
         }
-        counts.aio_calls += self.context.calls();
+        counts.aio_calls += self.context.aio.as_ref().map_or(0, Aio::calls);
         counts
     }
 }

@@ -3,6 +3,7 @@
 //! Invariants: when [`leave`] returns, no operation of the loop is in flight, on this thread or another.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use super::shared::{self, Mail};
@@ -16,12 +17,12 @@ use crate::ring::Ring;
 /// thread that ends also releases its driver.
 pub(crate) fn leave(deferred: &mut Deferred) {
     if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
-        shared.set_leaving(true);
+        shared.leaving.store(true, Ordering::Relaxed);
         if shared.has_remotes() {
             shared::everyone().iter().for_each(|other| other.post(Mail::CancelHeld(shared.id)));
         }
         wait_for_all(&shared, deferred);
-        shared.set_leaving(false);
+        shared.leaving.store(false, Ordering::Relaxed);
     }
     let wakers = with(|driver| driver.deactivate(deferred)).unwrap_or_default();
     deferred.settle();
@@ -80,7 +81,7 @@ impl Driver {
         self.read_mail(deferred);
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =
-            done.into_iter().map(|key| (key, self.take_finished(key.slot()))).collect();
+            done.into_iter().map(|key| (key, self.slots.take(key.slot()))).collect();
         self.in_loop = false;
         let (mail, wakers) = {
             let mut inner = self.shared.lock();

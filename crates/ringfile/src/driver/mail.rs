@@ -37,14 +37,14 @@ impl Driver {
         match owner {
             Owner::Here => {}
             Owner::Afar => self.hand_over(key, deferred),
-            Owner::Nobody => deferred.buffers.push(self.take_finished(key.slot()).held),
+            Owner::Nobody => deferred.buffers.push(self.slots.take(key.slot()).held),
         }
     }
 
     /// Stores a result where a future that moved to another thread finds it.
     #[cold]
     fn hand_over(&mut self, key: Key, deferred: &mut Deferred) {
-        let finished = self.take_finished(key.slot());
+        let finished = self.slots.take(key.slot());
         let mut inner = self.shared.lock();
         inner.finished.insert(key, finished);
         deferred.wakers.extend(inner.wakers.remove(&key));

@@ -358,13 +358,6 @@ impl Driver {
         Some(Polled::Pending)
     }
 
-    /// Frees the slot of an operation that is done, or never began.
-    #[inline]
-    fn take_finished(&mut self, index: u32) -> Finished {
-        let (held, ended) = self.slots.take(index);
-        Finished { held, ended }
-    }
-
     /// Notes that an operation no longer uses its file; a file closed meanwhile is released.
     #[inline]
     fn leave_file(&mut self, file: u32) -> Option<ClosedFile> {

@@ -4,6 +4,7 @@
 //! driver is borrowed and no lock is held. If it is dropped, for instance by a panic of its thread, it ends with an
 //! error.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -112,7 +113,7 @@ impl RemoteRequest {
     pub(crate) fn is_wanted(&self) -> bool {
         // An operation that may wait forever must not keep a thread from leaving its loop.
         let waits_in_vain = self.target.may_wait_forever(self.request.kind)
-            && self.hold.as_ref().is_some_and(|hold| hold.0.is_leaving());
+            && self.hold.as_ref().is_some_and(|hold| hold.0.leaving.load(Ordering::Relaxed));
         self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
     }
 

@@ -10,8 +10,10 @@ use super::route::Backend;
 use super::{Driver, Request, Target, route};
 use crate::ring::{Ring, RingOptions};
 
-/// A failed set-up is not retried at once: on `ENOMEM` an attempt takes 200 ms.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Returns the errno of a failed set-up that is not retried yet: on `ENOMEM` an attempt takes 200 ms.
+pub(super) fn recent(failed: Option<(Instant, i32)>) -> Option<i32> {
+    failed.filter(|(when, _)| when.elapsed() < Duration::from_secs(1)).map(|(_, errno)| errno)
+}
 
 /// The kind of ring that an operation goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -243,9 +245,7 @@ impl Driver {
         if let Some(lack) = Lack::forbidden() {
             return Err(lack);
         }
-        if let Some((when, errno)) = self.failed
-            && when.elapsed() < TRY_AGAIN_AFTER
-        {
+        if let Some(errno) = recent(self.failed) {
             return Err(Lack::Ring(errno));
         }
         let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));

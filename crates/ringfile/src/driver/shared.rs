@@ -75,7 +75,7 @@ pub(crate) struct Shared {
     /// Operations of this thread's loop that other threads carry out.
     remotes: AtomicUsize,
     /// The thread leaves its loop, and waits for those.
-    leaving: AtomicBool,
+    pub leaving: AtomicBool,
     process: fork::Mark,
     inner: Mutex<Inner>,
     tasks: Mutex<Tasks>,
@@ -125,16 +125,6 @@ impl Shared {
             self.sleep.mail_came();
             self.notify();
         }
-    }
-
-    /// Notes that the thread leaves its loop, and waits for operations that other threads carry out for it; or that it
-    /// has left.
-    pub(crate) fn set_leaving(&self, leaving: bool) {
-        self.leaving.store(leaving, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed)
     }
 
     /// Counts an operation that must end before the thread leaves its loop.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::Finished;
 use super::kept::Lend;
 use super::op::{Ended, Kind, Parts, Progress, Request};
 use super::remote::Handler;
@@ -213,9 +214,9 @@ impl Slots {
 
     /// Frees the slot of an operation that is done, or never began, whose waker was taken.
     #[inline]
-    pub(super) fn take(&mut self, index: u32) -> (Held, Ended) {
+    pub(super) fn take(&mut self, index: u32) -> Finished {
         let held = std::mem::take(&mut self.at(index).held);
-        (held, self.free(index))
+        Finished { held, ended: self.free(index) }
     }
 
     /// Frees such a slot whose buffer was taken too.

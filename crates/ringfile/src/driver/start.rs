@@ -158,7 +158,10 @@ pub(crate) fn start<R: Receiver>(
     let lanes = &target.lanes;
     let are_many = || hint.together >= MANY || receiver.is_a_task() && has_many_tasks();
     if is_for_ring(lanes, request.kind, are_many) {
-        if hint.waits_for_one && lanes.may_wait_inline(target, request) && is_idle() {
+        if hint.waits_for_one
+            && lanes.may_wait_inline(target, request)
+            && with(|driver| driver.is_idle()) == Some(true)
+        {
             return Ok(Started::Done(call_and_wait(target, request, held.own())));
         }
         match queue(target, request, held, receiver) {
@@ -277,11 +280,6 @@ fn has_many_tasks() -> bool {
         }
         driver.in_loop && active_tasks.before >= MANY
     }) == Some(true)
-}
-
-/// Returns whether this thread's driver has no operation in flight, and no cancellation that waits for room.
-fn is_idle() -> bool {
-    with(|driver| driver.is_idle()) == Some(true)
 }
 
 /// Starts a write, and a sync that the kernel begins when the write has ended, and cancels if it failed or was short. `None`,

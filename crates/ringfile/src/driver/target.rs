@@ -75,15 +75,11 @@ pub(crate) struct Target {
     /// A small number, unique among live targets.
     pub number: u32,
     pub kind: FileKind,
-    /// Offsets and lengths of direct I/O must be multiples of this; 0 for buffered I/O. Becomes 0 if the file system
-    /// turns out to refuse direct I/O and the user allowed buffered I/O instead.
-    direct: AtomicU32,
-    /// The alignment found at opening; 1 for buffered I/O.
-    first_block: u32,
-    /// Addresses of direct I/O must be multiples of this.
-    memory: u32,
-    /// Which atomic writes direct I/O takes.
-    atomic: Option<AtomicLimits>,
+    /// Whether I/O is direct. Becomes false if the file system turns out to refuse direct I/O and the user allowed buffered
+    /// I/O instead.
+    is_direct: AtomicBool,
+    /// What direct I/O requires, as found at opening; 1 for buffered I/O.
+    multiples: Multiples,
     /// Additional flags of buffered operations: `RWF_DONTCACHE`, or 0.
     cache_flags: AtomicU32,
     /// Whether buffered operations carried `RWF_DONTCACHE` when the file was opened.
@@ -140,10 +136,8 @@ impl Target {
         let mut target = Self::unopened(path, lanes);
         target.kind = kind;
         if let Some(direct) = direct {
-            target.direct = AtomicU32::new(direct.block);
-            target.first_block = direct.block;
-            target.memory = direct.memory;
-            target.atomic = direct.atomic;
+            target.is_direct = AtomicBool::new(direct.block != 0);
+            target.multiples = direct;
         }
         target.ring = ring;
         target.streams =
@@ -190,10 +184,8 @@ impl Target {
             fd: None,
             number: new_number(),
             kind: FileKind::Regular,
-            direct: AtomicU32::new(0),
-            first_block: 1,
-            memory: 1,
-            atomic: None,
+            is_direct: AtomicBool::new(false),
+            multiples: Multiples { block: 1, memory: 1, atomic: None },
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
             ring: RingKind::Main,
@@ -214,15 +206,14 @@ impl Target {
     /// Returns the multiples that direct I/O requires; `None` for buffered I/O.
     #[inline]
     pub(crate) fn direct(&self) -> Option<Multiples> {
-        let block = self.direct.load(Ordering::Relaxed);
-        (block != 0).then_some(Multiples { block, memory: self.memory, atomic: self.atomic })
+        self.is_direct.load(Ordering::Relaxed).then_some(self.multiples)
     }
 
     /// Rounds `done` down to a block. The block size stays the same when I/O becomes buffered, which does no harm: an
     /// operation that is in flight then must still know where it began.
     #[inline]
     pub(crate) fn block_before(&self, done: usize) -> usize {
-        done - done % self.first_block.max(1) as usize
+        done - done % self.multiples.block.max(1) as usize
     }
 
     /// Records the kernel's result of a sync or a durable write, and returns the result for its caller.
@@ -267,7 +258,7 @@ impl Target {
     pub(crate) fn turn_buffered(&self) -> std::io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self.as_fd())?;
         rustix::fs::fcntl_setfl(self.as_fd(), flags - OFlags::DIRECT)?;
-        self.direct.store(0, Ordering::Relaxed);
+        self.is_direct.store(false, Ordering::Relaxed);
         self.lanes.reset();
         Ok(())
     }
@@ -337,10 +328,7 @@ impl Target {
     }
 
     pub(crate) fn raw_fd(&self) -> i32 {
-        match &self.fd {
-            Some(file) => file.as_raw_fd(),
-            None => libc::AT_FDCWD,
-        }
+        self.as_fd().as_raw_fd()
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -489,7 +477,17 @@ impl Files {
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
         }
-        self.0[index] = Some(Entry::new(target, driver));
+        if let Some(mut users) = target.lock_users() {
+            users.push(driver);
+        }
+        self.0[index] = Some(Entry {
+            target: Arc::clone(target),
+            in_flight: 0,
+            uses: 0,
+            registered: None,
+            is_stream: target.kind == FileKind::Other,
+            closing: false,
+        });
     }
 
     /// Returns the file with this number, if it is in use.
@@ -536,21 +534,6 @@ impl Files {
 }
 
 impl Entry {
-    #[cold]
-    fn new(target: &Arc<Target>, driver: u64) -> Self {
-        if let Some(mut users) = target.lock_users() {
-            users.push(driver);
-        }
-        Self {
-            target: Arc::clone(target),
-            in_flight: 0,
-            uses: 0,
-            registered: None,
-            is_stream: target.kind == FileKind::Other,
-            closing: false,
-        }
-    }
-
     /// Returns the file number for an entry of `ring`, and whether it is registered.
     #[inline]
     pub(super) fn descriptor(&mut self, kind: RingKind, ring: &mut Ring) -> (i32, bool) {
