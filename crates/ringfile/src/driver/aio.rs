@@ -160,7 +160,10 @@ impl Driver {
     /// Submits queued operations, at most a slice. An operation that the kernel refuses ends with the kernel's errno.
     /// Returns whether the kernel refuses operations for now.
     pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) -> bool {
-        self.reset_signal();
+        if self.context.signals && self.context.aio.is_some() {
+            // Before completions are collected, so that one which arrives meanwhile signals again.
+            self.reset_wakeup();
+        }
         self.context.is_full = false;
         while let Some(aio) = self.context.aio.as_mut().filter(|aio| aio.has_queued()) {
             let errno = match aio.submit(most) {
@@ -210,7 +213,7 @@ impl Driver {
             return;
         }
         let ended = plain::run(target, &slot.request, &mut slot.held, || true);
-        slot.progress.ended(ended.done);
+        slot.progress.end(ended.done);
         (slot.errno, slot.fixed, slot.ring) = (ended.errno as u16, false, RingKind::Main);
         self.counts.inline_ops += 1;
         if ended.errno != errno {
@@ -271,15 +274,6 @@ impl Driver {
             None => self.shared.reset_wakeup(),
         }
         Ok(Arc::clone(&self.shared))
-    }
-
-    /// Resets the wake-up descriptor before completions are collected, so that one which arrives meanwhile signals
-    /// again.
-    #[inline]
-    pub(super) fn reset_signal(&self) {
-        if self.context.signals && self.context.aio.is_some() {
-            self.reset_wakeup();
-        }
     }
 
     /// Resets the wake-up descriptor. If code outside the driver waits for it, it stays readable while an operation is

@@ -162,13 +162,7 @@ impl Driver {
         open.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
     }
 
-    /// Cancels such operations that this thread carries out for another driver.
-    pub(super) fn cancel_held_on_streams(&mut self, driver: u64, deferred: &mut Deferred) {
-        let held = self.slots.held_by(driver);
-        held.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
-    }
-
-    fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
+    pub(super) fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
         let slot = self.slots.at(key.slot());
         if !slot.cancelled && slot.owner != Owner::Nobody && self.may_wait_forever(key) {
             self.cancel_queued(key, deferred);

@@ -91,7 +91,7 @@ impl Driver {
         let all_at_once =
             slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
         if all_at_once && slot.request.kind.moves_data() {
-            slot.progress.all_done(slot.request.want);
+            slot.progress.end(slot.request.want);
         } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
             return;
         }

@@ -37,8 +37,11 @@ fn wait_for_all(shared: &Shared, deferred: &mut Deferred) {
     loop {
         // The notification is cleared before its causes are checked.
         shared.sleep.take_notification();
+        // Only polls that the thread keeps in flight itself.
+        let only_lasting =
+            |driver: &mut Driver| driver.slots.of_loop(&driver.local_handlers).next().is_none();
         if with(Driver::must_drain) == Some(true)
-            && !(thread_ring::is_any() && with(Driver::only_lasting) == Some(true))
+            && !(thread_ring::is_any() && with(only_lasting) == Some(true))
         {
             with(|driver| {
                 driver.cancel_on_streams(deferred);
@@ -67,11 +70,6 @@ impl Driver {
             self.submit_waiting();
         }
         ours && !self.is_idle()
-    }
-
-    /// Returns whether the thread waits only for polls that it keeps in flight itself.
-    pub(super) fn only_lasting(&mut self) -> bool {
-        self.slots.of_loop(&self.local_handlers).next().is_none()
     }
 
     /// Releases everything that the thread need not keep until its next loop. Returns the wakers of futures on other

@@ -75,7 +75,10 @@ impl Driver {
                 self.cancel_handler(&handler, deferred);
                 deferred.handlers.push(handler);
             }
-            Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, deferred),
+            Mail::CancelHeld(driver) => {
+                let held = self.slots.held_by(driver);
+                held.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
+            }
             Mail::Close(number) => {
                 // Another file may have the number by now, if this driver released the file while the message was on
                 // its way.

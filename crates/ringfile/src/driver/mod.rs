@@ -52,7 +52,7 @@ use std::time::Instant;
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
-use crate::metrics::{CacheEvent, Counters, Metrics};
+use crate::metrics::{CacheEvent, Metrics};
 use crate::panics;
 use crate::ring::{Ring, RingOptions, thread_end};
 
@@ -71,7 +71,7 @@ pub(crate) use refused::{TOO_MANY_FILES, aio_is_for_direct_io, why_refused};
 pub(crate) use remote::{Handler, RemoteOperation, RemoteRequest};
 pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
-pub(crate) use shared::{Call, Shared};
+pub(crate) use shared::{Call, Shared, for_each as for_each_driver};
 pub(crate) use slot::Key;
 pub(crate) use start::{
     HandlerOf, LocalHandler, Place, Started, SubmitHint, add_local, remove_local, start, start_linked,
@@ -120,7 +120,6 @@ enum Waiting {
     Cancellation(Key),
 }
 
-/// See the module.
 struct Driver {
     /// Rings are created with the first operation.
     rings: Option<Rings>,
@@ -319,12 +318,6 @@ impl Driver {
         })
     }
 
-    /// Begins the loop of the thread.
-    fn activate(&mut self) {
-        self.in_loop = true;
-        self.shared.lock().in_loop = true;
-    }
-
     /// Returns whether an operation that is started here will be submitted and collected: by the thread's loop, or, if
     /// the thread itself waits for it (`own`), by the thread while it has a guard. Operations of a future that a waker
     /// polls meanwhile go to another thread, since the guard may be dropped at once.
@@ -375,7 +368,9 @@ impl Driver {
 
     #[cold]
     fn unregister(&mut self, closed: &ClosedFile) {
-        closed.forget_user(self.id);
+        if let Some(mut users) = closed.target.lock_users() {
+            users.retain(|&user| user != self.id);
+        }
         // A forked child's registered files belong to the parent's ring.
         if let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours())
             && let Some(slot) = closed.registered
@@ -399,7 +394,7 @@ impl Driver {
         if kind != RingKind::Main
             && let Some(rings) = self.rings.as_mut()
         {
-            rings.count_off_beside(kind);
+            rings.in_flight(kind).into_iter().for_each(|count| *count -= 1);
         }
     }
 }
@@ -407,7 +402,10 @@ impl Driver {
 /// Begins the loop of this thread. `options` apply only if the thread has no ring yet.
 pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
     let shared = own_shared(options);
-    with(Driver::activate);
+    with(|driver| {
+        driver.in_loop = true;
+        driver.shared.lock().in_loop = true;
+    });
     shared
 }
 
@@ -465,11 +463,6 @@ fn hold_locks() -> Box<dyn Any> {
     let (workers, making) = (workers::hold(), iothreads::hold());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
-}
-
-/// Visits the counters of every thread, then calls `last`; no thread's counters are retired meanwhile.
-pub(crate) fn for_each_driver(look: &mut dyn FnMut(&Counters), last: impl FnOnce()) {
-    shared::for_each(&mut |shared| look(&shared.counters), last);
 }
 
 /// Returns the counts of this thread.

@@ -143,11 +143,15 @@ pub(super) fn warn_of_no_aio(lack: Lack) {
     }
 }
 
+/// Returns whether this thread's driver, or the threads that carry operations out for others, are of another process.
+pub(super) fn is_forked_child() -> bool {
+    with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
+}
+
 /// Returns why another thread did not start an operation, if this number, in place of an errno, means that.
 #[cold]
 pub(crate) fn why_refused(errno: i32) -> Option<Error> {
-    let inherited = || with(|driver| driver.shared.is_inherited()) == Some(true);
-    if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
+    if errno == libc::EOPNOTSUPP && is_forked_child() {
         return Some(after_fork());
     }
     Lack::of_errno(errno).map(Lack::into_error)

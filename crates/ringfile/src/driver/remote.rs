@@ -76,7 +76,6 @@ impl Handler for Holding {
     }
 }
 
-/// See the module.
 pub(crate) struct RemoteRequest {
     pub target: Arc<Target>,
     pub request: Request,
@@ -104,10 +103,6 @@ impl RemoteRequest {
             index,
             hold: None,
         }
-    }
-
-    pub(super) fn is_of(&self, handler: &dyn Handler) -> bool {
-        self.handler.as_ref().is_some_and(|own| std::ptr::addr_eq(own.address(), handler.address()))
     }
 
     pub(crate) fn is_wanted(&self) -> bool {

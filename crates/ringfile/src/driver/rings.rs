@@ -79,7 +79,6 @@ impl RingKind {
     }
 }
 
-/// See the module.
 pub(super) struct Rings {
     pub main: Ring,
     /// The other rings, each made when first needed; [`RingKind::beside`] is the place.
@@ -115,19 +114,9 @@ impl Rings {
         }
     }
 
-    /// Counts an operation in flight.
+    /// Returns the count of operations in flight on such rings.
     #[cold]
-    pub(super) fn count_beside(&mut self, kind: RingKind) {
-        self.in_flight(kind).into_iter().for_each(|count| *count += 1);
-    }
-
-    /// Counts the end of an operation.
-    #[cold]
-    pub(super) fn count_off_beside(&mut self, kind: RingKind) {
-        self.in_flight(kind).into_iter().for_each(|count| *count -= 1);
-    }
-
-    fn in_flight(&mut self, kind: RingKind) -> Option<&mut usize> {
+    pub(super) fn in_flight(&mut self, kind: RingKind) -> Option<&mut usize> {
         match kind {
             RingKind::Main | RingKind::Aio => None,
             RingKind::Commands => Some(&mut self.commands),

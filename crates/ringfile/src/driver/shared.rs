@@ -64,7 +64,6 @@ pub(crate) struct Tasks {
 /// Something to do on the thread.
 pub(crate) type Call = Box<dyn FnOnce() + Send>;
 
-/// See the module.
 pub(crate) struct Shared {
     pub id: u64,
     pub sleep: Sleep,
@@ -96,11 +95,6 @@ impl Shared {
             tasks: Mutex::default(),
             counters: Counters::default(),
         }
-    }
-
-    /// Returns one for a thread that only parks, and belongs to no driver.
-    pub(crate) fn without_driver() -> Arc<Self> {
-        Arc::new(Self::new(0))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -286,10 +280,10 @@ pub(crate) fn everyone() -> Vec<Arc<Shared>> {
     all(|map| map.values().cloned().collect())
 }
 
-/// Visits every driver, then calls `last`; no driver is added or retired meanwhile.
-pub(crate) fn for_each(look: &mut dyn FnMut(&Shared), last: impl FnOnce()) {
+/// Visits the counters of every thread, then calls `last`; no thread is added or retired meanwhile.
+pub(crate) fn for_each(look: &mut dyn FnMut(&Counters), last: impl FnOnce()) {
     all(|map| {
-        map.values().for_each(|shared| look(shared));
+        map.values().for_each(|shared| look(&shared.counters));
         last();
     });
 }

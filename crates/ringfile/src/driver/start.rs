@@ -16,7 +16,7 @@ use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{Choice, Lanes, Limits, Route};
 use super::wake::{self, LocalOperation, Wake};
-use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, with, workers};
+use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, with};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -46,8 +46,8 @@ pub(crate) trait Receiver {
     /// Represents an operation that another thread has.
     type Remote;
 
-    /// Returns whether the receiver is a task, of which a loop may have many.
-    fn is_a_task(&self) -> bool;
+    /// Whether the receiver is a task, of which a loop may have many.
+    const IS_A_TASK: bool;
 
     /// Returns whether the thread that starts the operation waits for it, and turns its driver meanwhile. If not, it
     /// has other tasks, which must not wait for a long series of plain calls.
@@ -64,10 +64,7 @@ pub(crate) trait Receiver {
 /// The task that is polled with this context.
 impl Receiver for Context<'_> {
     type Remote = RemoteOperation;
-
-    fn is_a_task(&self) -> bool {
-        true
-    }
+    const IS_A_TASK: bool = true;
 
     fn is_own(&self) -> bool {
         false
@@ -94,10 +91,7 @@ pub(crate) struct HandlerOf<'a> {
 impl Receiver for HandlerOf<'_> {
     /// The driver of the I/O thread that has the operation.
     type Remote = Option<u64>;
-
-    fn is_a_task(&self) -> bool {
-        false
-    }
+    const IS_A_TASK: bool = false;
 
     fn is_own(&self) -> bool {
         self.local.is_some()
@@ -156,7 +150,7 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     let lanes = &target.lanes;
-    let are_many = || hint.together >= MANY || receiver.is_a_task() && has_many_tasks();
+    let are_many = || hint.together >= MANY || R::IS_A_TASK && has_many_tasks();
     if is_for_ring(lanes, request.kind, are_many) {
         if hint.waits_for_one
             && lanes.may_wait_inline(target, request)
@@ -204,7 +198,9 @@ fn start_otherwise<R: Receiver>(
     receiver: &R,
 ) -> Result<Started<R::Remote>, Error> {
     let (mut choice, would_wait) = loop {
-        match call(target, request, held.own()) {
+        let called = call(target, request, held.own());
+        event::emit_deferred();
+        match called {
             Called::Over(ended) => return Ok(Started::Done(ended)),
             Called::Later if !receiver.is_own() => return Ok(Started::Yield),
             Called::Later => {}
@@ -212,7 +208,7 @@ fn start_otherwise<R: Receiver>(
             Called::Left(choice) => break (choice, false),
         }
     };
-    if is_forked_child() {
+    if refused::is_forked_child() {
         return in_forked_child(target, request, held.own()).map(Started::Done);
     }
     if target.lanes.route == Route::Aio && request.kind.moves_data() && target.direct().is_none() {
@@ -254,11 +250,6 @@ fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Resul
     } else {
         Err(refused::after_fork())
     }
-}
-
-/// Returns whether this thread's driver, or the threads that carry operations out for others, are of another process.
-fn is_forked_child() -> bool {
-    with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
 }
 
 /// Returns whether this thread has a usable ring, may create one, or has AIO in its place.
@@ -373,14 +364,8 @@ enum Called {
 }
 
 /// Carries an operation out by plain calls, if its route says so.
-fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
-    let called = call_in_a_row(target, request, held);
-    event::emit_deferred();
-    called
-}
-
 #[inline]
-fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called {
+fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
     let mut choice = target.lanes.choose(target, request);
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let mut turn = INLINE.get();

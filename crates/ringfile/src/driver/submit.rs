@@ -89,7 +89,8 @@ impl Driver {
     #[cold]
     fn queue_otherwise(&mut self, key: Key, ring: RingKind) {
         if ring != RingKind::Main {
-            self.rings.iter_mut().for_each(|rings| rings.count_beside(ring));
+            let count = self.rings.as_mut().and_then(|rings| rings.in_flight(ring));
+            count.into_iter().for_each(|count| *count += 1);
         }
         // Operations without room wait: the next turns submit them, a slice each.
         self.submit_again(key);

@@ -378,7 +378,7 @@ impl Target {
     }
 
     /// Locks the list of users; `None` in a forked child if a thread that does not exist there holds the lock.
-    fn lock_users(&self) -> Option<MutexGuard<'_, Vec<u64>>> {
+    pub(super) fn lock_users(&self) -> Option<MutexGuard<'_, Vec<u64>>> {
         match self.users.try_lock() {
             Ok(users) => Some(users),
             Err(TryLockError::WouldBlock) if !self.process.is_current() => None,
@@ -425,12 +425,6 @@ impl Target {
         }
         self.cache_flags.store(0, Ordering::Relaxed);
         true
-    }
-
-    /// True for a namespace: one command deallocates, or writes zeros, only as far as the drive's limits allow.
-    #[cold]
-    pub(super) fn is_done_in_parts(&self) -> bool {
-        self.namespace.is_some()
     }
 }
 
@@ -563,13 +557,4 @@ impl Entry {
 pub(crate) struct ClosedFile {
     pub registered: Option<u32>,
     pub target: Arc<Target>,
-}
-
-impl ClosedFile {
-    /// Removes the driver from the list of those to notify when the file is closed.
-    pub(crate) fn forget_user(&self, driver: u64) {
-        if let Some(mut users) = self.target.lock_users() {
-            users.retain(|&user| user != driver);
-        }
-    }
 }

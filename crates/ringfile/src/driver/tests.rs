@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io::Write;
 use std::task::{Context, Poll, Waker};
 
-use futures::poll;
+use futures::{pending, poll};
 use linux_raw_sys::io_uring as uapi;
 use tempfile::NamedTempFile;
 
@@ -78,16 +78,13 @@ fn forge_answer(driver: &mut Driver, key: Key) {
     assert!(unsafe { ring.push(nop) }.is_some());
 }
 
+async fn own_waker() -> Waker {
+    poll_fn(|context| Poll::Ready(context.waker().clone())).await
+}
+
 async fn turn_over() {
-    let mut turned = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut turned, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+    own_waker().await.wake();
+    pending!();
 }
 
 fn live_keys(driver: &mut Driver) -> Vec<Key> {
@@ -344,16 +341,9 @@ fn an_event_that_wakes_a_task_keeps_its_thread_from_parking() {
     let thread = std::thread::spawn(move || {
         // A thread without operations has no ring, and parks.
         block_on(async {
-            let mut deferred = false;
-            poll_fn(|context| {
-                if std::mem::replace(&mut deferred, true) {
-                    return Poll::Ready(());
-                }
-                let waker = context.waker().clone();
-                crate::event::defer(move || waker.wake());
-                Poll::Pending
-            })
-            .await;
+            let waker = own_waker().await;
+            crate::event::defer(move || waker.wake());
+            pending!();
         });
         ends.send(()).unwrap();
     });

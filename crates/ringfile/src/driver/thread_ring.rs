@@ -26,7 +26,6 @@ pub(super) fn is_any() -> bool {
     THREAD_RINGS.try_with(|count| count.get() > 0) == Ok(true)
 }
 
-/// See the module.
 pub(crate) struct ThreadRing {
     /// The thread, after its driver was created.
     shared: OnceCell<Arc<Shared>>,

@@ -111,7 +111,10 @@ pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
         return;
     }
     let is_unwanted = |remote: &RemoteRequest| {
-        remote.is_of(handler) && index.is_none_or(|index| remote.index == index) && !remote.is_wanted()
+        let of = remote.handler.as_ref().map(|handler| handler.address());
+        of == Some(handler.address())
+            && index.is_none_or(|index| remote.index == index)
+            && !remote.is_wanted()
     };
     let mut withdrawn = Vec::new();
     {

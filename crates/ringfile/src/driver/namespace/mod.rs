@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) use look::{Access, look};
 pub(crate) use status::Status;
 
-/// See the module.
 pub(crate) struct Namespace {
     pub id: u32,
     /// Bytes in a block: 2 to the power of this.

@@ -41,15 +41,9 @@ impl Progress {
         (self.0 >> 8) as usize
     }
 
-    /// Notes that an operation of `want` bytes was completed at once.
+    /// Notes that an operation has ended with `done` bytes.
     #[inline]
-    pub(in crate::driver) fn all_done(&mut self, want: usize) {
-        self.set(want, 0);
-    }
-
-    /// Notes that an operation has ended elsewhere, after `done` bytes.
-    #[cold]
-    pub(in crate::driver) fn ended(&mut self, done: usize) {
+    pub(in crate::driver) fn end(&mut self, done: usize) {
         self.set(done, 0);
     }
 
@@ -78,7 +72,8 @@ impl Progress {
     ) -> Step {
         match answer {
             Err(errno) => self.failed(request, target, errno, is_wanted),
-            Ok(_) if !request.kind.moves_data() && !target.is_done_in_parts() => Step::Over(0),
+            // For a namespace, one command deallocates, or writes zeros, only as far as the drive's limits allow.
+            Ok(_) if !request.kind.moves_data() && target.namespace().is_none() => Step::Over(0),
             Ok(moved) => self.moved(request, target, moved, is_wanted),
         }
     }
