@@ -103,11 +103,11 @@ impl Driver {
 
     /// Releases every file that no operation uses.
     pub(super) fn give_up_files(&mut self, deferred: &mut Deferred) {
-        let mut next = 0;
-        while let Some((number, closed)) = self.files.give_up_idle(next) {
-            self.unregister(&closed);
-            deferred.files.push(closed);
-            next = number + 1;
+        for number in 0..self.files.end() {
+            if let Some(closed) = self.files.release(number) {
+                self.unregister(&closed);
+                deferred.files.push(closed);
+            }
         }
     }
 

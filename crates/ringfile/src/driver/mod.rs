@@ -202,27 +202,19 @@ fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
     DRIVER.with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f))
 }
 
-fn send_to_workers(remote: RemoteRequest) {
-    if let Err(remote) = workers::send(remote) {
-        remote.refuse(libc::EOPNOTSUPP);
-    }
-}
-
 /// Gives a remote request to another thread: to an I/O thread if there is one with a ring. Returns that I/O thread.
 fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>> {
     // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
-    remote.hold = if outlives_loops { None } else { owner().map(Hold::on) };
+    if !outlives_loops {
+        let owner = with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared)));
+        remote.hold = owner.flatten().map(Hold::on);
+    }
     let sent = match choice {
         route::Choice::Ring => iothreads::send(remote),
         _ => Err(remote),
     };
-    sent.map_err(send_to_workers).ok()
-}
-
-/// Returns the calling thread, if it is in its loop.
-fn owner() -> Option<Arc<Shared>> {
-    with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared))).flatten()
+    sent.map_err(workers::send).ok()
 }
 
 /// Counts an operation that has ended.

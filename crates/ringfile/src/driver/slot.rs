@@ -100,27 +100,6 @@ pub(crate) struct Slot {
 
 const _: () = assert!(size_of::<Slot>() <= 128);
 
-impl Slot {
-    fn empty() -> Self {
-        Self {
-            generation: 1,
-            state: State::Free,
-            fixed: false,
-            owner: Owner::Here,
-            cancelled: false,
-            ring: RingKind::Main,
-            behind_link: false,
-            errno: 0,
-            file: 0,
-            position: NONE,
-            request: Request::of(Kind::Read),
-            progress: Progress::default(),
-            held: Held::None,
-            wake: Wake::Nobody,
-        }
-    }
-}
-
 const NONE: u32 = u32::MAX;
 
 /// Returns the memory for the addresses of an operation's parts, made at the first request.
@@ -187,7 +166,22 @@ impl Slots {
         let count = self.slots.len().max(64) as u32;
         self.slots.extend((0..count).map(|i| {
             let next = if i + 1 == count { NONE } else { first + i + 1 };
-            Slot { position: next, ..Slot::empty() }
+            Slot {
+                generation: 1,
+                state: State::Free,
+                fixed: false,
+                owner: Owner::Here,
+                cancelled: false,
+                ring: RingKind::Main,
+                behind_link: false,
+                errno: 0,
+                file: 0,
+                position: next,
+                request: Request::of(Kind::Read),
+                progress: Progress::default(),
+                held: Held::None,
+                wake: Wake::Nobody,
+            }
         }));
         self.free = first;
     }

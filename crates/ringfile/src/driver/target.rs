@@ -499,31 +499,27 @@ impl Files {
     /// Notes that an operation has ended. A file whose last handle was dropped meanwhile is released.
     #[inline]
     pub(crate) fn leave(&mut self, number: u32) -> Option<ClosedFile> {
-        let entry = self.0.get_mut(number as usize)?.as_mut()?;
+        let entry = self.entry(number)?;
         entry.in_flight -= 1;
-        if entry.closing && entry.in_flight == 0 { self.give_up(number) } else { None }
+        if entry.closing { self.release(number) } else { None }
     }
 
     /// Releases a file whose last handle was dropped, now or when its last operation ends.
     pub(crate) fn close(&mut self, number: u32) -> Option<ClosedFile> {
-        let entry = self.0.get_mut(number as usize)?.as_mut()?;
-        entry.closing = true;
-        if entry.in_flight == 0 { self.give_up(number) } else { None }
+        self.entry(number)?.closing = true;
+        self.release(number)
     }
 
-    /// Releases the first file from `number` on that no operation uses, and returns its number.
-    pub(crate) fn give_up_idle(&mut self, number: u32) -> Option<(u32, ClosedFile)> {
-        let is_idle = |number: &u32| {
-            let entry = self.0[*number as usize].as_ref();
-            entry.is_some_and(|entry| entry.in_flight == 0)
-        };
-        let number = (number..self.0.len() as u32).find(is_idle)?;
-        Some((number, self.give_up(number)?))
-    }
-
-    fn give_up(&mut self, number: u32) -> Option<ClosedFile> {
-        let entry = self.0.get_mut(number as usize)?.take()?;
+    /// Releases a file, if no operation uses it.
+    pub(super) fn release(&mut self, number: u32) -> Option<ClosedFile> {
+        let place = self.0.get_mut(number as usize)?;
+        let entry = place.take_if(|entry| entry.in_flight == 0)?;
         Some(ClosedFile { registered: entry.registered.map(|_| number), target: entry.target })
+    }
+
+    /// Returns a number above those of all files in use.
+    pub(super) fn end(&self) -> u32 {
+        self.0.len() as u32
     }
 }
 

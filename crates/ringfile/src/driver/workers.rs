@@ -73,18 +73,17 @@ pub(crate) fn are_of_another_process() -> bool {
     PROCESS.get().is_some_and(|process| !process.is_current())
 }
 
-/// Gives a remote request to a worker. Returns it in a forked child, which has none of its parent's threads.
-pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
+/// Gives a remote request to a worker. Ends it in a forked child, which has none of its parent's threads.
+pub(super) fn send(remote: RemoteRequest) {
     let mut queue = WORKERS.lock();
     if !PROCESS.get_or_init(fork::Mark::current).is_current() {
         drop(queue);
-        return Err(remote);
+        return remote.refuse(libc::EOPNOTSUPP);
     }
     queue.remotes.push_back(remote);
     if queue.idle >= queue.remotes.len() {
         drop(queue);
-        WORKERS.came.notify_one();
-        return Ok(());
+        return WORKERS.came.notify_one();
     }
     if queue.threads < most() {
         queue.threads += 1;
@@ -92,16 +91,14 @@ pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
         if started.is_err() {
             queue.threads -= 1;
             if queue.threads == 0 {
-                let remote = queue.remotes.pop_back();
+                let mut left = queue.remotes.pop_back();
                 drop(queue);
-                let mut remote = remote;
-                while let Some(given_back) = remote.and_then(carry_out) {
-                    remote = Some(given_back);
+                while let Some(remote) = left {
+                    left = carry_out(remote);
                 }
             }
         }
     }
-    Ok(())
 }
 
 /// Ends a handler's requests, or the one with this index, that are no longer wanted and that no worker has begun.
