@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 
 use linux_raw_sys::io_uring::io_uring_op as uop;
 
-use super::op::{Parts, command};
+use super::op::{PartsOf, command};
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Slot, State};
 use super::submit::{COMMANDS, FIXED_FILE, SLICE, fixed_index};
@@ -125,12 +125,12 @@ impl Driver {
 
 /// Puts an operation's next command into the queue of its ring; returns false if the queue is full.
 #[inline(never)]
-pub(super) fn push<'a>(
+pub(super) fn push(
     rings: &mut Rings,
     file: &mut Entry,
     key: Key,
     slot: &mut Slot,
-    parts: impl FnOnce() -> &'a mut Parts,
+    parts: PartsOf<'_>,
 ) -> bool {
     let kind = slot.ring;
     let Some(ring) = rings.get(kind) else { return false };

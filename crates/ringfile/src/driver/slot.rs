@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::Finished;
 use super::kept::Lend;
-use super::op::{Ended, Kind, Parts, Progress, Request};
+use super::op::{Ended, Kind, Parts, PartsOf, Progress, Request};
 use super::remote::Handler;
 use super::rings::RingKind;
 use super::start::LocalHandlers;
@@ -102,17 +102,6 @@ const _: () = assert!(size_of::<Slot>() <= 128);
 
 const NONE: u32 = u32::MAX;
 
-/// Returns the memory for the addresses of an operation's parts, made at the first request.
-#[inline]
-fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut Parts {
-    move || {
-        if all.len() <= index as usize {
-            all.resize_with(index as usize + 1, Parts::default);
-        }
-        &mut all[index as usize]
-    }
-}
-
 /// All slots of a driver.
 pub(crate) struct Slots {
     slots: Vec<Slot>,
@@ -137,7 +126,7 @@ impl Slots {
         file: u32,
         ring: RingKind,
         wake: &mut Wake,
-    ) -> (Key, &'a mut Slot, impl FnOnce() -> &'a mut Parts) {
+    ) -> (Key, &'a mut Slot, PartsOf<'a>) {
         if self.free == NONE {
             self.grow();
         }
@@ -157,7 +146,7 @@ impl Slots {
         // A free slot holds nothing and wakes no task: its content needs no dropping.
         held.lend_to(&mut slot.held);
         std::mem::forget(std::mem::replace(&mut slot.wake, std::mem::take(wake)));
-        (Key::new(index, slot.generation), slot, parts_of(&mut self.parts, index))
+        (Key::new(index, slot.generation), slot, PartsOf { all: &mut self.parts, index })
     }
 
     #[cold]
@@ -202,8 +191,8 @@ impl Slots {
 
     /// Returns a slot that is known to be live, and the place for the addresses of its parts.
     #[inline]
-    pub(super) fn with_parts<'a>(&'a mut self, index: u32) -> (&'a mut Slot, impl FnOnce() -> &'a mut Parts) {
-        (&mut self.slots[index as usize], parts_of(&mut self.parts, index))
+    pub(super) fn with_parts(&mut self, index: u32) -> (&mut Slot, PartsOf<'_>) {
+        (&mut self.slots[index as usize], PartsOf { all: &mut self.parts, index })
     }
 
     /// Frees the slot of an operation that is done, or never began, whose waker was taken.
