@@ -128,17 +128,13 @@ impl Driver {
         request: &Request,
         lack: Lack,
     ) -> Result<RingKind, Refused> {
-        match self.prepare_aio(target, request) {
-            Ok(kind) => {
-                refused::warn_of_no_ring(lack);
-                Ok(kind)
-            }
-            Err(Refused::NoRing(why)) => {
-                refused::warn_of_no_aio(why);
-                Err(Refused::NoRing(lack))
-            }
-            Err(_) => Err(Refused::NoRing(lack)),
+        let prepared = self.prepare_aio(target, request);
+        match &prepared {
+            Ok(_) => refused::warn_of_no_ring(lack),
+            Err(Refused::NoRing(why)) => refused::warn_of_no_aio(*why),
+            Err(_) => {}
         }
+        prepared.map_err(|_| Refused::NoRing(lack))
     }
 
     /// Puts an operation's next submission into the context's queue; returns false if the queue is full.

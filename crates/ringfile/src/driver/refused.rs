@@ -177,11 +177,9 @@ fn aio_failed(errno: i32) -> Error {
         libc::EINVAL => "the kernel's AIO is older than Linux 4.19",
         _ => "AIO is not available",
     };
-    let mut error = Error::from_errno(errno, "setting up AIO").because(why);
-    if matches!(errno, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
-        error = error.of_kind(io::ErrorKind::Unsupported);
-    }
-    error
+    let error = Error::from_errno(errno, "setting up AIO").because(why);
+    let is_missing = matches!(errno, libc::ENOSYS | libc::EPERM | libc::EINVAL);
+    if is_missing { error.of_kind(io::ErrorKind::Unsupported) } else { error }
 }
 
 /// What to do about `EMFILE` and `ENFILE`.
@@ -203,11 +201,9 @@ pub(super) fn set_up_failed(errno: i32) -> Error {
         libc::EMFILE | libc::ENFILE => TOO_MANY_FILES,
         _ => "io_uring is not available",
     };
-    let mut error = Error::from_errno(errno, "setting up io_uring").because(why);
-    if matches!(errno, libc::ENOSYS | libc::EPERM) {
-        error = error.of_kind(io::ErrorKind::Unsupported);
-    }
-    error
+    let error = Error::from_errno(errno, "setting up io_uring").because(why);
+    let is_missing = matches!(errno, libc::ENOSYS | libc::EPERM);
+    if is_missing { error.of_kind(io::ErrorKind::Unsupported) } else { error }
 }
 
 #[cfg(test)]

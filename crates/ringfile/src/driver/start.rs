@@ -204,8 +204,7 @@ fn start_otherwise<R: Receiver>(
             Called::Over(ended) => return Ok(Started::Done(ended)),
             Called::Later if !receiver.is_own() => return Ok(Started::Yield),
             Called::Later => {}
-            Called::WouldWait => break (Choice::Ring, true),
-            Called::Left(choice) => break (choice, false),
+            Called::Left(choice, would_wait) => break (choice, would_wait),
         }
     };
     if refused::is_forked_child() {
@@ -357,10 +356,8 @@ enum Called {
     Over(Ended),
     /// No plain call was made, since other tasks must run first.
     Later,
-    /// A plain call would have waited: the operation goes to the ring.
-    WouldWait,
-    /// No plain call was made: the operation takes this route.
-    Left(Choice),
+    /// The operation takes this route, because a plain call was not made, or, if true, would have waited.
+    Left(Choice, bool),
 }
 
 /// Carries an operation out by plain calls, if its route says so.
@@ -382,12 +379,12 @@ fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
                 count(|counts| &mut counts.inline_ops, request, ended);
                 return Called::Over(ended);
             }
-            Attempt::WouldWait => return Called::WouldWait,
+            Attempt::WouldWait => return Called::Left(Choice::Ring, true),
             // The attempt has shown what kind of file it is.
             Attempt::NotOffered => choice = target.lanes.choose(target, request),
         }
     }
-    Called::Left(choice)
+    Called::Left(choice, false)
 }
 
 /// Carries an operation out by a plain call, however long that takes.
