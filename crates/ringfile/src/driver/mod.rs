@@ -240,11 +240,7 @@ fn count(of_route: impl FnOnce(&mut Metrics) -> &mut u64, request: &Request, end
 /// Publishes this thread's counters now. A loop does so only with each turn, but other threads may see the results of
 /// its plain calls before.
 pub(crate) fn publish_counts() {
-    DRIVER.with(|cell| {
-        if let Ok(Some(driver)) = cell.try_borrow().as_deref().map(Option::as_deref) {
-            driver.shared.counters.publish(&driver.current_counts());
-        }
-    });
+    with(|driver| driver.shared.counters.publish(&driver.current_counts()));
 }
 
 #[inline]

@@ -26,11 +26,6 @@ const IDLE: Duration = Duration::from_secs(10);
 /// The maximum number of threads; 0 for the default.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-struct Workers {
-    queue: Mutex<Queue>,
-    came: Condvar,
-}
-
 struct Queue {
     remotes: VecDeque<RemoteRequest>,
     idle: usize,
@@ -40,14 +35,17 @@ struct Queue {
 /// The process that sent the first remote request. Set under the queue's lock, so that no fork finds it half done.
 static PROCESS: OnceLock<fork::Mark> = OnceLock::new();
 
-static WORKERS: Workers = Workers {
-    queue: Mutex::new(Queue { remotes: VecDeque::new(), idle: 0, threads: 0 }),
-    came: Condvar::new(),
-};
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { remotes: VecDeque::new(), idle: 0, threads: 0 });
+/// Notified when a request has come.
+static CAME: Condvar = Condvar::new();
+
+fn lock() -> MutexGuard<'static, Queue> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Takes the lock of the queue, for a fork.
 pub(super) fn hold() -> Box<dyn Any> {
-    Box::new(WORKERS.lock())
+    Box::new(lock())
 }
 
 /// Sets the maximum number of threads; 0 for the default.
@@ -75,7 +73,7 @@ pub(crate) fn are_of_another_process() -> bool {
 
 /// Gives a remote request to a worker. Ends it in a forked child, which has none of its parent's threads.
 pub(super) fn send(remote: RemoteRequest) {
-    let mut queue = WORKERS.lock();
+    let mut queue = lock();
     if !PROCESS.get_or_init(fork::Mark::current).is_current() {
         drop(queue);
         return remote.refuse(libc::EOPNOTSUPP);
@@ -83,11 +81,11 @@ pub(super) fn send(remote: RemoteRequest) {
     queue.remotes.push_back(remote);
     if queue.idle >= queue.remotes.len() {
         drop(queue);
-        return WORKERS.came.notify_one();
+        return CAME.notify_one();
     }
     if queue.threads < most() {
         queue.threads += 1;
-        let started = std::thread::Builder::new().name("ringfile-worker".into()).spawn(|| WORKERS.run());
+        let started = std::thread::Builder::new().name("ringfile-worker".into()).spawn(run);
         if started.is_err() {
             queue.threads -= 1;
             if queue.threads == 0 {
@@ -115,7 +113,7 @@ pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
     };
     let mut withdrawn = Vec::new();
     {
-        let remotes = &mut WORKERS.lock().remotes;
+        let remotes = &mut lock().remotes;
         let mut from = 0;
         while let Some(at) = remotes.range(from..).position(is_unwanted) {
             from += at;
@@ -188,32 +186,26 @@ fn is_ready(remote: &RemoteRequest) -> bool {
     !matches!(rustix::event::poll(&mut polled, Some(&LOOK)), Ok(0) | Err(Errno::INTR))
 }
 
-impl Workers {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn run(&self) {
-        let mut queue = self.lock();
-        loop {
-            if let Some(remote) = queue.remotes.pop_front() {
-                drop(queue);
-                let caught = panics::catch(|| carry_out(remote));
-                if caught.is_err() {
-                    event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
-                }
-                queue = self.lock();
-                queue.remotes.extend(caught.ok().flatten());
-                continue;
+fn run() {
+    let mut queue = lock();
+    loop {
+        if let Some(remote) = queue.remotes.pop_front() {
+            drop(queue);
+            let caught = panics::catch(|| carry_out(remote));
+            if caught.is_err() {
+                event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
             }
-            queue.idle += 1;
-            let (woken, waited) = self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
-            queue = woken;
-            queue.idle -= 1;
-            if waited.timed_out() && queue.remotes.is_empty() {
-                queue.threads -= 1;
-                return;
-            }
+            queue = lock();
+            queue.remotes.extend(caught.ok().flatten());
+            continue;
+        }
+        queue.idle += 1;
+        let (woken, waited) = CAME.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+        queue = woken;
+        queue.idle -= 1;
+        if waited.timed_out() && queue.remotes.is_empty() {
+            queue.threads -= 1;
+            return;
         }
     }
 }
