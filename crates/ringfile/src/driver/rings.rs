@@ -145,11 +145,13 @@ impl Rings {
 
     /// Returns every ring that was created.
     pub(super) fn each(&self) -> impl Iterator<Item = &Ring> {
-        std::iter::once(&self.main).chain(self.beside.iter().flatten())
+        let [polled, commands, polled_commands] = &self.beside;
+        std::iter::once(&self.main).chain(polled).chain(commands).chain(polled_commands)
     }
 
     pub(super) fn each_mut(&mut self) -> impl Iterator<Item = &mut Ring> {
-        std::iter::once(&mut self.main).chain(self.beside.iter_mut().flatten())
+        let [polled, commands, polled_commands] = &mut self.beside;
+        std::iter::once(&mut self.main).chain(polled).chain(commands).chain(polled_commands)
     }
 
     /// Returns whether this process created the rings.

@@ -89,9 +89,7 @@ pub(crate) enum Kind {
 enum Family {
     Read,
     Write,
-    /// They sync an open file.
-    Sync,
-    /// They change an open file otherwise, and move no data.
+    /// They change or sync an open file, and move no data.
     Control,
     /// They name paths, and no open file.
     Path,
@@ -103,8 +101,7 @@ impl Kind {
         match self {
             Self::Read | Self::ReadVectored => Family::Read,
             Self::Write | Self::WriteVectored | Self::WriteAtomic => Family::Write,
-            Self::Sync | Self::SyncRange => Family::Sync,
-            Self::Allocate | Self::Truncate | Self::Advise => Family::Control,
+            Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Family::Control,
             Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => Family::Path,
         }
     }
@@ -207,10 +204,21 @@ impl Request {
     /// Returns whether a failure means that data was lost which should have become durable: a sync, or a durable write.
     #[inline]
     pub(crate) fn is_sync(&self) -> bool {
-        match self.kind.family() {
-            Family::Sync => true,
-            Family::Write => self.synced || self.op_flags & RWF_DSYNC != 0,
-            Family::Read | Family::Control | Family::Path => false,
+        match self.kind {
+            Kind::Sync | Kind::SyncRange => true,
+            Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => {
+                self.synced || self.op_flags & RWF_DSYNC != 0
+            }
+            Kind::Read
+            | Kind::ReadVectored
+            | Kind::Allocate
+            | Kind::Truncate
+            | Kind::Advise
+            | Kind::Open
+            | Kind::Rename
+            | Kind::Remove
+            | Kind::CreateDir
+            | Kind::Stat => false,
         }
     }
 
@@ -260,7 +268,7 @@ pub(super) fn fill(
         Family::Read | Family::Write => {
             transfer::fill_vectored(request, held, began, index, &mut parts.get().addresses, sqe);
         }
-        Family::Sync | Family::Control => control::fill(request, sqe),
+        Family::Control => control::fill(request, sqe),
         Family::Path => path::fill(request, held, sqe),
     }
 }
@@ -279,7 +287,7 @@ fn call(
     }
     match request.kind.family() {
         Family::Read | Family::Write => transfer::call(target, request, held, began, nowait),
-        Family::Sync | Family::Control => control::call(target, request).map(|()| 0),
+        Family::Control => control::call(target, request).map(|()| 0),
         Family::Path => path::call(request, held),
     }
 }
