@@ -118,7 +118,10 @@ fn pick() -> Option<&'static Arc<Shared>> {
 /// child.
 pub(crate) fn send(remote: RemoteRequest) -> Result<Arc<Shared>, RemoteRequest> {
     let Some(thread) = pick() else { return Err(remote) };
-    thread.post_remote(remote);
+    // It never leaves its loop.
+    thread.lock().remotes.push(remote);
+    thread.sleep.mail_came();
+    thread.notify();
     Ok(Arc::clone(thread))
 }
 

@@ -40,14 +40,16 @@ pub(super) struct Hold(Arc<Shared>);
 
 impl Hold {
     pub(super) fn on(owner: Arc<Shared>) -> Self {
-        owner.one_remote_more();
+        owner.remotes.fetch_add(1, Ordering::Relaxed);
         Self(owner)
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.one_remote_less();
+        if self.0.remotes.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.notify();
+        }
     }
 }
 

@@ -71,8 +71,8 @@ pub(crate) struct Shared {
     /// The number of times that the thread was woken while it slept without a ring. Not `thread::park`: in the
     /// destructors of pthread keys, an ending thread has no handle, and asking for it panics.
     unparks: AtomicU32,
-    /// Operations of this thread's loop that other threads carry out.
-    remotes: AtomicUsize,
+    /// Operations of this thread's loop that other threads carry out: each must end before the thread leaves the loop.
+    pub remotes: AtomicUsize,
     /// The thread leaves its loop, and waits for those.
     pub leaving: AtomicBool,
     process: fork::Mark,
@@ -121,18 +121,7 @@ impl Shared {
         }
     }
 
-    /// Counts an operation that must end before the thread leaves its loop.
-    pub(crate) fn one_remote_more(&self) {
-        self.remotes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn one_remote_less(&self) {
-        if self.remotes.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.notify();
-        }
-    }
-
-    /// Returns whether there are such operations; in a forked child they belong to the parent.
+    /// Returns whether other threads carry out operations for this one; in a forked child they belong to the parent.
     pub(crate) fn has_remotes(&self) -> bool {
         self.remotes.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
@@ -154,13 +143,6 @@ impl Shared {
         if !self.is_inherited() {
             self.post(Mail::CancelOrders(handler));
         }
-    }
-
-    /// Gives a remote request to this thread, which never leaves its loop.
-    pub(crate) fn post_remote(&self, remote: RemoteRequest) {
-        self.lock().remotes.push(remote);
-        self.sleep.mail_came();
-        self.notify();
     }
 
     /// Returns the descriptor that wakes a thread which sleeps in its ring, made once.
