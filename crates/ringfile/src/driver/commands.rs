@@ -134,7 +134,7 @@ pub(super) fn push(
 ) -> bool {
     let kind = slot.ring;
     let Some(ring) = rings.get(kind) else { return false };
-    let began = slot.progress.began(&slot.request, &file.target);
+    let began = slot.progress.began(&slot.request, &*file.target);
     let (fd, registered) = file.descriptor(kind, ring);
     let Some(namespace) = file.target.namespace() else { return false };
     // Registered memory in several parts is accepted only since Linux 6.16; before, the kernel warns.

@@ -385,7 +385,7 @@ fn push_to(ring: &mut Ring, file: &mut Entry, key: Key, slot: &mut Slot, parts: 
     let has_fixed_form = request.kind.has_fixed_form();
     let index = if has_fixed_form { fixed_index(&slot.held, ring) } else { None };
     let (fd, registered) = file.descriptor(slot.ring, ring);
-    let began = slot.progress.began(request, &file.target);
+    let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
     let waits = has_fixed_form && file.target.waits_in_submission();
     let flags = if registered { FIXED_FILE } else { 0 }

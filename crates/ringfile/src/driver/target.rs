@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use super::namespace::Namespace;
-use super::op::{Kind, Request, device_size};
+use super::op::{Kind, Request, Rules, device_size};
 use super::rings::RingKind;
 use super::route::{FileSystem, Lanes, Route};
 use crate::ring::{Ring, fork};
@@ -385,20 +385,22 @@ impl Target {
             Err(_) => Some(self.users.lock().unwrap_or_else(PoisonError::into_inner)),
         }
     }
+}
 
+impl Rules for Target {
     /// Returns where an operation continues after `done` bytes. Direct I/O that stopped inside a block continues at the
     /// start of that block, since the kernel would refuse the rest with `EINVAL`, whatever the reason for the stop: a
     /// full disk reports `ENOSPC` only for an aligned request. A read gets the same bytes again, and a write writes
     /// them to the same place; an append would write them twice.
     #[inline]
-    pub(super) fn goes_on_at(&self, kind: Kind, done: usize) -> usize {
+    fn goes_on_at(&self, kind: Kind, done: usize) -> usize {
         if kind.is_write() && self.appends { done } else { self.block_before(done) }
     }
 
     /// Returns whether an operation that stopped short after `done` bytes has ended: a read at the end of the data (for
     /// buffered reads, a read of 0 bytes shows it), or a direct append inside a block, which cannot continue.
     #[cold]
-    pub(super) fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool {
+    fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool {
         if !kind.is_read() {
             return self.appends && self.block_before(done) != done;
         }
@@ -416,7 +418,7 @@ impl Target {
     /// Returns whether to retry an operation: because the file system does not support `RWF_DONTCACHE`, which later
     /// operations omit, or because a namespace needs other commands.
     #[cold]
-    pub(super) fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
+    fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
         if let Some(namespace) = self.namespace() {
             return namespace.asks_less(errno, left, attempts);
         }
@@ -425,6 +427,12 @@ impl Target {
         }
         self.cache_flags.store(0, Ordering::Relaxed);
         true
+    }
+
+    /// True for a namespace: one command deallocates, or writes zeros, only as far as the drive's limits allow.
+    #[cold]
+    fn is_done_in_parts(&self) -> bool {
+        self.namespace.is_some()
     }
 }
 

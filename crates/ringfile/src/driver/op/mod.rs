@@ -21,7 +21,7 @@ use crate::ring::Sqe;
 pub(crate) use cached::cached_pages;
 pub(super) use control::device_size;
 pub(super) use path::keep_opened;
-pub(super) use progress::{NO_THREAD, Progress, Step};
+pub(super) use progress::{NO_THREAD, Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
 pub(super) use transfer::piece;
 

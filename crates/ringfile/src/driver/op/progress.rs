@@ -1,11 +1,10 @@
 //! The progress of an operation, and what each answer of the kernel means for it: the same rules for rings and plain
 //! calls.
 //!
-//! Makes no call of its own: the [`Target`] says how its file continues. Invariants: `done` never falls, and never exceeds
-//! what is wanted; an operation that makes no progress ends after a bounded number of attempts.
+//! Pure: it asks about the file through [`Rules`]. Invariants: `done` never falls, and never exceeds what is wanted; an
+//! operation that makes no progress ends after a bounded number of attempts.
 
-use super::Request;
-use crate::driver::target::Target;
+use super::{Kind, Request};
 
 /// The number of attempts without progress (EINTR, EAGAIN) after which the operation ends with the errno.
 const ATTEMPTS: u8 = 250;
@@ -19,6 +18,22 @@ const THREAD_ATTEMPTS: u8 = 8;
 
 /// `ERESTARTSYS` and its like, which no call returns, and rings of Linux 6.1 do for a read of a terminal that a signal ends.
 const INTERRUPTED: [i32; 4] = [512, 513, 514, 516];
+
+/// Properties of a file that decide how an operation continues.
+pub(in crate::driver) trait Rules {
+    /// Returns the byte at which an operation continues after `done` bytes.
+    fn goes_on_at(&self, kind: Kind, done: usize) -> usize;
+
+    /// Returns whether an operation that stopped short after `done` bytes has ended.
+    fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool;
+
+    /// Returns whether to retry in a simpler form (without a flag, or in smaller pieces) an operation with `left` bytes
+    /// left, which failed `attempts` times in a row.
+    fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool;
+
+    /// Returns whether an operation that moves no data continues after it was done in part.
+    fn is_done_in_parts(&self) -> bool;
+}
 
 /// See the module. Packed into 64 bits, so that a slot stays two cache lines: the bytes done in the upper 56 bits (no
 /// address space holds more), and the attempts without progress since the last success in the lower 8.
@@ -58,30 +73,29 @@ impl Progress {
 
     /// Returns the byte at which the next submission starts, or, after an answer, at which that submission had started.
     #[inline]
-    pub(in crate::driver) fn began(self, request: &Request, target: &Target) -> usize {
-        if self.done() == 0 { 0 } else { target.goes_on_at(request.kind, self.done()) }
+    pub(in crate::driver) fn began(self, request: &Request, rules: &impl Rules) -> usize {
+        if self.done() == 0 { 0 } else { rules.goes_on_at(request.kind, self.done()) }
     }
 
     /// Takes an answer: the bytes moved, or the errno. An operation that is no longer wanted is not retried.
     pub(in crate::driver) fn answered(
         &mut self,
         request: &Request,
-        target: &Target,
+        rules: &impl Rules,
         answer: Result<usize, i32>,
         is_wanted: impl FnOnce() -> bool,
     ) -> Step {
         match answer {
-            Err(errno) => self.failed(request, target, errno, is_wanted),
-            // For a namespace, one command deallocates, or writes zeros, only as far as the drive's limits allow.
-            Ok(_) if !request.kind.moves_data() && target.namespace().is_none() => Step::Over(0),
-            Ok(moved) => self.moved(request, target, moved, is_wanted),
+            Err(errno) => self.failed(request, rules, errno, is_wanted),
+            Ok(_) if !request.kind.moves_data() && !rules.is_done_in_parts() => Step::Over(0),
+            Ok(moved) => self.moved(request, rules, moved, is_wanted),
         }
     }
 
     fn failed(
         &mut self,
         request: &Request,
-        target: &Target,
+        rules: &impl Rules,
         errno: i32,
         is_wanted: impl FnOnce() -> bool,
     ) -> Step {
@@ -98,7 +112,7 @@ impl Progress {
             libc::EINTR | libc::EAGAIN => true,
             _ => {
                 let may_ask_less = request.kind.moves_data() && !request.is_atomic();
-                may_ask_less && target.asks_less(errno, left, attempts)
+                may_ask_less && rules.asks_less(errno, left, attempts)
             }
         };
         if !is_passing || attempts >= most {
@@ -110,12 +124,12 @@ impl Progress {
     fn moved(
         &mut self,
         request: &Request,
-        target: &Target,
+        rules: &impl Rules,
         moved: usize,
         is_wanted: impl FnOnce() -> bool,
     ) -> Step {
         let before = self.done();
-        let done = (self.began(request, target) + moved).max(before).min(request.want);
+        let done = (self.began(request, rules) + moved).max(before).min(request.want);
         let attempts = if done > before { 0 } else { self.attempts().saturating_add(1) };
         self.set(done, attempts);
         if done == request.want || moved == 0 || !is_wanted() {
@@ -124,7 +138,7 @@ impl Progress {
         // The rest of an atomic write would be a second write.
         let is_over = attempts >= ATTEMPTS
             || request.is_atomic()
-            || target.is_at_end(request.kind, request.offset, done);
+            || rules.is_at_end(request.kind, request.offset, done);
         if is_over { Step::Over(0) } else { Step::GoOn }
     }
 }
@@ -132,21 +146,33 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::op::Kind;
-    use crate::driver::{FileKind, FileSystem, Lanes, Multiples, RingKind, Route};
 
-    /// Returns a file that is `len` bytes long; for direct I/O its blocks have 512 bytes.
-    fn file(is_direct: bool, len: u64) -> Target {
-        let memory = rustix::fs::memfd_create(c"ringfile-progress", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&memory, len).unwrap();
-        let direct = is_direct.then_some(Multiples { block: 512, memory: 4, atomic: None });
-        let lanes = Lanes::new(Route::Auto, FileSystem::Other);
-        Target::new(memory, FileKind::Regular, direct, RingKind::Main, None, lanes)
+    /// A file with blocks of 512 bytes, which is `len` bytes long.
+    struct File {
+        direct: bool,
+        len: u64,
+        drops: bool,
     }
 
-    fn buffered() -> Target {
-        file(false, 0)
+    impl Rules for File {
+        fn goes_on_at(&self, _: Kind, done: usize) -> usize {
+            if self.direct { done - done % 512 } else { done }
+        }
+
+        fn is_at_end(&self, kind: Kind, offset: u64, done: usize) -> bool {
+            kind.is_read() && self.direct && !done.is_multiple_of(512) && offset + done as u64 >= self.len
+        }
+
+        fn asks_less(&self, errno: i32, _: usize, _: u8) -> bool {
+            self.drops && errno == libc::EOPNOTSUPP
+        }
+
+        fn is_done_in_parts(&self) -> bool {
+            false
+        }
     }
+
+    const BUFFERED: File = File { direct: false, len: u64::MAX, drops: false };
 
     fn request(kind: Kind, want: usize) -> Request {
         Request { want, ..Request::of(kind) }
@@ -154,7 +180,7 @@ mod tests {
 
     /// The kernel's answers in turn; returns where each submission started, how the last answer was handled, and the
     /// bytes done.
-    fn run(request: &Request, file: &Target, answers: &[Result<usize, i32>]) -> (Vec<usize>, Step, usize) {
+    fn run(request: &Request, file: &File, answers: &[Result<usize, i32>]) -> (Vec<usize>, Step, usize) {
         let (mut progress, mut began, mut step) = (Progress::default(), Vec::new(), Step::GoOn);
         for &answer in answers {
             assert_eq!(step, Step::GoOn, "an answer after the end");
@@ -167,23 +193,22 @@ mod tests {
     #[test]
     fn short_counts_go_on_where_they_stopped() {
         let read = request(Kind::Read, 1000);
-        assert_eq!(run(&read, &buffered(), &[Ok(1000)]), (vec![0], Step::Over(0), 1000));
+        assert_eq!(run(&read, &BUFFERED, &[Ok(1000)]), (vec![0], Step::Over(0), 1000));
         assert_eq!(
-            run(&read, &buffered(), &[Ok(300), Ok(200), Ok(500)]),
+            run(&read, &BUFFERED, &[Ok(300), Ok(200), Ok(500)]),
             (vec![0, 300, 500], Step::Over(0), 1000)
         );
-        assert_eq!(run(&read, &buffered(), &[Ok(300), Ok(0)]), (vec![0, 300], Step::Over(0), 300), "the end");
+        assert_eq!(run(&read, &BUFFERED, &[Ok(300), Ok(0)]), (vec![0, 300], Step::Over(0), 300), "the end");
         let write = request(Kind::WriteVectored, 1000);
         assert_eq!(
-            run(&write, &buffered(), &[Ok(300), Err(libc::ENOSPC)]),
+            run(&write, &BUFFERED, &[Ok(300), Err(libc::ENOSPC)]),
             (vec![0, 300], Step::Over(libc::ENOSPC), 300)
         );
     }
 
     #[test]
     fn an_atomic_write_is_never_continued_and_never_tried_without_its_flag() {
-        let file = file(true, 0);
-        file.do_not_cache();
+        let file = File { direct: true, len: u64::MAX, drops: true };
         let write = request(Kind::WriteAtomic, 4096);
         assert_eq!(run(&write, &file, &[Ok(4096)]), (vec![0], Step::Over(0), 4096));
         assert_eq!(run(&write, &file, &[Ok(512)]), (vec![0], Step::Over(0), 512));
@@ -194,7 +219,7 @@ mod tests {
 
     #[test]
     fn direct_io_goes_on_from_a_whole_block_and_ends_with_the_file() {
-        let file = file(true, 700);
+        let file = File { direct: true, len: 700, drops: false };
         let read = request(Kind::Read, 2048);
         assert_eq!(run(&read, &file, &[Ok(600), Ok(188)]), (vec![0, 512], Step::Over(0), 700));
         assert_eq!(run(&read, &file, &[Ok(600), Ok(50)]).1, Step::GoOn, "less than before is no progress");
@@ -208,12 +233,11 @@ mod tests {
         let mut answers = vec![Err(libc::EINTR); usize::from(ATTEMPTS) - 1];
         answers.push(Ok(5));
         answers.extend(vec![Err(libc::EAGAIN); usize::from(ATTEMPTS)]);
-        let (_, step, done) = run(&read, &buffered(), &answers);
+        let (_, step, done) = run(&read, &BUFFERED, &answers);
         assert_eq!((step, done), (Step::Over(libc::EAGAIN), 5));
-        assert_eq!(run(&read, &buffered(), &[Err(libc::EOPNOTSUPP)]).1, Step::Over(libc::EOPNOTSUPP));
-        assert_eq!(run(&read, &buffered(), &[Err(512), Ok(10)]).1, Step::Over(0));
-        let file = buffered();
-        file.do_not_cache();
+        assert_eq!(run(&read, &BUFFERED, &[Err(libc::EOPNOTSUPP)]).1, Step::Over(libc::EOPNOTSUPP));
+        assert_eq!(run(&read, &BUFFERED, &[Err(512), Ok(10)]).1, Step::Over(0));
+        let file = File { drops: true, ..BUFFERED };
         assert_eq!(run(&read, &file, &[Err(libc::EOPNOTSUPP), Ok(10)]).1, Step::Over(0));
         let sync = request(Kind::Sync, 0);
         assert_eq!(run(&sync, &file, &[Err(libc::EINTR), Ok(0)]).1, Step::Over(0));
@@ -224,19 +248,19 @@ mod tests {
     fn a_thread_that_can_not_be_created_is_asked_for_a_few_times_and_not_called_a_signal() {
         let allocate = request(Kind::Allocate, 10);
         let mut answers = vec![Err(NO_THREAD); usize::from(THREAD_ATTEMPTS)];
-        assert_eq!(run(&allocate, &buffered(), &answers).1, Step::Over(libc::EAGAIN));
+        assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Over(libc::EAGAIN));
         answers.pop();
         answers.push(Ok(0));
-        assert_eq!(run(&allocate, &buffered(), &answers).1, Step::Over(0));
+        assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Over(0));
     }
 
     #[test]
     fn what_nobody_wants_is_not_tried_again() {
         let read = request(Kind::Read, 10);
         let mut progress = Progress::default();
-        assert_eq!(progress.answered(&read, &buffered(), Ok(5), || false), Step::Over(0));
+        assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Over(0));
         assert_eq!(
-            progress.answered(&read, &buffered(), Err(libc::EINTR), || false),
+            progress.answered(&read, &BUFFERED, Err(libc::EINTR), || false),
             Step::Over(libc::ECANCELED)
         );
     }
