@@ -10,15 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::op::plain;
 use super::refused::{self, Lack, Refused};
-use super::route::Route;
 use super::slot::{Key, State};
 use super::submit::{self, AIO_WAKEUP};
 use super::target::{FileKind, Target};
-use super::{Deferred, Driver, Request, RingKind, Shared};
+use super::{Deferred, Driver, Request, RingKind, Shared, rings};
 use crate::aio::Aio;
-
-/// The time before another attempt to create a context.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The size of a context, if the system's limit allows it: many times a drive's queue depth.
 const OPERATIONS: u32 = 512;
@@ -34,7 +30,7 @@ pub(super) struct Context {
     /// When and why creating a context failed.
     failed: Option<(Instant, i32)>,
     /// Whether a descriptor was handed out that becomes readable when operations have ended.
-    signals: bool,
+    pub signals: bool,
     /// Whether the kernel accepts no more operations until one has completed.
     is_full: bool,
     /// Why the context no longer accepts operations: the errno of a seccomp filter that was installed after the context was
@@ -57,12 +53,6 @@ impl Context {
     #[inline]
     pub(super) fn open(&self) -> u32 {
         self.aio.as_ref().map_or(0, Aio::open)
-    }
-
-    /// Returns the number of system calls made for AIO.
-    #[inline]
-    pub(super) fn calls(&self) -> u64 {
-        self.aio.as_ref().map_or(0, |aio| aio.calls)
     }
 
     /// Returns whether the next turn may submit something: not if the kernel accepts nothing before an operation has
@@ -117,15 +107,13 @@ impl Driver {
 
     #[cold]
     fn make_aio(&mut self) -> Result<Aio, Lack> {
-        if let Some((when, errno)) = self.context.failed
-            && when.elapsed() < TRY_AGAIN_AFTER
-        {
+        if let Some(errno) = rings::recent(self.context.failed) {
             return Err(Lack::Aio(errno));
         }
         let operations = self.options.entries.saturating_mul(2).clamp(OPERATIONS, 1 << 14);
         let made = self.shared.eventfd().and_then(|eventfd| Aio::new(operations, eventfd, AIO_WAKEUP));
         made.inspect(|_| self.context.failed = None).map_err(|error| {
-            let errno = error.raw_os_error().unwrap_or(libc::ENOSYS);
+            let errno = refused::set_up_errno(&error);
             self.context.failed = Some((Instant::now(), errno));
             self.counts.refused_contexts += 1;
             Lack::Aio(errno)
@@ -140,17 +128,13 @@ impl Driver {
         request: &Request,
         lack: Lack,
     ) -> Result<RingKind, Refused> {
-        match self.prepare_aio(target, request) {
-            Ok(kind) => {
-                refused::warn_of_no_ring(lack);
-                Ok(kind)
-            }
-            Err(Refused::NoRing(why)) => {
-                refused::warn_of_no_aio(why);
-                Err(Refused::NoRing(lack))
-            }
-            Err(_) => Err(Refused::NoRing(lack)),
+        let prepared = self.prepare_aio(target, request);
+        match &prepared {
+            Ok(_) => refused::warn_of_no_ring(lack),
+            Err(Refused::NoRing(why)) => refused::warn_of_no_aio(*why),
+            Err(_) => {}
         }
+        prepared.map_err(|_| Refused::NoRing(lack))
     }
 
     /// Puts an operation's next submission into the context's queue; returns false if the queue is full.
@@ -172,7 +156,10 @@ impl Driver {
     /// Submits queued operations, at most a slice. An operation that the kernel refuses ends with the kernel's errno.
     /// Returns whether the kernel refuses operations for now.
     pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) -> bool {
-        self.reset_signal();
+        if self.context.signals && self.context.aio.is_some() {
+            // Before completions are collected, so that one which arrives meanwhile signals again.
+            self.reset_wakeup();
+        }
         self.context.is_full = false;
         while let Some(aio) = self.context.aio.as_mut().filter(|aio| aio.has_queued()) {
             let errno = match aio.submit(most) {
@@ -222,7 +209,7 @@ impl Driver {
             return;
         }
         let ended = plain::run(target, &slot.request, &mut slot.held, || true);
-        slot.progress.ended(ended.done);
+        slot.progress.end(ended.done);
         (slot.errno, slot.fixed, slot.ring) = (ended.errno as u16, false, RingKind::Main);
         self.counts.inline_ops += 1;
         if ended.errno != errno {
@@ -285,15 +272,6 @@ impl Driver {
         Ok(Arc::clone(&self.shared))
     }
 
-    /// Resets the wake-up descriptor before completions are collected, so that one which arrives meanwhile signals
-    /// again.
-    #[inline]
-    pub(super) fn reset_signal(&self) {
-        if self.context.signals && self.context.aio.is_some() {
-            self.reset_wakeup();
-        }
-    }
-
     /// Resets the wake-up descriptor. If code outside the driver waits for it, it stays readable while an operation is
     /// in flight that will not signal it.
     #[cold]
@@ -303,14 +281,4 @@ impl Driver {
             self.shared.reset_wakeup();
         }
     }
-
-    /// Returns whether code outside the driver waits for the wake-up descriptor.
-    pub(super) fn gave_wakeup_out(&self) -> bool {
-        self.context.signals
-    }
-}
-
-/// Returns whether the route asks for AIO although it cannot be used for the file.
-pub(super) fn is_wrong(target: &Target, request: &Request) -> bool {
-    target.lanes.route() == Route::Aio && request.kind.moves_data() && target.direct().is_none()
 }

@@ -71,7 +71,7 @@ impl Driver {
             return None;
         }
         if slot.state == State::Done {
-            return Some((self.take_finished(key.slot()).held, Wake::Nobody, None));
+            return Some((self.slots.take(key.slot()).held, Wake::Nobody, None));
         }
         self.counts.cancelled += 1;
         let (state, position, file, kind) = (slot.state, slot.position, slot.file, slot.ring);
@@ -84,7 +84,7 @@ impl Driver {
         if withdrawn {
             self.no_longer_in_flight(key);
             let wake = std::mem::take(&mut self.slots.at(key.slot()).wake);
-            let held = self.take_finished(key.slot()).held;
+            let held = self.slots.take(key.slot()).held;
             return Some((held, wake, self.leave_file(file)));
         }
         let slot = self.slots.at(key.slot());
@@ -162,13 +162,7 @@ impl Driver {
         open.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
     }
 
-    /// Cancels such operations that this thread carries out for another driver.
-    pub(super) fn cancel_held_on_streams(&mut self, driver: u64, deferred: &mut Deferred) {
-        let held = self.slots.held_by(driver);
-        held.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
-    }
-
-    fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
+    pub(super) fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
         let slot = self.slots.at(key.slot());
         if !slot.cancelled && slot.owner != Owner::Nobody && self.may_wait_forever(key) {
             self.cancel_queued(key, deferred);

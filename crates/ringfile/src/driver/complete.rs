@@ -11,7 +11,7 @@ use super::rings::{RingKind, Rings};
 use super::slot::{Key, Owner, State};
 use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
 use super::wake::Wake;
-use super::{ActiveTasks, Deferred, Driver, LocalHandler, Metrics, in_place};
+use super::{ActiveTasks, Deferred, Driver, Ended, LocalHandler, Metrics, count_end, in_place};
 use crate::event;
 use crate::ring::Cqe;
 
@@ -56,7 +56,7 @@ impl Driver {
         while let Some(cqe) = self.rings.as_mut().and_then(|rings| rings.main.complete()) {
             self.completed(cqe, deferred);
         }
-        if self.rings.as_ref().is_some_and(Rings::has_beside) {
+        if self.rings.as_ref().is_some_and(|rings| rings.has_beside) {
             self.collect_beside(deferred);
         }
         // AIO last: the wake-up descriptor, which announces its completions, is reset when the main ring's are
@@ -90,7 +90,7 @@ impl Driver {
         let all_at_once =
             slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
         if all_at_once && slot.request.kind.moves_data() {
-            slot.progress.all_done(slot.request.want);
+            slot.progress.end(slot.request.want);
         } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
             return;
         }
@@ -119,7 +119,7 @@ impl Driver {
                     *rings.wakeup_of(ring) = false;
                     rings.wakeup_repeats &= cqe.result >= 0;
                     self.reset_wakeup();
-                } else if self.gave_wakeup_out() {
+                } else if self.context.signals {
                     self.reset_wakeup();
                 }
             }
@@ -183,21 +183,15 @@ impl Driver {
         self.no_longer_in_flight(key);
         let slot = self.slots.at(key.slot());
         let (file, owner) = (slot.file, slot.owner);
-        self.counts.ops += 1;
+        let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
+        count_end(&mut self.counts, slot.request.kind, ended);
         self.counts.fixed_ops += u64::from(slot.fixed);
-        self.counts.failed += u64::from(slot.errno != 0);
         self.counts.aio_ops += u64::from(slot.ring == RingKind::Aio);
-        let (kind, done) = (slot.request.kind, slot.progress.done() as u64);
-        if kind.is_read() {
-            self.counts.bytes_read += done;
-        } else if kind.is_write() {
-            self.counts.bytes_written += done;
-        }
         slot.state = State::Done;
-        if kind.is_read() {
+        if slot.request.kind.is_read() {
             // SAFETY: the kernel has written `done` bytes from `start` on; what comes before was there already, since
             // only the library's own reads begin past 0, and they fill memory in order.
-            unsafe { slot.held.filled(slot.request.start + slot.progress.done()) };
+            unsafe { slot.held.filled(slot.request.start + ended.done) };
         }
         match slot.wake {
             Wake::Task(task) => {
@@ -229,7 +223,7 @@ impl Driver {
             finished.ended = self.slots.free(key.slot());
             return;
         }
-        let finished = self.take_finished(key.slot());
+        let finished = self.slots.take(key.slot());
         if let Some(handler) = self.local_handlers.at_end(handler) {
             deferred.ended.push((handler, index, finished));
         } else {
@@ -241,7 +235,7 @@ impl Driver {
     fn end_for_others(&mut self, key: Key, deferred: &mut Deferred) {
         match std::mem::take(&mut self.slots.at(key.slot()).wake) {
             Wake::Handler(handler, index) => {
-                let finished = self.take_finished(key.slot());
+                let finished = self.slots.take(key.slot());
                 deferred.ended.push((handler, index, finished));
             }
             wake => deferred.wake(wake),
@@ -255,7 +249,7 @@ impl Driver {
             counts.enters += ring.enters;
             counts.refused_registrations += ring.buffers.refusals;
         }
-        counts.aio_calls += self.context.calls();
+        counts.aio_calls += self.context.aio.as_ref().map_or(0, |aio| aio.calls);
         counts
     }
 }

@@ -10,7 +10,7 @@ use std::task::Waker;
 use super::remote::{Handler, RemoteRequest};
 use super::target::ClosedFile;
 use super::wake::{TaskNumber, Wake};
-use super::{Finished, LocalHandler, send_to_workers};
+use super::{Finished, LocalHandler, workers};
 use crate::event;
 use crate::memory::Held;
 use crate::panics;
@@ -132,7 +132,7 @@ impl Deferred {
         for_each(&mut self.ended, |(handler, index, finished)| handler.done(index, finished));
         for_each(&mut self.remotes, |(remote, errno)| match errno {
             Some(errno) => remote.refuse(errno),
-            None => send_to_workers(remote),
+            None => workers::send(remote),
         });
     }
 }

@@ -7,11 +7,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use super::op::read_into;
+use super::op::piece;
 use super::start::{MANY, is_for_ring};
 use super::submit::{ASYNC, FIXED_FILE};
 use super::target::ClosedFile;
-use super::{Deferred, Driver, Ended, Kind, Request, RingGuard, RingKind, Target, with};
+use super::{Deferred, Driver, Ended, Kind, Request, RingGuard, RingKind, Target, count_end, with};
 use crate::memory::Buffer;
 use crate::ring::Sqe;
 
@@ -184,7 +184,7 @@ impl Driver {
             user_data: FIRST + at as u64,
             ..Sqe::default()
         };
-        *ring.vacant()? = read_into(start, len, index, base);
+        *ring.vacant()? = piece(true, start, len, index, base);
         // SAFETY: the entry names the buffer's memory, which the caller of `read` lends until the answer.
         unsafe { ring.commit() };
         self.answers.list[at] = Answer { number: Answer::IN_FLIGHT, is_fixed: index.is_some() };
@@ -232,10 +232,8 @@ impl Driver {
             };
             buffer.set_len(ended.done);
             reads.end(at, ended);
-            self.counts.ops += 1;
+            count_end(&mut self.counts, Kind::Read, ended);
             self.counts.fixed_ops += u64::from(answer.is_fixed);
-            self.counts.failed += u64::from(ended.errno != 0);
-            self.counts.bytes_read += ended.done as u64;
         }
         self.answers.list.truncate(first);
         self.leave_file(target.number)

@@ -52,10 +52,7 @@ fn make() -> &'static IoThreads {
     let making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let mut failed = None;
     let threads = THREADS.get_or_init(|| {
-        let wanted = match WANTED.load(Ordering::Relaxed) {
-            0 => 1,
-            wanted => wanted,
-        };
+        let wanted = WANTED.load(Ordering::Relaxed).max(1);
         let started = (0..wanted).map_while(|index| start(index).map_err(|error| failed = Some(error)).ok());
         let threads = started.collect();
         IoThreads { threads, next: AtomicUsize::new(0), process: fork::Mark::current() }
@@ -122,7 +119,10 @@ fn pick() -> Option<&'static Arc<Shared>> {
 /// child.
 pub(crate) fn send(remote: RemoteRequest) -> Result<Arc<Shared>, RemoteRequest> {
     let Some(thread) = pick() else { return Err(remote) };
-    thread.post_remote(remote);
+    // It never leaves its loop.
+    thread.lock().remotes.push(remote);
+    thread.sleep.mail_came();
+    thread.notify();
     Ok(Arc::clone(thread))
 }
 

@@ -37,7 +37,6 @@ impl Lend for Held {
     }
 }
 
-/// See the module.
 pub(crate) struct Kept {
     held: MaybeUninit<Held>,
     is_own: bool,

@@ -3,6 +3,7 @@
 //! Invariants: when [`leave`] returns, no operation of the loop is in flight, on this thread or another.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use super::shared::{self, Mail};
@@ -15,12 +16,12 @@ use crate::memory::wake_all;
 /// thread that ends also releases its driver.
 pub(crate) fn leave(deferred: &mut Deferred) {
     if let Some(shared) = with(|driver| Arc::clone(&driver.shared)) {
-        shared.set_leaving(true);
+        shared.leaving.store(true, Ordering::Relaxed);
         if shared.has_remotes() {
             shared::everyone().iter().for_each(|other| other.post(Mail::CancelHeld(shared.id)));
         }
         wait_for_all(&shared, deferred);
-        shared.set_leaving(false);
+        shared.leaving.store(false, Ordering::Relaxed);
     }
     let wakers = with(|driver| driver.deactivate(deferred)).unwrap_or_default();
     deferred.settle();
@@ -35,8 +36,11 @@ fn wait_for_all(shared: &Shared, deferred: &mut Deferred) {
     loop {
         // The notification is cleared before its causes are checked.
         shared.sleep.take_notification();
+        // Only polls that the thread keeps in flight itself.
+        let only_lasting =
+            |driver: &mut Driver| driver.slots.of_loop(&driver.local_handlers).next().is_none();
         if with(Driver::must_drain) == Some(true)
-            && !(thread_ring::is_any() && with(Driver::only_lasting) == Some(true))
+            && !(thread_ring::is_any() && with(only_lasting) == Some(true))
         {
             with(|driver| {
                 driver.cancel_on_streams(deferred);
@@ -67,11 +71,6 @@ impl Driver {
         ours && !self.is_idle()
     }
 
-    /// Returns whether the thread waits only for polls that it keeps in flight itself.
-    pub(super) fn only_lasting(&mut self) -> bool {
-        self.slots.of_loop(&self.local_handlers).next().is_none()
-    }
-
     /// Releases everything that the thread need not keep until its next loop. Returns the wakers of futures on other
     /// threads, which now find their results.
     pub(super) fn deactivate(&mut self, deferred: &mut Deferred) -> Vec<Waker> {
@@ -79,7 +78,7 @@ impl Driver {
         self.read_mail(deferred);
         let done: Vec<Key> = self.slots.done().collect();
         let results: Vec<(Key, Finished)> =
-            done.into_iter().map(|key| (key, self.take_finished(key.slot()))).collect();
+            done.into_iter().map(|key| (key, self.slots.take(key.slot()))).collect();
         self.in_loop = false;
         let (mail, wakers) = {
             let mut inner = self.shared.lock();
@@ -103,11 +102,11 @@ impl Driver {
 
     /// Releases every file that no operation uses.
     pub(super) fn give_up_files(&mut self, deferred: &mut Deferred) {
-        let mut next = 0;
-        while let Some((number, closed)) = self.files.give_up_idle(next) {
-            self.unregister(&closed);
-            deferred.files.push(closed);
-            next = number + 1;
+        for number in 0..self.files.end() {
+            if let Some(closed) = self.files.release(number) {
+                self.unregister(&closed);
+                deferred.files.push(closed);
+            }
         }
     }
 

@@ -37,14 +37,14 @@ impl Driver {
         match owner {
             Owner::Here => {}
             Owner::Afar => self.hand_over(key, deferred),
-            Owner::Nobody => deferred.buffers.push(self.take_finished(key.slot()).held),
+            Owner::Nobody => deferred.buffers.push(self.slots.take(key.slot()).held),
         }
     }
 
     /// Stores a result where a future that moved to another thread finds it.
     #[cold]
     fn hand_over(&mut self, key: Key, deferred: &mut Deferred) {
-        let finished = self.take_finished(key.slot());
+        let finished = self.slots.take(key.slot());
         let mut inner = self.shared.lock();
         inner.finished.insert(key, finished);
         deferred.wakers.extend(inner.wakers.remove(&key));
@@ -75,14 +75,16 @@ impl Driver {
                 self.cancel_handler(&handler, deferred);
                 deferred.handlers.push(handler);
             }
-            Mail::CancelHeld(driver) => self.cancel_held_on_streams(driver, deferred),
+            Mail::CancelHeld(driver) => {
+                let held = self.slots.held_by(driver);
+                held.into_iter().for_each(|key| self.cancel_on_stream(key, deferred));
+            }
             Mail::Close(number) => {
                 // Another file may have the number by now, if this driver released the file while the message was on
                 // its way.
                 let is_closed = self.files.target(number).is_some_and(Target::is_closed);
-                if let Some(closed) = is_closed.then(|| self.files.close(number)).flatten() {
-                    self.unregister(&closed);
-                    deferred.files.push(closed);
+                if is_closed {
+                    deferred.files.extend(self.close_file(number));
                 }
             }
         }

@@ -121,7 +121,6 @@ enum Waiting {
     Cancellation(Key),
 }
 
-/// See the module.
 struct Driver {
     /// Rings are created with the first operation.
     rings: Option<Rings>,
@@ -186,8 +185,10 @@ impl Drop for AtTheEnd {
     }
 }
 
+/// Drops the driver while the cell is not borrowed: operations in flight end in callbacks, which may call the driver.
 fn drop_driver() {
-    drop(take_driver());
+    let taken = DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take());
+    drop(taken);
 }
 
 /// Returns whether the thread is ending and has dropped its driver: code that creates another one releases it when
@@ -196,70 +197,51 @@ fn is_ending() -> bool {
     AT_THE_END.try_with(|_| ()).is_err()
 }
 
-/// Dropped while the cell is not borrowed: operations in flight end in callbacks, which may call the driver.
-fn take_driver() -> Option<Box<Driver>> {
-    DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take())
-}
-
 /// Runs `f` on this thread's driver; `None` if there is none, or if it is borrowed further up the stack.
 #[inline]
 fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
     DRIVER.with(|cell| cell.try_borrow_mut().ok()?.as_deref_mut().map(f))
 }
 
-fn send_to_workers(remote: RemoteRequest) {
-    if let Err(remote) = workers::send(remote) {
-        remote.refuse(libc::EOPNOTSUPP);
-    }
-}
-
 /// Gives a remote request to another thread: to an I/O thread if there is one with a ring. Returns that I/O thread.
 fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>> {
     // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
-    remote.hold = if outlives_loops { None } else { owner().map(Hold::on) };
+    if !outlives_loops {
+        let owner = with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared)));
+        remote.hold = owner.flatten().map(Hold::on);
+    }
     let sent = match choice {
         route::Choice::Ring => iothreads::send(remote),
         _ => Err(remote),
     };
-    sent.map_err(send_to_workers).ok()
+    sent.map_err(workers::send).ok()
 }
 
-/// Returns the calling thread, if it is in its loop.
-fn owner() -> Option<Arc<Shared>> {
-    with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared))).flatten()
+/// Counts an operation that has ended.
+#[inline(always)]
+fn count_end(counts: &mut Metrics, kind: Kind, ended: Ended) {
+    counts.ops += 1;
+    counts.failed += u64::from(ended.errno != 0);
+    if kind.is_read() {
+        counts.bytes_read += ended.done as u64;
+    } else if kind.is_write() {
+        counts.bytes_written += ended.done as u64;
+    }
 }
 
-/// Counts an operation that this thread carried out with a plain call.
-fn count(taken: route::Taken, request: &Request, ended: Ended) {
+/// Counts an operation that this thread carried out with a plain call, also in the count of its route.
+fn count(of_route: impl FnOnce(&mut Metrics) -> &mut u64, request: &Request, ended: Ended) {
     add_to_counts(|counts| {
-        counts.ops += 1;
-        counts.failed += u64::from(ended.errno != 0);
-        match taken {
-            route::Taken::Inline => counts.inline_ops += 1,
-            route::Taken::Workers => counts.worker_ops += 1,
-        }
-        if request.kind.is_read() {
-            counts.bytes_read += ended.done as u64;
-        } else if request.kind.is_write() {
-            counts.bytes_written += ended.done as u64;
-        }
+        count_end(counts, request.kind, ended);
+        *of_route(counts) += 1;
     });
-}
-
-/// Counts a remote request that was dropped before this thread began it.
-fn count_cancelled() {
-    add_to_counts(|counts| counts.cancelled += 1);
 }
 
 /// Publishes this thread's counters now. A loop does so only with each turn, but other threads may see the results of
 /// its plain calls before.
 pub(crate) fn publish_counts() {
-    DRIVER.with(|cell| {
-        if let Ok(Some(driver)) = cell.try_borrow().as_deref().map(Option::as_deref) {
-            driver.shared.counters.publish(&driver.current_counts());
-        }
-    });
+    with(|driver| driver.shared.counters.publish(&driver.current_counts()));
 }
 
 #[inline]
@@ -325,12 +307,6 @@ impl Driver {
         })
     }
 
-    /// Begins the loop of the thread.
-    fn activate(&mut self) {
-        self.in_loop = true;
-        self.shared.lock().in_loop = true;
-    }
-
     /// Returns whether an operation that is started here will be submitted and collected: by the thread's loop, or, if
     /// the thread itself waits for it (`own`), by the thread while it has a guard. Operations of a future that a waker
     /// polls meanwhile go to another thread, since the guard may be dropped at once.
@@ -364,13 +340,6 @@ impl Driver {
         Some(Polled::Pending)
     }
 
-    /// Frees the slot of an operation that is done, or never began.
-    #[inline]
-    fn take_finished(&mut self, index: u32) -> Finished {
-        let (held, ended) = self.slots.take(index);
-        Finished { held, ended }
-    }
-
     /// Notes that an operation no longer uses its file; a file closed meanwhile is released.
     #[inline]
     fn leave_file(&mut self, file: u32) -> Option<ClosedFile> {
@@ -379,9 +348,18 @@ impl Driver {
         Some(closed)
     }
 
+    /// Releases a file whose last handle was dropped, unless an operation still uses it.
+    fn close_file(&mut self, file: u32) -> Option<ClosedFile> {
+        let closed = self.files.close(file)?;
+        self.unregister(&closed);
+        Some(closed)
+    }
+
     #[cold]
     fn unregister(&mut self, closed: &ClosedFile) {
-        closed.forget_user(self.id);
+        if let Some(mut users) = closed.target.lock_users() {
+            users.retain(|&user| user != self.id);
+        }
         // A forked child's registered files belong to the parent's ring.
         if let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours())
             && let Some(slot) = closed.registered
@@ -405,7 +383,7 @@ impl Driver {
         if kind != RingKind::Main
             && let Some(rings) = self.rings.as_mut()
         {
-            rings.count_off_beside(kind);
+            rings.in_flight(kind).into_iter().for_each(|count| *count -= 1);
         }
     }
 }
@@ -413,7 +391,10 @@ impl Driver {
 /// Begins the loop of this thread. `options` apply only if the thread has no ring yet.
 pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
     let shared = own_shared(options);
-    with(Driver::activate);
+    with(|driver| {
+        driver.in_loop = true;
+        driver.shared.lock().in_loop = true;
+    });
     shared
 }
 
@@ -432,11 +413,7 @@ pub(crate) fn turn(may_sleep: bool, deferred: &mut Deferred) {
     turn_with(may_sleep, None, 1, deferred);
 }
 
-/// Runs a turn that may sleep, at most until the deadline, or until there are `wanted` completions.
-fn turn_until(deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
-    turn_with(true, deadline, wanted, deferred);
-}
-
+/// As [`turn`], sleeping at most until the deadline, and until there are `wanted` completions.
 #[inline]
 fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
     let need_not_park = with(|driver| {
@@ -457,15 +434,7 @@ fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: 
 pub(crate) fn close(target: &Arc<Target>) {
     target.is_to_close();
     for user in target.users() {
-        let own = with(|driver| {
-            (driver.id == user).then(|| {
-                let closed = driver.files.close(target.number);
-                if let Some(closed) = &closed {
-                    driver.unregister(closed);
-                }
-                closed
-            })
-        });
+        let own = with(|driver| (driver.id == user).then(|| driver.close_file(target.number)));
         if own.flatten().is_none()
             && let Some(shared) = shared::find(user)
             // A forked child does not have the thread, which may hold its lock.

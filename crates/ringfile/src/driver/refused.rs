@@ -35,18 +35,6 @@ impl Refused {
         }
     }
 
-    #[cold]
-    pub(super) fn into_error(self) -> Error {
-        match self {
-            Self::Outside => {
-                Error::new(io::ErrorKind::Unsupported, "file operation outside a ringfile thread")
-            }
-            Self::Forked => after_fork(),
-            Self::Unsupported => Error::new(io::ErrorKind::Unsupported, "file operation on this ring"),
-            Self::NoRing(lack) | Self::Finally(lack) => lack.into_error(),
-        }
-    }
-
     /// Returns the number that replaces the errno where only an errno fits, as in the end of a remote request.
     /// [`why_refused`] explains it.
     #[cold]
@@ -155,11 +143,15 @@ pub(super) fn warn_of_no_aio(lack: Lack) {
     }
 }
 
+/// Returns whether this thread's driver, or the threads that carry operations out for others, are of another process.
+pub(super) fn is_forked_child() -> bool {
+    with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
+}
+
 /// Returns why another thread did not start an operation, if this number, in place of an errno, means that.
 #[cold]
 pub(crate) fn why_refused(errno: i32) -> Option<Error> {
-    let inherited = || with(|driver| driver.shared.is_inherited()) == Some(true);
-    if errno == libc::EOPNOTSUPP && (workers::are_of_another_process() || inherited()) {
+    if errno == libc::EOPNOTSUPP && is_forked_child() {
         return Some(after_fork());
     }
     Lack::of_errno(errno).map(Lack::into_error)
@@ -185,11 +177,9 @@ fn aio_failed(errno: i32) -> Error {
         libc::EINVAL => "the kernel's AIO is older than Linux 4.19",
         _ => "AIO is not available",
     };
-    let mut error = Error::from_errno(errno, "setting up AIO").because(why);
-    if matches!(errno, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
-        error = error.of_kind(io::ErrorKind::Unsupported);
-    }
-    error
+    let error = Error::from_errno(errno, "setting up AIO").because(why);
+    let is_missing = matches!(errno, libc::ENOSYS | libc::EPERM | libc::EINVAL);
+    if is_missing { error.of_kind(io::ErrorKind::Unsupported) } else { error }
 }
 
 /// What to do about `EMFILE` and `ENFILE`.
@@ -211,11 +201,9 @@ pub(super) fn set_up_failed(errno: i32) -> Error {
         libc::EMFILE | libc::ENFILE => TOO_MANY_FILES,
         _ => "io_uring is not available",
     };
-    let mut error = Error::from_errno(errno, "setting up io_uring").because(why);
-    if matches!(errno, libc::ENOSYS | libc::EPERM) {
-        error = error.of_kind(io::ErrorKind::Unsupported);
-    }
-    error
+    let error = Error::from_errno(errno, "setting up io_uring").because(why);
+    let is_missing = matches!(errno, libc::ENOSYS | libc::EPERM);
+    if is_missing { error.of_kind(io::ErrorKind::Unsupported) } else { error }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! driver is borrowed and no lock is held. If it is dropped, for instance by a panic of its thread, it ends with an
 //! error.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -39,14 +40,16 @@ pub(super) struct Hold(Arc<Shared>);
 
 impl Hold {
     pub(super) fn on(owner: Arc<Shared>) -> Self {
-        owner.one_remote_more();
+        owner.remotes.fetch_add(1, Ordering::Relaxed);
         Self(owner)
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.0.one_remote_less();
+        if self.0.remotes.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.notify();
+        }
     }
 }
 
@@ -54,12 +57,6 @@ impl Drop for Hold {
 struct Holding {
     handler: Arc<dyn Handler>,
     hold: Hold,
-}
-
-impl Holding {
-    fn in_front_of(handler: Arc<dyn Handler>, hold: Hold) -> Arc<dyn Handler> {
-        Arc::new(Self { handler, hold })
-    }
 }
 
 impl Handler for Holding {
@@ -81,7 +78,6 @@ impl Handler for Holding {
     }
 }
 
-/// See the module.
 pub(crate) struct RemoteRequest {
     pub target: Arc<Target>,
     pub request: Request,
@@ -94,24 +90,27 @@ pub(crate) struct RemoteRequest {
 }
 
 impl RemoteRequest {
-    pub(crate) fn new(
-        target: Arc<Target>,
-        request: Request,
+    pub(super) fn new(
+        target: &Arc<Target>,
+        request: &Request,
         held: Held,
         handler: Arc<dyn Handler>,
         index: u32,
     ) -> Self {
-        Self { target, request, held, handler: Some(handler), index, hold: None }
-    }
-
-    pub(super) fn is_of(&self, handler: &dyn Handler) -> bool {
-        self.handler.as_ref().is_some_and(|own| std::ptr::addr_eq(own.address(), handler.address()))
+        Self {
+            target: Arc::clone(target),
+            request: *request,
+            held,
+            handler: Some(handler),
+            index,
+            hold: None,
+        }
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
         // An operation that may wait forever must not keep a thread from leaving its loop.
         let waits_in_vain = self.target.may_wait_forever(self.request.kind)
-            && self.hold.as_ref().is_some_and(|hold| hold.0.is_leaving());
+            && self.hold.as_ref().is_some_and(|hold| hold.0.leaving.load(Ordering::Relaxed));
         self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
     }
 
@@ -143,10 +142,10 @@ impl RemoteRequest {
     /// Gives the handler to a ring, which ends the operation from here on.
     pub(super) fn take_handler(&mut self) -> Option<Arc<dyn Handler>> {
         let handler = self.handler.take()?;
-        Some(match self.hold.take() {
-            Some(hold) => Holding::in_front_of(handler, hold),
-            None => handler,
-        })
+        match self.hold.take() {
+            Some(hold) => Some(Arc::new(Holding { handler, hold })),
+            None => Some(handler),
+        }
     }
 }
 
@@ -186,8 +185,8 @@ impl Outcome {
     }
 }
 
-impl Outcome {
-    fn take_in(&self, finished: Finished) {
+impl Handler for Outcome {
+    fn done(self: Arc<Self>, _: u32, finished: Finished) {
         let mut state = self.lock();
         let rest = match std::mem::replace(&mut *state, State::Closed) {
             State::Open(waker) => {
@@ -201,12 +200,6 @@ impl Outcome {
         drop(state);
         drop(rest);
     }
-}
-
-impl Handler for Outcome {
-    fn done(self: Arc<Self>, _: u32, finished: Finished) {
-        self.take_in(finished);
-    }
 
     fn is_wanted(&self, _: u32) -> bool {
         !matches!(*self.lock(), State::Closed)
@@ -218,23 +211,13 @@ impl Handler for Outcome {
 }
 
 impl RemoteOperation {
-    /// Creates a remote operation, and the request that carries it out.
-    pub(crate) fn new(
-        target: &Arc<Target>,
-        request: &Request,
-        held: Held,
-        waker: &Waker,
-    ) -> (Self, RemoteRequest) {
+    /// Creates a remote operation; `send` takes its handler, and returns the I/O thread that has the request.
+    pub(super) fn new(waker: &Waker, send: impl FnOnce(Arc<dyn Handler>) -> Option<Arc<Shared>>) -> Self {
         let state = Mutex::new(State::Open(waker.clone()));
         let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
-        let handler = Arc::clone(&outcome) as Arc<dyn Handler>;
-        let remote = RemoteRequest::new(Arc::clone(target), *request, held, handler, 0);
-        (Self { outcome, carrier: None }, remote)
-    }
-
-    /// Notes which thread has the request, to notify it if the remote operation is dropped.
-    pub(crate) fn carried_by(&mut self, carrier: Option<Arc<Shared>>) {
-        self.carrier = carrier;
+        let mut operation = Self { outcome, carrier: None };
+        operation.carrier = send(Arc::clone(&operation.outcome) as Arc<dyn Handler>);
+        operation
     }
 
     /// Returns the result when it has arrived, and puts the buffer into `held`; until then, arranges that the task is

@@ -10,8 +10,10 @@ use super::route::Backend;
 use super::{Driver, Request, Target, route};
 use crate::ring::{Ring, RingOptions};
 
-/// A failed set-up is not retried at once: on `ENOMEM` an attempt takes 200 ms.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Returns the errno of a failed set-up that is not retried yet: on `ENOMEM` an attempt takes 200 ms.
+pub(super) fn recent(failed: Option<(Instant, i32)>) -> Option<i32> {
+    failed.filter(|(when, _)| when.elapsed() < Duration::from_secs(1)).map(|(_, errno)| errno)
+}
 
 /// The kind of ring that an operation goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +35,16 @@ impl RingKind {
     pub(super) fn others(self) -> impl Iterator<Item = Self> {
         let all = [Self::Main, Self::Polled, Self::Commands, Self::PolledCommands];
         all.into_iter().filter(move |&kind| kind != self)
+    }
+
+    /// Returns the place of such a ring among those beside the main one.
+    fn beside(self) -> Option<usize> {
+        match self {
+            Self::Main | Self::Aio => None,
+            Self::Polled => Some(0),
+            Self::Commands => Some(1),
+            Self::PolledCommands => Some(2),
+        }
     }
 
     /// Returns whether a completion wakes a sleeping thread; otherwise the thread must poll.
@@ -67,10 +79,11 @@ impl RingKind {
     }
 }
 
-/// See the module.
 pub(super) struct Rings {
     pub main: Ring,
-    beside: Beside,
+    /// The other rings, each made when first needed; [`RingKind::beside`] is the place.
+    beside: [Option<Ring>; 3],
+    pub has_beside: bool,
     /// Operations in flight on rings that do not announce completions.
     pub unannounced: usize,
     /// Operations in flight on the ring for commands that announces them.
@@ -85,20 +98,12 @@ pub(super) struct Rings {
     pub shut: bool,
 }
 
-/// The rings beside the main one, made when first needed.
-#[derive(Default)]
-struct Beside {
-    polled: Option<Ring>,
-    commands: Option<Ring>,
-    polled_commands: Option<Ring>,
-    is_any: bool,
-}
-
 impl Rings {
     fn new(main: Ring) -> Self {
         Self {
             main,
-            beside: Beside::default(),
+            beside: [None, None, None],
+            has_beside: false,
             unannounced: 0,
             commands: 0,
             commands_announced: false,
@@ -109,25 +114,9 @@ impl Rings {
         }
     }
 
-    /// Returns whether there are other rings than the main one.
-    #[inline]
-    pub(super) fn has_beside(&self) -> bool {
-        self.beside.is_any
-    }
-
-    /// Counts an operation in flight.
+    /// Returns the count of operations in flight on such rings.
     #[cold]
-    pub(super) fn count_beside(&mut self, kind: RingKind) {
-        self.in_flight(kind).into_iter().for_each(|count| *count += 1);
-    }
-
-    /// Counts the end of an operation.
-    #[cold]
-    pub(super) fn count_off_beside(&mut self, kind: RingKind) {
-        self.in_flight(kind).into_iter().for_each(|count| *count -= 1);
-    }
-
-    fn in_flight(&mut self, kind: RingKind) -> Option<&mut usize> {
+    pub(super) fn in_flight(&mut self, kind: RingKind) -> Option<&mut usize> {
         match kind {
             RingKind::Main | RingKind::Aio => None,
             RingKind::Commands => Some(&mut self.commands),
@@ -144,34 +133,24 @@ impl Rings {
     /// Returns the ring of a kind, if it was created.
     #[inline]
     pub(super) fn get(&mut self, kind: RingKind) -> Option<&mut Ring> {
-        match kind {
-            RingKind::Main => Some(&mut self.main),
-            RingKind::Polled => self.beside.polled.as_mut(),
-            RingKind::Commands => self.beside.commands.as_mut(),
-            RingKind::PolledCommands => self.beside.polled_commands.as_mut(),
-            RingKind::Aio => None,
-        }
+        if kind == RingKind::Main { Some(&mut self.main) } else { self.beside[kind.beside()?].as_mut() }
     }
 
     fn add(&mut self, kind: RingKind, ring: Ring) {
-        match kind {
-            RingKind::Main => self.main = ring,
-            RingKind::Aio => return,
-            RingKind::Polled => self.beside.polled = Some(ring),
-            RingKind::Commands => self.beside.commands = Some(ring),
-            RingKind::PolledCommands => self.beside.polled_commands = Some(ring),
+        if let Some(place) = kind.beside() {
+            self.beside[place] = Some(ring);
+            self.has_beside = true;
         }
-        self.beside.is_any |= kind != RingKind::Main;
     }
 
     /// Returns every ring that was created.
     pub(super) fn each(&self) -> impl Iterator<Item = &Ring> {
-        let Beside { polled, commands, polled_commands, .. } = &self.beside;
+        let [polled, commands, polled_commands] = &self.beside;
         std::iter::once(&self.main).chain(polled).chain(commands).chain(polled_commands)
     }
 
     pub(super) fn each_mut(&mut self) -> impl Iterator<Item = &mut Ring> {
-        let Beside { polled, commands, polled_commands, .. } = &mut self.beside;
+        let [polled, commands, polled_commands] = &mut self.beside;
         std::iter::once(&mut self.main).chain(polled).chain(commands).chain(polled_commands)
     }
 
@@ -185,13 +164,13 @@ impl Rings {
     #[inline]
     fn take(&self, target: &Target, request: &Request) -> bool {
         let kind = request.kind;
-        match target.ring_for(kind) {
+        let ring = target.ring_for(kind);
+        match ring {
             RingKind::Main if kind.moves_data() => !target.is_misplaced_by_rings(kind),
             RingKind::Main => self.main.supports(kind.opcode()) && request.fits_an_entry(),
-            RingKind::Polled => self.beside.polled.is_some(),
-            RingKind::Commands => self.beside.commands.is_some(),
-            RingKind::PolledCommands => self.beside.polled_commands.is_some(),
-            RingKind::Aio => false,
+            RingKind::Polled | RingKind::Commands | RingKind::PolledCommands | RingKind::Aio => {
+                ring.beside().is_some_and(|place| self.beside[place].is_some())
+            }
         }
     }
 }
@@ -257,9 +236,7 @@ impl Driver {
         if let Some(lack) = Lack::forbidden() {
             return Err(lack);
         }
-        if let Some((when, errno)) = self.failed
-            && when.elapsed() < TRY_AGAIN_AFTER
-        {
+        if let Some(errno) = recent(self.failed) {
             return Err(Lack::Ring(errno));
         }
         let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));

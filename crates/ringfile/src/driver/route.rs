@@ -55,13 +55,6 @@ pub enum Route {
     Aio,
 }
 
-/// The route that an operation took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Taken {
-    Inline,
-    Workers,
-}
-
 /// What to do with an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Choice {
@@ -312,8 +305,8 @@ pub(crate) enum FileSystem {
 
 /// The lanes of a file, and its user's settings.
 pub(crate) struct Lanes {
-    route: Route,
-    file_system: FileSystem,
+    pub route: Route,
+    pub file_system: FileSystem,
     read: Lane,
     write: Lane,
 }
@@ -323,16 +316,8 @@ impl Lanes {
         Self { route, file_system, read: Lane::new(), write: Lane::new() }
     }
 
-    pub(crate) fn route(&self) -> Route {
-        self.route
-    }
-
     pub(crate) fn lane(&self, kind: Kind) -> &Lane {
         if kind.is_read() { &self.read } else { &self.write }
-    }
-
-    pub(crate) fn file_system(&self) -> FileSystem {
-        self.file_system
     }
 
     pub(crate) fn reset(&self) {
@@ -485,13 +470,9 @@ pub fn set_default_route(route: Route) {
 }
 
 pub(crate) fn default_route() -> Route {
-    match DEFAULT.load(Ordering::Relaxed) {
-        1 => Route::Ring,
-        2 => Route::Inline,
-        3 => Route::Workers,
-        4 => Route::Aio,
-        _ => Route::Auto,
-    }
+    // In the order of their numbers.
+    const ALL: [Route; 5] = [Route::Auto, Route::Ring, Route::Inline, Route::Workers, Route::Aio];
+    ALL[usize::from(DEFAULT.load(Ordering::Relaxed))]
 }
 
 #[cfg(test)]

@@ -64,7 +64,6 @@ pub(crate) struct Tasks {
 /// Something to do on the thread.
 pub(crate) type Call = Box<dyn FnOnce() + Send>;
 
-/// See the module.
 pub(crate) struct Shared {
     pub id: u64,
     pub sleep: Sleep,
@@ -72,10 +71,10 @@ pub(crate) struct Shared {
     /// The number of times that the thread was woken while it slept without a ring. Not `thread::park`: in the
     /// destructors of pthread keys, an ending thread has no handle, and asking for it panics.
     unparks: AtomicU32,
-    /// Operations of this thread's loop that other threads carry out.
-    remotes: AtomicUsize,
+    /// Operations of this thread's loop that other threads carry out: each must end before the thread leaves the loop.
+    pub remotes: AtomicUsize,
     /// The thread leaves its loop, and waits for those.
-    leaving: AtomicBool,
+    pub leaving: AtomicBool,
     process: fork::Mark,
     inner: Mutex<Inner>,
     tasks: Mutex<Tasks>,
@@ -96,11 +95,6 @@ impl Shared {
             tasks: Mutex::default(),
             counters: Counters::new(),
         }
-    }
-
-    /// Returns one for a thread that only parks, and belongs to no driver.
-    pub(crate) fn without_driver() -> Arc<Self> {
-        Arc::new(Self::new(0))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -144,28 +138,7 @@ impl Shared {
         }
     }
 
-    /// Notes that the thread leaves its loop, and waits for operations that other threads carry out for it; or that it
-    /// has left.
-    pub(crate) fn set_leaving(&self, leaving: bool) {
-        self.leaving.store(leaving, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Relaxed)
-    }
-
-    /// Counts an operation that must end before the thread leaves its loop.
-    pub(crate) fn one_remote_more(&self) {
-        self.remotes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn one_remote_less(&self) {
-        if self.remotes.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.notify();
-        }
-    }
-
-    /// Returns whether there are such operations; in a forked child they belong to the parent.
+    /// Returns whether other threads carry out operations for this one; in a forked child they belong to the parent.
     pub(crate) fn has_remotes(&self) -> bool {
         self.remotes.load(Ordering::SeqCst) > 0 && self.process.is_current()
     }
@@ -187,13 +160,6 @@ impl Shared {
         if !self.is_inherited() {
             self.post(Mail::CancelOrders(handler));
         }
-    }
-
-    /// Gives a remote request to this thread, which never leaves its loop.
-    pub(crate) fn post_remote(&self, remote: RemoteRequest) {
-        self.lock().remotes.push(remote);
-        self.sleep.mail_came();
-        self.notify();
     }
 
     /// Returns the descriptor that wakes a thread which sleeps in its ring, made once.

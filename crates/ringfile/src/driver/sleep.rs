@@ -24,7 +24,6 @@ pub(crate) enum Asleep {
     Parked,
 }
 
-/// See the module.
 pub(crate) struct Sleep {
     state: AtomicU32,
     has_mail: AtomicBool,

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
+use super::Finished;
 use super::kept::Lend;
-use super::op::{Ended, Kind, Parts, Progress, Request};
+use super::op::{Ended, Kind, Parts, PartsOf, Progress, Request};
 use super::remote::Handler;
 use super::rings::RingKind;
 use super::start::LocalHandlers;
@@ -99,39 +100,7 @@ pub(crate) struct Slot {
 
 const _: () = assert!(size_of::<Slot>() <= 128);
 
-impl Slot {
-    fn empty() -> Self {
-        Self {
-            generation: 1,
-            state: State::Free,
-            fixed: false,
-            owner: Owner::Here,
-            cancelled: false,
-            ring: RingKind::Main,
-            behind_link: false,
-            errno: 0,
-            file: 0,
-            position: NONE,
-            request: Request::of(Kind::Read),
-            progress: Progress::default(),
-            held: Held::None,
-            wake: Wake::Nobody,
-        }
-    }
-}
-
 const NONE: u32 = u32::MAX;
-
-/// Returns the memory for the addresses of an operation's parts, made at the first request.
-#[inline]
-fn parts_of<'a>(all: &'a mut Vec<Parts>, index: u32) -> impl FnOnce() -> &'a mut Parts {
-    move || {
-        if all.len() <= index as usize {
-            all.resize_with(index as usize + 1, Parts::default);
-        }
-        &mut all[index as usize]
-    }
-}
 
 /// All slots of a driver.
 pub(crate) struct Slots {
@@ -157,7 +126,7 @@ impl Slots {
         file: u32,
         ring: RingKind,
         wake: &mut Wake,
-    ) -> (Key, &'a mut Slot, impl FnOnce() -> &'a mut Parts) {
+    ) -> (Key, &'a mut Slot, PartsOf<'a>) {
         if self.free == NONE {
             self.grow();
         }
@@ -177,7 +146,7 @@ impl Slots {
         // A free slot holds nothing and wakes no task: its content needs no dropping.
         held.lend_to(&mut slot.held);
         std::mem::forget(std::mem::replace(&mut slot.wake, std::mem::take(wake)));
-        (Key::new(index, slot.generation), slot, parts_of(&mut self.parts, index))
+        (Key::new(index, slot.generation), slot, PartsOf { all: &mut self.parts, index })
     }
 
     #[cold]
@@ -186,7 +155,22 @@ impl Slots {
         let count = self.slots.len().max(64) as u32;
         self.slots.extend((0..count).map(|i| {
             let next = if i + 1 == count { NONE } else { first + i + 1 };
-            Slot { position: next, ..Slot::empty() }
+            Slot {
+                generation: 1,
+                state: State::Free,
+                fixed: false,
+                owner: Owner::Here,
+                cancelled: false,
+                ring: RingKind::Main,
+                behind_link: false,
+                errno: 0,
+                file: 0,
+                position: next,
+                request: Request::of(Kind::Read),
+                progress: Progress::default(),
+                held: Held::None,
+                wake: Wake::Nobody,
+            }
         }));
         self.free = first;
     }
@@ -207,15 +191,15 @@ impl Slots {
 
     /// Returns a slot that is known to be live, and the place for the addresses of its parts.
     #[inline]
-    pub(super) fn with_parts<'a>(&'a mut self, index: u32) -> (&'a mut Slot, impl FnOnce() -> &'a mut Parts) {
-        (&mut self.slots[index as usize], parts_of(&mut self.parts, index))
+    pub(super) fn with_parts(&mut self, index: u32) -> (&mut Slot, PartsOf<'_>) {
+        (&mut self.slots[index as usize], PartsOf { all: &mut self.parts, index })
     }
 
     /// Frees the slot of an operation that is done, or never began, whose waker was taken.
     #[inline]
-    pub(super) fn take(&mut self, index: u32) -> (Held, Ended) {
+    pub(super) fn take(&mut self, index: u32) -> Finished {
         let held = std::mem::take(&mut self.at(index).held);
-        (held, self.free(index))
+        Finished { held, ended: self.free(index) }
     }
 
     /// Frees such a slot whose buffer was taken too.

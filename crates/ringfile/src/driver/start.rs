@@ -11,13 +11,12 @@ use std::time::{Duration, Instant};
 
 use linux_raw_sys::general::RWF_DSYNC;
 
-use super::aio;
 use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
-use super::route::{Choice, Lanes, Limits, Route, Taken};
+use super::route::{Choice, Lanes, Limits, Route};
 use super::wake::{self, LocalOperation, Wake};
-use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, with, workers};
+use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, with};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -47,8 +46,8 @@ pub(crate) trait Receiver {
     /// Represents an operation that another thread has.
     type Remote;
 
-    /// Returns whether the receiver is a task, of which a loop may have many.
-    fn is_a_task(&self) -> bool;
+    /// Whether the receiver is a task, of which a loop may have many.
+    const IS_A_TASK: bool;
 
     /// Returns whether the thread that starts the operation waits for it, and turns its driver meanwhile. If not, it
     /// has other tasks, which must not wait for a long series of plain calls.
@@ -57,23 +56,15 @@ pub(crate) trait Receiver {
     /// Returns what this thread's driver does when the operation ends.
     fn wake(&self) -> Wake;
 
-    /// Turns the operation into one that another thread can carry out.
-    fn send(
-        &self,
-        target: &Arc<Target>,
-        request: &Request,
-        held: Held,
-        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
-    ) -> Self::Remote;
+    /// Makes another thread carry the operation out: `send` takes the handler of its result, and the operation's index there,
+    /// and returns the I/O thread that has it.
+    fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> Self::Remote;
 }
 
 /// The task that is polled with this context.
 impl Receiver for Context<'_> {
     type Remote = RemoteOperation;
-
-    fn is_a_task(&self) -> bool {
-        true
-    }
+    const IS_A_TASK: bool = true;
 
     fn is_own(&self) -> bool {
         false
@@ -84,16 +75,8 @@ impl Receiver for Context<'_> {
         Wake::new(self.waker())
     }
 
-    fn send(
-        &self,
-        target: &Arc<Target>,
-        request: &Request,
-        held: Held,
-        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
-    ) -> RemoteOperation {
-        let (mut operation, remote) = RemoteOperation::new(target, request, held, self.waker());
-        operation.carried_by(send(remote));
-        operation
+    fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> RemoteOperation {
+        RemoteOperation::new(self.waker(), |handler| send(handler, 0))
     }
 }
 
@@ -108,10 +91,7 @@ pub(crate) struct HandlerOf<'a> {
 impl Receiver for HandlerOf<'_> {
     /// The driver of the I/O thread that has the operation.
     type Remote = Option<u64>;
-
-    fn is_a_task(&self) -> bool {
-        false
-    }
+    const IS_A_TASK: bool = false;
 
     fn is_own(&self) -> bool {
         self.local.is_some()
@@ -125,16 +105,8 @@ impl Receiver for HandlerOf<'_> {
         }
     }
 
-    fn send(
-        &self,
-        target: &Arc<Target>,
-        request: &Request,
-        held: Held,
-        send: impl FnOnce(RemoteRequest) -> Option<Arc<Shared>>,
-    ) -> Self::Remote {
-        let remote =
-            RemoteRequest::new(Arc::clone(target), *request, held, Arc::clone(self.handler), self.index);
-        send(remote).map(|carrier| carrier.id)
+    fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> Self::Remote {
+        send(Arc::clone(self.handler), self.index).map(|carrier| carrier.id)
     }
 }
 
@@ -178,9 +150,12 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     let lanes = &target.lanes;
-    let are_many = || hint.together >= MANY || receiver.is_a_task() && has_many_tasks();
+    let are_many = || hint.together >= MANY || R::IS_A_TASK && has_many_tasks();
     if is_for_ring(lanes, request.kind, are_many) {
-        if hint.waits_for_one && lanes.may_wait_inline(target, request) && is_idle() {
+        if hint.waits_for_one
+            && lanes.may_wait_inline(target, request)
+            && with(|driver| driver.is_idle()) == Some(true)
+        {
             return Ok(Started::Done(call_and_wait(target, request, held.own())));
         }
         match queue(target, request, held, receiver) {
@@ -223,18 +198,19 @@ fn start_otherwise<R: Receiver>(
     receiver: &R,
 ) -> Result<Started<R::Remote>, Error> {
     let (mut choice, would_wait) = loop {
-        match call(target, request, held.own()) {
+        let called = call(target, request, held.own());
+        event::emit_deferred();
+        match called {
             Called::Over(ended) => return Ok(Started::Done(ended)),
             Called::Later if !receiver.is_own() => return Ok(Started::Yield),
             Called::Later => {}
-            Called::WouldWait => break (Choice::Ring, true),
-            Called::Left(choice) => break (choice, false),
+            Called::Left(choice, would_wait) => break (choice, would_wait),
         }
     };
-    if is_forked_child() {
+    if refused::is_forked_child() {
         return in_forked_child(target, request, held.own()).map(Started::Done);
     }
-    if aio::is_wrong(target, request) {
+    if target.lanes.route == Route::Aio && request.kind.moves_data() && target.direct().is_none() {
         return Err(refused::aio_is_for_direct_io());
     }
     if choice == Choice::Ring && is_here(receiver.is_own()) {
@@ -251,10 +227,13 @@ fn start_otherwise<R: Receiver>(
             }
             Err(Refused::Outside) => {}
             Err(Refused::Unsupported) => choice = Choice::Workers,
-            Err(refused) => return Err(refused.into_error()),
+            Err(Refused::Forked) => return Err(refused::after_fork()),
+            Err(Refused::NoRing(lack) | Refused::Finally(lack)) => return Err(lack.into_error()),
         }
     }
-    let remote = receiver.send(target, request, held.lend(), |remote| send(remote, choice));
+    let remote = receiver.send(|handler, index| {
+        send(RemoteRequest::new(target, request, held.lend(), handler, index), choice)
+    });
     event::emit_deferred();
     Ok(Started::Elsewhere(remote))
 }
@@ -270,11 +249,6 @@ fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Resul
     } else {
         Err(refused::after_fork())
     }
-}
-
-/// Returns whether this thread's driver, or the threads that carry operations out for others, are of another process.
-fn is_forked_child() -> bool {
-    with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
 }
 
 /// Returns whether this thread has a usable ring, may create one, or has AIO in its place.
@@ -298,11 +272,6 @@ fn has_many_tasks() -> bool {
     }) == Some(true)
 }
 
-/// Returns whether this thread's driver has no operation in flight, and no cancellation that waits for room.
-fn is_idle() -> bool {
-    with(|driver| driver.is_idle()) == Some(true)
-}
-
 /// Starts a write, and a sync that the kernel begins when the write has ended, and cancels if it failed or was short. `None`,
 /// and nothing was started, if this thread's ring cannot link the two, or cannot tell where the kernel cuts a link
 /// ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
@@ -316,7 +285,7 @@ pub(crate) fn start_linked(
     sync: (&Request, &mut Kept),
     context: &Context<'_>,
 ) -> Option<[Place; 2]> {
-    if !matches!(target.lanes.route(), Route::Auto | Route::Ring)
+    if !matches!(target.lanes.route, Route::Auto | Route::Ring)
         || target.is_misplaced_by_rings(write.0.kind)
         || target.failed_sync() != 0
     {
@@ -387,21 +356,13 @@ enum Called {
     Over(Ended),
     /// No plain call was made, since other tasks must run first.
     Later,
-    /// A plain call would have waited: the operation goes to the ring.
-    WouldWait,
-    /// No plain call was made: the operation takes this route.
-    Left(Choice),
+    /// The operation takes this route, because a plain call was not made, or, if true, would have waited.
+    Left(Choice, bool),
 }
 
 /// Carries an operation out by plain calls, if its route says so.
-fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
-    let called = call_in_a_row(target, request, held);
-    event::emit_deferred();
-    called
-}
-
 #[inline]
-fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called {
+fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
     let mut choice = target.lanes.choose(target, request);
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let mut turn = INLINE.get();
@@ -415,22 +376,22 @@ fn call_in_a_row(target: &Target, request: &Request, held: &mut Held) -> Called 
                 if ended.done >= LONG_COPY {
                     yield_next();
                 }
-                count(Taken::Inline, request, ended);
+                count(|counts| &mut counts.inline_ops, request, ended);
                 return Called::Over(ended);
             }
-            Attempt::WouldWait => return Called::WouldWait,
+            Attempt::WouldWait => return Called::Left(Choice::Ring, true),
             // The attempt has shown what kind of file it is.
             Attempt::NotOffered => choice = target.lanes.choose(target, request),
         }
     }
-    Called::Left(choice)
+    Called::Left(choice, false)
 }
 
 /// Carries an operation out by a plain call, however long that takes.
 #[cold]
 fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
     let ended = plain::run(target, request, held, || true);
-    count(Taken::Inline, request, ended);
+    count(|counts| &mut counts.inline_ops, request, ended);
     ended
 }
 
@@ -440,7 +401,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
     if choice == Choice::Attempt {
         let attempt = plain::attempt(target, request, held);
         match attempt {
-            Attempt::NotOffered => lane.is_not_offered(target.lanes.file_system()),
+            Attempt::NotOffered => lane.is_not_offered(target.lanes.file_system),
             Attempt::Over(ended) if ended.errno != 0 => {}
             Attempt::Over(_) => {
                 lane.is_offered(target.direct().is_some());
@@ -450,7 +411,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
         }
         return attempt;
     }
-    if target.lanes.route() != Route::Auto || !lane.is_timed() {
+    if target.lanes.route != Route::Auto || !lane.is_timed() {
         return Attempt::Over(plain::run(target, request, held, || true));
     }
     let began = Instant::now();

@@ -13,7 +13,7 @@ use linux_raw_sys::io_uring as uapi;
 use uapi::io_uring_op as uop;
 
 use super::commands::{self, Entered};
-use super::op::Parts;
+use super::op::PartsOf;
 use super::rings::{RingKind, Rings};
 use super::slot::{Key, Slot, State};
 use super::target::{Entry, Target};
@@ -89,7 +89,8 @@ impl Driver {
     #[cold]
     fn queue_otherwise(&mut self, key: Key, ring: RingKind) {
         if ring != RingKind::Main {
-            self.rings.iter_mut().for_each(|rings| rings.count_beside(ring));
+            let count = self.rings.as_mut().and_then(|rings| rings.in_flight(ring));
+            count.into_iter().for_each(|count| *count += 1);
         }
         // Operations without room wait: the next turns submit them, a slice each.
         self.submit_again(key);
@@ -179,7 +180,7 @@ impl Driver {
         // Reset before asking the kernel for held-back completions: later ones signal again, and are not lost with the
         // signal.
         rings.main.reset_completion_signal();
-        let before = if rings.has_beside() {
+        let before = if rings.has_beside {
             self.enter_beside(wanted, deferred)
         } else {
             Entered { home: RingKind::Main, wanted, refused: false }
@@ -366,13 +367,7 @@ impl Driver {
 }
 
 /// Puts an operation's next submission into the queue of its ring; returns false if the queue is full.
-fn push<'a>(
-    rings: &mut Rings,
-    file: &mut Entry,
-    key: Key,
-    slot: &mut Slot,
-    parts: impl FnOnce() -> &'a mut Parts,
-) -> bool {
+fn push(rings: &mut Rings, file: &mut Entry, key: Key, slot: &mut Slot, parts: PartsOf<'_>) -> bool {
     if slot.ring.takes_commands() {
         return commands::push(rings, file, key, slot, parts);
     }
@@ -381,13 +376,7 @@ fn push<'a>(
 
 /// As [`push`], on a given ring that takes no commands.
 #[inline(always)]
-fn push_to<'a>(
-    ring: &mut Ring,
-    file: &mut Entry,
-    key: Key,
-    slot: &mut Slot,
-    parts: impl FnOnce() -> &'a mut Parts,
-) -> bool {
+fn push_to(ring: &mut Ring, file: &mut Entry, key: Key, slot: &mut Slot, parts: PartsOf<'_>) -> bool {
     let request = &slot.request;
     // A linked operation must be submitted together with the one that waits for it, or later.
     if request.linked && ring.space() < 2 {
@@ -426,12 +415,7 @@ fn base(target: &Target, key: Key, request: &Request, fd: i32) -> Sqe {
 
 /// Returns the entry of an operation's next submission, without registered memory. It names memory of the slot.
 #[inline]
-pub(super) fn plain_entry<'a>(
-    target: &Target,
-    key: Key,
-    slot: &Slot,
-    parts: impl FnOnce() -> &'a mut Parts,
-) -> Sqe {
+pub(super) fn plain_entry(target: &Target, key: Key, slot: &Slot, parts: PartsOf<'_>) -> Sqe {
     let request = &slot.request;
     let began = slot.progress.began(request, target);
     let mut sqe = Sqe::default();

@@ -77,15 +77,11 @@ pub(crate) struct Target {
     /// A small number, unique among live targets.
     pub number: u32,
     pub kind: FileKind,
-    /// Offsets and lengths of direct I/O must be multiples of this; 0 for buffered I/O. Becomes 0 if the file system
-    /// turns out to refuse direct I/O and the user allowed buffered I/O instead.
-    direct: AtomicU32,
-    /// The alignment found at opening; 1 for buffered I/O.
-    first_block: u32,
-    /// Addresses of direct I/O must be multiples of this.
-    memory: u32,
-    /// Which atomic writes direct I/O takes.
-    atomic: Option<AtomicLimits>,
+    /// Whether I/O is direct. Becomes false if the file system turns out to refuse direct I/O and the user allowed buffered
+    /// I/O instead.
+    is_direct: AtomicBool,
+    /// What direct I/O requires, as found at opening; 1 for buffered I/O.
+    multiples: Alignment,
     /// Additional flags of buffered operations: `RWF_DONTCACHE`, or 0.
     cache_flags: AtomicU32,
     /// Whether buffered operations carried `RWF_DONTCACHE` when the file was opened.
@@ -142,10 +138,8 @@ impl Target {
         let mut target = Self::unopened(path, lanes);
         target.kind = kind;
         if let Some(direct) = direct {
-            target.direct = AtomicU32::new(direct.bytes as u32);
-            target.first_block = direct.bytes as u32;
-            target.memory = direct.memory as u32;
-            target.atomic = direct.atomic;
+            target.is_direct = AtomicBool::new(direct.bytes != 0);
+            target.multiples = direct;
         }
         target.ring = ring;
         target.streams =
@@ -192,10 +186,8 @@ impl Target {
             fd: None,
             number: new_number(),
             kind: FileKind::Regular,
-            direct: AtomicU32::new(0),
-            first_block: 1,
-            memory: 1,
-            atomic: None,
+            is_direct: AtomicBool::new(false),
+            multiples: Alignment { bytes: 1, memory: 1, atomic: None },
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
             ring: RingKind::Main,
@@ -216,15 +208,14 @@ impl Target {
     /// Returns the multiples that direct I/O requires; `None` for buffered I/O.
     #[inline]
     pub(crate) fn direct(&self) -> Option<Alignment> {
-        let bytes = self.direct.load(Ordering::Relaxed) as usize;
-        (bytes != 0).then_some(Alignment { bytes, memory: self.memory as usize, atomic: self.atomic })
+        self.is_direct.load(Ordering::Relaxed).then_some(self.multiples)
     }
 
     /// Rounds `done` down to a block. The block size stays the same when I/O becomes buffered, which does no harm: an
     /// operation that is in flight then must still know where it began.
     #[inline]
     pub(crate) fn block_before(&self, done: usize) -> usize {
-        done - done % self.first_block.max(1) as usize
+        done - done % self.multiples.bytes.max(1)
     }
 
     /// Records the kernel's result of a sync or a durable write, and returns the result for its caller.
@@ -269,7 +260,7 @@ impl Target {
     pub(crate) fn turn_buffered(&self) -> std::io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(self.as_fd())?;
         rustix::fs::fcntl_setfl(self.as_fd(), flags - OFlags::DIRECT)?;
-        self.direct.store(0, Ordering::Relaxed);
+        self.is_direct.store(false, Ordering::Relaxed);
         self.lanes.reset();
         Ok(())
     }
@@ -297,7 +288,7 @@ impl Target {
     /// submitting it might block, and with it this thread's other tasks.
     #[inline]
     pub(crate) fn waits_in_submission(&self) -> bool {
-        self.lanes.file_system() == FileSystem::Fuse && self.direct().is_none()
+        self.lanes.file_system == FileSystem::Fuse && self.direct().is_none()
     }
 
     /// Returns whether io_uring may write a part of such an operation to the wrong place, so that it must not go to a
@@ -307,7 +298,7 @@ impl Target {
     /// just written. Plain calls and AIO return the short count.
     #[inline]
     pub(super) fn is_misplaced_by_rings(&self, kind: Kind) -> bool {
-        kind.is_write() && self.lanes.file_system() == FileSystem::Fuse && self.direct().is_some()
+        kind.is_write() && self.lanes.file_system == FileSystem::Fuse && self.direct().is_some()
     }
 
     /// Returns whether such an operation may wait for another process or a person, and so forever.
@@ -339,10 +330,7 @@ impl Target {
     }
 
     pub(crate) fn raw_fd(&self) -> i32 {
-        match &self.fd {
-            Some(file) => file.as_raw_fd(),
-            None => libc::AT_FDCWD,
-        }
+        self.as_fd().as_raw_fd()
     }
 
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -392,7 +380,7 @@ impl Target {
     }
 
     /// Locks the list of users; `None` in a forked child if a thread that does not exist there holds the lock.
-    fn lock_users(&self) -> Option<MutexGuard<'_, Vec<u64>>> {
+    pub(super) fn lock_users(&self) -> Option<MutexGuard<'_, Vec<u64>>> {
         match self.users.try_lock() {
             Ok(users) => Some(users),
             Err(TryLockError::WouldBlock) if !self.process.is_current() => None,
@@ -493,7 +481,17 @@ impl Files {
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
         }
-        self.0[index] = Some(Entry::new(target, driver));
+        if let Some(mut users) = target.lock_users() {
+            users.push(driver);
+        }
+        self.0[index] = Some(Entry {
+            target: Arc::clone(target),
+            in_flight: 0,
+            uses: 0,
+            registered: None,
+            is_stream: target.kind == FileKind::Other,
+            closing: false,
+        });
     }
 
     /// Returns the file with this number, if it is in use.
@@ -511,50 +509,31 @@ impl Files {
     /// Notes that an operation has ended. A file whose last handle was dropped meanwhile is released.
     #[inline]
     pub(crate) fn leave(&mut self, number: u32) -> Option<ClosedFile> {
-        let entry = self.0.get_mut(number as usize)?.as_mut()?;
+        let entry = self.entry(number)?;
         entry.in_flight -= 1;
-        if entry.closing && entry.in_flight == 0 { self.give_up(number) } else { None }
+        if entry.closing { self.release(number) } else { None }
     }
 
     /// Releases a file whose last handle was dropped, now or when its last operation ends.
     pub(crate) fn close(&mut self, number: u32) -> Option<ClosedFile> {
-        let entry = self.0.get_mut(number as usize)?.as_mut()?;
-        entry.closing = true;
-        if entry.in_flight == 0 { self.give_up(number) } else { None }
+        self.entry(number)?.closing = true;
+        self.release(number)
     }
 
-    /// Releases the first file from `number` on that no operation uses, and returns its number.
-    pub(crate) fn give_up_idle(&mut self, number: u32) -> Option<(u32, ClosedFile)> {
-        let is_idle = |number: &u32| {
-            let entry = self.0[*number as usize].as_ref();
-            entry.is_some_and(|entry| entry.in_flight == 0)
-        };
-        let number = (number..self.0.len() as u32).find(is_idle)?;
-        Some((number, self.give_up(number)?))
-    }
-
-    fn give_up(&mut self, number: u32) -> Option<ClosedFile> {
-        let entry = self.0.get_mut(number as usize)?.take()?;
+    /// Releases a file, if no operation uses it.
+    pub(super) fn release(&mut self, number: u32) -> Option<ClosedFile> {
+        let place = self.0.get_mut(number as usize)?;
+        let entry = place.take_if(|entry| entry.in_flight == 0)?;
         Some(ClosedFile { registered: entry.registered.map(|_| number), target: entry.target })
+    }
+
+    /// Returns a number above those of all files in use.
+    pub(super) fn end(&self) -> u32 {
+        self.0.len() as u32
     }
 }
 
 impl Entry {
-    #[cold]
-    fn new(target: &Arc<Target>, driver: u64) -> Self {
-        if let Some(mut users) = target.lock_users() {
-            users.push(driver);
-        }
-        Self {
-            target: Arc::clone(target),
-            in_flight: 0,
-            uses: 0,
-            registered: None,
-            is_stream: target.kind == FileKind::Other,
-            closing: false,
-        }
-    }
-
     /// Returns the file number for an entry of `ring`, and whether it is registered.
     #[inline]
     pub(super) fn descriptor(&mut self, kind: RingKind, ring: &mut Ring) -> (i32, bool) {
@@ -584,13 +563,4 @@ impl Entry {
 pub(crate) struct ClosedFile {
     pub registered: Option<u32>,
     pub target: Arc<Target>,
-}
-
-impl ClosedFile {
-    /// Removes the driver from the list of those to notify when the file is closed.
-    pub(crate) fn forget_user(&self, driver: u64) {
-        if let Some(mut users) = self.target.lock_users() {
-            users.retain(|&user| user != driver);
-        }
-    }
 }

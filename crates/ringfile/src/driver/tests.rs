@@ -1,55 +1,26 @@
 //! Tests that need the inside of a driver: completions that come late, twice or for no operation, small queues.
 
-use std::future::{Future, poll_fn};
-use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::future::poll_fn;
+use std::io::Write;
 use std::task::{Context, Poll, Waker};
 
+use futures::{pending, poll};
 use linux_raw_sys::io_uring as uapi;
+use tempfile::NamedTempFile;
 
 use super::cancel::Asked;
 use super::slot::State;
 use super::submit::SLICE;
-use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, Request, with};
+use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, RemoteRequest, Request, with};
 use crate::memory::Held;
 use crate::ring::{Completions, RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
 use crate::{Durability, File, OpenOptions, Queue, Route, block_on, thread_metrics};
 
-struct TempFile(PathBuf);
-
-impl TempFile {
-    fn new(content: &[u8]) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("ringfile-driver-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::write(&path, content).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn open_on_ring(data: &TempFile) -> File {
-    OpenOptions::new().read(true).route(Route::Ring).open(&data.0).unwrap()
-}
-
-/// Opens a file of zeros whose reads complete as they are submitted. Those of a file in the temporary folder do not if its
-/// file system has no non-blocking reads, as tmpfs and overlays; those of `/dev/zero` do not before Linux 6.0.
-fn zeros() -> File {
-    let data = TempFile::new(&[0; 4096]);
-    let file = std::fs::File::open(&data.0).unwrap();
-    let mut block = [0; 4096];
-    let parts = &mut [std::io::IoSliceMut::new(&mut block)];
-    match rustix::io::preadv2(&file, parts, 0, rustix::io::ReadWriteFlags::NOWAIT) {
-        Ok(4096) => open_on_ring(&data),
-        _ => OpenOptions::new().read(true).route(Route::Ring).open("/dev/zero").unwrap(),
-    }
+fn temp_file(content: &[u8]) -> std::fs::File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(content).unwrap();
+    file
 }
 
 /// Returns whether rings are allowed; if the environment switches them off, prints that `test` is skipped.
@@ -58,9 +29,41 @@ fn needs_ring(test: &str) -> bool {
     if forced {
         // Written directly to standard error, which the test harness does not capture.
         let text = format!("skipped {test}: it is about the ring, which RINGFILE_BACKEND switches off\n");
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        let _ = std::io::stderr().write_all(text.as_bytes());
     }
     !forced
+}
+
+/// Adopts a file whose operations go to the ring, if `test` [can have one](needs_ring).
+fn on_ring(test: &str, file: impl Into<std::fs::File>) -> Option<File> {
+    needs_ring(test).then(|| OpenOptions::new().route(Route::Ring).adopt(file.into()).unwrap())
+}
+
+/// Returns a file of zeros whose reads complete as they are submitted. Those of a file in the temporary folder do not if its
+/// file system has no non-blocking reads, as tmpfs and overlays; those of `/dev/zero` do not before Linux 6.0.
+fn zeros(test: &str) -> Option<File> {
+    let file = temp_file(&[0; 4096]);
+    let mut block = [0; 4096];
+    let parts = &mut [std::io::IoSliceMut::new(&mut block)];
+    match rustix::io::preadv2(&file, parts, 0, rustix::io::ReadWriteFlags::NOWAIT) {
+        Ok(4096) => on_ring(test, file),
+        _ => on_ring(test, std::fs::File::open("/dev/zero").unwrap()),
+    }
+}
+
+/// Returns the ends of a pipe, of which reads go to the ring.
+fn pipe(test: &str) -> Option<(File, std::io::PipeWriter)> {
+    let (reader, writer) = std::io::pipe().unwrap();
+    Some((on_ring(test, std::os::fd::OwnedFd::from(reader))?, writer))
+}
+
+/// Returns a file of 4096 bytes, opened to write durably through the ring.
+fn durable(test: &str) -> Option<(NamedTempFile, File)> {
+    let data = NamedTempFile::new().unwrap();
+    std::fs::write(&data, [7; 4096]).unwrap();
+    let mut options = OpenOptions::new();
+    options.write(true).route(Route::Ring).durability(Durability::Fsync);
+    needs_ring(test).then(|| options.open(&data).unwrap()).map(|file| (data, file))
 }
 
 /// Makes the kernel answer an operation with the key `key`, whatever it is.
@@ -75,20 +78,13 @@ fn forge_answer(driver: &mut Driver, key: Key) {
     assert!(unsafe { ring.push(nop) }.is_some());
 }
 
-async fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
-    poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context))).await
+async fn own_waker() -> Waker {
+    poll_fn(|context| Poll::Ready(context.waker().clone())).await
 }
 
 async fn turn_over() {
-    let mut turned = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut turned, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+    own_waker().await.wake();
+    pending!();
 }
 
 fn live_keys(driver: &mut Driver) -> Vec<Key> {
@@ -97,14 +93,11 @@ fn live_keys(driver: &mut Driver) -> Vec<Key> {
 
 #[test]
 fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
-    if !needs_ring("f04_answers_that_belong_to_nobody_are_counted_and_never_used") {
-        return;
-    }
-    let data = TempFile::new(&[7; 4096]);
-    let file = open_on_ring(&data);
+    let name = "f04_answers_that_belong_to_nobody_are_counted_and_never_used";
+    let Some(file) = on_ring(name, temp_file(&[7; 4096])) else { return };
     block_on(async {
         let mut read = file.read_at(Vec::with_capacity(4096), 0);
-        assert!(poll_once(&mut read).await.is_pending());
+        assert!(poll!(&mut read).is_pending());
         let old = with(|driver| live_keys(driver)[0]).unwrap();
         assert_eq!(read.await.unwrap(), [7; 4096]);
         // A second answer to an operation that has ended: first its slot is free, then another operation uses it.
@@ -113,7 +106,7 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
         assert_eq!(thread_metrics().stray, 1);
         with(|driver| forge_answer(driver, old)).unwrap();
         let mut next = file.read_at(Vec::with_capacity(100), 0);
-        assert!(poll_once(&mut next).await.is_pending());
+        assert!(poll!(&mut next).is_pending());
         let new = with(|driver| live_keys(driver)[0]).unwrap();
         assert_eq!((new.slot(), new.generation()), (old.slot(), old.generation() + 1));
         assert_eq!(next.await.unwrap(), [7; 100]);
@@ -127,13 +120,10 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
 
 #[test]
 fn f04_an_operation_that_is_answered_twice_has_the_first_result() {
-    if !needs_ring("f04_an_operation_that_is_answered_twice_has_the_first_result") {
-        return;
-    }
-    let file = zeros();
+    let Some(file) = zeros("f04_an_operation_that_is_answered_twice_has_the_first_result") else { return };
     block_on(async {
         let mut read = file.read_at(Vec::with_capacity(4096), 0);
-        assert!(poll_once(&mut read).await.is_pending());
+        assert!(poll!(&mut read).is_pending());
         let key = with(|driver| live_keys(driver)[0]).unwrap();
         with(|driver| forge_answer(driver, key)).unwrap();
         while with(|driver| driver.slots.at(key.slot()).state) != Some(State::Done) {
@@ -147,15 +137,12 @@ fn f04_an_operation_that_is_answered_twice_has_the_first_result() {
 
 #[test]
 fn f04_cancellations_and_answers_in_either_order() {
-    if !needs_ring("f04_cancellations_and_answers_in_either_order") {
-        return;
-    }
-    let file = zeros();
+    let Some(file) = zeros("f04_cancellations_and_answers_in_either_order") else { return };
     block_on(async {
         for early in [false, true] {
             let before = thread_metrics();
             let mut read = file.read_at(Vec::with_capacity(4096), 0);
-            assert!(poll_once(&mut read).await.is_pending());
+            assert!(poll!(&mut read).is_pending());
             // The kernel has answered, since the read completes as it is submitted, but the answer is not collected yet.
             with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None))
                 .unwrap()
@@ -178,16 +165,13 @@ fn f04_cancellations_and_answers_in_either_order() {
 
 #[test]
 fn f06_a_completion_queue_that_overflows_loses_nothing() {
-    if !needs_ring("f06_a_completion_queue_that_overflows_loses_nothing") {
-        return;
-    }
-    let file = zeros();
+    let Some(file) = zeros("f06_a_completion_queue_that_overflows_loses_nothing") else { return };
     let options = RingOptions { entries: 4, completions_per_entry: 1, ..RingOptions::default() };
     std::thread::spawn(move || {
         block_on_with(options, async {
             let mut reads: Vec<_> = (0..500).map(|_| file.read_at(Vec::with_capacity(16), 0)).collect();
             for read in &mut reads {
-                assert!(poll_once(read).await.is_pending());
+                assert!(poll!(&mut *read).is_pending());
                 // Entries are submitted without collecting completions, as happens when the queue is full.
                 with(|driver| {
                     driver.submit_waiting();
@@ -211,13 +195,8 @@ fn f06_a_completion_queue_that_overflows_loses_nothing() {
 /// then it would begin the sync by itself, which could end before the write has.
 #[test]
 fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
-    if !needs_ring("f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it") {
-        return;
-    }
-    let data = TempFile::new(&[7; 4096]);
-    let mut options = OpenOptions::new();
-    options.write(true).route(Route::Ring).durability(Durability::Fsync);
-    let file = options.open(&data.0).unwrap();
+    let name = "f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it";
+    let Some((data, file)) = durable(name) else { return };
     // 0: the kernel takes nothing at first. 1: only the write. 2: both.
     for (taken, syncs, cancelled) in [(0, 1, 0), (1, 2, 1), (2, 1, 0)] {
         block_on(async {
@@ -225,27 +204,22 @@ fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
             file.sync_data().await.unwrap();
             let before = thread_metrics();
             let mut write = file.write_durable_at(vec![taken as u8; 4096], 0);
-            assert!(poll_once(&mut write).await.is_pending());
+            assert!(poll!(&mut write).is_pending());
             with(|driver| driver.rings.as_mut().unwrap().main.hand_over_at_most = Some(taken)).unwrap();
             write.await.unwrap();
             let counts = thread_metrics() - before;
             assert_eq!((counts.ops, counts.failed), (1 + syncs, cancelled), "{taken} taken");
             assert_eq!(counts.stray, 0);
         });
-        assert_eq!(std::fs::read(&data.0).unwrap(), [taken as u8; 4096]);
+        assert_eq!(std::fs::read(&data).unwrap(), [taken as u8; 4096]);
     }
 }
 
 /// If a thread of the kernel takes the entries, nobody learns where it stopped: the sync follows the write.
 #[test]
 fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
-    if !needs_ring("f42_a_ring_that_can_not_tell_of_a_cut_link_has_none") {
-        return;
-    }
-    let data = TempFile::new(&[7; 4096]);
-    let mut options = OpenOptions::new();
-    options.write(true).route(Route::Ring).durability(Durability::Fsync);
-    let file = options.open(&data.0).unwrap();
+    let name = "f42_a_ring_that_can_not_tell_of_a_cut_link_has_none";
+    let Some((data, file)) = durable(name) else { return };
     let options = RingOptions { sqpoll_idle: Some(10), ..RingOptions::default() };
     std::thread::spawn(move || {
         block_on_with(options, async {
@@ -253,7 +227,7 @@ fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
             let sqpoll = with(|driver| driver.rings.as_ref().unwrap().main.is_sqpoll()).unwrap();
             let before = thread_metrics();
             let mut write = file.write_durable_at(vec![1; 4096], 0);
-            assert!(poll_once(&mut write).await.is_pending());
+            assert!(poll!(&mut write).is_pending());
             let open = with(|driver| live_keys(driver).len());
             assert_eq!(open, Some(if sqpoll { 1 } else { 2 }));
             write.await.unwrap();
@@ -262,17 +236,20 @@ fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
     })
     .join()
     .unwrap();
-    assert_eq!(std::fs::read(&data.0).unwrap(), [1; 4096]);
+    assert_eq!(std::fs::read(&data).unwrap(), [1; 4096]);
 }
 
 #[test]
 fn a_remote_request_that_is_dropped_ends_with_an_error() {
-    let data = TempFile::new(b"data");
-    let file = File::open(&data.0).unwrap();
+    let file = File::from(temp_file(b"data"));
     let request = Request { want: 4, ..Request::of(Kind::Read) };
     let mut held = Kept::new(Held::Vec(vec![1; 4]), true);
     let context = &mut Context::from_waker(Waker::noop());
-    let (mut operation, remote) = RemoteOperation::new(file.target(), &request, held.lend(), context.waker());
+    let mut remote = None;
+    let mut operation = RemoteOperation::new(context.waker(), |handler| {
+        remote = Some(RemoteRequest::new(file.target(), &request, held.lend(), handler, 0));
+        None
+    });
     assert!(operation.poll(context, &mut held).is_pending());
     drop(remote);
     let Poll::Ready(ended) = operation.poll(context, &mut held) else { panic!("it does not end") };
@@ -283,13 +260,9 @@ fn a_remote_request_that_is_dropped_ends_with_an_error() {
 /// A loop does not wait for a dropped queue's operations before other tasks run, so they end without it.
 #[test]
 fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation() {
-    if !needs_ring("a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation") {
-        return;
-    }
+    let name = "a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation";
+    let Some((pipe, _writer)) = pipe(name) else { return };
     let numbers = || with(|driver| driver.local_handlers.count());
-    let (reader, _writer) = std::io::pipe().unwrap();
-    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
-    let pipe = OpenOptions::new().route(Route::Ring).adopt(reader).unwrap();
     let mut kept = Queue::new();
     kept.read(&pipe, Vec::with_capacity(8), 0, 0);
     kept.submit();
@@ -318,22 +291,17 @@ fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operati
 /// has the same position.
 #[test]
 fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() {
-    if !needs_ring("f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now") {
-        return;
-    }
-    let data = TempFile::new(&[7; 4096]);
-    let file = open_on_ring(&data);
-    let (reader, mut writer) = std::io::pipe().unwrap();
-    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
-    let pipe = OpenOptions::new().route(Route::Ring).adopt(reader).unwrap();
+    let name = "f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now";
+    let Some(file) = on_ring(name, temp_file(&[7; 4096])) else { return };
+    let Some((pipe, mut writer)) = pipe(name) else { return };
     block_on(async {
         let mut old = pipe.read_at(Vec::with_capacity(100), 0);
-        assert!(poll_once(&mut old).await.is_pending());
+        assert!(poll!(&mut old).is_pending());
         let old_key = with(|driver| live_keys(driver)[0]).unwrap();
         turn_over().await;
         turn_over().await;
         let mut new = file.read_at(Vec::with_capacity(4096), 0);
-        assert!(poll_once(&mut new).await.is_pending());
+        assert!(poll!(&mut new).is_pending());
         with(|driver| {
             let keys = live_keys(driver);
             let new_key = keys.into_iter().find(|key| *key != old_key).unwrap();
@@ -342,7 +310,7 @@ fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() 
         drop(old);
         assert_eq!(with(|driver| live_keys(driver).len()), Some(2), "the kernel has the memory of both");
         // Ends the read of the pipe if it was not cancelled.
-        std::io::Write::write_all(&mut writer, b"word").unwrap();
+        writer.write_all(b"word").unwrap();
         assert_eq!(new.await.unwrap(), [7; 4096]);
     });
 }
@@ -350,15 +318,11 @@ fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() 
 /// Kernels before about 5.17 forget a cancellation that arrives just as their thread begins the operation.
 #[test]
 fn f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever() {
-    if !needs_ring("f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever") {
-        return;
-    }
-    let (reader, _writer) = std::io::pipe().unwrap();
-    let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
-    let pipe = OpenOptions::new().route(Route::Ring).adopt(reader).unwrap();
+    let name = "f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever";
+    let Some((pipe, _writer)) = pipe(name) else { return };
     let mut read = pipe.read_at(Vec::with_capacity(100), 0);
     block_on(async {
-        assert!(poll_once(&mut read).await.is_pending());
+        assert!(poll!(&mut read).is_pending());
         turn_over().await;
         with(|driver| {
             let key = live_keys(driver)[0];
@@ -377,16 +341,9 @@ fn an_event_that_wakes_a_task_keeps_its_thread_from_parking() {
     let thread = std::thread::spawn(move || {
         // A thread without operations has no ring, and parks.
         block_on(async {
-            let mut deferred = false;
-            poll_fn(|context| {
-                if std::mem::replace(&mut deferred, true) {
-                    return Poll::Ready(());
-                }
-                let waker = context.waker().clone();
-                crate::event::defer(move || waker.wake());
-                Poll::Pending
-            })
-            .await;
+            let waker = own_waker().await;
+            crate::event::defer(move || waker.wake());
+            pending!();
         });
         ends.send(()).unwrap();
     });
@@ -399,13 +356,10 @@ fn an_event_that_wakes_a_task_keeps_its_thread_from_parking() {
 #[test]
 fn a_descriptor_announces_reads_that_continue_and_those_that_waited_for_room() {
     let name = "a_descriptor_announces_reads_that_continue_and_those_that_waited_for_room";
-    if !needs_ring(name) {
-        return;
-    }
     // A thread of the kernel reads a file in memory, so completions are posted between the thread's calls.
     let memory = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&memory, &[7; 4096]).unwrap();
-    let file = OpenOptions::new().route(Route::Ring).adopt(memory.into()).unwrap();
+    let Some(file) = on_ring(name, memory) else { return };
     let options = RingOptions { entries: 4, completions: Completions::Interrupt, ..RingOptions::default() };
     std::thread::spawn(move || {
         // This creates the thread's ring.

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use linux_raw_sys::io_uring::io_uring_op::IORING_OP_MSG_RING;
 
-use super::{Deferred, RingKind, Shared, is_ending, leave, own_shared, turn, turn_until, with};
+use super::{Deferred, RingKind, Shared, is_ending, leave, own_shared, turn, turn_with, with};
 use crate::ring::{Ring, RingOptions};
 
 thread_local! {
@@ -26,7 +26,6 @@ pub(super) fn is_any() -> bool {
     THREAD_RINGS.try_with(|count| count.get() > 0) == Ok(true)
 }
 
-/// See the module.
 pub(crate) struct ThreadRing {
     /// The thread, after its driver was created.
     shared: OnceCell<Arc<Shared>>,
@@ -114,7 +113,7 @@ impl RingGuard<'_> {
                 }
                 return;
             }
-            turn_until(deadline, to_end, deferred);
+            turn_with(true, deadline, to_end, deferred);
             turned = true;
         }
     }

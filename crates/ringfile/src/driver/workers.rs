@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::op::plain::{self, Attempt};
 use super::remote::{Handler, RemoteRequest};
-use super::{Ended, FileKind, route};
+use super::{Ended, FileKind};
 use crate::event;
 use crate::once::Value;
 use crate::panics;
@@ -26,11 +26,6 @@ const IDLE: Duration = Duration::from_secs(10);
 /// The maximum number of threads; 0 for the default.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-struct Workers {
-    queue: Mutex<Queue>,
-    came: Condvar,
-}
-
 struct Queue {
     remotes: VecDeque<RemoteRequest>,
     idle: usize,
@@ -40,14 +35,17 @@ struct Queue {
 /// The process that sent the first remote request. Set under the queue's lock, so that no fork finds it half done.
 static PROCESS: OnceLock<fork::Mark> = OnceLock::new();
 
-static WORKERS: Workers = Workers {
-    queue: Mutex::new(Queue { remotes: VecDeque::new(), idle: 0, threads: 0 }),
-    came: Condvar::new(),
-};
+static QUEUE: Mutex<Queue> = Mutex::new(Queue { remotes: VecDeque::new(), idle: 0, threads: 0 });
+/// Notified when a request has come.
+static CAME: Condvar = Condvar::new();
+
+fn lock() -> MutexGuard<'static, Queue> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Takes the lock of the queue, for a fork.
 pub(super) fn hold() -> Box<dyn Any> {
-    Box::new(WORKERS.lock())
+    Box::new(lock())
 }
 
 /// Sets how many [worker threads](crate::Route::Workers) there may be; 0 for the default, four per core and at least 16.
@@ -72,35 +70,32 @@ pub(crate) fn are_of_another_process() -> bool {
     PROCESS.get().is_some_and(|process| !process.is_current())
 }
 
-/// Gives a remote request to a worker. Returns it in a forked child, which has none of its parent's threads.
-pub(crate) fn send(remote: RemoteRequest) -> Result<(), RemoteRequest> {
-    let mut queue = WORKERS.lock();
+/// Gives a remote request to a worker. Ends it in a forked child, which has none of its parent's threads.
+pub(super) fn send(remote: RemoteRequest) {
+    let mut queue = lock();
     if !PROCESS.get_or_init(fork::Mark::current).is_current() {
         drop(queue);
-        return Err(remote);
+        return remote.refuse(libc::EOPNOTSUPP);
     }
     queue.remotes.push_back(remote);
     if queue.idle >= queue.remotes.len() {
         drop(queue);
-        WORKERS.came.notify_one();
-        return Ok(());
+        return CAME.notify_one();
     }
     if queue.threads < most() {
         queue.threads += 1;
-        let started = std::thread::Builder::new().name("ringfile-worker".into()).spawn(|| WORKERS.run());
+        let started = std::thread::Builder::new().name("ringfile-worker".into()).spawn(run);
         if started.is_err() {
             queue.threads -= 1;
             if queue.threads == 0 {
-                let remote = queue.remotes.pop_back();
+                let mut left = queue.remotes.pop_back();
                 drop(queue);
-                let mut remote = remote;
-                while let Some(given_back) = remote.and_then(carry_out) {
-                    remote = Some(given_back);
+                while let Some(remote) = left {
+                    left = carry_out(remote);
                 }
             }
         }
     }
-    Ok(())
 }
 
 /// Ends a handler's requests, or the one with this index, that are no longer wanted and that no worker has begun.
@@ -110,11 +105,14 @@ pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
         return;
     }
     let is_unwanted = |remote: &RemoteRequest| {
-        remote.is_of(handler) && index.is_none_or(|index| remote.index == index) && !remote.is_wanted()
+        let of = remote.handler.as_ref().map(|handler| handler.address());
+        of == Some(handler.address())
+            && index.is_none_or(|index| remote.index == index)
+            && !remote.is_wanted()
     };
     let mut withdrawn = Vec::new();
     {
-        let remotes = &mut WORKERS.lock().remotes;
+        let remotes = &mut lock().remotes;
         let mut from = 0;
         while let Some(at) = remotes.range(from..).position(is_unwanted) {
             from += at;
@@ -126,7 +124,7 @@ pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
 
 /// Ends requests that are no longer wanted.
 fn refuse_unwanted(remote: RemoteRequest) {
-    super::count_cancelled();
+    super::add_to_counts(|counts| counts.cancelled += 1);
     remote.refuse(libc::ECANCELED);
 }
 
@@ -154,7 +152,7 @@ fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
 }
 
 fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
-    super::count(route::Taken::Workers, &remote.request, ended);
+    super::count(|counts| &mut counts.worker_ops, &remote.request, ended);
     remote.end(ended);
     None
 }
@@ -187,32 +185,26 @@ fn is_ready(remote: &RemoteRequest) -> bool {
     !matches!(rustix::event::poll(&mut polled, Some(&LOOK)), Ok(0) | Err(Errno::INTR))
 }
 
-impl Workers {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn run(&self) {
-        let mut queue = self.lock();
-        loop {
-            if let Some(remote) = queue.remotes.pop_front() {
-                drop(queue);
-                let caught = panics::catch(|| carry_out(remote));
-                if caught.is_err() {
-                    event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
-                }
-                queue = self.lock();
-                queue.remotes.extend(caught.ok().flatten());
-                continue;
+fn run() {
+    let mut queue = lock();
+    loop {
+        if let Some(remote) = queue.remotes.pop_front() {
+            drop(queue);
+            let caught = panics::catch(|| carry_out(remote));
+            if caught.is_err() {
+                event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
             }
-            queue.idle += 1;
-            let (woken, waited) = self.came.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
-            queue = woken;
-            queue.idle -= 1;
-            if waited.timed_out() && queue.remotes.is_empty() {
-                queue.threads -= 1;
-                return;
-            }
+            queue = lock();
+            queue.remotes.extend(caught.ok().flatten());
+            continue;
+        }
+        queue.idle += 1;
+        let (woken, waited) = CAME.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+        queue = woken;
+        queue.idle -= 1;
+        if waited.timed_out() && queue.remotes.is_empty() {
+            queue.threads -= 1;
+            return;
         }
     }
 }

@@ -389,7 +389,8 @@ impl Engine {
         deadline: Option<Instant>,
         mut wanted: impl FnMut(&mut S) -> usize,
     ) {
-        let thread = Shared::without_driver();
+        // Only parks, and belongs to no driver.
+        let thread = Arc::new(Shared::new(0));
         loop {
             thread.sleep.take_notification();
             self.take_in(source);

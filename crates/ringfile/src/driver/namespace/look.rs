@@ -90,7 +90,7 @@ fn device_of(file: &fs::File) -> Option<PathBuf> {
     Some(device.parent()?.join(format!("nvme{numbers}")))
 }
 
-/// Reads a property of the block device.
+/// The limits that the kernel has for the block device.
 #[derive(Clone, Copy)]
 struct Queue {
     max_hw_sectors_kb: u64,

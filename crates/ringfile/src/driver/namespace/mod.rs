@@ -13,15 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub(crate) use look::{Access, look};
 pub(crate) use status::Status;
 
-/// See the module.
 pub(crate) struct Namespace {
     pub id: u32,
     /// Bytes in a block: 2 to the power of this.
     pub shift: u32,
     /// The size of the namespace in blocks.
     pub blocks: u64,
-    access: Access,
-    limits: Limits,
+    pub access: Access,
+    pub limits: Limits,
     /// The most bytes that one command can move, as far as is known.
     most: AtomicUsize,
     /// Whether the kernel accepts registered memory.
@@ -56,14 +55,6 @@ impl Namespace {
 
     pub(crate) fn block(&self) -> usize {
         1 << self.shift
-    }
-
-    pub(crate) fn access(&self) -> Access {
-        self.access
-    }
-
-    pub(in crate::driver) fn limits(&self) -> Limits {
-        self.limits
     }
 
     /// Returns the largest number of bytes that one command moves.
@@ -101,6 +92,7 @@ impl Namespace {
 pub(in crate::driver) mod testing {
     use super::*;
 
+    pub(in crate::driver) const BOTH: Access = Access { read: true, write: true };
     pub(in crate::driver) const LIMITS: Limits =
         Limits { most: 65536, scattered: 16384, discard: 1 << 20, zeros: 1 << 20 };
 
@@ -120,7 +112,7 @@ pub(in crate::driver) mod testing {
 
     #[test]
     fn f48_what_the_kernel_refuses_is_asked_for_in_another_way_twice_at_most() {
-        let namespace = namespace(Access { read: true, write: true });
+        let namespace = namespace(BOTH);
         assert!(!namespace.asks_less(libc::EIO, 65536, 1));
         assert!(!namespace.asks_less(Status::to_errno(2), 65536, 1), "the drive's answer");
         assert!(namespace.asks_less(libc::EINVAL, 65536, 1));

@@ -8,7 +8,7 @@ use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
 
 use super::transfer::{self, gather};
-use super::{Kind, Parts, Request};
+use super::{Kind, PartsOf, Request};
 use crate::driver::namespace::{Namespace, Status};
 use crate::memory::Held;
 use crate::ring::{CommandSqe, NvmeCommand};
@@ -60,12 +60,12 @@ enum Step {
 /// Returns the command for `request` from byte `began` on. Called once for the submission and once for its answer. If a
 /// command's limit has shrunk in between, the second result is shorter, and some bytes are moved twice.
 fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> Step {
-    let limits = namespace.limits();
+    let limits = namespace.limits;
     let offset = request.offset.saturating_add(began as u64);
     let left = request.want.saturating_sub(began);
     let answer = |errno| Step::Answer(Err(errno));
     let is_read = request.kind.is_read();
-    let may = if is_read { namespace.access().read } else { namespace.access().write };
+    let may = if is_read { namespace.access.read } else { namespace.access.write };
     let is_whole = |bytes: usize| (offset | bytes as u64) & (namespace.block() as u64 - 1) == 0;
     match request.kind {
         Kind::Sync => Step::Flush,
@@ -110,9 +110,7 @@ pub(in crate::driver) fn answer(
     match (step(request, held, began, namespace), result) {
         (Step::Answer(answer), 0) => answer,
         (_, ..0) => Err(result.saturating_neg()),
-        (Step::Answer(_) | Step::Flush | Step::Move(_) | Step::Discard(_) | Step::Zero { .. }, 1..) => {
-            Err(Status::to_errno(result))
-        }
+        (_, 1..) => Err(Status::to_errno(result)),
         (Step::Flush, 0) => Ok(0),
         (Step::Move(bytes) | Step::Discard(bytes) | Step::Zero { bytes, .. }, 0) => Ok(bytes),
     }
@@ -120,13 +118,13 @@ pub(in crate::driver) fn answer(
 
 /// Completes a submission entry that has its descriptor and user data; see [`super::fill`]. Returns whether it is the
 /// fixed form.
-pub(in crate::driver) fn fill<'a>(
+pub(in crate::driver) fn fill(
     request: &Request,
     held: &Held,
     began: usize,
     index: Option<u16>,
     namespace: &Namespace,
-    parts: impl FnOnce() -> &'a mut Parts,
+    parts: PartsOf<'_>,
     sqe: &mut CommandSqe,
 ) -> bool {
     let first = request.offset.saturating_add(began as u64) >> namespace.shift;
@@ -158,14 +156,14 @@ pub(in crate::driver) fn fill<'a>(
                 sqe.command_flags = if index.is_some() { IORING_URING_CMD_FIXED } else { 0 };
                 return index.is_some();
             }
-            let parts = parts();
+            let parts = parts.get();
             gather(held, request.kind.is_read(), start, bytes, &mut parts.addresses);
             sqe.command_op = NVME_URING_CMD_IO_VEC;
             command.addr = parts.addresses.as_ptr().expose_provenance() as u64;
             command.data_len = parts.addresses.len() as u32;
         }
         Step::Discard(bytes) => {
-            let ranges = &mut parts().ranges;
+            let ranges = &mut parts.get().ranges;
             let blocks = ((bytes >> namespace.shift) as u32).to_le();
             ranges.clear();
             ranges.push(Range { attributes: 0, blocks, first: first.to_le() });
@@ -188,9 +186,9 @@ pub(in crate::driver) fn fill<'a>(
 mod tests {
     use super::*;
     use crate::driver::Access;
-    use crate::driver::namespace::testing::{LIMITS, namespace};
+    use crate::driver::namespace::testing::{BOTH, LIMITS, namespace};
+    use crate::driver::op::Parts;
 
-    const BOTH: Access = Access { read: true, write: true };
     const END: u64 = 1000 * 4096;
 
     fn request(kind: Kind, offset: u64, want: usize, op_flags: u32) -> Request {
@@ -199,9 +197,10 @@ mod tests {
 
     /// Returns the command for the rest of a request from `began` on, with its entry and the memory that it points to.
     fn filled(request: &Request, held: &Held, began: usize, index: Option<u16>) -> (CommandSqe, Parts, bool) {
-        let (mut sqe, mut parts) = (CommandSqe::default(), Parts::default());
-        let fixed = fill(request, held, began, index, &namespace(BOTH), || &mut parts, &mut sqe);
-        (sqe, parts, fixed)
+        let (mut sqe, mut all) = (CommandSqe::default(), vec![Parts::default()]);
+        let parts = PartsOf { all: &mut all, index: 0 };
+        let fixed = fill(request, held, began, index, &namespace(BOTH), parts, &mut sqe);
+        (sqe, all.remove(0), fixed)
     }
 
     fn memory(len: usize) -> (Held, u64) {
@@ -312,8 +311,9 @@ mod tests {
             (&writer, request(Kind::SyncRange, 0, 4096, 0), libc::EOPNOTSUPP),
         ];
         for (namespace, request, errno) in cases {
-            let (mut sqe, mut parts) = (CommandSqe::default(), Parts::default());
-            fill(&request, &held, 0, None, namespace, || &mut parts, &mut sqe);
+            let mut sqe = CommandSqe::default();
+            let parts = PartsOf { all: &mut Vec::new(), index: 0 };
+            fill(&request, &held, 0, None, namespace, parts, &mut sqe);
             assert_eq!(sqe.opcode, op::IORING_OP_NOP as u8, "{request:?}");
             assert_eq!(answer(&request, &held, 0, namespace, 0), Err(errno), "{request:?}");
         }

@@ -16,13 +16,13 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
     sqe.op_flags = request.op_flags;
     match request.kind {
         Kind::Sync | Kind::Truncate => {}
-        Kind::SyncRange => sqe.len = range_len(request),
+        // The length has 32 bits: longer ranges are synced to the end of the file. Longer advice does not come here, see
+        // `Request::fits_an_entry`.
+        Kind::SyncRange | Kind::Advise => sqe.len = u32::try_from(request.want).unwrap_or(0),
         Kind::Allocate => {
             sqe.addr = request.want as u64;
             sqe.len = mode(std::mem::take(&mut sqe.op_flags));
         }
-        // A longer range does not come here, see `Request::fits_an_entry`.
-        Kind::Advise => sqe.len = range_len(request),
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
         Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {}
     }
@@ -31,11 +31,6 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
 /// Returns the kernel's mode of an allocation: discarding punches a hole.
 fn mode(op_flags: u32) -> u32 {
     if op_flags == DISCARD { PUNCH_HOLE } else { op_flags }
-}
-
-/// Returns the length for an entry, which has 32 bits for it: longer ranges are synced to the end of the file.
-fn range_len(request: &Request) -> u32 {
-    u32::try_from(request.want).unwrap_or(0)
 }
 
 /// Makes the plain call.

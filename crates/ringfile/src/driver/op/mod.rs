@@ -23,7 +23,7 @@ pub(super) use control::device_size;
 pub(super) use path::keep_opened;
 pub(super) use progress::{NO_THREAD, Progress, Rules, Step};
 pub(crate) use transfer::MOST_AT_ONCE;
-pub(super) use transfer::read_into;
+pub(super) use transfer::piece;
 
 /// Memory that a submission entry points to besides the operation's buffers: kept with the slot until the answer.
 #[derive(Default)]
@@ -32,6 +32,24 @@ pub(super) struct Parts {
     addresses: transfer::Addresses,
     /// The range that a namespace deallocates.
     ranges: Vec<command::Range>,
+}
+
+/// The [`Parts`] of an operation, which are made when they are first needed.
+pub(super) struct PartsOf<'a> {
+    pub all: &'a mut Vec<Parts>,
+    /// The slot of the operation.
+    pub index: u32,
+}
+
+impl<'a> PartsOf<'a> {
+    #[inline]
+    fn get(self) -> &'a mut Parts {
+        let index = self.index as usize;
+        if self.all.len() <= index {
+            self.all.resize_with(index + 1, Parts::default);
+        }
+        &mut self.all[index]
+    }
 }
 
 /// `include/uapi/linux/fs.h`, Linux 6.11.
@@ -231,12 +249,12 @@ pub(crate) struct Ended {
 ///
 /// The entry names memory that `held` or `parts` owns.
 #[inline(always)]
-pub(super) fn fill<'a>(
+pub(super) fn fill(
     request: &Request,
     held: &Held,
     began: usize,
     index: Option<u16>,
-    parts: impl FnOnce() -> &'a mut Parts,
+    parts: PartsOf<'_>,
     base: Sqe,
     sqe: &mut Sqe,
 ) {
@@ -248,7 +266,7 @@ pub(super) fn fill<'a>(
     *sqe = base;
     match request.kind.family() {
         Family::Read | Family::Write => {
-            transfer::fill_vectored(request, held, began, index, &mut parts().addresses, sqe);
+            transfer::fill_vectored(request, held, began, index, &mut parts.get().addresses, sqe);
         }
         Family::Control => control::fill(request, sqe),
         Family::Path => path::fill(request, held, sqe),

@@ -4,9 +4,6 @@
 //! operations to its worker threads, except for opening cached paths, and can cancel those that have not begun. The
 //! invariant behind all of it: an entry and a call name only memory of `held`, whose addresses do not change when it
 //! moves ([`Paths`](crate::memory::Paths)).
-//!
-//! `OPENAT`, not `OPENAT2`: that has no flag that is useful here, makes the kernel read one more record, and refuses
-//! flags that `open` ignores.
 
 use std::os::fd::{FromRawFd, OwnedFd};
 

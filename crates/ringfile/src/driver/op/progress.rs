@@ -56,15 +56,9 @@ impl Progress {
         (self.0 >> 8) as usize
     }
 
-    /// Notes that an operation of `want` bytes was completed at once.
+    /// Notes that an operation has ended with `done` bytes.
     #[inline]
-    pub(in crate::driver) fn all_done(&mut self, want: usize) {
-        self.set(want, 0);
-    }
-
-    /// Notes that an operation has ended elsewhere, after `done` bytes.
-    #[cold]
-    pub(in crate::driver) fn ended(&mut self, done: usize) {
+    pub(in crate::driver) fn end(&mut self, done: usize) {
         self.set(done, 0);
     }
 

@@ -34,15 +34,15 @@ pub(super) fn entry(request: &Request, held: &Held, began: usize, index: Option<
     piece(request.kind.is_read(), start, request.want - began, index, base)
 }
 
-/// Returns the entry of a read into a buffer.
-#[inline(always)]
-pub(in crate::driver) fn read_into(start: *mut u8, len: usize, index: Option<u16>, base: Sqe) -> Sqe {
-    piece(true, start, len, index, base)
-}
-
 /// Returns the entry for one piece of memory.
 #[inline(always)]
-fn piece(is_read: bool, start: *const u8, len: usize, index: Option<u16>, base: Sqe) -> Sqe {
+pub(in crate::driver) fn piece(
+    is_read: bool,
+    start: *const u8,
+    len: usize,
+    index: Option<u16>,
+    base: Sqe,
+) -> Sqe {
     let opcodes = match is_read {
         true => [op::IORING_OP_READ as u8, op::IORING_OP_READ_FIXED as u8],
         false => [op::IORING_OP_WRITE as u8, op::IORING_OP_WRITE_FIXED as u8],
