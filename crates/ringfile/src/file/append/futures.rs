@@ -88,14 +88,35 @@ impl Future for Append<'_> {
     }
 }
 
+/// A future's place in the list of waiters, which it leaves at the end.
+struct Waits<'a> {
+    shared: &'a Shared,
+    place: Option<Place>,
+}
+
+impl Waits<'_> {
+    /// Returns the result of the future. If it is ready, the place is left.
+    fn polled<T>(&mut self, polled: Poll<T>) -> Poll<T> {
+        if polled.is_ready() {
+            self.shared.leave(&mut self.place);
+        }
+        polled
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.shared.leave(&mut self.place);
+    }
+}
+
 /// Waits until a record is appended.
 pub(super) struct Appending<'a, R> {
-    shared: &'a Shared,
+    waits: Waits<'a>,
     record: R,
     /// How many bytes of the record have been appended. Only a record longer than a chunk is appended in several steps.
     done: usize,
     offset: Option<u64>,
-    place: Option<Place>,
     memory: Option<Pin<Box<Waiting>>>,
 }
 
@@ -112,17 +133,19 @@ const APPENDING: &str = "appending to a file";
 
 impl<'a, R: Content> Appending<'a, R> {
     pub fn new(shared: &'a Shared, record: R) -> Self {
-        Self { shared, record, done: 0, offset: None, place: None, memory: None }
+        Self { waits: Waits { shared, place: None }, record, done: 0, offset: None, memory: None }
     }
 
     fn attempt(&mut self) -> Result<Attempt> {
-        let shared = self.shared;
+        let shared = self.waits.shared;
+        // Dropped after the lock.
+        let mut leaves = Waits { shared, place: None };
         let mut state = shared.lock();
         if let Some(error) = shared.refusal(&state, APPENDING) {
             return Err(error.after(self.done));
         }
         let state = &mut *state;
-        if state.has_failed() || !state.waiters.is_first(self.place) {
+        if state.has_failed() || !state.waiters.is_first(self.waits.place) {
             return Ok(Attempt::NoRoom);
         }
         let left = self.record.left();
@@ -151,6 +174,10 @@ impl<'a, R: Content> Appending<'a, R> {
             }
             let before = state.plan.appended();
             let filling = (!R::IN_PIECES).then(|| shared.begin_filling());
+            if !R::IN_PIECES {
+                // Left also if the program's function panics and the future is kept.
+                leaves.place = self.waits.place.take();
+            }
             let is_whole = self.record.put(piece, &mut state.chunks, &mut state.plan);
             drop(filling);
             let offset = *self.offset.get_or_insert(before);
@@ -160,9 +187,9 @@ impl<'a, R: Content> Appending<'a, R> {
                 state.metrics.appends += 1;
                 return Ok(Attempt::Done(offset, state.has_work()));
             }
-            if self.place.is_none() {
+            if self.waits.place.is_none() {
                 // No other task appends before this record is complete. A new place in the list has no waker to return.
-                let _ = state.waiters.register(&mut self.place, Goal::Turn, None);
+                let _ = state.waiters.register(&mut self.waits.place, Goal::Turn, None);
             }
         }
     }
@@ -170,13 +197,13 @@ impl<'a, R: Content> Appending<'a, R> {
     /// Gets memory for one more chunk.
     fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         if self.memory.is_none() {
-            match self.shared.pool.try_get(self.shared.chunk) {
+            match self.waits.shared.pool.try_get(self.waits.shared.chunk) {
                 Ok(chunk) => {
-                    self.shared.lock().chunks.add(chunk);
+                    self.waits.shared.lock().chunks.add(chunk);
                     return Poll::Ready(Ok(()));
                 }
                 Err(PoolError::Full { .. }) => {
-                    let (pool, len) = (self.shared.pool.clone(), self.shared.chunk);
+                    let (pool, len) = (self.waits.shared.pool.clone(), self.waits.shared.chunk);
                     self.memory = Some(Box::pin(async move { pool.get_async(len).await }));
                 }
                 Err(error) => return Poll::Ready(Err(error.into())),
@@ -185,18 +212,18 @@ impl<'a, R: Content> Appending<'a, R> {
         let Some(memory) = self.memory.as_mut() else { return Poll::Pending };
         let chunk = ready!(memory.as_mut().poll(context));
         self.memory = None;
-        self.shared.lock().chunks.add(chunk?);
+        self.waits.shared.lock().chunks.add(chunk?);
         Poll::Ready(Ok(()))
     }
 
     fn poll_offset(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
-        self.shared.check_process(APPENDING)?;
-        let mut waits = self.place.is_some();
+        self.waits.shared.check_process(APPENDING)?;
+        let mut waits = self.waits.place.is_some();
         loop {
             match self.attempt()? {
                 Attempt::Done(offset, has_work) => {
                     if has_work {
-                        self.shared.drive();
+                        self.waits.shared.drive();
                     }
                     return Poll::Ready(Ok(offset));
                 }
@@ -208,10 +235,10 @@ impl<'a, R: Content> Appending<'a, R> {
                 Attempt::NoRoom => {}
             }
             if !std::mem::replace(&mut waits, true) {
-                self.shared.lock().metrics.waits += 1;
+                self.waits.shared.lock().metrics.waits += 1;
             }
-            self.shared.register(&mut self.place, Goal::Turn, context.waker());
-            if !self.shared.drive() && !self.may_go_on() {
+            self.waits.shared.register(&mut self.waits.place, Goal::Turn, context.waker());
+            if !self.waits.shared.drive() && !self.may_go_on() {
                 return Poll::Pending;
             }
         }
@@ -219,13 +246,13 @@ impl<'a, R: Content> Appending<'a, R> {
 
     /// Returns whether another attempt may succeed, now that the waker is registered.
     fn may_go_on(&self) -> bool {
-        let state = self.shared.lock();
+        let state = self.waits.shared.lock();
         let piece = self.record.left().min(state.chunks.size());
         if state.has_failed() {
-            return self.shared.refusal(&state, APPENDING).is_some();
+            return self.waits.shared.refusal(&state, APPENDING).is_some();
         }
         let has_room = self.memory.is_none() && state.plan.has_room(piece);
-        state.waiters.is_first(self.place) && (has_room || state.plan.is_closing())
+        state.waiters.is_first(self.waits.place) && (has_room || state.plan.is_closing())
     }
 }
 
@@ -237,46 +264,35 @@ impl<R: Content> Future for Appending<'_, R> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = self.poll_offset(context);
-        if polled.is_ready() {
-            let this = &mut *self;
-            this.shared.leave(&mut this.place);
-        }
-        polled
-    }
-}
-
-impl<R> Drop for Appending<'_, R> {
-    fn drop(&mut self) {
-        self.shared.leave(&mut self.place);
+        self.waits.polled(polled)
     }
 }
 
 /// The future of [`Appender::flush`](super::Appender::flush), [`sync`](super::Appender::sync) and [`close`](super::Appender::close). May be dropped at any point.
 #[must_use = "nothing is written until the future is awaited"]
 pub struct Settle<'a> {
-    shared: &'a Shared,
+    waits: Waits<'a>,
     /// What is being done, for errors.
     what: &'static str,
     /// Asks the plan for it.
     ask: fn(&mut Plan) -> Goal,
     goal: Option<Goal>,
-    place: Option<Place>,
 }
 
 impl<'a> Settle<'a> {
     pub(super) fn new(shared: &'a Shared, what: &'static str, ask: fn(&mut Plan) -> Goal) -> Self {
-        Self { shared, what, ask, goal: None, place: None }
+        Self { waits: Waits { shared, place: None }, what, ask, goal: None }
     }
 
     /// Returns whether the goal is reached. The first call sets the goal.
     fn look(&mut self) -> Poll<Result<()>> {
-        let mut state = self.shared.lock();
+        let mut state = self.waits.shared.lock();
         if let Some(goal) = self.goal
             && goal.is_reached(&state.plan)
         {
             return Poll::Ready(Ok(()));
         }
-        if let Some(error) = self.shared.refusal(&state, self.what) {
+        if let Some(error) = self.waits.shared.refusal(&state, self.what) {
             return Poll::Ready(Err(error));
         }
         if self.goal.is_none() && !state.has_failed() {
@@ -290,21 +306,21 @@ impl<'a> Settle<'a> {
     }
 
     fn poll_settled(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        self.shared.check_process(self.what)?;
+        self.waits.shared.check_process(self.what)?;
         let mut had_goal = self.goal.is_some();
         loop {
             let looked = self.look();
             if !std::mem::replace(&mut had_goal, true) && self.goal == Some(Goal::Closed) {
                 // Appends that wait fail now, even if closing has nothing else to do.
-                self.shared.wake(false);
+                self.waits.shared.wake(false);
             }
             if let Poll::Ready(result) = looked {
                 return Poll::Ready(result);
             }
             // A call that came after a failure has no goal, and waits for what is in flight.
             let goal = self.goal.unwrap_or(Goal::Closed);
-            self.shared.register(&mut self.place, goal, context.waker());
-            if !self.shared.drive() {
+            self.waits.shared.register(&mut self.waits.place, goal, context.waker());
+            if !self.waits.shared.drive() {
                 // Another task may have taken results from the lanes since the check.
                 return self.look();
             }
@@ -317,16 +333,6 @@ impl Future for Settle<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = self.poll_settled(context);
-        if polled.is_ready() {
-            let this = &mut *self;
-            this.shared.leave(&mut this.place);
-        }
-        polled
-    }
-}
-
-impl Drop for Settle<'_> {
-    fn drop(&mut self) {
-        self.shared.leave(&mut self.place);
+        self.waits.polled(polled)
     }
 }

@@ -230,11 +230,12 @@ impl Appender {
     }
 
     /// Appends a record of at most `most` bytes that `fill` writes in place, in the memory that is written to the file, and
-    /// returns its offset. Saves the copy of a record that was made elsewhere. The record is what `fill` has written, and
-    /// may be shorter than `most`; if `fill` panics, nothing is appended.
+    /// returns its offset. Saves the copy of a record that was made elsewhere. The record is all that `fill` has written,
+    /// which may be less than `most`, also if a write failed for want of room; if `fill` panics, nothing is appended.
     ///
-    /// `fill` is called once there is room for `most` bytes, as for [`append`](Self::append), at the first poll if possible,
-    /// and under a lock: other threads that use the appender wait for it, so it must not wait for I/O or other threads.
+    /// `fill` is called once there is room for `most` bytes, as for [`append`](Self::append), at the first poll if possible.
+    /// It runs under a lock that other users of the appender, and threads that carry out its writes, wait for: it must
+    /// not wait for anything, such as I/O, another thread or another appender.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {

@@ -1,7 +1,7 @@
 //! The state that an appender's handles share. Any task that polls one of its futures drives its operations.
 //!
-//! Invariants: no waker, buffer or operation is called, polled or dropped under the lock (the function that writes a
-//! record in place is called, and may use other appenders, but not this one); one task at a time has the
+//! Invariants: no waker, buffer or operation is called, polled or dropped under the lock (but the function that writes
+//! a record in place, which must neither wait nor use this appender); one task at a time has the
 //! lanes, and a task that finds them taken sets a flag; a task registers its waker before it checks whether it must
 //! wait. A completion wakes every waiting task, since a future that is kept without being polled must not stop writes,
 //! syncs and the tasks that wait for these. Later appends do wait for it, until it is dropped: records are appended in
