@@ -11,6 +11,7 @@ mod device;
 mod fuse;
 mod in_tokio;
 mod job;
+mod log;
 mod rounds;
 mod routes;
 mod sides;
@@ -85,6 +86,8 @@ enum Command {
     Adaptive(throughput::Adaptive),
     /// Compare `get_ranges` of ringfile's object store and of LocalFileSystem, with the page cache empty and full
     GetRanges(throughput::GetRanges),
+    /// Compare a log of durable batches by several producers: Appender, and buffered writes with fdatasync
+    Log(log::Options),
     /// Run a command that may not use io_uring, as in a container with Docker's default seccomp profile
     Blocked(blocked::Options),
     /// Serve a file through FUSE, as DIRECTORY/data, until it is unmounted
@@ -154,6 +157,7 @@ fn main() -> ExitCode {
         (Some(Command::Routes(options)), _) => routes::compare(&options),
         (Some(Command::Adaptive(options)), _) => throughput::adaptive(&options),
         (Some(Command::GetRanges(options)), _) => throughput::get_ranges(&options),
+        (Some(Command::Log(options)), _) => log::compare(&options),
         (Some(Command::Blocked(options)), _) => Err(blocked::run(&options)),
         (Some(Command::Fuse { directory, backing }), _) => fuse::serve(&directory, &backing),
         (None, Some(place)) => {

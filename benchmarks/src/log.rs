@@ -1,0 +1,397 @@
+//! `compare log`: producers append batches of messages to one log at a fixed rate, and wait until each batch is durable.
+//!
+//! The sides differ in how they write and sync. The CPU time is that of the whole machine, with kernel threads: the time in
+//! which no core was idle. After each run the log is read and every message in it checked.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::BufMut;
+use clap::Args;
+use ringfile::{Appender, OpenOptions, Pool};
+use ringfile_cli::shared::{self, Table};
+
+use crate::rounds::{in_turn, spread_of};
+use crate::table::spread;
+use crate::{data, device};
+
+const MESSAGE: usize = 1000;
+/// Offset, producer and number of a message.
+const HEADER: usize = 24;
+/// The number of places in the pattern at which the rest of a message may begin.
+const PLACES: u64 = 4096;
+
+/// The command line.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// An existing folder on the disk to measure; two files are created there, and removed at the end
+    #[arg(long)]
+    folder: PathBuf,
+    /// How many producers append to the log
+    #[arg(long, default_value_t = 4)]
+    producers: u64,
+    /// Messages of 1000 bytes in a batch
+    #[arg(long, default_value_t = 256)]
+    batch: u64,
+    /// Bytes a second of all producers
+    #[arg(long, default_value_t = 250_000_000)]
+    rate: u64,
+    /// Length of one run
+    #[arg(long, default_value = "4s", value_parser = shared::duration)]
+    duration: Duration,
+    /// Rounds of all sides in turn
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
+/// What one run does.
+struct Job {
+    producers: u64,
+    /// Messages in a batch.
+    batch: u64,
+    /// Batches of each producer.
+    batches: u64,
+    /// The time between two batches of a producer.
+    interval: Duration,
+    pattern: Vec<u8>,
+}
+
+/// What one run gives: the time from when each batch was due until it was durable, and the number of syncs.
+type Ran = io::Result<(Vec<Duration>, u64)>;
+
+struct Side {
+    name: &'static str,
+    is_direct: bool,
+    run: fn(&Job, &Path) -> Ran,
+}
+
+const SIDES: [Side; 4] = [
+    Side { name: "buffered write, fdatasync", is_direct: false, run: |job, path| buffered(job, path, false) },
+    Side {
+        name: "buffered write, fdatasync shared by hand",
+        is_direct: false,
+        run: |job, path| buffered(job, path, true),
+    },
+    Side { name: "Appender, O_DIRECT", is_direct: true, run: appender },
+    Side { name: "A/A", is_direct: false, run: |job, path| buffered(job, path, false) },
+];
+
+struct Outcome {
+    /// CPU seconds for a GB.
+    cpu: f64,
+    latencies: Vec<Duration>,
+    syncs: f64,
+}
+
+impl Job {
+    fn bytes_of_batch(&self) -> usize {
+        self.batch as usize * MESSAGE
+    }
+
+    fn bytes(&self) -> u64 {
+        self.producers * self.batches * self.bytes_of_batch() as u64
+    }
+
+    fn body(&self, offset: u64) -> &[u8] {
+        &self.pattern[(offset % PLACES) as usize..][..MESSAGE - HEADER]
+    }
+
+    /// Writes a batch that begins at `offset`.
+    fn fill(&self, place: &mut impl BufMut, mut offset: u64, producer: u64, number: u64) {
+        for message in 0..self.batch {
+            place.put_u64(offset);
+            place.put_u64(producer);
+            place.put_u64(number * self.batch + message);
+            place.put_slice(self.body(offset));
+            offset += MESSAGE as u64;
+        }
+    }
+
+    /// When a batch is due. The producers take turns.
+    fn due(&self, began: Instant, producer: u64, number: u64) -> Instant {
+        let turn = self.interval.mul_f64(producer as f64 / self.producers as f64);
+        began + turn + self.interval * number as u32
+    }
+
+    /// Checks that the log has every message of every producer once, in the producer's order.
+    fn check(&self, path: &Path) -> io::Result<()> {
+        let (file, mut batch) = (File::open(path)?, vec![0; self.bytes_of_batch()]);
+        let mut next = vec![0; self.producers as usize];
+        for at in (0..self.bytes()).step_by(batch.len()) {
+            file.read_exact_at(&mut batch, at)?;
+            for (index, message) in batch.chunks_exact(MESSAGE).enumerate() {
+                let offset = at + (index * MESSAGE) as u64;
+                let word =
+                    |at: usize| message[at..at + 8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+                let known = next.get_mut(word(8) as usize).filter(|next| **next == word(16));
+                let is_right = word(0) == offset && message[HEADER..] == *self.body(offset);
+                let Some(known) = known.filter(|_| is_right) else {
+                    return Err(io::Error::other(format!("the message at {offset} is wrong")));
+                };
+                *known += 1;
+            }
+        }
+        let all = self.batches * self.batch;
+        if next.iter().all(|&next| next == all) {
+            Ok(())
+        } else {
+            Err(io::Error::other("messages are missing"))
+        }
+    }
+}
+
+/// A timer that a task awaits.
+struct Timer(ringfile::File);
+
+impl Timer {
+    fn new() -> io::Result<Self> {
+        // SAFETY: makes a descriptor.
+        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: nothing else has the descriptor.
+        let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self(ringfile::File::from(File::from(owned))))
+    }
+
+    async fn wait_until(&self, due: Instant) -> io::Result<()> {
+        loop {
+            let left = due.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let once = libc::timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let settings = libc::itimerspec { it_interval: never, it_value: once };
+            // SAFETY: the kernel reads one valid record.
+            let answer = unsafe {
+                libc::timerfd_settime(
+                    self.0.as_fd().as_raw_fd(),
+                    0,
+                    &raw const settings,
+                    std::ptr::null_mut(),
+                )
+            };
+            if answer < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            self.0.read_at(vec![0; 8], 0).await?;
+        }
+    }
+}
+
+/// All producers are tasks of one thread, and share one appender.
+fn appender(job: &Job, path: &Path) -> Ran {
+    let file = OpenOptions::new().read(true).write(true).direct(true).open(path)?;
+    let most = job.bytes_of_batch();
+    // Room for a group of all producers, and the block in which the one before it ended.
+    let block = most * job.producers as usize + data::PAGE;
+    let pool = Pool::new(8 * block);
+    std::thread::scope(|scope| {
+        let run = || {
+            ringfile::block_on(async {
+                let log = Appender::open(&file, &pool, 0).recycle(true).block(block).depth(2).await?;
+                let began = Instant::now();
+                let producers = (0..job.producers).map(|producer| {
+                    let log = &log;
+                    async move {
+                        let (timer, mut latencies) = (Timer::new()?, Vec::new());
+                        for number in 0..job.batches {
+                            let due = job.due(began, producer, number);
+                            timer.wait_until(due).await?;
+                            log.append_with(most, |record| {
+                                let offset = record.offset();
+                                job.fill(record, offset, producer, number);
+                            })
+                            .await?;
+                            log.sync().await?;
+                            latencies.push(due.elapsed());
+                        }
+                        io::Result::Ok(latencies)
+                    }
+                });
+                let ended: io::Result<Vec<_>> =
+                    futures::future::join_all(producers).await.into_iter().collect();
+                let syncs = log.metrics().syncs;
+                log.close().await?;
+                Ok((ended?.concat(), syncs))
+            })
+        };
+        scope.spawn(run).join().map_err(|_| io::Error::other("panicked"))?
+    })
+}
+
+/// Each producer is a thread that writes its batches at the end of the log.
+fn buffered(job: &Job, path: &Path, shares: bool) -> Ran {
+    let file = File::options().write(true).open(path)?;
+    let (end, written, syncs) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    // How many of the batches that were written are durable.
+    let durable = Mutex::new(0);
+    let sync = || {
+        syncs.fetch_add(1, Ordering::Relaxed);
+        file.sync_data()
+    };
+    let began = Instant::now();
+    let produce = |producer: u64| {
+        let (mut batch, mut latencies) = (Vec::with_capacity(job.bytes_of_batch()), Vec::new());
+        for number in 0..job.batches {
+            let due = job.due(began, producer, number);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let offset = end.fetch_add(job.bytes_of_batch() as u64, Ordering::Relaxed);
+            batch.clear();
+            job.fill(&mut batch, offset, producer, number);
+            file.write_all_at(&batch, offset)?;
+            let mine = written.fetch_add(1, Ordering::AcqRel) + 1;
+            if shares {
+                let mut durable = durable.lock().unwrap_or_else(PoisonError::into_inner);
+                if *durable < mine {
+                    let covers = written.load(Ordering::Acquire);
+                    sync()?;
+                    *durable = covers;
+                }
+            } else {
+                sync()?;
+            }
+            latencies.push(due.elapsed());
+        }
+        io::Result::Ok(latencies)
+    };
+    let ended: io::Result<Vec<_>> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..job.producers).map(|producer| scope.spawn(move || produce(producer))).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("panicked")))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    Ok((ended?.concat(), syncs.into_inner()))
+}
+
+/// Returns the time in which the cores were idle since the machine started, summed.
+fn idle() -> io::Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let fields = stat.split_whitespace().skip(4).take(2);
+    let hundredths: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
+    Ok(Duration::from_millis(10 * hundredths))
+}
+
+fn run_one(side: &Side, job: &Job, path: &Path) -> io::Result<Outcome> {
+    let file = File::open(path)?;
+    if side.is_direct {
+        shared::drop_cache(&file)?;
+    } else {
+        device::read_in(&file, job.bytes())?;
+    }
+    let (idle_before, began) = (idle()?, Instant::now());
+    let (latencies, syncs) = (side.run)(job, path)?;
+    let (elapsed, idle) = (began.elapsed(), idle()?.saturating_sub(idle_before));
+    job.check(path)?;
+    if elapsed > job.interval * job.batches as u32 + Duration::from_secs(1) {
+        return Err(io::Error::other("the rate was not carried: choose a lower --rate"));
+    }
+    let cores = std::thread::available_parallelism()?.get();
+    let busy = elapsed.as_secs_f64() * cores as f64 - idle.as_secs_f64();
+    let syncs = syncs as f64 / (job.producers * job.batches) as f64;
+    Ok(Outcome { cpu: busy / (job.bytes() as f64 / 1e9), latencies, syncs })
+}
+
+/// Compares all sides, and prints a table.
+pub fn compare(options: &Options) -> io::Result<()> {
+    if options.producers == 0 || options.batch == 0 || options.rounds == 0 || options.rate == 0 {
+        return Err(io::Error::other("producers, batch, rate and rounds: must be at least 1"));
+    }
+    let bytes = options.batch * MESSAGE as u64 * options.producers;
+    let interval = Duration::from_secs_f64(bytes as f64 / options.rate as f64);
+    let batches = (options.duration.as_secs_f64() / interval.as_secs_f64()).ceil() as u64;
+    let mut pattern = vec![0; MESSAGE + PLACES as usize];
+    fastrand::Rng::with_seed(1).fill(&mut pattern);
+    let job = Job { producers: options.producers, batch: options.batch, batches, interval, pattern };
+    let paths = ["buffered", "direct"].map(|name| options.folder.join(format!("ringfile-log-{name}.bin")));
+    let measured = measure(&job, &paths, options.rounds);
+    for path in &paths {
+        // One of the two may not have been created.
+        let _ = std::fs::remove_file(path);
+    }
+    print(&job, &measured?, options);
+    Ok(())
+}
+
+fn measure(job: &Job, paths: &[PathBuf; 2], rounds: usize) -> io::Result<Vec<Vec<Outcome>>> {
+    for path in paths {
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        // A recycled log: its blocks are allocated and written.
+        data::fill(&file, job.bytes().next_multiple_of(data::PAGE as u64))?;
+    }
+    in_turn(rounds, SIDES.len(), |round, index| {
+        let side = &SIDES[index];
+        let outcome = run_one(side, job, &paths[usize::from(side.is_direct)])?;
+        eprintln!("round {round}/{rounds} {:<42} {:.2} CPU seconds for a GB", side.name, outcome.cpu);
+        Ok(Some(outcome))
+    })
+}
+
+fn print(job: &Job, outcomes: &[Vec<Outcome>], options: &Options) {
+    let (producers, batch, rate) = (options.producers, options.batch, options.rate as f64 / 1e6);
+    println!("\n### One log, {producers} producers, durable batches of {batch} messages, {rate:.0} MB/s\n");
+    let table = Table::default()
+        .text("side")
+        .number("CPU seconds for a GB, median [min..max]")
+        .number("over the first");
+    let mut table = table.number("syncs for a batch").number("p50 µs").number("p99.9 µs");
+    for (side, rounds) in SIDES.iter().zip(outcomes) {
+        let percentile = |outcome: &Outcome, share: f64| {
+            let mut all = outcome.latencies.clone();
+            all.sort_unstable();
+            all[((all.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6
+        };
+        let latency = |share| spread(spread_of(rounds.iter().map(|outcome| percentile(outcome, share))), 0);
+        let ratios = rounds.iter().zip(&outcomes[0]).map(|(one, base)| one.cpu / base.cpu);
+        table.row(vec![
+            side.name.into(),
+            spread(spread_of(rounds.iter().map(|outcome| outcome.cpu)), 2),
+            spread(spread_of(ratios), 2),
+            spread(spread_of(rounds.iter().map(|outcome| outcome.syncs)), 2),
+            latency(0.5),
+            latency(0.999),
+        ]);
+    }
+    print!("{table}");
+    println!("\n{} rounds of {:.2} GB; every message checked.", options.rounds, job.bytes() as f64 / 1e9);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_or_missing_message_is_noticed() {
+        let pattern = (0..MESSAGE + PLACES as usize).map(|at| at as u8).collect();
+        let job = Job { producers: 2, batch: 3, batches: 2, interval: Duration::ZERO, pattern };
+        let path = std::env::temp_dir().join(format!("ringfile-log-test-{}", std::process::id()));
+        let (mut log, len) = (Vec::new(), job.bytes_of_batch());
+        for (producer, number) in [(0, 0), (1, 0), (1, 1), (0, 1)] {
+            let offset = log.len() as u64;
+            job.fill(&mut log, offset, producer, number);
+        }
+        let check = |log: &[u8]| {
+            std::fs::write(&path, log).and_then(|()| job.check(&path)).map_err(|error| error.to_string())
+        };
+        assert_eq!(check(&log), Ok(()));
+        for at in [0, 8, 16, 999, 5 * MESSAGE + HEADER] {
+            let mut wrong = log.clone();
+            wrong[at + 7] ^= 1;
+            assert!(check(&wrong).is_err_and(|error| error.contains("is wrong")), "{at}");
+        }
+        assert!(check(&log[..3 * len]).is_err(), "the last batch is missing");
+        let (first, rest) = log.split_at(len);
+        assert!(check(&[rest, first].concat()).is_err(), "in another order");
+        std::fs::remove_file(&path).expect("it was created");
+    }
+}
