@@ -411,8 +411,13 @@ fn a_runtime_starts_its_tasks_though_a_waker_panicked_beside_them() {
     must_end("tasks beside the waker of a handle that panics", || {
         let runtime = Runtime::builder().threads(1).build().unwrap();
         let (release, released) = std::sync::mpsc::channel::<()>();
-        let blocks = runtime.spawn(async move { released.recv().unwrap() });
-        // All of these arrive together.
+        let (begin, begun) = std::sync::mpsc::channel();
+        let blocks = runtime.spawn(async move {
+            begin.send(()).unwrap();
+            released.recv().unwrap();
+        });
+        begun.recv().unwrap();
+        // All of these arrive together, after the thread was blocked.
         let mut bad: ringfile::JoinHandle<()> =
             runtime.spawn_on(0, || -> std::future::Ready<()> { panic!("a task that is not made") });
         let waker = Waker::from(Arc::new(PanicWaker));
