@@ -109,7 +109,7 @@ fn few_and_many(route: Route, many: u64, mut run: impl FnMut(u64) -> u64) -> (u6
     };
     for _ in 0..CHANGES {
         let (few, many) = (run_and_ways(FEW), run_and_ways(many));
-        let is_more = few.0 > growth(route) || many.0 > few.0 + growth(route);
+        let is_more = few.0 > growth(route) || many.0 > few.0;
         let changed = few.1 != many.1 || few.1 == [true; 2];
         if route != Route::Auto || !is_more || !changed {
             return (few.0, many.0);
