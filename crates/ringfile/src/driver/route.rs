@@ -534,7 +534,8 @@ mod tests {
             });
             assert!(slow.is_some_and(|calls| calls < 16), "{slow:?} on trial");
             let away = lane.away_until.load(Ordering::Relaxed).saturating_sub(now());
-            assert!(away + 1_000_000 > last, "{away} after {last}");
+            // The thread may have been stopped for a while since.
+            assert!(away * 4 > last * 3, "{away} after {last}");
             last = away.min(LONGEST_AWAY.as_nanos() as u64 - 2_000_000_000);
         }
         (0..=FORGIVEN_AFTER).for_each(|_| lane.note(Duration::from_micros(2), READ));
