@@ -173,11 +173,13 @@ impl<'a, R: Content> Appending<'a, R> {
                 return Ok(Attempt::NoMemory);
             }
             let before = state.plan.appended();
-            let filling = (!R::IN_PIECES).then(|| shared.begin_filling());
-            if !R::IN_PIECES {
+            let filling = if R::IN_PIECES {
+                None
+            } else {
                 // Left also if the program's function panics and the future is kept.
                 leaves.place = self.waits.place.take();
-            }
+                Some(shared.begin_filling())
+            };
             let is_whole = self.record.put(piece, &mut state.chunks, &mut state.plan);
             drop(filling);
             let offset = *self.offset.get_or_insert(before);
