@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::BufMut;
 use clap::Args;
 use ringfile::{Appender, OpenOptions, Pool};
-use ringfile_cli::shared::{self, Table};
+use ringfile_cli::shared::{self, Table, Whole};
 
 use crate::rounds::{in_turn, spread_of};
 use crate::table::spread;
@@ -85,7 +85,9 @@ const SIDES: [Side; 4] = [
 struct Outcome {
     /// CPU seconds for a GB.
     cpu: f64,
-    latencies: Vec<Duration>,
+    /// p50 and p99.9, in µs.
+    latencies: [f64; 2],
+    /// For a batch.
     syncs: f64,
 }
 
@@ -274,14 +276,6 @@ fn buffered(job: &Job, path: &Path, shares: bool) -> Ran {
     Ok((ended?.concat(), syncs.into_inner()))
 }
 
-/// Returns the time in which the cores were idle since the machine started, summed.
-fn idle() -> io::Result<Duration> {
-    let stat = std::fs::read_to_string("/proc/stat")?;
-    let fields = stat.split_whitespace().skip(4).take(2);
-    let hundredths: u64 = fields.filter_map(|field| field.parse::<u64>().ok()).sum();
-    Ok(Duration::from_millis(10 * hundredths))
-}
-
 fn run_one(side: &Side, job: &Job, path: &Path) -> io::Result<Outcome> {
     let file = File::open(path)?;
     if side.is_direct {
@@ -289,23 +283,34 @@ fn run_one(side: &Side, job: &Job, path: &Path) -> io::Result<Outcome> {
     } else {
         device::read_in(&file, job.bytes())?;
     }
-    let (idle_before, began) = (idle()?, Instant::now());
-    let (latencies, syncs) = (side.run)(job, path)?;
-    let (elapsed, idle) = (began.elapsed(), idle()?.saturating_sub(idle_before));
+    let whole = || Whole::so_far().ok_or_else(|| io::Error::other("/proc/stat can't be read"));
+    let (before, began) = (whole()?, Instant::now());
+    let (mut latencies, syncs) = (side.run)(job, path)?;
+    let (elapsed, done) = (began.elapsed(), whole()?.since(&before));
     job.check(path)?;
     if elapsed > job.interval * job.batches as u32 + Duration::from_secs(1) {
         return Err(io::Error::other("the rate was not carried: choose a lower --rate"));
     }
     let cores = std::thread::available_parallelism()?.get();
+    let [_, _, _, idle, _] = done.times;
     let busy = elapsed.as_secs_f64() * cores as f64 - idle.as_secs_f64();
-    let syncs = syncs as f64 / (job.producers * job.batches) as f64;
-    Ok(Outcome { cpu: busy / (job.bytes() as f64 / 1e9), latencies, syncs })
+    latencies.sort_unstable();
+    let percentile =
+        |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
+    Ok(Outcome {
+        cpu: busy / (job.bytes() as f64 / 1e9),
+        latencies: [percentile(0.5), percentile(0.999)],
+        syncs: syncs as f64 / (job.producers * job.batches) as f64,
+    })
 }
 
 /// Compares all sides, and prints a table.
 pub fn compare(options: &Options) -> io::Result<()> {
-    if options.producers == 0 || options.batch == 0 || options.rounds == 0 || options.rate == 0 {
+    if [options.producers, options.batch, options.rate, options.rounds as u64].contains(&0) {
         return Err(io::Error::other("producers, batch, rate and rounds: must be at least 1"));
+    }
+    if options.duration.is_zero() {
+        return Err(io::Error::other("duration: must be more than 0"));
     }
     let bytes = options.batch * MESSAGE as u64 * options.producers;
     let interval = Duration::from_secs_f64(bytes as f64 / options.rate as f64);
@@ -314,18 +319,26 @@ pub fn compare(options: &Options) -> io::Result<()> {
     fastrand::Rng::with_seed(1).fill(&mut pattern);
     let job = Job { producers: options.producers, batch: options.batch, batches, interval, pattern };
     let paths = ["buffered", "direct"].map(|name| options.folder.join(format!("ringfile-log-{name}.bin")));
-    let measured = measure(&job, &paths, options.rounds);
-    for path in &paths {
-        // One of the two may not have been created.
-        let _ = std::fs::remove_file(path);
+    let mut created = Vec::new();
+    let measured = measure(&job, &paths, options.rounds, &mut created);
+    for path in created {
+        std::fs::remove_file(path)?;
     }
     print(&job, &measured?, options);
     Ok(())
 }
 
-fn measure(job: &Job, paths: &[PathBuf; 2], rounds: usize) -> io::Result<Vec<Vec<Outcome>>> {
+/// Adds to `created` the files that it has created.
+fn measure<'a>(
+    job: &Job,
+    paths: &'a [PathBuf; 2],
+    rounds: usize,
+    created: &mut Vec<&'a Path>,
+) -> io::Result<Vec<Vec<Outcome>>> {
     for path in paths {
-        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+        let file = File::options().read(true).write(true).create_new(true).open(path).map_err(named)?;
+        created.push(path);
         // A recycled log: its blocks are allocated and written.
         data::fill(&file, job.bytes().next_multiple_of(data::PAGE as u64))?;
     }
@@ -346,20 +359,15 @@ fn print(job: &Job, outcomes: &[Vec<Outcome>], options: &Options) {
         .number("over the first");
     let mut table = table.number("syncs for a batch").number("p50 µs").number("p99.9 µs");
     for (side, rounds) in SIDES.iter().zip(outcomes) {
-        let percentile = |outcome: &Outcome, share: f64| {
-            let mut all = outcome.latencies.clone();
-            all.sort_unstable();
-            all[((all.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6
-        };
-        let latency = |share| spread(spread_of(rounds.iter().map(|outcome| percentile(outcome, share))), 0);
+        let latency = |at: usize| spread(spread_of(rounds.iter().map(|outcome| outcome.latencies[at])), 0);
         let ratios = rounds.iter().zip(&outcomes[0]).map(|(one, base)| one.cpu / base.cpu);
         table.row(vec![
             side.name.into(),
             spread(spread_of(rounds.iter().map(|outcome| outcome.cpu)), 2),
             spread(spread_of(ratios), 2),
             spread(spread_of(rounds.iter().map(|outcome| outcome.syncs)), 2),
-            latency(0.5),
-            latency(0.999),
+            latency(0),
+            latency(1),
         ]);
     }
     print!("{table}");

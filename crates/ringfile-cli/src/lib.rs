@@ -42,6 +42,7 @@ pub mod shared {
     pub use crate::sys::{advise_order, cached_fraction, children_cpu, drop_cache, own_usage};
     pub use crate::testfile::device::check_unused;
     pub use crate::values::{duration, size};
+    pub use crate::whole::Whole;
 }
 
 use std::ffi::OsStr;
