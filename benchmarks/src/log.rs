@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 
 use bytes::BufMut;
 use clap::Args;
-use ringfile::{Appender, OpenOptions, Pool};
+use futures::StreamExt;
+use futures::channel::mpsc;
+use futures::future::{join, join_all};
+use ringfile::{Appender, OpenOptions, Pool, Record};
 use ringfile_cli::shared::{self, Table, Whole};
 
 use crate::rounds::{in_turn, spread_of};
@@ -39,6 +42,12 @@ pub struct Options {
     /// Messages of 1000 bytes in a batch
     #[arg(long, default_value_t = 256)]
     batch: u64,
+    /// How many consumers read each batch back and check it as soon as it is durable; 0 for none
+    #[arg(long, default_value_t = 0)]
+    consumers: u64,
+    /// Adds sides that start at most one sync in this time: the appender, and one shared by hand
+    #[arg(long, value_parser = shared::duration)]
+    sync_interval: Option<Duration>,
     /// Bytes a second of all producers
     #[arg(long, default_value_t = 250_000_000)]
     rate: u64,
@@ -53,6 +62,7 @@ pub struct Options {
 /// What one run does.
 struct Job {
     producers: u64,
+    consumers: u64,
     /// Messages in a batch.
     batch: u64,
     /// Batches of each producer.
@@ -66,21 +76,34 @@ struct Job {
 type Ran = io::Result<(Vec<Duration>, u64)>;
 
 struct Side {
-    name: &'static str,
-    is_direct: bool,
-    run: fn(&Job, &Path) -> Ran,
+    name: String,
+    how: How,
 }
 
-const SIDES: [Side; 4] = [
-    Side { name: "buffered write, fdatasync", is_direct: false, run: |job, path| buffered(job, path, false) },
-    Side {
-        name: "buffered write, fdatasync shared by hand",
-        is_direct: false,
-        run: |job, path| buffered(job, path, true),
-    },
-    Side { name: "Appender, O_DIRECT", is_direct: true, run: appender },
-    Side { name: "A/A", is_direct: false, run: |job, path| buffered(job, path, false) },
-];
+#[derive(Clone, Copy)]
+enum How {
+    /// Each producer is a thread that writes and syncs its batches. With an interval, producers that wait share a sync.
+    Buffered { shared: Option<Duration> },
+    /// With the least time between two syncs.
+    Appender(Duration),
+}
+
+fn sides(interval: Option<Duration>) -> Vec<Side> {
+    let none = Duration::ZERO;
+    let side = |name: &str, how| Side { name: name.into(), how };
+    let mut sides = vec![
+        side("buffered write, fdatasync", How::Buffered { shared: None }),
+        side("buffered write, fdatasync shared by hand", How::Buffered { shared: Some(none) }),
+        side("Appender, O_DIRECT", How::Appender(none)),
+    ];
+    if let Some(interval) = interval {
+        let name = |of: &str| format!("{of}, every {interval:?} at most");
+        sides.push(side(&name("shared by hand"), How::Buffered { shared: Some(interval) }));
+        sides.push(side(&name("Appender, O_DIRECT"), How::Appender(interval)));
+    }
+    sides.push(side("A/A", How::Buffered { shared: None }));
+    sides
+}
 
 struct Outcome {
     /// CPU seconds for a GB.
@@ -121,23 +144,30 @@ impl Job {
         began + turn + self.interval * number as u32
     }
 
+    /// Checks a batch of `producer` that was read at `offset`.
+    fn check_batch(&self, batch: &[u8], mut offset: u64, producer: u64, mut number: u64) -> io::Result<()> {
+        for message in batch.chunks_exact(MESSAGE) {
+            let is_right =
+                [offset, producer, number] == header(message) && message[HEADER..] == *self.body(offset);
+            if !is_right {
+                return Err(io::Error::other(format!("the message at {offset} is wrong")));
+            }
+            (offset, number) = (offset + MESSAGE as u64, number + 1);
+        }
+        Ok(())
+    }
+
     /// Checks that the log has every message of every producer once, in the producer's order.
     fn check(&self, path: &Path) -> io::Result<()> {
         let (file, mut batch) = (File::open(path)?, vec![0; self.bytes_of_batch()]);
         let mut next = vec![0; self.producers as usize];
         for at in (0..self.bytes()).step_by(batch.len()) {
             file.read_exact_at(&mut batch, at)?;
-            for (index, message) in batch.chunks_exact(MESSAGE).enumerate() {
-                let offset = at + (index * MESSAGE) as u64;
-                let word =
-                    |at: usize| message[at..at + 8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
-                let known = next.get_mut(word(8) as usize).filter(|next| **next == word(16));
-                let is_right = word(0) == offset && message[HEADER..] == *self.body(offset);
-                let Some(known) = known.filter(|_| is_right) else {
-                    return Err(io::Error::other(format!("the message at {offset} is wrong")));
-                };
-                *known += 1;
-            }
+            let [_, producer, _] = header(&batch);
+            let wrong = || io::Error::other(format!("the message at {at} is wrong"));
+            let known = next.get_mut(producer as usize).ok_or_else(wrong)?;
+            self.check_batch(&batch, at, producer, *known)?;
+            *known += self.batch;
         }
         let all = self.batches * self.batch;
         if next.iter().all(|&next| next == all) {
@@ -146,6 +176,12 @@ impl Job {
             Err(io::Error::other("messages are missing"))
         }
     }
+}
+
+/// Returns the offset, the producer and the number of a message.
+fn header(message: &[u8]) -> [u64; 3] {
+    let word = |at: usize| message[at..at + 8].iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    [0, 8, 16].map(word)
 }
 
 /// A timer that a task awaits.
@@ -189,59 +225,94 @@ impl Timer {
     }
 }
 
-/// All producers are tasks of one thread, and share one appender.
-fn appender(job: &Job, path: &Path) -> Ran {
+/// A batch that is durable: its offset, producer and first message.
+type Batch = (u64, u64, u64);
+
+/// All producers and consumers are tasks of one thread. The producers share one appender.
+fn appender(job: &Job, path: &Path, interval: Duration) -> Ran {
     let file = OpenOptions::new().read(true).write(true).direct(true).open(path)?;
     let most = job.bytes_of_batch();
     // Room for a group of all producers, and the block in which the one before it ended.
     let block = most * job.producers as usize + data::PAGE;
     let pool = Pool::new(8 * block);
-    std::thread::scope(|scope| {
-        let run = || {
-            ringfile::block_on(async {
-                let log = Appender::open(&file, &pool, 0).recycle(true).block(block).depth(2).await?;
-                let began = Instant::now();
-                let producers = (0..job.producers).map(|producer| {
-                    let log = &log;
-                    async move {
-                        let (timer, mut latencies) = (Timer::new()?, Vec::new());
-                        for number in 0..job.batches {
-                            let due = job.due(began, producer, number);
-                            timer.wait_until(due).await?;
-                            log.append_with(most, |record| {
-                                let offset = record.offset();
-                                job.fill(record, offset, producer, number);
-                            })
-                            .await?;
-                            log.sync().await?;
-                            latencies.push(due.elapsed());
-                        }
-                        io::Result::Ok(latencies)
+    let (file, pool) = (&file, &pool);
+    let run = || async {
+        let log = &Appender::open(file, pool, 0)
+            .recycle(true)
+            .block(block)
+            .depth(2)
+            .sync_interval(interval)
+            .await?;
+        let (feeds, batches): (Vec<_>, Vec<_>) = (0..job.consumers).map(|_| mpsc::unbounded()).unzip();
+        let began = Instant::now();
+        let producers = (0..job.producers).map(|producer| {
+            let feed = feeds.get((producer % job.consumers.max(1)) as usize).cloned();
+            async move {
+                let (timer, mut latencies) = (Timer::new()?, Vec::new());
+                for number in 0..job.batches {
+                    let due = job.due(began, producer, number);
+                    timer.wait_until(due).await?;
+                    let fill = |record: &mut Record<'_>| job.fill(record, record.offset(), producer, number);
+                    let offset = log.append_with(most, fill).await?;
+                    log.sync().await?;
+                    latencies.push(due.elapsed());
+                    if let Some(feed) = &feed {
+                        // The consumer's failure is the run's.
+                        let _ = feed.unbounded_send((offset, producer, number * job.batch));
                     }
-                });
-                let ended: io::Result<Vec<_>> =
-                    futures::future::join_all(producers).await.into_iter().collect();
-                let syncs = log.metrics().syncs;
-                log.close().await?;
-                Ok((ended?.concat(), syncs))
-            })
-        };
-        scope.spawn(run).join().map_err(|_| io::Error::other("panicked"))?
+                }
+                io::Result::Ok(latencies)
+            }
+        });
+        let consumers = batches.into_iter().map(|mut batches: mpsc::UnboundedReceiver<Batch>| async move {
+            while let Some((offset, producer, number)) = batches.next().await {
+                // Whole blocks are read without a copy.
+                let from = offset - offset % data::PAGE as u64;
+                let len = ((offset - from) as usize + most).next_multiple_of(data::PAGE);
+                let read = file.read_at(pool.get_async(len).await?, from).await?;
+                let batch = read.get((offset - from) as usize..).and_then(|read| read.get(..most));
+                let batch = batch.ok_or(io::ErrorKind::UnexpectedEof)?;
+                job.check_batch(batch, offset, producer, number)?;
+            }
+            io::Result::Ok(())
+        });
+        let producers: Vec<_> = producers.collect();
+        drop(feeds);
+        let (ended, checked) = join(join_all(producers), join_all(consumers)).await;
+        let syncs = log.metrics().syncs;
+        log.close().await?;
+        checked.into_iter().collect::<io::Result<()>>()?;
+        Ok((ended.into_iter().collect::<io::Result<Vec<_>>>()?.concat(), syncs))
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| ringfile::block_on(run())).join().map_err(|_| io::Error::other("panicked"))?
     })
 }
 
-/// Each producer is a thread that writes its batches at the end of the log.
-fn buffered(job: &Job, path: &Path, shares: bool) -> Ran {
-    let file = File::options().write(true).open(path)?;
+/// Each producer is a thread that writes its batches at the end of the log, and each consumer one that reads them.
+fn buffered(job: &Job, path: &Path, shared: Option<Duration>) -> Ran {
+    let file = File::options().read(true).write(true).open(path)?;
     let (end, written, syncs) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    // How many of the batches that were written are durable.
-    let durable = Mutex::new(0);
     let sync = || {
         syncs.fetch_add(1, Ordering::Relaxed);
         file.sync_data()
     };
+    // How many of the batches that were written are durable, and when the last sync began.
+    let durable = Mutex::new((0, None));
+    let sync_together = |interval: Duration, mine: u64| {
+        let mut durable = durable.lock().unwrap_or_else(PoisonError::into_inner);
+        if durable.0 < mine {
+            let left = durable.1.map(|began: Instant| interval.saturating_sub(began.elapsed()));
+            std::thread::sleep(left.unwrap_or_default());
+            durable.1 = Some(Instant::now());
+            let covers = written.load(Ordering::Acquire);
+            sync()?;
+            durable.0 = covers;
+        }
+        io::Result::Ok(())
+    };
     let began = Instant::now();
-    let produce = |producer: u64| {
+    let produce = |producer: u64, feed: Option<std::sync::mpsc::Sender<Batch>>| {
         let (mut batch, mut latencies) = (Vec::with_capacity(job.bytes_of_batch()), Vec::new());
         for number in 0..job.batches {
             let due = job.due(began, producer, number);
@@ -251,23 +322,37 @@ fn buffered(job: &Job, path: &Path, shares: bool) -> Ran {
             job.fill(&mut batch, offset, producer, number);
             file.write_all_at(&batch, offset)?;
             let mine = written.fetch_add(1, Ordering::AcqRel) + 1;
-            if shares {
-                let mut durable = durable.lock().unwrap_or_else(PoisonError::into_inner);
-                if *durable < mine {
-                    let covers = written.load(Ordering::Acquire);
-                    sync()?;
-                    *durable = covers;
-                }
-            } else {
-                sync()?;
+            match shared {
+                Some(interval) => sync_together(interval, mine)?,
+                None => sync()?,
             }
             latencies.push(due.elapsed());
+            if let Some(feed) = &feed {
+                // The consumer's failure is the run's.
+                let _ = feed.send((offset, producer, number * job.batch));
+            }
         }
         io::Result::Ok(latencies)
     };
+    let consume = |batches: std::sync::mpsc::Receiver<Batch>| {
+        let mut batch = vec![0; job.bytes_of_batch()];
+        for (offset, producer, number) in batches {
+            file.read_exact_at(&mut batch, offset)?;
+            job.check_batch(&batch, offset, producer, number)?;
+        }
+        io::Result::Ok(Vec::new())
+    };
+    let (produce, consume) = (&produce, &consume);
     let ended: io::Result<Vec<_>> = std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..job.producers).map(|producer| scope.spawn(move || produce(producer))).collect();
+        let (feeds, batches): (Vec<_>, Vec<_>) =
+            (0..job.consumers).map(|_| std::sync::mpsc::channel()).unzip();
+        let mut threads: Vec<_> =
+            batches.into_iter().map(|batches| scope.spawn(|| consume(batches))).collect();
+        threads.extend((0..job.producers).map(|producer| {
+            let feed = feeds.get((producer % job.consumers.max(1)) as usize).cloned();
+            scope.spawn(move || produce(producer, feed))
+        }));
+        drop(feeds);
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("panicked")))
         };
@@ -278,14 +363,16 @@ fn buffered(job: &Job, path: &Path, shares: bool) -> Ran {
 
 fn run_one(side: &Side, job: &Job, path: &Path) -> io::Result<Outcome> {
     let file = File::open(path)?;
-    if side.is_direct {
-        shared::drop_cache(&file)?;
-    } else {
-        device::read_in(&file, job.bytes())?;
+    match side.how {
+        How::Buffered { .. } => drop(device::read_in(&file, job.bytes())?),
+        How::Appender(_) => shared::drop_cache(&file)?,
     }
     let whole = || Whole::so_far().ok_or_else(|| io::Error::other("/proc/stat can't be read"));
     let (before, began) = (whole()?, Instant::now());
-    let (mut latencies, syncs) = (side.run)(job, path)?;
+    let (mut latencies, syncs) = match side.how {
+        How::Buffered { shared } => buffered(job, path, shared)?,
+        How::Appender(interval) => appender(job, path, interval)?,
+    };
     let (elapsed, done) = (began.elapsed(), whole()?.since(&before));
     job.check(path)?;
     if elapsed > job.interval * job.batches as u32 + Duration::from_secs(1) {
@@ -317,20 +404,23 @@ pub fn compare(options: &Options) -> io::Result<()> {
     let batches = (options.duration.as_secs_f64() / interval.as_secs_f64()).ceil() as u64;
     let mut pattern = vec![0; MESSAGE + PLACES as usize];
     fastrand::Rng::with_seed(1).fill(&mut pattern);
-    let job = Job { producers: options.producers, batch: options.batch, batches, interval, pattern };
+    let Options { producers, consumers, batch, .. } = *options;
+    let job = Job { producers, consumers, batch, batches, interval, pattern };
+    let sides = sides(options.sync_interval);
     let paths = ["buffered", "direct"].map(|name| options.folder.join(format!("ringfile-log-{name}.bin")));
     let mut created = Vec::new();
-    let measured = measure(&job, &paths, options.rounds, &mut created);
+    let measured = measure(&job, &sides, &paths, options.rounds, &mut created);
     for path in created {
         std::fs::remove_file(path)?;
     }
-    print(&job, &measured?, options);
+    print(&job, &sides, &measured?, options);
     Ok(())
 }
 
 /// Adds to `created` the files that it has created.
 fn measure<'a>(
     job: &Job,
+    sides: &[Side],
     paths: &'a [PathBuf; 2],
     rounds: usize,
     created: &mut Vec<&'a Path>,
@@ -342,27 +432,31 @@ fn measure<'a>(
         // A recycled log: its blocks are allocated and written.
         data::fill(&file, job.bytes().next_multiple_of(data::PAGE as u64))?;
     }
-    in_turn(rounds, SIDES.len(), |round, index| {
-        let side = &SIDES[index];
-        let outcome = run_one(side, job, &paths[usize::from(side.is_direct)])?;
+    in_turn(rounds, sides.len(), |round, index| {
+        let side = &sides[index];
+        let is_direct = matches!(side.how, How::Appender(_));
+        let outcome = run_one(side, job, &paths[usize::from(is_direct)])?;
         eprintln!("round {round}/{rounds} {:<42} {:.2} CPU seconds for a GB", side.name, outcome.cpu);
         Ok(Some(outcome))
     })
 }
 
-fn print(job: &Job, outcomes: &[Vec<Outcome>], options: &Options) {
-    let (producers, batch, rate) = (options.producers, options.batch, options.rate as f64 / 1e6);
-    println!("\n### One log, {producers} producers, durable batches of {batch} messages, {rate:.0} MB/s\n");
+fn print(job: &Job, sides: &[Side], outcomes: &[Vec<Outcome>], options: &Options) {
+    let Options { producers, consumers, batch, .. } = *options;
+    let rate = options.rate as f64 / 1e6;
+    println!(
+        "\n### One log, {producers} producers, {consumers} consumers, durable batches of {batch} messages, {rate:.0} MB/s\n"
+    );
     let table = Table::default()
         .text("side")
         .number("CPU seconds for a GB, median [min..max]")
         .number("over the first");
     let mut table = table.number("syncs for a batch").number("p50 µs").number("p99.9 µs");
-    for (side, rounds) in SIDES.iter().zip(outcomes) {
+    for (side, rounds) in sides.iter().zip(outcomes) {
         let latency = |at: usize| spread(spread_of(rounds.iter().map(|outcome| outcome.latencies[at])), 0);
         let ratios = rounds.iter().zip(&outcomes[0]).map(|(one, base)| one.cpu / base.cpu);
         table.row(vec![
-            side.name.into(),
+            side.name.clone(),
             spread(spread_of(rounds.iter().map(|outcome| outcome.cpu)), 2),
             spread(spread_of(ratios), 2),
             spread(spread_of(rounds.iter().map(|outcome| outcome.syncs)), 2),
@@ -381,7 +475,7 @@ mod tests {
     #[test]
     fn a_wrong_or_missing_message_is_noticed() {
         let pattern = (0..MESSAGE + PLACES as usize).map(|at| at as u8).collect();
-        let job = Job { producers: 2, batch: 3, batches: 2, interval: Duration::ZERO, pattern };
+        let job = Job { producers: 2, consumers: 0, batch: 3, batches: 2, interval: Duration::ZERO, pattern };
         let path = std::env::temp_dir().join(format!("ringfile-log-test-{}", std::process::id()));
         let (mut log, len) = (Vec::new(), job.bytes_of_batch());
         for (producer, number) in [(0, 0), (1, 0), (1, 1), (0, 1)] {

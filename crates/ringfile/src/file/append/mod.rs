@@ -1,11 +1,13 @@
 //! `Appender`: appends records of any length from many tasks, and makes them durable in groups.
 //!
 //! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`chunks`] has
-//! the memory, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`] is polled.
+//! the memory, [`lanes`] the operations, [`pause`] the time between two syncs, [`waiters`] the tasks that wait, and
+//! [`shared`] drives them all while one of [`futures`] is polled.
 
 mod chunks;
 mod futures;
 mod lanes;
+mod pause;
 mod plan;
 mod shared;
 mod waiters;
@@ -14,11 +16,13 @@ use std::future::{Future, IntoFuture};
 use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::chunks::Chunks;
 pub use self::chunks::Record;
 pub use self::futures::{Append, Settle};
 use self::futures::{Appending, InPlace};
+use self::pause::Pause;
 use self::plan::Plan;
 use self::shared::Shared;
 use self::waiters::Goal;
@@ -33,7 +37,8 @@ use crate::memory::{LARGEST, Pool};
 /// [`append`](Self::append) copies a record into registered memory of the pool and returns its offset;
 /// [`append_with`](Self::append_with) writes it there in place. Full blocks are written as they fill, several at once. [`flush`](Self::flush) waits until everything appended before is in the file,
 /// [`sync`](Self::sync) until it is durable. Syncs are **grouped**: all calls that arrive while a sync runs share the
-/// next one. A small group is a single [durable write](File::write_durable_at).
+/// next one. A small group is a single [durable write](File::write_durable_at). With a
+/// [`sync_interval`](OpenAppender::sync_interval), more calls share one.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -108,6 +113,8 @@ pub struct AppenderMetrics {
 
 /// The largest number of operations in flight. Each has a future, which is allocated when the appender is opened.
 const DEEPEST: usize = 1024;
+/// The longest time between two syncs.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Settings of an appender that is about to be opened; awaiting it opens it. See [`Appender::open`].
 #[derive(Debug)]
@@ -119,6 +126,7 @@ pub struct OpenAppender {
     block: usize,
     depth: usize,
     recycle: bool,
+    sync_interval: Duration,
 }
 
 impl OpenAppender {
@@ -143,8 +151,20 @@ impl OpenAppender {
         self
     }
 
+    /// Sets the least time from the start of one sync to the start of the next: 0 by default, at most one hour. A
+    /// [`sync`](Appender::sync) that comes earlier waits for the rest of it, and all that wait share one sync; one that
+    /// comes later starts at once. Full blocks are written meanwhile, and [`flush`](Appender::flush) and
+    /// [`close`](Appender::close) do not wait.
+    ///
+    /// Use this where many tasks make small batches durable: for up to this time more latency, the drive flushes its
+    /// cache less often, which takes less CPU and more messages a second. It takes a descriptor (a timer).
+    pub fn sync_interval(mut self, interval: Duration) -> Self {
+        self.sync_interval = interval.min(LONGEST);
+        self
+    }
+
     async fn open(self) -> Result<Appender> {
-        let Self { file, pool, valid, block, depth, recycle } = self;
+        let Self { file, pool, valid, block, depth, recycle, sync_interval } = self;
         let error = |why: String| {
             Error::new(ErrorKind::InvalidInput, "opening an appender").on(file.path()).because(why)
         };
@@ -173,12 +193,13 @@ impl OpenAppender {
         // The valid part may exist only in the page cache so far, and what was cut off or erased, here or by the program,
         // must not reappear.
         file.sync_all().await?;
+        let pause = if sync_interval.is_zero() { None } else { Some(Pause::new(sync_interval)?) };
         let chunk = block.next_multiple_of(alignment);
         // One chunk more than can be in flight, so that records can be appended to it meanwhile.
         let limit = (depth as u64 + 1) * chunk as u64;
-        let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle);
+        let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle).paced(pause.is_some());
         let chunks = Chunks::new(chunk, alignment, depth, &carried);
-        Ok(Appender(Shared::new(file, pool, depth, plan, chunks)))
+        Ok(Appender(Shared::new(file, pool, depth, plan, chunks, pause)))
     }
 }
 
@@ -211,6 +232,7 @@ impl Appender {
             block: 256 << 10,
             depth: 4,
             recycle: false,
+            sync_interval: Duration::ZERO,
         }
     }
 

@@ -30,6 +30,29 @@ pub(super) enum Step {
     Cut(u64),
     /// Syncs data and metadata, as the last step, if not everything is durable before.
     SyncAll,
+    /// Waits until the time between two syncs is over. Does nothing to the file.
+    Pause,
+}
+
+impl Step {
+    pub fn is_sync(self) -> bool {
+        match self {
+            Self::Sync | Self::SyncAll => true,
+            Self::Rest { durable, .. } => durable,
+            Self::Full(_) | Self::Cut(_) | Self::Pause => false,
+        }
+    }
+}
+
+/// Whether a group commit may start, if syncs have a least time between them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Pace {
+    #[default]
+    Open,
+    /// A sync has started.
+    Held,
+    /// [`Step::Pause`] has started.
+    Waiting,
 }
 
 /// The progress of closing.
@@ -54,6 +77,9 @@ pub(super) struct Plan {
     sealed: u64,
     durable: u64,
     cuts: bool,
+    /// Whether each sync is followed by a pause.
+    paced: bool,
+    pace: Pace,
     /// Whether the last write ended with zeros up to a block.
     padded: bool,
     full: VecDeque<Piece>,
@@ -80,6 +106,11 @@ impl Plan {
             in_flight: Vec::with_capacity(depth),
             ..Self::default()
         }
+    }
+
+    /// Lets a group commit start only after a [pause](Step::Pause) since the last sync started.
+    pub fn paced(self, paced: bool) -> Self {
+        Self { paced, ..self }
     }
 
     pub fn appended(&self) -> u64 {
@@ -162,17 +193,29 @@ impl Plan {
                 self.sealed = piece.end;
                 self.in_flight.push(piece);
                 if durable {
-                    self.covers = Some(piece.end);
+                    self.starts_sync(piece.end);
                 }
             }
-            Step::Sync => self.covers = Some(self.written()),
+            Step::Sync => self.starts_sync(self.written()),
             Step::Cut(_) | Step::SyncAll => self.covers = Some(self.appended),
+            Step::Pause => self.pace = Pace::Waiting,
         }
         Some(step)
     }
 
+    fn starts_sync(&mut self, covers: u64) {
+        self.covers = Some(covers);
+        if self.paced {
+            self.pace = Pace::Held;
+        }
+    }
+
     /// Returns the step that [`next`](Self::next) would return.
     pub fn peek(&self) -> Option<Step> {
+        // A sync that is in flight comes first: it often takes longer than the pause.
+        if self.pace == Pace::Held && self.covers.is_none() && self.wants_durable() && !self.is_closing() {
+            return Some(Step::Pause);
+        }
         // Syncs are checked before pieces: if appending keeps up with writing, there is another piece whenever a lane is
         // free, so a sync would never start.
         self.next_sync().or_else(|| self.next_write())
@@ -230,6 +273,7 @@ impl Plan {
                 self.synced();
                 self.closing = Closing::Done;
             }
+            Step::Pause => self.pace = Pace::Open,
         }
         self.close_if_complete();
     }
@@ -248,7 +292,12 @@ impl Plan {
 
     /// Returns the end of the current group commit, or of the one that would start now.
     fn group(&self) -> Option<u64> {
-        self.group.or_else(|| (self.wanted_durable > self.durable).then_some(self.wanted_durable))
+        let may_start = self.pace == Pace::Open && self.wants_durable();
+        self.group.or_else(|| may_start.then_some(self.wanted_durable))
+    }
+
+    fn wants_durable(&self) -> bool {
+        self.wanted_durable > self.durable
     }
 
     /// Returns the bytes appended since the last piece.
@@ -274,6 +323,8 @@ mod tests {
         written: Vec<bool>,
         durable: Vec<bool>,
         len: u64,
+        /// Whether a sync may start.
+        open: bool,
     }
 
     impl Model {
@@ -298,10 +349,15 @@ mod tests {
     /// Steps in flight, and the bytes that each sync covers: those written when it started.
     type Running = Vec<(Step, Vec<bool>)>;
 
-    fn start(plan: &mut Plan, model: &Model, running: &mut Running, depth: usize) {
-        while running.len() < depth
+    fn start(plan: &mut Plan, model: &mut Model, running: &mut Running, depth: usize) {
+        while running.iter().filter(|(step, _)| *step != Step::Pause).count() < depth
             && let Some(step) = plan.next()
         {
+            if matches!(step, Step::Sync | Step::Rest { durable: true, .. }) {
+                assert!(model.open, "a sync without a pause");
+                model.open = !plan.paced;
+            }
+            assert!(step != Step::Pause || !model.open, "a pause too many");
             if let Step::Full(piece) | Step::Rest { piece, .. } = step {
                 assert_eq!(piece.start % model.block, 0);
                 assert!(piece.start <= piece.from && piece.from - piece.start < model.block);
@@ -314,9 +370,8 @@ mod tests {
                         );
                     }
                 }
-            } else {
-                let is_sync =
-                    |step: &Step| !matches!(step, Step::Full(_) | Step::Rest { durable: false, .. });
+            } else if step != Step::Pause {
+                let is_sync = |step: &Step| step.is_sync() || matches!(step, Step::Cut(_));
                 assert!(!running.iter().any(|(step, _)| is_sync(step)), "two syncs at once");
             }
             running.push((step, model.written.clone()));
@@ -334,6 +389,7 @@ mod tests {
                     *durable |= covered;
                 }
             }
+            Step::Pause => model.open = true,
         }
         plan.ended(step);
         assert_eq!(plan.written(), Model::prefix(&model.written));
@@ -345,9 +401,10 @@ mod tests {
         let chunk = block.max(4) * (1 + random.below(4));
         let depth = 1 + random.below(4) as usize;
         let first = random.below(3 * block);
-        let mut plan = Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true);
+        let mut plan =
+            Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true).paced(random.below(2) == 0);
         let known = vec![true; first as usize];
-        let mut model = Model { block, written: known.clone(), durable: known, len: first };
+        let mut model = Model { block, written: known.clone(), durable: known, len: first, open: true };
         let mut running = Running::new();
         // The memory that the rest has left, and the goals that are waited for.
         let mut room = chunk - first % block;
@@ -373,7 +430,7 @@ mod tests {
                 }
                 _ => {}
             }
-            start(&mut plan, &model, &mut running, depth);
+            start(&mut plan, &mut model, &mut running, depth);
             goals.retain(|&(durable, at)| if durable { plan.durable() } else { plan.written() } < at);
         }
         let closes = random.below(2) == 0;
@@ -381,7 +438,7 @@ mod tests {
             plan.close();
         }
         loop {
-            start(&mut plan, &model, &mut running, depth);
+            start(&mut plan, &mut model, &mut running, depth);
             if running.is_empty() {
                 break;
             }
@@ -426,6 +483,51 @@ mod tests {
         let piece = Piece { start: 0, from: 100, end: 600 };
         assert_eq!(plan.next(), Some(Step::Rest { piece, durable: true }));
         assert_eq!(plan.next(), None);
+    }
+
+    #[test]
+    fn syncs_that_come_within_the_interval_share_one_behind_a_pause() {
+        let mut plan = Plan::new(4096, 1 << 20, 4, 0, true).paced(true);
+        let mut sync = |expect_pause: bool, appends: u64| {
+            plan.append(100);
+            plan.want_durable();
+            if expect_pause {
+                assert_eq!(plan.next(), Some(Step::Pause));
+            }
+            for _ in 1..appends {
+                assert_eq!(plan.next(), None, "the pause runs");
+                plan.append(100);
+                plan.want_durable();
+            }
+            if expect_pause {
+                plan.ended(Step::Pause);
+            }
+            let from = plan.durable();
+            let piece = Piece { start: 0, from, end: from + 100 * appends };
+            assert_eq!(plan.next(), Some(Step::Rest { piece, durable: true }));
+            plan.ended(Step::Rest { piece, durable: true });
+            assert_eq!((plan.durable(), plan.next()), (piece.end, None));
+        };
+        sync(false, 1);
+        sync(true, 5);
+        sync(true, 1);
+        // Neither flushing nor closing waits for a pause.
+        plan.append(100);
+        plan.want_durable();
+        assert_eq!(plan.next(), Some(Step::Pause));
+        plan.want_written();
+        let piece = Piece { start: 0, from: 700, end: 800 };
+        assert_eq!(plan.next(), Some(Step::Rest { piece, durable: false }));
+        plan.ended(Step::Rest { piece, durable: false });
+        assert_eq!(plan.next(), None);
+        plan.close();
+        assert_eq!(plan.next(), Some(Step::Cut(800)));
+        plan.ended(Step::Cut(800));
+        assert_eq!(plan.next(), Some(Step::SyncAll));
+        plan.ended(Step::SyncAll);
+        assert!(plan.is_closed());
+        plan.ended(Step::Pause);
+        assert!(plan.is_closed() && plan.next().is_none());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use std::task::Waker;
 use super::AppenderMetrics;
 use super::chunks::Chunks;
 use super::lanes::{Job, Lanes};
+use super::pause::Pause;
 use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
 use crate::error::{Error, Result};
@@ -58,7 +59,14 @@ pub(super) struct State {
 }
 
 impl Shared {
-    pub fn new(file: File, pool: Pool, depth: usize, plan: Plan, chunks: Chunks) -> Arc<Self> {
+    pub fn new(
+        file: File,
+        pool: Pool,
+        depth: usize,
+        plan: Plan,
+        chunks: Chunks,
+        pause: Option<Pause>,
+    ) -> Arc<Self> {
         let (chunk, len) = (chunks.size(), plan.appended());
         Arc::new_cyclic(|shared| {
             let state = State {
@@ -66,7 +74,7 @@ impl Shared {
                 chunks,
                 waiters: Waiters::default(),
                 metrics: AppenderMetrics::default(),
-                lanes: Some(Lanes::new(depth, &file, shared)),
+                lanes: Some(Lanes::new(depth, &file, pause, shared)),
                 busy: 0,
                 depth,
                 stirred: false,
@@ -234,8 +242,12 @@ impl Shared {
         while lanes.has_idle()
             && let Some(job) = state.next_job()
         {
-            lanes.give(job);
-            state.busy += 1;
+            if job.0 != Step::Pause {
+                lanes.give(job);
+                state.busy += 1;
+            } else if !lanes.pause() {
+                state.plan.ended(Step::Pause);
+            }
         }
         Some(lanes)
     }
@@ -246,7 +258,7 @@ impl Shared {
         let mut ended = false;
         for (step, result) in lanes.ended() {
             ended = true;
-            state.busy -= 1;
+            state.busy -= usize::from(step != Step::Pause);
             match result {
                 Ok(()) => state.plan.ended(step),
                 Err(error) => state.fail(error),
@@ -321,12 +333,11 @@ impl State {
         let buffer = match step {
             Step::Full(_) => self.chunks.take_full()?,
             Step::Rest { .. } => self.chunks.take_rest()?,
-            Step::Sync | Step::SyncAll | Step::Cut(_) => Buffer::nothing(),
+            Step::Sync | Step::SyncAll | Step::Cut(_) | Step::Pause => Buffer::nothing(),
         };
         let is_write = matches!(step, Step::Full(_) | Step::Rest { .. });
-        let is_sync = matches!(step, Step::Sync | Step::SyncAll | Step::Rest { durable: true, .. });
         self.metrics.writes += u64::from(is_write);
-        self.metrics.syncs += u64::from(is_sync);
+        self.metrics.syncs += u64::from(step.is_sync());
         Some((step, buffer))
     }
 }
