@@ -53,21 +53,23 @@ impl ReadCounter {
     }
 }
 
-/// Opens a file or device for filling. A device that is mounted, used for swap or otherwise claimed is refused.
+/// Opens a file or device for filling. One that the system uses is refused: mounted, behind a loop device, used for swap,
+/// or otherwise claimed.
 pub fn open_for_fill(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.read(true).write(true);
     match path.metadata() {
-        Ok(metadata) if is_block_device(&metadata) => {
+        Ok(metadata) if is_block_device(&metadata) || metadata.is_file() => {
             check_unused(path, &metadata).map_err(|failure| io::Error::other(failure.to_string()))?;
-            // O_EXCL without O_CREAT claims a device until it is closed. The kernel refuses a device that something else
-            // has claimed.
-            options.custom_flags(libc::O_EXCL);
+            if is_block_device(&metadata) {
+                // O_EXCL without O_CREAT claims a device until it is closed. The kernel refuses a device that something
+                // else has claimed.
+                options.custom_flags(libc::O_EXCL);
+            }
         }
-        Ok(metadata) if !metadata.is_file() => {
+        Ok(_) => {
             return Err(io::Error::other(format!("{} is neither a file nor a block device", path.display())));
         }
-        Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             options.create_new(true);
         }

@@ -3,13 +3,12 @@
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt, WeakShared};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
-use tokio::sync::RwLock;
 
 use super::api::local::LocalFileSystem;
 use super::api::path::Path;
@@ -97,7 +96,7 @@ impl ObjectStore for RingfileStore {
         Ok(Box::new(Parts {
             location: location.clone(),
             upload: Some(upload),
-            writing: Arc::default(),
+            writes: Vec::new(),
             offset: 0,
             written: Arc::default(),
             is_removed: false,
@@ -178,18 +177,21 @@ impl ObjectStore for RingfileStore {
     }
 }
 
+/// The write of a part. Either the part's future or `complete` polls it.
+type Write = BoxFuture<'static, std::result::Result<(), Arc<io::Error>>>;
+
 /// An upload in parts, each of which is written to its place as soon as it arrives.
 struct Parts {
     location: Path,
     /// `None` when the upload is complete or aborted.
     upload: Option<Upload>,
-    /// Parts hold a read lock while they are written.
-    writing: Arc<RwLock<()>>,
+    /// The writes of the parts whose futures the caller has not dropped, and of some others.
+    writes: Vec<WeakShared<Write>>,
     /// The offset at which the next part begins.
     offset: u64,
     /// The number of bytes of the parts that have been written. Less than `offset` if a part failed, or was dropped
     /// before it was written.
-    written: Arc<AtomicU64>,
+    written: Arc<Mutex<u64>>,
     /// Whether a failed `complete` has removed the upload.
     is_removed: bool,
 }
@@ -211,30 +213,35 @@ fn over(location: &Path) -> Error {
 #[async_trait]
 impl MultipartUpload for Parts {
     fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let Some(upload) = &self.upload else { return future::ready(Err(over(&self.location))).boxed() };
         let (offset, len) = (self.offset, data.content_length() as u64);
         self.offset += len;
-        let file = self.upload.as_ref().map(|upload| upload.file.clone());
-        let (writing, location) = (Arc::clone(&self.writing), self.location.clone());
-        let written = Arc::clone(&self.written);
-        Box::pin(async move {
-            let _writing = writing.read().await;
-            let file = file.ok_or_else(|| over(&location))?;
-            let write = store::write_all(&file, data.into_iter().collect(), offset);
-            write.await.map_err(|error| failed(error, &location))?;
-            // Relaxed: `complete` reads it under the lock.
-            written.fetch_add(len, Ordering::Relaxed);
+        let (file, written) = (upload.file.clone(), Arc::clone(&self.written));
+        let write = async move {
+            store::write_all(&file, data.into_iter().collect(), offset).await?;
+            *written.lock().unwrap_or_else(PoisonError::into_inner) += len;
             Ok(())
-        })
+        };
+        let write = write.map_err(Arc::new).boxed().shared();
+        if self.writes.len() == self.writes.capacity() {
+            self.writes.retain(|write| write.upgrade().is_some());
+        }
+        self.writes.extend(write.downgrade());
+        let location = self.location.clone();
+        let part = write.map_err(move |error| {
+            // `complete` may have the error too.
+            let own = Arc::try_unwrap(error).unwrap_or_else(|error| io::Error::new(error.kind(), error));
+            failed(own, &location)
+        });
+        part.boxed()
     }
 
-    /// Fails, and removes what was written, unless every part was written: otherwise the object would have holes or be cut
-    /// short.
+    /// First finishes all parts whose futures the caller holds, whether or not the caller polls them. Fails, and removes
+    /// what was written, unless every part was written: otherwise the object would have holes or be cut short.
     async fn complete(&mut self) -> Result<PutResult> {
-        let writing = Arc::clone(&self.writing);
-        // Waits for the parts that are being written.
-        let _none_is = writing.write().await;
+        future::join_all(self.writes.iter().filter_map(WeakShared::upgrade)).await;
         let upload = self.upload.take().ok_or_else(|| over(&self.location))?;
-        let (written, whole) = (self.written.load(Ordering::Relaxed), self.offset);
+        let (written, whole) = (*self.written.lock().unwrap_or_else(PoisonError::into_inner), self.offset);
         let published = if written == whole {
             upload.publish(true).await
         } else {

@@ -41,6 +41,25 @@ async fn a_part_is_not_written_by_its_callers_thread_and_aborting_does_not_wait_
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+#[tokio::test]
+async fn completing_an_upload_finishes_the_parts_that_its_caller_holds() {
+    let folder = folder();
+    let store = store(&folder, Caching::Buffered);
+    let path = Path::from("object");
+    let mut upload = store.put_multipart(&path).await.unwrap();
+    let mut polled_once = upload.put_part(vec![1; LONG].into());
+    assert!(futures::poll!(&mut polled_once).is_pending());
+    let never_polled = upload.put_part(vec![2; LONG].into());
+    let polled = tokio::spawn(upload.put_part(vec![3; LONG].into()));
+    let completed = tokio::time::timeout(PATIENCE, upload.complete()).await;
+    completed.expect("it does not wait for its caller").unwrap();
+    let content = store.get(&path).await.unwrap().bytes().await.unwrap();
+    assert!(content == [vec![1; LONG], vec![2; LONG], vec![3; LONG]].concat());
+    polled_once.await.unwrap();
+    never_polled.await.unwrap();
+    polled.await.unwrap().unwrap();
+}
+
 /// Copies are hard links, and renaming one to another does nothing (`rename(2)`).
 #[tokio::test]
 async fn copying_again_leaves_no_temporary_name_and_renaming_to_a_copy_removes_the_old_one() {

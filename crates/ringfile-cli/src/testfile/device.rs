@@ -1,6 +1,8 @@
-//! Checks whether the system uses a block device, and finds the block device of an NVMe character device.
+//! Checks whether the system uses a file or block device, and finds the block device of an NVMe character device.
 
-use std::fs::{Metadata, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -8,9 +10,24 @@ use nix::sys::stat::{major, minor};
 
 use super::{Intent, mounts};
 use crate::error::{Failure, cant, refuse};
+use crate::sys;
 
-/// Refuses a device that is mounted or otherwise in use: through a partition, as swap, or as part of a volume.
+/// Refuses a device that is mounted or otherwise in use: through a partition, as swap, or as part of a volume. Refuses a
+/// file that a loop device shows, or that is used as swap.
 pub fn check_unused(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
+    if let Some(device) = loop_device_over(metadata) {
+        let device = device.display();
+        let advice =
+            format!("unmount that and detach it (losetup --detach {device}), or name another --file");
+        return refuse(path, format!("is the backing file of {device}: {advice}"));
+    }
+    if metadata.is_file() {
+        let swaps = std::fs::read("/proc/swaps").unwrap_or_default();
+        if is_among_swaps(&swaps, metadata) {
+            return refuse(path, "is used as swap: free it (swapoff), or name another --file");
+        }
+        return Ok(());
+    }
     let number = format!("{}:{}", major(metadata.rdev()), minor(metadata.rdev()));
     if let Some(mount) = mounts::all().iter().find(|mount| mount.device == number) {
         let point = mount.point.display();
@@ -25,6 +42,35 @@ pub fn check_unused(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
         }
         Err(error) => Err(cant("open", path, &error, super::ANOTHER)),
     }
+}
+
+/// Returns a loop device that shows this file.
+fn loop_device_over(metadata: &Metadata) -> Option<PathBuf> {
+    std::fs::read_dir("/sys/block").ok()?.filter_map(Result::ok).find_map(|entry| {
+        let name = std::fs::read(entry.path().join("loop/backing_file")).ok()?;
+        let device = Path::new("/dev").join(entry.file_name());
+        // The device knows its file even if the name that it was made with is gone or lies in another mount namespace.
+        // Users who may not ask it have only that name.
+        let known = File::open(&device).and_then(|device| sys::backing_file(&device)).ok();
+        let name = Path::new(OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
+        let file = known.or_else(|| identity(name))?;
+        (file == (metadata.dev(), metadata.ino())).then_some(device)
+    })
+}
+
+/// Returns whether the text of /proc/swaps lists the file.
+fn is_among_swaps(text: &[u8], metadata: &Metadata) -> bool {
+    let lines = text.split(|&byte| byte == b'\n').skip(1);
+    let names = lines.filter_map(|line| line.split(u8::is_ascii_whitespace).next());
+    let mut files =
+        names.map(mounts::unescape).filter_map(|name| identity(Path::new(OsStr::from_bytes(&name))));
+    files.any(|file| file == (metadata.dev(), metadata.ino()))
+}
+
+/// Returns device and inode of the file that a path leads to.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 /// Returns the block device of the NVMe namespace whose character device `path` is (`/dev/ng0n1`); `None` for any other
@@ -49,4 +95,22 @@ pub fn check_namespace(path: &Path, device: &Path, intent: Intent) -> Result<(),
     let metadata =
         std::fs::metadata(device).map_err(|error| cant("look at", device, &error, super::ANOTHER))?;
     check_unused(device, &metadata)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swap_file_is_found_by_any_of_its_names() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let [swap, link, other] = ["swap file", "link", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&swap, "").expect("write");
+        std::fs::write(&other, "").expect("write");
+        std::fs::hard_link(&swap, &link).expect("link");
+        let name = swap.to_string_lossy().replace(' ', "\\040");
+        let text = format!("Filename\tType\tSize\n/dev/none  partition\t8\t0\t-2\n{name}  file\t8\t0\t-3\n");
+        let is_swap = |path: &Path| is_among_swaps(text.as_bytes(), &path.metadata().expect("metadata"));
+        assert_eq!([&swap, &link, &other].map(|path| is_swap(path)), [true, true, false]);
+    }
 }

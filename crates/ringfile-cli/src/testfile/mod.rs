@@ -1,9 +1,9 @@
 //! The file or device that is measured: found or created, checked, filled, and removed if it was created here.
 //!
-//! Invariants: an existing file is written to only with `--overwrite`, and a device that is in use never; both are
-//! checked before the first byte is read or written. A file created here is removed however the run ends, unless it is
-//! killed: then the next run names the file (`leftover.rs`). A file that replaces the test file during the run is neither
-//! written to nor removed (`identity.rs`).
+//! Invariants: an existing file is written to only with `--overwrite`, and a file or device that the system uses never
+//! (mounted, behind a loop device, swap, part of a volume); both are checked before the first byte is read or written. A
+//! file created here is removed however the run ends, unless it is killed: then the next run names the file
+//! (`leftover.rs`). A file that replaces the test file during the run is neither written to nor removed (`identity.rs`).
 
 pub mod cache;
 pub mod device;
@@ -177,11 +177,9 @@ impl Opening<'_> {
         if !kind.is_file() && !kind.is_block_device() && namespace.is_none() {
             return refuse(path, "is neither a file nor a block device: name one");
         }
-        if kind.is_block_device() {
-            device::check_unused(path, &metadata)?;
-        }
-        if let Some(device) = &namespace {
-            device::check_namespace(path, device, intent)?;
+        match &namespace {
+            Some(device) => device::check_namespace(path, device, intent)?,
+            None => device::check_unused(path, &metadata)?,
         }
         if intent.writes && !args.overwrite {
             let what = if kind.is_file() { "exists already" } else { "is a device" };

@@ -67,7 +67,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
 }
 
 /// Decodes the three octal digits that blanks and backslashes are written as.
-fn unescape(field: &[u8]) -> Vec<u8> {
+pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {

@@ -1,4 +1,4 @@
-//! Block devices: refused if the system uses them, and without `--overwrite`.
+//! Block devices, and files that the system uses as devices: refused if they are in use, and without `--overwrite`.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -46,6 +46,25 @@ fn a_device_that_is_held_without_being_mounted_is_refused() {
     let claim = exclusive.read(true).custom_flags(libc::O_EXCL).open(&device.path).expect("claim");
     run(ringfile("perf file --overwrite --file").arg(&device.path)).fails_with(2, &["in use"]);
     drop(claim);
+}
+
+/// By any of its names, also once the name that the loop device was made with is gone.
+#[test]
+fn the_backing_file_of_a_loop_device_is_always_refused() {
+    let Some(device) = Loop::with(&[5; 8 << 20], &[]) else { return };
+    let link = device.backing.with_extension("link");
+    std::fs::hard_link(&device.backing, &link).expect("link");
+    let refused = |file: &Path| {
+        for arguments in ["--overwrite", "--overwrite --rw randwrite --force", "--rw randread"] {
+            let device = device.path.to_string_lossy();
+            run(ringfile(&format!("perf file {arguments} --file")).arg(file)).fails_with(2, &[&device]);
+        }
+    };
+    refused(&device.backing);
+    refused(&link);
+    std::fs::remove_file(&device.backing).expect("remove");
+    refused(&link);
+    assert!(std::fs::read(&link).expect("read").iter().all(|&byte| byte == 5), "it was written to");
 }
 
 #[test]
