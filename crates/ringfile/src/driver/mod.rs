@@ -187,6 +187,7 @@ impl Drop for AtTheEnd {
 
 /// Drops the driver while the cell is not borrowed: operations in flight end in callbacks, which may call the driver.
 fn drop_driver() {
+    let _delayed = thread_end::Delayed::new();
     let taken = DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take());
     drop(taken);
 }
