@@ -127,6 +127,8 @@ struct Driver {
     failed: Option<(Instant, i32)>,
     /// What completions of the main ring signal, if a descriptor was asked for before there was a ring.
     signal: Option<Arc<OwnedFd>>,
+    /// The wake-up descriptor, if it was created.
+    wakeup: Option<Arc<OwnedFd>>,
     /// The AIO context, used if there are no rings.
     context: aio::Context,
     /// The kernel refuses operations for lack of a resource.
@@ -285,6 +287,7 @@ impl Driver {
             rings: None,
             failed: None,
             signal: None,
+            wakeup: None,
             context: aio::Context::default(),
             refusals: None,
             may_pause: false,
