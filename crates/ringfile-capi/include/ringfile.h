@@ -45,9 +45,8 @@
  *
  * CANCELLATION. A thread that is cancelled (pthread_cancel, of the deferred type) inside a function goes on, and is
  * cancelled at the next cancellation point of the program; so a cancellation does not end a call that waits for a pipe:
- * ringfile_queue_cancel, ringfile_batch_cancel and ringfile_async_read_cancel do. If a thread that may have been
- * cancelled returns from its start function, it must call pthread_testcancel or disable cancellation before:
- * otherwise it would be cancelled while its ring is closed, which ends the process.
+ * ringfile_queue_cancel, ringfile_batch_cancel and ringfile_async_read_cancel do. A cancelled thread that returns from
+ * its start function before a cancellation point is not cancelled while the library closes what the thread left open.
  *
  * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all fields that you do not use to 0,
  * which always stands for the default. -E2BIG: a field that this version does not know is not 0.

@@ -1,4 +1,4 @@
-//! pthread_cancel: a thread is not cancelled inside a call.
+//! pthread_cancel: a thread is not cancelled inside a call, nor while the library closes what it left open.
 //!
 //! Unwinding from a cancellation point (preadv2, close) would drop queues and batches whose operations use the caller's
 //! memory, and ends the process where it reaches a destructor.

@@ -1,8 +1,9 @@
 //! How failures are reported to C: a negative errno, and a text that the thread can query.
 //!
-//! Invariant: a panic does not leave this file; it becomes an error of the function that was called. Neither does a
-//! cancellation of the thread, which is delayed.
+//! Invariant: a panic does not leave this file, not even one of the payload's destructor; it becomes an error of the
+//! function that was called. Neither does a cancellation of the thread, which is delayed.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::ErrorKind;
@@ -105,7 +106,7 @@ fn call_in_memory(act: impl FnOnce() -> Result<i64>) -> i64 {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(Ok(number)) => number,
         Ok(Err(fault)) => fault.note(),
-        Err(panic) => panicked(&*panic).note(),
+        Err(panic) => panicked(panic).note(),
     }
 }
 
@@ -122,10 +123,15 @@ pub(crate) fn done_in_memory(act: impl FnOnce() -> Result<()>) -> c_int {
 }
 
 #[cold]
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Fault {
+fn panicked(panic: Box<dyn Any + Send>) -> Fault {
     let said = panic.downcast_ref::<&str>().copied();
     let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-    Fault::new(libc::ENOTRECOVERABLE, format!("a defect of ringfile, please report it: {said}"))
+    let fault = Fault::new(libc::ENOTRECOVERABLE, format!("a defect of ringfile, please report it: {said}"));
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        // Leaked: this payload might panic with another one, and so on.
+        std::mem::forget(payload);
+    }
+    fault
 }
 
 /// Returns the last error of this thread in words: which operation on which file failed, why, and what to try. An empty

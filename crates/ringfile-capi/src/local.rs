@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use ringfile::{Queue, ReadRequest};
 
+use crate::cancel::Delayed;
 use crate::error::{Fault, Result};
 use crate::file::ringfile_file;
 use crate::fork::Guard;
@@ -43,9 +44,20 @@ impl Drop for Own {
     }
 }
 
+/// A thread-local that is dropped at the thread's end, where a cancellation would end the process: dropping a queue waits
+/// for the kernel.
+struct Ending<T: Default>(RefCell<T>);
+
+impl<T: Default> Drop for Ending<T> {
+    fn drop(&mut self) {
+        let _delayed = Delayed::new();
+        drop(std::mem::take(self.0.get_mut()));
+    }
+}
+
 thread_local! {
-    static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
-    static BLOCKING: RefCell<Option<Blocking>> = const { RefCell::new(None) };
+    static OWN: Ending<Vec<Own>> = const { Ending(RefCell::new(Vec::new())) };
+    static BLOCKING: Ending<Option<Blocking>> = const { Ending(RefCell::new(None)) };
     /// Why this thread must not wait; `None` if it may.
     static MUST_NOT_WAIT: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
@@ -53,7 +65,7 @@ thread_local! {
 /// Accesses this thread's queues. Fails while the thread is ending, and inside another call.
 #[inline]
 fn own<R>(look: impl FnOnce(&mut Vec<Own>) -> Result<R>) -> Result<R> {
-    let looked = OWN.try_with(|list| look(&mut *list.try_borrow_mut().map_err(|_| inside())?));
+    let looked = OWN.try_with(|list| look(&mut *list.0.try_borrow_mut().map_err(|_| inside())?));
     looked.unwrap_or_else(|_| Err(ends()))
 }
 
@@ -179,7 +191,7 @@ pub(crate) fn blocking_with_reads<R>(
         None => Err(ends()),
     };
     let used = BLOCKING.try_with(|kept| {
-        let mut kept = kept.try_borrow_mut().map_err(|_| inside())?;
+        let mut kept = kept.0.try_borrow_mut().map_err(|_| inside())?;
         let mut whole = kept.take().unwrap_or_default();
         // If that panics, the queue is dropped, which waits for operations in flight.
         let result = act(&mut whole);
@@ -194,8 +206,8 @@ pub(crate) fn blocking_with_reads<R>(
 
 /// Drops the queue of blocking operations, and what the thread's ring keeps.
 pub(crate) fn rest() -> Result<()> {
-    let queue =
-        BLOCKING.try_with(|queue| queue.try_borrow_mut().map(|mut queue| queue.take()).map_err(|_| inside()));
+    let queue = BLOCKING
+        .try_with(|queue| queue.0.try_borrow_mut().map(|mut queue| queue.take()).map_err(|_| inside()));
     // A thread that is ending has already dropped the queue.
     drop(queue.unwrap_or(Ok(None))?);
     Ok(())

@@ -180,6 +180,32 @@ fn f13_reads_that_end_early_are_continued() {
 }
 
 #[test]
+fn f13_a_stream_gives_what_was_read_before_the_error() {
+    let name = "f13_a_stream_gives_what_was_read_before_the_error";
+    for depth in [1, 4] {
+        let Some(server) = Server::or_skip(name, content(0, 16 * PAGE)) else { return };
+        let bad = 6 * PAGE as u64;
+        // The read of the second block stops in its middle, and cannot go on there.
+        server.rule(Op::Read, bad - 1..bad, 1, Act::Short(2 * PAGE));
+        server.rule(Op::Read, bad..bad + 1, usize::MAX, Act::Fail(libc::EIO));
+        let (file, pool) = (open(&server), Pool::new(MIB));
+        block_on(async {
+            let (mut reader, mut read) = (file.reader(&pool).block(4 * PAGE).depth(depth), Vec::new());
+            let error = loop {
+                match reader.next().await.unwrap() {
+                    Ok(piece) => read.extend_from_slice(&piece),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!((read.len() as u64, error.errno()), (bad, Some(libc::EIO)));
+            assert_content(&read, 0);
+            assert!(reader.next().await.is_none());
+        });
+        assert_eq!(pool.metrics().in_use, 0);
+    }
+}
+
+#[test]
 fn f13_the_tail_of_a_file_is_a_short_result_and_exact_is_an_error() {
     let folder = Folder::new();
     for len in [0, 1, 511, 512, 4095, 4096, 4097, 10_000] {

@@ -15,8 +15,8 @@ use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, block_on};
 use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
-    Folder, assert_content, content, is_without_ring, keep, must_end, needs_ring, open_on_ring, poll_once,
-    wait_for, yield_now, yield_until,
+    Folder, assert_content, content, in_child, is_without_ring, keep, must_end, needs_ring, open_descriptors,
+    open_on_ring, poll_once, wait_for, yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -103,6 +103,30 @@ fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
         let aborted = reads.abort(second).unwrap();
         assert_eq!(aborted.result.unwrap_err().errno(), Some(libc::ECANCELED));
     });
+}
+
+#[test]
+fn a_thread_that_has_ended_has_no_descriptor_open_for_results_that_were_not_taken() {
+    let name = "a_thread_that_has_ended_has_no_descriptor_open_for_results_that_were_not_taken";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let file = keep(open_on_ring(folder.file("data", &content(0, PAGE))));
+    let begin = || {
+        let mut read = file.read_exact_at(Vec::with_capacity(PAGE), 0);
+        assert!(block_on(poll_once(&mut read)).is_pending());
+        read
+    };
+    let on_a_thread = || std::thread::spawn(begin).join().unwrap();
+    // The first ring of the process makes one that stays.
+    block_on(on_a_thread()).unwrap();
+    let before = open_descriptors();
+    let reads: Vec<_> = (0..8).map(|_| on_a_thread()).collect();
+    assert_eq!(open_descriptors(), before);
+    for read in reads {
+        assert_content(&block_on(read).unwrap(), 0);
+    }
 }
 
 #[test]

@@ -747,6 +747,23 @@ fn a_stream_whose_pool_is_too_small_says_so() {
 }
 
 #[test]
+fn a_stream_for_which_the_pool_becomes_too_small_gives_what_was_read_before() {
+    let path = TempPath::on_disk("becomes-too-small");
+    std::fs::write(&path, [[1; 4096], [2; 4096], [3; 4096]].concat()).unwrap();
+    let file = File::open(&path).unwrap();
+    block_on(async {
+        let mut reader = file.reader(&Pool::new(16384)).block(4096).depth(2);
+        assert_eq!(reader.next().await.unwrap().unwrap()[..], [1; 4096]);
+        reader = reader.block(65536);
+        // Begun before the change.
+        assert_eq!(reader.next().await.unwrap().unwrap()[..], [2; 4096]);
+        let error = reader.next().await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("pool"), "{error}");
+        assert!(reader.next().await.is_none());
+    });
+}
+
+#[test]
 fn a_stream_waits_for_memory_that_others_have() {
     must_end("a_stream_waits_for_memory_that_others_have", || {
         let path = TempPath::on_disk("waits");

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::ptr;
+use std::sync::atomic::AtomicU8;
 
 use super::*;
 use crate::batch::*;
@@ -49,13 +50,30 @@ extern "C" fn run(context: *mut c_void) -> *mut c_void {
         let own = &mut *context.cast::<Thread>();
         pthread_cancel(libc::pthread_self());
         (own.act)(own);
-        // As the header demands of a thread that ends without a cancellation point of its own.
-        own.state = cancel::set_state(cancel::DISABLE);
+        own.state = cancel::set_state(cancel::ENABLE);
+    }
+    ptr::null_mut()
+}
+
+/// Runs the thread's calls while it ends.
+extern "C" fn run_at_the_end(context: *mut c_void) -> *mut c_void {
+    extern "C" fn end(context: *mut c_void) {
+        run(context);
+    }
+    let mut key = 0;
+    // SAFETY: the destructor takes the context, and the pointer is to a local value.
+    unsafe {
+        assert_eq!(libc::pthread_key_create(&mut key, Some(end)), 0);
+        assert_eq!(libc::pthread_setspecific(key, context), 0);
     }
     ptr::null_mut()
 }
 
 fn cancelled(name: &str, act: fn(&mut Thread)) {
+    cancelled_in(name, run, act);
+}
+
+fn cancelled_in(name: &str, run: extern "C" fn(*mut c_void) -> *mut c_void, act: fn(&mut Thread)) {
     if !apart(name, &[]) {
         return;
     }
@@ -86,6 +104,33 @@ fn a_blocking_read_of_a_cancelled_thread_does_its_work() {
         own.got(0, ringfile_close(file));
         own.got(7, i64::from(byte));
         own.got(0, ringfile_thread_release());
+    });
+}
+
+#[test]
+fn a_blocking_read_of_a_cancelled_thread_that_is_ending_does_its_work() {
+    let name = "tests::cancelled::a_blocking_read_of_a_cancelled_thread_that_is_ending_does_its_work";
+    cancelled_in(name, run_at_the_end, |own| {
+        let (file, mut byte) = (own.open(), 0_u8);
+        // SAFETY: the memory is valid during the call.
+        own.got(1, unsafe { ringfile_read(file, (&raw mut byte).cast(), 1, 0) });
+        own.got(0, ringfile_close(file));
+    });
+}
+
+#[test]
+fn what_a_cancelled_thread_leaves_open_is_closed_at_its_end() {
+    static BYTES: [AtomicU8; 2] = [const { AtomicU8::new(0) }; 2];
+    cancelled("tests::cancelled::what_a_cancelled_thread_leaves_open_is_closed_at_its_end", |own| {
+        let (file, mut queue) = (own.open(), ptr::null_mut());
+        // SAFETY: the memory is valid until the process ends.
+        unsafe {
+            own.got(1, ringfile_read(file, BYTES[0].as_ptr().cast(), 1, 0));
+            own.got(0, ringfile_queue_create(2, &mut queue));
+            own.got(0, ringfile_queue_read(queue, file, BYTES[1].as_ptr().cast(), 1, 0, 0, ptr::null_mut()));
+        }
+        own.got(0, ringfile_queue_submit(queue));
+        own.got(0, ringfile_close(file));
     });
 }
 

@@ -77,6 +77,18 @@ fn a_panic_is_an_error_of_the_call() {
 }
 
 #[test]
+fn a_panic_whose_payload_panics_when_dropped_is_an_error_of_the_call() {
+    struct Payload;
+    impl Drop for Payload {
+        fn drop(&mut self) {
+            panic!("on purpose");
+        }
+    }
+    let call = || error::call(|| std::panic::panic_any(Payload));
+    fails(call(), libc::ENOTRECOVERABLE, "please report it: no message");
+}
+
+#[test]
 fn options_of_older_and_newer_headers_are_understood_as_far_as_they_can_be() {
     #[repr(C)]
     struct Newer {

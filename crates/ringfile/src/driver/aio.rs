@@ -5,6 +5,7 @@
 //! waits for everything else. A sleeping thread is woken by its context: without a ring it waits in the context; with a
 //! ring, each finished operation signals the wake-up descriptor, which the ring polls.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use super::refused::{self, Lack, Refused};
 use super::slot::{Key, State};
 use super::submit::{self, AIO_WAKEUP};
 use super::target::{FileKind, Target};
-use super::{Deferred, Driver, Request, RingKind, Shared, rings};
+use super::{Deferred, Driver, Request, RingKind, rings};
 use crate::aio::Aio;
 
 /// The size of a context, if the system's limit allows it: many times a drive's queue depth.
@@ -111,7 +112,10 @@ impl Driver {
             return Err(Lack::Aio(errno));
         }
         let operations = self.options.entries.saturating_mul(2).clamp(OPERATIONS, 1 << 14);
-        let made = self.shared.eventfd().and_then(|eventfd| Aio::new(operations, eventfd, AIO_WAKEUP));
+        let made = self
+            .shared
+            .eventfd(&mut self.wakeup)
+            .and_then(|eventfd| Aio::new(operations, eventfd, AIO_WAKEUP));
         made.inspect(|_| self.context.failed = None).map_err(|error| {
             let errno = refused::set_up_errno(&error);
             self.context.failed = Some((Instant::now(), errno));
@@ -145,7 +149,7 @@ impl Driver {
         };
         // If the thread may sleep elsewhere than in the context, completions must signal.
         let tells = self.rings.is_some() || self.context.signals;
-        let signal = if tells { self.shared.eventfd().ok() } else { None };
+        let signal = if tells { self.shared.eventfd(&mut self.wakeup).ok() } else { None };
         let entry = submit::plain_entry(file, key, slot, parts);
         // SAFETY: the entry was made above of what the slot owns, see `submit`.
         let Some(position) = (unsafe { aio.push(&entry, signal) }) else { return false };
@@ -261,15 +265,15 @@ impl Driver {
 
     /// Makes finished operations signal the wake-up descriptor, for code that waits for it outside the driver, and
     /// makes it readable now if operations have already finished.
-    pub(super) fn signal_ends(&mut self) -> std::io::Result<Arc<Shared>> {
-        self.shared.eventfd()?;
+    pub(super) fn signal_ends(&mut self) -> std::io::Result<Option<Arc<OwnedFd>>> {
+        self.shared.eventfd(&mut self.wakeup)?;
         self.context.signals = true;
         match self.context.aio {
             Some(_) => self.shared.ring_wakeup(),
             // Until now the descriptor has announced only messages of other threads, which have been read.
             None => self.shared.reset_wakeup(),
         }
-        Ok(Arc::clone(&self.shared))
+        Ok(self.wakeup.clone())
     }
 
     /// Resets the wake-up descriptor. If code outside the driver waits for it, it stays readable while an operation is

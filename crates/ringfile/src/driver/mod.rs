@@ -127,6 +127,8 @@ struct Driver {
     failed: Option<(Instant, i32)>,
     /// What completions of the main ring signal, if a descriptor was asked for before there was a ring.
     signal: Option<Arc<OwnedFd>>,
+    /// The wake-up descriptor, if it was created.
+    wakeup: Option<Arc<OwnedFd>>,
     /// The AIO context, used if there are no rings.
     context: aio::Context,
     /// The kernel refuses operations for lack of a resource.
@@ -187,6 +189,7 @@ impl Drop for AtTheEnd {
 
 /// Drops the driver while the cell is not borrowed: operations in flight end in callbacks, which may call the driver.
 fn drop_driver() {
+    let _delayed = thread_end::Delayed::new();
     let taken = DRIVER.with(|cell| cell.try_borrow_mut().ok()?.take());
     drop(taken);
 }
@@ -284,6 +287,7 @@ impl Driver {
             rings: None,
             failed: None,
             signal: None,
+            wakeup: None,
             context: aio::Context::default(),
             refusals: None,
             may_pause: false,

@@ -239,7 +239,8 @@ impl Driver {
         if let Some(errno) = recent(self.failed) {
             return Err(Lack::Ring(errno));
         }
-        let made = self.shared.eventfd().and_then(|_| Ring::new(&self.options, self.shared.waker()));
+        let made =
+            self.shared.eventfd(&mut self.wakeup).and_then(|_| Ring::new(&self.options, self.shared.waker()));
         let made = made.and_then(|mut ring| ring.signal_as(self.signal.clone()).map(|_| ring));
         match made {
             Ok(main) => {

@@ -9,9 +9,9 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
@@ -67,7 +67,9 @@ pub(crate) type Call = Box<dyn FnOnce() + Send>;
 pub(crate) struct Shared {
     pub id: u64,
     pub sleep: Sleep,
-    eventfd: OnceLock<OwnedFd>,
+    /// The wake-up descriptor, which the driver owns: results that were not taken may keep this alive much longer than
+    /// the thread.
+    eventfd: OnceLock<Weak<OwnedFd>>,
     /// The number of times that the thread was woken while it slept without a ring. Not `thread::park`: in the
     /// destructors of pthread keys, an ending thread has no handle, and asking for it panics.
     unparks: AtomicU32,
@@ -162,18 +164,20 @@ impl Shared {
         }
     }
 
-    /// Returns the descriptor that wakes a thread which sleeps in its ring, made once.
-    pub(crate) fn eventfd(&self) -> std::io::Result<i32> {
-        if let Some(fd) = self.eventfd.get() {
+    /// Returns the descriptor that wakes a thread which sleeps in its ring, made once. `own` is the driver's.
+    pub(super) fn eventfd(&self, own: &mut Option<Arc<OwnedFd>>) -> std::io::Result<i32> {
+        if let Some(fd) = own {
             return Ok(fd.as_raw_fd());
         }
         let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(self.eventfd.get_or_init(|| fd).as_raw_fd())
+        let fd = own.insert(Arc::new(fd));
+        self.eventfd.get_or_init(|| Arc::downgrade(fd));
+        Ok(fd.as_raw_fd())
     }
 
-    /// Returns that descriptor, if it was created, to wait for it elsewhere.
-    pub(crate) fn wakeup(&self) -> Option<BorrowedFd<'_>> {
-        self.eventfd.get().map(OwnedFd::as_fd)
+    /// Returns that descriptor, if it was created and the thread has not ended.
+    fn wakeup(&self) -> Option<Arc<OwnedFd>> {
+        self.eventfd.get().and_then(Weak::upgrade)
     }
 
     /// Makes the thread check its mail and queues soon: at once if it sleeps, otherwise before it sleeps.
@@ -191,7 +195,7 @@ impl Shared {
 
     /// Signals the wake-up descriptor, if there is one.
     pub(super) fn ring_wakeup(&self) {
-        if let Some(fd) = self.eventfd.get() {
+        if let Some(fd) = self.wakeup() {
             // It cannot block: the counter would have to be near its 64-bit limit.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
         }
@@ -199,7 +203,7 @@ impl Shared {
 
     /// Resets the wake-up descriptor, which a poll would otherwise find readable forever.
     pub(crate) fn reset_wakeup(&self) {
-        if let Some(fd) = self.eventfd.get() {
+        if let Some(fd) = self.wakeup() {
             let _ = rustix::io::read(fd, &mut [0u8; 8]);
         }
     }

@@ -349,7 +349,7 @@ impl Driver {
     pub(super) fn arm_wakeup(&mut self, kind: RingKind) {
         let Some(rings) = self.rings.as_mut() else { return self.arm_wakeup_in_aio() };
         if !*rings.wakeup_of(kind)
-            && let Ok(eventfd) = self.shared.eventfd()
+            && let Ok(eventfd) = self.shared.eventfd(&mut self.wakeup)
         {
             let sqe = Sqe {
                 opcode: uop::IORING_OP_POLL_ADD as u8,

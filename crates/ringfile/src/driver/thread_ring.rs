@@ -156,13 +156,12 @@ pub(crate) struct CompletionSignals {
     /// The ring's descriptor. If there is no ring, the first one that the thread makes gets it.
     ring: Option<Arc<OwnedFd>>,
     /// The wake-up descriptor, which AIO signals.
-    thread: Option<Arc<Shared>>,
+    wakeup: Option<Arc<OwnedFd>>,
 }
 
 impl CompletionSignals {
     pub(crate) fn each(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let of_thread = self.thread.as_ref().and_then(|thread| thread.wakeup());
-        self.ring.as_ref().map(|ring| ring.as_fd()).into_iter().chain(of_thread)
+        self.ring.iter().chain(&self.wakeup).map(AsFd::as_fd)
     }
 }
 
@@ -192,7 +191,7 @@ pub(crate) fn completion_signals() -> std::io::Result<CompletionSignals> {
             (None, Some(signal)) => Arc::clone(signal),
             (None, None) => Arc::clone(driver.signal.insert(Ring::make_signal()?)),
         };
-        Ok(CompletionSignals { ring: Some(ring), thread: Some(driver.signal_ends()?) })
+        Ok(CompletionSignals { ring: Some(ring), wakeup: driver.signal_ends()? })
     });
     signals.unwrap_or_else(|| Ok(CompletionSignals::default()))
 }

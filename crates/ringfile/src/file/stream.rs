@@ -22,6 +22,8 @@ use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 /// [`WhenFull`](crate::WhenFull) says; it never blocks the thread that polls it. The pool needs room for `depth` + 1
 /// blocks. `Send` and `'static`; polled in any executor. Dropping it cancels its reads.
 ///
+/// An error comes after everything that was read before it, and ends the stream.
+///
 /// For a pipe, a socket, a terminal or another device, a piece is the data of one read, at most a block, and the stream
 /// ends with a read of 0 bytes. Only one read is in flight there, since several would not end in order; dropping the
 /// reader may lose the data of that read. A range counts the bytes of the stream.
@@ -66,7 +68,8 @@ struct Waiting {
 /// A read ahead: in flight, or finished before its turn.
 struct Ahead {
     read: Operation<'static, File>,
-    ended: Option<Result<Bytes>>,
+    /// What was read, and the error after it, if there was one.
+    ended: Option<(Bytes, Option<Error>)>,
     wanted: usize,
 }
 
@@ -148,8 +151,9 @@ impl Reader {
             self.memory = None;
             match self.pool.try_get(len) {
                 Ok(buffer) => return Ok(Some(buffer)),
-                // The reads in flight wake the task; their pieces are what it waits for.
-                Err(PoolError::Full { .. }) if !self.in_flight.is_empty() => return Ok(None),
+                // The reads in flight wake the task. Their pieces are what it waits for if the pool is full, and come
+                // before any other error, which the next attempt after them meets again.
+                Err(_) if !self.in_flight.is_empty() => return Ok(None),
                 Err(PoolError::Full { .. }) => {
                     let pool = self.pool.clone();
                     let memory = Box::pin(async move { pool.get_async(len).await });
@@ -185,24 +189,26 @@ impl Stream for Reader {
         let Some(first) = self.in_flight.front_mut() else {
             return if self.memory.is_some() { Poll::Pending } else { Poll::Ready(None) };
         };
-        let Some(ended) = first.ended.take() else { return Poll::Pending };
-        let wanted = first.wanted;
-        self.in_flight.pop_front();
-        match ended {
-            Err(error) => self.fail(error),
-            Ok(piece) => {
-                let missing = wanted.saturating_sub(piece.len());
-                if missing > 0 && self.gives_what_is_there && !piece.is_empty() {
-                    // The next read continues there; no other is in flight.
-                    self.next -= missing as u64;
-                } else if missing > 0 {
-                    // The end of the file: further reads are dropped.
-                    self.end = self.next;
-                    self.in_flight.clear();
-                }
-                Poll::Ready((!piece.is_empty()).then_some(Ok(piece)))
+        let Some((piece, error)) = first.ended.take() else { return Poll::Pending };
+        if let Some(error) = error {
+            if piece.is_empty() {
+                return self.fail(error);
             }
+            // The next call returns the error.
+            first.ended = Some((Bytes::new(), Some(error)));
+            return Poll::Ready(Some(Ok(piece)));
         }
+        let missing = first.wanted.saturating_sub(piece.len());
+        self.in_flight.pop_front();
+        if missing > 0 && self.gives_what_is_there && !piece.is_empty() {
+            // The next read continues there; no other is in flight.
+            self.next -= missing as u64;
+        } else if missing > 0 {
+            // The end of the file: further reads are dropped.
+            self.end = self.next;
+            self.in_flight.clear();
+        }
+        Poll::Ready((!piece.is_empty()).then_some(Ok(piece)))
     }
 }
 
@@ -211,15 +217,20 @@ impl Ahead {
         if self.ended.is_some() || self.read.poll(context).is_pending() {
             return;
         }
-        self.ended = Some(match (self.read.result(), self.read.take_held()) {
-            (Ok(Ended { errno: 0, .. }), Held::Pooled(mut buffer)) => {
-                buffer.truncate(self.wanted);
-                Ok(buffer.freeze())
+        let error = match self.read.result() {
+            Ok(Ended { errno: 0, .. }) => None,
+            Ok(ended) => Some(self.read.failure(ended)),
+            Err(error) => Some(error),
+        };
+        let read = error.as_ref().map_or(self.wanted, |error| error.done().min(self.wanted));
+        let piece = match self.read.take_held() {
+            Held::Pooled(mut buffer) if read > 0 => {
+                buffer.truncate(read);
+                buffer.freeze()
             }
-            (Ok(Ended { errno: 0, .. }), _) => Ok(Bytes::new()),
-            (Ok(ended), _) => Err(self.read.failure(ended)),
-            (Err(error), _) => Err(error),
-        });
+            _ => Bytes::new(),
+        };
+        self.ended = Some((piece, error));
     }
 }
 
