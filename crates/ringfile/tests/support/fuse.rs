@@ -7,8 +7,9 @@
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -17,7 +18,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
-use super::{Folder, patience, wait_for};
+use super::{Folder, comes_true, patience, wait_for};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -171,12 +172,31 @@ impl Server {
 
     /// Returns how many replies are held back.
     pub fn held(&self) -> usize {
-        self.state.rules.lock().unwrap().held
+        self.state.held()
     }
 
     /// Answers the requests that are held back, and removes rules that would hold more.
     pub fn release(&self) {
         self.state.release();
+    }
+
+    /// Releases on another thread as soon as this number of requests is held back, and another task has then had 200
+    /// turns more. Joining that thread fails if the task did not have them while the requests were held back.
+    pub fn release_after_turns(&self, held: usize, turns: &Arc<AtomicUsize>) -> JoinHandle<()> {
+        let (state, turns) = (Arc::clone(&self.state), Arc::clone(turns));
+        std::thread::spawn(move || {
+            wait_for("requests at the server", || state.held() >= held);
+            let had = turns.load(Ordering::SeqCst);
+            let (mut new, mut is_held) = (0, true);
+            // Replies that are overdue are not held any more.
+            comes_true(|| {
+                new = turns.load(Ordering::SeqCst) - had;
+                is_held = state.held() > 0;
+                new > 200 || !is_held
+            });
+            state.release();
+            assert!(new > 200 && is_held, "another task had {new} turns while requests were held back");
+        })
     }
 
     /// Returns the requests that were answered so far: kind, offset, bytes moved.
@@ -273,6 +293,10 @@ impl State {
         let is_held = matches!(act, Act::Hold | Act::HoldFail(_)) && !rules.is_ending;
         rules.held += usize::from(is_held);
         Matched { act: Some(act), held_after: is_held.then_some(rules.releases) }
+    }
+
+    fn held(&self) -> usize {
+        self.rules.lock().unwrap().held
     }
 
     fn release(&self) {
