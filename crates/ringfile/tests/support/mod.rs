@@ -131,6 +131,18 @@ pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
+/// Waits until no descriptor of this process is open on this file. A worker drops its share of a file only after it has
+/// handed over the result, so it may close the file after all that used it has ended.
+#[track_caller]
+pub fn wait_closed(path: impl AsRef<Path>) {
+    let is_open = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+            .any(|name| name == path.as_ref())
+    };
+    wait_for("the file to be closed", || !is_open());
+}
+
 /// Ends this process, a forked child, by a signal if it hangs. Does not use [`patience`], which takes a lock.
 pub fn end_if_it_hangs() {
     // SAFETY: sets a timer of this process, and names no memory.
