@@ -12,6 +12,7 @@ pub mod fuse;
 pub mod handles;
 pub mod machine;
 pub mod mounts;
+pub mod patience;
 pub mod random;
 pub mod tasks;
 
@@ -24,9 +25,8 @@ use std::time::{Duration, Instant};
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use {
     files::{Folder, TempPath, pipe, reads_without_waiting},
-    machine::{
-        has_registered_buffers, has_shared_registrations, needs_registered_buffers, patience, status_kib,
-    },
+    machine::{has_registered_buffers, has_shared_registrations, needs_registered_buffers, status_kib},
+    patience::patience,
     random::Random,
     tasks::{Sender, all, both, poll_once, sent, yield_now, yield_until, yields},
 };
