@@ -4,6 +4,8 @@
 #![cfg(feature = "object-store-014")]
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
+mod support;
+
 use std::fs;
 use std::slice::from_ref;
 use std::time::{Duration, Instant};
@@ -13,6 +15,7 @@ use object_store_014::path::Path;
 use object_store_014::{Error, ObjectStore, ObjectStoreExt};
 use ringfile::{Pool, WhenFull};
 use ringfile_object_store::{Caching, RingfileStore};
+use support::patience;
 use tempfile::TempDir;
 
 fn folder() -> TempDir {
@@ -24,7 +27,6 @@ fn store(folder: &TempDir, caching: Caching) -> RingfileStore {
 }
 
 const LONG: usize = 8 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A write may wait for the disk, and a caller may stop polling a part that it abandons.
 #[tokio::test]
@@ -34,7 +36,7 @@ async fn a_part_is_not_written_by_its_callers_thread_and_aborting_does_not_wait_
     let mut upload = store.put_multipart(&Path::from("object")).await.unwrap();
     let mut part = upload.put_part(vec![7; LONG].into());
     assert!(futures::poll!(&mut part).is_pending());
-    let aborted = tokio::time::timeout(PATIENCE, upload.abort()).await;
+    let aborted = tokio::time::timeout(patience(), upload.abort()).await;
     aborted.expect("it does not wait").unwrap();
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     let _ = part.await;
@@ -103,7 +105,7 @@ async fn a_full_pool_of_the_users_does_not_block_the_thread() {
         let (store, path) = (store.clone(), path.clone());
         move || sender.send(futures::executor::block_on(store.get_ranges(&path, from_ref(&(0..3)))).is_err())
     });
-    let fails = tokio::time::timeout(PATIENCE, done).await;
+    let fails = tokio::time::timeout(patience(), done).await;
     assert!(fails.expect("it does not block").unwrap());
     drop(held);
     assert_eq!(store.get_ranges(&path, from_ref(&(0..3))).await.unwrap()[0], "con");
@@ -129,7 +131,7 @@ async fn files_that_are_not_adaptive_do_not_stay_open() {
     };
     let began = Instant::now();
     while is_open() {
-        assert!(began.elapsed() < PATIENCE, "it stays open");
+        assert!(began.elapsed() < patience(), "it stays open");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

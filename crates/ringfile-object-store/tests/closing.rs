@@ -20,6 +20,7 @@ use fuser::{
 use object_store_014::path::Path;
 use object_store_014::{ObjectStore, ObjectStoreExt, PutMode};
 use ringfile_object_store::RingfileStore;
+use support::patience;
 use tempfile::TempDir;
 
 const NOT_CACHED: Duration = Duration::ZERO;
@@ -170,10 +171,9 @@ async fn an_upload_that_failed_or_was_given_up_is_removed_by_another_thread() {
 
     server.state().writes = Writes::Wait;
     let mut put = Box::pin(store.put(&path, "content".into()));
-    let patience = Duration::from_secs(60);
     let began = Instant::now();
     while server.state().held.is_empty() {
-        assert!(futures::poll!(&mut put).is_pending() && began.elapsed() < patience);
+        assert!(futures::poll!(&mut put).is_pending() && began.elapsed() < patience());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // The kernel does not remove a file while it is written.
@@ -188,7 +188,7 @@ async fn an_upload_that_failed_or_was_given_up_is_removed_by_another_thread() {
     });
     drop(put);
     while server.state().removers.len() < 2 {
-        assert!(began.elapsed() < patience, "it is not removed");
+        assert!(began.elapsed() < patience(), "it is not removed");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     answers.join().unwrap();

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
+mod support;
+
 macro_rules! suite {
     ($name:ident, $api:ident) => {
         mod $name {
@@ -19,8 +21,8 @@ macro_rules! suite {
             use $api::{Error, GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode};
             use $api::{RenameOptions, RenameTargetMode};
 
-            /// How long a test waits for an event that must come: long enough on any machine.
-            const PATIENCE: Duration = Duration::from_secs(60);
+            use crate::support::patience;
+
             const CACHINGS: [Caching; 3] = [Caching::Buffered, Caching::Direct, Caching::Adaptive];
 
             fn content(range: Range<usize>) -> Vec<u8> {
@@ -265,7 +267,7 @@ macro_rules! suite {
                 let left = || fs::read_dir(folder.path().join("new")).unwrap().count();
                 let began = Instant::now();
                 while left() > 0 {
-                    assert!(began.elapsed() < PATIENCE, "what was uploaded is left");
+                    assert!(began.elapsed() < patience(), "what was uploaded is left");
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 store.put_opts(&path, "first".into(), PutMode::Create.into()).await.unwrap();
@@ -335,7 +337,7 @@ macro_rules! suite {
                 // Another thread may close them.
                 let open_files = |expected: usize| {
                     let began = Instant::now();
-                    while count() != expected && began.elapsed() < PATIENCE {
+                    while count() != expected && began.elapsed() < patience() {
                         std::thread::sleep(Duration::from_millis(10));
                     }
                     count()
@@ -386,7 +388,7 @@ macro_rules! suite {
                 assert_eq!(open_files(4), 4, "both");
                 fs::remove_file(&file).unwrap();
                 let began = Instant::now();
-                while count() != 2 && began.elapsed() < PATIENCE {
+                while count() != 2 && began.elapsed() < patience() {
                     store.get(&next).await.unwrap().bytes().await.unwrap();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }

@@ -95,7 +95,7 @@ fn while_a_drive_does_not_answer_calls_use_no_more_memory() {
         .collect();
     let began = std::time::Instant::now();
     while state.lock().unwrap().held.is_empty() {
-        assert!(began.elapsed() < Duration::from_secs(600), "waited in vain for a read at the server");
+        assert!(began.elapsed() < support::patience(), "waited in vain for a read at the server");
         thread::sleep(Duration::from_millis(10));
     }
     // Longer than calls wait for one that is not polled.

@@ -127,6 +127,9 @@ mod memory;
 mod metrics;
 mod once;
 mod panics;
+#[cfg(test)]
+#[path = "../tests/support/patience.rs"]
+mod patience;
 mod ring;
 mod runtime;
 

@@ -15,7 +15,8 @@ use support::fuse::{Act, Op, Server};
 use support::mounts::Loop;
 use support::{
     Folder, Random, all, assert_content, content, in_child, is_without_ring, must_end, needs_ring,
-    open_descriptors, open_on_ring, pipe, poll_once, ring_options, wait_for, yield_now, yield_until,
+    open_descriptors, open_on_ring, pipe, poll_once, ring_options, wait_closed, wait_for, yield_now,
+    yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -204,6 +205,7 @@ fn f03_a_runtime_dropped_with_operations_in_flight_leaks_nothing() {
     let pool = Pool::new(1 << 20);
     // The process makes the holder of registrations once, and keeps it.
     must_end("a first ring", || block_on(ringfile::sync_dir("/tmp")).unwrap());
+    wait_closed("/tmp");
     let before = open_descriptors();
     let runtime = Runtime::builder().threads(2).build().unwrap();
     let file = open_on_ring(server.path());

@@ -238,7 +238,7 @@ fn wait_beside(
         });
         catch_unwind(AssertUnwindSafe(|| read(&file)))
     });
-    (read, other.wait(1, Some(Duration::from_secs(60))))
+    (read, other.wait(1, Some(support::patience())))
 }
 
 #[test]

@@ -1,8 +1,15 @@
 //! What the tests share.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::time::SystemTime;
 
 use fuser::{FileAttr, FileType, INodeNo};
+
+#[path = "../../../ringfile/tests/support/patience.rs"]
+mod patience;
+#[allow(unused_imports, reason = "each test program uses a part of it")]
+pub use patience::patience;
 
 /// The attributes of the root folder, or of a file of this size, last changed at this time.
 pub fn attributes(ino: INodeNo, size: u64, changed: SystemTime) -> FileAttr {

@@ -13,6 +13,7 @@ use super::slot::State;
 use super::submit::SLICE;
 use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, RemoteRequest, Request, with};
 use crate::memory::Held;
+use crate::patience::patience;
 use crate::ring::{Completions, RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
 use crate::{Durability, File, OpenOptions, Queue, Route, block_on, thread_metrics};
@@ -277,7 +278,7 @@ fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operati
             drop(queue);
             assert_eq!(numbers(), Some(2), "the kernel has not answered");
             let began = std::time::Instant::now();
-            while numbers() != Some(1) && began.elapsed() < std::time::Duration::from_secs(60) {
+            while numbers() != Some(1) && began.elapsed() < patience() {
                 turn_over().await;
             }
             assert_eq!(numbers(), Some(1));
@@ -347,7 +348,7 @@ fn an_event_that_wakes_a_task_keeps_its_thread_from_parking() {
         });
         ends.send(()).unwrap();
     });
-    assert_eq!(end.recv_timeout(std::time::Duration::from_secs(120)), Ok(()));
+    assert_eq!(end.recv_timeout(patience()), Ok(()));
     thread.join().unwrap();
 }
 

@@ -463,7 +463,6 @@ impl Drop for ThreadEngine {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use super::super::entries::Entries;
     use super::super::op::Asked;
@@ -493,7 +492,7 @@ mod tests {
             });
             ends.send(entries.done).unwrap();
         });
-        assert_eq!(end.recv_timeout(Duration::from_secs(120)), Ok(1));
+        assert_eq!(end.recv_timeout(crate::patience::patience()), Ok(1));
         thread.join().unwrap();
     }
 }

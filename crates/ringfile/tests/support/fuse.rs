@@ -1,13 +1,15 @@
 //! A file system with one file, `data`, that fails on demand: with errors, short counts, and replies held back.
 //!
 //! The file bypasses the page cache, so each operation gets the server's answer. A reply that is held back goes out
-//! after [`super::patience`] at the latest, so that a failing test does not hang in the kernel.
+//! after [`super::patience`] at the latest, so that a failing test does not hang in the kernel; the test then fails as
+//! the server is dropped.
 
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -16,7 +18,7 @@ use fuser::{
     ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags,
 };
 
-use super::{Folder, patience, wait_for};
+use super::{Folder, comes_true, patience, wait_for};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -49,17 +51,38 @@ struct Rule {
     act: Act,
 }
 
+/// The rules, and the replies that they hold back: one lock, so that a release ends the hold of every request that has
+/// matched a rule before it.
+#[derive(Default)]
+struct Rules {
+    list: Vec<Rule>,
+    /// The replies held back.
+    held: usize,
+    /// How often replies were released.
+    releases: u64,
+    /// The replies that went out because nothing released them.
+    overdue: usize,
+    /// Whether the server ends, and holds back nothing more.
+    is_ending: bool,
+}
+
+/// What a request gets.
+#[derive(Clone, Copy)]
+struct Matched {
+    act: Option<Act>,
+    /// The number of releases before it, if its reply is held back until the next one.
+    held_after: Option<u64>,
+}
+
 struct State {
     data: Mutex<Vec<u8>>,
     /// The size that `stat` returns.
     shown: AtomicU64,
-    rules: Mutex<Vec<Rule>>,
+    rules: Mutex<Rules>,
+    /// Notified when replies are released.
+    released: Condvar,
     log: Mutex<Vec<(Op, u64, usize)>>,
-    /// Replies held back, and how often they were released.
-    held: Mutex<(usize, u64)>,
-    changed: Condvar,
     closed: AtomicU64,
-    ending: AtomicBool,
     /// The minor version of the kernel's interface.
     minor: AtomicU32,
 }
@@ -91,11 +114,9 @@ impl Server {
             shown: AtomicU64::new(data.len() as u64),
             data: Mutex::new(data),
             rules: Mutex::default(),
+            released: Condvar::new(),
             log: Mutex::default(),
-            held: Mutex::default(),
-            changed: Condvar::new(),
             closed: AtomicU64::new(0),
-            ending: AtomicBool::new(false),
             minor: AtomicU32::new(0),
         });
         let folder = Folder::new();
@@ -117,19 +138,19 @@ impl Server {
 
     /// Makes the next `times` requests of this kind that touch `at` get `act`. Rules apply in the order given.
     pub fn rule(&self, op: Op, at: Range<u64>, times: usize, act: Act) -> &Self {
-        self.state.rules.lock().unwrap().push(Rule { op, at, direct_only: false, times, act });
+        self.state.rules.lock().unwrap().list.push(Rule { op, at, direct_only: false, times, act });
         self
     }
 
     /// Adds a rule as [`Self::rule`] does, for requests on descriptors with `O_DIRECT` only.
     pub fn direct_rule(&self, op: Op, at: Range<u64>, times: usize, act: Act) -> &Self {
-        self.state.rules.lock().unwrap().push(Rule { op, at, direct_only: true, times, act });
+        self.state.rules.lock().unwrap().list.push(Rule { op, at, direct_only: true, times, act });
         self
     }
 
     /// Returns how many requests still match a rule: 0 once every fault has happened.
     pub fn faults_left(&self) -> usize {
-        self.state.rules.lock().unwrap().iter().map(|rule| rule.times).sum()
+        self.state.rules.lock().unwrap().list.iter().map(|rule| rule.times).sum()
     }
 
     /// Sets the size that `stat` returns, whatever the content.
@@ -151,17 +172,31 @@ impl Server {
 
     /// Returns how many replies are held back.
     pub fn held(&self) -> usize {
-        self.state.held.lock().unwrap().0
+        self.state.held()
     }
 
     /// Answers the requests that are held back, and removes rules that would hold more.
     pub fn release(&self) {
-        self.state.rules.lock().unwrap().retain(|rule| rule.act != Act::Hold);
-        {
-            let mut held = self.state.held.lock().unwrap();
-            *held = (0, held.1 + 1);
-        }
-        self.state.changed.notify_all();
+        self.state.release();
+    }
+
+    /// Releases on another thread as soon as this number of requests is held back, and another task has then had 200
+    /// turns more. Joining that thread fails if the task did not have them while the requests were held back.
+    pub fn release_after_turns(&self, held: usize, turns: &Arc<AtomicUsize>) -> JoinHandle<()> {
+        let (state, turns) = (Arc::clone(&self.state), Arc::clone(turns));
+        std::thread::spawn(move || {
+            wait_for("requests at the server", || state.held() >= held);
+            let had = turns.load(Ordering::SeqCst);
+            let (mut new, mut is_held) = (0, true);
+            // Replies that are overdue are not held any more.
+            comes_true(|| {
+                new = turns.load(Ordering::SeqCst) - had;
+                is_held = state.held() > 0;
+                new > 200 || !is_held
+            });
+            state.release();
+            assert!(new > 200 && is_held, "another task had {new} turns while requests were held back");
+        })
     }
 
     /// Returns the requests that were answered so far: kind, offset, bytes moved.
@@ -220,18 +255,26 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.state.ending.store(true, Ordering::SeqCst);
+        let overdue = {
+            let mut rules = self.state.rules.lock().unwrap();
+            rules.is_ending = true;
+            rules.overdue
+        };
         self.release();
         if let Some(session) = self.session.take()
             && session.umount_and_join().is_err()
         {
             let _ = std::process::Command::new("umount").arg("-l").arg(self.folder.path()).status();
         }
+        if !std::thread::panicking() {
+            assert_eq!(overdue, 0, "replies were held back, and nothing released them");
+        }
     }
 }
 
 impl State {
-    fn act(&self, op: Op, offset: u64, len: usize, flags: OpenFlags) -> Option<Act> {
+    /// Returns what a request gets. If its reply is held back, it counts as held from here on.
+    fn act(&self, op: Op, offset: u64, len: usize, flags: OpenFlags) -> Matched {
         let direct = flags.0 & libc::O_DIRECT != 0;
         let end = offset + len.max(1) as u64;
         let mut rules = self.rules.lock().unwrap();
@@ -242,32 +285,43 @@ impl State {
                 && rule.at.start < end
                 && offset < rule.at.end
         };
-        let rule = rules.iter_mut().find(matching)?;
+        let Some(rule) = rules.list.iter_mut().find(matching) else {
+            return Matched { act: None, held_after: None };
+        };
         rule.times -= 1;
-        Some(rule.act)
+        let act = rule.act;
+        let is_held = matches!(act, Act::Hold | Act::HoldFail(_)) && !rules.is_ending;
+        rules.held += usize::from(is_held);
+        Matched { act: Some(act), held_after: is_held.then_some(rules.releases) }
+    }
+
+    fn held(&self) -> usize {
+        self.rules.lock().unwrap().held
+    }
+
+    fn release(&self) {
+        {
+            let mut rules = self.rules.lock().unwrap();
+            rules.list.retain(|rule| rule.act != Act::Hold);
+            rules.held = 0;
+            rules.releases += 1;
+        }
+        self.released.notify_all();
     }
 
     fn note(&self, op: Op, offset: u64, moved: usize) {
         self.log.lock().unwrap().push((op, offset, moved));
     }
 
-    fn hold(self: &Arc<Self>, answer: impl FnOnce() + Send + 'static) {
-        let state = Arc::clone(self);
-        let releases = {
-            let mut held = self.held.lock().unwrap();
-            held.0 += 1;
-            held.1
-        };
-        std::thread::spawn(move || {
-            let held = state.held.lock().unwrap();
-            let waits = |held: &mut (usize, u64)| held.1 == releases;
-            let (mut held, _) = state.changed.wait_timeout_while(held, patience(), waits).unwrap();
-            if held.1 == releases {
-                held.0 -= 1;
-            }
-            drop(held);
-            answer();
-        });
+    /// Waits until replies have been released more than this often.
+    fn wait_released(&self, releases: u64) {
+        let rules = self.rules.lock().unwrap();
+        let waits = |rules: &mut Rules| rules.releases == releases;
+        let (mut rules, _) = self.released.wait_timeout_while(rules, patience(), waits).unwrap();
+        if rules.releases == releases {
+            rules.held -= 1;
+            rules.overdue += 1;
+        }
     }
 
     fn attributes(&self, ino: INodeNo) -> FileAttr {
@@ -294,16 +348,21 @@ impl State {
     }
 }
 
-fn answer(state: &Arc<State>, act: Option<Act>, answer: impl FnOnce() + Send + 'static) {
-    match act {
-        Some(Act::Hold | Act::HoldFail(_)) if !state.ending.load(Ordering::SeqCst) => state.hold(answer),
-        Some(Act::Delay(time)) => {
-            std::thread::spawn(move || {
-                std::thread::sleep(time);
-                answer();
-            });
-        }
-        _ => answer(),
+/// Calls `answer` when the request is to be answered.
+fn answer(state: &Arc<State>, matched: Matched, answer: impl FnOnce() + Send + 'static) {
+    if let Some(releases) = matched.held_after {
+        let state = Arc::clone(state);
+        std::thread::spawn(move || {
+            state.wait_released(releases);
+            answer();
+        });
+    } else if let Some(Act::Delay(time)) = matched.act {
+        std::thread::spawn(move || {
+            std::thread::sleep(time);
+            answer();
+        });
+    } else {
+        answer();
     }
 }
 
@@ -354,8 +413,8 @@ impl Filesystem for Served {
         reply: ReplyData,
     ) {
         let state = Arc::clone(&self.0);
-        let act = state.act(Op::Read, offset, size as usize, flags);
-        let most = match act {
+        let matched = state.act(Op::Read, offset, size as usize, flags);
+        let most = match matched.act {
             Some(Act::Fail(errno)) => {
                 state.note(Op::Read, offset, 0);
                 return reply.error(Errno::from_i32(errno));
@@ -363,8 +422,8 @@ impl Filesystem for Served {
             Some(Act::Short(most)) => most.min(size as usize),
             _ => size as usize,
         };
-        answer(&self.0, act, move || {
-            if let Some(Act::HoldFail(errno)) = act {
+        answer(&self.0, matched, move || {
+            if let Some(Act::HoldFail(errno)) = matched.act {
                 state.note(Op::Read, offset, 0);
                 return reply.error(Errno::from_i32(errno));
             }
@@ -389,8 +448,8 @@ impl Filesystem for Served {
         reply: ReplyWrite,
     ) {
         let state = Arc::clone(&self.0);
-        let act = state.act(Op::Write, offset, bytes.len(), flags);
-        let most = match act {
+        let matched = state.act(Op::Write, offset, bytes.len(), flags);
+        let most = match matched.act {
             Some(Act::Fail(errno)) => {
                 state.note(Op::Write, offset, 0);
                 return reply.error(Errno::from_i32(errno));
@@ -399,7 +458,7 @@ impl Filesystem for Served {
             _ => bytes.len(),
         };
         let bytes = bytes[..most].to_vec();
-        answer(&self.0, act, move || {
+        answer(&self.0, matched, move || {
             let mut data = state.data.lock().unwrap();
             let end = offset as usize + bytes.len();
             if data.len() < end {
@@ -414,10 +473,10 @@ impl Filesystem for Served {
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let state = Arc::clone(&self.0);
-        let act = state.act(Op::Sync, 0, usize::MAX >> 1, OpenFlags(0));
-        answer(&self.0, act, move || {
+        let matched = state.act(Op::Sync, 0, usize::MAX >> 1, OpenFlags(0));
+        answer(&self.0, matched, move || {
             state.note(Op::Sync, 0, 0);
-            match act {
+            match matched.act {
                 Some(Act::Fail(errno) | Act::HoldFail(errno)) => reply.error(Errno::from_i32(errno)),
                 _ => reply.ok(),
             }

@@ -12,6 +12,7 @@ pub mod fuse;
 pub mod handles;
 pub mod machine;
 pub mod mounts;
+pub mod patience;
 pub mod random;
 pub mod tasks;
 
@@ -24,9 +25,8 @@ use std::time::{Duration, Instant};
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use {
     files::{Folder, TempPath, pipe, reads_without_waiting},
-    machine::{
-        has_registered_buffers, has_shared_registrations, needs_registered_buffers, patience, status_kib,
-    },
+    machine::{has_registered_buffers, has_shared_registrations, needs_registered_buffers, status_kib},
+    patience::patience,
     random::Random,
     tasks::{Sender, all, both, poll_once, sent, yield_now, yield_until, yields},
 };
@@ -129,6 +129,18 @@ pub fn must_end<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 
 /// Returns how many descriptors this process has open. Only meaningful in a test's own process.
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Waits until no descriptor of this process is open on this file. A worker drops its share of a file only after it has
+/// handed over the result, so it may close the file after all that used it has ended.
+#[track_caller]
+pub fn wait_closed(path: impl AsRef<Path>) {
+    let is_open = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+            .any(|name| name == path.as_ref())
+    };
+    wait_for("the file to be closed", || !is_open());
 }
 
 /// Ends this process, a forked child, by a signal if it hangs. Does not use [`patience`], which takes a lock.
