@@ -87,6 +87,31 @@ fn reads_of_a_stream_ignore_their_offset() {
     });
 }
 
+/// Recent kernels let these be sought, which changes nothing, but have no reads at an offset for them.
+#[test]
+fn timers_and_counters_are_streams() {
+    on_each_route("timers_and_counters_are_streams", |route| {
+        let own = |fd: i32| {
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            // SAFETY: the descriptor was just made.
+            file(unsafe { OwnedFd::from_raw_fd(fd) })
+        };
+        let soon = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
+        let once = libc::itimerspec { it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 }, it_value: soon };
+        // SAFETY: these make descriptors, and set one that was just made to a valid time.
+        let (timer, counter) = unsafe {
+            let timer = libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC);
+            assert_eq!(libc::timerfd_settime(timer, 0, &raw const once, std::ptr::null_mut()), 0);
+            (own(timer), own(libc::eventfd(3, libc::EFD_CLOEXEC)))
+        };
+        for (file, expected) in [(timer, 1_u64), (counter, 3)] {
+            let read =
+                block_on(file.read_at(vec![0; 8], 0)).unwrap_or_else(|error| panic!("{route:?}: {error}"));
+            assert_eq!(read, expected.to_ne_bytes(), "{route:?}");
+        }
+    });
+}
+
 #[test]
 fn an_exact_read_of_a_stream_tells_less_from_the_end() {
     on_each_route("an_exact_read_of_a_stream_tells_less_from_the_end", |route| {

@@ -36,6 +36,7 @@ mod target;
 mod tests;
 mod thread_ring;
 mod ticket;
+pub(crate) mod timer;
 mod wake;
 mod workers;
 
@@ -453,9 +454,9 @@ pub(crate) fn close(target: &Arc<Target>) {
 /// lock comes last. One-time initialisations are completed before a fork: a child would wait forever for the thread
 /// that had begun one.
 fn hold_locks() -> Box<dyn Any> {
-    let (workers, making) = (workers::hold(), iothreads::hold());
+    let (workers, making, timers) = (workers::hold(), iothreads::hold(), timer::hold());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
-    Box::new((workers, making, drivers, all, target::numbers(), crate::ring::registry::holder()))
+    Box::new((workers, making, timers, drivers, all, target::numbers(), crate::ring::registry::holder()))
 }
 
 /// Returns the counters of the calling thread, exact at this moment; all 0 if it did no I/O yet.

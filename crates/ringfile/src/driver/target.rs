@@ -126,6 +126,13 @@ fn new_number() -> u32 {
     })
 }
 
+/// Returns whether the file can be read and written only where it is: a pipe, a socket, a terminal, a timer. Linux 6.0
+/// lets timers and eventfds be sought, to no effect. A read into no memory does not call the file's driver.
+fn has_no_offsets(fd: &OwnedFd) -> bool {
+    rustix::fs::seek(fd, rustix::fs::SeekFrom::Current(0)).is_err()
+        || rustix::io::preadv(fd, &mut [], 0) == Err(rustix::io::Errno::SPIPE)
+}
+
 impl Target {
     pub(crate) fn new(
         fd: OwnedFd,
@@ -142,8 +149,7 @@ impl Target {
             target.multiples = direct;
         }
         target.ring = ring;
-        target.streams =
-            kind == FileKind::Other && rustix::fs::seek(&fd, rustix::fs::SeekFrom::Current(0)).is_err();
+        target.streams = kind == FileKind::Other && has_no_offsets(&fd);
         let flags = rustix::fs::fcntl_getfl(&fd).unwrap_or(OFlags::empty());
         target.appends = flags.contains(OFlags::APPEND);
         // `O_SYNC` has this bit too; rustix's constant (1.1.6) has both bits.

@@ -1,13 +1,12 @@
 //! `Appender`: appends records of any length from many tasks, and makes them durable in groups.
 //!
 //! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`chunks`] has
-//! the memory, [`lanes`] the operations, [`pause`] the time between two syncs, [`waiters`] the tasks that wait, and
-//! [`shared`] drives them all while one of [`futures`] is polled.
+//! the memory, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`] is
+//! polled.
 
 mod chunks;
 mod futures;
 mod lanes;
-mod pause;
 mod plan;
 mod shared;
 mod waiters;
@@ -22,7 +21,6 @@ use self::chunks::Chunks;
 pub use self::chunks::Record;
 pub use self::futures::{Append, Settle};
 use self::futures::{Appending, InPlace};
-use self::pause::Pause;
 use self::plan::Plan;
 use self::shared::Shared;
 use self::waiters::Goal;
@@ -157,7 +155,8 @@ impl OpenAppender {
     /// [`close`](Appender::close) do not wait.
     ///
     /// Use this where many tasks make small batches durable: for up to this time more latency, the drive flushes its
-    /// cache less often, which takes less CPU and more messages a second. It takes a descriptor (a timer).
+    /// cache less often, which takes less CPU and more messages a second. The first sync that waits starts a thread of the
+    /// library, a timer for all appenders; where it can't be started, syncs do not wait.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = interval.min(LONGEST);
         self
@@ -193,13 +192,12 @@ impl OpenAppender {
         // The valid part may exist only in the page cache so far, and what was cut off or erased, here or by the program,
         // must not reappear.
         file.sync_all().await?;
-        let pause = if sync_interval.is_zero() { None } else { Some(Pause::new(sync_interval)?) };
         let chunk = block.next_multiple_of(alignment);
         // One chunk more than can be in flight, so that records can be appended to it meanwhile.
         let limit = (depth as u64 + 1) * chunk as u64;
-        let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle).paced(pause.is_some());
+        let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle).paced(!sync_interval.is_zero());
         let chunks = Chunks::new(chunk, alignment, depth, &carried);
-        Ok(Appender(Shared::new(file, pool, depth, plan, chunks, pause)))
+        Ok(Appender(Shared::new(file, pool, depth, plan, chunks, sync_interval)))
     }
 }
 

@@ -30,8 +30,6 @@ pub(super) enum Step {
     Cut(u64),
     /// Syncs data and metadata, as the last step, if not everything is durable before.
     SyncAll,
-    /// Waits until the time between two syncs is over. Does nothing to the file.
-    Pause,
 }
 
 impl Step {
@@ -39,7 +37,7 @@ impl Step {
         match self {
             Self::Sync | Self::SyncAll => true,
             Self::Rest { durable, .. } => durable,
-            Self::Full(_) | Self::Cut(_) | Self::Pause => false,
+            Self::Full(_) | Self::Cut(_) => false,
         }
     }
 }
@@ -51,8 +49,8 @@ enum Pace {
     Open,
     /// A sync has started.
     Held,
-    /// [`Step::Pause`] has started.
-    Waiting,
+    /// The pause has begun.
+    Pausing,
 }
 
 /// The progress of closing.
@@ -108,7 +106,7 @@ impl Plan {
         }
     }
 
-    /// Lets a group commit start only after a [pause](Step::Pause) since the last sync started.
+    /// Lets a group commit start only after a [pause](Self::wants_pause) since the last sync started.
     pub fn paced(self, paced: bool) -> Self {
         Self { paced, ..self }
     }
@@ -198,7 +196,6 @@ impl Plan {
             }
             Step::Sync => self.starts_sync(self.written()),
             Step::Cut(_) | Step::SyncAll => self.covers = Some(self.appended),
-            Step::Pause => self.pace = Pace::Waiting,
         }
         Some(step)
     }
@@ -210,12 +207,22 @@ impl Plan {
         }
     }
 
+    /// Returns whether a group commit waits for a pause that has not begun.
+    pub fn wants_pause(&self) -> bool {
+        // A sync that is in flight comes first: it often takes longer than the pause.
+        self.pace == Pace::Held && self.covers.is_none() && self.wants_durable() && !self.is_closing()
+    }
+
+    pub fn begin_pause(&mut self) {
+        self.pace = Pace::Pausing;
+    }
+
+    pub fn end_pause(&mut self) {
+        self.pace = Pace::Open;
+    }
+
     /// Returns the step that [`next`](Self::next) would return.
     pub fn peek(&self) -> Option<Step> {
-        // A sync that is in flight comes first: it often takes longer than the pause.
-        if self.pace == Pace::Held && self.covers.is_none() && self.wants_durable() && !self.is_closing() {
-            return Some(Step::Pause);
-        }
         // Syncs are checked before pieces: if appending keeps up with writing, there is another piece whenever a lane is
         // free, so a sync would never start.
         self.next_sync().or_else(|| self.next_write())
@@ -273,7 +280,6 @@ impl Plan {
                 self.synced();
                 self.closing = Closing::Done;
             }
-            Step::Pause => self.pace = Pace::Open,
         }
         self.close_if_complete();
     }
@@ -325,6 +331,7 @@ mod tests {
         len: u64,
         /// Whether a sync may start.
         open: bool,
+        pauses: bool,
     }
 
     impl Model {
@@ -350,14 +357,13 @@ mod tests {
     type Running = Vec<(Step, Vec<bool>)>;
 
     fn start(plan: &mut Plan, model: &mut Model, running: &mut Running, depth: usize) {
-        while running.iter().filter(|(step, _)| *step != Step::Pause).count() < depth
+        while running.len() < depth
             && let Some(step) = plan.next()
         {
             if matches!(step, Step::Sync | Step::Rest { durable: true, .. }) {
                 assert!(model.open, "a sync without a pause");
                 model.open = !plan.paced;
             }
-            assert!(step != Step::Pause || !model.open, "a pause too many");
             if let Step::Full(piece) | Step::Rest { piece, .. } = step {
                 assert_eq!(piece.start % model.block, 0);
                 assert!(piece.start <= piece.from && piece.from - piece.start < model.block);
@@ -370,11 +376,23 @@ mod tests {
                         );
                     }
                 }
-            } else if step != Step::Pause {
+            } else {
                 let is_sync = |step: &Step| step.is_sync() || matches!(step, Step::Cut(_));
                 assert!(!running.iter().any(|(step, _)| is_sync(step)), "two syncs at once");
             }
             running.push((step, model.written.clone()));
+        }
+    }
+
+    /// Begins or ends a pause, sometimes.
+    fn pause(plan: &mut Plan, model: &mut Model, random: &mut Rng) {
+        if plan.wants_pause() && random.below(2) == 0 {
+            assert!(!model.open && !model.pauses, "a pause too many");
+            plan.begin_pause();
+            model.pauses = true;
+        } else if model.pauses && random.below(2) == 0 {
+            plan.end_pause();
+            (model.open, model.pauses) = (true, false);
         }
     }
 
@@ -389,7 +407,6 @@ mod tests {
                     *durable |= covered;
                 }
             }
-            Step::Pause => model.open = true,
         }
         plan.ended(step);
         assert_eq!(plan.written(), Model::prefix(&model.written));
@@ -404,7 +421,8 @@ mod tests {
         let mut plan =
             Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true).paced(random.below(2) == 0);
         let known = vec![true; first as usize];
-        let mut model = Model { block, written: known.clone(), durable: known, len: first, open: true };
+        let mut model =
+            Model { block, written: known.clone(), durable: known, len: first, open: true, pauses: false };
         let mut running = Running::new();
         // The memory that the rest has left, and the goals that are waited for.
         let mut room = chunk - first % block;
@@ -430,6 +448,7 @@ mod tests {
                 }
                 _ => {}
             }
+            pause(&mut plan, &mut model, random);
             start(&mut plan, &mut model, &mut running, depth);
             goals.retain(|&(durable, at)| if durable { plan.durable() } else { plan.written() } < at);
         }
@@ -438,8 +457,12 @@ mod tests {
             plan.close();
         }
         loop {
+            pause(&mut plan, &mut model, random);
             start(&mut plan, &mut model, &mut running, depth);
             if running.is_empty() {
+                if plan.wants_pause() || model.pauses && !closes {
+                    continue;
+                }
                 break;
             }
             let step = running.swap_remove(random.below(running.len() as u64) as usize);
@@ -491,22 +514,23 @@ mod tests {
         let mut sync = |expect_pause: bool, appends: u64| {
             plan.append(100);
             plan.want_durable();
+            assert_eq!(plan.wants_pause(), expect_pause);
             if expect_pause {
-                assert_eq!(plan.next(), Some(Step::Pause));
+                plan.begin_pause();
             }
             for _ in 1..appends {
-                assert_eq!(plan.next(), None, "the pause runs");
+                assert_eq!((plan.next(), plan.wants_pause()), (None, false), "the pause runs");
                 plan.append(100);
                 plan.want_durable();
             }
             if expect_pause {
-                plan.ended(Step::Pause);
+                plan.end_pause();
             }
             let from = plan.durable();
             let piece = Piece { start: 0, from, end: from + 100 * appends };
             assert_eq!(plan.next(), Some(Step::Rest { piece, durable: true }));
             plan.ended(Step::Rest { piece, durable: true });
-            assert_eq!((plan.durable(), plan.next()), (piece.end, None));
+            assert_eq!((plan.durable(), plan.next(), plan.wants_pause()), (piece.end, None, false));
         };
         sync(false, 1);
         sync(true, 5);
@@ -514,7 +538,8 @@ mod tests {
         // Neither flushing nor closing waits for a pause.
         plan.append(100);
         plan.want_durable();
-        assert_eq!(plan.next(), Some(Step::Pause));
+        assert!(plan.wants_pause());
+        plan.begin_pause();
         plan.want_written();
         let piece = Piece { start: 0, from: 700, end: 800 };
         assert_eq!(plan.next(), Some(Step::Rest { piece, durable: false }));
@@ -526,8 +551,8 @@ mod tests {
         assert_eq!(plan.next(), Some(Step::SyncAll));
         plan.ended(Step::SyncAll);
         assert!(plan.is_closed());
-        plan.ended(Step::Pause);
-        assert!(plan.is_closed() && plan.next().is_none());
+        plan.end_pause();
+        assert!(plan.is_closed() && plan.next().is_none() && !plan.wants_pause());
     }
 
     #[test]

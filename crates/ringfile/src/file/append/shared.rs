@@ -9,15 +9,16 @@
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
 
 use super::AppenderMetrics;
 use super::chunks::Chunks;
 use super::lanes::{Job, Lanes};
-use super::pause::Pause;
 use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
+use crate::driver::timer;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
@@ -56,6 +57,23 @@ pub(super) struct State {
     again: bool,
     /// The first failure of a write or a sync.
     failure: Option<Error>,
+    /// The least time between the starts of two syncs.
+    sync_interval: Duration,
+    /// When the last sync started, if there is such a time.
+    synced: Option<Instant>,
+    /// Called when a pause is over.
+    pause_over: Waker,
+}
+
+/// Ends a pause between two syncs.
+struct PauseWaker(Weak<Shared>);
+
+impl Wake for PauseWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.pause_is_over();
+        }
+    }
 }
 
 impl Shared {
@@ -65,7 +83,7 @@ impl Shared {
         depth: usize,
         plan: Plan,
         chunks: Chunks,
-        pause: Option<Pause>,
+        sync_interval: Duration,
     ) -> Arc<Self> {
         let (chunk, len) = (chunks.size(), plan.appended());
         Arc::new_cyclic(|shared| {
@@ -74,12 +92,15 @@ impl Shared {
                 chunks,
                 waiters: Waiters::default(),
                 metrics: AppenderMetrics::default(),
-                lanes: Some(Lanes::new(depth, &file, pause, shared)),
+                lanes: Some(Lanes::new(depth, &file, shared)),
                 busy: 0,
                 depth,
                 stirred: false,
                 again: false,
                 failure: None,
+                sync_interval,
+                synced: None,
+                pause_over: Waker::from(Arc::new(PauseWaker(shared.clone()))),
             };
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
             let ends = [len; 3].map(AtomicU64::new);
@@ -209,6 +230,17 @@ impl Shared {
         self.wake(true);
     }
 
+    /// Called by the timer's thread.
+    fn pause_is_over(&self) {
+        let mut state = self.lock();
+        state.plan.end_pause();
+        // The task that has the lanes goes on, or a waiting one drives.
+        state.again = true;
+        state.stirred = true;
+        drop(state);
+        self.wake(true);
+    }
+
     /// Starts the steps that can start, and collects those that have ended. Returns false if nothing has ended and a
     /// waiting task will be woken.
     pub fn drive(&self) -> bool {
@@ -242,12 +274,8 @@ impl Shared {
         while lanes.has_idle()
             && let Some(job) = state.next_job()
         {
-            if job.0 != Step::Pause {
-                lanes.give(job);
-                state.busy += 1;
-            } else if !lanes.pause() {
-                state.plan.ended(Step::Pause);
-            }
+            lanes.give(job);
+            state.busy += 1;
         }
         Some(lanes)
     }
@@ -258,7 +286,7 @@ impl Shared {
         let mut ended = false;
         for (step, result) in lanes.ended() {
             ended = true;
-            state.busy -= usize::from(step != Step::Pause);
+            state.busy -= 1;
             match result {
                 Ok(()) => state.plan.ended(step),
                 Err(error) => state.fail(error),
@@ -314,7 +342,10 @@ impl Drop for Driving<'_> {
 impl State {
     /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
-        self.stirred || self.failure.is_none() && self.busy < self.depth && self.plan.peek().is_some()
+        self.stirred
+            || self.failure.is_none()
+                && self.busy < self.depth
+                && (self.plan.wants_pause() || self.plan.peek().is_some())
     }
 
     fn fail(&mut self, error: Error) {
@@ -325,17 +356,35 @@ impl State {
         self.failure.is_some()
     }
 
+    /// Begins a pause if a sync has to wait for one, and the time is not over already.
+    fn pause(&mut self) {
+        if !self.plan.wants_pause() {
+            return;
+        }
+        let until = self.synced.map(|synced| synced + self.sync_interval);
+        self.plan.begin_pause();
+        if !until
+            .is_some_and(|until| until > Instant::now() && timer::wake_at(until, self.pause_over.clone()))
+        {
+            self.plan.end_pause();
+        }
+    }
+
     fn next_job(&mut self) -> Option<Job> {
         if self.has_failed() {
             return None;
         }
+        self.pause();
         let step = self.plan.next()?;
         let buffer = match step {
             Step::Full(_) => self.chunks.take_full()?,
             Step::Rest { .. } => self.chunks.take_rest()?,
-            Step::Sync | Step::SyncAll | Step::Cut(_) | Step::Pause => Buffer::nothing(),
+            Step::Sync | Step::SyncAll | Step::Cut(_) => Buffer::nothing(),
         };
         let is_write = matches!(step, Step::Full(_) | Step::Rest { .. });
+        if step.is_sync() && !self.sync_interval.is_zero() {
+            self.synced = Some(Instant::now());
+        }
         self.metrics.writes += u64::from(is_write);
         self.metrics.syncs += u64::from(step.is_sync());
         Some((step, buffer))
