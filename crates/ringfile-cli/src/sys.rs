@@ -234,14 +234,14 @@ pub fn extents(file: &File) -> Option<u64> {
 ///
 /// # Errors
 /// `ENXIO` if it shows none, and those of `ioctl(2)`.
-pub fn backing_file(loop_device: &File) -> io::Result<(u64, u64)> {
+pub fn backing_file(loop_device: &File) -> io::Result<[u64; 3]> {
     const LOOP_GET_STATUS64: libc::c_ulong = 0x4c05;
 
-    // `struct loop_info64` of linux/loop.h, which begins with these two numbers.
+    // `struct loop_info64` of linux/loop.h, which begins with these numbers.
     let mut status = [0_u64; 29];
     // SAFETY: the kernel writes one `loop_info64` of 232 bytes, which `status` has.
     let answer = unsafe { libc::ioctl(loop_device.as_raw_fd(), LOOP_GET_STATUS64 as _, &mut status) };
-    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok((status[0], status[1])) }
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok([status[0], status[1], status[2]]) }
 }
 
 #[cfg(test)]

@@ -113,37 +113,15 @@ pub(crate) fn rename(from: &Path, to: &Path, replace: bool, sync: bool) -> Resul
                 if fs::symlink_metadata(to).is_ok() {
                     return Err(ErrorKind::AlreadyExists.into());
                 }
-                rename_by_links(from, to)
+                // Giving the object its new name, or its old one back, needs links: fails while it still has its name.
+                let link = temporary_name(from);
+                fs::hard_link(from, &link)?;
+                remove_if_there(&link)?;
+                rename_by_steps(from, to, rename_new)
             }
             renamed => renamed,
         }
     })
-}
-
-/// Renames by way of links, if `to` does not exist yet. Where links can be recognised, the object always has at least one of
-/// its names, so a crash does not hide it. If `from` becomes the name of another object or of none meanwhile, fails with `NotFound`.
-fn rename_by_links(from: &Path, to: &Path) -> Result<()> {
-    // No other call has this name, so it tells the object from others that get its names meanwhile.
-    let own = temporary_name(from);
-    fs::hard_link(from, &own)?;
-    let check = |name: &Path, own: &Path| match are_links(name, own) {
-        true => Ok(()),
-        false => Err(ErrorKind::NotFound.into()),
-    };
-    let remove = |name| rename_by_steps(name, &own, check);
-    let renamed = if are_links(from, &own) {
-        fs::hard_link(&own, to).and_then(|()| {
-            remove(from).inspect_err(|_| {
-                // If this fails, `to` is left as another name of the object.
-                let _ = remove(to);
-            })
-        })
-    } else {
-        // Another object has the name by now, or each link has its own inode number, as with some FUSE servers. A crash may
-        // leave the object under a temporary name.
-        rename_by_steps(from, to, rename_new)
-    };
-    remove_if_there(&own).and(renamed)
 }
 
 /// Renames by way of a temporary name, so that a file which another call gives the name `from` meanwhile is not removed.
@@ -390,17 +368,17 @@ mod tests {
 
     /// Where `renameat2` is refused, and after failures.
     #[test]
-    fn a_rename_in_several_steps_removes_nothing_but_its_temporary_names() {
+    fn a_rename_by_steps_removes_nothing_but_its_temporary_name() {
         let folder = tempfile::tempdir().expect("a folder");
         let (from, to) = (folder.path().join("from#x"), folder.path().join("to"));
         let content = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         let put = |path: &Path, text: &str| fs::write(path, text).expect("written");
         put(&from, "1");
-        rename_by_links(&from, &to).expect("renamed");
+        rename_by_steps(&from, &to, rename_new).expect("renamed");
         assert_eq!((content(&from), content(&to)), (String::new(), "1".into()));
 
         put(&from, "2");
-        let error = rename_by_links(&from, &to).expect_err("it is there");
+        let error = rename_by_steps(&from, &to, rename_new).expect_err("it is there");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         assert_eq!((content(&from), content(&to)), ("2".into(), "1".into()));
 

@@ -53,7 +53,7 @@ async fn completing_an_upload_finishes_the_parts_that_its_caller_holds() {
     assert!(futures::poll!(&mut polled_once).is_pending());
     let never_polled = upload.put_part(vec![2; LONG].into());
     let polled = tokio::spawn(upload.put_part(vec![3; LONG].into()));
-    let completed = tokio::time::timeout(PATIENCE, upload.complete()).await;
+    let completed = tokio::time::timeout(patience(), upload.complete()).await;
     completed.expect("it does not wait for its caller").unwrap();
     let content = store.get(&path).await.unwrap().bytes().await.unwrap();
     assert!(content == [vec![1; LONG], vec![2; LONG], vec![3; LONG]].concat());

@@ -13,7 +13,7 @@ use crate::error::{Failure, cant, refuse};
 use crate::sys;
 
 /// Refuses a device that is mounted or otherwise in use: through a partition, as swap, or as part of a volume. Refuses a
-/// file that a loop device shows, or that is used as swap.
+/// file or device that a loop device shows, and a file that is used as swap.
 pub fn check_unused(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     if let Some(device) = loop_device_over(metadata) {
         let device = device.display();
@@ -53,9 +53,20 @@ fn loop_device_over(metadata: &Metadata) -> Option<PathBuf> {
         // Users who may not ask it have only that name.
         let known = File::open(&device).and_then(|device| sys::backing_file(&device)).ok();
         let name = Path::new(OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
-        let file = known.or_else(|| identity(name))?;
-        (file == (metadata.dev(), metadata.ino())).then_some(device)
+        let [dev, ino, rdev] = known.or_else(|| identity(name))?;
+        let is_it = [dev, ino] == [metadata.dev(), metadata.ino()];
+        let shares_it = metadata.file_type().is_block_device() && rdev != 0 && overlap(rdev, metadata.rdev());
+        (is_it || shares_it).then_some(device)
     })
+}
+
+/// Returns whether two numbers are those of one block device, or of a disk and a partition of it.
+fn overlap(one: u64, other: u64) -> bool {
+    let place = |number: u64| {
+        std::fs::canonicalize(format!("/sys/dev/block/{}:{}", major(number), minor(number))).ok()
+    };
+    let nested = |one: PathBuf, other: PathBuf| one.starts_with(&other) || other.starts_with(&one);
+    one == other || place(one).zip(place(other)).is_some_and(|(one, other)| nested(one, other))
 }
 
 /// Returns whether the text of /proc/swaps lists the file.
@@ -64,13 +75,13 @@ fn is_among_swaps(text: &[u8], metadata: &Metadata) -> bool {
     let names = lines.filter_map(|line| line.split(u8::is_ascii_whitespace).next());
     let mut files =
         names.map(mounts::unescape).filter_map(|name| identity(Path::new(OsStr::from_bytes(&name))));
-    files.any(|file| file == (metadata.dev(), metadata.ino()))
+    files.any(|[dev, ino, _]| [dev, ino] == [metadata.dev(), metadata.ino()])
 }
 
-/// Returns device and inode of the file that a path leads to.
-fn identity(path: &Path) -> Option<(u64, u64)> {
+/// Returns device and inode of the file that a path leads to, and its number if it is a device.
+fn identity(path: &Path) -> Option<[u64; 3]> {
     let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
+    Some([metadata.dev(), metadata.ino(), metadata.rdev()])
 }
 
 /// Returns the block device of the NVMe namespace whose character device `path` is (`/dev/ng0n1`); `None` for any other

@@ -1,6 +1,6 @@
 //! Block devices, and files that the system uses as devices: refused if they are in use, and without `--overwrite`.
 
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::support::{Loop, measured, ring_is_forbidden, ringfile, run, runs, saved, skip, truncate};
@@ -65,6 +65,28 @@ fn the_backing_file_of_a_loop_device_is_always_refused() {
     std::fs::remove_file(&device.backing).expect("remove");
     refused(&link);
     assert!(std::fs::read(&link).expect("read").iter().all(|&byte| byte == 5), "it was written to");
+}
+
+/// A device node of its own has the same number, as in a container.
+#[test]
+fn a_device_that_a_loop_device_shows_is_refused_under_any_name() {
+    let Some(below) = Loop::with(&[5; 8 << 20], &[]) else { return };
+    let shows = std::process::Command::new("losetup").args(["--find", "--show"]).arg(&below.path).output();
+    let shows = shows.expect("losetup");
+    assert!(shows.status.success(), "{shows:?}");
+    let above = String::from_utf8_lossy(&shows.stdout).trim().to_owned();
+    let number = std::fs::metadata(&below.path).expect("metadata").rdev();
+    let (major, minor) = (nix::sys::stat::major(number), nix::sys::stat::minor(number));
+    let node = below.backing.with_extension("node");
+    let mut mknod = std::process::Command::new("mknod");
+    let made = mknod.arg(&node).args(["b", &major.to_string(), &minor.to_string()]).status();
+    let made = made.expect("mknod").success();
+    let refused = [&below.path, &node].map(|file| run(ringfile("perf file --overwrite --file").arg(file)));
+    let detached = std::process::Command::new("losetup").args(["--detach", &above]).status();
+    assert!(detached.expect("losetup").success() && made);
+    for refused in refused {
+        refused.fails_with(2, &[&above]);
+    }
 }
 
 #[test]

@@ -36,17 +36,16 @@ pub(super) fn hold() -> Box<dyn Any> {
     Box::new(lock())
 }
 
-/// Calls the waker at `at`, from another thread. Returns false if no thread can be started. Does not call or drop a waker
-/// before it returns.
-pub(crate) fn wake_at(at: Instant, waker: Waker) -> bool {
+/// Calls the waker at `at`, from another thread, which it must not block. Returns it if no thread can be started. Does not
+/// call or drop a waker before it returns.
+pub(crate) fn wake_at(at: Instant, waker: Waker) -> Result<(), Waker> {
     let mut timers = lock();
     if !timers.runs.is_some_and(fork::Mark::is_current) {
         // A forked child has none of its parent's threads. The parent's timers are leaked there.
         std::mem::forget(std::mem::take(&mut timers.wakers));
         if std::thread::Builder::new().name("ringfile-timer".into()).spawn(run).is_err() {
             timers.runs = None;
-            std::mem::forget(waker);
-            return false;
+            return Err(waker);
         }
         timers.runs = Some(fork::Mark::current());
     }
@@ -58,7 +57,7 @@ pub(crate) fn wake_at(at: Instant, waker: Waker) -> bool {
     if is_earlier {
         EARLIER.notify_one();
     }
-    true
+    Ok(())
 }
 
 fn run() {

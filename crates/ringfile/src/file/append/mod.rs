@@ -156,7 +156,7 @@ impl OpenAppender {
     ///
     /// Use this where many tasks make small batches durable: for up to this time more latency, the drive flushes its
     /// cache less often, which takes less CPU and more messages a second. The first sync that waits starts a thread of the
-    /// library, a timer for all appenders; where it can't be started, syncs do not wait.
+    /// library, a timer for all appenders, which wakes the tasks that wait; where it can't be started, syncs do not wait.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = interval.min(LONGEST);
         self

@@ -232,6 +232,9 @@ impl Shared {
 
     /// Called by the timer's thread.
     fn pause_is_over(&self) {
+        if !self.is_ours() {
+            return;
+        }
         let mut state = self.lock();
         state.plan.end_pause();
         // The task that has the lanes goes on, or a waiting one drives.
@@ -363,9 +366,9 @@ impl State {
         }
         let until = self.synced.map(|synced| synced + self.sync_interval);
         self.plan.begin_pause();
-        if !until
-            .is_some_and(|until| until > Instant::now() && timer::wake_at(until, self.pause_over.clone()))
-        {
+        let until = until.filter(|until| *until > Instant::now());
+        // Dropping the waker, which others have too, runs no code of a program.
+        if until.is_none_or(|until| timer::wake_at(until, self.pause_over.clone()).is_err()) {
             self.plan.end_pause();
         }
     }
