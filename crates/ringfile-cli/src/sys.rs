@@ -230,7 +230,7 @@ pub fn extents(file: &File) -> Option<u64> {
     (status == 0).then_some(map.mapped_extents.into())
 }
 
-/// Returns device and inode of the file that a loop device shows.
+/// Returns device and inode of the file that a loop device shows, and its number if it is a device.
 ///
 /// # Errors
 /// `ENXIO` if it shows none, and those of `ioctl(2)`.

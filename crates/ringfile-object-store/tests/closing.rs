@@ -8,14 +8,12 @@ mod support;
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyWrite, Request,
-    WriteFlags,
+    BackgroundSession, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyWrite, Request, WriteFlags,
 };
 use object_store_014::path::Path;
 use object_store_014::{ObjectStore, ObjectStoreExt, PutMode};
@@ -144,17 +142,10 @@ impl Filesystem for Server {
     }
 }
 
-/// Mounts a file system, or says why that is not possible here.
 fn mount() -> Option<(Server, TempDir, BackgroundSession)> {
-    let (server, folder) = (Server::default(), tempfile::tempdir().unwrap());
-    let mounted = fuser::spawn_mount(server.clone(), folder.path(), &Config::default());
-    match mounted {
-        Ok(session) if FilePath::new("/dev/fuse").exists() => Some((server, folder, session)),
-        _ => {
-            eprintln!("SKIPPED: no FUSE file system can be mounted here");
-            None
-        }
-    }
+    let server = Server::default();
+    let (folder, session) = support::mount(server.clone())?;
+    Some((server, folder, session))
 }
 
 /// Removing may take the file system long, so that is not done on a thread with other tasks.

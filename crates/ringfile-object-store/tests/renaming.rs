@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BackgroundSession, Config, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo, RenameFlags,
-    ReplyAttr, ReplyEmpty, ReplyEntry, Request,
+    BackgroundSession, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo, RenameFlags, ReplyAttr,
+    ReplyEmpty, ReplyEntry, Request,
 };
 use object_store_014::path::Path;
 use object_store_014::{Error, ObjectStoreExt, Result};
@@ -116,16 +116,10 @@ impl Filesystem for Server {
 
 /// Mounts a folder with these names, or says why that is not possible here.
 fn mount<const N: usize>(names: [(&str, u64); N]) -> Option<(Server, TempDir, BackgroundSession)> {
-    let (server, folder) = (Server::default(), tempfile::tempdir().unwrap());
+    let server = Server::default();
     server.state().names = names.map(|(name, ino)| (name.into(), ino)).into();
-    let mounted = fuser::spawn_mount(server.clone(), folder.path(), &Config::default());
-    match mounted {
-        Ok(session) if std::path::Path::new("/dev/fuse").exists() => Some((server, folder, session)),
-        _ => {
-            eprintln!("SKIPPED: no FUSE file system can be mounted here");
-            None
-        }
-    }
+    let (folder, session) = support::mount(server.clone())?;
+    Some((server, folder, session))
 }
 
 async fn rename(folder: &TempDir) -> Result<()> {

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
+    Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
     ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
 };
 use futures::executor::block_on;
@@ -78,13 +78,8 @@ impl Filesystem for Sevens {
 
 #[test]
 fn while_a_drive_does_not_answer_calls_use_no_more_memory() {
-    let folder = tempfile::tempdir().unwrap();
     let state = Arc::default();
-    let mounted = fuser::spawn_mount(Sevens(Arc::clone(&state)), folder.path(), &Config::default());
-    let session = match mounted {
-        Ok(session) if std::path::Path::new("/dev/fuse").exists() => session,
-        _ => return eprintln!("SKIPPED: no FUSE file system can be mounted here"),
-    };
+    let Some((folder, session)) = support::mount(Sevens(Arc::clone(&state))) else { return };
     let store = RingfileStore::builder().prefix(folder.path()).memory(4 * MIB as usize).build().unwrap();
     let calls: Vec<_> = (0..CALLS)
         .map(|at| {

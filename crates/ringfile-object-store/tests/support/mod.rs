@@ -4,7 +4,8 @@
 
 use std::time::SystemTime;
 
-use fuser::{FileAttr, FileType, INodeNo};
+use fuser::{BackgroundSession, Config, FileAttr, FileType, Filesystem, INodeNo};
+use tempfile::TempDir;
 
 #[path = "../../../ringfile/tests/support/patience.rs"]
 mod patience;
@@ -30,5 +31,17 @@ pub fn attributes(ino: INodeNo, size: u64, changed: SystemTime) -> FileAttr {
         rdev: 0,
         blksize: 4096,
         flags: 0,
+    }
+}
+
+/// Mounts a file system, or says why that is not possible here.
+pub fn mount(server: impl Filesystem) -> Option<(TempDir, BackgroundSession)> {
+    let folder = tempfile::tempdir().expect("a folder");
+    match fuser::spawn_mount(server, folder.path(), &Config::default()) {
+        Ok(session) if std::path::Path::new("/dev/fuse").exists() => Some((folder, session)),
+        _ => {
+            eprintln!("SKIPPED: no FUSE file system can be mounted here");
+            None
+        }
     }
 }
