@@ -75,7 +75,8 @@ impl Controller {
             most: if most == 0 {
                 usize::MAX
             } else {
-                4096_usize.checked_shl(most.into()).unwrap_or(usize::MAX)
+                // 2^12 bytes times 2^most: beyond 2^63 there is no limit that memory could reach.
+                1_usize.checked_shl(12 + u32::from(most)).unwrap_or(usize::MAX)
             },
             discards: commands & 1 << 2 != 0,
             writes_zeros: commands & 1 << 3 != 0,
@@ -168,7 +169,11 @@ mod tests {
             Controller::read(&page),
             Controller { most: 512 << 10, discards: true, writes_zeros: true }
         );
-        page[77] = 255;
-        assert_eq!(Controller::read(&page).most, usize::MAX);
+        for beyond_memory in [52, 63, 64, 255] {
+            page[77] = beyond_memory;
+            assert_eq!(Controller::read(&page).most, usize::MAX, "2^{beyond_memory} pages");
+        }
+        page[77] = 51;
+        assert_eq!(Controller::read(&page).most, 1 << 63);
     }
 }
