@@ -17,6 +17,7 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use nix::sys::statvfs::statvfs;
 
@@ -103,6 +104,9 @@ pub struct TestFile {
     /// The block device of an NVMe namespace.
     pub block_device: Option<PathBuf>,
     interrupt: Interrupt,
+    /// Whether the page cache was made warm and has not been dropped since: its pages are on the kernel's list of active
+    /// pages.
+    is_active: AtomicBool,
     /// The record of a file created here, dropped after the file is removed.
     _record: Option<Record>,
 }
@@ -255,6 +259,7 @@ impl Opening<'_> {
             buffered,
             block_device: None,
             interrupt: self.interrupt.clone(),
+            is_active: AtomicBool::new(false),
             _record: record,
         };
         if size == 0 {
