@@ -9,6 +9,7 @@
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
 mod aio;
+mod alone;
 mod cancel;
 mod commands;
 mod complete;
@@ -57,6 +58,7 @@ use crate::metrics::{CacheEvent, Metrics};
 use crate::panics;
 use crate::ring::{Ring, RingOptions, fork, thread_end};
 
+pub(crate) use alone::call_alone;
 pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
 pub(crate) use in_place::{InPlace, read as read_in_place};
@@ -116,7 +118,8 @@ enum Polled {
     Inherited,
 }
 
-/// What waits for room in the submission queue.
+/// What waits for room in the submission queue, or for the next turn.
+#[derive(Clone, Copy)]
 enum Waiting {
     Operation(Key),
     Cancellation(Key),
