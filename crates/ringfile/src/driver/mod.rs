@@ -154,6 +154,8 @@ struct Driver {
     counts: Metrics,
     /// Whether the thread is in its loop.
     in_loop: bool,
+    /// The number of operations when the thread entered its last loop.
+    ops_at_entry: u64,
     /// How many nested waits for its own operations the thread is in: see [`thread_ring`].
     guards: u32,
     active_tasks: ActiveTasks,
@@ -306,6 +308,7 @@ impl Driver {
             local_handlers: LocalHandlers::default(),
             counts: Metrics::default(),
             in_loop: false,
+            ops_at_entry: 0,
             guards: 0,
             active_tasks: ActiveTasks::default(),
             published_ops: 0,
@@ -401,6 +404,7 @@ pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
     let shared = own_shared(options);
     with(|driver| {
         driver.in_loop = true;
+        driver.ops_at_entry = driver.counts.ops;
         driver.shared.lock().in_loop = true;
     });
     shared
