@@ -142,7 +142,7 @@ pub use driver::{
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::{
     Advice, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io, IoVectored, Next,
-    OpenAppender, OpenOptions, RangeSync, Reader, Record, Settle, WriteDurable,
+    OpenAppender, OpenOptions, Pieces, RangeSync, Reader, Record, Settle, WriteDurable,
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;

@@ -144,6 +144,7 @@ fn f22_a_forked_child_writes_durably_without_a_ring() {
     block_on(file.write_at(content(0, PAGE / 2), 0)).unwrap();
     let child = fork(|| {
         block_on(file.write_at(content(PAGE as u64 / 2, PAGE / 2), PAGE as u64 / 2)).unwrap();
+        block_on(file.sync_data()).unwrap();
     });
     assert_passed(child);
     assert_content(&std::fs::read(&path).unwrap(), 0);

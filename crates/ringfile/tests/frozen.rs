@@ -321,17 +321,22 @@ fn threads_that_make_and_drop_pools_disturb_no_write() {
                     scope.spawn(move || {
                         let path = TempPath::on_disk("frozen-churn");
                         let (file, kept) = (writable(&path), Pool::new(2 << 20));
-                        for round in 0..300 {
-                            let fresh = Pool::new(1 << 20);
-                            for pool in [&kept, &fresh] {
-                                let byte = thread * 100 + (round % 100) as u8;
-                                let write = || block_on(file.write_at(frozen(pool, PAGE, byte), 0)).unwrap();
-                                assert_counts(counted(write), (1, 1));
-                                assert_eq!(std::fs::read(&path).unwrap(), [byte; PAGE]);
+                        // In one loop: several short ones would not share the pools' registration.
+                        block_on(async {
+                            for round in 0..300 {
+                                let fresh = Pool::new(1 << 20);
+                                for pool in [&kept, &fresh] {
+                                    let byte = thread * 100 + (round % 100) as u8;
+                                    let before = thread_metrics();
+                                    file.write_at(frozen(pool, PAGE, byte), 0).await.unwrap();
+                                    let counts = thread_metrics() - before;
+                                    assert_counts((counts.ops, counts.fixed_ops, ()), (1, 1));
+                                    assert_eq!(std::fs::read(&path).unwrap(), [byte; PAGE]);
+                                }
+                                file.write_at(Bytes::from(vec![1; 1 << 20]), 0).await.unwrap();
+                                file.set_len(0).await.unwrap();
                             }
-                            block_on(file.write_at(Bytes::from(vec![1; 1 << 20]), 0)).unwrap();
-                            block_on(file.set_len(0)).unwrap();
-                        }
+                        });
                     })
                 })
                 .collect();

@@ -270,3 +270,30 @@ fn a_read_that_a_waker_begins_while_the_loop_is_left_is_waited_for() {
         }
     });
 }
+
+/// Leaving `block_on` waits for everything in flight, so calling it for each piece would wait for the reads ahead.
+#[test]
+fn a_reader_that_is_iterated_over_does_not_wait_for_its_reads_ahead() {
+    let name = "a_reader_that_is_iterated_over_does_not_wait_for_its_reads_ahead";
+    let expected = content(0, 16 * PAGE);
+    let Some(server) = Server::or_skip(name, expected.clone()) else { return };
+    must_end(name, move || {
+        server.rule(Op::Read, PAGE as u64..u64::MAX, usize::MAX, Act::Hold);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).direct(true).route(Route::Workers).open(server.path()).unwrap();
+        let pool = Pool::new(1 << 20);
+        let mut pieces = file.reader(&pool).block(PAGE).depth(4).into_iter();
+        let mut read = pieces.next().unwrap().unwrap().to_vec();
+        server.wait_held(3);
+        server.release();
+        pieces.for_each(|piece| read.extend(piece.unwrap()));
+        assert!(read == expected);
+    });
+    let within = std::panic::catch_unwind(|| {
+        block_on(async {
+            let pool = Pool::new(1 << 20);
+            File::open("/proc/self/exe").unwrap().reader(&pool).into_iter().next()
+        })
+    });
+    assert!(within.is_err(), "the loop's tasks could not run");
+}

@@ -274,3 +274,53 @@ fn without_registration(path: &str) {
     let pool = pool.metrics();
     assert_eq!((pool.refused_registrations, pool.registered_regions), (1, 0));
 }
+
+/// Sharing the pool's registration, and giving it back, are two more system calls for a loop's only operation.
+#[test]
+fn loops_of_one_operation_stop_sharing_what_each_would_give_back() {
+    let name = "loops_of_one_operation_stop_sharing_what_each_would_give_back";
+    if !needs_ring(name) || !needs_registered_buffers(name) {
+        return;
+    }
+    let _alone = alone();
+    let counts = counts_pins(name);
+    let before = pinned_kib();
+    let (_path, file) = file_of("shared", 64 << 10);
+    let pool = Pool::new(2 << 20);
+    // A thread that panics drops its ends.
+    let (done, is_done) = std::sync::mpsc::channel();
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let thread = {
+        let pool = pool.clone();
+        std::thread::spawn(move || {
+            let read = |times: u64| {
+                let earlier = thread_metrics();
+                block_on(async {
+                    for _ in 0..times {
+                        let buffer = file.read_exact_at(pool.get(4096).unwrap(), 0).await.unwrap();
+                        assert!(buffer.iter().all(|&byte| byte == 7));
+                    }
+                });
+                let counts = thread_metrics() - earlier;
+                assert_eq!(counts.ops, times);
+                counts.fixed_ops
+            };
+            let short: Vec<u64> = (0..20).map(|_| read(1)).collect();
+            assert_eq!((short[0], &short[10..]), (1, &[0; 10][..]), "{short:?}");
+            let long = read(100);
+            assert!((50..100).contains(&long), "{long}");
+            assert_eq!(read(100), 100, "the loop before has shown that it pays");
+            drop((file, pool));
+            done.send(()).unwrap();
+            // The thread stays, outside of any loop.
+            let _ = ends.recv();
+        })
+    };
+    is_done.recv().unwrap();
+    drop(pool);
+    if counts {
+        assert!(comes_true(|| pinned_kib() == before), "{} KiB are still pinned", pinned_kib());
+    }
+    drop(end);
+    thread.join().unwrap();
+}

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
-use ringfile::{Durability, File, Metrics, OpenOptions, Pool, Route, block_on, thread_metrics};
+use ringfile::{
+    Batch, Durability, File, Metrics, OpenOptions, Pool, Queue, RangeSync, Route, block_on, thread_metrics,
+};
 use support::{
     Random, TempPath, comes_true, is_without_ring, must_end, needs_ring, poll_once, workers_are_forced,
 };
@@ -202,24 +204,138 @@ fn cached_reads_do_not_wait_and_direct_reads_are_queued() {
 }
 
 /// These writes wait for the disk: neither this thread's tasks may wait for them, nor may other writes look as slow.
+/// Writes durably in every way, one operation at a time. Returns the number of operations.
+async fn sync_one_by_one(file: &File, durability: Durability) -> u64 {
+    for page in 0..8 {
+        file.write_durable_at(vec![page as u8; PAGE], page * PAGE as u64).await.unwrap();
+        file.sync_data().await.unwrap();
+        file.sync_all().await.unwrap();
+        file.sync_range(0, PAGE as u64, RangeSync::Finish).await.unwrap();
+    }
+    8 * (3 + if durability == Durability::Fsync { 2 } else { 1 })
+}
+
 #[test]
-fn durable_writes_to_a_disk_are_no_inline_calls() {
-    let name = "durable_writes_to_a_disk_are_no_inline_calls";
+fn a_loop_without_anything_else_to_do_syncs_by_plain_calls() {
+    let name = "a_loop_without_anything_else_to_do_syncs_by_plain_calls";
     if !needs_ring(name) {
         return;
     }
     let path = on_disk(name);
     for durability in [Durability::Dsync, Durability::Fsync] {
         let file = options(Route::Auto).durability(durability).open(&path).unwrap();
-        let counts = counted(async {
-            for page in 0..8 {
-                file.write_durable_at(vec![page as u8; PAGE], page * PAGE as u64).await.unwrap();
-            }
-        });
-        assert_eq!((counts.inline_ops, counts.worker_ops, counts.failed), (0, 0, 0), "{durability:?}");
+        let mut ops = 0;
+        // The first turn makes the ring watch for other threads.
+        block_on(sync_one_by_one(&file, durability));
+        let counts = counted(async { ops = sync_one_by_one(&file, durability).await });
+        assert_eq!((counts.ops, counts.inline_ops, counts.enters), (ops, ops, 0), "{durability:?}");
         let bytes = std::fs::read(&path).unwrap();
         assert!((0..8).all(|page| bytes[page * PAGE..][..PAGE] == [page as u8; PAGE]));
     }
+}
+
+#[test]
+fn syncs_of_a_loop_that_has_other_work_go_through_the_ring() {
+    let name = "syncs_of_a_loop_that_has_other_work_go_through_the_ring";
+    if !needs_ring(name) {
+        return;
+    }
+    let path = on_disk(name);
+    let (pipe, mut writer) = support::pipe();
+    for durability in [Durability::Dsync, Durability::Fsync] {
+        let file = options(Route::Auto).durability(durability).open(&path).unwrap();
+        let on_ring = options(Route::Ring).durability(durability).open(&path).unwrap();
+        // The user's choice.
+        let counts = counted(sync_one_by_one(&on_ring, durability));
+        assert_eq!(counts.inline_ops, 0, "{durability:?}");
+        // Another task, which another thread may wake.
+        let counts = counted(async {
+            let other = ringfile::spawn(std::future::pending::<()>());
+            sync_one_by_one(&file, durability).await;
+            drop(other);
+        });
+        assert_eq!(counts.inline_ops, 0, "{durability:?}");
+        // Another operation, on the ring already.
+        let counts = counted(async {
+            let mut read = pipe.read_at(Vec::with_capacity(1), 0);
+            assert!(poll_once(&mut read).await.is_pending());
+            sync_one_by_one(&file, durability).await;
+            writer.write_all(b"x").unwrap();
+            assert_eq!(read.await.unwrap(), b"x");
+        });
+        assert_eq!(counts.inline_ops, 0, "{durability:?}");
+        // Two operations at once.
+        let counts = counted(async {
+            let (one, two) = futures::join!(file.sync_data(), file.sync_all());
+            one.and(two).unwrap();
+        });
+        assert_eq!((counts.ops, counts.inline_ops), (2, 0), "{durability:?}");
+        // A thread of a runtime, which other threads give tasks.
+        let runtime = ringfile::Runtime::builder().threads(1).build().unwrap();
+        let of_runtime = file.clone();
+        let task = runtime.spawn(async move {
+            let before = thread_metrics();
+            sync_one_by_one(&of_runtime, durability).await;
+            (thread_metrics() - before).inline_ops
+        });
+        assert_eq!(task.join().unwrap(), 0, "{durability:?}");
+    }
+}
+
+#[test]
+fn a_thread_that_waits_for_one_sync_of_a_batch_or_queue_makes_it_itself() {
+    let name = "a_thread_that_waits_for_one_sync_of_a_batch_or_queue_makes_it_itself";
+    if !needs_ring(name) {
+        return;
+    }
+    let file = options(Route::Auto).open(on_disk(name)).unwrap();
+    let run = || {
+        let before = thread_metrics();
+        let mut batch = Batch::new();
+        batch.write_durable(&file, vec![1_u8; PAGE], 0);
+        assert!(batch.run()[0].result.is_ok());
+        let mut batch = Batch::new();
+        batch.sync_data(&file);
+        assert!(batch.run()[0].result.is_ok());
+        let mut queue = Queue::new();
+        queue.write_durable(&file, vec![2_u8; PAGE], 0, 1);
+        assert_eq!(queue.wait(1, None), 1);
+        assert!(queue.take().unwrap().1.result.is_ok());
+        queue.sync_all(&file, 2);
+        assert_eq!(queue.wait(1, None), 1);
+        assert!(queue.take().unwrap().1.result.is_ok());
+        let counts = thread_metrics() - before;
+        (counts.ops, counts.inline_ops, counts.enters)
+    };
+    run();
+    assert_eq!(run(), (4, 4, 0));
+    // With a read of a pipe under way, the sync must not keep its result waiting.
+    let (pipe, mut writer) = support::pipe();
+    let mut queue = Queue::new();
+    queue.read(&pipe, Vec::with_capacity(1), 0, 1);
+    queue.submit();
+    let before = thread_metrics();
+    queue.sync_data(&file, 2);
+    assert_eq!(queue.wait(1, None), 1);
+    assert_eq!(queue.take().unwrap().0, 2);
+    assert_eq!((thread_metrics() - before).inline_ops, 0);
+    writer.write_all(b"x").unwrap();
+    assert_eq!(queue.wait(1, None), 1);
+}
+
+#[test]
+fn a_dropped_sync_is_never_begun() {
+    let name = "a_dropped_sync_is_never_begun";
+    if !needs_ring(name) {
+        return;
+    }
+    let file = options(Route::Auto).open(on_disk(name)).unwrap();
+    let counts = counted(async {
+        assert!(poll_once(&mut file.sync_data()).await.is_pending());
+        assert!(poll_once(&mut file.write_durable_at(vec![0; PAGE], 0)).await.is_pending());
+        file.sync_all().await.unwrap();
+    });
+    assert_eq!((counts.ops, counts.cancelled, counts.inline_ops), (1, 2, 1));
 }
 
 #[test]

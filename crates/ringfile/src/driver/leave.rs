@@ -93,8 +93,9 @@ impl Driver {
         self.give_up_files(deferred);
         // An entry that was not submitted yet names memory by its registered index.
         let may_forget = self.in_flight == 0;
+        let uses = self.counts.ops - self.ops_at_entry;
         if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.are_ours()) {
-            rings.each_mut().for_each(|ring| ring.buffers.forget_all());
+            rings.each_mut().for_each(|ring| ring.buffers.forget_all(uses));
         }
         self.shared.counters.publish(&self.current_counts());
         wakers

@@ -9,6 +9,7 @@
 //! - when the thread leaves its loop ([`leave`]) nothing is in flight.
 
 mod aio;
+mod alone;
 mod cancel;
 mod commands;
 mod complete;
@@ -57,6 +58,7 @@ use crate::metrics::{CacheEvent, Metrics};
 use crate::panics;
 use crate::ring::{Ring, RingOptions, fork, thread_end};
 
+pub(crate) use alone::call_alone;
 pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
 pub(crate) use in_place::{InPlace, read as read_in_place};
@@ -116,7 +118,8 @@ enum Polled {
     Inherited,
 }
 
-/// What waits for room in the submission queue.
+/// What waits for room in the submission queue, or for the next turn.
+#[derive(Clone, Copy)]
 enum Waiting {
     Operation(Key),
     Cancellation(Key),
@@ -151,6 +154,8 @@ struct Driver {
     counts: Metrics,
     /// Whether the thread is in its loop.
     in_loop: bool,
+    /// The number of operations when the thread entered its last loop.
+    ops_at_entry: u64,
     /// How many nested waits for its own operations the thread is in: see [`thread_ring`].
     guards: u32,
     active_tasks: ActiveTasks,
@@ -303,6 +308,7 @@ impl Driver {
             local_handlers: LocalHandlers::default(),
             counts: Metrics::default(),
             in_loop: false,
+            ops_at_entry: 0,
             guards: 0,
             active_tasks: ActiveTasks::default(),
             published_ops: 0,
@@ -398,6 +404,7 @@ pub(crate) fn enter(options: RingOptions) -> Arc<Shared> {
     let shared = own_shared(options);
     with(|driver| {
         driver.in_loop = true;
+        driver.ops_at_entry = driver.counts.ops;
         driver.shared.lock().in_loop = true;
     });
     shared

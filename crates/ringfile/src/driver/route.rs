@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use linux_raw_sys::general::RWF_DSYNC;
+
 use super::copy_time;
 use super::op::{Kind, Request};
 use super::target::{FileKind, Target};
@@ -363,10 +365,13 @@ impl Lanes {
     }
 
     /// Returns whether an operation for the ring may be a plain call if its thread only waits for it: one direct read
-    /// of 4 KiB took 17 to 18 µs of CPU time by the call, and 19 to 22 by the ring. A pipe is never waited for in a
-    /// plain call, which could not be cancelled.
+    /// of 4 KiB took 17 to 18 µs of CPU time by the call, and 19 to 22 by the ring, which passes syncs and durable
+    /// writes to a kernel thread. A pipe is never waited for in a plain call, which could not be cancelled.
     pub(crate) fn may_wait_inline(&self, target: &Target, request: &Request) -> bool {
-        let plain = request.kind.moves_data() && request.op_flags == 0;
+        let plain = match request.kind {
+            Kind::Sync | Kind::SyncRange => true,
+            kind => kind.moves_data() && request.op_flags & !RWF_DSYNC == 0,
+        };
         self.route == Route::Auto
             && plain
             && target.kind != FileKind::Other

@@ -62,6 +62,11 @@ impl Sleep {
             && self.state.swap(RUNNING, Ordering::SeqCst) == NOTIFIED
     }
 
+    /// Returns whether there is mail, or a notification that was not taken.
+    pub(crate) fn is_notified(&self) -> bool {
+        self.has_mail.load(Ordering::Acquire) || self.state.load(Ordering::SeqCst) == NOTIFIED
+    }
+
     /// Notes that the thread is about to sleep in its ring. Returns false if it was notified, or has mail to read; in
     /// that case it must not sleep.
     pub(crate) fn about_to_sleep_in_ring(&self) -> bool {

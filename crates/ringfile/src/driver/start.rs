@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::{Duration, Instant};
 
-use linux_raw_sys::general::RWF_DSYNC;
-
 use super::op::plain::{self, Attempt};
 use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
@@ -242,9 +240,7 @@ fn start_otherwise<R: Receiver>(
 /// wait for another process work, everything else is an error. Operations on paths use a plain call.
 #[cold]
 fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
-    // A durable write waits for the disk alone.
-    let written = Request { op_flags: request.op_flags & !RWF_DSYNC, ..*request };
-    if request.kind.names_paths() || target.lanes.may_wait_inline(target, &written) {
+    if request.kind.names_paths() || target.lanes.may_wait_inline(target, request) {
         Ok(call_and_wait(target, request, held))
     } else {
         Err(refused::after_fork())

@@ -67,6 +67,7 @@ impl Driver {
         ring: RingKind,
         wake: &mut Wake,
     ) -> Key {
+        let may_be_alone = self.may_be_alone(request);
         let file = self.files.enter(target, self.id);
         let key = {
             let (key, slot, parts) = self.slots.insert(request, held, target.number, ring, wake);
@@ -74,6 +75,7 @@ impl Driver {
             self.on_streams |= file.is_stream;
             if ring == RingKind::Main
                 && self.waiting.is_empty()
+                && !may_be_alone
                 && let Some(rings) = &mut self.rings
                 && push_to(&mut rings.main, file, key, slot, parts)
             {
@@ -81,13 +83,17 @@ impl Driver {
             }
             key
         };
-        self.queue_otherwise(key, ring);
+        self.queue_otherwise(key, ring, may_be_alone);
         key
     }
 
-    /// Submits an operation for another ring, or one that found the main ring full.
+    /// Submits an operation for another ring, or one that found the main ring full, or, with the next turn, one that the
+    /// thread may carry out itself ([`super::alone`]).
     #[cold]
-    fn queue_otherwise(&mut self, key: Key, ring: RingKind) {
+    fn queue_otherwise(&mut self, key: Key, ring: RingKind, may_be_alone: bool) {
+        if ring == RingKind::Main && may_be_alone {
+            return self.waiting.push_back(Waiting::Operation(key));
+        }
         if ring != RingKind::Main {
             let count = self.rings.as_mut().and_then(|rings| rings.in_flight(ring));
             count.into_iter().for_each(|count| *count += 1);
@@ -117,14 +123,9 @@ impl Driver {
 
     /// Submits waiting operations, as far as there is room.
     pub(super) fn submit_waiting(&mut self) {
-        while let Some(next) = self.waiting.front() {
-            let pushed = match *next {
-                // It has ended or was withdrawn meanwhile: nothing is left to do.
-                Waiting::Operation(key)
-                    if self.slots.get(key).is_none_or(|slot| slot.state != State::Waiting) =>
-                {
-                    true
-                }
+        while let Some(&next) = self.waiting.front() {
+            let pushed = match next {
+                _ if self.is_withdrawn(next) => true,
                 Waiting::Operation(key) => self.push(key),
                 Waiting::Cancellation(key) => self.push_cancellation(key),
             };
@@ -132,6 +133,14 @@ impl Driver {
                 return;
             }
             self.waiting.pop_front();
+        }
+    }
+
+    /// Returns whether an operation has ended or was withdrawn while it waited: nothing is left to do.
+    pub(super) fn is_withdrawn(&mut self, next: Waiting) -> bool {
+        match next {
+            Waiting::Operation(key) => self.slots.get(key).is_none_or(|slot| slot.state != State::Waiting),
+            Waiting::Cancellation(_) => false,
         }
     }
 

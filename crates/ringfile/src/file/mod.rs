@@ -24,7 +24,7 @@ pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use durable::{Durability, WriteDurable};
 pub use io::{Io, IoVectored};
 pub use open::OpenOptions;
-pub use stream::{Next, Reader};
+pub use stream::{Next, Pieces, Reader};
 
 use crate::driver::{self, Alignment, Target};
 use crate::error::{Error, Result};

@@ -22,6 +22,9 @@ use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 /// [`WhenFull`](crate::WhenFull) says; it never blocks the thread that polls it. The pool needs room for `depth` + 1
 /// blocks. `Send` and `'static`; polled in any executor. Dropping it cancels its reads.
 ///
+/// A program without an executor iterates over it: `for piece in file.reader(&pool)`. The reads ahead go on between
+/// two pieces. With [`block_on`](crate::block_on) for each piece they would not: leaving its loop waits for them.
+///
 /// An error comes after everything that was read before it, and ends the stream.
 ///
 /// For a pipe, a socket, a terminal or another device, a piece is the data of one read, at most a block, and the stream
@@ -209,6 +212,54 @@ impl Stream for Reader {
             self.in_flight.clear();
         }
         Poll::Ready((!piece.is_empty()).then_some(Ok(piece)))
+    }
+}
+
+/// Iterates over the pieces on a thread without an executor, with the reads ahead in flight between them.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-pieces-{}", std::process::id()));
+/// # std::fs::write(&path, vec![1; 300_000])?;
+/// let pool = ringfile::Pool::new(4 << 20);
+/// let mut sum = 0;
+/// for piece in ringfile::File::open(&path)?.reader(&pool).block(64 << 10) {
+///     sum += piece?.len();
+/// }
+/// assert_eq!(sum, 300_000);
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+impl IntoIterator for Reader {
+    type Item = Result<Bytes>;
+    type IntoIter = Pieces;
+
+    fn into_iter(self) -> Pieces {
+        Pieces(self)
+    }
+}
+
+/// A blocking iterator over the pieces of a [`Reader`].
+///
+/// [`next`](Iterator::next) blocks the thread until the next piece has been read. What is cached is read by the calling
+/// thread, everything else by one of the library's [I/O threads](crate::set_io_threads), which reads ahead while the
+/// program uses a piece.
+pub struct Pieces(Reader);
+
+impl Iterator for Pieces {
+    type Item = Result<Bytes>;
+
+    /// Returns the next piece; `None` at the end, and after an error.
+    ///
+    /// # Panics
+    /// On a thread that is inside [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime), whose tasks could not
+    /// run meanwhile.
+    fn next(&mut self) -> Option<Self::Item> {
+        assert!(
+            !crate::runtime::is_in_loop(),
+            "a reader was iterated over inside a ringfile thread: await `Reader::next` instead"
+        );
+        crate::blocking::block_on(self.0.next())
     }
 }
 

@@ -301,6 +301,9 @@ impl ThreadEngine {
                 // User code that starting an operation has called, such as a subscriber of events, may have turned the
                 // driver: the results are here then.
                 if engine.elsewhere == 0 && !engine.remote.mailbox.has_some() {
+                    if deadline.is_none() && driver::call_alone(deferred) {
+                        continue;
+                    }
                     return Some(more.min(engine.enough(source)).try_into().unwrap_or(u32::MAX));
                 }
                 if engine.remote.mailbox.wake(&guard.waker(), 1) {

@@ -32,6 +32,12 @@ const SLOTS: u32 = 1024;
 /// Marks a serial whose registration this ring could not share; it does not try again.
 const REFUSED: u64 = 1 << 63;
 
+/// A share that serves fewer operations costs more than it saves: taking it and giving it back are two system calls, as
+/// long as the kernel needs to pin the memory of this many reads of 4 KiB.
+const PAYS: u64 = 16;
+/// After this many such shares in a row, a loop waits with taking one.
+const WASTED: u32 = 4;
+
 static HOLDER: Mutex<Holder> = Mutex::new(Holder::new());
 static CAN_CLONE: AtomicBool = AtomicBool::new(false);
 /// Counts ended registrations: addresses remembered from before the last one are no longer valid.
@@ -203,6 +209,10 @@ pub(crate) struct ClonedBuffers {
     inbox: Option<Arc<Inbox>>,
     recent: Recent,
     known: KnownRegions,
+    /// The number of shares in a row that were given back after fewer operations than [`PAYS`].
+    wasted: u32,
+    /// How many operations still go unregistered before this ring takes a share.
+    without_share: u64,
     /// How often registering memory was refused to this ring.
     pub(crate) refusals: u64,
     /// The reason why there is no table, which is reported when memory would be registered.
@@ -230,6 +240,8 @@ impl ClonedBuffers {
             inbox: None,
             recent: Recent::default(),
             known: KnownRegions::default(),
+            wasted: 0,
+            without_share: 0,
             refusals: 0,
             without: None,
         };
@@ -298,23 +310,36 @@ impl ClonedBuffers {
         }
         let registration = match region.registration() {
             Some(known) => known?,
+            None if self.waits_with_sharing() => return None,
             None => self.register(region)?,
         };
-        let serial = self.serials.get_mut(registration.index as usize)?;
-        if *serial == registration.serial | REFUSED {
+        let known = *self.serials.get(registration.index as usize)?;
+        if known == registration.serial | REFUSED {
             return None;
         }
-        if *serial != registration.serial {
-            *serial = share(&self.ring, registration, region);
-            self.refusals += u64::from(*serial & REFUSED != 0);
+        if known != registration.serial {
+            if self.waits_with_sharing() {
+                return None;
+            }
+            let shared = share(&self.ring, registration, region);
+            self.serials[registration.index as usize] = shared;
+            self.refusals += u64::from(shared & REFUSED != 0);
         }
         let index = registration.index as u16;
-        (*serial == registration.serial).then(|| {
+        (self.serials[usize::from(index)] == registration.serial).then(|| {
             let (base, len) = (region.base().as_ptr().addr(), region.len());
             let (owns_memory, releases) = (region.owns_memory(), RELEASES.load(Ordering::Relaxed));
             self.recent = Recent { base, len, index, owns_memory, releases };
             index
         })
+    }
+
+    /// Returns whether the next operation goes unregistered, because the loops of this thread are too short for a share.
+    #[cold]
+    fn waits_with_sharing(&mut self) -> bool {
+        let waits = self.without_share > 0;
+        self.without_share = self.without_share.saturating_sub(1);
+        waits
     }
 
     /// Reports that there is no table, for the first memory that would be registered.
@@ -358,13 +383,24 @@ impl ClonedBuffers {
         }
     }
 
-    /// Releases everything, because the thread may be idle for a long time.
-    pub(crate) fn forget_all(&mut self) {
+    /// Releases everything, because the thread may be idle for a long time, and no other thread could do it then. `uses`
+    /// is the number of operations since the thread entered its loop: after several short loops the next one takes its
+    /// share only after its first operations.
+    pub(crate) fn forget_all(&mut self, uses: u64) {
+        let mut had_shares = false;
         for index in 0..self.serials.len() as u32 {
-            if self.serials[index as usize] != 0 {
+            let serial = self.serials[index as usize];
+            if serial != 0 {
+                had_shares |= serial & REFUSED == 0;
                 self.empty(index);
             }
         }
+        if uses >= PAYS {
+            self.wasted = 0;
+        } else if had_shares {
+            self.wasted = self.wasted.saturating_add(1);
+        }
+        self.without_share = if self.wasted >= WASTED { PAYS } else { 0 };
     }
 
     fn empty(&mut self, index: u32) {

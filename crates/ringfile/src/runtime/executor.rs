@@ -258,7 +258,9 @@ impl Loop {
                 }
             }
             main_is_ready = self.run_ready();
-            self.turn(!main_is_ready);
+            // Another task may be woken at any time, and must not wait for a sync.
+            let is_alone = with_tasks(|tasks| tasks.count()) == 0;
+            self.turn(!main_is_ready, is_alone);
         }
     }
 
@@ -267,7 +269,7 @@ impl Loop {
             self.run_ready();
             // Read again: the notification that came with a command may have been taken just now.
             let may_sleep = self.goes_on();
-            self.turn(may_sleep);
+            self.turn(may_sleep, false);
         }
     }
 
@@ -330,10 +332,12 @@ impl Loop {
         }
     }
 
-    fn turn(&mut self, may_sleep: bool) {
+    /// Submits and collects operations. `is_alone`: no task waits for anything else than the operations in flight.
+    fn turn(&mut self, may_sleep: bool, is_alone: bool) {
         // A panic in the last turn may have left work undone.
         let idle = with_tasks(|tasks| tasks.ready.is_empty()) && !self.deferred.may_wake_someone();
-        driver::turn(may_sleep && idle, &mut self.deferred);
+        let may_sleep = may_sleep && idle && !(is_alone && driver::call_alone(&mut self.deferred));
+        driver::turn(may_sleep, &mut self.deferred);
         let woken = &mut self.deferred.tasks;
         with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
     }

@@ -25,6 +25,10 @@ pub(crate) use executor::is_in_loop;
 /// poll returns, on any thread. Only its operations on a pipe, a socket or a terminal, which might wait forever, are
 /// cancelled, and fail with `ECANCELED`. So `block_on` does not wait for another process or a person.
 ///
+/// If a sync or a durable write is the only operation, and there is no spawned task, the thread makes the plain call
+/// itself, with [`Auto`](crate::Route::Auto): io_uring would pass it to a kernel thread. Whatever else `future` waits
+/// for, such as a timer of another crate, may then be seen late, by the time of one sync.
+///
 /// The thread's ring is created with the first file operation and kept for the next call. This also works in
 /// destructors of thread-locals and of pthread keys, where each call gets a ring of its own.
 ///

@@ -1,0 +1,95 @@
+//! A thread that has nothing else to do makes the plain call for its only sync or durable write.
+//!
+//! io_uring passes each of these to a kernel thread. A thread that would only sleep meanwhile makes the call itself, which
+//! costs less. Whether it has anything else to do is known when it is about to sleep: until then the operation waits
+//! in [`Driver::waiting`](super::Driver), and is withdrawn or submitted from there like all others.
+//!
+//! Invariants: such an operation is counted, remembered and ended by the same code as on the ring; nothing else of this
+//! thread is in flight during the call.
+
+use super::op::plain;
+use super::slot::{Key, Owner, State};
+use super::{Deferred, Driver, Request, RingKind, Waiting, with};
+
+/// Carries out the thread's only operation by a plain call, if it is a sync or a durable write that was not submitted.
+/// Returns whether it did. For a thread that is about to sleep, and has no other task.
+///
+/// Messages of other threads wait until the call returns.
+pub(crate) fn call_alone(deferred: &mut Deferred) -> bool {
+    let called = with(|driver| driver.call_alone(deferred)) == Some(true);
+    if called {
+        deferred.settle();
+    }
+    called
+}
+
+impl Driver {
+    /// Returns whether an operation that is about to be queued may turn out to be such a one.
+    #[inline]
+    pub(super) fn may_be_alone(&self, request: &Request) -> bool {
+        self.in_flight == 0 && request.is_sync()
+    }
+
+    fn call_alone(&mut self, deferred: &mut Deferred) -> bool {
+        let mut called = false;
+        // A write may have its sync linked to it.
+        while let Some(key) = self.operation_alone() {
+            self.waiting.pop_front();
+            self.call(key, deferred);
+            called = true;
+        }
+        called
+    }
+
+    /// Returns the thread's only operation, or the first of a linked pair, if a plain call may carry it out.
+    fn operation_alone(&mut self) -> Option<Key> {
+        while let Some(&next) = self.waiting.front()
+            && self.is_withdrawn(next)
+        {
+            self.waiting.pop_front();
+        }
+        let &Waiting::Operation(key) = self.waiting.front()? else { return None };
+        if self.in_flight != self.waiting.len() || self.has_something_else() {
+            return None;
+        }
+        match self.waiting.get(1) {
+            None => {}
+            Some(&Waiting::Operation(next)) if self.waiting.len() == 2 => {
+                self.slots.get(next).filter(|slot| slot.behind_link)?;
+            }
+            Some(_) => return None,
+        }
+        let slot = self.slots.get(key)?;
+        let is_here = slot.owner == Owner::Here && slot.ring == RingKind::Main;
+        if slot.state != State::Waiting || slot.cancelled || !is_here {
+            return None;
+        }
+        let target = self.files.target(slot.file)?;
+        target.lanes.may_wait_inline(target, &slot.request).then_some(key)
+    }
+
+    /// Returns whether there is work besides the operations in flight.
+    fn has_something_else(&self) -> bool {
+        self.shared.is_inherited()
+            || self.shared.has_remotes()
+            || self.shared.sleep.is_notified()
+            || self.rings.iter().flat_map(super::Rings::each).any(|ring| ring.buffers.has_released())
+    }
+
+    fn call(&mut self, key: Key, deferred: &mut Deferred) {
+        let slot = self.slots.at(key.slot());
+        let Some(target) = self.files.target(slot.file) else { return };
+        let ended = plain::run(target, &slot.request, &mut slot.held, || true);
+        slot.progress.end(ended.done);
+        slot.errno = ended.errno as u16;
+        slot.fixed = false;
+        self.counts.inline_ops += 1;
+        let failed = slot.request.linked && (ended.errno != 0 || ended.done < slot.request.want);
+        self.end(key, deferred);
+        // As the kernel does with what is linked to a write that failed or was short.
+        if failed && let Some(Waiting::Operation(next)) = self.waiting.pop_front() {
+            self.slots.at(next.slot()).errno = libc::ECANCELED as u16;
+            self.end(next, deferred);
+        }
+    }
+}
