@@ -328,6 +328,7 @@ macro_rules! suite {
             #[tokio::test]
             async fn an_adaptive_store_remembers_what_was_read_and_forgets_what_is_gone() {
                 let folder = folder();
+                ringfile::assume_memory_is_free(Some(false));
                 let store = store(&folder, Caching::Adaptive);
                 let count = || {
                     let open = fs::read_dir("/proc/self/fd").unwrap();

@@ -140,6 +140,8 @@ pub use driver::{
     thread_metrics,
 };
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
+#[doc(hidden)]
+pub use file::assume_memory_is_free;
 pub use file::{
     Advice, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io, IoVectored, Next,
     OpenAppender, OpenOptions, Pieces, RangeSync, Reader, Record, Settle, WriteDurable,

@@ -98,14 +98,14 @@ pub struct Metrics {
     /// The same calls, by the number of completions that the thread collected between the previous call and this one.
     /// So the completions of one call are counted with the next.
     pub completed_per_enter: [u64; ENTER_BUCKETS],
-    /// Reads of [adaptive](crate::OpenOptions::adaptive) files whose data was in the page cache. In a series of hits
-    /// only one read in 16 is checked, and counts for all 16.
+    /// Reads of [adaptive](crate::OpenOptions::adaptive) files whose data was in the page cache. In a series of hits, and
+    /// of small reads while memory is free, only one read in 16 is checked, and counts for all 16.
     pub cache_hits: u64,
     /// Reads of adaptive files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,
     /// Misses whose beginning was read from the cache, and only the rest directly from the drive.
     pub cache_partial: u64,
-    /// Misses that were read through the cache, because the data had been read before.
+    /// Misses that were read through the cache, because memory was free, or the data had been read before.
     pub cache_admitted: u64,
     /// Bytes that adaptive files read ahead, and that were used.
     pub ahead_used: u64,

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ringfile::{Batch, File, Metrics, OpenOptions, Pool, Queue, block_on, metrics};
+use ringfile::{Batch, File, Metrics, OpenOptions, Pool, Queue, assume_memory_is_free, block_on, metrics};
 use support::cache::{Cached, cache, cached_pages, drop_cache, is_read_ahead};
 use support::mounts::Loop;
 use support::{Folder, assert_content, content, in_child, in_child_with, skip};
@@ -22,8 +22,10 @@ fn folder() -> Folder {
     Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
 }
 
-/// Opens an adaptive file of which nothing is cached, or `None` if this machine has none.
+/// Opens an adaptive file of which nothing is cached, or `None` if this machine has none. From now on the process takes
+/// memory for full.
 fn cold(test: &str, folder: &Folder, name: &str) -> Option<(File, PathBuf)> {
+    assume_memory_is_free(Some(false));
     let path = folder.file(name, &content(0, LEN));
     drop_cache(&path);
     let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
@@ -80,6 +82,80 @@ fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
     (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
     // After that many misses, only some of the reads check the cache.
     assert!(since(before)[1] < 16);
+}
+
+#[test]
+fn while_memory_is_free_small_reads_fill_the_cache_at_once_and_large_ones_when_they_come_again() {
+    let _alone = alone();
+    let folder = folder();
+    for way in 0..3 {
+        fill_free_memory(&folder, way);
+    }
+}
+
+fn fill_free_memory(folder: &Folder, way: u32) {
+    let Some((file, path)) = cold("while_memory_is_free", folder, "data") else { return };
+    assume_memory_is_free(Some(true));
+    const STEP: usize = 256 << 10;
+    for (len, reads_before) in [(PAGE, 0), (16 << 10, 0), (128 << 10, 1)] {
+        drop_cache(&path);
+        let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+        for round in 0..=reads_before {
+            let before = counts();
+            // Backwards, so that the reads form no stream.
+            for offset in (0..LEN).step_by(STEP).rev() {
+                assert_content(&read_by(way, &file, offset, len), offset as u64);
+            }
+            let (reads, cached) = (LEN / STEP, cached_pages(&path));
+            let expected = if round < reads_before { 0 } else { reads * len / PAGE };
+            // The kernel may have evicted a part of it, and a stream might begin at the first byte.
+            assert!(cached >= expected * 9 / 10, "{cached} pages after {reads} reads of {len}");
+            assert!(expected > 0 || cached == 0, "{cached} pages of {len}");
+            // One small read in 16 is checked.
+            let [hits, misses, admitted] = since(before);
+            assert!((reads as u64).abs_diff(hits + misses) < 16, "{hits} hits, {misses} misses");
+            assert!(admitted == if expected == 0 { 0 } else { misses } || admitted + 1 == misses);
+        }
+    }
+    // When memory becomes full, reads go past the cache again.
+    assume_memory_is_free(Some(false));
+    drop_cache(&path);
+    (0..LEN).step_by(STEP).rev().for_each(|offset| read(&file, offset, PAGE));
+    assert_eq!(cached_pages(&path), 0);
+}
+
+#[test]
+fn while_memory_is_free_streams_are_read_ahead_until_they_come_again() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("while_memory_is_free_streams", &folder, "data") else { return };
+    if !is_read_ahead(&path) {
+        return skip("while_memory_is_free_streams", "nothing is read ahead on this file system");
+    }
+    let_it_be(&path);
+    assume_memory_is_free(Some(true));
+    for len in [16 << 10, 128 << 10] {
+        let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+        drop_cache(&path);
+        let before = ahead();
+        let pass = || {
+            block_on(async {
+                for offset in (0..LEN).step_by(len) {
+                    let buffer = file.read_exact_at(Vec::with_capacity(len), offset as u64).await.unwrap();
+                    assert_content(&buffer, offset as u64);
+                }
+            });
+        };
+        pass();
+        let [used, _] = ahead_since(before);
+        assert!(used > 7 << 20, "{used} bytes were there when they were wanted");
+        // The sketch may take a few blocks for others that were read.
+        assert!(cached_pages(&path) < LEN / PAGE / 20);
+        pass();
+        let cached = cached_pages(&path);
+        assert!(cached > LEN / PAGE / 2, "{cached} pages after the second pass with {len}");
+    }
+    drop(file);
 }
 
 #[test]

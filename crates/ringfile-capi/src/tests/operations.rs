@@ -461,6 +461,7 @@ fn aio_takes_direct_io_alone() {
 
 #[test]
 fn adaptive_files_are_read_past_the_cache_and_through_it() {
+    ringfile::assume_memory_is_free(Some(false));
     // A folder in the build folder, which is usually on a disk.
     let data = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     std::fs::write(data.path(), content(8)).unwrap();

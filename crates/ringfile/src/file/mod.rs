@@ -19,6 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use self::adaptive::Adaptive;
+#[doc(hidden)]
+pub use adaptive::assume_memory_is_free;
 pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Record, Settle};
 pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use durable::{Durability, WriteDurable};

@@ -171,16 +171,19 @@ impl OpenOptions {
     }
 
     /// Reads cached data from the page cache, and other data directly from the drive (`O_DIRECT`), through a second
-    /// descriptor. Cold reads have the drive's speed, warm ones that of memory, and a scan does not evict data that is read
-    /// repeatedly.
+    /// descriptor. Cold reads have the drive's speed, warm ones that of memory, and a scan of uncached data does not evict
+    /// data that is read repeatedly.
     ///
     /// The library reads ahead of sequential reads, at several places of the file at once, without the page cache, into at
     /// most 32 MiB of its own memory for all files. That needs a file that was opened only for reading, has not changed for 5
     /// seconds, and lies on ext4, XFS or Btrfs. For other files the kernel reads ahead into the cache. Batches,
     /// queues and readers with several reads in flight need no read-ahead.
     ///
-    /// Data that is read repeatedly gets cached: the third read of a block of 64 KiB (for smaller reads, of a page) goes
-    /// through the cache, unless more data than half of the memory that the process may use was read in between.
+    /// While memory is free, reads of less than 64 KiB go through the cache at once, and larger ones and streams when they
+    /// come again. When less than a 32nd of the machine's memory, or of a control group's limit, is free, only data that is
+    /// read repeatedly gets cached: the third read of a block of 64 KiB (for smaller reads, of a page) goes through the
+    /// cache, unless more data than half of the memory that the process may use was read in between. Memory counts as free
+    /// again when a 16th is. While a file is being read, this is looked at about 30 times a second.
     /// Writes are buffered. Any offset and length works; reads that are not multiples of the device's blocks cost a
     /// copy, see [`File::read_at`].
     ///

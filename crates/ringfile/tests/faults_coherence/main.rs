@@ -41,7 +41,9 @@ fn new_file(folder: &Folder, name: &str) -> PathBuf {
     folder.file(name, &blocks(0, BLOCKS, 1))
 }
 
+/// Opens a file of which only data that is read again goes through the cache, since memory is taken for full.
 fn open(path: &Path, write: bool) -> File {
+    ringfile::assume_memory_is_free(Some(false));
     OpenOptions::new().read(true).write(write).adaptive(true).open(path).unwrap()
 }
 

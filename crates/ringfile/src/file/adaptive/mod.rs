@@ -1,10 +1,11 @@
 //! Adaptive files: cached data is read from the page cache, other data by direct I/O.
 //!
 //! An adaptive [`File`] has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
-//! starts no read itself. [`sketch`] decides what is worth caching, [`room`] how much memory there may be for that;
-//! [`streams`] finds sequential reads, and [`ahead`] reads ahead of them. Invariant: through either descriptor, a read
-//! returns what was written before it began, since the kernel writes dirty pages back before a direct read. So the
-//! decisions here affect only the speed of a read, even those that are skipped because another thread holds the lock.
+//! starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache. If it is full,
+//! [`sketch`] decides what is worth caching; [`streams`] finds sequential reads, and [`ahead`] reads ahead of them.
+//! Invariant: through either descriptor, a read returns what was written before it began, since the kernel writes dirty
+//! pages back before a direct read. So the decisions here affect only the speed of a read, even those that are skipped
+//! because another thread holds the lock.
 
 mod ahead;
 mod room;
@@ -23,7 +24,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use self::ahead::Ahead;
-use self::sketch::Sketch;
+pub use self::room::assume_memory_is_free;
+use self::sketch::{BLOCK, READS_BEFORE, Sketch};
 use self::streams::Id;
 use super::open::magic;
 use super::{File, io, unaligned};
@@ -44,6 +46,9 @@ const LOOKS: u8 = 16;
 const COLD: i32 = 64;
 /// After [`COLD`] misses, one in this many reads is checked. The others read from the drive, even if data is cached.
 const COLD_LOOKS: u8 = 8;
+
+/// The count of a thread that has not read yet.
+const NO_READ: u8 = u8::MAX;
 
 /// A read longer than this is counted only as far as the file goes, which costs a system call.
 const ASK_SIZE: usize = 1 << 20;
@@ -228,7 +233,19 @@ impl Drop for Reading<'_> {
 thread_local! {
     /// Counts reads of warm and cold files since this thread last checked the cache, by the low bits of the file's number.
     /// With a single count, a file might never be checked if two files are read in turn.
-    static UNSEEN_READS: [Cell<u8>; 32] = const { [const { Cell::new(0) }; 32] };
+    static UNSEEN_READS: [Cell<u8>; 32] = const { [const { Cell::new(NO_READ) }; 32] };
+}
+
+/// Counts a read. Returns how many were counted since the last one that was checked, if this one is to be checked because
+/// one in `every` reads is. A thread's first read is checked, since a thread may end soon.
+fn unseen_reads(own: &Target, every: u8) -> Option<u64> {
+    UNSEEN_READS.with(|counts| {
+        let count = &counts[own.number as usize % counts.len()];
+        let unseen = count.get();
+        let checks = unseen == NO_READ || unseen + 1 >= every;
+        count.set(if checks { 0 } else { unseen + 1 });
+        checks.then_some(if unseen == NO_READ { 1 } else { u64::from(unseen) + 1 })
+    })
 }
 
 impl Adaptive {
@@ -238,50 +255,80 @@ impl Adaptive {
 
     /// Decides how a read is done. `own` is the adaptive file's own target.
     fn choose(&self, own: &Target, request: &Request, follows: bool) -> Way {
+        if !self.direct.is_direct() {
+            return OWN;
+        }
+        let is_free = room::is_free();
+        let admits_at_once = is_free && request.want < BLOCK as usize;
         let streak = self.streak.load(Ordering::Relaxed);
         let (is_warm, is_cold) = (streak >= WARM, streak <= -COLD);
-        let looks = UNSEEN_READS.with(|counts| {
-            let count = &counts[own.number as usize % counts.len()];
-            let unseen = count.get() + 1;
-            let looks = match (is_warm, is_cold) {
-                (true, _) => unseen >= LOOKS,
-                (_, true) => unseen >= COLD_LOOKS,
-                (false, false) => true,
-            };
-            count.set(if looks { 0 } else { unseen });
-            looks
-        });
-        if (is_warm && !looks) || !self.direct.is_direct() {
+        let every = match (is_warm || admits_at_once, is_cold) {
+            (true, _) => LOOKS,
+            (_, true) => COLD_LOOKS,
+            (false, false) => 1,
+        };
+        let unseen = unseen_reads(own, every);
+        let looks = unseen.is_some();
+        if looks {
+            room::look();
+        } else if is_warm {
             return OWN;
         }
-        let cached = if looks { self.cached(own, request) } else { Cached::Nothing };
-        self.count(&cached, streak);
-        if let Cached::All = cached {
-            return OWN;
+        let range = request.offset..request.offset + request.want as u64;
+        // What is admitted is followed too: read ahead, a stream takes a fifth of the time that the cache needs for it.
+        let stream = if admits_at_once && follows { self.ahead.note(&range) } else { None };
+        // The kernel would read ahead of a file's first byte.
+        let is_random = stream.is_none() && !(follows && request.offset == 0);
+        let cached =
+            if looks || (admits_at_once && !is_random) { self.cached(own, request) } else { Cached::Nothing };
+        if looks || !admits_at_once {
+            let reads = if is_warm || admits_at_once { unseen.unwrap_or(1) } else { 1 };
+            self.count(&cached, streak, reads);
+            if admits_at_once && is_random && !matches!(cached, Cached::All) {
+                driver::count_cache(CacheEvent::Admitted, reads);
+            }
         }
-        if self.is_worth_caching(own, request) {
-            driver::count_cache(CacheEvent::Admitted, 1);
+        let is_own = match cached {
+            Cached::All => true,
+            Cached::Nothing | Cached::Some(_) if admits_at_once && is_random => true,
+            Cached::Nothing | Cached::Some(_) => {
+                self.is_worth_caching(own, request, is_free) && {
+                    driver::count_cache(CacheEvent::Admitted, 1);
+                    true
+                }
+            }
+        };
+        if is_own {
+            stream.inspect(|(id, _)| self.ahead.ended(*id));
             return OWN;
         }
         match cached {
-            Cached::Some(0) => DIRECT,
-            Cached::Some(bytes) => Way::CachedBeginning(bytes),
-            Cached::All | Cached::Nothing if follows => match self.follow(own, request) {
-                // If data is cached, data that was read ahead must not be used, since it may be older.
-                Way::Stream(id) if !looks && !matches!(self.cached(own, request), Cached::Nothing) => {
-                    self.ahead.ended(id);
-                    DIRECT
+            Cached::Some(bytes) => {
+                stream.inspect(|(id, _)| self.ahead.ended(*id));
+                if bytes == 0 { DIRECT } else { Way::CachedBeginning(bytes) }
+            }
+            Cached::All | Cached::Nothing if follows => {
+                let stream = if admits_at_once { stream } else { self.ahead.note(&range) };
+                match self.follow(own, stream) {
+                    // If data is cached, data that was read ahead must not be used, since it may be older.
+                    Way::Stream(id)
+                        if !looks
+                            && !admits_at_once
+                            && !matches!(self.cached(own, request), Cached::Nothing) =>
+                    {
+                        self.ahead.ended(id);
+                        DIRECT
+                    }
+                    way => way,
                 }
-                way => way,
-            },
+            }
             Cached::All | Cached::Nothing => DIRECT,
         }
     }
 
-    /// Decides how an uncached read is done, which may continue a stream.
-    fn follow(&self, own: &Target, request: &Request) -> Way {
-        let range = request.offset..request.offset + request.want as u64;
-        let Some((id, is_steady)) = self.ahead.note(&range) else { return DIRECT };
+    /// Decides how an uncached read is done, which may continue a stream: its id, and whether it is steady.
+    fn follow(&self, own: &Target, stream: Option<(Id, bool)>) -> Way {
+        let Some((id, is_steady)) = stream else { return DIRECT };
         if !is_steady || self.ahead.is_quiet(own) {
             return Way::Stream(id);
         }
@@ -291,13 +338,14 @@ impl Adaptive {
         OWN
     }
 
-    /// Adds the result of a check to the streak, which was `streak`. Two threads at once may count one read instead of two.
-    fn count(&self, found: &Cached, streak: i32) {
+    /// Adds the result of a check, which counts for so many reads, to the streak, which was `streak`. Two threads at once
+    /// may count one read instead of two.
+    fn count(&self, found: &Cached, streak: i32, reads: u64) {
         let (event, reads, now) = match found {
-            Cached::All if streak >= WARM => (CacheEvent::Hit, LOOKS.into(), WARM),
-            Cached::All => (CacheEvent::Hit, 1, streak.max(0) + 1),
-            Cached::Nothing => (CacheEvent::Miss, 1, streak.clamp(1 - COLD, 0) - 1),
-            Cached::Some(_) => (CacheEvent::Miss, 1, 0),
+            Cached::All if streak >= WARM => (CacheEvent::Hit, reads, WARM),
+            Cached::All => (CacheEvent::Hit, reads, streak.max(0) + 1),
+            Cached::Nothing => (CacheEvent::Miss, reads, streak.clamp(1 - COLD, 0) - 1),
+            Cached::Some(_) => (CacheEvent::Miss, reads, 0),
         };
         driver::count_cache(event, reads);
         if now != streak {
@@ -330,8 +378,9 @@ impl Adaptive {
         Cached::Some(((first + known) * page).saturating_sub(start) as usize)
     }
 
-    /// Records a read that missed the cache. Returns whether to read it through the cache because it was read before.
-    fn is_worth_caching(&self, own: &Target, request: &Request) -> bool {
+    /// Records a read that missed the cache. Returns whether to read it through the cache because it was read before: once
+    /// if memory is free, twice if not.
+    fn is_worth_caching(&self, own: &Target, request: &Request, is_free: bool) -> bool {
         let Ok(mut sketch) = self.sketch.try_lock() else { return false };
         let make = || Sketch::new(own.size().unwrap_or(0), room::bytes());
         let mut range = request.offset..request.offset + request.want as u64;
@@ -339,7 +388,8 @@ impl Adaptive {
             // A long read may end far beyond the file, where there is nothing to count.
             range.end = range.end.min(own.size().unwrap_or(0));
         }
-        !range.is_empty() && sketch.get_or_insert_with(make).note(range)
+        let enough = if is_free { 1 } else { READS_BEFORE };
+        !range.is_empty() && sketch.get_or_insert_with(make).note(range, enough)
     }
 }
 
@@ -357,7 +407,8 @@ mod tests {
         let Some(adaptive) = &file.0.adaptive else { return };
         let read = |offset, want| Request { offset, want, ..Request::of(Kind::Read) };
         for (offset, is_read_again) in [(0, true), (2 << 20, true), (1 << 50, false)] {
-            let worth = [(); 4].map(|()| adaptive.is_worth_caching(&file.0.target, &read(offset, 1 << 50)));
+            let worth =
+                [(); 4].map(|()| adaptive.is_worth_caching(&file.0.target, &read(offset, 1 << 50), false));
             assert_eq!(worth[3], is_read_again, "{offset}: {worth:?}");
         }
     }

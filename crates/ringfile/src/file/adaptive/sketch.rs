@@ -27,8 +27,8 @@ const LINE: u64 = 128;
 const NEIGHBOURS: u32 = 1;
 /// The largest value of a 4-bit counter.
 const LIMIT: u8 = 15;
-/// The number of reads that make a block worth caching.
-const READS_BEFORE: u8 = 2;
+/// The number of reads that make a block worth caching, if others must be evicted for it.
+pub(super) const READS_BEFORE: u8 = 2;
 
 /// A cache line of counters, two to a byte.
 #[derive(Clone, Copy)]
@@ -58,11 +58,11 @@ impl Sketch {
         Self { lines, window: window.max(BLOCK), bytes: 0, fresh: 0 }
     }
 
-    /// Records a read. Returns whether most of its bytes had been read at least twice before, within the window.
-    pub(super) fn note(&mut self, range: Range<u64>) -> bool {
+    /// Records a read. Returns whether most of its bytes had been read at least `enough` times before, within the window.
+    pub(super) fn note(&mut self, range: Range<u64>, enough: u8) -> bool {
         let len = range.end - range.start;
         if len < BLOCK {
-            return self.count((range.start / PAGE) | SMALL, len);
+            return self.count((range.start / PAGE) | SMALL, len) >= enough;
         }
         let (first, last) = (range.start / BLOCK, (range.end - 1) / BLOCK);
         let (mut known, mut all) = (0, 0);
@@ -71,15 +71,15 @@ impl Sketch {
             let part = ((block + 1) * BLOCK).min(range.end) - start;
             // Blocks that the read barely touches are not counted: the next read will count them.
             if part >= BLOCK / 2 || first == last {
-                known += u64::from(self.count(block, part));
+                known += u64::from(self.count(block, part) >= enough);
                 all += 1;
             }
         }
         2 * known > all
     }
 
-    /// Counts a read of a block or page, and returns whether it was read often enough before.
-    fn count(&mut self, number: u64, len: u64) -> bool {
+    /// Counts a read of a block or page, and returns how often it was read before.
+    fn count(&mut self, number: u64, len: u64) -> u8 {
         let places = self.places(number);
         let before = places.iter().map(|&place| self.get(place)).min().unwrap_or(0);
         if before < LIMIT {
@@ -96,7 +96,7 @@ impl Sketch {
         if self.bytes >= self.window || self.fresh >= self.lines.len() * LINE as usize * 3 / 8 {
             self.age();
         }
-        before >= READS_BEFORE
+        before
     }
 
     fn age(&mut self) {
@@ -139,7 +139,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn note_blocks(sketch: &mut Sketch, blocks: Range<u64>) -> usize {
-        blocks.filter(|block| sketch.note(block * BLOCK..(block + 1) * BLOCK)).count()
+        blocks.filter(|block| sketch.note(block * BLOCK..(block + 1) * BLOCK, READS_BEFORE)).count()
     }
 
     #[test]
@@ -178,9 +178,9 @@ mod tests {
         let (mut hot, mut scanned) = (0, 0);
         for block in 0..16_384 {
             let start = random.below(64) * BLOCK;
-            hot += u32::from(sketch.note(start..start + BLOCK));
+            hot += u32::from(sketch.note(start..start + BLOCK, READS_BEFORE));
             let start = block * BLOCK + 2048 * MIB;
-            scanned += u32::from(sketch.note(start..start + BLOCK));
+            scanned += u32::from(sketch.note(start..start + BLOCK, READS_BEFORE));
         }
         assert!(hot > 14_000, "{hot} of 16384 reads of the hot set");
         assert!(scanned < 200, "{scanned} of 16384 reads of the scan");
@@ -189,20 +189,23 @@ mod tests {
     #[test]
     fn pages_of_one_block_are_told_apart_and_a_page_read_again_is_found() {
         let mut sketch = Sketch::new(64 * MIB, 64 * MIB);
-        assert!((0..16).all(|page| !sketch.note(page * PAGE..(page + 1) * PAGE)), "no page twice");
-        assert!(!sketch.note(5 * PAGE..6 * PAGE));
-        assert!(sketch.note(5 * PAGE..6 * PAGE));
-        assert!(sketch.note(5 * PAGE + 100..5 * PAGE + 200), "a record of the page");
+        assert!(
+            (0..16).all(|page| !sketch.note(page * PAGE..(page + 1) * PAGE, READS_BEFORE)),
+            "no page twice"
+        );
+        assert!(!sketch.note(5 * PAGE..6 * PAGE, READS_BEFORE));
+        assert!(sketch.note(5 * PAGE..6 * PAGE, READS_BEFORE));
+        assert!(sketch.note(5 * PAGE + 100..5 * PAGE + 200, READS_BEFORE), "a record of the page");
     }
 
     #[test]
     fn counters_stop_at_their_limit_and_age() {
         let mut sketch = Sketch::new(MIB, u64::MAX);
         for _ in 0..40 {
-            sketch.note(0..BLOCK);
+            sketch.note(0..BLOCK, READS_BEFORE);
         }
-        assert!(sketch.note(0..BLOCK));
+        assert!(sketch.note(0..BLOCK, READS_BEFORE));
         (0..3).for_each(|_| sketch.age());
-        assert!(!sketch.note(0..BLOCK), "forgotten");
+        assert!(!sketch.note(0..BLOCK, READS_BEFORE), "forgotten");
     }
 }
