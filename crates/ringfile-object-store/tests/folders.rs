@@ -89,7 +89,8 @@ impl Server {
     /// Answers the syncs that are held.
     fn release(&self) {
         let mut state = self.state();
-        state.synced.extend(state.held_folder.take());
+        let folder = state.held_folder.take();
+        state.synced.extend(folder);
         state.held.drain(..).for_each(ReplyEmpty::ok);
     }
 
