@@ -249,10 +249,21 @@ fn create_folder_of(path: &Path) -> Result<()> {
     let created = path.parent().map_or(Ok(()), fs::create_dir_all);
     created.or_else(|error| match error.kind() {
         _ if is_gone(&error) => Ok(()),
-        // Of the folder, not of the object: a symbolic link that leads nowhere has its name, for instance.
-        ErrorKind::AlreadyExists => Err(about(&error, "failed to create the folder of", path)),
+        // Of the folder, not of the object.
+        ErrorKind::AlreadyExists if is_below_broken_link(path) => {
+            Err(about(&error, "failed to create the folder of", path))
+        }
+        // The folder was there, and another call has removed it before it was looked up; or an object has its name, which the
+        // next attempt reports.
+        ErrorKind::AlreadyExists => Ok(()),
         _ => Err(error),
     })
+}
+
+/// Returns whether a folder above a path is a symbolic link that leads nowhere.
+fn is_below_broken_link(path: &Path) -> bool {
+    let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    path.ancestors().skip(1).any(|folder| is_link(folder) && !folder.exists())
 }
 
 /// Removes the folders of an object, below `root`, that are empty.

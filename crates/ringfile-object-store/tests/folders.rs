@@ -327,3 +327,52 @@ async fn f53_the_removal_of_an_object_is_durable_although_its_folder_is_created_
         assert_names_are_durable(&server, "new", way);
     }
 }
+
+/// F54: the folder is there when it is created, and another call has removed it when it is looked up.
+#[tokio::test]
+async fn f54_a_folder_that_vanishes_while_it_is_created_is_created_again() {
+    let Some((server, folder, _session)) = mount() else { return };
+    let store = store(&folder, false, true);
+    let from = Path::from("from");
+    for (at, way) in WAYS.into_iter().enumerate() {
+        store.put(&from, "content".into()).await.unwrap();
+        server.state().vanishing = 3;
+        let to = Path::from(format!("{at}/deep/object"));
+        name(&store, way, &from, &to).await.unwrap_or_else(|error| panic!("{way}: {error:?}"));
+        assert!(server.find(to.as_ref()).is_some(), "{way}");
+        assert_eq!(server.state().vanishing, 0);
+    }
+}
+
+/// F54, on a usual file system: calls that create in two folders, and calls that empty them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f54_calls_that_create_in_a_folder_and_calls_that_empty_it_do_not_disturb_each_other() {
+    const TASKS: u64 = 16;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (sync, rounds) in [(false, 1000), (true, 60)] {
+        let store = store(&folder, sync, true);
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let store = store.clone();
+                tokio::spawn(async move {
+                    for round in 0..rounds {
+                        let way = WAYS[((task + round) % WAYS.len() as u64) as usize];
+                        let at = |folder: u64| Path::from(format!("{}/deep/{task}", folder % 2));
+                        let (from, to) = (at(round), at(round + 1));
+                        store.put(&from, "content".into()).await.unwrap();
+                        let named = name(&store, way, &from, &to).await;
+                        named.unwrap_or_else(|error| panic!("task {task}, round {round}: {way}: {error:?}"));
+                        store.delete(&to).await.unwrap();
+                        if !way.starts_with("rename") {
+                            store.delete(&from).await.unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    }
+}
