@@ -55,7 +55,7 @@ fn root_of(store: &RingfileStore) -> PathBuf {
 /// Makes the removal of a location durable, and closes its file.
 async fn settle_gone(store: &RingfileStore, location: &Path) -> Result<()> {
     let path = path_of(store, location)?;
-    store.store.settle_removal(path, root_of(store)).await.map_err(|error| failed(error, location))
+    store.store.settle_removal(path).await.map_err(|error| failed(error, location))
 }
 
 #[async_trait]

@@ -11,10 +11,6 @@ use std::time::{Duration, Instant};
 
 use ringfile::File;
 
-/// Local file systems on which one inode is one file, whichever descriptor reads it: ext2 to 4, XFS, Btrfs, F2FS
-/// (include/uapi/linux/magic.h). A FUSE server may show each descriptor the content that the object had when it was
-/// opened, and some file systems give two files the same inode number.
-const ONE_FILE_EACH: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 /// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;
 /// How often a store in use checks for files that others have removed.
@@ -50,11 +46,6 @@ impl Entry {
 impl Recent {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(Inner { entries: Vec::new(), checked: Instant::now() }))
-    }
-
-    /// Returns whether a file may stay open: its file system gives no other file its device and inode meanwhile.
-    pub(crate) fn may_keep(file: &std::fs::File) -> bool {
-        rustix::fs::fstatfs(file).is_ok_and(|facts| ONE_FILE_EACH.contains(&(facts.f_type as u32)))
     }
 
     /// Returns the file with these metadata, if it is open.

@@ -8,9 +8,11 @@ use std::fs;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use crate::names::{DurableNames, is_gone};
 
 /// For how long the folders of an object are created again if other calls remove them. Any attempt may fail because of such
 /// a call. How many attempts are needed depends on the file system and the other calls, so the limit is a time.
@@ -39,23 +41,23 @@ pub(crate) struct Staged {
 
 impl Staged {
     /// Creates the file, and its folder if that does not exist.
-    pub(crate) fn create(target: &Path, sync: bool) -> Result<(Self, fs::File)> {
+    pub(crate) fn create(target: &Path) -> Result<(Self, fs::File)> {
         let path = temporary_name(target);
-        let (file, there) = in_folder_of(target, None, || {
+        let file = in_folder_of(target, None, || {
             fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)
         })?;
-        let staged = Self { path, target: target.to_owned(), is_open: true };
-        // Now that the folder has a file, no other call removes it.
-        if let Some(there) = there.filter(|_| sync) {
-            sync_folders(target, &there)?;
-        }
-        Ok((staged, file))
+        Ok((Self { path, target: target.to_owned(), is_open: true }, file))
     }
 
     /// Renames the file, which is written, to its place, and returns its metadata. With `replace` it replaces an existing
     /// object, otherwise that is an error.
-    pub(crate) fn publish(mut self, file: &fs::File, replace: bool, sync: bool) -> Result<fs::Metadata> {
-        if sync {
+    pub(crate) fn publish(
+        mut self,
+        file: &fs::File,
+        replace: bool,
+        sync: Option<&DurableNames>,
+    ) -> Result<fs::Metadata> {
+        if sync.is_some() {
             file.sync_all()?;
         }
         flush(file)?;
@@ -64,10 +66,7 @@ impl Staged {
         let publish = if replace { rename_over } else { rename_new };
         publish(&self.path, &self.target)?;
         self.is_open = false;
-        match self.target.parent().filter(|_| sync) {
-            Some(folder) => sync_folders(&self.target, folder).map(|()| metadata),
-            None => Ok(metadata),
-        }
+        sync.map_or(Ok(()), |names| names.sync(&self.target)).map(|()| metadata)
     }
 }
 
@@ -81,7 +80,7 @@ impl Drop for Staged {
 
 /// Gives the file `from` the name `to` too, as a hard link. With `replace` this replaces an existing object, otherwise that is
 /// an error.
-pub(crate) fn copy(from: &Path, to: &Path, replace: bool, sync: bool) -> Result<()> {
+pub(crate) fn copy(from: &Path, to: &Path, replace: bool, sync: Option<&DurableNames>) -> Result<()> {
     name_file(from, to, sync, || {
         if !replace {
             return fs::hard_link(from, to);
@@ -95,7 +94,7 @@ pub(crate) fn copy(from: &Path, to: &Path, replace: bool, sync: bool) -> Result<
 }
 
 /// Renames the file `from` to `to`. With `replace` this replaces an existing object, otherwise that is an error.
-pub(crate) fn rename(from: &Path, to: &Path, replace: bool, sync: bool) -> Result<()> {
+pub(crate) fn rename(from: &Path, to: &Path, replace: bool, sync: Option<&DurableNames>) -> Result<()> {
     name_file(from, to, sync, || {
         if replace {
             // Renaming one link of a file to another does nothing.
@@ -144,31 +143,28 @@ fn rename_by_steps(from: &Path, to: &Path, rename: fn(&Path, &Path) -> Result<()
     remove_if_there(&temporary).and(renamed)
 }
 
-/// Runs `name`, which gives the file `from` the name `to`. If `sync`, first makes its content durable, then the name.
-fn name_file(from: &Path, to: &Path, sync: bool, name: impl FnMut() -> Result<()>) -> Result<()> {
-    if sync {
+/// Runs `name`, which gives the file `from` the name `to`. With `sync`, first makes its content durable, then the name.
+fn name_file(
+    from: &Path,
+    to: &Path,
+    sync: Option<&DurableNames>,
+    name: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    if sync.is_some() {
         match crate::store::open_to_read(from) {
             // `name` reports this error, unless it is a symbolic link that leads nowhere.
             Err(error) if is_gone(&error) => {}
             opened => opened?.sync_all()?,
         }
     }
-    let ((), there) = in_folder_of(to, Some(from), name)?;
-    match there.as_deref().or(to.parent()).filter(|_| sync) {
-        Some(there) => sync_folders(to, there),
-        None => Ok(()),
-    }
+    in_folder_of(to, Some(from), name)?;
+    sync.map_or(Ok(()), |names| names.sync(to))
 }
 
-/// Runs `create`, which gives a file a name in the folder of `path`, and creates that folder if it does not exist. Then also
-/// returns the nearest folder that did. Tries again as long as other calls remove the folder before the file is in it, unless
-/// `create` needs a file that does not exist.
-fn in_folder_of<T>(
-    path: &Path,
-    needs: Option<&Path>,
-    mut create: impl FnMut() -> Result<T>,
-) -> Result<(T, Option<PathBuf>)> {
-    let (mut since, mut there) = (None::<Instant>, None::<PathBuf>);
+/// Runs `create`, which gives a file a name in the folder of `path`, and creates that folder if it does not exist. Tries again
+/// as long as other calls remove the folder before the file is in it, unless `create` needs a file that does not exist.
+fn in_folder_of<T>(path: &Path, needs: Option<&Path>, mut create: impl FnMut() -> Result<T>) -> Result<T> {
+    let mut since = None::<Instant>;
     let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
     loop {
         match create() {
@@ -181,11 +177,9 @@ fn in_folder_of<T>(
                     Some(_) => std::thread::sleep(PAUSE),
                     None => since = Some(Instant::now()),
                 }
-                let nearest = nearest_folder(path);
-                there = Some(there.filter(|there| nearest.starts_with(there)).unwrap_or(nearest));
                 create_folder_of(path)?;
             }
-            created => return Ok((created?, there)),
+            created => return created,
         }
     }
 }
@@ -255,57 +249,27 @@ fn create_folder_of(path: &Path) -> Result<()> {
     let created = path.parent().map_or(Ok(()), fs::create_dir_all);
     created.or_else(|error| match error.kind() {
         _ if is_gone(&error) => Ok(()),
-        // Of the folder, not of the object: a symbolic link that leads nowhere has its name, for instance.
-        ErrorKind::AlreadyExists => Err(about(&error, "failed to create the folder of", path)),
+        // Of the folder, not of the object.
+        ErrorKind::AlreadyExists if is_below_broken_link(path) => {
+            Err(about(&error, "failed to create the folder of", path))
+        }
+        // The folder was there, and another call has removed it before it was looked up; or an object has its name, which the
+        // next attempt reports.
+        ErrorKind::AlreadyExists => Ok(()),
         _ => Err(error),
     })
 }
 
-/// Returns the nearest folder above a path that exists.
-fn nearest_folder(path: &Path) -> PathBuf {
-    let there = path.ancestors().skip(1).find(|folder| folder.is_dir());
-    there.unwrap_or_else(|| Path::new("/")).to_owned()
-}
-
-/// Makes durable the names in an object's folder, and those of folders that were created below `there`. Another call may
-/// have removed the object by now, and its folders.
-fn sync_folders(path: &Path, there: &Path) -> Result<()> {
-    let above = path.ancestors().skip(1);
-    for folder in above.take_while(|folder| folder.starts_with(there)) {
-        match open_folder(folder) {
-            Err(error) if is_gone(&error) => {}
-            opened => opened?.sync_all()?,
-        }
-    }
-    Ok(())
-}
-
-/// Makes the removal of a name below `root` durable. The name of a folder that was removed with it, because it became
-/// empty, was in the nearest folder that is left, so that one is synced.
-pub(crate) fn sync_removal(path: &Path, root: &Path) -> Result<()> {
-    for folder in path.ancestors().skip(1) {
-        match open_folder(folder) {
-            Err(error) if is_gone(&error) && folder != root => {}
-            opened => return opened?.sync_all(),
-        }
-    }
-    Ok(())
+/// Returns whether a folder above a path is a symbolic link that leads nowhere.
+fn is_below_broken_link(path: &Path) -> bool {
+    let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    path.ancestors().skip(1).any(|folder| is_link(folder) && !folder.exists())
 }
 
 /// Removes the folders of an object, below `root`, that are empty.
 pub(crate) fn remove_empty_folders(path: &Path, root: &Path) {
     let below = path.ancestors().skip(1).take_while(|folder| *folder != root);
     below.map_while(|folder| fs::remove_dir(folder).ok()).for_each(drop);
-}
-
-fn open_folder(path: &Path) -> Result<fs::File> {
-    let only_folders = rustix::fs::OFlags::DIRECTORY.bits().cast_signed();
-    fs::OpenOptions::new().read(true).custom_flags(only_folders).open(path)
-}
-
-/// Returns whether the folder no longer exists, or an object has its name by now.
-fn is_gone(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -326,41 +290,31 @@ mod tests {
                 }
             });
             let results: Vec<_> =
-                (0..200).map(|_| Staged::create(&folder.join("object"), true).map(drop)).collect();
+                (0..200).map(|_| Staged::create(&folder.join("object")).map(drop)).collect();
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
             results.into_iter().for_each(|created| created.expect("it is created"));
         });
     }
 
     #[test]
-    fn the_nearest_folder_is_the_one_that_is_there() {
-        let root = tempfile::tempdir().expect("a folder");
-        fs::write(root.path().join("file"), "").expect("written");
-        assert_eq!(nearest_folder(&root.path().join("a/b/c")), root.path());
-        assert_eq!(nearest_folder(&root.path().join("a")), root.path());
-        assert_eq!(nearest_folder(&root.path().join("file/b")), root.path());
-        assert_eq!(nearest_folder(Path::new("/")), Path::new("/"));
-    }
-
-    #[test]
     fn what_is_not_published_leaves_nothing_and_no_name_is_taken_twice() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("new/deep/object");
-        let (first, mut file) = Staged::create(&target, true).expect("it is created");
-        let (second, _) = Staged::create(&target, false).expect("with another number");
+        let (first, mut file) = Staged::create(&target).expect("it is created");
+        let (second, _) = Staged::create(&target).expect("with another number");
         assert_ne!(first.path, second.path);
         let there = second.path.clone();
         drop(second);
         assert!(!there.exists());
         file.write_all(b"content").expect("written");
-        first.publish(&file, false, true).expect("published");
+        first.publish(&file, false, Some(&DurableNames::default())).expect("published");
         assert_eq!(fs::read(&target).expect("read"), b"content");
 
-        let (third, file) = Staged::create(&target, false).expect("it is created");
-        let error = third.publish(&file, false, false).expect_err("it is there");
+        let (third, file) = Staged::create(&target).expect("it is created");
+        let error = third.publish(&file, false, None).expect_err("it is there");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-        let (fourth, file) = Staged::create(&target, false).expect("it is created");
-        fourth.publish(&file, true, false).expect("published");
+        let (fourth, file) = Staged::create(&target).expect("it is created");
+        fourth.publish(&file, true, None).expect("published");
         assert_eq!(fs::read(&target).expect("read"), b"");
         let names = fs::read_dir(target.parent().expect("a folder")).expect("listed").count();
         assert_eq!(names, 1);

@@ -15,6 +15,7 @@ use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, Route, When
 
 use crate::Caching;
 use crate::gate::Gate;
+use crate::names::DurableNames;
 use crate::ranges::{self, Piece};
 use crate::recent::Recent;
 use crate::staged::{self, Staged};
@@ -30,13 +31,25 @@ const SHORT_CHUNK: u64 = 128 << 10;
 /// How many pieces of a stream are read ahead.
 const AHEAD: usize = 4;
 
+/// Local file systems on which one inode is one file, whichever descriptor reads it, and on which each change of a file or
+/// folder changes its time: ext2 to 4, XFS, Btrfs, F2FS (include/uapi/linux/magic.h). A FUSE server may show each
+/// descriptor the content that the object had when it was opened, and some file systems give two files the same inode
+/// number.
+const EXACT_INODES: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
+
+/// Returns whether a file, while it is open, shares its device and inode with no other, and its metadata show each change.
+pub(crate) fn has_exact_inodes(file: &std::fs::File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|facts| EXACT_INODES.contains(&(facts.f_type as u32)))
+}
+
 /// See the module.
 pub(crate) struct Store {
     pub(crate) pool: Pool,
     pub(crate) caching: Caching,
     pub(crate) in_flight: usize,
     pub(crate) merge_gap: u64,
-    pub(crate) sync: bool,
+    /// What makes names durable, if the store syncs.
+    pub(crate) names: Option<Arc<DurableNames>>,
     pub(crate) removes_empty_folders: bool,
     pub(crate) gate: Arc<Gate>,
     pub(crate) recent: Arc<Recent>,
@@ -108,7 +121,7 @@ impl Store {
                 match self.recent.find(&metadata) {
                     Some(file) => file,
                     None => {
-                        let is_known = Recent::may_keep(&opened);
+                        let is_known = has_exact_inodes(&opened);
                         let file = self.options().adopt(opened)?;
                         if is_known && file.is_adaptive() { self.recent.keep(&metadata, file) } else { file }
                     }
@@ -251,21 +264,20 @@ impl Store {
 
     /// Begins an object, as a temporary file.
     pub(crate) async fn stage(&self, target: PathBuf) -> io::Result<Upload> {
-        let sync = self.sync;
-        let (staged, own) = blocking(move || Staged::create(&target, sync)).await?;
+        let (staged, own) = blocking(move || Staged::create(&target)).await?;
         let mut options = OpenOptions::new();
         // Not on the caller's thread: each object is a new file, and whether its first, long write would block is not
         // known.
         options.read(true).write(true).route(Route::Workers).dont_cache(self.caching == Caching::Direct);
         let file = options.adopt(own.try_clone()?)?;
         let unfinished = Some((staged, own));
-        Ok(Upload { unfinished, file, sync, recent: Arc::clone(&self.recent) })
+        Ok(Upload { unfinished, file, names: self.names.clone(), recent: Arc::clone(&self.recent) })
     }
 
     /// Copies an object. With `replace` this replaces an existing one, otherwise that is an error.
     pub(crate) async fn copy(&self, from: PathBuf, to: PathBuf, replace: bool) -> io::Result<()> {
-        let sync = self.sync;
-        self.change_names(move || staged::copy(&from, &to, replace, sync)).await
+        let names = self.names.clone();
+        self.change_names(move || staged::copy(&from, &to, replace, names.as_deref())).await
     }
 
     /// Renames an object. With `replace` this replaces an existing one, otherwise that is an error.
@@ -276,25 +288,24 @@ impl Store {
         root: PathBuf,
         replace: bool,
     ) -> io::Result<()> {
-        let (sync, removes_empty_folders) = (self.sync, self.removes_empty_folders);
+        let (names, removes_empty_folders) = (self.names.clone(), self.removes_empty_folders);
         self.change_names(move || {
-            staged::rename(&from, &to, replace, sync)?;
+            staged::rename(&from, &to, replace, names.as_deref())?;
             if removes_empty_folders {
                 staged::remove_empty_folders(&from, &root);
             }
-            if sync { staged::sync_removal(&from, &root) } else { Ok(()) }
+            names.map_or(Ok(()), |names| names.sync(&from))
         })
         .await
     }
 
-    /// Makes the removal of an object's name durable, and closes its file. Its folders may have been removed too, up to
-    /// `root`.
-    pub(crate) async fn settle_removal(&self, path: PathBuf, root: PathBuf) -> io::Result<()> {
-        let sync = self.sync;
-        if !sync && self.recent.is_empty() {
+    /// Makes the removal of an object's name durable, and closes its file. Its folders may have been removed too.
+    pub(crate) async fn settle_removal(&self, path: PathBuf) -> io::Result<()> {
+        let names = self.names.clone();
+        if names.is_none() && self.recent.is_empty() {
             return Ok(());
         }
-        self.change_names(move || if sync { staged::sync_removal(&path, &root) } else { Ok(()) }).await
+        self.change_names(move || names.map_or(Ok(()), |names| names.sync(&path))).await
     }
 
     /// Runs a function that changes names, and closes files that have none any more.
@@ -333,7 +344,7 @@ pub(crate) struct Upload {
     /// `None` when it is published or removed.
     unfinished: Option<(Staged, std::fs::File)>,
     pub(crate) file: File,
-    sync: bool,
+    names: Option<Arc<DurableNames>>,
     recent: Arc<Recent>,
 }
 
@@ -342,7 +353,7 @@ impl Upload {
     pub(crate) async fn publish(mut self, replace: bool) -> io::Result<String> {
         let Some((staged, own)) = self.unfinished.take() else { return Err(ErrorKind::NotFound.into()) };
         blocking(move || {
-            let metadata = staged.publish(&own, replace, self.sync)?;
+            let metadata = staged.publish(&own, replace, self.names.as_deref())?;
             self.recent.close_removed();
             Ok(etag(&metadata))
         })
