@@ -146,14 +146,16 @@ fn while_memory_is_free_streams_are_read_ahead_until_they_come_again() {
                 }
             });
         };
-        pass();
+        // Small reads of a stream are admitted the third time, large ones the second time.
+        let passes = if len < 64 << 10 { 2 } else { 1 };
+        (0..passes).for_each(|_| pass());
         let [used, _] = ahead_since(before);
-        assert!(used > 7 << 20, "{used} bytes were there when they were wanted");
+        assert!(used > passes * (7 << 20), "{used} bytes were there when they were wanted");
         // The sketch may take a few blocks for others that were read.
         assert!(cached_pages(&path) < LEN / PAGE / 20);
         pass();
         let cached = cached_pages(&path);
-        assert!(cached > LEN / PAGE / 2, "{cached} pages after the second pass with {len}");
+        assert!(cached > LEN / PAGE / 2, "{cached} pages after another pass with {len}");
     }
     drop(file);
 }

@@ -292,7 +292,9 @@ impl Adaptive {
             Cached::All => true,
             Cached::Nothing | Cached::Some(_) if admits_at_once && is_random => true,
             Cached::Nothing | Cached::Some(_) => {
-                self.is_worth_caching(own, request, is_free) && {
+                // A small read gets here if it begins or continues a stream. One that is admitted makes the kernel read
+                // ahead, and all that follows is found cached; so neither a wrong count nor a second pass admits it.
+                self.is_worth_caching(own, request, is_free && !admits_at_once) && {
                     driver::count_cache(CacheEvent::Admitted, 1);
                     true
                 }
