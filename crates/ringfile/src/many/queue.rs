@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::file::single::Single;
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
 use crate::fs::{self, Open};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Counter};
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
 ///
@@ -72,6 +72,8 @@ use crate::memory::Buffer;
 pub struct Queue {
     pub(super) entries: Entries,
     pub(super) engine: ThreadEngine,
+    /// Counts the buffers of borrowed memory in [`read_many`](Self::read_many) and [`write_many`](Self::write_many).
+    pub(super) counter: Option<Counter>,
 }
 
 const TOO_LATE: &str = "before Linux 5.18, a thread's first descriptor must be created before its first operation waits: \
@@ -93,7 +95,8 @@ impl Queue {
     /// Creates an empty queue with room for `operations` open operations. It grows if more are added.
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
-        Self { entries: Entries::with_capacity(operations), engine: ThreadEngine::new(false) }
+        let (entries, engine) = (Entries::with_capacity(operations), ThreadEngine::new(false));
+        Self { entries, engine, counter: None }
     }
 
     /// Adds a read from `offset`, as [`File::read_at`].
