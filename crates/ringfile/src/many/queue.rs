@@ -363,21 +363,24 @@ impl Queue {
         self.entries.find(token).is_some()
     }
 
-    /// Submits the operations that were added, waits for one of them, and takes its result.
+    /// Submits the operations that were added, waits for one of them, in the same system call, and takes its result.
+    ///
+    /// As in [`wait`](Self::wait), a single operation that was not submitted before may become a plain call.
     ///
     /// # Errors
     /// `InvalidInput` if the token names no operation of this queue, or its result was taken. `WouldBlock` inside
     /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
     pub fn wait_by(&mut self, token: Token) -> Result<Done> {
         let what = "waiting for an operation of a queue";
-        if self.entries.is_done(token) == Some(false) {
+        let in_loop = crate::runtime::is_in_loop();
+        if in_loop && self.entries.is_done(token) == Some(false) {
             self.submit();
-        }
-        if self.entries.is_done(token) == Some(false) {
-            if crate::runtime::is_in_loop() {
+            if self.entries.is_done(token) == Some(false) {
                 let why = "waiting would block a ringfile thread: await the queue's `ready` there";
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why));
             }
+        }
+        if self.entries.is_done(token) == Some(false) {
             let wanted = |entries: &mut Entries| usize::from(entries.is_done(token) == Some(false));
             self.engine.wait(&mut self.entries, None, wanted);
         }
