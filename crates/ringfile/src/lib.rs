@@ -148,12 +148,12 @@ pub use file::{
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;
-pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, ReadRequest, StartedBatch, Token};
+pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, ReadRequest, StartedBatch, Token, WriteRequest};
 #[cfg(feature = "compio-buf-08")]
 pub use memory::CompioBuffer;
 pub use memory::{
     Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
-    RegisteredMemory, StableMemory, WhenFull,
+    ReadMemory, RegisteredMemory, RequestMemory, StableMemory, WhenFull, WriteMemory,
 };
 pub use metrics::{ENTER_BUCKETS, Metrics, metrics};
 pub use ring::{Completions, RegistrationRefused, refused_registration};

@@ -10,7 +10,10 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringfile::{Appender, Batch, Done, File, OpenOptions, Pool, Queue, Route, block_on, thread_metrics};
+use ringfile::{
+    Appender, Batch, Done, File, OpenOptions, Pool, Queue, ReadRequest, Route, WriteRequest, block_on,
+    thread_metrics,
+};
 use support::forms::routes;
 use support::handles::Handles as _;
 use support::{Folder, assert_content, content, has_registered_buffers, in_child_for, patience};
@@ -226,6 +229,43 @@ fn a_queue_allocates_nothing_once_it_has_room_for_its_operations() {
         });
         println!("{name}, queue: {few} and {many} allocations");
         assert!(many <= few + growth, "{name}, queue: {few} for {FEW} reads, {many} for {MANY}");
+    }
+}
+
+#[test]
+fn requests_of_borrowed_memory_allocate_nothing_once_there_was_room_for_them() {
+    if !alone("requests_of_borrowed_memory_allocate_nothing_once_there_was_room_for_them") {
+        return;
+    }
+    const MANY: u64 = 3000;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    for route in routes() {
+        let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
+        // A worker allocates what it reports to.
+        if is_carried_by_workers(route) {
+            continue;
+        }
+        let (mut queue, mut memory) = (Queue::new(), vec![0; PAGES as usize * PAGE]);
+        let (few, many) = few_and_many(route, MANY, |count| {
+            let mut sum = 0;
+            for _ in 0..count / PAGES {
+                let pages = memory.chunks_mut(PAGE).zip(0..);
+                let mut reads: Vec<_> =
+                    pages.map(|(page, at)| ReadRequest::new(page, at * PAGE as u64)).collect();
+                sum += allocations(|| queue.read_many(&file, &mut reads).unwrap()).0;
+                assert!(reads.iter().all(|read| matches!(read.result, Ok(PAGE))));
+                drop(reads);
+                let pages = memory.chunks(PAGE).zip(0..);
+                let mut writes: Vec<_> =
+                    pages.map(|(page, at)| WriteRequest::new(page, at * PAGE as u64)).collect();
+                sum += allocations(|| queue.write_many(&file, &mut writes).unwrap()).0;
+                assert!(writes.iter().all(|write| matches!(write.result, Ok(PAGE))));
+            }
+            sum
+        });
+        println!("{route:?}: {few} and {many} allocations");
+        assert!(many <= few + growth(route), "{route:?}: {few} and {many}");
     }
 }
 

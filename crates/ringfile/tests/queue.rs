@@ -440,3 +440,28 @@ fn system_calls_are_counted_by_how_much_they_submit_and_collect() {
         assert_eq!(counted.submitted_per_enter[bucket], 1, "{reads} reads in one call: {counted:?}");
     }
 }
+
+#[test]
+fn waiting_for_one_submits_and_waits_in_one_system_call() {
+    let name = "waiting_for_one_submits_and_waits_in_one_system_call";
+    // Alone: memory that another test frees interrupts a wait, so that there is another call.
+    if !needs_ring(name) || !support::in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 16 << 12));
+    let Ok(file) = OpenOptions::new().read(true).direct(true).route(Route::Ring).open(&path) else {
+        return support::skip(name, "no direct I/O here");
+    };
+    let (pool, mut queue) = (Pool::new(1 << 20), Queue::new());
+    let mut enters = Vec::new();
+    for page in 0..16_u64 {
+        let before = ringfile::thread_metrics().enters;
+        let token = queue.read(&file, pool.get(4096).unwrap(), page << 12, page);
+        let done = queue.wait_by(token).unwrap();
+        assert_content(&done.buffer.unwrap(), page << 12);
+        enters.push(ringfile::thread_metrics().enters - before);
+    }
+    // The first few register the memory and the file.
+    assert_eq!(enters[10..], [1; 6], "{enters:?}");
+}

@@ -15,8 +15,8 @@ use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use ringfile::{
-    Batch, Buffer, File, OpenOptions, Pool, Queue, ReadRequest, RegisteredMemory, Route, block_on,
-    thread_metrics,
+    Batch, Buffer, File, OpenOptions, Pool, Queue, ReadRequest, RegisteredMemory, Route, WriteRequest,
+    block_on, thread_metrics,
 };
 use support::forms::routes;
 use support::fuse::{Act, Op, Server};
@@ -422,5 +422,146 @@ fn f41_a_waker_may_leave_a_loop_on_a_thread_that_ends() {
         })
         .join()
         .unwrap();
+    });
+}
+
+#[test]
+fn borrowed_memory_is_read_and_written_on_every_route() {
+    const SIZE: usize = 100 * PAGE + 100;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, SIZE));
+    let mut random = Random::new();
+    for route in routes() {
+        for form in ["buffered", "direct", "adaptive"] {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).route(route).buffered_fallback(true);
+            options.direct(form == "direct").adaptive(form == "adaptive");
+            let Ok(file) = options.open(&path) else {
+                skip("borrowed_memory_is_read_and_written_on_every_route", form);
+                continue;
+            };
+            let (pool, mut queue) = (Pool::new(16 << 20), Queue::new());
+            let mut pooled = pool.get(1 << 20).unwrap();
+            pooled.resize(1 << 20, 0);
+            let mut plain = vec![0; 1 << 20];
+            for round in 0..6 {
+                let count = if round % 2 == 0 { 400 } else { random.below(20) as usize };
+                let memory = if round < 3 { &mut plain[..] } else { &mut pooled[..] };
+                memory.fill(0xee);
+                let mut rest = memory;
+                let mut requests = Vec::new();
+                for _ in 0..count {
+                    let aligned = random.below(2) == 0;
+                    let len = if aligned { PAGE } else { random.below(2 * PAGE as u64) as usize };
+                    let Some((one, others)) = rest.split_at_mut_checked(len) else { break };
+                    rest = others;
+                    let at = random.below(SIZE as u64 + PAGE as u64);
+                    let at = if aligned { at / PAGE as u64 * PAGE as u64 } else { at };
+                    let at = if random.below(50) == 0 { u64::MAX - at } else { at };
+                    requests.push(ReadRequest::new(one, at));
+                }
+                queue.read_many(&file, &mut requests).unwrap();
+                for ReadRequest { buffer, offset, result, .. } in requests {
+                    if offset > i64::MAX as u64 {
+                        assert!(result.is_err() || buffer.is_empty(), "{route:?}, {form}");
+                        continue;
+                    }
+                    let expected = buffer.len().min(SIZE.saturating_sub(offset as usize));
+                    assert_eq!(result.unwrap(), expected, "{route:?}, {form}, at {offset}");
+                    assert_content(&buffer[..expected], offset);
+                }
+                queue.read_many::<Buffer>(&file, &mut []).unwrap();
+                // The same bytes are written where they are.
+                let memory = if round < 3 { &mut plain[..] } else { &mut pooled[..] };
+                memory[..64 * PAGE].copy_from_slice(&content(0, 64 * PAGE));
+                let pages = memory[..64 * PAGE].chunks(PAGE).zip(0..);
+                let mut requests: Vec<_> =
+                    pages.map(|(page, at)| WriteRequest::new(page, at * PAGE as u64)).collect();
+                queue.write_many(&file, &mut requests).unwrap();
+                for request in requests {
+                    match request.result {
+                        Ok(written) => assert_eq!(written, PAGE),
+                        // A vector's memory may lie anywhere.
+                        Err(error) => {
+                            assert_eq!((form, round < 3), ("direct", true), "{error}");
+                            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+                        }
+                    }
+                }
+                assert_eq!(std::fs::read(&path).unwrap(), content(0, SIZE), "{route:?}, {form}");
+                assert_eq!(queue.len(), 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn borrowed_memory_of_a_pool_is_used_registered_with_one_system_call() {
+    let name = "borrowed_memory_of_a_pool_is_used_registered_with_one_system_call";
+    if !needs_ring(name) || !support::in_child(name) {
+        return;
+    }
+    let folder = Folder::new();
+    let file = open_on_ring(folder.file("data", &content(0, 64 * PAGE)));
+    if let Err(why) = reads_without_waiting(&file) {
+        return skip(name, why);
+    }
+    let (pool, mut queue) = (Pool::new(4 << 20), Queue::new());
+    let mut memory = pool.get(64 * PAGE).unwrap();
+    memory.resize(64 * PAGE, 0);
+    for round in 0..2 {
+        let pages = memory.chunks_mut(PAGE).zip(0..);
+        let mut requests: Vec<_> = pages.map(|(page, at)| ReadRequest::new(page, at * PAGE as u64)).collect();
+        let before = thread_metrics();
+        queue.read_many(&file, &mut requests).unwrap();
+        let after = thread_metrics();
+        assert_eq!(after.ops - before.ops, 64);
+        if round == 1 {
+            assert_eq!(after.enters - before.enters, 1);
+        }
+        if support::has_registered_buffers() {
+            assert_eq!(after.fixed_ops - before.fixed_ops, 64);
+        }
+    }
+    assert_content(&memory, 0);
+}
+
+/// Reads and writes of borrowed memory that do not stay in place.
+#[test]
+fn f02_a_panic_does_not_give_up_borrowed_memory_of_operations_with_a_slot() {
+    let name = "f02_a_panic_does_not_give_up_borrowed_memory_of_operations_with_a_slot";
+    if !needs_ring(name) {
+        return;
+    }
+    let Some(server) = Server::or_skip(name, content(0, 16 * PAGE)) else { return };
+    must_end("unaligned reads beside a waker that panics", move || {
+        server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+        // Unaligned, so each goes through memory of the library.
+        let mut memory = vec![0; 4 * PAGE];
+        let mut requests: Vec<_> = memory
+            .chunks_mut(PAGE)
+            .zip(0..)
+            .map(|(page, at)| ReadRequest::new(page, at * PAGE as u64 + 1))
+            .collect();
+        let (panicked, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let note = Arc::clone(&panicked);
+        let act = move || {
+            note.store(true, Ordering::SeqCst);
+            panic!("a waker that panics");
+        };
+        let (has_panicked, has_ended) = (Arc::clone(&panicked), Arc::clone(&ended));
+        let read = |file: &File| Queue::new().read_many(file, &mut requests).unwrap();
+        let (read, ended_beside) = wait_beside(&server, act, 4, read, move || {
+            support::wait_for("the waker", || has_panicked.load(Ordering::SeqCst));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!has_ended.load(Ordering::SeqCst), "it unwound while the kernel had the memory");
+        });
+        ended.store(true, Ordering::SeqCst);
+        assert!(read.is_err());
+        assert_eq!(ended_beside, 1);
+        for request in requests {
+            assert_eq!(request.result.unwrap(), PAGE);
+            assert_content(request.buffer, request.offset);
+        }
     });
 }

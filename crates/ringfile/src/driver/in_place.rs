@@ -12,7 +12,7 @@ use super::start::{MANY, is_for_ring};
 use super::submit::{ASYNC, FIXED_FILE};
 use super::target::ClosedFile;
 use super::{Deferred, Driver, Ended, Kind, Request, RingGuard, RingKind, Target, count_end, with};
-use crate::memory::Buffer;
+use crate::memory::Borrowed;
 use crate::ring::Sqe;
 
 /// Several reads, by their place in an order.
@@ -20,11 +20,10 @@ pub(crate) trait InPlace {
     /// Returns the number of reads.
     fn count(&self) -> usize;
 
-    /// Returns a read's buffer, all of whose capacity is read, and its offset in the file; `None` if it must be read
-    /// otherwise.
-    fn begin(&mut self, at: usize) -> Option<(&mut Buffer, u64)>;
+    /// Returns a read's memory, all of which is read, and its offset in the file; `None` if it must be read otherwise.
+    fn begin(&mut self, at: usize) -> Option<(Borrowed<'_>, u64)>;
 
-    /// Takes a read's result. Not called for one that the caller must carry out, or repeat: a short one may be continued,
+    /// Takes a read's result, and sets its buffer's length. Not called for one that the caller must carry out, or repeat: a short one may be continued,
     /// and most errnos mean that it may succeed, now or in another way.
     fn end(&mut self, at: usize, ended: Ended);
 }
@@ -158,7 +157,7 @@ impl Driver {
     fn push_in_place(
         &mut self,
         target: &Target,
-        read: Option<(&mut Buffer, u64)>,
+        read: Option<(Borrowed<'_>, u64)>,
         at: usize,
     ) -> Option<bool> {
         let (rings, file) = (self.rings.as_mut()?, self.files.entry(target.number)?);
@@ -168,11 +167,13 @@ impl Driver {
         if ring.space() <= kept_free {
             return None;
         }
-        let Some((buffer, offset)) = read else { return Some(false) };
-        let (start, len) = (buffer.as_mut_ptr(), buffer.capacity());
-        let index = match ring.buffers.recent_index_of(start, len) {
-            None => buffer.region().and_then(|region| ring.buffers.index_of(region)),
-            recent => recent,
+        let Some((place, offset)) = read else { return Some(false) };
+        let (start, len) = (place.start(), place.len());
+        let index = match (ring.buffers.recent_index_of(start, len), place.region()) {
+            (None, Some(region)) => region.and_then(|region| ring.buffers.index_of(region)),
+            // SAFETY: the place borrows its memory.
+            (None, None) => unsafe { ring.buffers.index_of_borrowed(start, len) },
+            (recent, _) => recent,
         };
         let (fd, registered) = file.descriptor(RingKind::Main, ring);
         let base = Sqe {
@@ -185,7 +186,7 @@ impl Driver {
             ..Sqe::default()
         };
         *ring.vacant()? = piece(true, start, len, index, base);
-        // SAFETY: the entry names the buffer's memory, which the caller of `read` lends until the answer.
+        // SAFETY: the entry names the place's memory, which the caller of `read` lends until the answer.
         unsafe { ring.commit() };
         self.answers.list[at] = Answer { number: Answer::IN_FLIGHT, is_fixed: index.is_some() };
         self.in_flight += 1;
@@ -219,18 +220,16 @@ impl Driver {
         }
         let Call { first, .. } = self.answers.calls.pop()?;
         for (at, answer) in self.answers.list[first..].iter().enumerate().take(reads.count()) {
-            let Some((buffer, _)) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
+            let Some((place, _)) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
                 continue;
             };
+            let len = place.len();
             let ended = match answer.number {
-                number if usize::try_from(number) == Ok(buffer.capacity()) => {
-                    Ended { done: buffer.capacity(), errno: 0 }
-                }
+                number if usize::try_from(number) == Ok(len) => Ended { done: len, errno: 0 },
                 // A device that fails may take long to do so.
                 number if number == -libc::EIO => Ended { done: 0, errno: libc::EIO },
                 _ => continue,
             };
-            buffer.set_len(ended.done);
             reads.end(at, ended);
             count_end(&mut self.counts, Kind::Read, ended);
             self.counts.fixed_ops += u64::from(answer.is_fixed);

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use super::{File, unaligned};
 use crate::driver::{self, Alignment, AtomicLimits, Ended, FileKind, Kind, Request};
 use crate::error::Error;
-use crate::memory::{Buffer, Held};
+use crate::memory::Held;
 use crate::ring::fork;
 
 /// Explains why an operation was cancelled although its caller did not cancel it.
@@ -130,10 +130,9 @@ fn room(held: &Held, is_read: bool) -> usize {
     }
 }
 
-/// Returns whether a read of a whole buffer can be submitted as it is, and with one entry.
+/// Returns whether a read into this memory can be submitted as it is, and with one entry.
 #[inline]
-pub(crate) fn fits_in_place(file: &File, offset: u64, buffer: &Buffer) -> bool {
-    let (start, len) = (buffer.as_ptr().cast_mut(), buffer.capacity());
+pub(crate) fn fits_in_place(file: &File, offset: u64, start: *mut u8, len: usize) -> bool {
     (1..=driver::MOST_AT_ONCE).contains(&len)
         && range_ends_in_a_file(offset, len)
         && file.0.target.direct().is_none_or(|direct| unaligned::piece_fits(offset, start, len, direct))

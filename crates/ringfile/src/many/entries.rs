@@ -14,7 +14,7 @@ use super::op::{Asked, At, Op};
 use crate::driver::{Ended, Finished, InPlace};
 use crate::error::Error;
 use crate::file::{File, OpenOptions};
-use crate::memory::Buffer;
+use crate::memory::Borrowed;
 
 const CANCELLED: &str = "it was cancelled";
 /// The list of ended operations may keep this many that were taken by token, besides twice the number of those that
@@ -236,14 +236,14 @@ impl InPlace for WaitingReads<'_> {
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<(&mut Buffer, u64)> {
+    fn begin(&mut self, at: usize) -> Option<(Borrowed<'_>, u64)> {
         self.list[self.to_start[at] as usize].op.as_mut()?.begin_in_place()
     }
 
     #[inline]
     fn end(&mut self, at: usize, ended: Ended) {
         if let Some(op) = &mut self.list[self.to_start[at] as usize].op {
-            op.end_with(ended);
+            op.end_in_place(ended);
         }
     }
 }

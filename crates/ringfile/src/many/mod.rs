@@ -24,7 +24,7 @@ use std::ops::Deref;
 pub use batch::{Batch, BatchRun};
 pub use entries::Token;
 pub use queue::Queue;
-pub use read_many::ReadRequest;
+pub use read_many::{ReadRequest, WriteRequest};
 pub use started::StartedBatch;
 
 #[cfg(feature = "config")]

@@ -16,7 +16,7 @@ use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::unaligned::Pieces;
 use crate::file::{File, OpenOptions, check};
 use crate::fs::{self, Metadata};
-use crate::memory::{Buffer, Held, IoBuf, IoBufMut};
+use crate::memory::{Borrowed, Buffer, Held, IoBuf, IoBufMut};
 
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -508,15 +508,27 @@ impl Op {
                 self.request.kind == Kind::Read
                     && matches!(self.stage, Stage::Waiting)
                     && self.detour.is_none()
-                    && check::fits_in_place(file, self.request.offset, buffer)
+                    && {
+                        let start = buffer.as_ptr().cast_mut();
+                        check::fits_in_place(file, self.request.offset, start, buffer.capacity())
+                    }
             }
             _ => false,
         }
     }
 
     #[inline]
-    pub(super) fn begin_in_place(&mut self) -> Option<(&mut Buffer, u64)> {
-        if let Held::Pooled(buffer) = &mut self.held { Some((buffer, self.request.offset)) } else { None }
+    pub(super) fn begin_in_place(&mut self) -> Option<(Borrowed<'_>, u64)> {
+        let Held::Pooled(buffer) = &mut self.held else { return None };
+        Some((Borrowed::of_buffer(buffer), self.request.offset))
+    }
+
+    #[inline]
+    pub(super) fn end_in_place(&mut self, ended: Ended) {
+        if let Held::Pooled(buffer) = &mut self.held {
+            buffer.set_len(ended.done);
+        }
+        self.end_with(ended);
     }
 }
 

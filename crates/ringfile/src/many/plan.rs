@@ -9,7 +9,7 @@ use super::op::{At, NONE, Op, Stage};
 use super::{Batch, Done, merge};
 use crate::driver::{Ended, Finished, InPlace};
 use crate::error::Error;
-use crate::memory::Buffer;
+use crate::memory::Borrowed;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
@@ -177,13 +177,13 @@ impl InPlace for [Op] {
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<(&mut Buffer, u64)> {
+    fn begin(&mut self, at: usize) -> Option<(Borrowed<'_>, u64)> {
         self[at].begin_in_place()
     }
 
     #[inline]
     fn end(&mut self, at: usize, ended: Ended) {
-        self[at].end_with(ended);
+        self[at].end_in_place(ended);
     }
 }
 

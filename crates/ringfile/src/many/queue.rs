@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::file::single::Single;
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
 use crate::fs::{self, Open};
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Counter};
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
 ///
@@ -72,6 +72,8 @@ use crate::memory::Buffer;
 pub struct Queue {
     pub(super) entries: Entries,
     pub(super) engine: ThreadEngine,
+    /// Counts the buffers of borrowed memory in [`read_many`](Self::read_many) and [`write_many`](Self::write_many).
+    pub(super) counter: Option<Counter>,
 }
 
 const TOO_LATE: &str = "before Linux 5.18, a thread's first descriptor must be created before its first operation waits: \
@@ -93,7 +95,8 @@ impl Queue {
     /// Creates an empty queue with room for `operations` open operations. It grows if more are added.
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
-        Self { entries: Entries::with_capacity(operations), engine: ThreadEngine::new(false) }
+        let (entries, engine) = (Entries::with_capacity(operations), ThreadEngine::new(false));
+        Self { entries, engine, counter: None }
     }
 
     /// Adds a read from `offset`, as [`File::read_at`].
@@ -360,21 +363,24 @@ impl Queue {
         self.entries.find(token).is_some()
     }
 
-    /// Submits the operations that were added, waits for one of them, and takes its result.
+    /// Submits the operations that were added, waits for one of them, in the same system call, and takes its result.
+    ///
+    /// As in [`wait`](Self::wait), a single operation that was not submitted before may become a plain call.
     ///
     /// # Errors
     /// `InvalidInput` if the token names no operation of this queue, or its result was taken. `WouldBlock` inside
     /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
     pub fn wait_by(&mut self, token: Token) -> Result<Done> {
         let what = "waiting for an operation of a queue";
-        if self.entries.is_done(token) == Some(false) {
+        let in_loop = crate::runtime::is_in_loop();
+        if in_loop && self.entries.is_done(token) == Some(false) {
             self.submit();
-        }
-        if self.entries.is_done(token) == Some(false) {
-            if crate::runtime::is_in_loop() {
+            if self.entries.is_done(token) == Some(false) {
                 let why = "waiting would block a ringfile thread: await the queue's `ready` there";
                 return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why));
             }
+        }
+        if self.entries.is_done(token) == Some(false) {
             let wanted = |entries: &mut Entries| usize::from(entries.is_done(token) == Some(false));
             self.engine.wait(&mut self.entries, None, wanted);
         }

@@ -1,9 +1,13 @@
-//! Reads of many blocks into buffers that stay with their caller, who waits for all of them.
+//! Reads and writes of many blocks by a thread that waits for all of them. Their memory stays in the requests: buffers,
+//! or slices that the caller only borrows.
 //!
-//! Knows queues, and starts nothing itself. Invariant: when [`Queue::read_many`] returns, each buffer is back in its
-//! request, or the request's result says why it is not.
+//! Knows queues, and starts nothing itself. Invariant: when [`Queue::read_many`] or [`Queue::write_many`] returns or
+//! unwinds, each buffer is back in its request, or the request's result says why it is not, and no operation uses
+//! borrowed memory ([`Lending`] ends the process otherwise).
 
+use std::any::Any;
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::entries::Token;
 use super::queue::Queue;
@@ -11,20 +15,32 @@ use super::{AnyBuffer, Done};
 use crate::driver::{Ended, InPlace, Kind, Request};
 use crate::error::{Error, Result};
 use crate::file::{File, check};
-use crate::memory::Buffer;
+use crate::memory::{Borrowed, Buffer, Lending, ReadMemory, RequestMemory, WriteMemory};
 
-/// The maximum number of reads in flight that do not stay in place.
+/// The maximum number of operations in flight that do not stay in place.
 const AT_ONCE: usize = 256;
 
-/// One read of [`Queue::read_many`].
+/// One read of [`Queue::read_many`]: into a [`Buffer`], or into a `&mut [u8]` that the caller only borrows.
 #[derive(Debug)]
-pub struct ReadRequest {
-    /// The buffer to fill: all of its capacity is read. A read sets its length.
-    pub buffer: Buffer,
+pub struct ReadRequest<M = Buffer> {
+    /// The memory to fill: all of a slice, or all of a buffer's capacity. A read sets a buffer's length.
+    pub buffer: M,
     /// The offset in the file, in bytes.
     pub offset: u64,
-    /// The number of bytes read, fewer than the buffer's capacity only at the end of the file, or the error. 0 before
-    /// the call.
+    /// The number of bytes read, fewer than the memory holds only at the end of the file, or the error. 0 before the
+    /// call.
+    pub result: Result<usize>,
+    stage: Stage,
+}
+
+/// One write of [`Queue::write_many`]: of a [`Buffer`], or of a `&[u8]` that the caller only borrows.
+#[derive(Debug)]
+pub struct WriteRequest<M = Buffer> {
+    /// The memory to write: all of a slice, or a buffer up to its length.
+    pub buffer: M,
+    /// The offset in the file, in bytes.
+    pub offset: u64,
+    /// The number of bytes written, which is all, or the error. 0 before the call.
     pub result: Result<usize>,
     stage: Stage,
 }
@@ -42,29 +58,118 @@ enum Stage {
     Over,
 }
 
-impl ReadRequest {
-    /// Creates a request to fill all of a buffer's capacity from `offset`.
+impl<M: ReadMemory> ReadRequest<M> {
+    /// Creates a request to fill the memory from `offset`.
     #[must_use]
-    pub fn new(buffer: Buffer, offset: u64) -> Self {
+    pub fn new(buffer: M, offset: u64) -> Self {
+        Self { buffer, offset, result: Ok(0), stage: Stage::Otherwise }
+    }
+
+    /// Makes the error of a read that has failed in place.
+    fn explain(&mut self, file: &File) {
+        if let Stage::Failed(errno) = self.stage {
+            let want = self.buffer.place().len();
+            let request = Request { offset: self.offset, want, ..Request::of(Kind::Read) };
+            self.result = Err(check::failure(file, &request, Ended { done: 0, errno }));
+            self.stage = Stage::Over;
+        }
+    }
+}
+
+impl<M: WriteMemory> WriteRequest<M> {
+    /// Creates a request to write the memory at `offset`.
+    #[must_use]
+    pub fn new(buffer: M, offset: u64) -> Self {
         Self { buffer, offset, result: Ok(0), stage: Stage::Otherwise }
     }
 }
 
-impl InPlace for [ReadRequest] {
+/// A request, of either direction.
+trait OneOfMany {
+    type Memory: RequestMemory;
+
+    const DOING: &'static str;
+
+    fn memory(&mut self) -> &mut Self::Memory;
+
+    fn state(&mut self) -> (&mut Result<usize>, &mut Stage);
+
+    fn stage(&self) -> Stage;
+
+    fn offset(&self) -> u64;
+
+    /// Adds the operation to a queue.
+    fn add(queue: &mut Queue, file: &File, buffer: Buffer, offset: u64) -> Token;
+}
+
+impl<M: ReadMemory> OneOfMany for ReadRequest<M> {
+    type Memory = M;
+
+    const DOING: &'static str = "reading";
+
+    fn memory(&mut self) -> &mut M {
+        &mut self.buffer
+    }
+
+    fn state(&mut self) -> (&mut Result<usize>, &mut Stage) {
+        (&mut self.result, &mut self.stage)
+    }
+
+    fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn add(queue: &mut Queue, file: &File, buffer: Buffer, offset: u64) -> Token {
+        queue.read(file, buffer, offset, 0)
+    }
+}
+
+impl<M: WriteMemory> OneOfMany for WriteRequest<M> {
+    type Memory = M;
+
+    const DOING: &'static str = "writing";
+
+    fn memory(&mut self) -> &mut M {
+        &mut self.buffer
+    }
+
+    fn state(&mut self) -> (&mut Result<usize>, &mut Stage) {
+        (&mut self.result, &mut self.stage)
+    }
+
+    fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn add(queue: &mut Queue, file: &File, buffer: Buffer, offset: u64) -> Token {
+        queue.write(file, buffer, offset, 0)
+    }
+}
+
+impl<M: ReadMemory> InPlace for [ReadRequest<M>] {
     #[inline]
     fn count(&self) -> usize {
         self.len()
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<(&mut Buffer, u64)> {
+    fn begin(&mut self, at: usize) -> Option<(Borrowed<'_>, u64)> {
         let request = &mut self[at];
-        (request.stage == Stage::InPlace).then_some((&mut request.buffer, request.offset))
+        (request.stage == Stage::InPlace).then(|| (request.buffer.place(), request.offset))
     }
 
     #[inline]
     fn end(&mut self, at: usize, ended: Ended) {
         let request = &mut self[at];
+        request.buffer.set_len(ended.done);
         (request.result, request.stage) = match ended.errno {
             0 => (Ok(ended.done), Stage::Over),
             errno => (Ok(0), Stage::Failed(errno)),
@@ -72,20 +177,28 @@ impl InPlace for [ReadRequest] {
     }
 }
 
+/// The payload of a panic.
+type Payload = Box<dyn Any + Send>;
+
 impl Queue {
-    /// Reads many blocks of a file into buffers that stay in their requests, and waits for all of them. Each request
-    /// gets its own result; one that fails does not affect the others.
+    /// Reads many blocks of a file into memory that stays in its requests, and waits for all of them. Each request gets
+    /// its own result; one that fails does not affect the others.
+    ///
+    /// A request has a [`Buffer`], or a `&mut [u8]`: memory that the caller only borrows, as a synchronous trait of a
+    /// storage engine gives it.
     ///
     /// This is the cheapest way to read blocks for a thread that waits for them: no buffer changes hands, and one
     /// system call submits all and waits, up to the size of the ring. Reads that do not go to the thread's ring take
-    /// their [`Route`](crate::Route) as [`read`](Self::read) does. Operations that were added to the queue before are
+    /// their [`Route`](crate::Route) as [`read`](Self::read) does. Reads use registered memory if it is a pool's, or a
+    /// buffer lent by [`RegisteredMemory`](crate::RegisteredMemory). Operations that were added to the queue before are
     /// submitted too; their results are taken as always.
     ///
-    /// A read that is short, or fails in a way that may pass, is repeated as an operation of the queue. If user code that
-    /// runs meanwhile panics, such operations stay in the queue, with 0 as their `user_data`.
+    /// A short read is continued. The call neither returns nor unwinds while the kernel may write to the memory: if user
+    /// code that runs meanwhile (a waker, a subscriber of events) panics, it starts no further reads, waits for those
+    /// in flight, and then continues the panic.
     ///
-    /// Blocks until every read has ended, and cannot be cancelled. Allocates nothing once the thread has done as many
-    /// reads at once.
+    /// Blocks until every read has ended, and cannot be cancelled: a read of a pipe waits until there is data. Allocates
+    /// nothing once the thread has done as many reads at once.
     ///
     /// # Errors
     /// `WouldBlock` inside ringfile's loop, and nothing was read: use a [`Batch`](crate::Batch) there. An error of one
@@ -109,24 +222,26 @@ impl Queue {
     ///     assert!(page.result.as_ref().is_ok_and(|&read| read == 4096));
     ///     assert_eq!(page.buffer[..], [7; 4096]);
     /// }
+    ///
+    /// let mut memory = vec![0; 2 * 4096];
+    /// let (first, second) = memory.split_at_mut(4096);
+    /// queue.read_many(&file, &mut [ReadRequest::new(first, 8192), ReadRequest::new(second, 0)])?;
+    /// assert_eq!(memory, [7; 2 * 4096]);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn read_many(&mut self, file: &File, requests: &mut [ReadRequest]) -> Result<()> {
-        let what = "reading many blocks";
-        if crate::runtime::is_in_loop() {
-            let why = "waiting would block a ringfile thread: await a batch there";
-            return Err(Error::new(ErrorKind::WouldBlock, what).on(file.path()).because(why));
-        }
+    pub fn read_many<M: ReadMemory>(&mut self, file: &File, requests: &mut [ReadRequest<M>]) -> Result<()> {
+        may_wait(file, "reading many blocks")?;
         let may_stay = !file.has_adaptive_reads();
         for request in &mut *requests {
-            let stays = may_stay && check::fits_in_place(file, request.offset, &request.buffer);
+            let place = request.buffer.place();
+            let stays = may_stay && check::fits_in_place(file, request.offset, place.start(), place.len());
             request.stage = if stays { Stage::InPlace } else { Stage::Otherwise };
         }
         let must_turn = may_stay && self.engine.read_in_place(file.target(), requests, usize::MAX);
         if requests.iter().any(|request| request.stage != Stage::Over) {
             requests.iter_mut().for_each(|request| request.explain(file));
-            self.read_otherwise(file, requests);
+            self.carry_out(file, requests);
         }
         if must_turn || self.entries.open > 0 {
             // Operations of this or another queue may have ended, or must go on.
@@ -135,78 +250,157 @@ impl Queue {
         Ok(())
     }
 
-    /// Carries out the reads that have not ended, as operations of the queue.
+    /// Writes many blocks of a file from memory that stays in its requests, and waits for all of them: the counterpart
+    /// of [`read_many`](Self::read_many), for [`Buffer`]s and for `&[u8]` that the caller only borrows.
+    ///
+    /// The writes may be carried out in any order. A short write is continued. Durable is what was written only after a
+    /// [`sync_data`](Self::sync_data). A direct write must be aligned, as for [`File::write_at`].
+    ///
+    /// Blocks, allocates and behaves after a panic as `read_many` does. At most 256 writes are in flight.
+    ///
+    /// # Errors
+    /// As for `read_many`. After an error of one write, a part of it may have been written.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// use ringfile::{File, Queue, WriteRequest};
+    /// let (file, page) = (File::create(&path)?, vec![7; 4096]);
+    /// let mut pages = [WriteRequest::new(&page[..], 4096), WriteRequest::new(&page[..100], 0)];
+    /// Queue::new().write_many(&file, &mut pages)?;
+    /// assert!(pages.iter().all(|page| page.result.is_ok()));
+    /// assert_eq!(std::fs::read(&path)?[4096..], page);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write_many<M: WriteMemory>(
+        &mut self,
+        file: &File,
+        requests: &mut [WriteRequest<M>],
+    ) -> Result<()> {
+        may_wait(file, "writing many blocks")?;
+        requests.iter_mut().for_each(|request| request.stage = Stage::Otherwise);
+        self.carry_out(file, requests);
+        if self.entries.open > 0 {
+            self.submit();
+        }
+        Ok(())
+    }
+
+    /// Carries out the requests that have not ended, as operations of the queue.
     #[cold]
-    fn read_otherwise(&mut self, file: &File, requests: &mut [ReadRequest]) {
-        // All before `first` have ended, and none behind `next` has begun.
-        let (mut first, mut next, mut open) = (0, 0, 0);
-        loop {
-            while open < AT_ONCE
-                && let Some(request) = requests.get_mut(next)
-            {
-                next += 1;
-                if request.stage != Stage::Over {
-                    let buffer = std::mem::replace(&mut request.buffer, Buffer::nothing());
-                    request.stage = Stage::Open(self.read(file, buffer, request.offset, 0));
-                    open += 1;
+    fn carry_out<R: OneOfMany>(&mut self, file: &File, requests: &mut [R]) {
+        let mut window = Window { first: 0, next: 0, open: 0, last: requests.len() };
+        let mut lending = Lending::new(requests, self.counter.take());
+        let mut panic: Option<Payload> = None;
+        while window.first < window.last {
+            // User code that runs meanwhile may panic. The memory is not given up before the kernel has answered.
+            let turned =
+                catch_unwind(AssertUnwindSafe(|| self.carry_out_some(file, &mut lending, &mut window)));
+            if let Err(payload) = turned {
+                window.last = window.next;
+                // Another one is leaked: dropping it might panic here.
+                if panic.is_none() {
+                    panic = Some(payload);
+                } else {
+                    std::mem::forget(payload);
                 }
             }
-            if open == 0 {
-                return;
+        }
+        self.counter = lending.end();
+        if let Some(payload) = panic {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Starts further operations, and waits for a part of those in flight.
+    fn carry_out_some<R: OneOfMany>(
+        &mut self,
+        file: &File,
+        lending: &mut Lending<'_, R>,
+        window: &mut Window,
+    ) {
+        while window.open < AT_ONCE && window.next < window.last {
+            let at = window.next;
+            window.next += 1;
+            if lending.requests()[at].stage() != Stage::Over {
+                let buffer = lending.lend(at, R::memory);
+                let request = &mut lending.requests()[at];
+                let token = R::add(self, file, buffer, request.offset());
+                *request.state().1 = Stage::Open(token);
+                window.open += 1;
             }
-            // Only a part is waited for, so that the device always has many in flight.
-            let enough = if next == requests.len() { open } else { open.div_ceil(4) };
+        }
+        let requests = &mut lending.requests()[..window.next];
+        // Only a part is waited for, so that the device always has many in flight.
+        let enough = if window.next == window.last { window.open } else { window.open.div_ceil(4) };
+        if enough > 0 {
             self.engine.wait(&mut self.entries, None, |entries| {
-                let has_ended = |request: &&ReadRequest| {
-                    matches!(request.stage, Stage::Open(token) if entries.is_done(token) == Some(true))
+                let has_ended = |request: &&R| {
+                    matches!(request.stage(), Stage::Open(token) if entries.is_done(token) != Some(false))
                 };
-                enough.saturating_sub(requests[first..next].iter().filter(has_ended).count())
+                enough.saturating_sub(requests[window.first..].iter().filter(has_ended).count())
             });
-            let before = open;
-            for request in &mut requests[first..next] {
-                if let Stage::Open(token) = request.stage
-                    && self.is_done(token)
-                    && let Some(done) = self.take_by(token)
-                {
-                    open -= 1;
-                    request.finish(done);
-                }
+        }
+        let before = window.open;
+        for request in &mut requests[window.first..] {
+            if let Stage::Open(token) = request.stage()
+                && let Some(done) = self.take_by(token)
+            {
+                window.open -= 1;
+                finish(request, done);
             }
-            first += requests[first..next].iter().take_while(|request| request.stage == Stage::Over).count();
-            if open == before {
-                requests.iter_mut().for_each(|request| request.lose(file));
-                open = 0;
+        }
+        let is_stuck = before > 0 && window.open == before;
+        for request in &mut requests[window.first..] {
+            if is_stuck && matches!(request.stage(), Stage::Open(_)) {
+                lose(request, file);
             }
+            // One that a panic has kept from being added has ended too.
+            if matches!(request.stage(), Stage::Open(_)) {
+                break;
+            }
+            window.first += 1;
+        }
+        if is_stuck {
+            window.open = 0;
         }
     }
 }
 
-impl ReadRequest {
-    /// Makes the error of a read that has failed in place.
-    fn explain(&mut self, file: &File) {
-        if let Stage::Failed(errno) = self.stage {
-            let request =
-                Request { offset: self.offset, want: self.buffer.capacity(), ..Request::of(Kind::Read) };
-            self.result = Err(check::failure(file, &request, Ended { done: 0, errno }));
-            self.stage = Stage::Over;
-        }
-    }
+/// The requests that [`Queue::carry_out`] works on.
+struct Window {
+    /// All before have ended.
+    first: usize,
+    /// None from here on has begun.
+    next: usize,
+    /// The number of those in between that are operations of the queue.
+    open: usize,
+    /// None from here on will begin.
+    last: usize,
+}
 
-    fn finish(&mut self, done: Done) {
-        self.stage = Stage::Over;
-        self.result = done.result;
-        if let Some(AnyBuffer::Pooled(buffer)) = done.buffer {
-            self.buffer = buffer;
-        }
+fn may_wait(file: &File, what: &'static str) -> Result<()> {
+    if !crate::runtime::is_in_loop() {
+        return Ok(());
     }
+    let why = "waiting would block a ringfile thread: await a batch there";
+    Err(Error::new(ErrorKind::WouldBlock, what).on(file.path()).because(why))
+}
 
-    /// Gives up waiting: the queue keeps the buffer.
-    fn lose(&mut self, file: &File) {
-        if matches!(self.stage, Stage::Open(_)) {
-            self.stage = Stage::Over;
-            let error = Error::new(ErrorKind::Unsupported, "reading").on(file.path()).at(self.offset);
-            let why = "cannot wait for the operation: this is a forked child, or the thread is ending";
-            self.result = Err(error.because(why));
-        }
+fn finish(request: &mut impl OneOfMany, done: Done) {
+    if let Some(AnyBuffer::Pooled(buffer)) = done.buffer {
+        request.memory().take_back(buffer);
     }
+    let (result, stage) = request.state();
+    (*result, *stage) = (done.result, Stage::Over);
+}
+
+/// Gives up waiting: the queue keeps the buffer.
+fn lose<R: OneOfMany>(request: &mut R, file: &File) {
+    let error = Error::new(ErrorKind::Unsupported, R::DOING).on(file.path()).at(request.offset());
+    let why = "cannot wait for the operation: this is a forked child, or the thread is ending";
+    let (result, stage) = request.state();
+    (*result, *stage) = (Err(error.because(why)), Stage::Over);
 }

@@ -29,6 +29,8 @@ pub(crate) enum Kind {
     Lent,
     /// The block is memory that its owner keeps: nothing happens.
     Nobodys,
+    /// The block is memory that a call borrows, which counts the buffers made of it and holds a reference itself.
+    Borrowed,
 }
 
 /// A block's header. It fills one cache line, so that threads that use neighbouring headers do not slow each other.
@@ -106,7 +108,8 @@ impl Block {
             1 => Kind::Exact,
             2 => Kind::Outside,
             3 => Kind::Lent,
-            _ => Kind::Nobodys,
+            4 => Kind::Nobodys,
+            _ => Kind::Borrowed,
         }
     }
 
@@ -170,7 +173,7 @@ pub(super) unsafe fn release(block: NonNull<Block>) {
     match header.kind() {
         // SAFETY: a lent block's home is its lender, and this was the last reference.
         Kind::Lent => unsafe { Lender::take_back(block) },
-        Kind::Nobodys => {}
+        Kind::Nobodys | Kind::Borrowed => {}
         // SAFETY: any other block's home is a pool's core, and this was the last reference.
         _ => unsafe { Core::give_back(block) },
     }

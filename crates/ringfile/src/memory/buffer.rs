@@ -358,7 +358,7 @@ impl Buffer {
             Kind::Cached | Kind::Exact | Kind::Outside => unsafe {
                 self.header().home().cast::<Core>().as_ref()
             },
-            Kind::Lent | Kind::Nobodys => None,
+            Kind::Lent | Kind::Nobodys | Kind::Borrowed => None,
         }
     }
 

@@ -23,6 +23,7 @@
 //! mapped regions never add up to more than the capacity; memory is unmapped only when nothing can refer to it.
 
 mod block;
+mod borrowed;
 mod buffer;
 mod class;
 mod core;
@@ -50,6 +51,9 @@ mod sync;
 pub(crate) mod testing;
 mod waiters;
 
+#[doc(hidden)]
+pub use self::borrowed::Borrowed;
+pub use self::borrowed::{ReadMemory, RequestMemory, WriteMemory};
 pub use self::buffer::Buffer;
 pub use self::core::WhenFull;
 pub use self::error::PoolError;
@@ -64,6 +68,7 @@ pub use self::metrics::{ClassMetrics, PoolMetrics};
 pub use self::pool::{Pool, PoolBuilder};
 pub use self::waiters::GetBuffer;
 
+pub(crate) use self::borrowed::{Counter, Lending};
 pub(crate) use self::class::LARGEST;
 pub(crate) use self::held::{Part, copy_by_words, copy_in_pieces};
 pub(crate) use self::mapping::{MapOptions, Mapping, meminfo, page_size};

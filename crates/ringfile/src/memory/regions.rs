@@ -69,20 +69,30 @@ impl KnownRegions {
     /// or unmapped a region since the last call.
     #[inline]
     pub(crate) fn region_of<'a>(&mut self, bytes: &'a Bytes) -> Option<&'a Region> {
+        // SAFETY: the bytes live for `'a`, and keep the region as long.
+        unsafe { self.region_at(bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// As [`region_of`](Self::region_of), for the memory of a slice.
+    ///
+    /// # Safety
+    /// The memory is borrowed for `'a`: if it is a pool's, a buffer or bytes keep it mapped so long.
+    #[inline]
+    pub(crate) unsafe fn region_at<'a>(&mut self, start: *const u8, len: usize) -> Option<&'a Region> {
         // A thread that has bytes of a new region also sees that the region was added, since it received both in the same
         // way. No other memory can take a region's place before the region's removal was counted, since the removal comes
         // before the unmapping.
         if self.changes != CHANGES.load(Ordering::Relaxed) {
             self.copy();
         }
-        let first = bytes.as_ptr().addr();
+        let first = start.addr();
         let behind = self.regions.partition_point(|region| region.base <= first);
         let mapped = self.regions.get(behind.checked_sub(1)?)?;
         let inside = first - mapped.base;
-        if inside >= mapped.len || bytes.len() > mapped.len - inside {
+        if inside >= mapped.len || len > mapped.len - inside {
             return None;
         }
-        // SAFETY: the region was in the list when the count was compared, so it was mapped then. `bytes` lie in its mapping
+        // SAFETY: the region was in the list when the count was compared, so it was mapped then. The bytes lie in its mapping
         // and can be read for as long as they exist, and nothing unmaps it but the region's own drop, which therefore comes
         // after them: a frozen buffer's owner holds a reference of its block, and whatever else gives such bytes to safe
         // code keeps that owner or a buffer, or has leaked it.

@@ -298,6 +298,18 @@ impl ClonedBuffers {
         all.all(|bytes| covers(self, bytes) == Some(index)).then_some(index)
     }
 
+    /// As [`index_of`](Self::index_of), for borrowed memory that the last operation's region does not cover. It is found
+    /// by address, among the regions of all pools.
+    ///
+    /// # Safety
+    /// The memory is borrowed during the call.
+    #[inline(never)]
+    pub(crate) unsafe fn index_of_borrowed(&mut self, start: *const u8, len: usize) -> Option<u16> {
+        // SAFETY: by this function's contract.
+        let region = unsafe { self.known.region_at(start, len) }?;
+        self.index_of(region)
+    }
+
     pub(crate) fn has_table(&self) -> bool {
         !self.serials.is_empty()
     }
