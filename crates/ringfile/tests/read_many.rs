@@ -425,6 +425,53 @@ fn f41_a_waker_may_leave_a_loop_on_a_thread_that_ends() {
     });
 }
 
+/// The call must return the memory even if nothing can be started any more; otherwise it would end the process.
+#[test]
+fn f41_borrowed_memory_comes_back_on_a_thread_that_ends() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 16 * PAGE));
+    let written = folder.file("written", b"");
+    must_end("a thread that reads into borrowed memory at its end", move || {
+        for route in routes() {
+            for direct in [false, true] {
+                let (path, written) = (path.clone(), written.clone());
+                std::thread::spawn(move || {
+                    let at_end = move || {
+                        let mut options = OpenOptions::new();
+                        options.read(true).route(route).direct(direct).buffered_fallback(direct);
+                        let file = options.open(&path).unwrap();
+                        let mut memory = vec![0; 4 * PAGE];
+                        // Not aligned: no direct read of these is made in place.
+                        let mut requests: Vec<_> = memory
+                            .chunks_mut(PAGE - 1)
+                            .enumerate()
+                            .map(|(at, chunk)| ReadRequest::new(chunk, (at * PAGE) as u64 + 1))
+                            .collect();
+                        Queue::new().read_many(&file, &mut requests).unwrap();
+                        for request in requests {
+                            if request.result.is_ok() {
+                                assert_content(request.buffer, request.offset);
+                            }
+                        }
+                        let file = OpenOptions::new().write(true).route(route).open(&written).unwrap();
+                        let bytes = content(0, PAGE);
+                        let mut requests = [WriteRequest::new(&bytes[..], 0)];
+                        Queue::new().write_many(&file, &mut requests).unwrap();
+                    };
+                    AT_END.set(Some(AtEnd(Some(Box::new(at_end)))));
+                    // Makes the thread's driver, whose end comes first.
+                    block_on(async {});
+                    let mut byte = [0];
+                    let file = File::open("/proc/self/exe").unwrap();
+                    Queue::new().read_many(&file, &mut [ReadRequest::new(&mut byte[..], 0)]).unwrap();
+                })
+                .join()
+                .unwrap();
+            }
+        }
+    });
+}
+
 #[test]
 fn borrowed_memory_is_read_and_written_on_every_route() {
     const SIZE: usize = 100 * PAGE + 100;

@@ -354,7 +354,12 @@ impl Queue {
         }
         let is_stuck = before > 0 && window.open == before;
         for request in &mut requests[window.first..] {
-            if is_stuck && matches!(request.stage(), Stage::Open(_)) {
+            if is_stuck && let Stage::Open(token) = request.stage() {
+                // One that was not started is taken back with its memory.
+                self.cancel(token);
+                if let Some(done) = self.take_by(token) {
+                    finish(request, done);
+                }
                 lose(request, file);
             }
             // One that a panic has kept from being added has ended too.
@@ -397,7 +402,7 @@ fn finish(request: &mut impl OneOfMany, done: Done) {
     (*result, *stage) = (done.result, Stage::Over);
 }
 
-/// Gives up waiting: the queue keeps the buffer.
+/// Gives up waiting: the queue keeps the buffer of an operation that was started.
 fn lose<R: OneOfMany>(request: &mut R, file: &File) {
     let error = Error::new(ErrorKind::Unsupported, R::DOING).on(file.path()).at(request.offset());
     let why = "cannot wait for the operation: this is a forked child, or the thread is ending";

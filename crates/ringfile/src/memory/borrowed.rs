@@ -214,7 +214,8 @@ impl<'r, R> Lending<'r, R> {
     /// Ends, and returns the counter for a later call.
     pub(crate) fn end(mut self) -> Option<Counter> {
         self.check();
-        self.counter.take()
+        // One whose buffers a forked child can not wait for is given up.
+        self.counter.take().filter(|counter| !counter.header().is_shared())
     }
 
     fn check(&self) {
