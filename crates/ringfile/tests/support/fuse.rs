@@ -47,6 +47,8 @@ struct Rule {
     op: Op,
     at: Range<u64>,
     direct_only: bool,
+    /// Bytes that a write must have.
+    having: &'static [u8],
     times: usize,
     act: Act,
 }
@@ -138,13 +140,35 @@ impl Server {
 
     /// Makes the next `times` requests of this kind that touch `at` get `act`. Rules apply in the order given.
     pub fn rule(&self, op: Op, at: Range<u64>, times: usize, act: Act) -> &Self {
-        self.state.rules.lock().unwrap().list.push(Rule { op, at, direct_only: false, times, act });
+        self.state.rules.lock().unwrap().list.push(Rule {
+            op,
+            at,
+            direct_only: false,
+            having: b"",
+            times,
+            act,
+        });
         self
     }
 
     /// Adds a rule as [`Self::rule`] does, for requests on descriptors with `O_DIRECT` only.
     pub fn direct_rule(&self, op: Op, at: Range<u64>, times: usize, act: Act) -> &Self {
-        self.state.rules.lock().unwrap().list.push(Rule { op, at, direct_only: true, times, act });
+        self.state.rules.lock().unwrap().list.push(Rule {
+            op,
+            at,
+            direct_only: true,
+            having: b"",
+            times,
+            act,
+        });
+        self
+    }
+
+    /// Holds back the next write that has these bytes at any place, before the content is changed.
+    pub fn hold_write_of(&self, having: &'static [u8]) -> &Self {
+        let rule =
+            Rule { op: Op::Write, at: 0..u64::MAX, direct_only: false, having, times: 1, act: Act::Hold };
+        self.state.rules.lock().unwrap().list.push(rule);
         self
     }
 
@@ -274,7 +298,7 @@ impl Drop for Server {
 
 impl State {
     /// Returns what a request gets. If its reply is held back, it counts as held from here on.
-    fn act(&self, op: Op, offset: u64, len: usize, flags: OpenFlags) -> Matched {
+    fn act(&self, op: Op, offset: u64, len: usize, flags: OpenFlags, written: &[u8]) -> Matched {
         let direct = flags.0 & libc::O_DIRECT != 0;
         let end = offset + len.max(1) as u64;
         let mut rules = self.rules.lock().unwrap();
@@ -284,6 +308,8 @@ impl State {
                 && (direct || !rule.direct_only)
                 && rule.at.start < end
                 && offset < rule.at.end
+                && (rule.having.is_empty()
+                    || written.windows(rule.having.len()).any(|window| window == rule.having))
         };
         let Some(rule) = rules.list.iter_mut().find(matching) else {
             return Matched { act: None, held_after: None };
@@ -413,7 +439,7 @@ impl Filesystem for Served {
         reply: ReplyData,
     ) {
         let state = Arc::clone(&self.0);
-        let matched = state.act(Op::Read, offset, size as usize, flags);
+        let matched = state.act(Op::Read, offset, size as usize, flags, b"");
         let most = match matched.act {
             Some(Act::Fail(errno)) => {
                 state.note(Op::Read, offset, 0);
@@ -448,7 +474,7 @@ impl Filesystem for Served {
         reply: ReplyWrite,
     ) {
         let state = Arc::clone(&self.0);
-        let matched = state.act(Op::Write, offset, bytes.len(), flags);
+        let matched = state.act(Op::Write, offset, bytes.len(), flags, bytes);
         let most = match matched.act {
             Some(Act::Fail(errno)) => {
                 state.note(Op::Write, offset, 0);
@@ -473,7 +499,7 @@ impl Filesystem for Served {
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         let state = Arc::clone(&self.0);
-        let matched = state.act(Op::Sync, 0, usize::MAX >> 1, OpenFlags(0));
+        let matched = state.act(Op::Sync, 0, usize::MAX >> 1, OpenFlags(0), b"");
         answer(&self.0, matched, move || {
             state.note(Op::Sync, 0, 0);
             match matched.act {

@@ -16,8 +16,24 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     Err(format!("{program} {arguments:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
+/// Makes an empty file system of this kind in a file or a device.
+fn make_in(kind: &str, image: &str) -> Result<String, String> {
+    let force = if kind.starts_with("ext") { "-F" } else { "-f" };
+    run(&format!("mkfs.{kind}"), &["-q", force, image])
+}
+
 /// A mounted file system.
-pub struct Mount(Folder);
+pub struct Mount {
+    folder: Folder,
+    /// The device that it is on, if nothing else detaches that. Declared last, so that it is detached last.
+    _device: Option<Loop>,
+}
+
+impl From<Folder> for Mount {
+    fn from(folder: Folder) -> Self {
+        Self { folder, _device: None }
+    }
+}
 
 impl Mount {
     /// Mounts a tmpfs of this many bytes; prints that `test` is skipped if that is not possible.
@@ -29,7 +45,7 @@ impl Mount {
         let folder = Folder::new();
         let path = folder.path().to_string_lossy().into_owned();
         match run("mount", &["-t", "tmpfs", "-o", &format!("size={bytes}"), "ringfile-fault", &path]) {
-            Ok(_) => Some(Self(folder)),
+            Ok(_) => Some(folder.into()),
             Err(why) => {
                 skip(test, why);
                 None
@@ -53,12 +69,27 @@ impl Mount {
         let image = images.file("image", b"");
         std::fs::File::options().write(true).open(&image).unwrap().set_len(bytes).unwrap();
         let (image, path) = (image.to_string_lossy(), folder.path().to_string_lossy());
-        let force = if kind == "ext4" { "-F" } else { "-f" };
-        let made = run(&format!("mkfs.{kind}"), &["-q", force, &image])
-            .and_then(|_| run("mount", &["-o", "loop", "-t", kind, &image, &path]));
+        let made =
+            make_in(kind, &image).and_then(|_| run("mount", &["-o", "loop", "-t", kind, &image, &path]));
         match made {
             // The image's name can go: the loop device holds the file until it is unmounted.
-            Ok(_) => Some(Self(folder)),
+            Ok(_) => Some(folder.into()),
+            Err(why) => {
+                skip(test, why);
+                None
+            }
+        }
+    }
+
+    /// Mounts a file system of this kind in an existing file, which is read and written directly, as a drive is: a write
+    /// of the file system that the file holds back is in flight. Prints that `test` is skipped if that is not possible.
+    pub fn over_file(test: &str, kind: &str, file: &Path) -> Option<Self> {
+        let device = Loop::attach(test, file, &["--direct-io=on"], Folder::new())?;
+        let folder = Folder::new();
+        let (name, path) = (device.device().to_string_lossy(), folder.path().to_string_lossy());
+        let made = make_in(kind, &name).and_then(|_| run("mount", &["-t", kind, &name, &path]));
+        match made {
+            Ok(_) => Some(Self { folder, _device: Some(device) }),
             Err(why) => {
                 skip(test, why);
                 None
@@ -81,7 +112,7 @@ impl Mount {
         let layers = layers.path().to_string_lossy();
         let options = format!("lowerdir={layers}/lower,upperdir={layers}/upper,workdir={layers}/work");
         match run("mount", &["-t", "overlay", "-o", &options, "overlay", &folder.path().to_string_lossy()]) {
-            Ok(_) => Some(Self(folder)),
+            Ok(_) => Some(folder.into()),
             Err(why) => {
                 skip(test, why);
                 None
@@ -90,7 +121,7 @@ impl Mount {
     }
 
     pub fn path(&self) -> &Path {
-        self.0.path()
+        self.folder.path()
     }
 
     /// Limits dirty pages in the page cache to `bytes`, as if the device were overloaded, so that a thread that writes
@@ -109,7 +140,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        let path = self.0.path().to_string_lossy().into_owned();
+        let path = self.folder.path().to_string_lossy().into_owned();
         if run("umount", &[&path]).is_err() {
             let _ = run("umount", &["-l", &path]);
         }
@@ -143,15 +174,20 @@ impl Loop {
     }
 
     fn with(test: &str, content: &[u8], options: &[&str]) -> Option<Self> {
+        let folder = Folder::new();
+        let backing = folder.file("backing", content);
+        Self::attach(test, &backing, options, folder)
+    }
+
+    /// Makes one over an existing file; the folder is kept as long.
+    fn attach(test: &str, backing: &Path, options: &[&str], folder: Folder) -> Option<Self> {
         if !is_root() {
             skip(test, "making a loop device needs root");
             return None;
         }
-        let folder = Folder::new();
-        let backing = folder.file("backing", content);
         let backing_name = backing.to_string_lossy();
         match run("losetup", &[options, &["--find", "--show", &backing_name]].concat()) {
-            Ok(device) => Some(Self { device: device.into(), backing, _folder: folder }),
+            Ok(device) => Some(Self { device: device.into(), backing: backing.into(), _folder: folder }),
             Err(why) => {
                 skip(test, why);
                 None

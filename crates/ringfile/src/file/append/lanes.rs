@@ -4,6 +4,7 @@
 //! file and its jobs, not their purpose. Invariant: nothing is polled or woken under a lock.
 
 use std::future::{Future, poll_fn};
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,9 +12,10 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::plan::Step;
 use super::shared::Shared;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::Buffer;
+use crate::panics;
 
 /// The job of a lane: a step, and the memory of what it writes.
 pub(super) type Job = (Step, Buffer);
@@ -115,8 +117,17 @@ impl Lanes {
             if lane.step.is_none() || !lane.wake.woken.swap(false, Ordering::SeqCst) {
                 continue;
             }
-            // A lane never ends.
-            let _ = lane.future.as_mut().poll(&mut Context::from_waker(&lane.waker));
+            let mut context = Context::from_waker(&lane.waker);
+            // A lane never ends. Only a defect of the library panics here, since a lane runs no code of a program: its
+            // wakers are the appender's, and panics of a subscriber and of tasks that wait for memory end before. Then
+            // the step has failed, other lanes end as usual, and what the step had in flight may still reach the file,
+            // as when a process is killed.
+            if panics::catch(|| lane.future.as_mut().poll(&mut context).is_ready()).is_err() {
+                let spent = std::mem::replace(&mut lane.future, Box::pin(std::future::pending()));
+                let _ = panics::catch(|| drop(spent));
+                let error = Error::new(ErrorKind::Other, "writing").because("the write panicked");
+                lane.desk.lock().1 = Some(Err(error));
+            }
         }
     }
 
@@ -131,5 +142,25 @@ impl Lanes {
     /// Returns whether a lane must be polled again.
     pub fn is_woken(&self) -> bool {
         self.0.iter().any(|lane| lane.step.is_some() && lane.wake.woken.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+impl Lanes {
+    /// Makes an idle lane busy with a future of a test.
+    pub fn occupy(&mut self, future: impl Future<Output = ()> + Send + 'static) {
+        let lane = self.0.iter_mut().find(|lane| lane.step.is_none()).unwrap();
+        let desk = Arc::clone(&lane.desk);
+        lane.future = Box::pin(async move {
+            future.await;
+            desk.lock().1 = Some(Ok(()));
+            std::future::pending().await
+        });
+        lane.step = Some(Step::Cut(0));
+        self.stir();
+    }
+
+    pub fn stir(&mut self) {
+        self.0.iter().for_each(|lane| lane.wake.woken.store(true, Ordering::SeqCst));
     }
 }

@@ -25,7 +25,7 @@ use self::plan::Plan;
 use self::shared::Shared;
 use self::waiters::Goal;
 
-use super::File;
+use super::{AllocateMode, File};
 use crate::driver::FileKind;
 use crate::error::{Error, Result};
 use crate::memory::{LARGEST, Pool};
@@ -176,10 +176,13 @@ impl OpenAppender {
                     .into(),
             ));
         }
-        let size = file.size()?;
-        if size < valid {
-            return Err(error(format!("the valid length is {valid} bytes, but the file has {size}")));
-        }
+        let long_enough = || {
+            let size = file.size()?;
+            let why = format!("the valid length is {valid} bytes, but the file has {size}");
+            if size < valid { Err(error(why)) } else { Ok(size) }
+        };
+        wait_for_old_writes(&file, long_enough()?).await?;
+        let size = long_enough()?;
         let alignment = file.alignment().bytes;
         let past = (valid % alignment as u64) as usize;
         let carried = match past {
@@ -201,6 +204,26 @@ impl OpenAppender {
     }
 }
 
+/// Waits for direct writes to the file that are in flight, of a process that was killed for example (F52).
+///
+/// ext4, XFS, btrfs and f2fs wait for them in `fallocate`, before they allocate anything: for all of the file or, on
+/// btrfs, for those of the range (its `fsync` waits for the others). Setting the file's length also waits, but only if it
+/// cuts the file. That frees the blocks which a program has allocated behind the end, so it is the second choice.
+async fn wait_for_old_writes(file: &File, size: u64) -> Result<()> {
+    if file.allocate(AllocateMode::KeepSize, 0, 1).await.is_ok() {
+        return Ok(());
+    }
+    let cut = async {
+        file.set_len(size + 1).await?;
+        file.set_len(size).await
+    };
+    match cut.await {
+        // Such a file system has no way to wait.
+        Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(()),
+        result => result,
+    }
+}
+
 impl IntoFuture for OpenAppender {
     type Output = Result<Appender>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<Appender>> + Send>>;
@@ -213,7 +236,9 @@ impl IntoFuture for OpenAppender {
 impl Appender {
     /// Opens an appender that continues at `valid`, the length in bytes that the program knows to be valid; 0 for a new
     /// file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced, so that everything up
-    /// to `valid` is durable.
+    /// to `valid` is durable. Opening first waits for direct writes to the file that are still in flight, since a
+    /// process that was killed may have left some, and they would overwrite what is appended now. ext4, XFS and btrfs
+    /// wait in `fallocate` and `fsync`, other file systems when a file is cut; this gives an empty file its first block.
     ///
     /// The file must be a regular file that is open for writing, and nothing else may write at or behind `valid`. With
     /// direct I/O and a `valid` inside a block, it must be open for reading too. [`sync_dir`](crate::sync_dir) makes

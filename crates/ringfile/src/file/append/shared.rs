@@ -249,12 +249,8 @@ impl Shared {
     pub fn drive(&self) -> bool {
         let mut progress = false;
         for _ in 0..MOST_TURNS {
-            let Some(lanes) = self.begin() else { return progress };
-            let mut driving = Driving { shared: self, lanes: Some(lanes) };
-            if let Some(lanes) = &mut driving.lanes {
-                lanes.poll();
-            }
-            let Some(lanes) = driving.lanes.take() else { return progress };
+            let Some(mut lanes) = self.begin() else { return progress };
+            lanes.poll();
             let (ended, again) = self.end(lanes);
             progress |= ended;
             if !ended && !again {
@@ -324,24 +320,6 @@ fn this_thread() -> usize {
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
-/// Fails the appender if polling panics: the lanes are lost then.
-struct Driving<'a> {
-    shared: &'a Shared,
-    lanes: Option<Lanes>,
-}
-
-impl Drop for Driving<'_> {
-    fn drop(&mut self) {
-        if self.lanes.take().is_some() {
-            let mut state = self.shared.lock();
-            state.fail(Error::new(ErrorKind::Other, "writing").because("the write panicked"));
-            state.busy = 0;
-            drop(state);
-            self.shared.wake(true);
-        }
-    }
-}
-
 impl State {
     /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
@@ -391,5 +369,49 @@ impl State {
         self.metrics.writes += u64::from(is_write);
         self.metrics.syncs += u64::from(step.is_sync());
         Some((step, buffer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Poll;
+
+    use crate::file::OpenOptions;
+
+    fn shared(depth: usize, sync_interval: Duration) -> (tempfile::TempDir, Arc<Shared>) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
+        let plan = Plan::new(1, 1 << 20, depth, 0, true).paced(!sync_interval.is_zero());
+        let chunks = Chunks::new(4096, 1, depth, &[]);
+        (folder, Shared::new(file, Pool::new(1 << 20), depth, plan, chunks, sync_interval))
+    }
+
+    #[test]
+    fn a_lane_that_panics_is_a_failure_that_waits_for_the_other_lanes() {
+        let (_folder, shared) = shared(2, Duration::ZERO);
+        let release = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        {
+            let mut state = shared.lock();
+            let mut lanes = state.lanes.take().unwrap();
+            lanes.occupy(async { panic!("a defect") });
+            let released = Arc::clone(&release);
+            lanes.occupy(async move {
+                let is_over = || released.load(Ordering::SeqCst);
+                std::future::poll_fn(|_| if is_over() { Poll::Ready(()) } else { Poll::Pending }).await;
+            });
+            state.lanes = Some(lanes);
+            state.busy = 2;
+        }
+        shared.drive();
+        let state = shared.lock();
+        assert!(state.has_failed());
+        assert!(shared.refusal(&state, "appending").is_none(), "an operation is in flight");
+        drop(state);
+        release.store(true, Ordering::SeqCst);
+        shared.lock().lanes.as_mut().unwrap().stir();
+        shared.drive();
+        let error = shared.refusal(&shared.lock(), "appending").unwrap();
+        assert!(error.to_string().contains("panicked"), "{error}");
     }
 }

@@ -1,0 +1,143 @@
+//! F52: a process is killed while a direct write of it is in flight. The next process opens the same log, appends, and
+//! reports its data durable. Then the old write reaches the drive.
+//!
+//! The file system is on a loop device over a file of a FUSE server, which holds back the write of the first process.
+
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ringfile::{Appender, File, OpenOptions, Pool, block_on};
+use support::fuse::Server;
+use support::mounts::Mount;
+use support::{assert_content, content, must_end, needs_ring, ring_options};
+
+const BLOCK: usize = 4096;
+/// Whole blocks: XFS waits by itself before it writes a part of one.
+const RECORD: usize = 2 * BLOCK;
+const OLD: &[u8] = b"a record of the first process";
+const CHILD: &str = "RINGFILE_LATE_WRITES_CHILD";
+
+/// How the log is opened.
+#[derive(Clone, Copy, Debug)]
+struct Setup {
+    recycle: bool,
+    /// The length that is valid when each process opens the log.
+    valid: usize,
+    /// The length of the file before the first process opens it.
+    len: usize,
+}
+
+fn direct() -> OpenOptions {
+    let mut options = ring_options();
+    options.read(true).write(true).create(true).direct(true);
+    options
+}
+
+async fn open(file: &File, setup: Setup) -> Appender {
+    let pool = Pool::new(1 << 20);
+    Appender::open(file, &pool, setup.valid as u64).block(4 * BLOCK).recycle(setup.recycle).await.unwrap()
+}
+
+/// The first process: its write is held back, so this ends only when it is killed.
+fn append_and_wait(path: &Path, setup: Setup) {
+    block_on(async {
+        let log = open(&direct().open(path).unwrap(), setup).await;
+        log.append(&OLD.repeat(2 * BLOCK / OLD.len())).await.unwrap();
+        log.flush().await.unwrap();
+    });
+}
+
+/// The second process, which here is a thread: to the kernel that makes no difference.
+fn append_and_close(path: &Path, setup: Setup) {
+    block_on(async {
+        let log = open(&direct().open(path).unwrap(), setup).await;
+        log.append(&content(setup.valid as u64, RECORD)).await.unwrap();
+        log.sync().await.unwrap();
+        log.close().await.unwrap();
+    });
+}
+
+fn run(name: &str, kind: &str, setup: Setup) {
+    if !needs_ring(name) {
+        return;
+    }
+    let size = if kind.starts_with("ext") { 32 << 20 } else { 320 << 20 };
+    let Some(server) = Server::or_skip(name, vec![0; size]) else { return };
+    let Some(mount) = Mount::over_file(name, kind, &server.path()) else { return };
+    let path = mount.path().join("log");
+    let before = content(0, setup.len);
+    std::fs::write(&path, &before).unwrap();
+    File::open(&path).and_then(|file| Ok(block_on(file.sync_all())?)).unwrap();
+
+    server.hold_write_of(OLD);
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, format!("{} {} {} {}", setup.recycle, setup.valid, setup.len, path.display()));
+    let mut first = command.spawn().unwrap();
+    server.wait_held(1);
+    first.kill().unwrap();
+
+    let second = std::thread::spawn({
+        let path = path.clone();
+        move || append_and_close(&path, setup)
+    });
+    // Where opening does not wait for the old write, the second process ends long before it is released.
+    let began = Instant::now();
+    while !second.is_finished() && began.elapsed() < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(server.held(), 1, "the write is still held back");
+    server.release();
+    must_end("the second process", move || second.join().unwrap());
+    first.wait().unwrap();
+
+    // Direct I/O: what the drive has, not what the page cache has.
+    let file = direct().open(&path).unwrap();
+    let len = file.size().unwrap() as usize;
+    let read =
+        block_on(async { file.read_at(Pool::new(1 << 20).get(len).unwrap(), 0).await.unwrap().to_vec() });
+    let end = setup.valid + RECORD;
+    assert_eq!(len, if setup.recycle { setup.len } else { end }, "{kind}, {setup:?}");
+    assert_content(&read[..end], 0);
+}
+
+fn run_all(name: &str, kind: &str) {
+    if let Ok(child) = std::env::var(CHILD) {
+        let mut parts = child.splitn(4, ' ');
+        let mut next = || parts.next().unwrap();
+        let recycle = next() == "true";
+        let [valid, len] = [next(), next()].map(|number| number.parse().unwrap());
+        return append_and_wait(Path::new(next()), Setup { recycle, valid, len });
+    }
+    // A recycled file, whose blocks the old write overwrites.
+    run(name, kind, Setup { recycle: true, valid: BLOCK, len: 16 * BLOCK });
+    // A file that the old write makes longer.
+    run(name, kind, Setup { recycle: false, valid: BLOCK, len: BLOCK });
+    run(name, kind, Setup { recycle: false, valid: 0, len: 0 });
+}
+
+#[test]
+fn f52_a_killed_processs_write_does_not_reach_a_log_later_on_ext4() {
+    run_all("f52_a_killed_processs_write_does_not_reach_a_log_later_on_ext4", "ext4");
+}
+
+#[test]
+fn f52_a_killed_processs_write_does_not_reach_a_log_later_on_xfs() {
+    run_all("f52_a_killed_processs_write_does_not_reach_a_log_later_on_xfs", "xfs");
+}
+
+#[test]
+fn f52_a_killed_processs_write_does_not_reach_a_log_later_on_btrfs() {
+    run_all("f52_a_killed_processs_write_does_not_reach_a_log_later_on_btrfs", "btrfs");
+}
+
+#[test]
+fn f52_a_killed_processs_write_does_not_reach_a_log_later_on_ext3_which_cannot_allocate() {
+    run_all("f52_a_killed_processs_write_does_not_reach_a_log_later_on_ext3_which_cannot_allocate", "ext3");
+}
