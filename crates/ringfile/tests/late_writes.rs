@@ -72,7 +72,7 @@ fn run(name: &str, kind: &str, setup: Setup) {
     let path = mount.path().join("log");
     let before = content(0, setup.len);
     std::fs::write(&path, &before).unwrap();
-    File::open(&path).and_then(|file| Ok(block_on(file.sync_all())?)).unwrap();
+    File::open(&path).and_then(|file| block_on(file.sync_all())).unwrap();
 
     server.hold_write_of(OLD);
     let mut command = Command::new("/proc/self/exe");
