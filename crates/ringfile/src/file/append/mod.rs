@@ -206,8 +206,8 @@ impl OpenAppender {
 
 /// Waits for direct writes to the file that are in flight, of a process that was killed for example (F52).
 ///
-/// ext4, XFS, btrfs and f2fs wait for them in `fallocate`, before they allocate anything: for all of the file or, on
-/// btrfs, for those of the range (its `fsync` waits for the others). Setting the file's length also waits, but only if it
+/// ext4 and XFS wait for all of the file's in `fallocate`, before they allocate anything. On btrfs the tests passed
+/// without it. Setting the file's length also waits, but only if it
 /// cuts the file. That frees the blocks which a program has allocated behind the end, so it is the second choice.
 async fn wait_for_old_writes(file: &File, size: u64) -> Result<()> {
     if file.allocate(AllocateMode::KeepSize, 0, 1).await.is_ok() {
