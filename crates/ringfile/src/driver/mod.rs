@@ -250,7 +250,7 @@ fn count(of_route: impl FnOnce(&mut Metrics) -> &mut u64, request: &Request, end
 /// Publishes this thread's counters now. A loop does so only with each turn, but other threads may see the results of
 /// its plain calls before.
 pub(crate) fn publish_counts() {
-    with(|driver| driver.shared.counters.publish(&driver.current_counts()));
+    with(|driver| driver.shared.counters.publish(driver.current_counts()));
 }
 
 #[inline]
@@ -261,7 +261,7 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
         let own = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
         add(&mut own.counts);
         if !own.in_loop && own.guards == 0 {
-            own.shared.counters.publish(&own.current_counts());
+            own.shared.counters.publish(own.current_counts());
         }
         if is_late { driver.take() } else { None }
     });
@@ -505,7 +505,7 @@ impl Drop for Driver {
         }
         // The kernel must have finished with all memory before it is freed, whatever a user's waker does.
         while panics::catch(|| self.drain()).is_err() {}
-        self.shared.counters.publish(&self.current_counts());
+        self.shared.counters.publish(self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);
     }

@@ -325,13 +325,13 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         let target = &self.descriptor.of(self.file.borrow()).0.target;
         match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
-                // The operation had not started or had finished: there is nothing to drop.
+                // The operation had not started or had finished: there is nothing to drop, here and below.
                 let ticket = Ticket::new(place);
                 std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
             Ok(Started::Done(ended)) => {
-                self.stage = Stage::Over(ended);
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
                 if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
             }
             Ok(Started::Elsewhere(operation)) => {
