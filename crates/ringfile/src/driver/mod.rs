@@ -31,6 +31,7 @@ mod sleep;
 mod slot;
 mod start;
 mod submit;
+mod switches;
 mod sync;
 mod target;
 #[cfg(test)]
