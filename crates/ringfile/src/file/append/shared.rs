@@ -18,7 +18,7 @@ use super::chunks::Chunks;
 use super::lanes::{Job, Lanes};
 use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
-use crate::driver::timer;
+use crate::driver::timer::{self, Timer};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
@@ -63,6 +63,8 @@ pub(super) struct State {
     synced: Option<Instant>,
     /// Called when a pause is over.
     pause_over: Waker,
+    /// The end of the current pause.
+    timer: Option<Timer>,
 }
 
 /// Ends a pause between two syncs.
@@ -101,6 +103,7 @@ impl Shared {
                 sync_interval,
                 synced: None,
                 pause_over: Waker::from(Arc::new(PauseWaker(shared.clone()))),
+                timer: None,
             };
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
             let ends = [len; 3].map(AtomicU64::new);
@@ -230,7 +233,7 @@ impl Shared {
         self.wake(true);
     }
 
-    /// Called by the timer's thread.
+    /// Called by a timer thread.
     fn pause_is_over(&self) {
         if !self.is_ours() {
             return;
@@ -345,8 +348,9 @@ impl State {
         let until = self.synced.map(|synced| synced + self.sync_interval);
         self.plan.begin_pause();
         let until = until.filter(|until| *until > Instant::now());
-        // Dropping the waker, which others have too, runs no code of a program.
-        if until.is_none_or(|until| timer::wake_at(until, self.pause_over.clone()).is_err()) {
+        // Dropping the waker of this timer, or of the one before, runs no code of a program.
+        self.timer = until.and_then(|until| timer::wake_at(until, self.pause_over.clone()));
+        if self.timer.is_none() {
             self.plan.end_pause();
         }
     }
@@ -413,5 +417,32 @@ mod tests {
         shared.drive();
         let error = shared.refusal(&shared.lock(), "appending").unwrap();
         assert!(error.to_string().contains("panicked"), "{error}");
+    }
+    /// A waker that counts its references.
+    struct Nothing;
+
+    impl Wake for Nothing {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn dropping_an_appender_takes_its_pause_out_of_the_timers() {
+        let (_folder, shared) = shared(1, Duration::from_secs(3600));
+        let waker = Arc::new(Nothing);
+        let references = Arc::downgrade(&waker);
+        let mut state = shared.lock();
+        state.pause_over = Waker::from(waker);
+        state.plan.append(100);
+        state.plan.want_durable();
+        let synced = state.plan.next().unwrap();
+        state.plan.ended(synced);
+        state.synced = Some(Instant::now());
+        state.plan.append(100);
+        state.plan.want_durable();
+        state.pause();
+        drop(state);
+        assert_eq!(references.strong_count(), 2, "the pause has not begun");
+        drop(shared);
+        assert_eq!(references.strong_count(), 0);
     }
 }
