@@ -24,11 +24,21 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// such a name neither for an object nor for part of a listing. The number is random and never used again, so no other call
 /// has the name, or gets it later; not even in a forked child, which has a copy of the random state.
 fn temporary_name(path: &Path) -> PathBuf {
-    const LONGEST: usize = 255 - "#18446744073709551615".len();
+    hidden_name(path, "")
+}
+
+/// Returns such a name for an object that is renamed: the number begins with 0, as no other does. If a process ends in the
+/// middle of [`rename_by_steps`], an operator finds the object by that (README, "After a crash").
+fn renaming_name(path: &Path) -> PathBuf {
+    hidden_name(path, "0")
+}
+
+fn hidden_name(path: &Path, digits: &str) -> PathBuf {
+    const LONGEST: usize = 255 - "#018446744073709551615".len();
     let name = path.file_name().unwrap_or_default().as_bytes();
     let start = name.split(|&byte| byte == b'#').next().filter(|start| start.len() <= LONGEST);
     let mut name = OsStr::from_bytes(start.unwrap_or_default()).to_owned();
-    name.push(format!("#{}", RandomState::new().hash_one(std::process::id())));
+    name.push(format!("#{digits}{}", RandomState::new().hash_one(std::process::id())));
     path.with_file_name(name)
 }
 
@@ -147,8 +157,14 @@ pub(crate) fn rename(from: &Path, to: &Path, replace: bool, sync: Option<&Durabl
 }
 
 /// Renames by way of a temporary name, so that a file which another call gives the name `from` meanwhile is not removed.
+///
+/// If the process ends after the first step, and the object has no other name, listings hide it until an operator gives it a
+/// name again. No order of these calls avoids that without losing data in another way: if the object got its new name first, a
+/// rename that another one has overtaken would have to remove that name again, which a copy may have been told to
+/// create meanwhile. The next process cannot put the object back by itself, since it does not know whether the rename
+/// is still under way on another machine.
 fn rename_by_steps(from: &Path, to: &Path, rename: fn(&Path, &Path) -> Result<()>) -> Result<()> {
-    let temporary = temporary_name(from);
+    let temporary = renaming_name(from);
     fs::rename(from, &temporary)?;
     let renamed = rename(&temporary, to);
     if renamed.is_err() {
@@ -365,6 +381,26 @@ mod tests {
         if inodes.len() == tags.len() {
             eprintln!("skipped f50_no_object_has_the_etag…: this file system uses no inode number again");
         }
+    }
+
+    #[test]
+    fn an_object_whose_rename_was_interrupted_is_found_by_its_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::write(&from, "content").expect("written");
+        // An upload that was interrupted too.
+        let (upload, _) = Staged::create(&from).expect("it is created");
+        std::mem::forget(upload);
+        let interrupted = std::panic::catch_unwind(|| {
+            rename_by_steps(&from, &to, |_, _| panic!("the process is killed here"))
+        });
+        assert!(interrupted.is_err());
+        let names = fs::read_dir(folder.path()).expect("listed").map(|entry| entry.expect("listed").path());
+        let is_hidden = |path: &PathBuf| path.to_string_lossy().contains("/from#0");
+        let hidden: Vec<_> = names.filter(is_hidden).collect();
+        assert_eq!(hidden.len(), 1, "{hidden:?}");
+        assert_eq!(fs::metadata(&hidden[0]).expect("there").nlink(), 1, "it has no other name");
+        assert_eq!(fs::read(&hidden[0]).expect("read"), b"content");
     }
 
     /// Where `renameat2` is refused, and after failures.
