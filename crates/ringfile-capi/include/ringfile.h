@@ -159,13 +159,13 @@
 // AIO. RINGFILE_ROUTE_AUTO uses it for direct I/O if there is no io_uring.
 #define RINGFILE_ROUTE_AIO 5
 
-// ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
+// ringfile_open_options.durability, for durable writes of all kinds: the cheaper of the two, found by the first ones.
 #define RINGFILE_DURABILITY_AUTO 0
 
 // Each write is durable by itself (RWF_DSYNC).
 #define RINGFILE_DURABILITY_DSYNC 1
 
-// Each write is followed by an fdatasync that is submitted with it.
+// Each write is followed by an fdatasync.
 #define RINGFILE_DURABILITY_FSYNC 2
 
 // The version of the interface that this header declares: major, minor, patch.
@@ -504,8 +504,8 @@ int64_t ringfile_batch_write(struct ringfile_batch *batch,
                              uint64_t offset,
                              uint64_t user_data);
 
-// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_batch_write. A failure is
-// remembered, see ringfile_sync_data.
+// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_batch_write. A
+// failure is remembered, see ringfile_sync_data.
 //
 // Pointers: as ringfile_batch_read.
 int64_t ringfile_batch_write_durable(struct ringfile_batch *batch,
@@ -1127,8 +1127,8 @@ int ringfile_queue_write(struct ringfile_queue *queue,
                          uint64_t user_data,
                          uint64_t *token);
 
-// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_queue_write. A failure is
-// remembered, see ringfile_sync_data.
+// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_queue_write. A
+// failure is remembered, see ringfile_sync_data.
 //
 // Pointers: as ringfile_queue_read.
 int ringfile_queue_write_durable(struct ringfile_queue *queue,

@@ -118,10 +118,8 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self
     }
 
-    /// Makes it a write that becomes durable with a sync of the caller, and fails if an earlier sync has failed.
-    pub(super) fn and_sync(mut self) -> Self {
-        self.0.operation.request.synced = true;
-        self
+    pub(super) fn request(&mut self) -> &mut Request {
+        &mut self.0.operation.request
     }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.

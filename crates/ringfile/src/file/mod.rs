@@ -7,7 +7,7 @@ pub(crate) mod adaptive;
 mod append;
 pub(crate) mod check;
 mod control;
-mod durable;
+pub(crate) mod durable;
 mod io;
 mod open;
 pub(crate) mod single;
@@ -90,6 +90,10 @@ impl File {
     pub(crate) fn of_path(path: PathBuf) -> Self {
         let (target, durable) = (Arc::new(Target::of_path(path)), durable::Choice::new(Durability::Auto));
         Self(Arc::new(Handle { target, user: None, buffered_fallback: false, durable, adaptive: None }))
+    }
+
+    pub(crate) fn durability(&self) -> &durable::Choice {
+        &self.0.durable
     }
 
     /// Opens a file for buffered reads. [`OpenOptions`] opens files in all other ways.

@@ -169,7 +169,8 @@ impl Batch {
         self.add(file, Asked::write_vectored(buffers, offset))
     }
 
-    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`). Returns the index of its result.
+    /// Adds a write at `offset` that is durable when it has finished, as [`File::write_durable_at`]. Returns the index of
+    /// its result.
     pub fn write_durable(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
         self.add(file, Asked::write_durable(buffer.into(), offset))
     }

@@ -6,13 +6,12 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use linux_raw_sys::general::RWF_DSYNC;
-
 use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
 use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
+use crate::file::durable::{self, AfterWrite};
 use crate::file::unaligned::Pieces;
 use crate::file::{File, OpenOptions, check};
 use crate::fs::{self, Metadata};
@@ -89,10 +88,10 @@ impl Asked {
         asked
     }
 
-    /// Returns a write that is durable when it ends.
+    /// Returns a write that is durable when it ends, in the way that the file decides.
     pub(super) fn write_durable(buffer: AnyBuffer, offset: u64) -> Self {
         let Self { request, held } = Self::write(buffer, offset);
-        Self { request: Request { op_flags: RWF_DSYNC, ..request }, held }
+        Self { request: Request { synced: true, ..request }, held }
     }
 
     /// Returns a write of which a power cut leaves all or nothing.
@@ -127,6 +126,8 @@ pub(super) struct Op {
     pub detour: Option<Box<Detour>>,
     fell_back: bool,
     pub descriptor: Descriptor,
+    /// What is left to do for a durable write. While its sync is carried out, [`request`](Self::request) has that kind.
+    durable: AfterWrite,
 }
 
 // Two cache lines: a larger value is copied by a function call.
@@ -159,6 +160,7 @@ impl Op {
         detour: None,
         fell_back: false,
         descriptor: Descriptor::Open,
+        durable: AfterWrite::NOTHING,
     };
 
     /// Becomes an operation on a file, which has this number among [`Files`].
@@ -167,6 +169,9 @@ impl Op {
         let op_flags = asked.request.op_flags | file.target().flags_of(asked.request.kind);
         self.file = number;
         self.request = Request { op_flags, ..asked.request };
+        if asked.request.synced {
+            self.durable = file.durability().decide(&mut self.request);
+        }
         asked.held.move_to(&mut self.held);
         // Nothing is left to drop; dropping it would call drop code out of line.
         std::mem::forget(asked);
@@ -183,6 +188,9 @@ impl Op {
     pub(super) fn begin(&mut self, files: &Files) -> bool {
         let file = self.descriptor.of(files.get(self.file));
         self.stage = Stage::Begun(At::Nowhere);
+        if self.durable != AfterWrite::NOTHING {
+            self.durable.begin();
+        }
         if !self.request.kind.moves_data() {
             return self.begin_without_data(file);
         }
@@ -298,7 +306,7 @@ impl Op {
     /// Takes a driver's result. Returns false if the operation must begin again, to do the rest.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: &mut Finished) -> bool {
-        if self.detour.is_some() || finished.ended.errno != 0 {
+        if self.detour.is_some() || finished.ended.errno != 0 || self.durable != AfterWrite::NOTHING {
             let finished = std::mem::replace(finished, Finished::NOTHING);
             return self.end_otherwise(self.descriptor.of(files.get(self.file)), finished);
         }
@@ -312,6 +320,9 @@ impl Op {
         let ended = finished.ended;
         if self.opening().is_some() {
             return self.end_opening(file, finished);
+        }
+        if self.durable != AfterWrite::NOTHING && (ended.errno == 0 || self.request.kind == Kind::Sync) {
+            return self.end_durable(file, finished);
         }
         if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, &self.request, ended) {
             self.fell_back = true;
@@ -335,6 +346,26 @@ impl Op {
             None => self.stage = Stage::Waiting,
         }
         over.is_some()
+    }
+
+    /// Ends a durable write, or its sync. If the sync must follow, the operation begins again.
+    fn end_durable(&mut self, file: &File, finished: Finished) -> bool {
+        let Finished { held, ended } = finished;
+        self.held = held;
+        let want = self.request.want;
+        if self.request.kind == Kind::Write && self.request.synced && ended.done == want {
+            self.request.kind = Kind::Sync;
+            self.request.op_flags = durable::SYNC.op_flags;
+            self.stage = Stage::Waiting;
+            return false;
+        }
+        let done = if self.request.kind == Kind::Sync { want } else { ended.done };
+        self.request.kind = Kind::Write;
+        if done == want && ended.errno == 0 {
+            file.durability().note(&self.request, self.durable);
+        }
+        self.end_with(Ended { done, ..ended });
+        true
     }
 
     /// Makes a file of the opened descriptor. If it must be truncated, the operation begins again.

@@ -125,7 +125,7 @@ impl Queue {
         self.add(file, Asked::write_vectored(buffers, offset), user_data)
     }
 
-    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`).
+    /// Adds a write at `offset` that is durable when it has finished, as [`File::write_durable_at`].
     pub fn write_durable(
         &mut self,
         file: &File,

@@ -183,7 +183,7 @@ pub(crate) struct Request {
     /// The operation submitted next waits for this one, and is cancelled if it fails or is short. Set by
     /// [`start_linked`](super::start_linked) alone.
     pub linked: bool,
-    /// A write that the caller makes durable with a sync of its own: its failure counts as that of the sync.
+    /// A write that its caller makes durable with a sync of its own: its failure counts as that of the sync.
     pub synced: bool,
     /// `RWF_…`, or the flags that [`Kind`] names.
     pub op_flags: u32,
