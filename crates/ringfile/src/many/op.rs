@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
-use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
+use crate::driver::{Ended, Finished, Kind, Place, PlaceOfRead, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::durable::{self, AfterWrite};
@@ -217,7 +217,12 @@ impl Op {
 
     /// Chooses the descriptors for a read of an adaptive file.
     fn choose(&mut self, file: &File) {
-        self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
+        self.go(adaptive::choose(file, &self.request, &self.held, false));
+    }
+
+    /// Sets the descriptors for a read of an adaptive file, which was not begun.
+    pub(super) fn go(&mut self, way: Way) {
+        self.descriptor = match way {
             Way::By(descriptor) => descriptor,
             Way::CachedBeginning(cached) => {
                 let pieces = Pieces::with_cached_beginning(cached);
@@ -531,9 +536,22 @@ impl Op {
     }
 
     /// Returns whether it is a read that was not begun and can be submitted as it is, see
-    /// [`InPlace`](crate::driver::InPlace).
-    #[inline]
-    pub(super) fn can_stay_in_place(&self, file: &File) -> bool {
+    /// [`InPlace`](crate::driver::InPlace). Chooses the descriptor of a read that may be, if the file is adaptive.
+    #[inline(always)]
+    pub(super) fn can_stay_in_place(&mut self, file: &File, is_adaptive: bool) -> bool {
+        if is_adaptive { self.chooses_to_stay_in_place(file) } else { self.fits_in_place(file) }
+    }
+
+    #[inline(never)]
+    fn chooses_to_stay_in_place(&mut self, file: &File) -> bool {
+        if self.descriptor == Descriptor::Open && self.fits_in_place(file) {
+            self.choose(file);
+        }
+        self.fits_in_place(self.descriptor.of(file))
+    }
+
+    #[inline(always)]
+    fn fits_in_place(&self, file: &File) -> bool {
         match &self.held {
             Held::Pooled(buffer) => {
                 self.request.kind == Kind::Read
@@ -549,9 +567,10 @@ impl Op {
     }
 
     #[inline]
-    pub(super) fn begin_in_place(&mut self) -> Option<(Borrowed<'_>, u64)> {
+    pub(super) fn begin_in_place(&mut self) -> Option<PlaceOfRead<'_>> {
         let Held::Pooled(buffer) = &mut self.held else { return None };
-        Some((Borrowed::of_buffer(buffer), self.request.offset))
+        let (offset, target) = (self.request.offset, self.descriptor.index());
+        Some(PlaceOfRead { memory: Borrowed::of_buffer(buffer), offset, target })
     }
 
     #[inline]
