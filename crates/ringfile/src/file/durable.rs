@@ -140,8 +140,7 @@ pub struct WriteDurable<'a, B> {
 impl<B> Unpin for WriteDurable<'_, B> {}
 
 impl<'a, B: IoBuf> WriteDurable<'a, B> {
-    pub(super) fn new(file: &'a File, buffer: B, offset: u64) -> Self {
-        let mut write = Io::write(file, buffer, offset);
+    pub(super) fn new(file: &'a File, mut write: Io<'a, B>) -> Self {
         let rest = file.0.durable.decide(write.request());
         let sync = write.request().synced.then(|| file.sync_data().0);
         Self {

@@ -7,6 +7,7 @@ use std::borrow::Borrow;
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -105,6 +106,13 @@ impl<'a, B: IoBuf> Io<'a, B> {
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
         Self(Transfer::new(file, Kind::Write, buffer.hold(), want, offset))
+    }
+
+    /// Writes only this part of the buffer.
+    pub(super) fn write_part(file: &'a File, buffer: B, part: impl RangeBounds<usize>, offset: u64) -> Self {
+        let mut write = Self::write(file, buffer, offset);
+        write.request().take_part(part);
+        write
     }
 
     pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {

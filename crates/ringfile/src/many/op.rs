@@ -4,6 +4,7 @@
 //! driver, never both.
 
 use std::io::ErrorKind;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::files::Files;
@@ -88,10 +89,16 @@ impl Asked {
         asked
     }
 
-    /// Returns a write that is durable when it ends, in the way that the file decides.
-    pub(super) fn write_durable(buffer: AnyBuffer, offset: u64) -> Self {
-        let Self { request, held } = Self::write(buffer, offset);
-        Self { request: Request { synced: true, ..request }, held }
+    /// Makes it a write of a part of its buffer.
+    pub(super) fn part(mut self, part: impl RangeBounds<usize>) -> Self {
+        self.request.take_part(part);
+        self
+    }
+
+    /// Makes it a write that is durable when it ends, in the way that the file decides.
+    pub(super) fn durable(mut self) -> Self {
+        self.request.synced = true;
+        self
     }
 
     /// Returns a write of which a power cut leaves all or nothing.
