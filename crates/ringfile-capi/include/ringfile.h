@@ -338,6 +338,18 @@ typedef struct ringfile_read_request {
     int64_t result;
 } ringfile_read_request;
 
+// One write of ringfile_write_many.
+typedef struct ringfile_write_request {
+    // Offset in the file, in bytes.
+    uint64_t offset;
+    // The memory to write.
+    const void *data;
+    // The number of bytes to write.
+    size_t length;
+    // Set by the call: `length`, or a negative errno.
+    int64_t result;
+} ringfile_write_request;
+
 // A function that receives the library's messages: its context, a level (RINGFILE_LOG_...), and one line, which
 // belongs to the library and is valid until the function returns.
 typedef void (*ringfile_log)(void *context, int level, const char *message);
@@ -928,6 +940,19 @@ int64_t ringfile_writev(const struct ringfile_file *file,
 int ringfile_read_many(const struct ringfile_file *file,
                        struct ringfile_read_request *requests,
                        size_t count);
+
+// Carries out many writes of one file together, in any order, and waits for all. Sets each request's `result`. Returns
+// how many of them failed; a negative errno if none was started. A write that failed may have written a part.
+//
+// Nothing is durable before ringfile_sync_data. Direct writes must be aligned, as for ringfile_write. Errors are told as
+// by ringfile_read_many.
+//
+// Any thread. Blocks. Allocates nothing once the thread has done as many writes in one call.
+//
+// Pointers: `count` requests at `requests`, and memory for each, as at the top of this file.
+int ringfile_write_many(const struct ringfile_file *file,
+                        struct ringfile_write_request *requests,
+                        size_t count);
 
 // Sets the function for the library's messages: that it works without io_uring, that memory could not be registered,
 // defects. Each message is passed to `callback`, with `context`; NULL, the default, switches messages off. Applies to
