@@ -62,7 +62,7 @@ use crate::ring::{Ring, RingOptions, fork, thread_end};
 pub(crate) use alone::call_alone;
 pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
-pub(crate) use in_place::{InPlace, read as read_in_place};
+pub(crate) use in_place::{InPlace, Place as PlaceOfRead, Targets, read as read_in_place};
 pub use iothreads::set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::future::{Future, IntoFuture};
+use std::ops::RangeBounds;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -172,9 +173,33 @@ impl Batch {
         self.add(file, Asked::write_vectored(buffers, offset))
     }
 
-    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`). Returns the index of its result.
+    /// Adds a write at `offset` that is durable when it has finished, as [`File::write_durable_at`]. Returns the index of
+    /// its result.
     pub fn write_durable(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
-        self.add(file, Asked::write_durable(buffer.into(), offset))
+        self.add(file, Asked::write(buffer.into(), offset).durable())
+    }
+
+    /// Adds a write of a part of the buffer at `offset`, as [`File::write_part_at`]. Returns the index of its result.
+    pub fn write_part(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        part: impl RangeBounds<usize>,
+        offset: u64,
+    ) -> usize {
+        self.add(file, Asked::write(buffer.into(), offset).part(part))
+    }
+
+    /// Adds a durable write of a part of the buffer at `offset`, as [`File::write_durable_part_at`]. Returns the index of
+    /// its result.
+    pub fn write_durable_part(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        part: impl RangeBounds<usize>,
+        offset: u64,
+    ) -> usize {
+        self.add(file, Asked::write(buffer.into(), offset).part(part).durable())
     }
 
     /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].
