@@ -20,6 +20,8 @@ const BLOCK: usize = 4096;
 /// Whole blocks: XFS waits by itself before it writes a part of one.
 const RECORD: usize = 2 * BLOCK;
 const OLD: &[u8] = b"a record of the first process";
+/// A part of the zeros that are written ahead; file systems write fewer.
+static ZEROS: [u8; 32 << 10] = [0; 32 << 10];
 const CHILD: &str = "RINGFILE_LATE_WRITES_CHILD";
 
 /// How the log is opened.
@@ -30,6 +32,15 @@ struct Setup {
     valid: usize,
     /// The length of the file before the first process opens it.
     len: usize,
+    /// Whether the write that is held back is of zeros ahead of the log.
+    fills: bool,
+}
+
+impl Setup {
+    /// What the second process appends: up to where the write that was held back lands.
+    fn record(self) -> usize {
+        if self.fills { 1 << 20 } else { RECORD }
+    }
 }
 
 fn direct() -> OpenOptions {
@@ -47,6 +58,13 @@ async fn open(file: &File, setup: Setup) -> Appender {
 fn append_and_wait(path: &Path, setup: Setup) {
     block_on(async {
         let log = open(&direct().open(path).unwrap(), setup).await;
+        if setup.fills {
+            // Ends when appends reach the zeros that are held back.
+            loop {
+                log.append(&[1; 1000]).await.unwrap();
+                log.sync().await.unwrap();
+            }
+        }
         log.append(&OLD.repeat(2 * BLOCK / OLD.len())).await.unwrap();
         log.flush().await.unwrap();
     });
@@ -56,7 +74,7 @@ fn append_and_wait(path: &Path, setup: Setup) {
 fn append_and_close(path: &Path, setup: Setup) {
     block_on(async {
         let log = open(&direct().open(path).unwrap(), setup).await;
-        log.append(&content(setup.valid as u64, RECORD)).await.unwrap();
+        log.append(&content(setup.valid as u64, setup.record())).await.unwrap();
         log.sync().await.unwrap();
         log.close().await.unwrap();
     });
@@ -74,11 +92,12 @@ fn run(name: &str, kind: &str, setup: Setup) {
     std::fs::write(&path, &before).unwrap();
     File::open(&path).and_then(|file| block_on(file.sync_all())).unwrap();
 
-    server.hold_write_of(OLD);
+    server.hold_write_of(if setup.fills { &ZEROS } else { OLD });
     let mut command = Command::new("/proc/self/exe");
-    command
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, format!("{} {} {} {}", setup.recycle, setup.valid, setup.len, path.display()));
+    command.args([name, "--exact", "--nocapture", "--test-threads=1"]).env(
+        CHILD,
+        format!("{} {} {} {} {}", setup.recycle, setup.fills, setup.valid, setup.len, path.display()),
+    );
     let mut first = command.spawn().unwrap();
     server.wait_held(1);
     first.kill().unwrap();
@@ -102,24 +121,28 @@ fn run(name: &str, kind: &str, setup: Setup) {
     let len = file.size().unwrap() as usize;
     let read =
         block_on(async { file.read_at(Pool::new(1 << 20).get(len).unwrap(), 0).await.unwrap().to_vec() });
-    let end = setup.valid + RECORD;
+    let end = setup.valid + setup.record();
     assert_eq!(len, if setup.recycle { setup.len } else { end }, "{kind}, {setup:?}");
     assert_content(&read[..end], 0);
 }
 
 fn run_all(name: &str, kind: &str) {
     if let Ok(child) = std::env::var(CHILD) {
-        let mut parts = child.splitn(4, ' ');
+        let mut parts = child.splitn(5, ' ');
         let mut next = || parts.next().unwrap();
-        let recycle = next() == "true";
+        let [recycle, fills] = [next(), next()].map(|flag| flag == "true");
         let [valid, len] = [next(), next()].map(|number| number.parse().unwrap());
-        return append_and_wait(Path::new(next()), Setup { recycle, valid, len });
+        return append_and_wait(Path::new(next()), Setup { recycle, valid, len, fills });
     }
     // A recycled file, whose blocks the old write overwrites.
-    run(name, kind, Setup { recycle: true, valid: BLOCK, len: 16 * BLOCK });
+    run(name, kind, Setup { recycle: true, valid: BLOCK, len: 16 * BLOCK, fills: false });
     // A file that the old write makes longer.
-    run(name, kind, Setup { recycle: false, valid: BLOCK, len: BLOCK });
-    run(name, kind, Setup { recycle: false, valid: 0, len: 0 });
+    run(name, kind, Setup { recycle: false, valid: BLOCK, len: BLOCK, fills: false });
+    run(name, kind, Setup { recycle: false, valid: 0, len: 0, fills: false });
+    // Zeros ahead of the log, which only these file systems get.
+    if ["ext4", "xfs"].contains(&kind) {
+        run(name, kind, Setup { recycle: false, valid: 0, len: 0, fills: true });
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod commands;
 mod complete;
 mod copy_time;
 mod deferred;
+pub(crate) mod filler;
 mod in_place;
 mod iothreads;
 mod kept;
@@ -84,7 +85,7 @@ pub use target::{Alignment, AtomicLimits};
 pub(crate) use target::{FileKind, Target};
 pub(crate) use thread_ring::{CompletionSignals, RingGuard, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};
-pub(crate) use wake::{TaskNumber, polled, polling};
+pub(crate) use wake::{TaskNumber, is_main_polled, polled, polling};
 pub use workers::set_worker_threads;
 pub(crate) use workers::withdraw;
 
@@ -462,9 +463,19 @@ pub(crate) fn close(target: &Arc<Target>) {
 /// lock comes last. One-time initialisations are completed before a fork: a child would wait forever for the thread
 /// that had begun one.
 fn hold_locks() -> Box<dyn Any> {
-    let (workers, making, timers) = (workers::hold(), iothreads::hold(), timer::hold());
+    let (workers, making) = (workers::hold(), iothreads::hold());
+    let (timers, filler) = (timer::hold(), filler::hold());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
-    Box::new((workers, making, timers, drivers, all, target::numbers(), crate::ring::registry::holder()))
+    Box::new((
+        workers,
+        making,
+        timers,
+        filler,
+        drivers,
+        all,
+        target::numbers(),
+        crate::ring::registry::holder(),
+    ))
 }
 
 /// Returns the counters of the calling thread, exact at this moment; all 0 if it did no I/O yet.

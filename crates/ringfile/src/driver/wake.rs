@@ -32,6 +32,12 @@ pub(super) fn polled_task() -> TaskNumber {
     POLLED.get().0
 }
 
+/// Returns whether a loop's main future is being polled: the loop may end as soon as that is ready.
+pub(crate) fn is_main_polled() -> bool {
+    let (task, _, functions) = POLLED.get();
+    task == 0 && !functions.is_null()
+}
+
 /// Notes that no task is being polled.
 #[inline]
 pub(crate) fn polled() {

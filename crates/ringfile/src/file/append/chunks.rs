@@ -73,6 +73,15 @@ impl Chunks {
         }
     }
 
+    /// Begins again at another offset, whose block begins with these bytes. Everything appended before was passed to
+    /// writes. The caller drops the returned value without the lock.
+    #[must_use]
+    pub fn restart(&mut self, carried: &[u8]) -> Option<Buffer> {
+        self.carried.clear();
+        self.carried.extend_from_slice(carried);
+        self.current.take()
+    }
+
     /// Takes the memory of the first full piece.
     pub fn take_full(&mut self) -> Option<Buffer> {
         self.full.pop_front()

@@ -106,7 +106,10 @@ impl Waits<'_> {
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        self.shared.leave(&mut self.place);
+        if self.place.is_some() && self.shared.is_ours() {
+            self.shared.leave(&mut self.place);
+            self.shared.pass_on();
+        }
     }
 }
 
@@ -191,7 +194,7 @@ impl<'a, R: Content> Appending<'a, R> {
             }
             if self.waits.place.is_none() {
                 // No other task appends before this record is complete. A new place in the list has no waker to return.
-                let _ = state.waiters.register(&mut self.waits.place, Goal::Turn, None);
+                let _ = state.waiters.register(&mut self.waits.place, Goal::Turn, None, 0);
             }
         }
     }
@@ -270,6 +273,76 @@ impl<R: Content> Future for Appending<'_, R> {
     }
 }
 
+/// Waits until the log is truncated.
+pub(super) struct Truncating<'a> {
+    waits: Waits<'a>,
+    len: u64,
+    /// How often the log has been cut then. Set when it is this task's turn.
+    goal: Option<u64>,
+}
+
+const TRUNCATING: &str = "truncating an appender's file";
+
+impl<'a> Truncating<'a> {
+    pub fn new(shared: &'a Shared, len: u64) -> Self {
+        Self { waits: Waits { shared, place: None }, len, goal: None }
+    }
+
+    /// Returns whether the log is truncated. Asks for that once no append, and no other truncation, comes first.
+    fn look(&mut self) -> Poll<Result<()>> {
+        let shared = self.waits.shared;
+        let mut state = shared.lock();
+        if self.goal.is_some_and(|goal| state.plan.has_truncated(goal)) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = shared.refusal(&state, TRUNCATING) {
+            return Poll::Ready(Err(error));
+        }
+        let is_first = state.waiters.is_first(self.waits.place);
+        if self.goal.is_some() || state.has_failed() || !is_first || state.plan.is_truncating() {
+            return Poll::Pending;
+        }
+        let appended = state.plan.appended();
+        let why = if state.plan.is_closing() {
+            "the appender was closed".into()
+        } else if self.len > appended {
+            format!("the length is to be {} bytes, but only {appended} were appended", self.len)
+        } else {
+            self.goal = Some(state.plan.truncate(self.len));
+            return Poll::Pending;
+        };
+        let error = Error::new(ErrorKind::InvalidInput, TRUNCATING).on(shared.file.path());
+        Poll::Ready(Err(error.because(why)))
+    }
+
+    fn poll_truncated(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.waits.shared.check_process(TRUNCATING)?;
+        loop {
+            if let Poll::Ready(result) = self.look() {
+                return Poll::Ready(result);
+            }
+            self.waits.shared.register(&mut self.waits.place, Goal::Turn, context.waker());
+            // Registered before it looks again.
+            let asked = self.goal.is_some();
+            if !self.waits.shared.drive() {
+                let looked = self.look();
+                if looked.is_ready() || self.goal.is_some() == asked {
+                    return looked;
+                }
+            }
+        }
+    }
+}
+
+impl Future for Truncating<'_> {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let polled = self.poll_truncated(context);
+        self.waits.polled(polled)
+    }
+}
+
 /// The future of [`Appender::flush`](super::Appender::flush), [`sync`](super::Appender::sync) and [`close`](super::Appender::close). May be dropped at any point.
 #[must_use = "nothing is written until the future is awaited"]
 pub struct Settle<'a> {
@@ -322,7 +395,7 @@ impl<'a> Settle<'a> {
             // A call that came after a failure has no goal, and waits for what is in flight.
             let goal = self.goal.unwrap_or(Goal::Closed);
             self.waits.shared.register(&mut self.waits.place, goal, context.waker());
-            if !self.waits.shared.drive() {
+            if !self.waits.shared.drive_until(true) {
                 // Another task may have taken results from the lanes since the check.
                 return self.look();
             }
@@ -335,6 +408,10 @@ impl Future for Settle<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let polled = self.poll_settled(context);
-        self.waits.polled(polled)
+        let polled = self.waits.polled(polled);
+        if polled.is_ready() && self.waits.shared.is_ours() {
+            self.waits.shared.hand_over();
+        }
+        polled
     }
 }

@@ -14,18 +14,24 @@ use super::plan::Step;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::memory::Buffer;
+use crate::memory::{Buffer, Pool};
 use crate::panics;
+
+/// How many zeros a truncation writes at once.
+const ZEROS: usize = 256 << 10;
 
 /// The job of a lane: a step, and the memory of what it writes.
 pub(super) type Job = (Step, Buffer);
 
+/// The first bytes of the block in which a truncated file ends. Other steps have none.
+pub(super) type Carried = Vec<u8>;
+
 /// Where a lane finds its job and leaves the result.
 #[derive(Default)]
-struct Desk(Mutex<(Option<Job>, Option<Result<()>>)>);
+struct Desk(Mutex<(Option<Job>, Option<Result<Carried>>)>);
 
 impl Desk {
-    fn lock(&self) -> MutexGuard<'_, (Option<Job>, Option<Result<()>>)> {
+    fn lock(&self) -> MutexGuard<'_, (Option<Job>, Option<Result<Carried>>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,7 +68,7 @@ struct Lane {
 /// All lanes of an appender. A task takes them out of the shared state to poll them.
 pub(super) struct Lanes(Vec<Lane>);
 
-async fn carry_out(file: &File, (step, buffer): Job) -> Result<()> {
+async fn carry_out(file: &File, cuts: bool, (step, buffer): Job) -> Result<Carried> {
     match step {
         Step::Full(piece) | Step::Rest { piece, durable: false } => {
             drop(file.write_at(buffer, piece.start).await?);
@@ -71,25 +77,60 @@ async fn carry_out(file: &File, (step, buffer): Job) -> Result<()> {
         Step::Sync => file.sync_data().await?,
         Step::SyncAll => file.sync_all().await?,
         Step::Cut(len) => file.set_len(len).await?,
+        Step::Truncate { len, end } => return truncate(file, cuts, len, end).await,
     }
-    Ok(())
+    Ok(Vec::new())
 }
 
-async fn work(file: File, desk: Arc<Desk>) {
+/// Cuts the file at `len`, or overwrites everything from there to `end` with zeros, and makes that durable: otherwise
+/// old records could follow new ones after a crash.
+async fn truncate(file: &File, cuts: bool, len: u64, end: u64) -> Result<Carried> {
+    let block = file.alignment().bytes;
+    let carried = read_block_before(file, len).await?;
+    if cuts {
+        file.set_len(len).await?;
+    } else {
+        let (mut start, end) = (len - carried.len() as u64, end.next_multiple_of(block as u64));
+        // Not the appender's pool, which may be full.
+        let memory = Pool::builder().registered(false).capacity(2 * ZEROS.next_multiple_of(block)).build()?;
+        let mut zeros = memory.get(ZEROS.next_multiple_of(block))?;
+        zeros.extend_from_slice(&carried);
+        // From the front, so that a reader never finds later records behind earlier ones.
+        while start < end {
+            zeros.resize(zeros.capacity().min(usize::try_from(end - start).unwrap_or(usize::MAX)), 0);
+            let len = zeros.len() as u64;
+            zeros = file.write_at(zeros, start).await?;
+            zeros.clear();
+            start += len;
+        }
+    }
+    file.sync_all().await?;
+    Ok(carried)
+}
+
+/// Reads the beginning of the block in which a log of this length ends.
+pub(super) async fn read_block_before(file: &File, len: u64) -> Result<Carried> {
+    match (len % file.alignment().bytes as u64) as usize {
+        0 => Ok(Vec::new()),
+        past => Ok(file.read_exact_at(Vec::with_capacity(past), len - past as u64).await?),
+    }
+}
+
+async fn work(file: File, cuts: bool, desk: Arc<Desk>) {
     loop {
         // Polled only when there is a job, so no task needs to be woken.
         let job = poll_fn(|_| desk.lock().0.take().map_or(Poll::Pending, Poll::Ready)).await;
-        let result = carry_out(&file, job).await;
+        let result = carry_out(&file, cuts, job).await;
         desk.lock().1 = Some(result);
     }
 }
 
 impl Lanes {
-    pub fn new(count: usize, file: &File, shared: &Weak<Shared>) -> Self {
+    pub fn new(count: usize, file: &File, cuts: bool, shared: &Weak<Shared>) -> Self {
         let lane = |_| {
             let desk = Arc::<Desk>::default();
             let wake = Arc::new(LaneWaker { shared: shared.clone(), woken: AtomicBool::new(false) });
-            let future = Box::pin(work(file.clone(), Arc::clone(&desk)));
+            let future = Box::pin(work(file.clone(), cuts, Arc::clone(&desk)));
             let waker = Waker::from(Arc::clone(&wake));
             Lane { future, desk, wake, waker, step: None }
         };
@@ -132,7 +173,7 @@ impl Lanes {
     }
 
     /// Returns the steps that have ended since the last call.
-    pub fn ended(&mut self) -> impl Iterator<Item = (Step, Result<()>)> + '_ {
+    pub fn ended(&mut self) -> impl Iterator<Item = (Step, Result<Carried>)> + '_ {
         self.0.iter_mut().filter_map(|lane| {
             let result = lane.desk.lock().1.take()?;
             Some((lane.step.take()?, result))
@@ -153,7 +194,7 @@ impl Lanes {
         let desk = Arc::clone(&lane.desk);
         lane.future = Box::pin(async move {
             future.await;
-            desk.lock().1 = Some(Ok(()));
+            desk.lock().1 = Some(Ok(Vec::new()));
             std::future::pending().await
         });
         lane.step = Some(Step::Cut(0));

@@ -3,9 +3,9 @@
 //! Invariants: no waker, buffer or operation is called, polled or dropped under the lock (but the function that writes
 //! a record in place, which must neither wait nor use this appender); one task at a time has the
 //! lanes, and a task that finds them taken sets a flag; a task registers its waker before it checks whether it must
-//! wait. A completion wakes every waiting task, since a future that is kept without being polled must not stop writes,
-//! syncs and the tasks that wait for these. Later appends do wait for it, until it is dropped: records are appended in
-//! order of arrival.
+//! wait. A completion wakes one waiting task, which drives, and a timer wakes all others if it does not: a future that is
+//! kept without being polled must not stop writes, syncs and the tasks that wait for these. Later appends do wait for it,
+//! until it is dropped: records are appended in order of arrival.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,12 +18,17 @@ use super::chunks::Chunks;
 use super::lanes::{Job, Lanes};
 use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
+use crate::driver::filler::{self, Filled, Inode, Piece};
+use crate::driver::is_main_polled;
 use crate::driver::timer::{self, Timer};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
 use crate::panics;
 use crate::ring::fork;
+
+/// How long a task that was woken has time to drive, before all are woken.
+const PATIENCE: Duration = Duration::from_millis(5);
 
 /// How often one task polls the lanes in a row while other tasks add work.
 const MOST_TURNS: usize = 64;
@@ -34,6 +39,10 @@ pub(super) struct Shared {
     /// The size of a chunk in bytes.
     pub chunk: usize,
     process: fork::Mark,
+    /// The file, for the thread that fills it ahead.
+    inode: Inode,
+    /// Itself, for that thread.
+    this: Weak<Shared>,
     state: Mutex<State>,
     /// The thread that calls a function under the lock, as [`this_thread`] names it; otherwise 0.
     filling: AtomicUsize,
@@ -65,6 +74,10 @@ pub(super) struct State {
     pause_over: Waker,
     /// The end of the current pause.
     timer: Option<Timer>,
+    /// Called when the task that was woken may not have driven.
+    overdue: Waker,
+    /// When that is called.
+    watch: Option<Timer>,
 }
 
 /// Ends a pause between two syncs.
@@ -78,9 +91,21 @@ impl Wake for PauseWaker {
     }
 }
 
+/// Wakes all tasks, if the one that was woken has not driven.
+struct OverdueWaker(Weak<Shared>);
+
+impl Wake for OverdueWaker {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.is_overdue();
+        }
+    }
+}
+
 impl Shared {
     pub fn new(
         file: File,
+        inode: Inode,
         pool: Pool,
         depth: usize,
         plan: Plan,
@@ -89,12 +114,13 @@ impl Shared {
     ) -> Arc<Self> {
         let (chunk, len) = (chunks.size(), plan.appended());
         Arc::new_cyclic(|shared| {
+            let lanes = Lanes::new(depth, &file, plan.cuts(), shared);
             let state = State {
                 plan,
                 chunks,
                 waiters: Waiters::default(),
                 metrics: AppenderMetrics::default(),
-                lanes: Some(Lanes::new(depth, &file, shared)),
+                lanes: Some(lanes),
                 busy: 0,
                 depth,
                 stirred: false,
@@ -104,10 +130,13 @@ impl Shared {
                 synced: None,
                 pause_over: Waker::from(Arc::new(PauseWaker(shared.clone()))),
                 timer: None,
+                overdue: Waker::from(Arc::new(OverdueWaker(shared.clone()))),
+                watch: None,
             };
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
             let ends = [len; 3].map(AtomicU64::new);
-            Self { file, pool, chunk, process, state, filling: AtomicUsize::new(0), ends }
+            let (filling, this) = (AtomicUsize::new(0), shared.clone());
+            Self { file, pool, chunk, process, inode, this, state, filling, ends }
         })
     }
 
@@ -167,7 +196,7 @@ impl Shared {
 
     /// Returns the error with which every call fails now, if there is one.
     pub fn refusal(&self, state: &State, what: &'static str) -> Option<Error> {
-        let why = state.failure.as_ref().filter(|_| state.busy == 0)?;
+        let why = state.failure.as_ref().filter(|_| state.is_idle())?;
         let without_errno = || Error::new(why.kind(), what);
         let error = why.errno().map_or_else(without_errno, |errno| Error::from_errno(errno, what));
         let durable = state.plan.durable();
@@ -180,8 +209,61 @@ impl Shared {
     /// Registers a task. The waker is cloned, and the previous one dropped, without the lock.
     pub fn register(&self, place: &mut Option<Place>, goal: Goal, waker: &Waker) {
         let waker = Some(waker.clone());
-        let before = self.lock().waiters.register(place, goal, waker);
+        let before = self.lock().waiters.register(place, goal, waker, this_thread());
         drop(before);
+    }
+
+    /// Wakes one task that waits, which drives. If there are others, a timer makes sure of that.
+    fn wake_one(&self, mut state: MutexGuard<'_, State>) {
+        let Some((waker, has_more)) = state.waiters.take_one(this_thread()) else { return };
+        let must_watch = has_more && state.watch.is_none();
+        if must_watch {
+            state.watch = timer::wake_at(Instant::now() + PATIENCE, state.overdue.clone());
+        }
+        let cannot_watch = must_watch && state.watch.is_none();
+        drop(state);
+        // See `wake`.
+        let _ = panics::catch(|| waker.wake());
+        if cannot_watch {
+            self.wake(true);
+        }
+    }
+
+    /// Called by a timer thread.
+    fn is_overdue(&self) {
+        if !self.is_ours() {
+            return;
+        }
+        let mut state = self.lock();
+        state.watch = None;
+        let is_overdue = state.lanes.is_some() && state.has_work();
+        drop(state);
+        if is_overdue {
+            self.wake(true);
+        }
+    }
+
+    /// Lets another task drive what is left, if there is one: a task that was woken to drive is dropped.
+    pub fn pass_on(&self) {
+        let state = self.lock();
+        if state.lanes.is_some() && state.has_work() {
+            self.wake_one(state);
+        }
+    }
+
+    /// Drives what is left, for a task that has left the list and is ready. If its loop may end, another task that waits
+    /// does so: a loop ends only after the operations that it has started.
+    pub fn hand_over(&self) {
+        let state = self.lock();
+        if !state.has_work() {
+            return;
+        }
+        if is_main_polled() && state.waiters.has_wakers() {
+            self.wake_one(state);
+        } else {
+            drop(state);
+            self.drive();
+        }
     }
 
     /// Removes a task from the list. If it was the first that waited to append, the next one is woken.
@@ -229,8 +311,7 @@ impl Shared {
             return;
         }
         state.stirred = true;
-        drop(state);
-        self.wake(true);
+        self.wake_one(state);
     }
 
     /// Called by a timer thread.
@@ -250,13 +331,18 @@ impl Shared {
     /// Starts the steps that can start, and collects those that have ended. Returns false if nothing has ended and a
     /// waiting task will be woken.
     pub fn drive(&self) -> bool {
+        self.drive_until(false)
+    }
+
+    /// As [`drive`](Self::drive), or until the first step has ended.
+    pub fn drive_until(&self, first_ends: bool) -> bool {
         let mut progress = false;
         for _ in 0..MOST_TURNS {
             let Some(mut lanes) = self.begin() else { return progress };
             lanes.poll();
             let (ended, again) = self.end(lanes);
             progress |= ended;
-            if !ended && !again {
+            if !ended && !again || ended && first_ends {
                 return progress;
             }
         }
@@ -279,18 +365,30 @@ impl Shared {
             lanes.give(job);
             state.busy += 1;
         }
+        let fills = state.begins_to_fill();
+        drop(state);
+        if fills && !filler::ask(self.inode, self.this.clone()) {
+            self.lock().plan.stop_filling();
+        }
         Some(lanes)
     }
 
     /// Handles the results of polling the lanes once. Returns whether a step has ended, and whether there is more work.
     fn end(&self, mut lanes: Lanes) -> (bool, bool) {
+        // Dropped after the lock.
+        let mut unused = None;
         let mut state = self.lock();
         let mut ended = false;
         for (step, result) in lanes.ended() {
             ended = true;
             state.busy -= 1;
             match result {
-                Ok(()) => state.plan.ended(step),
+                Ok(carried) => {
+                    if matches!(step, Step::Truncate { .. }) {
+                        unused = state.chunks.restart(&carried);
+                    }
+                    state.plan.ended(step);
+                }
                 Err(error) => state.fail(error),
             }
         }
@@ -298,13 +396,47 @@ impl Shared {
         state.stirred = stirred;
         state.lanes = Some(lanes);
         self.publish(&state);
-        let failed = state.failure.is_some() && state.busy == 0;
+        let failed = state.failure.is_some() && state.is_idle();
         let again = std::mem::take(&mut state.again);
         drop(state);
-        if ended || stirred {
-            self.wake(stirred || failed);
+        drop(unused);
+        if ended {
+            self.wake(failed);
+        }
+        if stirred {
+            self.wake_one(self.lock());
         }
         (ended, again)
+    }
+}
+
+impl Filled for Shared {
+    fn begin_piece(&self) -> Option<Piece> {
+        let mut state = self.lock();
+        if state.has_failed() {
+            state.plan.stop_filling();
+            return None;
+        }
+        let fill = state.plan.next_fill()?;
+        Some(Piece { target: Arc::clone(self.file.target()), allocate: fill.allocate, zeros: fill.zeros })
+    }
+
+    fn end_piece(&self, result: rustix::io::Result<u64>) -> bool {
+        let mut state = self.lock();
+        state.metrics.filled += result.unwrap_or(0);
+        // A program may still be able to append what it needs, and learns of errors then.
+        let more = state.plan.filled(result.is_ok());
+        // Steps may have waited for the end of the piece.
+        let waits = state.has_failed() || state.plan.peek().is_some();
+        state.again |= waits;
+        state.stirred |= waits;
+        if state.has_failed() {
+            drop(state);
+            self.wake(true);
+        } else if waits {
+            self.wake_one(state);
+        }
+        more
     }
 }
 
@@ -330,6 +462,16 @@ impl State {
             || self.failure.is_none()
                 && self.busy < self.depth
                 && (self.plan.wants_pause() || self.plan.peek().is_some())
+    }
+
+    /// Returns whether nothing is in flight.
+    fn is_idle(&self) -> bool {
+        self.busy == 0 && !self.plan.is_filling()
+    }
+
+    /// Returns whether a run of filling ahead begins.
+    fn begins_to_fill(&mut self) -> bool {
+        !self.has_failed() && self.plan.begins_to_fill()
     }
 
     fn fail(&mut self, error: Error) {
@@ -364,7 +506,7 @@ impl State {
         let buffer = match step {
             Step::Full(_) => self.chunks.take_full()?,
             Step::Rest { .. } => self.chunks.take_rest()?,
-            Step::Sync | Step::SyncAll | Step::Cut(_) => Buffer::nothing(),
+            Step::Sync | Step::SyncAll | Step::Cut(_) | Step::Truncate { .. } => Buffer::nothing(),
         };
         let is_write = matches!(step, Step::Full(_) | Step::Rest { .. });
         if step.is_sync() && !self.sync_interval.is_zero() {
@@ -388,7 +530,7 @@ mod tests {
         let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
         let plan = Plan::new(1, 1 << 20, depth, 0, true).paced(!sync_interval.is_zero());
         let chunks = Chunks::new(4096, 1, depth, &[]);
-        (folder, Shared::new(file, Pool::new(1 << 20), depth, plan, chunks, sync_interval))
+        (folder, Shared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks, sync_interval))
     }
 
     #[test]

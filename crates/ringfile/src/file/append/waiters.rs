@@ -5,17 +5,17 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::plan::Plan;
+use super::plan::{Plan, Point};
 
 /// The event that a task waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Goal {
     /// The task waits for its turn to append, and for room. Tasks are served in order of arrival.
     Turn,
-    /// The file has everything up to this offset.
-    Written(u64),
-    /// Everything up to this offset is durable.
-    Durable(u64),
+    /// The file has everything up to this point.
+    Written(Point),
+    /// Everything up to this point is durable.
+    Durable(Point),
     /// The appender is closed.
     Closed,
 }
@@ -25,8 +25,8 @@ impl Goal {
     pub fn is_reached(self, plan: &Plan) -> bool {
         match self {
             Self::Turn => plan.has_room(1) || plan.is_closing(),
-            Self::Written(at) => plan.written() >= at,
-            Self::Durable(at) => plan.durable() >= at,
+            Self::Written(point) => plan.has_written(point),
+            Self::Durable(point) => plan.has_made_durable(point),
             Self::Closed => plan.is_closed(),
         }
     }
@@ -38,8 +38,8 @@ pub(super) struct Place(usize);
 
 #[derive(Default)]
 pub(super) struct Waiters {
-    /// Free places are `None`.
-    all: Vec<Option<(Goal, Option<Waker>)>>,
+    /// Free places are `None`. The number is that of the thread on which the task waits.
+    all: Vec<Option<(Goal, Option<Waker>, usize)>>,
     free: Vec<usize>,
     /// Tasks that wait to append, in order.
     appending: VecDeque<usize>,
@@ -51,8 +51,15 @@ pub(super) type Wakers = [Option<Waker>; 16];
 impl Waiters {
     /// Adds a task, or replaces the waker of one in the list. The caller drops the returned value without the lock.
     #[must_use]
-    pub fn register(&mut self, place: &mut Option<Place>, goal: Goal, waker: Option<Waker>) -> Option<Waker> {
-        if let Some((_, kept)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut()) {
+    pub fn register(
+        &mut self,
+        place: &mut Option<Place>,
+        goal: Goal,
+        waker: Option<Waker>,
+        thread: usize,
+    ) -> Option<Waker> {
+        if let Some((_, kept, on)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut()) {
+            *on = thread;
             return std::mem::replace(kept, waker);
         }
         let index = self.free.pop().unwrap_or(self.all.len());
@@ -61,7 +68,7 @@ impl Waiters {
             // Reserved here, so that leaving never allocates.
             self.free.reserve(self.all.len());
         }
-        self.all[index] = Some((goal, waker));
+        self.all[index] = Some((goal, waker, thread));
         if goal == Goal::Turn {
             self.appending.push_back(index);
         }
@@ -73,7 +80,7 @@ impl Waiters {
     #[must_use]
     pub fn leave(&mut self, place: &mut Option<Place>) -> Option<Waker> {
         let Place(index) = place.take()?;
-        let (goal, waker) = self.all.get_mut(index)?.take()?;
+        let (goal, waker, _) = self.all.get_mut(index)?.take()?;
         self.free.push(index);
         if goal == Goal::Turn {
             self.appending.retain(|&other| other != index);
@@ -86,6 +93,27 @@ impl Waiters {
         self.appending.front().map(|&first| Place(first)) == place || self.appending.is_empty()
     }
 
+    /// Returns whether there is a task to wake.
+    pub fn has_wakers(&self) -> bool {
+        self.all.iter().any(|waiter| matches!(waiter, Some((_, Some(_), _))))
+    }
+
+    /// Takes the waker of one task: of one that waits on this thread, if there is one. Returns whether there are more.
+    pub fn take_one(&mut self, thread: usize) -> Option<(Waker, bool)> {
+        let mut can_wake = self.all.iter().enumerate().filter_map(|(index, waiter)| match waiter {
+            Some((_, Some(_), on)) => Some((index, *on)),
+            _ => None,
+        });
+        let first = can_wake.next()?;
+        let has_more = can_wake.next().is_some();
+        let is_here = |waiter: &Option<(Goal, Option<Waker>, usize)>| {
+            waiter.as_ref().is_some_and(|(_, waker, on)| waker.is_some() && *on == thread)
+        };
+        let here = if first.1 == thread { None } else { self.all.iter().position(is_here) };
+        let waker = self.all.get_mut(here.unwrap_or(first.0))?.as_mut()?.1.take()?;
+        Some((waker, has_more))
+    }
+
     /// Takes wakers from `cursor` on: of all tasks, or of those that have reached their goals. Returns true if there
     /// may be more.
     pub fn take(&mut self, cursor: &mut usize, everyone: bool, plan: &Plan, into: &mut Wakers) -> bool {
@@ -95,7 +123,7 @@ impl Waiters {
                 let Some(waiter) = self.all.get_mut(*cursor) else { return false };
                 let index = *cursor;
                 *cursor += 1;
-                let Some((goal, waker)) = waiter else { continue };
+                let Some((goal, waker, _)) = waiter else { continue };
                 let is_next = *goal != Goal::Turn || first == Some(index);
                 if waker.is_some() && (everyone || is_next && goal.is_reached(plan)) {
                     break waker.take();

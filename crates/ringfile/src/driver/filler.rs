@@ -1,0 +1,171 @@
+//! A thread that fills appenders' files with zeros ahead, by plain system calls.
+//!
+//! It starts with the first request, serves files in turn, one piece at a time, and ends after being idle for a while.
+//! Invariants: no waker is called or dropped under the lock; while a piece may be written, its file is `current`, so that
+//! the next appender of the file can wait for the end, also if the one that asked for the piece was dropped.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::Target;
+use crate::event;
+use crate::panics;
+use crate::ring::fork;
+
+const IDLE: Duration = Duration::from_secs(10);
+/// The maximum size of one write.
+pub(crate) const PIECE: usize = 256 << 10;
+/// The alignment of the zeros in memory.
+const ALIGNED: usize = 64 << 10;
+
+/// What to write: zeros, in a range of whole blocks.
+pub(crate) struct Piece {
+    pub target: Arc<Target>,
+    /// Space to allocate first.
+    pub allocate: Option<Range<u64>>,
+    /// At most [`PIECE`] bytes.
+    pub zeros: Range<u64>,
+}
+
+/// An appender whose file is filled.
+pub(crate) trait Filled: Send + Sync {
+    /// Starts the next piece; `None` if nothing more is to be filled.
+    fn begin_piece(&self) -> Option<Piece>;
+
+    /// Ends the piece that was started, with the number of zeros written. Returns whether there are more.
+    fn end_piece(&self, result: rustix::io::Result<u64>) -> bool;
+}
+
+/// The device and the number of a file.
+pub(crate) type Inode = (u64, u64);
+
+struct Queue {
+    waiting: VecDeque<(Inode, Weak<dyn Filled>)>,
+    current: Option<Inode>,
+    /// Of tasks that wait until another file is current.
+    wakers: Vec<Waker>,
+    /// The process whose thread runs.
+    runs: Option<fork::Mark>,
+}
+
+static QUEUE: Mutex<Queue> =
+    Mutex::new(Queue { waiting: VecDeque::new(), current: None, wakers: Vec::new(), runs: None });
+/// Notified when a request has come.
+static CAME: Condvar = Condvar::new();
+
+fn lock() -> MutexGuard<'static, Queue> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the lock of the queue, for a fork.
+pub(super) fn hold() -> Box<dyn Any> {
+    Box::new(lock())
+}
+
+impl Queue {
+    fn is_ours(&self) -> bool {
+        self.runs.is_some_and(fork::Mark::is_current)
+    }
+}
+
+/// Asks for pieces of a file to be filled, until there are no more. Returns false if no thread can be started. Called with
+/// no lock held.
+pub(crate) fn ask(inode: Inode, filled: Weak<dyn Filled>) -> bool {
+    let mut queue = lock();
+    if !queue.is_ours() {
+        // A forked child has none of its parent's threads. The parent's requests and wakers are leaked there.
+        std::mem::forget((std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.wakers)));
+        (queue.current, queue.runs) = (None, None);
+        if std::thread::Builder::new().name("ringfile-filler".into()).spawn(run).is_err() {
+            return false;
+        }
+        queue.runs = Some(fork::Mark::current());
+    }
+    queue.waiting.push_back((inode, filled));
+    drop(queue);
+    CAME.notify_one();
+    true
+}
+
+/// Waits until no piece of this file is being written for an appender that was dropped before.
+pub(crate) fn poll_idle(inode: Inode, context: &Context<'_>) -> Poll<()> {
+    let waker = context.waker().clone();
+    let mut queue = lock();
+    if queue.current == Some(inode) && queue.is_ours() {
+        queue.wakers.push(waker);
+        return Poll::Pending;
+    }
+    drop(queue);
+    drop(waker);
+    Poll::Ready(())
+}
+
+/// Carries out one piece. Returns whether there are more.
+fn fill(filled: &Weak<dyn Filled>, zeros: &[u8]) -> bool {
+    // The appender is not kept meanwhile: dropping its last handle drops it at once.
+    let Some(piece) = filled.upgrade().and_then(|filled| filled.begin_piece()) else { return false };
+    let result = write(&piece, zeros);
+    filled.upgrade().is_some_and(|filled| filled.end_piece(result))
+}
+
+fn write(piece: &Piece, zeros: &[u8]) -> rustix::io::Result<u64> {
+    let fd = piece.target.as_fd();
+    // The kernel would send SIGXFSZ, which ends the program.
+    let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
+    if piece.allocate.as_ref().map_or(piece.zeros.end, |space| space.end) > most {
+        return Err(Errno::FBIG);
+    }
+    if let Some(Range { start, end }) = piece.allocate {
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), start, end - start))?;
+    }
+    let Range { mut start, end } = piece.zeros.clone();
+    while start < end {
+        let left = zeros.len().min((end - start) as usize);
+        match rustix::io::retry_on_intr(|| rustix::io::pwrite(fd, &zeros[..left], start))? {
+            0 => return Err(Errno::IO),
+            done => start += done as u64,
+        }
+    }
+    Ok(end - piece.zeros.start)
+}
+
+fn run() {
+    // Never written, so it takes no memory: the kernel reads its page of zeros.
+    let memory = vec![0; PIECE + ALIGNED];
+    let zeros = &memory[memory.as_ptr().align_offset(ALIGNED).min(ALIGNED)..][..PIECE];
+    let mut queue = lock();
+    loop {
+        if let Some((inode, filled)) = queue.waiting.pop_front() {
+            queue.current = Some(inode);
+            drop(queue);
+            let more = panics::catch(|| fill(&filled, zeros)).unwrap_or(false);
+            queue = lock();
+            queue.current = None;
+            let wakers = std::mem::take(&mut queue.wakers);
+            if more {
+                queue.waiting.push_back((inode, filled));
+            }
+            drop(queue);
+            for waker in wakers {
+                if panics::catch(|| waker.wake()).is_err() {
+                    event::emit(|| tracing::error!("a waker panicked on the thread that fills files"));
+                }
+            }
+            queue = lock();
+            continue;
+        }
+        let (woken, waited) = CAME.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+        queue = woken;
+        if waited.timed_out() && queue.waiting.is_empty() {
+            queue.runs = None;
+            return;
+        }
+    }
+}
