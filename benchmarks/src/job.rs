@@ -5,13 +5,12 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::data::{self, PAGE};
+use crate::order::{Blocks, Order, Plan};
 
 /// One read in this many is checked to its last byte.
 const SAMPLE: u64 = 1024;
@@ -43,33 +42,13 @@ pub struct Job {
     pub order: Order,
 }
 
-/// The order in which blocks are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
-    /// At random.
-    Random,
-    /// At random, no block twice: the work ends early if every block was read.
-    ShuffledOnce,
-    /// From the file's first block to its last; then the work ends.
-    InOrderOnce,
-}
-
 impl Job {
     /// Starts the clock. A side calls it once its ring is ready.
     pub fn start(&self) -> Window<'_> {
-        let order = self.blocks_in_order();
+        let plan = Plan::new(self.order, self.size / self.block as u64, self.seed, self.depth);
         let begin = Instant::now();
         let open = begin + self.warmup;
-        Window { job: self, order, begin, open, close: open + self.duration }
-    }
-
-    fn blocks_in_order(&self) -> Option<Arc<[u64]>> {
-        let blocks = self.size / self.block as u64;
-        match self.order {
-            Order::Random => None,
-            Order::ShuffledOnce => Some(data::shuffled(blocks, self.seed)),
-            Order::InOrderOnce => Some((0..blocks).collect()),
-        }
+        Window { job: self, plan, begin, open, close: open + self.duration }
     }
 
     /// Opens the file as `direct` says.
@@ -93,7 +72,7 @@ impl Job {
 #[derive(Debug, Clone)]
 pub struct Window<'a> {
     job: &'a Job,
-    order: Option<Arc<[u64]>>,
+    plan: Plan,
     begin: Instant,
     open: Instant,
     close: Instant,
@@ -102,13 +81,10 @@ pub struct Window<'a> {
 impl Window<'_> {
     /// The reads of one task.
     pub fn stream(&self, task: usize) -> Stream {
-        let blocks = self.job.size / self.job.block as u64;
         Stream {
-            random: Rng::with_seed(self.job.seed.wrapping_mul(0x1_0000).wrapping_add(task as u64)),
+            blocks: self.plan.of_task(task),
             block: self.job.block,
             part: self.job.part(),
-            blocks,
-            share: self.order.clone().map(|blocks| Share { blocks, next: task, step: self.job.depth }),
             offset: 0,
             last: self.begin,
             open: self.open,
@@ -120,30 +96,12 @@ impl Window<'_> {
     }
 }
 
-/// The blocks of one task when each block is read once.
-#[derive(Debug)]
-struct Share {
-    blocks: Arc<[u64]>,
-    next: usize,
-    step: usize,
-}
-
-impl Share {
-    fn next(&mut self) -> Option<u64> {
-        let block = self.blocks.get(self.next).copied();
-        self.next += self.step;
-        block
-    }
-}
-
 /// One task's reads.
 #[derive(Debug)]
 pub struct Stream {
-    random: Rng,
-    share: Option<Share>,
+    blocks: Blocks,
     block: usize,
     part: usize,
-    blocks: u64,
     offset: u64,
     last: Instant,
     open: Instant,
@@ -159,10 +117,7 @@ impl Stream {
         if self.last >= self.close {
             return None;
         }
-        let block = match &mut self.share {
-            None => self.random.u64(..self.blocks),
-            Some(share) => share.next()?,
-        };
+        let block = self.blocks.next()?;
         self.offset = block * self.block as u64;
         Some(self.offset)
     }

@@ -12,6 +12,7 @@ mod fuse;
 mod in_tokio;
 mod job;
 mod log;
+mod order;
 mod rounds;
 mod routes;
 mod sides;
@@ -80,6 +81,9 @@ enum Command {
     /// Do one measurement; `tokio` starts this command for each
     #[command(hide = true)]
     InTokio { one: in_tokio::One },
+    /// Do one measurement; `adaptive --grid` starts this command for each
+    #[command(hide = true)]
+    InGrid { one: throughput::GridRun },
     /// Compare random reads and writes of ringfile on each route, on several file systems (see places.sh)
     Routes(routes::Options),
     /// Compare the throughput of adaptive, buffered and direct files, with the page cache empty and full
@@ -154,6 +158,7 @@ fn main() -> ExitCode {
             common.place.clean_up_after(tokio_reads(&common, &tasks))
         }
         (Some(Command::InTokio { one }), _) => in_tokio::measure(&one),
+        (Some(Command::InGrid { one }), _) => throughput::in_grid(&one),
         (Some(Command::Routes(options)), _) => routes::compare(&options),
         (Some(Command::Adaptive(options)), _) => throughput::adaptive(&options),
         (Some(Command::GetRanges(options)), _) => throughput::get_ranges(&options),
@@ -296,7 +301,7 @@ impl Common {
             warmup: self.how.warmup,
             duration: self.how.duration,
             seed: self.place.seed,
-            order: job::Order::Random,
+            order: order::Order::Random,
         }
     }
 }

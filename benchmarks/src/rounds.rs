@@ -173,7 +173,7 @@ pub fn spread_of_ratios(over: &[Outcome], under: &[Outcome]) -> Spread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Order;
+    use crate::order::Order;
 
     #[test]
     fn a_device_that_was_not_read_is_noticed() {

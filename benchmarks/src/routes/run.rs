@@ -15,7 +15,8 @@ use super::place::Place;
 use super::row::{Direction, Mode, Row};
 use crate::data::PAGE;
 use crate::device::{self, ReadCounter};
-use crate::job::{Job, Order, Stream, Tally};
+use crate::job::{Job, Stream, Tally};
+use crate::order::Order;
 
 /// A file counts as dropped from the cache if at most this fraction of its pages is left there.
 const DROPPED: f64 = 0.02;

@@ -4,17 +4,20 @@
 //! Ratios are formed within a round. The first side runs twice (A/A), which shows the noise.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use ringfile::{Buffer, File, OpenOptions, Pool, block_on};
+use serde::{Deserialize, Serialize};
 
+use super::grid::{self, Form};
 use super::{Cache, Run, Trial, cells, ratios, runs_in_turn};
 use crate::data::{PAGE, Place};
-use crate::job::{Job, Order, Stream, Tally};
+use crate::job::{Job, Stream, Tally};
+use crate::order::Order;
 use crate::table::spread;
 
 /// The length of a run that reads blocks repeatedly. The other runs end when each block has been read once.
@@ -30,18 +33,28 @@ pub struct Options {
     /// Only these rows
     #[arg(long, value_delimiter = ',', value_parser = ["warm", "cold", "sequential"])]
     only: Vec<String>,
+    /// Instead of these rows, print the grid of adaptive files against buffered and direct ones (root): long takes three
+    /// hours, short ten minutes. The file is twice as large as --size
+    #[arg(long)]
+    grid: Option<Form>,
+    /// Only the cells of the grid whose names contain all parts of one of these: "4k/zipf/cold,pass"
+    #[arg(long, value_delimiter = ',', requires = "grid")]
+    cells: Vec<String>,
+    /// Save each cell of the grid to this file, and do not measure cells again that are in it
+    #[arg(long, requires = "grid")]
+    saved: Option<PathBuf>,
 }
 
 /// The kinds of file that are compared.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Side {
     Adaptive,
     Buffered,
     Direct,
 }
 
 impl Side {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Adaptive => "adaptive",
             Self::Buffered => "buffered",
@@ -92,7 +105,10 @@ const ROWS: [Row; 8] = {
 
 /// Prints the table.
 pub fn compare(options: &Options) -> io::Result<()> {
-    options.place.clean_up_after(compare_all(options))
+    options.place.clean_up_after(match options.grid {
+        None => compare_all(options),
+        Some(form) => grid::compare(&options.place, form, &options.cells, options.saved.as_deref()),
+    })
 }
 
 fn compare_all(options: &Options) -> io::Result<()> {
@@ -110,7 +126,7 @@ fn compare_all(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-fn wait_until_trusted(path: &Path) -> io::Result<()> {
+pub(super) fn wait_until_trusted(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     loop {
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(path.metadata()?.ctime().unsigned_abs());
@@ -153,14 +169,7 @@ fn measure(place: &Place, size: u64, row: &Row, side: Side) -> io::Result<Run> {
         seed: place.seed,
         order: row.order,
     };
-    let mut options = OpenOptions::new();
-    options.read(true).adaptive(side == Side::Adaptive).direct(job.direct);
-    let file = options.open(&job.path)?;
-    if side == Side::Adaptive && !file.is_adaptive() {
-        return Err(io::Error::other("this kernel or file system has no adaptive files"));
-    }
-    let pool = Pool::new((row.depth * row.block * 2).max(4 << 20));
-    let buffers = (0..row.depth).map(|_| pool.get(row.block)).collect::<Result<Vec<_>, _>>()?;
+    let (file, buffers) = open(side, &job)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let run = trial.measure(|| {
         let all = read_all(&file, buffers, &job);
@@ -177,7 +186,20 @@ fn measure(place: &Place, size: u64, row: &Row, side: Side) -> io::Result<Run> {
     Ok(run)
 }
 
-async fn read_all(file: &File, buffers: Vec<Buffer>, job: &Job) -> io::Result<Tally> {
+/// Opens the file as the side does, and allocates a buffer for each read in flight.
+pub(super) fn open(side: Side, job: &Job) -> io::Result<(File, Vec<Buffer>)> {
+    let mut options = OpenOptions::new();
+    options.read(true).adaptive(side == Side::Adaptive).direct(side == Side::Direct);
+    let file = options.open(&job.path)?;
+    if side == Side::Adaptive && !file.is_adaptive() {
+        return Err(io::Error::other("this kernel or file system has no adaptive files"));
+    }
+    let pool = Pool::new((job.depth * job.block * 2).max(4 << 20));
+    let buffers = (0..job.depth).map(|_| pool.get(job.block)).collect::<Result<Vec<_>, _>>()?;
+    Ok((file, buffers))
+}
+
+pub(super) async fn read_all(file: &File, buffers: Vec<Buffer>, job: &Job) -> io::Result<Tally> {
     let window = job.start();
     let tasks = buffers.into_iter().enumerate().map(|(task, buffer)| read(file, buffer, window.stream(task)));
     Tally::sum(tasks.collect::<FuturesUnordered<_>>().collect::<Vec<_>>().await)

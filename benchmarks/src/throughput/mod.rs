@@ -5,6 +5,7 @@
 
 mod adaptive;
 mod get_ranges;
+mod grid;
 
 use std::fs::File;
 use std::io;
@@ -19,6 +20,7 @@ use crate::table::spread;
 
 pub use adaptive::{Options as Adaptive, compare as adaptive};
 pub use get_ranges::{Options as GetRanges, compare as get_ranges};
+pub use grid::{One as GridRun, measure as in_grid};
 
 /// How much of the file may be in a cache that should be empty, as a fraction: other readers may have read pages, and some
 /// cannot be dropped.

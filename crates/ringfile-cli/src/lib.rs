@@ -37,6 +37,7 @@ mod whole;
 /// for anybody else: it changes without notice.
 #[doc(hidden)]
 pub mod shared {
+    pub use crate::memory_group::MemoryGroup;
     pub use crate::model::{RouteOps, Spread};
     pub use crate::report::table::Table;
     pub use crate::sys::{advise_order, cached_fraction, children_cpu, drop_cache, own_usage};
