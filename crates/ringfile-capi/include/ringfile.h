@@ -159,13 +159,13 @@
 // AIO. RINGFILE_ROUTE_AUTO uses it for direct I/O if there is no io_uring.
 #define RINGFILE_ROUTE_AIO 5
 
-// ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
+// ringfile_open_options.durability, for durable writes of all kinds: the cheaper of the two, found by the first ones.
 #define RINGFILE_DURABILITY_AUTO 0
 
 // Each write is durable by itself (RWF_DSYNC).
 #define RINGFILE_DURABILITY_DSYNC 1
 
-// Each write is followed by an fdatasync that is submitted with it.
+// Each write is followed by an fdatasync.
 #define RINGFILE_DURABILITY_FSYNC 2
 
 // The version of the interface that this header declares: major, minor, patch.
@@ -338,6 +338,18 @@ typedef struct ringfile_read_request {
     int64_t result;
 } ringfile_read_request;
 
+// One write of ringfile_write_many.
+typedef struct ringfile_write_request {
+    // Offset in the file, in bytes.
+    uint64_t offset;
+    // The memory to write.
+    const void *data;
+    // The number of bytes to write.
+    size_t length;
+    // Set by the call: `length`, or a negative errno.
+    int64_t result;
+} ringfile_write_request;
+
 // A function that receives the library's messages: its context, a level (RINGFILE_LOG_...), and one line, which
 // belongs to the library and is valid until the function returns.
 typedef void (*ringfile_log)(void *context, int level, const char *message);
@@ -504,8 +516,8 @@ int64_t ringfile_batch_write(struct ringfile_batch *batch,
                              uint64_t offset,
                              uint64_t user_data);
 
-// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_batch_write. A failure is
-// remembered, see ringfile_sync_data.
+// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_batch_write. A
+// failure is remembered, see ringfile_sync_data.
 //
 // Pointers: as ringfile_batch_read.
 int64_t ringfile_batch_write_durable(struct ringfile_batch *batch,
@@ -929,6 +941,19 @@ int ringfile_read_many(const struct ringfile_file *file,
                        struct ringfile_read_request *requests,
                        size_t count);
 
+// Carries out many writes of one file together, in any order, and waits for all. Sets each request's `result`. Returns
+// how many of them failed; a negative errno if none was started. A write that failed may have written a part.
+//
+// Nothing is durable before ringfile_sync_data. Direct writes must be aligned, as for ringfile_write. Errors are told as
+// by ringfile_read_many.
+//
+// Any thread. Blocks. Allocates nothing once the thread has done as many writes in one call.
+//
+// Pointers: `count` requests at `requests`, and memory for each, as at the top of this file.
+int ringfile_write_many(const struct ringfile_file *file,
+                        struct ringfile_write_request *requests,
+                        size_t count);
+
 // Sets the function for the library's messages: that it works without io_uring, that memory could not be registered,
 // defects. Each message is passed to `callback`, with `context`; NULL, the default, switches messages off. Applies to
 // the whole process; the last call wins. When it returns, the previous function is not running and is not called
@@ -1127,8 +1152,8 @@ int ringfile_queue_write(struct ringfile_queue *queue,
                          uint64_t user_data,
                          uint64_t *token);
 
-// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_queue_write. A failure is
-// remembered, see ringfile_sync_data.
+// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_queue_write. A
+// failure is remembered, see ringfile_sync_data.
 //
 // Pointers: as ringfile_queue_read.
 int ringfile_queue_write_durable(struct ringfile_queue *queue,

@@ -2,7 +2,7 @@
 //
 // Everything that ringfile.h says about threads, memory and blocking holds here. Owners can be moved, not copied, and
 // close what they own. Operations take pointers and lengths, as in C, of a buffer's memory, registered memory, or any
-// other memory.
+// other memory; since C++20 those of a file also take a std::span.
 //
 // Each operation has two forms: one throws std::system_error with the library's text, the other takes a last
 // `std::error_code&` and does not throw. Functions that return a std::string throw std::bad_alloc in both forms if
@@ -21,6 +21,10 @@
 #include <string>
 #include <system_error>
 #include <utility>
+
+#if __cplusplus >= 202002L
+#include <span>
+#endif
 
 #include "ringfile.h"
 
@@ -288,6 +292,51 @@ public:
     std::size_t read_many(ringfile_read_request* requests, std::size_t count, std::error_code& error) const noexcept {
         return static_cast<std::size_t>(check(ringfile_read_many(get(), requests, count), error));
     }
+
+    // Returns how many of the writes failed; each request has its result.
+    std::size_t write_many(ringfile_write_request* requests, std::size_t count) const {
+        return static_cast<std::size_t>(check(ringfile_write_many(get(), requests, count)));
+    }
+    std::size_t write_many(ringfile_write_request* requests, std::size_t count, std::error_code& error) const noexcept {
+        return static_cast<std::size_t>(check(ringfile_write_many(get(), requests, count), error));
+    }
+
+#if __cplusplus >= 202002L
+    std::size_t read(std::span<std::byte> data, std::uint64_t offset) const {
+        return read(data.data(), data.size(), offset);
+    }
+    std::size_t read(std::span<std::byte> data, std::uint64_t offset, std::error_code& error) const noexcept {
+        return read(data.data(), data.size(), offset, error);
+    }
+    void write(std::span<const std::byte> data, std::uint64_t offset) const { write(data.data(), data.size(), offset); }
+    void write(std::span<const std::byte> data, std::uint64_t offset, std::error_code& error) const noexcept {
+        write(data.data(), data.size(), offset, error);
+    }
+    void write_durable(std::span<const std::byte> data, std::uint64_t offset) const {
+        write_durable(data.data(), data.size(), offset);
+    }
+    void write_durable(std::span<const std::byte> data, std::uint64_t offset, std::error_code& error) const noexcept {
+        write_durable(data.data(), data.size(), offset, error);
+    }
+    void write_atomic(std::span<const std::byte> data, std::uint64_t offset) const {
+        write_atomic(data.data(), data.size(), offset);
+    }
+    void write_atomic(std::span<const std::byte> data, std::uint64_t offset, std::error_code& error) const noexcept {
+        write_atomic(data.data(), data.size(), offset, error);
+    }
+    std::size_t read_many(std::span<ringfile_read_request> requests) const {
+        return read_many(requests.data(), requests.size());
+    }
+    std::size_t read_many(std::span<ringfile_read_request> requests, std::error_code& error) const noexcept {
+        return read_many(requests.data(), requests.size(), error);
+    }
+    std::size_t write_many(std::span<ringfile_write_request> requests) const {
+        return write_many(requests.data(), requests.size());
+    }
+    std::size_t write_many(std::span<ringfile_write_request> requests, std::error_code& error) const noexcept {
+        return write_many(requests.data(), requests.size(), error);
+    }
+#endif
 
     void sync_data() const { check(ringfile_sync_data(get())); }
     void sync_data(std::error_code& error) const noexcept { check(ringfile_sync_data(get()), error); }

@@ -240,8 +240,8 @@ pub unsafe extern "C" fn ringfile_batch_write(
     add(batch, file, user_data, || Ok(What::Write { memory: Span::new(data.cast_mut(), length)?, offset }))
 }
 
-/// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_batch_write. A failure is
-/// remembered, see ringfile_sync_data.
+/// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_batch_write. A
+/// failure is remembered, see ringfile_sync_data.
 ///
 /// Pointers: as ringfile_batch_read.
 #[unsafe(no_mangle)]

@@ -80,11 +80,11 @@ pub const RINGFILE_ROUTE_WORKERS: u32 = 4;
 /// AIO. RINGFILE_ROUTE_AUTO uses it for direct I/O if there is no io_uring.
 pub const RINGFILE_ROUTE_AIO: u32 = 5;
 
-/// ringfile_open_options.durability, for ringfile_write_durable: the cheaper of the two, found by the first such writes.
+/// ringfile_open_options.durability, for durable writes of all kinds: the cheaper of the two, found by the first ones.
 pub const RINGFILE_DURABILITY_AUTO: u32 = 0;
 /// Each write is durable by itself (RWF_DSYNC).
 pub const RINGFILE_DURABILITY_DSYNC: u32 = 1;
-/// Each write is followed by an fdatasync that is submitted with it.
+/// Each write is followed by an fdatasync.
 pub const RINGFILE_DURABILITY_FSYNC: u32 = 2;
 
 /// Options for opening a file. A field that is 0 selects the default; only `size` and `flags` must be set.

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_void};
 
 use libc::iovec;
-use ringfile::{Buffer, Done, File, Queue, ReadRequest};
+use ringfile::{Buffer, Done, File, Queue, ReadRequest, WriteRequest};
 
 use crate::error::{self, Fault, Result, call};
 use crate::file::{self, ringfile_file};
@@ -24,6 +24,20 @@ pub struct ringfile_read_request {
     /// The number of bytes to read.
     pub length: usize,
     /// Set by the call: the bytes read, fewer than `length` only at the end of the file, or a negative errno.
+    pub result: i64,
+}
+
+/// One write of ringfile_write_many.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ringfile_write_request {
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// The memory to write.
+    pub data: *const c_void,
+    /// The number of bytes to write.
+    pub length: usize,
+    /// Set by the call: `length`, or a negative errno.
     pub result: i64,
 }
 
@@ -270,7 +284,7 @@ pub unsafe extern "C" fn ringfile_read_many(
         let file = file::get(file)?;
         // SAFETY: by the contract in the header.
         let requests = unsafe { raw::array_mut(requests, count, "the requests") }?;
-        local::blocking_with_reads(|queue, reads| read_many(queue, reads, &file, requests))
+        local::blocking_with_requests(|queue, reads, _| read_many(queue, reads, &file, requests))
     }) as c_int
 }
 
@@ -301,5 +315,58 @@ fn read_many(
         request.result = number_or_errno(&read.result);
     }
     read?;
+    Ok(requests.iter().filter(|request| request.result < 0).count() as i64)
+}
+
+/// Carries out many writes of one file together, in any order, and waits for all. Sets each request's `result`. Returns
+/// how many of them failed; a negative errno if none was started. A write that failed may have written a part.
+///
+/// Nothing is durable before ringfile_sync_data. Direct writes must be aligned, as for ringfile_write. Errors are told as
+/// by ringfile_read_many.
+///
+/// Any thread. Blocks. Allocates nothing once the thread has done as many writes in one call.
+///
+/// Pointers: `count` requests at `requests`, and memory for each, as at the top of this file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_write_many(
+    file: *const ringfile_file,
+    requests: *mut ringfile_write_request,
+    count: usize,
+) -> c_int {
+    call(|| {
+        let file = file::get(file)?;
+        // SAFETY: by the contract in the header.
+        let requests = unsafe { raw::array_mut(requests, count, "the requests") }?;
+        local::blocking_with_requests(|queue, _, writes| write_many(queue, writes, &file, requests))
+    }) as c_int
+}
+
+fn write_many(
+    queue: &mut Queue,
+    writes: &mut Vec<WriteRequest>,
+    file: &File,
+    requests: &mut [ringfile_write_request],
+) -> Result<i64> {
+    let known = memory::Lookup::new();
+    for request in &mut *requests {
+        // SAFETY: by the contract in the header, the memory is valid and unchanged until `ringfile_write_many` returns; if
+        // the queue keeps a buffer, dropping it waits for the kernel.
+        let buffer = unsafe { known.at(request.data.cast_mut(), request.length) };
+        request.result = match buffer {
+            Ok(buffer) => {
+                writes.push(WriteRequest::new(buffer, request.offset));
+                0
+            }
+            Err(fault) => fault.note(),
+        };
+    }
+    drop(known);
+    let written = queue.write_many(file, writes);
+    // A request that was refused above is not among them.
+    let accepted = requests.iter_mut().filter(|request| request.result == 0);
+    for (request, write) in accepted.zip(writes.drain(..)) {
+        request.result = number_or_errno(&write.result);
+    }
+    written?;
     Ok(requests.iter().filter(|request| request.result < 0).count() as i64)
 }

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use ringfile::{Queue, ReadRequest};
+use ringfile::{Queue, ReadRequest, WriteRequest};
 
 use crate::cancel::Delayed;
 use crate::error::{Fault, Result};
@@ -172,22 +172,24 @@ struct Blocking {
     queue: Queue,
     /// The requests of [`Queue::read_many`]; empty between calls.
     reads: Vec<ReadRequest>,
+    /// The requests of [`Queue::write_many`]; empty between calls.
+    writes: Vec<WriteRequest>,
 }
 
 /// Runs `act` on the queue for this thread's blocking operations.
 pub(crate) fn blocking<R>(act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
-    blocking_with_reads(|queue, _| act(queue))
+    blocking_with_requests(|queue, _, _| act(queue))
 }
 
-/// As [`blocking`], with an empty list of requests. Both are empty before and after each call. The thread keeps them, so
+/// As [`blocking`], with empty lists of requests. All are empty before and after each call. The thread keeps them, so
 /// its ring is created once, and registers memory and files once. A thread that is ending creates them for each call.
-pub(crate) fn blocking_with_reads<R>(
-    act: impl FnOnce(&mut Queue, &mut Vec<ReadRequest>) -> Result<R>,
+pub(crate) fn blocking_with_requests<R>(
+    act: impl FnOnce(&mut Queue, &mut Vec<ReadRequest>, &mut Vec<WriteRequest>) -> Result<R>,
 ) -> Result<R> {
     may_wait()?;
     let mut act = Some(act);
-    let mut act = |Blocking { queue, reads }: &mut Blocking| match act.take() {
-        Some(act) => act(queue, reads),
+    let mut act = |Blocking { queue, reads, writes }: &mut Blocking| match act.take() {
+        Some(act) => act(queue, reads, writes),
         None => Err(ends()),
     };
     let used = BLOCKING.try_with(|kept| {

@@ -117,8 +117,8 @@ pub unsafe extern "C" fn ringfile_queue_write(
     }
 }
 
-/// Adds a write that is durable when it has finished (RWF_DSYNC); otherwise as ringfile_queue_write. A failure is
-/// remembered, see ringfile_sync_data.
+/// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_queue_write. A
+/// failure is remembered, see ringfile_sync_data.
 ///
 /// Pointers: as ringfile_queue_read.
 #[unsafe(no_mangle)]

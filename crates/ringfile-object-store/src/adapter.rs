@@ -3,11 +3,11 @@
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::future::{self, BoxFuture, FutureExt, TryFutureExt, WeakShared};
+use futures_util::future::{self, FutureExt, TryFutureExt};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 
 use super::api::local::LocalFileSystem;
@@ -19,6 +19,7 @@ use super::api::{
 };
 use super::{etag, get_result, put_result};
 use crate::RingfileStore;
+use crate::part::{self, Part};
 use crate::store::{self, Store, Upload};
 
 const STORE: &str = "RingfileStore";
@@ -96,7 +97,7 @@ impl ObjectStore for RingfileStore {
         Ok(Box::new(Parts {
             location: location.clone(),
             upload: Some(upload),
-            writes: Vec::new(),
+            parts: Vec::new(),
             offset: 0,
             written: Arc::default(),
             is_removed: false,
@@ -177,16 +178,13 @@ impl ObjectStore for RingfileStore {
     }
 }
 
-/// The write of a part. Either the part's future or `complete` polls it.
-type Write = BoxFuture<'static, std::result::Result<(), Arc<io::Error>>>;
-
 /// An upload in parts, each of which is written to its place as soon as it arrives.
 struct Parts {
     location: Path,
     /// `None` when the upload is complete or aborted.
     upload: Option<Upload>,
-    /// The writes of the parts whose futures the caller has not dropped, and of some others.
-    writes: Vec<WeakShared<Write>>,
+    /// The parts whose futures the caller has not dropped, and some others.
+    parts: Vec<Weak<Part>>,
     /// The offset at which the next part begins.
     offset: u64,
     /// The number of bytes of the parts that have been written. Less than `offset` if a part failed, or was dropped
@@ -222,24 +220,19 @@ impl MultipartUpload for Parts {
             *written.lock().unwrap_or_else(PoisonError::into_inner) += len;
             Ok(())
         };
-        let write = write.map_err(Arc::new).boxed().shared();
-        if self.writes.len() == self.writes.capacity() {
-            self.writes.retain(|write| write.upgrade().is_some());
+        let part = Part::new(write.boxed());
+        if self.parts.len() == self.parts.capacity() {
+            self.parts.retain(|part| part.strong_count() > 0);
         }
-        self.writes.extend(write.downgrade());
+        self.parts.push(Arc::downgrade(&part));
         let location = self.location.clone();
-        let part = write.map_err(move |error| {
-            // `complete` may have the error too.
-            let own = Arc::try_unwrap(error).unwrap_or_else(|error| io::Error::new(error.kind(), error));
-            failed(own, &location)
-        });
-        part.boxed()
+        part.write().map_err(move |error| failed(error, &location)).boxed()
     }
 
     /// First finishes all parts whose futures the caller holds, whether or not the caller polls them. Fails, and removes
     /// what was written, unless every part was written: otherwise the object would have holes or be cut short.
     async fn complete(&mut self) -> Result<PutResult> {
-        future::join_all(self.writes.iter().filter_map(WeakShared::upgrade)).await;
+        part::finish(&self.parts).await;
         let upload = self.upload.take().ok_or_else(|| over(&self.location))?;
         let (written, whole) = (*self.written.lock().unwrap_or_else(PoisonError::into_inner), self.offset);
         let published = if written == whole {

@@ -3,6 +3,7 @@
 
 mod gate;
 mod names;
+mod part;
 mod ranges;
 mod recent;
 mod staged;

@@ -8,11 +8,13 @@ mod support;
 
 use std::fs;
 use std::slice::from_ref;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt, TryStreamExt};
 use object_store_014::path::Path;
-use object_store_014::{Error, ObjectStore, ObjectStoreExt};
+use object_store_014::{Error, ObjectStore, ObjectStoreExt, UploadPart};
 use ringfile::{Pool, WhenFull};
 use ringfile_object_store::{Caching, RingfileStore};
 use support::patience;
@@ -60,6 +62,58 @@ async fn completing_an_upload_finishes_the_parts_that_its_caller_holds() {
     polled_once.await.unwrap();
     never_polled.await.unwrap();
     polled.await.unwrap().unwrap();
+}
+
+/// A waker that polls its part inside the wake-up, or panics.
+struct Rude {
+    part: Mutex<Option<UploadPart>>,
+    panics: bool,
+}
+
+impl Wake for Rude {
+    fn wake(self: Arc<Self>) {
+        let waker = Waker::from(Arc::clone(&self));
+        if let Ok(mut part) = self.part.try_lock()
+            && let Some(polled) = part.as_mut()
+            && polled.poll_unpin(&mut Context::from_waker(&waker)).is_ready()
+        {
+            *part = None;
+        }
+        assert!(!self.panics, "a waker of the caller's");
+    }
+}
+
+#[test]
+fn an_upload_is_completed_whatever_the_wakers_of_its_parts_do() {
+    for panics in [false, true] {
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let folder = folder();
+            let store = store(&folder, Caching::Buffered);
+            let path = Path::from("object");
+            futures::executor::block_on(async {
+                let mut upload = store.put_multipart(&path).await.unwrap();
+                let rude: Vec<_> = [1, 2, 3]
+                    .map(|byte| {
+                        let part = Mutex::new(Some(upload.put_part(vec![byte; LONG].into())));
+                        let rude = Arc::new(Rude { part, panics });
+                        let waker = Waker::from(Arc::clone(&rude));
+                        let mut part = rude.part.lock().unwrap();
+                        let polled = part.as_mut().unwrap().poll_unpin(&mut Context::from_waker(&waker));
+                        assert!(polled.is_pending());
+                        drop(part);
+                        rude
+                    })
+                    .into();
+                upload.complete().await.unwrap();
+                let content = store.get(&path).await.unwrap().bytes().await.unwrap();
+                assert!(content == [vec![1; LONG], vec![2; LONG], vec![3; LONG]].concat());
+                drop(rude);
+            });
+            tell.send(()).unwrap();
+        });
+        told.recv_timeout(patience()).expect("complete waits forever, or has panicked");
+    }
 }
 
 /// Copies are hard links, and renaming one to another does nothing (`rename(2)`).

@@ -116,7 +116,14 @@ pub struct Metrics {
 impl Metrics {
     /// Returns all counts, in the order of [`Counters`].
     fn places(&mut self) -> impl Iterator<Item = &mut u64> {
-        let published: [_; FIELDS] = [
+        let (published, histograms, cache) = self.parts();
+        published.into_iter().chain(histograms).chain(cache)
+    }
+
+    /// Returns the counts that a driver publishes with each turn, the histograms, and the counts of adaptive files.
+    #[inline]
+    fn parts(&mut self) -> ([&mut u64; FIELDS], impl Iterator<Item = &mut u64>, [&mut u64; CACHE_EVENTS]) {
+        let published = [
             &mut self.ops,
             &mut self.fixed_ops,
             &mut self.bytes_read,
@@ -144,7 +151,7 @@ impl Metrics {
             &mut self.ahead_unused,
         ];
         let histograms = self.submitted_per_enter.iter_mut().chain(&mut self.completed_per_enter);
-        published.into_iter().chain(histograms).chain(cache)
+        (published, histograms, cache)
     }
 }
 
@@ -170,15 +177,14 @@ impl Counters {
         Self([const { AtomicU64::new(0) }; ALL])
     }
 
-    /// Publishes the counts that a driver has in plain integers.
-    pub(crate) fn publish(&self, counts: &Metrics) {
-        let (mut counts, mut shared) = (*counts, self.0.iter());
-        // The compiler turns this into plain copies, unlike a loop over both.
-        counts.places().take(FIELDS).for_each(|own| {
-            if let Some(shared) = shared.next() {
-                shared.store(*own, Ordering::Relaxed);
-            }
-        });
+    /// Publishes the counts that a driver has in plain integers. Outside a loop this is done for each operation.
+    #[inline]
+    pub(crate) fn publish(&self, mut counts: Metrics) {
+        // Arrays of a known length, so that the compiler turns this into plain copies.
+        let values = counts.parts().0.map(|count| *count);
+        for (place, value) in values.into_iter().enumerate() {
+            self.0[place].store(value, Ordering::Relaxed);
+        }
     }
 
     /// Counts one `io_uring_enter` in the histograms. They are written in place: publishing two dozen more counts with each
@@ -250,7 +256,7 @@ mod tests {
         counters.entered(3, 0);
         let before = counters.load();
         counters.entered(3, 128);
-        counters.publish(&Metrics { enters: 2, ..Metrics::default() });
+        counters.publish(Metrics { enters: 2, ..Metrics::default() });
         let difference = counters.load() - before;
         assert_eq!((difference.enters, difference.submitted_per_enter[2]), (2, 1));
         assert_eq!((difference.completed_per_enter[0], difference.completed_per_enter[8]), (0, 1));

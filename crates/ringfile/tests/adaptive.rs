@@ -8,7 +8,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ringfile::{Batch, File, Metrics, OpenOptions, Pool, Queue, assume_memory_is_free, block_on, metrics};
+use ringfile::{
+    Batch, File, Metrics, OpenOptions, Pool, Queue, ReadRequest, assume_memory_is_free, block_on, metrics,
+};
 use support::cache::{Cached, cache, cached_pages, drop_cache, is_read_ahead};
 use support::mounts::Loop;
 use support::{Folder, assert_content, content, in_child, in_child_with, skip};
@@ -54,6 +56,10 @@ fn alone() -> std::sync::MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+fn pool() -> Pool {
+    Pool::new(16 << 20)
+}
+
 fn read(file: &File, offset: usize, len: usize) {
     let buffer = block_on(file.read_exact_at(Vec::with_capacity(len), offset as u64)).unwrap();
     assert_eq!(buffer.len(), len);
@@ -88,7 +94,7 @@ fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
 fn while_memory_is_free_small_reads_fill_the_cache_at_once_and_large_ones_when_they_come_again() {
     let _alone = alone();
     let folder = folder();
-    for way in 0..3 {
+    for way in 0..WAYS {
         fill_free_memory(&folder, way);
     }
 }
@@ -185,31 +191,54 @@ fn cached_data_is_read_from_the_cache() {
     assert!(since(before)[1] >= 80);
 }
 
-/// Reads through a single call, a batch or a queue.
+/// The number of ways of [`read_by`].
+const WAYS: u32 = 7;
+
+/// Reads through a single call, a batch or a queue, in place if that is possible.
 fn read_by(way: u32, file: &File, offset: usize, len: usize) -> Vec<u8> {
     let done = match way {
         0 => return block_on(file.read_exact_at(Vec::with_capacity(len), offset as u64)).unwrap(),
-        1 => {
+        1 | 2 => {
             let mut batch = Batch::new();
-            batch.read(file, Vec::with_capacity(len), offset as u64);
+            match way {
+                1 => batch.read(file, Vec::with_capacity(len), offset as u64),
+                _ => batch.read(file, pool().get(len).unwrap(), offset as u64),
+            };
             batch.run().remove(0)
         }
-        _ => {
+        3 | 4 => {
             let mut queue = Queue::new();
-            queue.read(file, Vec::with_capacity(len), offset as u64, 0);
+            match way {
+                3 => queue.read(file, Vec::with_capacity(len), offset as u64, 0),
+                _ => queue.read(file, pool().get(len).unwrap(), offset as u64, 0),
+            };
             queue.wait(1, None);
             queue.take().unwrap().1
         }
+        5 => {
+            let mut requests = [ReadRequest::new(pool().get(len).unwrap(), offset as u64)];
+            Queue::new().read_many(file, &mut requests).unwrap();
+            let [ReadRequest { result, buffer, .. }] = requests;
+            assert_eq!(result.unwrap(), len);
+            return buffer.to_vec();
+        }
+        _ => {
+            let mut memory = vec![0; len];
+            let mut requests = [ReadRequest::new(&mut memory[..], offset as u64)];
+            Queue::new().read_many(file, &mut requests).unwrap();
+            assert_eq!(*requests[0].result.as_ref().unwrap(), len);
+            return memory;
+        }
     };
     assert_eq!(done.result.unwrap(), len);
-    done.buffer.unwrap().to_vec()
+    done.buffer.unwrap()[..len].to_vec()
 }
 
 #[test]
 fn the_cached_beginning_is_taken_and_the_rest_read_past_the_cache() {
     let _alone = alone();
     let folder = folder();
-    for way in 0..3 {
+    for way in 0..WAYS {
         take_the_cached_beginning(&folder, way);
     }
 }
@@ -329,6 +358,73 @@ fn batches_queues_and_vectored_reads_use_both_descriptors() {
     });
     let [hits, misses, _] = since(before);
     assert!(hits > 10 && misses > 50, "{hits} hits, {misses} misses");
+}
+
+#[test]
+fn one_read_many_takes_cached_uncached_partly_cached_and_unaligned_ranges() {
+    let _alone = alone();
+    let folder = folder();
+    let name = "one_read_many_takes_cached_uncached_partly_cached_and_unaligned_ranges";
+    let Some((_, path)) = cold(name, &folder, "data") else { return };
+    let _cached = Cached::new(&path, 0, 1 << 20);
+    let mut ranges = Vec::new();
+    for at in 0..16 {
+        let uncached = (2 << 20) + at * (256 << 10);
+        ranges.extend([
+            (at * (64 << 10), PAGE),
+            (uncached, 2 * PAGE),
+            (uncached + (128 << 10) + 5, 1000 + at),
+        ]);
+    }
+    // One begins in the cache; one ends with the file, one beyond it, and one begins there.
+    ranges.extend([
+        ((1 << 20) - PAGE, 3 * PAGE),
+        (LEN - PAGE, PAGE),
+        (LEN - 3 * PAGE - 1, 4 * PAGE),
+        (LEN + PAGE, PAGE),
+    ]);
+    for (way, from_pool) in [("batch", true), ("read_many", true), ("read_many", false)] {
+        // Opened again: data that is read twice would get cached.
+        let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+        let (pool, mut queue, before) = (pool(), Queue::new(), (counts(), metrics().cache_partial));
+        let check = |(offset, len): (usize, usize), read: usize, content: &[u8]| {
+            assert_eq!(read, len.min(LEN.saturating_sub(offset)), "{way}: {len} bytes at {offset}");
+            assert_content(&content[..read], offset as u64);
+        };
+        if way == "batch" {
+            let mut batch = Batch::new();
+            ranges.iter().for_each(|&(offset, len)| {
+                batch.read(&file, pool.get(len).unwrap(), offset as u64);
+            });
+            for (range, done) in ranges.iter().zip(batch.run()) {
+                check(*range, done.result.unwrap(), &done.buffer.unwrap());
+            }
+        } else if from_pool {
+            let read =
+                |&(offset, len): &(usize, usize)| ReadRequest::new(pool.get(len).unwrap(), offset as u64);
+            let mut requests: Vec<_> = ranges.iter().map(read).collect();
+            queue.read_many(&file, &mut requests).unwrap();
+            for (range, read) in ranges.iter().zip(requests) {
+                check(*range, read.result.unwrap(), &read.buffer);
+            }
+        } else {
+            let mut memory: Vec<Vec<u8>> = ranges.iter().map(|&(_, len)| vec![0; len]).collect();
+            let read =
+                |(range, memory): (&(usize, usize), _)| ReadRequest::<&mut [u8]>::new(memory, range.0 as u64);
+            let mut requests: Vec<_> =
+                ranges.iter().zip(memory.iter_mut().map(|memory| &mut memory[..])).map(read).collect();
+            queue.read_many(&file, &mut requests).unwrap();
+            for (range, read) in ranges.iter().zip(requests) {
+                check(*range, read.result.unwrap(), read.buffer);
+            }
+        }
+        // Each read has chosen once, in whatever way it was carried out.
+        let [hits, misses, admitted] = since(before.0);
+        let partial = metrics().cache_partial - before.1;
+        let all = ranges.len() as u64;
+        assert_eq!((hits + misses, partial, admitted), (all, 1, 0), "{way}, {from_pool}");
+        assert!(hits >= 16 && misses >= 32, "{way}, {from_pool}: {hits} hits, {misses} misses");
+    }
 }
 
 /// Waits until the file has been unchanged for so long that data read ahead of its use is trusted.

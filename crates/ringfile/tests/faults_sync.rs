@@ -35,9 +35,11 @@ enum Way {
     /// The two forms of a durable write.
     Durable(Durability),
     DurableElsewhere(Durability),
+    DurableInBatch(Durability),
+    DurableInQueue(Durability),
 }
 
-const WAYS: [Way; 11] = [
+const WAYS: [Way; 15] = [
     Way::Loop,
     Way::LoopData,
     Way::Executor,
@@ -49,12 +51,16 @@ const WAYS: [Way; 11] = [
     Way::Durable(Durability::Fsync),
     Way::DurableElsewhere(Durability::Dsync),
     Way::DurableElsewhere(Durability::Fsync),
+    Way::DurableInBatch(Durability::Dsync),
+    Way::DurableInBatch(Durability::Fsync),
+    Way::DurableInQueue(Durability::Dsync),
+    Way::DurableInQueue(Durability::Fsync),
 ];
 
 fn open(path: &Path, route: Route, way: Way) -> File {
     let mut options = OpenOptions::new();
     options.read(true).write(true).route(route);
-    if let Way::Durable(durability) | Way::DurableElsewhere(durability) = way {
+    if let Some(durability) = way.durability() {
         options.durability(durability);
     }
     options.open(path).unwrap()
@@ -63,9 +69,16 @@ fn open(path: &Path, route: Route, way: Way) -> File {
 impl Way {
     /// Returns which request of a FUSE server fails: the kernel sends it no sync after a write with `RWF_DSYNC`.
     fn fails_with(self) -> Op {
+        if self.durability() == Some(Durability::Dsync) { Op::Write } else { Op::Sync }
+    }
+
+    fn durability(self) -> Option<Durability> {
         match self {
-            Self::Durable(Durability::Dsync) | Self::DurableElsewhere(Durability::Dsync) => Op::Write,
-            _ => Op::Sync,
+            Self::Durable(durability)
+            | Self::DurableElsewhere(durability)
+            | Self::DurableInBatch(durability)
+            | Self::DurableInQueue(durability) => Some(durability),
+            _ => None,
         }
     }
 
@@ -97,6 +110,16 @@ impl Way {
             Self::Durable(_) => Ok(block_on(file.write_durable_at(page(), 0)).map(drop)?),
             Self::DurableElsewhere(_) => {
                 Ok(futures::executor::block_on(file.write_durable_at(page(), 0)).map(drop)?)
+            }
+            Self::DurableInBatch(_) => {
+                let mut batch = Batch::new();
+                batch.write_durable(file, page(), 0);
+                batch.run().remove(0).result.map(drop)
+            }
+            Self::DurableInQueue(_) => {
+                let mut queue = Queue::new();
+                let token = queue.write_durable(file, page(), 0, 0);
+                queue.wait_by(token).unwrap().result.map(drop)
             }
         }
     }

@@ -34,6 +34,7 @@ fn every_passage_runs() {
         append(pool.clone()).await.unwrap();
         errors(&file).await.unwrap();
         open(&pool).await.unwrap();
+        a_part(&pool, &file).await.unwrap();
         paths().await.unwrap();
         a_pool(&file).await.unwrap();
         atomic(&pool).await.unwrap();
@@ -240,6 +241,14 @@ async fn open(pool: &Pool) -> std::io::Result<()> {
     let page = file.write_at(page, 0).await?; // writes all of it, or fails
     let page = file.read_at(page, 0).await?; // fewer bytes only at the end of the file
     assert_eq!((page.len(), page[0]), (4096, 7));
+    Ok(())
+}
+
+async fn a_part(pool: &Pool, file: &File) -> std::io::Result<()> {
+    let mut log = file.read_at(pool.get(8192)?, 0).await?;
+    log[5000..6000].fill(8);
+    let log = file.write_part_at(log, 4096..8192, 4096).await?;
+    assert_eq!(log.len(), 8192);
     Ok(())
 }
 

@@ -288,7 +288,7 @@ fn a_thread_that_waits_for_one_sync_of_a_batch_or_queue_makes_it_itself() {
     if !needs_ring(name) {
         return;
     }
-    let file = options(Route::Auto).open(on_disk(name)).unwrap();
+    let file = options(Route::Auto).durability(Durability::Dsync).open(on_disk(name)).unwrap();
     let run = || {
         let before = thread_metrics();
         let mut batch = Batch::new();

@@ -293,3 +293,42 @@ fn reads_of_a_terminal_that_gets_no_more_lines_are_dropped() {
         wait_for("the memory", || pool.metrics().in_use == 0);
     });
 }
+
+/// A worker that waited 20 ms for each of them in turn would get to a file's operation every 1.3 seconds.
+#[test]
+fn reads_that_wait_for_pipes_keep_no_worker_from_other_operations() {
+    if !in_child("reads_that_wait_for_pipes_keep_no_worker_from_other_operations") {
+        return;
+    }
+    ringfile::set_default_route(Route::Workers);
+    ringfile::set_worker_threads(1);
+    let (pipes, mut writers): (Vec<File>, Vec<_>) = std::iter::repeat_with(|| std::io::pipe().unwrap())
+        .map(|(reader, writer)| (file(reader), writer))
+        .take(64)
+        .unzip();
+    let folder = Folder::new();
+    let regular = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    must_end("the reads of a file", move || {
+        block_on(async {
+            let mut waiting: Vec<_> =
+                pipes.iter().map(|pipe| Box::pin(pipe.read_at(vec![0; 1], 0).into_future())).collect();
+            for read in &mut waiting {
+                assert!(poll_once(read).await.is_pending());
+            }
+            for _ in 0..200 {
+                assert_content(&regular.read_at(vec![0; PAGE], 0).await.unwrap(), 0);
+            }
+            // Dropped reads are given up, and the others get what arrives.
+            waiting.truncate(32);
+            for (number, writer) in writers.iter_mut().enumerate().rev() {
+                writer.write_all(&[number as u8]).unwrap();
+            }
+            for (number, read) in waiting.into_iter().enumerate() {
+                assert_eq!(read.await.unwrap(), [number as u8]);
+            }
+            for (number, pipe) in pipes.iter().enumerate().skip(32) {
+                assert_eq!(pipe.read_at(vec![0; 1], 0).await.unwrap(), [number as u8]);
+            }
+        });
+    });
+}

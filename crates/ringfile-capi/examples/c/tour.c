@@ -103,6 +103,21 @@ static void read_many(ringfile_file *file, unsigned char *cache)
     }
 }
 
+/* Writes the pages again from the same memory, in any order, and waits for all. */
+static void write_many(ringfile_file *file, const unsigned char *cache)
+{
+    ringfile_write_request requests[PAGES];
+    for (uint64_t page = 0; page < PAGES; page++) {
+        uint64_t other = page * 37 % PAGES;
+        requests[page] = (ringfile_write_request){other * PAGE, cache + page * PAGE, PAGE, 0};
+    }
+    EXPECT(CHECK(ringfile_write_many(file, requests, PAGES)) == 0);
+    for (uint64_t page = 0; page < PAGES; page++) {
+        EXPECT(requests[page].result == PAGE);
+    }
+    CHECK(ringfile_sync_data(file));
+}
+
 /* Starts a read, does something else, then waits for the read or cancels it. */
 static void read_by_token(ringfile_file *file, unsigned char *cache)
 {
@@ -204,6 +219,7 @@ int main(int argc, char **argv)
     EXPECT(CHECK(ringfile_size(file)) == PAGES * PAGE);
     read_one(pool, file);
     read_many(file, cache);
+    write_many(file, cache);
     read_by_token(file, cache);
     queue(file, cache);
     errors(file);

@@ -94,6 +94,8 @@ void change_a_file(ringfile::file& file) {
     expect(refused == std::errc::operation_not_supported, "an atomic write is refused");
     ringfile_read_request request{0, second.data(), page_size, 0};
     expect(twice(file, FORMS(read_many, &request, 1)) == 0, "no read failed");
+    ringfile_write_request written{0, first.data(), page_size, 0};
+    expect(twice(file, FORMS(write_many, &written, 1)) == 0 && written.result == page_size, "no write failed");
     twice(file, FORMS(allocate, RINGFILE_ALLOCATE_EXTEND, 0, 4 * page_size));
     expect(twice(file, FORMS_OF_NONE(size)) == 4 * page_size, "the size after allocating");
     twice(file, FORMS(truncate, 2 * page_size));

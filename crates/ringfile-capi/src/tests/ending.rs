@@ -48,6 +48,9 @@ extern "C" fn end(file: *mut c_void) {
         let mut request = ringfile_read_request { offset: 0, data, length: PAGE, result: 0 };
         got("read_many", 0, ringfile_read_many(file, &mut request, 1));
         got("one of many", PAGE, request.result);
+        let mut request = ringfile_write_request { offset: 0, data, length: half, result: 0 };
+        got("write_many", 0, ringfile_write_many(file, &mut request, 1));
+        got("one write of many", half, request.result);
         got("batch_create", 0, ringfile_batch_create(ptr::null(), &mut batch));
         got("batch_read", 0, ringfile_batch_read(batch, file, data, PAGE, 0, 0));
         got("batch_run", 0, ringfile_batch_run(batch));

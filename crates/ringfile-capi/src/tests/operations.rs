@@ -172,6 +172,64 @@ fn many_reads_of_one_call_each_have_a_result() {
     }
 }
 
+#[test]
+fn many_writes_of_one_call_each_have_a_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    for route in [RINGFILE_ROUTE_DEFAULT, ring(), RINGFILE_ROUTE_WORKERS] {
+        std::fs::write(&path, vec![99; 1000 * PAGE]).unwrap();
+        let (file, pool) = (open(&path, RINGFILE_READ | RINGFILE_WRITE, route), pool(1 << 20));
+        let mut memory = content(1000);
+        // Some of it is of a pool.
+        let mut buffer = ptr::null_mut();
+        // SAFETY: the pointer is to a local value.
+        well(unsafe { ringfile_buffer_get(pool, PAGE, &mut buffer) });
+        let pooled = ringfile_buffer_data(buffer);
+        // SAFETY: a page of its own.
+        unsafe { pooled.cast::<u8>().write_bytes(7, PAGE) };
+        let mut requests: Vec<_> = (0..1000)
+            .map(|i| {
+                let (offset, data) = ((i * PAGE) as u64, place(&mut memory, i * PAGE).cast_const());
+                let data = if i % 256 == 7 { pooled.cast_const() } else { data };
+                ringfile_write_request { offset, data, length: PAGE, result: 99 }
+            })
+            .collect();
+        requests[500].data = ptr::null();
+        requests[600].offset = u64::MAX;
+        requests[700].length = 1;
+        // SAFETY: the memory is valid, and has the length that is passed.
+        assert_eq!(well(unsafe { ringfile_write_many(file, requests.as_mut_ptr(), 1000) }), 2);
+        let written = std::fs::read(&path).unwrap();
+        for (i, request) in requests.iter().enumerate() {
+            let page = &written[i * PAGE..][..PAGE];
+            let expected = match i {
+                500 => -i64::from(libc::EFAULT),
+                600 => -i64::from(libc::EINVAL),
+                700 => 1,
+                _ => PAGE as i64,
+            };
+            assert_eq!(request.result, expected, "{i}");
+            match i {
+                500 | 600 => assert!(is_page(page, 99), "{i}"),
+                700 => assert!(page[0] == 700_usize as u8 && page[1..].iter().all(|&byte| byte == 99)),
+                _ => assert!(is_page(page, i), "{i}"),
+            }
+        }
+        // SAFETY: none are read.
+        assert_eq!(well(unsafe { ringfile_write_many(file, ptr::null_mut(), 0) }), 0);
+        well(ringfile_buffer_release(buffer));
+        well(ringfile_pool_free(pool));
+        well(ringfile_close(file));
+    }
+    let closed = open(&path, RINGFILE_READ, ring());
+    let nine = [0_u8; 9];
+    let mut request = ringfile_write_request { offset: 0, data: nine.as_ptr().cast(), length: 9, result: 0 };
+    // SAFETY: the memory is valid, and has the length that is passed.
+    assert_eq!(well(unsafe { ringfile_write_many(closed, &mut request, 1) }), 1);
+    assert_eq!(request.result, -i64::from(libc::EBADF), "opened for reading");
+    well(ringfile_close(closed));
+}
+
 fn results(batch: *const ringfile_batch) -> Vec<(u64, i64)> {
     let mut results = ptr::null();
     // SAFETY: the pointer is to a local value, and then to as many results as were returned.

@@ -10,6 +10,8 @@ use super::*;
 use crate::batch::*;
 use crate::control::*;
 use crate::file::*;
+use crate::info::{ringfile_counts, ringfile_thread_metrics};
+use crate::io::ringfile_write_durable;
 use crate::queue::*;
 
 fn queue() -> *mut ringfile_queue {
@@ -138,6 +140,48 @@ fn a_cancelled_operation_has_one_result() {
     well(ringfile_queue_free(queue));
     well(ringfile_close(pipe));
     well(ringfile_close(file));
+}
+
+#[test]
+fn a_queue_and_a_batch_obey_the_files_durability() {
+    let ops = || {
+        let mut metrics = std::mem::MaybeUninit::<ringfile_counts>::zeroed();
+        // SAFETY: its fields are integers; the pointer is to a local value.
+        unsafe {
+            (*metrics.as_mut_ptr()).size = size_of::<ringfile_counts>();
+            well(ringfile_thread_metrics(metrics.as_mut_ptr()));
+            metrics.assume_init().ops
+        }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = CString::new(folder.path().join("data").to_str().unwrap()).unwrap();
+    for (durability, each) in [(RINGFILE_DURABILITY_DSYNC, 1), (RINGFILE_DURABILITY_FSYNC, 2)] {
+        let flags = RINGFILE_READ | RINGFILE_WRITE | RINGFILE_CREATE;
+        let options = ringfile_open_options { durability, ..options(flags, RINGFILE_ROUTE_INLINE) };
+        let (mut file, queue, mut batch, mut written) =
+            (ptr::null_mut(), queue(), ptr::null_mut(), content(3));
+        let mut result = ringfile_result { user_data: 0, result: 0 };
+        // SAFETY: the pointers are to local values, which live until the operations have ended.
+        unsafe {
+            well(ringfile_open(path.as_ptr(), &options, &mut file));
+            let before = ops();
+            well(ringfile_write_durable(file, place(&mut written, 0), PAGE, 0));
+            assert_eq!(ops() - before, each);
+            let (page, data) = (PAGE as u64, place(&mut written, PAGE));
+            well(ringfile_queue_write_durable(queue, file, data, PAGE, page, 7, ptr::null_mut()));
+            assert_eq!(well(ringfile_queue_wait(queue, &mut result, 1, 1, -1)), 1);
+            assert_eq!((result.user_data, result.result), (7, PAGE as i64));
+            assert_eq!(ops() - before, 2 * each);
+            well(ringfile_batch_create(ptr::null(), &mut batch));
+            well(ringfile_batch_write_durable(batch, file, place(&mut written, 2 * PAGE), PAGE, 2 * page, 3));
+            assert_eq!(well(ringfile_batch_run(batch)), 0, "{}", said());
+            assert_eq!(ops() - before, 3 * each);
+        }
+        assert!(std::fs::read(folder.path().join("data")).unwrap() == content(3));
+        well(ringfile_batch_free(batch));
+        well(ringfile_queue_free(queue));
+        well(ringfile_close(file));
+    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Driver {
     pub(super) fn publish_counts(&mut self) {
         if self.in_loop || self.published_ops != self.counts.ops {
             self.published_ops = self.counts.ops;
-            self.shared.counters.publish(&self.current_counts());
+            self.shared.counters.publish(self.current_counts());
         }
     }
 
@@ -242,6 +242,7 @@ impl Driver {
         }
     }
 
+    #[inline]
     pub(super) fn current_counts(&self) -> Metrics {
         let mut counts = self.counts;
         let rings = self.rings.iter().flat_map(Rings::each);

@@ -20,13 +20,26 @@ pub(crate) trait InPlace {
     /// Returns the number of reads.
     fn count(&self) -> usize;
 
-    /// Returns a read's memory, all of which is read, and its offset in the file; `None` if it must be read otherwise.
-    fn begin(&mut self, at: usize) -> Option<(Borrowed<'_>, u64)>;
+    /// Returns a read's place; `None` if it must be read otherwise.
+    fn begin(&mut self, at: usize) -> Option<Place<'_>>;
 
     /// Takes a read's result, and sets its buffer's length. Not called for one that the caller must carry out, or repeat: a short one may be continued,
     /// and most errnos mean that it may succeed, now or in another way.
     fn end(&mut self, at: usize, ended: Ended);
 }
+
+/// What a read reads, and where to.
+pub(crate) struct Place<'a> {
+    /// All of it is read.
+    pub memory: Borrowed<'a>,
+    /// The offset in the file, in bytes.
+    pub offset: u64,
+    /// The index of its target among those of the call.
+    pub target: usize,
+}
+
+/// The targets of a call: a file, or the two descriptors of an adaptive one; `None` for one that no read uses.
+pub(crate) type Targets<'a> = [Option<&'a Arc<Target>>; 2];
 
 /// The answers to all such reads of a thread. A call that user code makes within a turn of another one appends its own,
 /// and removes them before the other one continues.
@@ -63,23 +76,24 @@ pub(super) fn index(user_data: u64) -> Option<usize> {
     (FIRST..=u32::MAX.into()).contains(&user_data).then(|| (user_data - FIRST) as usize)
 }
 
-/// Reads those that the file's route sends to this thread's ring, at most `most` at a time, and waits for them. The
+/// Reads those that their file's route sends to this thread's ring, at most `most` at a time, and waits for them. The
 /// caller carries out the others, and those that the kernel's answer did not end.
 pub(crate) fn read(
     guard: &RingGuard<'_>,
     deferred: &mut Deferred,
-    target: &Arc<Target>,
+    mut targets: Targets<'_>,
     reads: &mut (impl InPlace + ?Sized),
     most: usize,
 ) {
-    let Some(id) = with(|driver| driver.prepare_in_place(target, reads.count())).flatten() else { return };
+    let prepared = with(|driver| driver.prepare_in_place(&mut targets, reads.count()));
+    let Some(id) = prepared.flatten() else { return };
     let (mut next, mut panic) = (0, None);
     loop {
         // User code that a turn calls may panic. The buffers are not given up before the kernel has answered.
         let waited = catch_unwind(AssertUnwindSafe(|| {
             guard.wait(deferred, None, |_| {
                 // On a thread that is ending, user code may have dropped the driver, which waits for the kernel.
-                with(|driver| driver.read_in_place(id, target, reads, most, &mut next)).flatten()
+                with(|driver| driver.read_in_place(id, &targets, reads, most, &mut next)).flatten()
             });
         }));
         match waited {
@@ -95,7 +109,7 @@ pub(crate) fn read(
             }
         }
     }
-    let closed = with(|driver| driver.end_in_place(id, target, reads));
+    let closed = with(|driver| driver.end_in_place(id, targets, reads));
     drop(closed);
     if let Some(payload) = panic {
         resume_unwind(payload);
@@ -103,29 +117,38 @@ pub(crate) fn read(
 }
 
 impl Driver {
-    /// Makes room for the answers of so many reads, and returns this driver's id; `None` if they do not go to this
-    /// thread's ring.
-    fn prepare_in_place(&mut self, target: &Arc<Target>, count: usize) -> Option<u64> {
-        let request = Request { want: 1, ..Request::of(Kind::Read) };
+    /// Makes room for the answers of so many reads, and returns this driver's id. Removes the targets whose reads do not go
+    /// to this thread's ring; `None` if none is left.
+    fn prepare_in_place(&mut self, targets: &mut Targets<'_>, count: usize) -> Option<u64> {
         let first = self.answers.list.len();
-        let is_for_ring = is_for_ring(&target.lanes, Kind::Read, || count >= MANY);
-        let may_be_a_call = count == 1 && target.lanes.may_wait_inline(target, &request);
         let has_indices = first + count < (u32::MAX - FIRST as u32) as usize;
-        if !is_for_ring || may_be_a_call || !has_indices || target.may_wait_forever(Kind::Read) {
-            return None;
+        for target in &mut *targets {
+            *target = target.filter(|target| has_indices && self.may_read_in_place(target, count));
         }
-        self.may_start(target, &request, true).ok().filter(|&ring| ring == RingKind::Main)?;
-        self.files.enter(target, self.id);
+        targets.iter().flatten().next()?;
+        for target in targets.iter().flatten() {
+            self.files.enter(target, self.id);
+        }
         self.answers.list.resize(first + count, Answer::NOT_BEGUN);
         self.answers.calls.push(Call { first, open: 0 });
         Some(self.id)
+    }
+
+    /// Returns whether a target's reads go to this thread's ring, if there are so many.
+    fn may_read_in_place(&mut self, target: &Target, count: usize) -> bool {
+        let request = Request { want: 1, ..Request::of(Kind::Read) };
+        let may_be_a_call = count == 1 && target.lanes.may_wait_inline(target, &request);
+        is_for_ring(&target.lanes, Kind::Read, || count >= MANY)
+            && !may_be_a_call
+            && !target.may_wait_forever(Kind::Read)
+            && matches!(self.may_start(target, &request, true), Ok(RingKind::Main))
     }
 
     /// Submits further reads from `next` on. Returns how many completions to wait for; `None` if all were answered.
     fn read_in_place(
         &mut self,
         id: u64,
-        target: &Target,
+        targets: &Targets<'_>,
         reads: &mut (impl InPlace + ?Sized),
         most: usize,
         next: &mut usize,
@@ -141,7 +164,7 @@ impl Driver {
         let count = reads.count();
         while *next < count
             && open < most
-            && let Some(pushed) = self.push_in_place(target, reads.begin(*next), first + *next)
+            && let Some(pushed) = self.push_in_place(targets, reads.begin(*next), first + *next)
         {
             *next += 1;
             open += usize::from(pushed);
@@ -154,24 +177,21 @@ impl Driver {
 
     /// Returns whether the read was put into the queue, instead of left to the caller; `None` if there is no room.
     #[inline]
-    fn push_in_place(
-        &mut self,
-        target: &Target,
-        read: Option<(Borrowed<'_>, u64)>,
-        at: usize,
-    ) -> Option<bool> {
-        let (rings, file) = (self.rings.as_mut()?, self.files.entry(target.number)?);
+    fn push_in_place(&mut self, targets: &Targets<'_>, read: Option<Place<'_>>, at: usize) -> Option<bool> {
+        let rings = self.rings.as_mut()?;
         // The thread cannot sleep without an entry that polls its wake-up descriptor.
         let kept_free = u32::from(!*rings.wakeup_of(RingKind::Main));
         let ring = &mut rings.main;
         if ring.space() <= kept_free {
             return None;
         }
-        let Some((place, offset)) = read else { return Some(false) };
-        let (start, len) = (place.start(), place.len());
-        let index = match (ring.buffers.recent_index_of(start, len), place.region()) {
+        let Some(Place { memory, offset, target }) = read else { return Some(false) };
+        let Some(target) = targets[target] else { return Some(false) };
+        let file = self.files.entry(target.number)?;
+        let (start, len) = (memory.start(), memory.len());
+        let index = match (ring.buffers.recent_index_of(start, len), memory.region()) {
             (None, Some(region)) => region.and_then(|region| ring.buffers.index_of(region)),
-            // SAFETY: the place borrows its memory.
+            // SAFETY: the read borrows its memory.
             (None, None) => unsafe { ring.buffers.index_of_borrowed(start, len) },
             (recent, _) => recent,
         };
@@ -186,7 +206,7 @@ impl Driver {
             ..Sqe::default()
         };
         *ring.vacant()? = piece(true, start, len, index, base);
-        // SAFETY: the entry names the place's memory, which the caller of `read` lends until the answer.
+        // SAFETY: the entry names the read's memory, which the caller of `read` lends until the answer.
         unsafe { ring.commit() };
         self.answers.list[at] = Answer { number: Answer::IN_FLIGHT, is_fixed: index.is_some() };
         self.in_flight += 1;
@@ -212,18 +232,18 @@ impl Driver {
     fn end_in_place(
         &mut self,
         id: u64,
-        target: &Target,
+        targets: Targets<'_>,
         reads: &mut (impl InPlace + ?Sized),
-    ) -> Option<ClosedFile> {
+    ) -> Option<[Option<ClosedFile>; 2]> {
         if self.id != id {
             return None;
         }
         let Call { first, .. } = self.answers.calls.pop()?;
         for (at, answer) in self.answers.list[first..].iter().enumerate().take(reads.count()) {
-            let Some((place, _)) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
+            let Some(place) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
                 continue;
             };
-            let len = place.len();
+            let len = place.memory.len();
             let ended = match answer.number {
                 number if usize::try_from(number) == Ok(len) => Ended { done: len, errno: 0 },
                 // A device that fails may take long to do so.
@@ -235,7 +255,7 @@ impl Driver {
             self.counts.fixed_ops += u64::from(answer.is_fixed);
         }
         self.answers.list.truncate(first);
-        self.leave_file(target.number)
+        Some(targets.map(|target| self.leave_file(target?.number)))
     }
 
     /// Ends the open reads of a forked child: the answers go to the parent, into the parent's memory.

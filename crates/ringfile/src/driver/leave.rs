@@ -97,7 +97,7 @@ impl Driver {
         if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.are_ours()) {
             rings.each_mut().for_each(|ring| ring.buffers.forget_all(uses));
         }
-        self.shared.counters.publish(&self.current_counts());
+        self.shared.counters.publish(self.current_counts());
         wakers
     }
 

@@ -32,6 +32,7 @@ mod sleep;
 mod slot;
 mod start;
 mod submit;
+mod switches;
 mod sync;
 mod target;
 #[cfg(test)]
@@ -62,7 +63,7 @@ use crate::ring::{Ring, RingOptions, fork, thread_end};
 pub(crate) use alone::call_alone;
 pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use deferred::Deferred;
-pub(crate) use in_place::{InPlace, read as read_in_place};
+pub(crate) use in_place::{InPlace, Place as PlaceOfRead, Targets, read as read_in_place};
 pub use iothreads::set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};
@@ -251,7 +252,7 @@ fn count(of_route: impl FnOnce(&mut Metrics) -> &mut u64, request: &Request, end
 /// Publishes this thread's counters now. A loop does so only with each turn, but other threads may see the results of
 /// its plain calls before.
 pub(crate) fn publish_counts() {
-    with(|driver| driver.shared.counters.publish(&driver.current_counts()));
+    with(|driver| driver.shared.counters.publish(driver.current_counts()));
 }
 
 #[inline]
@@ -262,7 +263,7 @@ fn add_to_counts(add: impl FnOnce(&mut Metrics)) {
         let own = driver.get_or_insert_with(|| Driver::new(RingOptions::default()));
         add(&mut own.counts);
         if !own.in_loop && own.guards == 0 {
-            own.shared.counters.publish(&own.current_counts());
+            own.shared.counters.publish(own.current_counts());
         }
         if is_late { driver.take() } else { None }
     });
@@ -516,7 +517,7 @@ impl Drop for Driver {
         }
         // The kernel must have finished with all memory before it is freed, whatever a user's waker does.
         while panics::catch(|| self.drain()).is_err() {}
-        self.shared.counters.publish(&self.current_counts());
+        self.shared.counters.publish(self.current_counts());
         self.shared.lock().closed = true;
         shared::retire(&self.shared);
     }

@@ -117,6 +117,12 @@ impl Slots {
         Self { slots: Vec::new(), parts: Vec::new(), free: NONE }
     }
 
+    /// Returns how many slots there are, in use or free.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Returns a slot for `request`, which the caller submits, and the place for the addresses of its parts.
     #[inline]
     pub(super) fn insert<'a>(

@@ -14,7 +14,7 @@ use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{Choice, Lanes, Limits, Route};
 use super::wake::{self, LocalOperation, Wake};
-use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, with};
+use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, switches, with};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -148,20 +148,28 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     let lanes = &target.lanes;
-    let are_many = || hint.together >= MANY || R::IS_A_TASK && has_many_tasks();
+    if hint.waits_for_one
+        && lanes.may_wait_inline(target, request)
+        && with(|driver| driver.is_idle()) == Some(true)
+    {
+        return Ok(Started::Done(call_and_wait(target, request, held.own())));
+    }
+    let mut is_alone = false;
+    let are_many = || {
+        hint.together >= MANY
+            || R::IS_A_TASK && {
+                let others = other_tasks();
+                is_alone = others == Others::None;
+                others == Others::Many
+            }
+    };
     if is_for_ring(lanes, request.kind, are_many) {
-        if hint.waits_for_one
-            && lanes.may_wait_inline(target, request)
-            && with(|driver| driver.is_idle()) == Some(true)
-        {
-            return Ok(Started::Done(call_and_wait(target, request, held.own())));
-        }
         match queue(target, request, held, receiver) {
             Ok(place) => return Ok(Started::Queued(place)),
             Err(refused) => refused.or_another_route(lanes.insists(request.kind))?,
         }
     }
-    start_otherwise(target, request, held, receiver)
+    start_otherwise(target, request, held, receiver, is_alone)
 }
 
 /// Returns whether an operation goes to this thread's ring; `are_many`: whether others are submitted with it.
@@ -194,9 +202,10 @@ fn start_otherwise<R: Receiver>(
     request: &Request,
     held: &mut impl Lend,
     receiver: &R,
+    is_alone: bool,
 ) -> Result<Started<R::Remote>, Error> {
     let (mut choice, would_wait) = loop {
-        let called = call(target, request, held.own());
+        let called = call(target, request, held.own(), is_alone);
         event::emit_deferred();
         match called {
             Called::Over(ended) => return Ok(Started::Done(ended)),
@@ -253,19 +262,39 @@ fn is_here(own: bool) -> bool {
         == Some(true)
 }
 
-/// Returns whether enough tasks of this thread's loop do the same as the polled one to send them through the ring
-/// together: 16 tasks that read cached blocks had 1.2 times the IOPS through the ring that they had by calls.
+/// Which other tasks of this thread's loop start operations that may be plain calls.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Others {
+    /// So many that all send them through the ring together: 16 tasks that read cached blocks had 1.2 times the IOPS through
+    /// the ring that they had by calls.
+    Many,
+    /// Some, or this thread is in no loop, so that others are unknown.
+    Some,
+    /// None, and no operation is in flight.
+    None,
+}
+
+/// Counts the polled task among those of this turn. Returns which others started such operations in the last one.
 #[inline]
-fn has_many_tasks() -> bool {
+fn other_tasks() -> Others {
     let task = wake::polled_task();
-    with(|driver| {
+    let others = with(|driver| {
         let active_tasks = &mut driver.active_tasks;
         if active_tasks.last != Some(task) {
             active_tasks.last = Some(task);
             active_tasks.tasks += 1;
         }
-        driver.in_loop && active_tasks.before >= MANY
-    }) == Some(true)
+        if !driver.in_loop {
+            Others::Some
+        } else if active_tasks.before >= MANY {
+            Others::Many
+        } else if active_tasks.before <= 1 && active_tasks.tasks == 1 && driver.in_flight == 0 {
+            Others::None
+        } else {
+            Others::Some
+        }
+    });
+    others.unwrap_or(Others::Some)
 }
 
 /// Starts a write, and a sync that the kernel begins when the write has ended, and cancels if it failed or was short. `None`,
@@ -356,10 +385,13 @@ enum Called {
     Left(Choice, bool),
 }
 
-/// Carries an operation out by plain calls, if its route says so.
+/// Carries an operation out by plain calls, if its route says so. `is_alone`: the thread does nothing else meanwhile.
 #[inline]
-fn call(target: &Target, request: &Request, held: &mut Held) -> Called {
+fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool) -> Called {
     let mut choice = target.lanes.choose(target, request);
+    if is_alone && choice == Choice::Attempt && target.lanes.lane(request.kind).is_found_cached(request) {
+        choice = Choice::Inline;
+    }
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let mut turn = INLINE.get();
         let goes_on = turn.goes_on();
@@ -403,17 +435,23 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
                 lane.is_offered(target.direct().is_some());
                 lane.did_not_wait();
             }
-            Attempt::WouldWait => lane.is_offered(target.direct().is_some()),
+            Attempt::WouldWait => {
+                lane.is_offered(target.direct().is_some());
+                lane.was_not_cached();
+            }
         }
         return attempt;
     }
-    if target.lanes.route != Route::Auto || !lane.is_timed() {
+    if target.lanes.route != Route::Auto || !lane.is_timed(request) {
         return Attempt::Over(plain::run(target, request, held, || true));
     }
     let began = Instant::now();
     let ended = plain::run(target, request, held, || true);
     let took = began.elapsed();
-    lane.note(took, Limits::of(request.kind, target.direct().is_some(), ended.done));
+    let limits = Limits::of(request.kind, target.direct().is_some(), ended.done);
+    if !limits.is_slow(took) || !switches::was_only_preempted() {
+        lane.note(took, limits);
+    }
     if took >= LONG {
         yield_next();
     }

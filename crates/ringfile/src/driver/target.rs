@@ -233,7 +233,10 @@ impl Target {
     /// that was never submitted, for want of a ring for instance, has lost nothing.
     ///
     /// EPERM and EACCES, with which seccomp filters refuse calls, are no such errnos, and neither is EFBIG: NFS reports
-    /// lost pages with whatever the server has answered to their write (`nfs_mapping_set_error`).
+    /// lost pages with whatever the server has answered to their write (`nfs_mapping_set_error`). The same holds for
+    /// ENOMEM, EMFILE and ENFILE in the kernel's answer to a durable write: the answer does not tell whether the write
+    /// was refused or its sync has reported pages that were lost for want of memory (XFS), or of a FUSE server's
+    /// descriptors.
     #[cold]
     pub(crate) fn settle_sync(&self, request: &Request, errno: i32) -> i32 {
         match errno {

@@ -16,7 +16,9 @@ use crate::memory::Held;
 use crate::patience::patience;
 use crate::ring::{Completions, RingOptions, Sqe, Until};
 use crate::runtime::block_on_with;
-use crate::{Durability, File, OpenOptions, Queue, Route, block_on, thread_metrics};
+use crate::{
+    Batch, Durability, File, OpenOptions, Pool, Queue, ReadRequest, Route, block_on, thread_metrics,
+};
 
 fn temp_file(content: &[u8]) -> std::fs::File {
     let mut file = tempfile::tempfile().unwrap();
@@ -387,4 +389,72 @@ fn a_descriptor_announces_reads_that_continue_and_those_that_waited_for_room() {
     })
     .join()
     .unwrap();
+}
+
+/// An operation of a batch or a queue has a slot, a read in place has none.
+#[test]
+fn reads_of_an_adaptive_file_stay_in_place_through_either_descriptor() {
+    const PAGE: usize = 4096;
+    let name = "reads_of_an_adaptive_file_stay_in_place_through_either_descriptor";
+    if !needs_ring(name) {
+        return;
+    }
+    let data = NamedTempFile::new().unwrap();
+    let content: Vec<u8> = (0..64 * PAGE).map(|at| (at / PAGE) as u8).collect();
+    std::fs::write(&data, content).unwrap();
+    data.as_file().sync_all().unwrap();
+    // Only the first half is cached. Dropping the other one alone would keep a folio that contains both.
+    for advice in [rustix::fs::Advice::DontNeed, rustix::fs::Advice::Random] {
+        rustix::fs::fadvise(&data, 0, None, advice).unwrap();
+    }
+    std::os::unix::fs::FileExt::read_exact_at(data.as_file(), &mut [0; 32 * PAGE], 0).unwrap();
+    let file = OpenOptions::new().read(true).route(Route::Ring).adaptive(true).open(&data).unwrap();
+    if !file.is_adaptive() {
+        let _ = std::io::stderr().write_all(format!("skipped {name}: no adaptive files here\n").as_bytes());
+        return;
+    }
+    let pool = Pool::new(1 << 20);
+    let pages = || (0..32).map(|at| at * 61 % 64);
+    crate::assume_memory_is_free(Some(false));
+    let mut queue = Queue::new();
+    for way in ["read_many", "run", "wait"] {
+        let before = thread_metrics();
+        let mut results = Vec::new();
+        match way {
+            "read_many" => {
+                let read = |page| ReadRequest::new(pool.get(PAGE).unwrap(), (page * PAGE) as u64);
+                let mut requests: Vec<_> = pages().map(read).collect();
+                queue.read_many(&file, &mut requests).unwrap();
+                results.extend(requests.into_iter().map(|read| (read.result, read.buffer.to_vec())));
+            }
+            "run" => {
+                let mut batch = Batch::new();
+                pages().for_each(|page| {
+                    batch.read(&file, pool.get(PAGE).unwrap(), (page * PAGE) as u64);
+                });
+                let done = batch.run().into_iter();
+                results.extend(done.map(|done| (done.result, done.buffer.unwrap().to_vec())));
+            }
+            _ => {
+                let read = |page| queue.read(&file, pool.get(PAGE).unwrap(), (page * PAGE) as u64, 0);
+                let tokens: Vec<_> = pages().map(read).collect();
+                assert_eq!(queue.wait(32, None), 32);
+                let done = tokens.into_iter().map(|token| queue.take_by(token).unwrap());
+                results.extend(done.map(|done| (done.result, done.buffer.unwrap().to_vec())));
+            }
+        }
+        assert_eq!(results.len(), 32);
+        for (page, (result, content)) in pages().zip(results) {
+            assert_eq!((result.unwrap(), content), (PAGE, vec![page as u8; PAGE]), "{way}");
+        }
+        let counts = thread_metrics() - before;
+        assert_eq!((counts.ops, counts.inline_ops, counts.fixed_ops > 0), (32, 0, true), "{way}");
+        assert!(counts.cache_hits + counts.cache_misses > 0, "{way}: the descriptor was chosen");
+        assert_eq!(with(|driver| driver.slots.count()), Some(0), "{way}");
+        if way == "read_many" {
+            let cached = super::cached_pages(file.target(), 32 * PAGE as u64, 32 * PAGE as u64);
+            assert_eq!(cached, Ok(0), "the second half was read directly");
+        }
+    }
+    crate::assume_memory_is_free(None);
 }

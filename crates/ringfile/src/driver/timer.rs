@@ -1,7 +1,9 @@
-//! A thread that calls wakers at given times, for waits that must not depend on a loop, a ring or a worker.
+//! Threads that call wakers at given times, for waits that must not depend on a loop, a ring or a worker.
 //!
-//! It starts with the first timer, and ends after being idle for a while. Invariant: no waker is called or dropped under
-//! the lock.
+//! One thread at a time keeps the time. It gives that up before it calls a waker, which may run anybody's code, and
+//! another thread takes over while there are timers. So there is usually one thread, or two, and one more for each waker that
+//! blocks. A thread starts when it is needed, and ends after being idle for a while. Invariants: no waker is called or
+//! dropped under the lock; while there are timers, a thread keeps the time or is about to, unless none can be started.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -15,17 +17,26 @@ use crate::ring::fork;
 
 const IDLE: Duration = Duration::from_secs(10);
 
+/// The number makes equal times differ.
+type Key = (Instant, u64);
+
 struct Timers {
-    /// The number makes equal times differ.
-    wakers: BTreeMap<(Instant, u64), Waker>,
+    wakers: BTreeMap<Key, Waker>,
     next: u64,
-    /// The process whose thread runs.
-    runs: Option<fork::Mark>,
+    /// Whether a thread keeps the time, or starts to.
+    is_kept: bool,
+    /// Threads that wait to keep it.
+    idle: usize,
+    /// The process that has the threads.
+    process: Option<fork::Mark>,
 }
 
-static TIMERS: Mutex<Timers> = Mutex::new(Timers { wakers: BTreeMap::new(), next: 0, runs: None });
-/// Notified when there is an earlier timer than before.
+static TIMERS: Mutex<Timers> =
+    Mutex::new(Timers { wakers: BTreeMap::new(), next: 0, is_kept: false, idle: 0, process: None });
+/// Notified when there is an earlier timer than before, for the thread that keeps the time.
 static EARLIER: Condvar = Condvar::new();
+/// Notified when no thread keeps the time, for the idle ones.
+static VACANT: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, Timers> {
     TIMERS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -36,18 +47,27 @@ pub(super) fn hold() -> Box<dyn Any> {
     Box::new(lock())
 }
 
-/// Calls the waker at `at`, from another thread, which it must not block. Returns it if no thread can be started. Does not
-/// call or drop a waker before it returns.
-pub(crate) fn wake_at(at: Instant, waker: Waker) -> Result<(), Waker> {
+/// A timer. Dropping it drops its waker, if that has not been called.
+pub(crate) struct Timer(Key);
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        let waker = lock().wakers.remove(&self.0);
+        drop(waker);
+    }
+}
+
+/// Calls the waker at `at`, from another thread, unless the timer is dropped before. `None` if no thread can be started.
+/// Calls no waker itself.
+pub(crate) fn wake_at(at: Instant, waker: Waker) -> Option<Timer> {
     let mut timers = lock();
-    if !timers.runs.is_some_and(fork::Mark::is_current) {
+    if !timers.process.is_some_and(fork::Mark::is_current) {
         // A forked child has none of its parent's threads. The parent's timers are leaked there.
         std::mem::forget(std::mem::take(&mut timers.wakers));
-        if std::thread::Builder::new().name("ringfile-timer".into()).spawn(run).is_err() {
-            timers.runs = None;
-            return Err(waker);
-        }
-        timers.runs = Some(fork::Mark::current());
+        (timers.is_kept, timers.idle, timers.process) = (false, 0, Some(fork::Mark::current()));
+    }
+    if !timers.is_watched() {
+        return None;
     }
     let key = (at, timers.next);
     timers.next += 1;
@@ -57,28 +77,114 @@ pub(crate) fn wake_at(at: Instant, waker: Waker) -> Result<(), Waker> {
     if is_earlier {
         EARLIER.notify_one();
     }
-    Ok(())
+    Some(Timer(key))
 }
 
+impl Timers {
+    /// Makes a thread keep the time, if none does. Returns false if none can be started.
+    fn is_watched(&mut self) -> bool {
+        if self.is_kept {
+            return true;
+        }
+        if self.idle > 0 {
+            VACANT.notify_one();
+            return true;
+        }
+        self.is_kept = std::thread::Builder::new().name("ringfile-timer".into()).spawn(run).is_ok();
+        self.is_kept
+    }
+}
+
+/// Runs a thread, which keeps the time at first.
 fn run() {
     let mut timers = lock();
+    while let Some((mut left, waker)) = keep(timers) {
+        if !left.wakers.is_empty() {
+            // If no thread can be started, the other timers wait for this waker.
+            left.is_watched();
+        }
+        drop(left);
+        if panics::catch(|| waker.wake()).is_err() {
+            event::emit(|| tracing::error!("a waker panicked on a timer thread"));
+        }
+        timers = lock();
+        while timers.is_kept {
+            timers.idle += 1;
+            let (woken, waited) = VACANT.wait_timeout(timers, IDLE).unwrap_or_else(PoisonError::into_inner);
+            timers = woken;
+            timers.idle -= 1;
+            if waited.timed_out() && timers.is_kept {
+                return;
+            }
+        }
+        timers.is_kept = true;
+    }
+}
+
+/// Keeps the time until a timer is due, and returns its waker. `None` if there was no timer for a while.
+fn keep(mut timers: MutexGuard<'static, Timers>) -> Option<(MutexGuard<'static, Timers>, Waker)> {
     loop {
         let now = Instant::now();
         let left = timers.wakers.first_key_value().map(|((at, _), _)| at.saturating_duration_since(now));
         if left == Some(Duration::ZERO)
             && let Some((_, waker)) = timers.wakers.pop_first()
         {
-            drop(timers);
-            if panics::catch(|| waker.wake()).is_err() {
-                event::emit(|| tracing::error!("a waker panicked on the timer thread"));
-            }
-            timers = lock();
-            continue;
+            timers.is_kept = false;
+            return Some((timers, waker));
         }
-        timers = EARLIER.wait_timeout(timers, left.unwrap_or(IDLE)).unwrap_or_else(PoisonError::into_inner).0;
-        if left.is_none() && timers.wakers.is_empty() {
-            timers.runs = None;
-            return;
+        let (woken, waited) =
+            EARLIER.wait_timeout(timers, left.unwrap_or(IDLE)).unwrap_or_else(PoisonError::into_inner);
+        timers = woken;
+        if left.is_none() && waited.timed_out() && timers.wakers.is_empty() {
+            timers.is_kept = false;
+            return None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::patience::patience;
+
+    /// A waker that waits for a message, then sends one.
+    struct Waits(Mutex<mpsc::Receiver<()>>, mpsc::Sender<()>);
+
+    impl Wake for Waits {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.lock().unwrap().recv();
+            let _ = self.1.send(());
+        }
+    }
+
+    fn waker() -> (mpsc::Sender<()>, mpsc::Receiver<()>, Waker) {
+        let ((release, released), (tell, told)) = (mpsc::channel(), mpsc::channel());
+        (release, told, Waker::from(Arc::new(Waits(Mutex::new(released), tell))))
+    }
+
+    #[test]
+    fn a_waker_that_blocks_delays_no_other_timer() {
+        let now = Instant::now();
+        // Some are there before a waker blocks, and some come while one does.
+        let blocked: Vec<_> = (0..3)
+            .map(|_| {
+                let (release, told, blocks) = waker();
+                (wake_at(now, blocks).unwrap(), release, told)
+            })
+            .collect();
+        for _ in 0..3 {
+            let (release, told, free) = waker();
+            drop(release);
+            let _timer = wake_at(now + Duration::from_millis(1), free).unwrap();
+            told.recv_timeout(patience()).expect("the timer waits for the waker of another one");
+        }
+        for (_timer, release, told) in blocked {
+            assert!(told.try_recv().is_err());
+            drop(release);
+            told.recv_timeout(patience()).unwrap();
         }
     }
 }

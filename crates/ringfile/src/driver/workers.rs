@@ -1,16 +1,19 @@
 //! Threads that carry out remote requests by plain system calls, if io_uring is not available or a file's route says
 //! so.
 //!
-//! Threads start when there is more work than idle threads, up to a limit, and end after being idle for a while.
-//! Invariants: a remote request that was taken ends; if no thread can be started, the caller carries it out.
+//! Threads start when there is more work than idle threads, up to a limit, and end after being idle for a while. Requests
+//! that wait for a pipe, a socket or a terminal occupy at most half of the workers, and each only for 20 ms: then one more
+//! thread, the poller, has them until they can be carried out. Invariants: a remote request that was taken ends; if no thread can be started, the caller carries it out;
+//! the poller neither carries out nor ends a request, unless no worker can be started, since that may run anybody's code.
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use super::op::plain::{self, Attempt};
@@ -30,12 +33,25 @@ struct Queue {
     remotes: VecDeque<RemoteRequest>,
     idle: usize,
     threads: usize,
+    /// Threads that wait for a pipe, a socket or a terminal.
+    on_streams: usize,
+    /// Requests that the poller is to take.
+    waiting: Vec<RemoteRequest>,
+    /// The descriptor that wakes the poller, if it runs.
+    poller: Option<Arc<OwnedFd>>,
 }
 
 /// The process that sent the first remote request. Set under the queue's lock, so that no fork finds it half done.
 static PROCESS: OnceLock<fork::Mark> = OnceLock::new();
 
-static QUEUE: Mutex<Queue> = Mutex::new(Queue { remotes: VecDeque::new(), idle: 0, threads: 0 });
+static QUEUE: Mutex<Queue> = Mutex::new(Queue {
+    remotes: VecDeque::new(),
+    idle: 0,
+    threads: 0,
+    on_streams: 0,
+    waiting: Vec::new(),
+    poller: None,
+});
 /// Notified when a request has come.
 static CAME: Condvar = Condvar::new();
 
@@ -128,11 +144,11 @@ fn refuse_unwanted(remote: RemoteRequest) {
     remote.refuse(libc::ECANCELED);
 }
 
-/// How long a worker waits for a pipe before it checks for other work.
+/// How long a worker waits for a pipe, and how often the poller checks whether requests are still wanted.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Carries out a remote request. Gives it back if it would wait for another process or a person, so that other requests
-/// are not delayed, and no data goes to a read that is no longer wanted.
+/// Carries out a remote request. If it would wait for another process or a person, it is given back, or to the poller, so
+/// that other requests are not delayed, and no data goes to a read that is no longer wanted.
 fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
         refuse_unwanted(remote);
@@ -141,7 +157,7 @@ fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if remote.target.kind == FileKind::Other {
         match try_stream(&mut remote) {
             Some(Attempt::Over(ended)) => return end(remote, ended),
-            Some(_) => return Some(remote),
+            Some(_) => return wait_for(remote),
             None => {}
         }
     }
@@ -160,7 +176,7 @@ fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
 /// Tries an operation on a pipe, a socket or a terminal without waiting; `None` if it would not wait, or needs a call
 /// that may wait. Another reader may take the data that `poll` has reported, so a read must not wait either.
 fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
-    if !is_ready(remote) {
+    if !is_ready(remote, Timespec::default()) {
         return Some(Attempt::WouldWait);
     }
     if !remote.request.kind.is_read() {
@@ -173,16 +189,104 @@ fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
     }
 }
 
-/// Returns whether a pipe, a socket or a terminal is ready, or becomes ready soon. If that is unknown, it counts as
+/// Returns what a pipe, a socket or a terminal must be ready for. `None` for an operation that does not depend on it.
+fn wanted(remote: &RemoteRequest) -> Option<PollFlags> {
+    match remote.request.kind {
+        kind if kind.is_read() => Some(PollFlags::IN),
+        kind if kind.is_write() => Some(PollFlags::OUT),
+        _ => None,
+    }
+}
+
+/// Returns whether a pipe, a socket or a terminal is ready, or becomes ready in this time. If that is unknown, it counts as
 /// ready.
-fn is_ready(remote: &RemoteRequest) -> bool {
-    let wanted = match remote.request.kind {
-        kind if kind.is_read() => PollFlags::IN,
-        kind if kind.is_write() => PollFlags::OUT,
-        _ => return true,
-    };
+fn is_ready(remote: &RemoteRequest, within: Timespec) -> bool {
+    let Some(wanted) = wanted(remote) else { return true };
     let mut polled = [PollFd::from_borrowed_fd(remote.target.as_fd(), wanted)];
-    !matches!(rustix::event::poll(&mut polled, Some(&LOOK)), Ok(0) | Err(Errno::INTR))
+    !matches!(poll(&mut polled, Some(&within)), Ok(0) | Err(Errno::INTR))
+}
+
+/// Waits for a stream for a while, if enough workers are left for other requests: handing the request over takes about 30 µs.
+/// Returns it if it is ready, and otherwise gives it to the poller.
+fn wait_for(remote: RemoteRequest) -> Option<RemoteRequest> {
+    let mut queue = lock();
+    if queue.on_streams < most() / 2 {
+        queue.on_streams += 1;
+        drop(queue);
+        let is_ready = is_ready(&remote, LOOK);
+        queue = lock();
+        queue.on_streams -= 1;
+        if is_ready {
+            return Some(remote);
+        }
+    }
+    if queue.poller.is_none() {
+        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new);
+        queue.poller = signal.filter(|signal| {
+            let signal = Arc::clone(signal);
+            let run = move || poll_all(&signal);
+            std::thread::Builder::new().name("ringfile-poller".into()).spawn(run).is_ok()
+        });
+    }
+    let Some(signal) = queue.poller.clone() else {
+        drop(queue);
+        is_ready(&remote, LOOK);
+        return Some(remote);
+    };
+    queue.waiting.push(remote);
+    drop(queue);
+    let _ = rustix::io::write(&*signal, &1u64.to_ne_bytes());
+    None
+}
+
+/// Runs the poller: returns requests to the workers when they can be carried out, or are no longer wanted.
+fn poll_all(signal: &OwnedFd) {
+    let mut waiting = Vec::new();
+    loop {
+        let timeout =
+            if waiting.is_empty() { Timespec { tv_sec: IDLE.as_secs() as i64, tv_nsec: 0 } } else { LOOK };
+        let ready = look(signal, &waiting, &timeout);
+        // In their order.
+        let mut at = 0;
+        let (go, stay) = std::mem::take(&mut waiting).into_iter().partition(|remote: &RemoteRequest| {
+            at += 1;
+            ready.get(at).is_none_or(|&is_ready| is_ready) || !remote.is_wanted()
+        });
+        waiting = stay;
+        go.into_iter().for_each(send);
+        let mut queue = lock();
+        waiting.append(&mut queue.waiting);
+        if waiting.is_empty() && ready.first() == Some(&false) {
+            queue.poller = None;
+            return;
+        }
+    }
+}
+
+/// Waits until one of these requests can be carried out, or the poller is woken. Returns whether it was woken, then which
+/// requests are ready; nothing if that is unknown.
+fn look(signal: &OwnedFd, waiting: &[RemoteRequest], timeout: &Timespec) -> Vec<bool> {
+    let signal_fd = PollFd::from_borrowed_fd(signal.as_fd(), PollFlags::IN);
+    let streams = waiting.iter().map(|remote| {
+        let wanted = wanted(remote).unwrap_or(PollFlags::empty());
+        PollFd::from_borrowed_fd(remote.target.as_fd(), wanted)
+    });
+    let mut polled: Vec<PollFd<'_>> = std::iter::once(signal_fd).chain(streams).collect();
+    match poll(&mut polled, Some(timeout)) {
+        Ok(_) => {
+            let ready: Vec<bool> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
+            if ready[0] {
+                let _ = rustix::io::read(signal, &mut [0; 8]);
+            }
+            ready
+        }
+        Err(Errno::INTR) => (0..=waiting.len()).map(|at| at == 0).collect(),
+        Err(_) => {
+            // More requests than RLIMIT_NOFILE allows to poll, or no memory: the workers try, from time to time.
+            std::thread::sleep(Duration::from_nanos(LOOK.tv_nsec as u64));
+            Vec::new()
+        }
+    }
 }
 
 fn run() {

@@ -92,13 +92,13 @@ fn with_new_path(held: &Held, error: Error) -> Error {
 }
 
 /// Returns whether an operation can be submitted as it is; false for a direct read that must go through aligned memory.
-/// Fails if the kernel would refuse it without giving a reason.
-///
-/// # Panics
-/// If the operation is on one piece of memory, and reaches beyond it: the kernel would follow the request.
+/// Fails if the kernel would refuse it without giving a reason, and if it reaches beyond its memory: there, the kernel would
+/// follow the request.
 #[inline(always)]
 pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
-    assert!(lies_within(request, held), "the operation reaches beyond its memory");
+    if !lies_within(request, held) {
+        return Err(beyond_memory(file, request, held));
+    }
     if !range_ends_in_a_file(request.offset, request.want) {
         return Err(error(file, request, ErrorKind::InvalidInput, BEYOND));
     }
@@ -107,6 +107,17 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
         return Ok(true);
     }
     does_not_fit(file, request, direct)
+}
+
+#[cold]
+fn beyond_memory(file: &File, request: &Request, held: &Held) -> Error {
+    let (start, room) = (request.start, room(held, request.kind.is_read()));
+    let why = match start.checked_add(request.want) {
+        Some(end) => format!("the part {start}..{end} does not lie within the buffer's {room} bytes"),
+        None => format!("the part ends before it starts, at byte {start} of the buffer's {room}"),
+    };
+    let what = request.kind.verb(request.op_flags);
+    Error::new(ErrorKind::InvalidInput, what).at(request.offset).on(file.path()).because(why)
 }
 
 /// Returns whether an operation on one piece of memory lies within it. With several, the submission goes no further than
@@ -183,7 +194,9 @@ fn does_not_fit(file: &File, request: &Request, direct: Alignment) -> Result<boo
 #[cold]
 fn advice(request: &Request, Alignment { bytes: block, memory, .. }: Alignment) -> String {
     let fits = request.offset.is_multiple_of(block as u64);
-    if fits && request.want.is_multiple_of(block) {
+    if fits && request.want.is_multiple_of(block) && !request.start.is_multiple_of(memory) {
+        format!("a part must start at a multiple of {memory} bytes in its buffer, or open without direct")
+    } else if fits && request.want.is_multiple_of(block) {
         format!(
             "the memory must be aligned to {memory} bytes; write from buffers of a Pool, or open without direct"
         )

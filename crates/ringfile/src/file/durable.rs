@@ -1,7 +1,8 @@
-//! Durable writes: `RWF_DSYNC`, or a write and an fdatasync linked to it.
+//! Durable writes: `RWF_DSYNC`, or a write and an fdatasync after it.
 //!
 //! Which is cheaper depends on the device: forced unit access is faster than flushing the whole cache on data-centre
-//! drives, and slower on consumer drives. `Auto` measures the file's first writes.
+//! drives, and slower on consumer drives. `Auto` measures the file's first writes. [`Choice`] decides for futures, batches
+//! and queues; it does not know which of them asks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,13 +11,17 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use linux_raw_sys::general::RWF_DSYNC;
+use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use super::single::Single;
 use super::{File, Io};
+use crate::driver::{Kind, Request};
 use crate::error::{BufError, BufResult, Result};
 use crate::memory::{Held, IoBuf};
+use crate::once::Value;
 
-/// Selects how [`File::write_durable_at`] makes its data durable.
+/// Selects how durable writes ([`File::write_durable_at`], and `write_durable` of a batch or a queue) make their data
+/// durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
@@ -25,15 +30,19 @@ pub enum Durability {
     Auto,
     /// Each write is durable by itself (`RWF_DSYNC`).
     Dsync,
-    /// Each write is followed by an `fdatasync` that is submitted with it.
+    /// Each write is followed by an `fdatasync`. [`File::write_durable_at`] on a ringfile thread submits the two together; a
+    /// batch or a queue submits the `fdatasync` when the write has finished.
     Fsync,
 }
 
 /// Writes of each kind that `Auto` measures.
 const TRIALS: u64 = 8;
 
+/// The `fdatasync` after a write.
+pub(crate) const SYNC: Request = Request { op_flags: IORING_FSYNC_DATASYNC, ..Request::of(Kind::Sync) };
+
 /// The choice for one file, and its measurements: count and nanoseconds for each kind.
-pub(super) struct Choice {
+pub(crate) struct Choice {
     fixed: Durability,
     started: AtomicU64,
     dsync: [AtomicU64; 2],
@@ -46,24 +55,63 @@ impl Choice {
         Self { fixed, started: AtomicU64::new(0), dsync: zeros(), fsync: zeros() }
     }
 
-    /// Returns the kind for the next write, and whether to measure it.
-    fn next(&self) -> (Durability, bool) {
-        if self.fixed != Durability::Auto {
-            return (self.fixed, false);
-        }
+    /// Makes a write durable: with `RWF_DSYNC`, or `synced`, which the caller then carries out with [`SYNC`]. Returns what
+    /// is left to do for it.
+    pub(crate) fn decide(&self, request: &mut Request) -> AfterWrite {
         let started = self.started.load(Ordering::Relaxed);
-        if started < 2 * TRIALS {
-            self.started.fetch_add(1, Ordering::Relaxed);
-            let kind = if started.is_multiple_of(2) { Durability::Dsync } else { Durability::Fsync };
-            return (kind, true);
+        let is_measured = self.fixed == Durability::Auto && started < 2 * TRIALS;
+        request.synced = match self.fixed {
+            Durability::Dsync => false,
+            Durability::Fsync => true,
+            Durability::Auto if is_measured => {
+                self.started.fetch_add(1, Ordering::Relaxed);
+                !started.is_multiple_of(2)
+            }
+            Durability::Auto => mean(&self.fsync) < mean(&self.dsync),
+        };
+        if !request.synced {
+            request.op_flags |= RWF_DSYNC;
         }
-        (if mean(&self.fsync) < mean(&self.dsync) { Durability::Fsync } else { Durability::Dsync }, false)
+        match (is_measured, request.synced) {
+            (true, _) => AfterWrite::MEASURED,
+            (false, true) => AfterWrite::SYNCED,
+            (false, false) => AfterWrite::NOTHING,
+        }
     }
 
-    fn note(&self, kind: Durability, began: Instant) {
-        let sums = if kind == Durability::Dsync { &self.dsync } else { &self.fsync };
-        sums[0].fetch_add(1, Ordering::Relaxed);
-        sums[1].fetch_add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Notes that a write has become durable, if it is measured.
+    pub(crate) fn note(&self, request: &Request, rest: AfterWrite) {
+        if rest.0 > AfterWrite::MEASURED.0 {
+            let sums = if request.synced { &self.fsync } else { &self.dsync };
+            sums[0].fetch_add(1, Ordering::Relaxed);
+            sums[1].fetch_add(u64::from(AfterWrite::now().wrapping_sub(rest.0)) << SHIFT, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What is left to do for a durable write besides the write: to sync, or to measure it. Otherwise the time when it began,
+/// in units of 256 ns.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct AfterWrite(u32);
+
+/// 32 bits of the units hold 18 minutes.
+const SHIFT: u32 = 8;
+
+impl AfterWrite {
+    pub(crate) const NOTHING: Self = Self(0);
+    const SYNCED: Self = Self(1);
+    const MEASURED: Self = Self(2);
+
+    /// Notes that the write begins.
+    pub(crate) fn begin(&mut self) {
+        if *self == Self::MEASURED {
+            self.0 = Self::now().max(Self::MEASURED.0 + 1);
+        }
+    }
+
+    fn now() -> u32 {
+        static BEGAN: Value<Instant> = Value::new();
+        (BEGAN.get_or(Instant::now).elapsed().as_nanos() >> SHIFT) as u32
     }
 }
 
@@ -75,9 +123,8 @@ fn mean(sums: &[AtomicU64; 2]) -> u64 {
 #[must_use = "nothing is written until the future is awaited"]
 pub struct WriteDurable<'a, B> {
     file: &'a File,
-    /// The kind of the write, if it is measured.
-    measured: Option<Durability>,
-    measured_from: Option<Instant>,
+    rest: AfterWrite,
+    has_begun: bool,
     write: Io<'a, B>,
     /// The write's result, while the sync is in flight.
     written: Option<B>,
@@ -93,17 +140,13 @@ pub struct WriteDurable<'a, B> {
 impl<B> Unpin for WriteDurable<'_, B> {}
 
 impl<'a, B: IoBuf> WriteDurable<'a, B> {
-    pub(super) fn new(file: &'a File, buffer: B, offset: u64) -> Self {
-        let (kind, measured) = file.0.durable.next();
-        let write = Io::write(file, buffer, offset);
-        let (write, sync) = match kind {
-            Durability::Fsync => (write.and_sync(), Some(file.sync_data().0)),
-            _ => (write.with_flags(RWF_DSYNC), None),
-        };
+    pub(super) fn new(file: &'a File, mut write: Io<'a, B>) -> Self {
+        let rest = file.0.durable.decide(write.request());
+        let sync = write.request().synced.then(|| file.sync_data().0);
         Self {
             file,
-            measured: measured.then_some(kind),
-            measured_from: None,
+            rest,
+            has_begun: false,
             write,
             written: None,
             sync,
@@ -119,8 +162,8 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if this.measured_from.is_none() {
-            this.measured_from = Some(Instant::now());
+        if !std::mem::replace(&mut this.has_begun, true) {
+            this.rest.begin();
             // If the write does not go to this thread's ring, the sync follows when it has ended.
             if let Some(sync) = &mut this.sync {
                 this.linked = this.write.start_with(sync, context);
@@ -160,9 +203,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
             }
         }
         let Some(buffer) = this.written.take() else { return Poll::Pending };
-        if let Some((kind, began)) = this.measured.zip(this.measured_from) {
-            this.file.0.durable.note(kind, began);
-        }
+        this.file.0.durable.note(this.write.request(), this.rest);
         Poll::Ready(Ok(buffer))
     }
 }

@@ -7,6 +7,7 @@ use std::borrow::Borrow;
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::marker::PhantomData;
+use std::ops::RangeBounds;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -107,6 +108,13 @@ impl<'a, B: IoBuf> Io<'a, B> {
         Self(Transfer::new(file, Kind::Write, buffer.hold(), want, offset))
     }
 
+    /// Writes only this part of the buffer.
+    pub(super) fn write_part(file: &'a File, buffer: B, part: impl RangeBounds<usize>, offset: u64) -> Self {
+        let mut write = Self::write(file, buffer, offset);
+        write.request().take_part(part);
+        write
+    }
+
     pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
         Self(Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset)).with_flags(RWF_ATOMIC)
@@ -118,10 +126,8 @@ impl<'a, B: IoBuf> Io<'a, B> {
         self
     }
 
-    /// Makes it a write that becomes durable with a sync of the caller, and fails if an earlier sync has failed.
-    pub(super) fn and_sync(mut self) -> Self {
-        self.0.operation.request.synced = true;
-        self
+    pub(super) fn request(&mut self) -> &mut Request {
+        &mut self.0.operation.request
     }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
@@ -325,13 +331,13 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         let target = &self.descriptor.of(self.file.borrow()).0.target;
         match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
-                // The operation had not started or had finished: there is nothing to drop.
+                // The operation had not started or had finished: there is nothing to drop, here and below.
                 let ticket = Ticket::new(place);
                 std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
             Ok(Started::Done(ended)) => {
-                self.stage = Stage::Over(ended);
+                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
                 if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
             }
             Ok(Started::Elsewhere(operation)) => {

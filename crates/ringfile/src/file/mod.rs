@@ -7,13 +7,14 @@ pub(crate) mod adaptive;
 mod append;
 pub(crate) mod check;
 mod control;
-mod durable;
+pub(crate) mod durable;
 mod io;
 mod open;
 pub(crate) mod single;
 mod stream;
 pub(crate) mod unaligned;
 
+use std::ops::RangeBounds;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -92,6 +93,10 @@ impl File {
         Self(Arc::new(Handle { target, user: None, buffered_fallback: false, durable, adaptive: None }))
     }
 
+    pub(crate) fn durability(&self) -> &durable::Choice {
+        &self.0.durable
+    }
+
     /// Opens a file for buffered reads. [`OpenOptions`] opens files in all other ways.
     ///
     /// # Errors
@@ -161,6 +166,47 @@ impl File {
         Io::write(self, buffer, offset)
     }
 
+    /// Writes the bytes of `part` at `offset`, and gives the whole buffer back: a log writes the last blocks of its buffer
+    /// again without copying them to one of their own.
+    ///
+    /// `part` counts from the start of the buffer, as an index does, and lies within its length. Otherwise the same as
+    /// [`write_at`](Self::write_at): a direct write needs a part whose start, length and offset fit the file's
+    /// [alignment](Self::alignment), and a part of registered memory is written in the fixed form.
+    ///
+    /// # Errors
+    /// Those of [`write_at`](Self::write_at), where [`done`](crate::BufError::done) counts the bytes of the part;
+    /// `InvalidInput` if the part does not lie within the buffer's length, and nothing was written. The error contains
+    /// the whole buffer.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("log");
+    /// use ringfile::{File, Pool};
+    /// let (pool, file) = (Pool::new(1 << 20), File::create(&path)?);
+    /// ringfile::block_on(async {
+    ///     let mut log = pool.get(8192)?;
+    ///     log.extend_from_slice(&[1; 5000]);
+    ///     let mut log = file.write_at(log, 0).await?;
+    ///     log.extend_from_slice(&[2; 1000]);
+    ///     // Only the block that has changed.
+    ///     let log = file.write_part_at(log, 4096.., 4096).await?;
+    ///     assert_eq!(log.len(), 6000);
+    ///     std::io::Result::Ok(())
+    /// })?;
+    /// assert_eq!(std::fs::read(&path)?, [[1; 5000].as_slice(), &[2; 1000]].concat());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write_part_at<B: IoBuf>(
+        &self,
+        buffer: B,
+        part: impl RangeBounds<usize>,
+        offset: u64,
+    ) -> Io<'_, B> {
+        Io::write_part(self, buffer, part, offset)
+    }
+
     /// Writes several buffers in turn at `offset`, with one operation.
     ///
     /// # Errors
@@ -177,7 +223,20 @@ impl File {
     /// is remembered**: each later sync and durable write of this `File` and its clones fails with the same errno until
     /// the file is opened again, see [`sync_all`](Self::sync_all).
     pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> WriteDurable<'_, B> {
-        WriteDurable::new(self, buffer, offset)
+        WriteDurable::new(self, Io::write(self, buffer, offset))
+    }
+
+    /// Writes a part of the buffer as [`write_part_at`](Self::write_part_at) does, and waits until it is durable.
+    ///
+    /// # Errors
+    /// Those of [`write_part_at`](Self::write_part_at) and [`write_durable_at`](Self::write_durable_at).
+    pub fn write_durable_part_at<B: IoBuf>(
+        &self,
+        buffer: B,
+        part: impl RangeBounds<usize>,
+        offset: u64,
+    ) -> WriteDurable<'_, B> {
+        WriteDurable::new(self, Io::write_part(self, buffer, part, offset))
     }
 
     /// Writes the whole buffer at `offset` so that a power cut leaves all of it or none (`RWF_ATOMIC`, Linux 6.11): the

@@ -137,7 +137,7 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how [`File::write_durable_at`] makes its data durable.
+    /// Sets how durable writes make their data durable: those of futures ([`File::write_durable_at`]), batches and queues.
     pub fn durability(&mut self, durability: Durability) -> &mut Self {
         self.durability = durability;
         self

@@ -2,20 +2,24 @@
 
 use std::borrow::Borrow;
 use std::future::{Future, IntoFuture};
+use std::ops::RangeBounds;
 use std::path::Path;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
 
 use super::engine::{Engine, Source, ThreadEngine};
 use super::files::Files;
 use super::op::{Asked, Op};
 use super::plan::Plan;
+use super::remote::RemoteResults;
 use super::{AnyBuffer, Done};
 use crate::driver::{self, Ended};
 use crate::file::single::Single;
 use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
 use crate::fs::{self, Open};
 use crate::memory::Buffer;
+use crate::panics;
 
 const CANCELLED: &str = "the batch was cancelled";
 /// The error of a parent's operation in a forked child.
@@ -169,9 +173,33 @@ impl Batch {
         self.add(file, Asked::write_vectored(buffers, offset))
     }
 
-    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`). Returns the index of its result.
+    /// Adds a write at `offset` that is durable when it has finished, as [`File::write_durable_at`]. Returns the index of
+    /// its result.
     pub fn write_durable(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
-        self.add(file, Asked::write_durable(buffer.into(), offset))
+        self.add(file, Asked::write(buffer.into(), offset).durable())
+    }
+
+    /// Adds a write of a part of the buffer at `offset`, as [`File::write_part_at`]. Returns the index of its result.
+    pub fn write_part(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        part: impl RangeBounds<usize>,
+        offset: u64,
+    ) -> usize {
+        self.add(file, Asked::write(buffer.into(), offset).part(part))
+    }
+
+    /// Adds a durable write of a part of the buffer at `offset`, as [`File::write_durable_part_at`]. Returns the index of
+    /// its result.
+    pub fn write_durable_part(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        part: impl RangeBounds<usize>,
+        offset: u64,
+    ) -> usize {
+        self.add(file, Asked::write(buffer.into(), offset).part(part).durable())
     }
 
     /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].
@@ -434,6 +462,44 @@ impl Future for BatchRun {
             State::Running(running) => Poll::Ready(running.0.into_results()),
             State::Start(_) | State::Taken => Poll::Pending,
         }
+    }
+}
+
+/// A batch whose polling has panicked. It starts nothing more, and drops the results that arrive from now on.
+pub(super) struct Abandoned {
+    plan: Plan,
+    /// Alive while an operation is in flight: each one owns a reference.
+    in_flight: Weak<RemoteResults>,
+    why: &'static str,
+}
+
+impl Abandoned {
+    /// Cancels the operations in flight. `waker` is called when the last of them has ended, if that comes later.
+    pub(super) fn new(mut run: BatchRun, waker: Waker, why: &'static str) -> Self {
+        let (mut plan, mut in_flight) = (Plan::default(), Weak::new());
+        if let State::Running(running) = std::mem::replace(&mut run.0, State::Taken) {
+            let engine;
+            (plan, engine) = *running;
+            in_flight = Arc::downgrade(&engine.remote);
+            engine.remote.tell_end(waker);
+            // Drops results. If a buffer panics there, the operations are still to be cancelled.
+            if panics::catch(|| engine.close()).is_err() {
+                let _ = panics::catch(|| engine.close());
+            }
+            let _ = panics::catch(|| drop(engine));
+        }
+        Self { plan, in_flight, why }
+    }
+
+    /// Returns whether the kernel has finished with all memory of the batch.
+    pub(super) fn is_over(&self) -> bool {
+        self.in_flight.strong_count() == 0
+    }
+
+    /// Returns the results of operations that had ended, and errors for the others.
+    pub(super) fn into_results(mut self) -> Vec<Done> {
+        self.plan.end_all(|op, _| op.cancel(self.why));
+        self.plan.into_results()
     }
 }
 

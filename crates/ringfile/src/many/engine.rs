@@ -14,7 +14,7 @@ use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
     self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, RingGuard,
-    Shared, Started, SubmitHint, Target, ThreadRing,
+    Shared, Started, SubmitHint, Targets, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -320,7 +320,7 @@ impl ThreadEngine {
     /// whether another turn must come now, for these.
     pub(super) fn read_in_place(
         &mut self,
-        target: &Arc<Target>,
+        targets: Targets<'_>,
         reads: &mut (impl InPlace + ?Sized),
         most: usize,
     ) -> bool {
@@ -328,7 +328,7 @@ impl ThreadEngine {
             return false;
         }
         let Some(guard) = self.ring.guard().filter(|guard| !guard.is_in_loop()) else { return false };
-        driver::read_in_place(&guard, &mut self.deferred, target, reads, most);
+        driver::read_in_place(&guard, &mut self.deferred, targets, reads, most);
         guard.must_turn_again()
     }
 

@@ -11,10 +11,10 @@ use super::Done;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
 use super::op::{Asked, At, Op};
-use crate::driver::{Ended, Finished, InPlace};
+use crate::driver::{Ended, Finished, InPlace, PlaceOfRead};
 use crate::error::Error;
+use crate::file::adaptive::{self, Way};
 use crate::file::{File, OpenOptions};
-use crate::memory::Borrowed;
 
 const CANCELLED: &str = "it was cancelled";
 /// The list of ended operations may keep this many that were taken by token, besides twice the number of those that
@@ -137,6 +137,13 @@ impl Entries {
         }
     }
 
+    /// Sets the descriptors of the read just added, which were chosen before.
+    pub(super) fn go(&mut self, token: Token, way: Way) {
+        if let Some(op) = &mut self.list[token.index() as usize].op {
+            op.go(way);
+        }
+    }
+
     #[cold]
     fn grow(&mut self) -> u32 {
         let index = self.list.len() as u32;
@@ -236,7 +243,7 @@ impl InPlace for WaitingReads<'_> {
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<(Borrowed<'_>, u64)> {
+    fn begin(&mut self, at: usize) -> Option<PlaceOfRead<'_>> {
         self.list[self.to_start[at] as usize].op.as_mut()?.begin_in_place()
     }
 
@@ -257,16 +264,19 @@ impl Entries {
         };
         let Some(number) = self.list[first as usize].op.as_ref().map(|op| op.file) else { return Ok(()) };
         let file = self.files.get(number);
+        let is_adaptive = file.has_adaptive_reads();
         let can_stay = |&index: &u32| {
-            let entry = &self.list[index as usize];
-            let fits = |op: &Op| op.file == number && op.can_stay_in_place(file);
-            !entry.cancelled && entry.op.as_ref().is_some_and(fits)
+            let entry = &mut self.list[index as usize];
+            let fits = |op: &mut Op| op.file == number && op.can_stay_in_place(file, is_adaptive);
+            !entry.cancelled && entry.op.as_mut().is_some_and(fits)
         };
-        if file.has_adaptive_reads() || !self.to_start.iter().all(can_stay) {
+        if !self.to_start.iter().all(can_stay) {
             return Ok(());
         }
+        let ops = self.to_start.iter().filter_map(|&index| self.list[index as usize].op.as_ref());
+        let targets = adaptive::targets(file, ops.map(|op| op.descriptor));
         let mut reads = WaitingReads { list: &mut self.list, to_start: &self.to_start };
-        let all = AssertUnwindSafe(|| engine.read_in_place(file.target(), &mut reads, usize::MAX));
+        let all = AssertUnwindSafe(|| engine.read_in_place(targets, &mut reads, usize::MAX));
         let read = catch_unwind(all);
         for _ in 0..self.to_start.len() {
             let Some(index) = self.to_start.pop_front() else { break };

@@ -4,15 +4,15 @@
 //! driver, never both.
 
 use std::io::ErrorKind;
+use std::ops::RangeBounds;
 use std::sync::Arc;
-
-use linux_raw_sys::general::RWF_DSYNC;
 
 use super::files::Files;
 use super::{AnyBuffer, Done, OnPath};
-use crate::driver::{Ended, Finished, Kind, Place, RWF_ATOMIC, Request, Target};
+use crate::driver::{Ended, Finished, Kind, Place, PlaceOfRead, RWF_ATOMIC, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
+use crate::file::durable::{self, AfterWrite};
 use crate::file::unaligned::Pieces;
 use crate::file::{File, OpenOptions, check};
 use crate::fs::{self, Metadata};
@@ -89,10 +89,16 @@ impl Asked {
         asked
     }
 
-    /// Returns a write that is durable when it ends.
-    pub(super) fn write_durable(buffer: AnyBuffer, offset: u64) -> Self {
-        let Self { request, held } = Self::write(buffer, offset);
-        Self { request: Request { op_flags: RWF_DSYNC, ..request }, held }
+    /// Makes it a write of a part of its buffer.
+    pub(super) fn part(mut self, part: impl RangeBounds<usize>) -> Self {
+        self.request.take_part(part);
+        self
+    }
+
+    /// Makes it a write that is durable when it ends, in the way that the file decides.
+    pub(super) fn durable(mut self) -> Self {
+        self.request.synced = true;
+        self
     }
 
     /// Returns a write of which a power cut leaves all or nothing.
@@ -127,6 +133,8 @@ pub(super) struct Op {
     pub detour: Option<Box<Detour>>,
     fell_back: bool,
     pub descriptor: Descriptor,
+    /// What is left to do for a durable write. While its sync is carried out, [`request`](Self::request) has that kind.
+    durable: AfterWrite,
 }
 
 // Two cache lines: a larger value is copied by a function call.
@@ -159,6 +167,7 @@ impl Op {
         detour: None,
         fell_back: false,
         descriptor: Descriptor::Open,
+        durable: AfterWrite::NOTHING,
     };
 
     /// Becomes an operation on a file, which has this number among [`Files`].
@@ -167,6 +176,9 @@ impl Op {
         let op_flags = asked.request.op_flags | file.target().flags_of(asked.request.kind);
         self.file = number;
         self.request = Request { op_flags, ..asked.request };
+        if asked.request.synced {
+            self.durable = file.durability().decide(&mut self.request);
+        }
         asked.held.move_to(&mut self.held);
         // Nothing is left to drop; dropping it would call drop code out of line.
         std::mem::forget(asked);
@@ -183,6 +195,9 @@ impl Op {
     pub(super) fn begin(&mut self, files: &Files) -> bool {
         let file = self.descriptor.of(files.get(self.file));
         self.stage = Stage::Begun(At::Nowhere);
+        if self.durable != AfterWrite::NOTHING {
+            self.durable.begin();
+        }
         if !self.request.kind.moves_data() {
             return self.begin_without_data(file);
         }
@@ -209,7 +224,12 @@ impl Op {
 
     /// Chooses the descriptors for a read of an adaptive file.
     fn choose(&mut self, file: &File) {
-        self.descriptor = match adaptive::choose(file, &self.request, &self.held, false) {
+        self.go(adaptive::choose(file, &self.request, &self.held, false));
+    }
+
+    /// Sets the descriptors for a read of an adaptive file, which was not begun.
+    pub(super) fn go(&mut self, way: Way) {
+        self.descriptor = match way {
             Way::By(descriptor) => descriptor,
             Way::CachedBeginning(cached) => {
                 let pieces = Pieces::with_cached_beginning(cached);
@@ -298,7 +318,7 @@ impl Op {
     /// Takes a driver's result. Returns false if the operation must begin again, to do the rest.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: &mut Finished) -> bool {
-        if self.detour.is_some() || finished.ended.errno != 0 {
+        if self.detour.is_some() || finished.ended.errno != 0 || self.durable != AfterWrite::NOTHING {
             let finished = std::mem::replace(finished, Finished::NOTHING);
             return self.end_otherwise(self.descriptor.of(files.get(self.file)), finished);
         }
@@ -312,6 +332,9 @@ impl Op {
         let ended = finished.ended;
         if self.opening().is_some() {
             return self.end_opening(file, finished);
+        }
+        if self.durable != AfterWrite::NOTHING && (ended.errno == 0 || self.request.kind == Kind::Sync) {
+            return self.end_durable(file, finished);
         }
         if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, &self.request, ended) {
             self.fell_back = true;
@@ -335,6 +358,26 @@ impl Op {
             None => self.stage = Stage::Waiting,
         }
         over.is_some()
+    }
+
+    /// Ends a durable write, or its sync. If the sync must follow, the operation begins again.
+    fn end_durable(&mut self, file: &File, finished: Finished) -> bool {
+        let Finished { held, ended } = finished;
+        self.held = held;
+        let want = self.request.want;
+        if self.request.kind == Kind::Write && self.request.synced && ended.done == want {
+            self.request.kind = Kind::Sync;
+            self.request.op_flags = durable::SYNC.op_flags;
+            self.stage = Stage::Waiting;
+            return false;
+        }
+        let done = if self.request.kind == Kind::Sync { want } else { ended.done };
+        self.request.kind = Kind::Write;
+        if done == want && ended.errno == 0 {
+            file.durability().note(&self.request, self.durable);
+        }
+        self.end_with(Ended { done, ..ended });
+        true
     }
 
     /// Makes a file of the opened descriptor. If it must be truncated, the operation begins again.
@@ -500,9 +543,22 @@ impl Op {
     }
 
     /// Returns whether it is a read that was not begun and can be submitted as it is, see
-    /// [`InPlace`](crate::driver::InPlace).
-    #[inline]
-    pub(super) fn can_stay_in_place(&self, file: &File) -> bool {
+    /// [`InPlace`](crate::driver::InPlace). Chooses the descriptor of a read that may be, if the file is adaptive.
+    #[inline(always)]
+    pub(super) fn can_stay_in_place(&mut self, file: &File, is_adaptive: bool) -> bool {
+        if is_adaptive { self.chooses_to_stay_in_place(file) } else { self.fits_in_place(file) }
+    }
+
+    #[inline(never)]
+    fn chooses_to_stay_in_place(&mut self, file: &File) -> bool {
+        if self.descriptor == Descriptor::Open && self.fits_in_place(file) {
+            self.choose(file);
+        }
+        self.fits_in_place(self.descriptor.of(file))
+    }
+
+    #[inline(always)]
+    fn fits_in_place(&self, file: &File) -> bool {
         match &self.held {
             Held::Pooled(buffer) => {
                 self.request.kind == Kind::Read
@@ -518,9 +574,10 @@ impl Op {
     }
 
     #[inline]
-    pub(super) fn begin_in_place(&mut self) -> Option<(Borrowed<'_>, u64)> {
+    pub(super) fn begin_in_place(&mut self) -> Option<PlaceOfRead<'_>> {
         let Held::Pooled(buffer) = &mut self.held else { return None };
-        Some((Borrowed::of_buffer(buffer), self.request.offset))
+        let (offset, target) = (self.request.offset, self.descriptor.index());
+        Some(PlaceOfRead { memory: Borrowed::of_buffer(buffer), offset, target })
     }
 
     #[inline]

@@ -7,9 +7,9 @@ use super::engine::{Source, ThreadEngine};
 use super::files::Files;
 use super::op::{At, NONE, Op, Stage};
 use super::{Batch, Done, merge};
-use crate::driver::{Ended, Finished, InPlace};
+use crate::driver::{Ended, Finished, InPlace, PlaceOfRead};
 use crate::error::Error;
-use crate::memory::Borrowed;
+use crate::file::adaptive;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
@@ -51,11 +51,11 @@ impl Plan {
         let in_any_order = self.batch.merge.is_none()
             && !self.batch.stop_on_error
             && self.border as usize == self.batch.ops.len();
-        if in_any_order
-            && !file.has_adaptive_reads()
-            && self.batch.ops.iter().all(|op| op.file == number && op.can_stay_in_place(file))
-        {
-            engine.read_in_place(file.target(), &mut self.batch.ops[..], self.batch.most);
+        let is_adaptive = file.has_adaptive_reads();
+        let mut can_stay = |op: &mut Op| op.file == number && op.can_stay_in_place(file, is_adaptive);
+        if in_any_order && self.batch.ops.iter_mut().all(&mut can_stay) {
+            let targets = adaptive::targets(file, self.batch.ops.iter().map(|op| op.descriptor));
+            engine.read_in_place(targets, &mut self.batch.ops[..], self.batch.most);
             self.ended += self.batch.ops.iter().filter(|op| op.is_over()).count();
             if self.is_over() {
                 self.next = self.border;
@@ -177,7 +177,7 @@ impl InPlace for [Op] {
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<(Borrowed<'_>, u64)> {
+    fn begin(&mut self, at: usize) -> Option<PlaceOfRead<'_>> {
         self[at].begin_in_place()
     }
 

@@ -5,6 +5,7 @@
 
 use std::borrow::Borrow;
 use std::future::poll_fn;
+use std::ops::RangeBounds;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -125,7 +126,7 @@ impl Queue {
         self.add(file, Asked::write_vectored(buffers, offset), user_data)
     }
 
-    /// Adds a write at `offset` that is durable when it has finished (`RWF_DSYNC`).
+    /// Adds a write at `offset` that is durable when it has finished, as [`File::write_durable_at`].
     pub fn write_durable(
         &mut self,
         file: &File,
@@ -133,7 +134,31 @@ impl Queue {
         offset: u64,
         user_data: u64,
     ) -> Token {
-        self.add(file, Asked::write_durable(buffer.into(), offset), user_data)
+        self.add(file, Asked::write(buffer.into(), offset).durable(), user_data)
+    }
+
+    /// Adds a write of a part of the buffer at `offset`, as [`File::write_part_at`].
+    pub fn write_part(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        part: impl RangeBounds<usize>,
+        offset: u64,
+        user_data: u64,
+    ) -> Token {
+        self.add(file, Asked::write(buffer.into(), offset).part(part), user_data)
+    }
+
+    /// Adds a durable write of a part of the buffer at `offset`, as [`File::write_durable_part_at`].
+    pub fn write_durable_part(
+        &mut self,
+        file: &File,
+        buffer: impl Into<AnyBuffer>,
+        part: impl RangeBounds<usize>,
+        offset: u64,
+        user_data: u64,
+    ) -> Token {
+        self.add(file, Asked::write(buffer.into(), offset).part(part).durable(), user_data)
     }
 
     /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].

@@ -12,10 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use super::entries::Token;
 use super::queue::Queue;
 use super::{AnyBuffer, Done};
-use crate::driver::{Ended, InPlace, Kind, Request};
+use crate::driver::{Ended, InPlace, Kind, PlaceOfRead, Request};
 use crate::error::{Error, Result};
+use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::{File, check};
-use crate::memory::{Borrowed, Buffer, Lending, ReadMemory, RequestMemory, WriteMemory};
+use crate::memory::{Buffer, Held, Lending, ReadMemory, RequestMemory, WriteMemory};
 
 /// The maximum number of operations in flight that do not stay in place.
 const AT_ONCE: usize = 256;
@@ -47,32 +48,68 @@ pub struct WriteRequest<M = Buffer> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// It can be read in place.
-    InPlace,
-    /// It must become an operation of the queue.
-    Otherwise,
+    /// It can be read in place, through this descriptor.
+    InPlace(Descriptor),
+    /// It must become an operation of the queue, in this way if that was chosen.
+    Otherwise(Way),
     /// It is an operation of the queue.
     Open(Token),
-    /// It has failed in place; its error is not made yet.
-    Failed(i32),
+    /// It has failed in place, with this errno; its error is not made yet.
+    Failed(Descriptor, i32),
     Over,
+}
+
+/// The way of a request that no call has begun.
+const NOT_CHOSEN: Way = Way::By(Descriptor::Open);
+
+impl Stage {
+    /// Returns the way of a read that becomes an operation of the queue.
+    fn way(self) -> Way {
+        match self {
+            Self::InPlace(descriptor) => Way::By(descriptor),
+            Self::Otherwise(way) => way,
+            Self::Open(_) | Self::Failed(..) | Self::Over => NOT_CHOSEN,
+        }
+    }
 }
 
 impl<M: ReadMemory> ReadRequest<M> {
     /// Creates a request to fill the memory from `offset`.
     #[must_use]
     pub fn new(buffer: M, offset: u64) -> Self {
-        Self { buffer, offset, result: Ok(0), stage: Stage::Otherwise }
+        Self { buffer, offset, result: Ok(0), stage: Stage::Otherwise(NOT_CHOSEN) }
     }
 
     /// Makes the error of a read that has failed in place.
     fn explain(&mut self, file: &File) {
-        if let Stage::Failed(errno) = self.stage {
-            let want = self.buffer.place().len();
-            let request = Request { offset: self.offset, want, ..Request::of(Kind::Read) };
-            self.result = Err(check::failure(file, &request, Ended { done: 0, errno }));
+        if let Stage::Failed(descriptor, errno) = self.stage {
+            let request = self.request();
+            self.result = Err(check::failure(descriptor.of(file), &request, Ended { done: 0, errno }));
             self.stage = Stage::Over;
         }
+    }
+
+    fn request(&mut self) -> Request {
+        Request { offset: self.offset, want: self.buffer.place().len(), ..Request::of(Kind::Read) }
+    }
+
+    /// Decides whether it is read in place, and chooses the descriptors of a read of an adaptive file.
+    #[inline]
+    fn choose(&mut self, file: &File, is_adaptive: bool) {
+        let mut way = NOT_CHOSEN;
+        if is_adaptive && self.fits_in_place(file) {
+            way = adaptive::choose(file, &self.request(), &Held::None, false);
+        }
+        self.stage = match way {
+            Way::By(descriptor) if self.fits_in_place(descriptor.of(file)) => Stage::InPlace(descriptor),
+            way => Stage::Otherwise(way),
+        };
+    }
+
+    #[inline]
+    fn fits_in_place(&mut self, file: &File) -> bool {
+        let place = self.buffer.place();
+        check::fits_in_place(file, self.offset, place.start(), place.len())
     }
 }
 
@@ -80,7 +117,7 @@ impl<M: WriteMemory> WriteRequest<M> {
     /// Creates a request to write the memory at `offset`.
     #[must_use]
     pub fn new(buffer: M, offset: u64) -> Self {
-        Self { buffer, offset, result: Ok(0), stage: Stage::Otherwise }
+        Self { buffer, offset, result: Ok(0), stage: Stage::Otherwise(NOT_CHOSEN) }
     }
 }
 
@@ -161,18 +198,21 @@ impl<M: ReadMemory> InPlace for [ReadRequest<M>] {
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<(Borrowed<'_>, u64)> {
+    fn begin(&mut self, at: usize) -> Option<PlaceOfRead<'_>> {
         let request = &mut self[at];
-        (request.stage == Stage::InPlace).then(|| (request.buffer.place(), request.offset))
+        let Stage::InPlace(descriptor) = request.stage else { return None };
+        let (offset, target) = (request.offset, descriptor.index());
+        Some(PlaceOfRead { memory: request.buffer.place(), offset, target })
     }
 
     #[inline]
     fn end(&mut self, at: usize, ended: Ended) {
         let request = &mut self[at];
+        let Stage::InPlace(descriptor) = request.stage else { return };
         request.buffer.set_len(ended.done);
         (request.result, request.stage) = match ended.errno {
             0 => (Ok(ended.done), Stage::Over),
-            errno => (Ok(0), Stage::Failed(errno)),
+            errno => (Ok(0), Stage::Failed(descriptor, errno)),
         };
     }
 }
@@ -232,13 +272,14 @@ impl Queue {
     /// ```
     pub fn read_many<M: ReadMemory>(&mut self, file: &File, requests: &mut [ReadRequest<M>]) -> Result<()> {
         may_wait(file, "reading many blocks")?;
-        let may_stay = !file.has_adaptive_reads();
-        for request in &mut *requests {
-            let place = request.buffer.place();
-            let stays = may_stay && check::fits_in_place(file, request.offset, place.start(), place.len());
-            request.stage = if stays { Stage::InPlace } else { Stage::Otherwise };
-        }
-        let must_turn = may_stay && self.engine.read_in_place(file.target(), requests, usize::MAX);
+        let is_adaptive = file.has_adaptive_reads();
+        requests.iter_mut().for_each(|request| request.choose(file, is_adaptive));
+        let in_place = requests.iter().filter_map(|request| match request.stage {
+            Stage::InPlace(descriptor) => Some(descriptor),
+            _ => None,
+        });
+        let targets = adaptive::targets(file, in_place);
+        let must_turn = self.engine.read_in_place(targets, requests, usize::MAX);
         if requests.iter().any(|request| request.stage != Stage::Over) {
             requests.iter_mut().for_each(|request| request.explain(file));
             self.carry_out(file, requests);
@@ -280,7 +321,7 @@ impl Queue {
         requests: &mut [WriteRequest<M>],
     ) -> Result<()> {
         may_wait(file, "writing many blocks")?;
-        requests.iter_mut().for_each(|request| request.stage = Stage::Otherwise);
+        requests.iter_mut().for_each(|request| request.stage = Stage::Otherwise(NOT_CHOSEN));
         self.carry_out(file, requests);
         if self.entries.open > 0 {
             self.submit();
@@ -328,6 +369,10 @@ impl Queue {
                 let buffer = lending.lend(at, R::memory);
                 let request = &mut lending.requests()[at];
                 let token = R::add(self, file, buffer, request.offset());
+                let way = request.stage().way();
+                if way != NOT_CHOSEN {
+                    self.entries.go(token, way);
+                }
                 *request.state().1 = Stage::Open(token);
                 window.open += 1;
             }

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Waker;
 
 use rustix::event::EventfdFlags;
 
@@ -26,6 +27,8 @@ pub(super) struct RemoteResults {
     raised: Raised,
     /// Set for a queue, whose thread may leave a loop while its operations continue.
     outlive_loops: bool,
+    /// Called when this is dropped, which is when the last operation has ended.
+    at_end: OnceLock<Waker>,
     process: fork::Mark,
 }
 
@@ -37,6 +40,7 @@ impl RemoteResults {
             signal: OnceLock::new(),
             raised: Raised::new(),
             outlive_loops,
+            at_end: OnceLock::new(),
             process: fork::Mark::current(),
         })
     }
@@ -52,6 +56,11 @@ impl RemoteResults {
             return;
         }
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
+    }
+
+    /// Calls `waker` when the last reference to this is dropped: the engine has one, and each operation in flight.
+    pub(super) fn tell_end(&self, waker: Waker) {
+        let _ = self.at_end.set(waker);
     }
 
     /// Returns the descriptor that is readable while there are results.
@@ -95,6 +104,14 @@ impl RemoteResults {
         if let Some(signal) = self.signal.get() {
             // It cannot block: the counter would have to be near its 64-bit limit.
             self.raised.raise(|| _ = rustix::io::write(signal, &1u64.to_ne_bytes()));
+        }
+    }
+}
+
+impl Drop for RemoteResults {
+    fn drop(&mut self) {
+        if let Some(waker) = self.at_end.take().filter(|_| self.process.is_current()) {
+            waker.wake();
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Started batches, which report their end to a function, for programs without a Rust executor.
 //!
 //! An I/O thread polls the batch's future, and calls the function. Invariants: one thread polls a batch, with no lock
-//! held; the function is called once, on that thread, after the kernel has finished with all memory of the batch.
+//! held; the function is called once, on that thread, after the kernel has finished with all memory of the batch, even
+//! if polling panics.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -9,9 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::batch::Abandoned;
 use super::{Batch, BatchRun, Done};
 use crate::driver::{self, Shared};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::{event, panics};
+
+const PANICKED: &str = "the batch was abandoned, because polling it panicked";
 
 /// A batch that [`Batch::start`] has started. Dropping this changes nothing: the batch continues, and reports its end.
 #[derive(Clone)]
@@ -23,13 +28,21 @@ struct Started {
     /// Whether the I/O thread was asked to poll the batch.
     posted: AtomicBool,
     cancelled: AtomicBool,
+    /// The number of operations.
+    len: usize,
     /// `None` while the batch is polled, and after it has ended.
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
-    run: BatchRun,
+    run: Run,
     done: Box<dyn FnOnce(Vec<Done>) + Send>,
+}
+
+enum Run {
+    Polled(BatchRun),
+    /// Polling has panicked.
+    Abandoned(Abandoned),
 }
 
 impl Batch {
@@ -40,7 +53,8 @@ impl Batch {
     /// `done` is called exactly once, never inside this call, and after the kernel has finished with all buffers. It
     /// may start operations and other batches, but must not block: blocking calls of this library fail
     /// ([`run`](Self::run)) or panic ([`block_on`](crate::block_on)) there. A panic of `done` is logged and not
-    /// propagated.
+    /// propagated. If user code that the batch runs panics instead (a buffer's destructor), the batch is cancelled, and
+    /// operations without a result end with `ECANCELED`; buffers that were in flight are dropped.
     ///
     /// The I/O thread does all the work: with a single I/O thread, one thread copies all cached blocks. Does not block;
     /// allocates a few hundred bytes for the batch, and nothing per operation.
@@ -68,7 +82,8 @@ impl Batch {
             thread: driver::choose_io_thread()?,
             posted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
-            running: Mutex::new(Some(Running { run: self.into_future(), done: Box::new(done) })),
+            len: self.len(),
+            running: Mutex::new(Some(Running { run: Run::Polled(self.into_future()), done: Box::new(done) })),
         });
         started.post();
         Ok(StartedBatch(started))
@@ -103,15 +118,38 @@ impl Started {
         // The flag is cleared before its causes are checked.
         self.posted.store(false, Ordering::SeqCst);
         let taken = self.lock().take();
-        let Some(Running { mut run, done }) = taken else { return };
+        let Some(Running { run, done }) = taken else { return };
+        let waker = Waker::from(Arc::clone(&self));
+        let run = match run {
+            Run::Polled(mut run) => match panics::catch(|| self.poll_run(&mut run, &waker)) {
+                Ok(Poll::Ready(results)) => return done(results),
+                Ok(Poll::Pending) => Run::Polled(run),
+                Err(_) => {
+                    event::emit(|| tracing::error!("a batch was abandoned, because polling it panicked"));
+                    Run::Abandoned(Abandoned::new(run, waker, PANICKED))
+                }
+            },
+            abandoned @ Run::Abandoned(_) => abandoned,
+        };
+        match run {
+            Run::Abandoned(abandoned) if abandoned.is_over() => done(self.results_of(abandoned)),
+            run => *self.lock() = Some(Running { run, done }),
+        }
+    }
+
+    fn poll_run(&self, run: &mut BatchRun, waker: &Waker) -> Poll<Vec<Done>> {
         if self.cancelled.swap(false, Ordering::SeqCst) {
             run.cancel();
         }
-        let waker = Waker::from(Arc::clone(&self));
-        match Pin::new(&mut run).poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(results) => done(results),
-            Poll::Pending => *self.lock() = Some(Running { run, done }),
-        }
+        Pin::new(run).poll(&mut Context::from_waker(waker))
+    }
+
+    /// Returns a result for each operation, even if the batch's plan was lost in the panic.
+    fn results_of(&self, abandoned: Abandoned) -> Vec<Done> {
+        let mut results = panics::catch(|| abandoned.into_results()).unwrap_or_default();
+        let error = || Error::from_errno(libc::ECANCELED, "carrying out a batch").because(PANICKED);
+        results.resize_with(self.len, || Done { result: Err(error()), ..Done::NOTHING });
+        results
     }
 }
 
@@ -128,5 +166,46 @@ impl Wake for Started {
 impl std::fmt::Debug for StartedBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StartedBatch").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::patience::patience;
+    use crate::{File, Pool};
+
+    #[test]
+    fn a_batch_reports_its_end_once_though_polling_panicked() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let pipe = File::from(std::fs::File::from(OwnedFd::from(reader)));
+        let file = File::open("/proc/self/exe").unwrap();
+        let pool = Pool::new(1 << 20);
+        let mut batch = Batch::new();
+        // Stays in flight, because the pipe is empty.
+        batch.read(&pipe, pool.get(4096).unwrap(), 0);
+        batch.read(&file, Vec::with_capacity(4), 0);
+        // A defect: the operation is merged with one that does not exist.
+        batch.ops[1].next = 1000;
+        let (tell, told) = mpsc::channel();
+        let metrics = pool.clone();
+        let end = move |done| tell.send((done, metrics.metrics().in_use)).unwrap();
+        let started = batch.start(end).unwrap();
+        let (mut done, in_use): (Vec<Done>, usize) = told.recv_timeout(patience()).unwrap();
+        assert_eq!(in_use, 0, "an operation still has its memory");
+        assert_eq!(done.len(), 2);
+        for done in &done {
+            let error = done.result.as_ref().unwrap_err();
+            assert_eq!(error.errno(), Some(libc::ECANCELED));
+            assert!(error.to_string().contains("panicked"), "{error}");
+        }
+        assert_eq!(done.pop().unwrap().buffer.unwrap().into_vec().unwrap().capacity(), 4);
+        started.cancel();
+        // The function was dropped when it had been called.
+        assert!(matches!(told.recv_timeout(patience()), Err(mpsc::RecvTimeoutError::Disconnected)));
+        drop(writer);
     }
 }

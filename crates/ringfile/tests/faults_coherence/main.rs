@@ -14,8 +14,8 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 
-use ringfile::{AllocateMode, Batch, File, OpenOptions, block_on};
-use support::cache::drop_cache;
+use ringfile::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, ReadRequest, block_on};
+use support::cache::{cache, drop_cache};
 use support::{Folder, skip};
 use writer::Writer;
 
@@ -88,6 +88,48 @@ fn f49_a_read_sees_every_write_that_has_returned() {
                 writer.write(first + 7, 1, 4);
                 assert_version(&file, first + 7, 1, 4);
                 assert_version(&file, first + 8, 100, 3);
+            }
+        }
+    }
+}
+
+#[test]
+fn f49_reads_in_place_see_every_write_that_has_returned() {
+    let folder = folder();
+    let path = new_file(&folder, "data");
+    let file = open(&path, true);
+    if !file.is_adaptive() {
+        return skip(
+            "f49_reads_in_place_see_every_write",
+            "this kernel or file system has no adaptive files",
+        );
+    }
+    let mut writers = [
+        Writer::plain(&path),
+        Writer::direct(&path),
+        Writer::Own(open(&path, true)),
+        Writer::Own(file.clone()),
+        Writer::process(&folder, &path),
+    ];
+    let (pool, mut queue, mut version) = (Pool::new(16 << 20), Queue::new(), 1);
+    for round in 0..4 {
+        for writer in &mut writers {
+            drop_cache(&path);
+            // Some of the blocks are cached: clean ones, and those that a buffered write has just changed.
+            cache(&path, round * 64 * BLOCK, 32 * BLOCK);
+            version += 1;
+            writer.write(round * 64 + 16, 32, version);
+            let written = version;
+            let mut requests: Vec<_> = (0..64)
+                .map(|at| (round * 64 + at * 29 % 64) * BLOCK)
+                .map(|offset| ReadRequest::new(pool.get(BLOCK).unwrap(), offset as u64))
+                .collect();
+            queue.read_many(&file, &mut requests).unwrap();
+            for ReadRequest { buffer, offset, result, .. } in requests {
+                assert_eq!(result.unwrap(), BLOCK);
+                let block = offset as usize / BLOCK;
+                let version = if (16..48).contains(&(block % 64)) { written } else { 1 };
+                assert!(buffer[..] == blocks(block, 1, version), "block {block} is not of version {version}");
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringfile::{Batch, File, Metrics, Pool, Queue, block_on, metrics};
+use ringfile::{Batch, File, Metrics, Pool, Queue, ReadRequest, block_on, metrics};
 
 use super::model::Model;
 use super::support::cache::{cache, drop_cache, is_read_ahead};
@@ -117,7 +117,7 @@ impl Shared {
                     let handle = file.handle(&mut random);
                     for _ in 0..16 {
                         let first = random.below(HOT as u64 / 4) as usize * 4;
-                        file.read(&handle, first, 4, random.below(4), &pool);
+                        file.read(&handle, first, 4, random.below(6), &pool);
                     }
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -153,7 +153,7 @@ impl Stressed {
         let mut next = random.below(BLOCKS as u64 / 2) as usize;
         while next < BLOCKS && !is_over() {
             let count = (1 + random.below(32) as usize).min(BLOCKS - next);
-            self.read(&handle, next, count, way.unwrap_or_else(|| random.below(6)), pool);
+            self.read(&handle, next, count, way.unwrap_or_else(|| random.below(7)), pool);
             next += count;
             if random.below(200) == 0 {
                 next = random.below(BLOCKS as u64) as usize;
@@ -191,6 +191,18 @@ impl Stressed {
                 let done = batch.run().pop().unwrap();
                 assert!(done.result.is_ok(), "{:?}", done.result);
                 done.buffer.unwrap().to_vec()
+            }
+            5 => {
+                // One of them may be cached, and another one not.
+                let blocks = first..first + count;
+                let read = |block| ReadRequest::new(pool.get(BLOCK).unwrap(), (block * BLOCK) as u64);
+                let mut requests: Vec<_> = blocks.map(read).collect();
+                Queue::new().read_many(file, &mut requests).unwrap();
+                let read = |request: ReadRequest| {
+                    assert!(request.result.is_ok(), "{:?}", request.result);
+                    request.buffer.to_vec()
+                };
+                requests.into_iter().flat_map(read).collect()
             }
             _ => {
                 let mut queue = Queue::new();

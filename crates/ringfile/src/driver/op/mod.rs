@@ -11,6 +11,8 @@ pub(super) mod plain;
 mod progress;
 mod transfer;
 
+use std::ops::{Bound, RangeBounds};
+
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::io_uring_op as op;
 
@@ -183,7 +185,7 @@ pub(crate) struct Request {
     /// The operation submitted next waits for this one, and is cancelled if it fails or is short. Set by
     /// [`start_linked`](super::start_linked) alone.
     pub linked: bool,
-    /// A write that the caller makes durable with a sync of its own: its failure counts as that of the sync.
+    /// A write that its caller makes durable with a sync of its own: its failure counts as that of the sync.
     pub synced: bool,
     /// `RWF_…`, or the flags that [`Kind`] names.
     pub op_flags: u32,
@@ -199,6 +201,22 @@ impl Request {
     /// Returns an operation of this kind at offset 0 that wants nothing and has no flags.
     pub(crate) const fn of(kind: Kind) -> Self {
         Self { kind, linked: false, synced: false, op_flags: 0, offset: 0, start: 0, want: 0 }
+    }
+
+    /// Restricts a write to a part of its buffer. One that reaches beyond the buffer fails when it begins.
+    pub(crate) fn take_part(&mut self, part: impl RangeBounds<usize>) {
+        let start = match part.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match part.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.want.max(start),
+        };
+        // The length of a range that ends before it starts fits no buffer.
+        (self.start, self.want) = (start, end.checked_sub(start).unwrap_or(usize::MAX));
     }
 
     /// Returns whether a failure means that data was lost which should have become durable: a sync, or a durable write.

@@ -29,7 +29,7 @@ use self::sketch::{BLOCK, READS_BEFORE, Sketch};
 use self::streams::Id;
 use super::open::magic;
 use super::{File, io, unaligned};
-use crate::driver::{self, Ended, Kind, Request, Target, cached_pages};
+use crate::driver::{self, Ended, Kind, Request, Target, Targets, cached_pages};
 use crate::error::Result;
 use crate::event;
 use crate::memory::{Held, page_size};
@@ -78,6 +78,22 @@ impl Descriptor {
             (Self::Open | Self::Own | Self::Direct, _) => file,
         }
     }
+
+    /// Returns its index among the file's [`targets`].
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self == Self::Direct)
+    }
+}
+
+/// Returns the targets of the descriptors that these reads of a file use.
+pub(crate) fn targets(file: &File, reads: impl Iterator<Item = Descriptor>) -> Targets<'_> {
+    if !file.has_adaptive_reads() {
+        return [Some(file.target()), None];
+    }
+    let mut targets = [None; 2];
+    reads.for_each(|descriptor| targets[descriptor.index()] = Some(descriptor.of(file).target()));
+    targets
 }
 
 /// How a read is carried out.
@@ -150,7 +166,7 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
 }
 
 /// Decides how to carry out a non-empty read; a file that is not adaptive uses its own descriptor. Streams are detected
-/// only if the read is `alone`, not one of many operations.
+/// only if the read is `alone`, not one of many operations. Only a vectored read needs `held`.
 #[cold]
 pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
     let Some(adaptive) = &file.0.adaptive else { return Way::By(Descriptor::Own) };

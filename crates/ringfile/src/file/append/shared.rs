@@ -19,7 +19,8 @@ use super::lanes::{Job, Lanes};
 use super::plan::{Plan, Step};
 use super::waiters::{Goal, Place, Waiters, Wakers};
 use crate::driver::filler::{self, Filled, Inode, Piece};
-use crate::driver::{is_main_polled, timer};
+use crate::driver::is_main_polled;
+use crate::driver::timer::{self, Timer};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
@@ -71,10 +72,12 @@ pub(super) struct State {
     synced: Option<Instant>,
     /// Called when a pause is over.
     pause_over: Waker,
+    /// The end of the current pause.
+    timer: Option<Timer>,
     /// Called when the task that was woken may not have driven.
     overdue: Waker,
-    /// Whether that will be called.
-    watched: bool,
+    /// When that is called.
+    watch: Option<Timer>,
 }
 
 /// Ends a pause between two syncs.
@@ -126,8 +129,9 @@ impl Shared {
                 sync_interval,
                 synced: None,
                 pause_over: Waker::from(Arc::new(PauseWaker(shared.clone()))),
+                timer: None,
                 overdue: Waker::from(Arc::new(OverdueWaker(shared.clone()))),
-                watched: false,
+                watch: None,
             };
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
             let ends = [len; 3].map(AtomicU64::new);
@@ -212,27 +216,29 @@ impl Shared {
     /// Wakes one task that waits, which drives. If there are others, a timer makes sure of that.
     fn wake_one(&self, mut state: MutexGuard<'_, State>) {
         let Some((waker, has_more)) = state.waiters.take_one(this_thread()) else { return };
-        let watch = has_more && !state.watched;
-        state.watched |= watch;
-        let overdue = watch.then(|| state.overdue.clone());
+        let mut is_watched = true;
+        if has_more && state.watch.is_none() {
+            state.watch = timer::wake_at(Instant::now() + PATIENCE, state.overdue.clone());
+            is_watched = state.watch.is_some();
+        }
         drop(state);
         // See `wake`.
         let _ = panics::catch(|| waker.wake());
-        if overdue.is_some_and(|overdue| timer::wake_at(Instant::now() + PATIENCE, overdue).is_err()) {
-            self.lock().watched = false;
+        if !is_watched {
             self.wake(true);
         }
     }
 
-    /// Called by the timer's thread.
+    /// Called by a timer thread.
     fn is_overdue(&self) {
         if !self.is_ours() {
             return;
         }
         let mut state = self.lock();
-        state.watched = false;
+        let watch = state.watch.take();
         let is_overdue = state.lanes.is_some() && state.has_work();
         drop(state);
+        drop(watch);
         if is_overdue {
             self.wake(true);
         }
@@ -309,7 +315,7 @@ impl Shared {
         self.wake_one(state);
     }
 
-    /// Called by the timer's thread.
+    /// Called by a timer thread.
     fn pause_is_over(&self) {
         if !self.is_ours() {
             return;
@@ -485,8 +491,9 @@ impl State {
         let until = self.synced.map(|synced| synced + self.sync_interval);
         self.plan.begin_pause();
         let until = until.filter(|until| *until > Instant::now());
-        // Dropping the waker, which others have too, runs no code of a program.
-        if until.is_none_or(|until| timer::wake_at(until, self.pause_over.clone()).is_err()) {
+        // Dropping the waker of this timer, or of the one before, runs no code of a program.
+        self.timer = until.and_then(|until| timer::wake_at(until, self.pause_over.clone()));
+        if self.timer.is_none() {
             self.plan.end_pause();
         }
     }
@@ -553,5 +560,32 @@ mod tests {
         shared.drive();
         let error = shared.refusal(&shared.lock(), "appending").unwrap();
         assert!(error.to_string().contains("panicked"), "{error}");
+    }
+    /// A waker that counts its references.
+    struct Nothing;
+
+    impl Wake for Nothing {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn dropping_an_appender_takes_its_pause_out_of_the_timers() {
+        let (_folder, shared) = shared(1, Duration::from_secs(3600));
+        let waker = Arc::new(Nothing);
+        let references = Arc::downgrade(&waker);
+        let mut state = shared.lock();
+        state.pause_over = Waker::from(waker);
+        state.plan.append(100);
+        state.plan.want_durable();
+        let synced = state.plan.next().unwrap();
+        state.plan.ended(synced);
+        state.synced = Some(Instant::now());
+        state.plan.append(100);
+        state.plan.want_durable();
+        state.pause();
+        drop(state);
+        assert_eq!(references.strong_count(), 2, "the pause has not begun");
+        drop(shared);
+        assert_eq!(references.strong_count(), 0);
     }
 }
