@@ -22,7 +22,7 @@ use ringfile_cli::shared::{self, Table, Whole};
 
 use crate::rounds::{in_turn, spread_of};
 use crate::table::spread;
-use crate::{data, device};
+use crate::{data, device, entries};
 
 const MESSAGE: usize = 1000;
 /// Offset, producer and number of a message.
@@ -36,6 +36,12 @@ pub struct Options {
     /// An existing folder on the disk to measure; two files are created there, and removed at the end
     #[arg(long)]
     folder: PathBuf,
+    /// Instead compares this many threads that append single entries, each as soon as its last one is durable
+    #[arg(long)]
+    threads: Option<u64>,
+    /// Bytes of an entry, with --threads
+    #[arg(long, default_value_t = 1024)]
+    entry: usize,
     /// How many producers append to the log
     #[arg(long, default_value_t = 4)]
     producers: u64,
@@ -415,6 +421,10 @@ fn run_one(side: &Side, job: &Job, path: &Path) -> io::Result<Outcome> {
 
 /// Compares all sides, and prints a table.
 pub fn compare(options: &Options) -> io::Result<()> {
+    if let Some(threads) = options.threads {
+        let Options { entry, duration, rounds, .. } = *options;
+        return entries::compare(&entries::Job { threads, entry, duration, rounds }, &options.folder);
+    }
     if [options.producers, options.batch, options.rate, options.rounds as u64].contains(&0) {
         return Err(io::Error::other("producers, batch, rate and rounds: must be at least 1"));
     }

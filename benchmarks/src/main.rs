@@ -8,6 +8,7 @@ mod blocked;
 mod buffer;
 mod data;
 mod device;
+mod entries;
 mod fuse;
 mod in_tokio;
 mod job;

@@ -41,6 +41,7 @@ fn every_passage_runs() {
         why_slow(&pool, &file).await.unwrap();
         set_once().await.unwrap();
     });
+    blocking_log(pool.clone()).unwrap();
     own_loop(&pool, file.clone()).unwrap();
     many_blocks(&pool, file.clone()).unwrap();
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -186,6 +187,20 @@ async fn append(pool: Pool) -> std::io::Result<()> {
     }
     log.close().await?; // all is durable, and the file has its exact length
     assert_eq!(file.size()?, 8 * 12);
+    Ok(())
+}
+
+fn blocking_log(pool: Pool) -> std::io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).create(true).open("blocking.bin")?;
+    let (valid, record) = (0, b"a record");
+    let log = ringfile::block_on(async { ringfile::Appender::open(&file, &pool, valid).await })?; // once
+    // In any thread:
+    let offset = ringfile::block_on(async {
+        let offset = log.append(record).await?;
+        log.sync().await?; // shared with the other threads
+        ringfile::Result::Ok(offset)
+    })?;
+    assert_eq!((offset, log.durable()), (0, 8));
     Ok(())
 }
 

@@ -169,3 +169,62 @@ fn run() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Says when a piece begins, and waits to be told that it ends.
+    struct Held(Mutex<(Sender<()>, Receiver<()>)>);
+
+    impl Filled for Held {
+        fn begin_piece(&self) -> Option<Piece> {
+            let ends = self.0.lock().unwrap();
+            ends.0.send(()).unwrap();
+            ends.1.recv().unwrap();
+            None
+        }
+
+        fn end_piece(&self, _: rustix::io::Result<u64>) -> bool {
+            false
+        }
+    }
+
+    struct Woken(Mutex<Sender<()>>);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.lock().unwrap().send(()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_is_waited_for_until_its_piece_has_ended() {
+        let ((begins, began), (end, ends), (wake, woken)) = (channel(), channel(), channel());
+        let (file, other) = ((u64::MAX, 1), (u64::MAX, 2));
+        let waker = Waker::from(Arc::new(Woken(Mutex::new(wake))));
+        let context = Context::from_waker(&waker);
+        let held: Arc<dyn Filled> = Arc::new(Held(Mutex::new((begins, ends))));
+        assert!(ask(file, Arc::downgrade(&held)));
+        began.recv().unwrap();
+        assert!(poll_idle(file, &context).is_pending());
+        assert!(poll_idle(other, &context).is_ready());
+        end.send(()).unwrap();
+        woken.recv().unwrap();
+        assert!(poll_idle(file, &context).is_ready());
+        // Nothing is begun for one that was dropped.
+        let gone = Arc::downgrade(&held);
+        drop(held);
+        assert!(ask(other, gone));
+        let (begins, began) = channel();
+        let (end, ends) = channel();
+        let held: Arc<dyn Filled> = Arc::new(Held(Mutex::new((begins, ends))));
+        assert!(ask(file, Arc::downgrade(&held)));
+        began.recv().unwrap();
+        assert!(poll_idle(other, &context).is_ready());
+        end.send(()).unwrap();
+    }
+}

@@ -1,7 +1,7 @@
 //! `Appender`: appends records of any length from many tasks, and makes them durable in groups.
 //!
-//! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`chunks`] has
-//! the memory, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`] is
+//! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`ahead`] where the file
+//! is filled with zeros meanwhile, [`chunks`] has the memory, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`] is
 //! polled.
 
 mod ahead;
@@ -89,7 +89,8 @@ use crate::memory::{LARGEST, Pool};
 /// be carried out.
 ///
 /// **After a crash** the file holds at least what was reported durable. Behind that there may be parts of later
-/// records and, with direct I/O, zeros up to the end of a block. The program finds the valid length by lengths and
+/// records and, with direct I/O, zeros up to the end of a block and up to what was [filled
+/// ahead](OpenAppender::fill_ahead). The program finds the valid length by lengths and
 /// checksums in its records, and [`open`](Self::open) cuts off the rest. With direct I/O only `close` makes the file's length exact.
 ///
 /// **A failed write or sync is final**: that call and every later one fails with the same errno, since data may be lost
@@ -153,8 +154,11 @@ impl OpenAppender {
 
     /// Keeps the file's content behind the valid length, and overwrites it; [`close`](Appender::close) does not change
     /// the file's length. Use this for a log in files that were [allocated](File::allocate) or used before: syncing a
-    /// write that does not make the file longer need not wait for the file system's journal. The program finds the end
-    /// of the log by its records.
+    /// write that does not make the file longer need not wait for the file system's journal.
+    ///
+    /// Behind the log's end are zeros up to the end of the block (with direct I/O; none if the log ends there), then the
+    /// file's old content. The program finds the end of the log by its records: no record may consist of zeros, and those
+    /// of an earlier use of the file must differ, for example by a number of the use that the checksum covers.
     pub fn recycle(mut self, recycle: bool) -> Self {
         self.recycle = recycle;
         self

@@ -216,15 +216,15 @@ impl Shared {
     /// Wakes one task that waits, which drives. If there are others, a timer makes sure of that.
     fn wake_one(&self, mut state: MutexGuard<'_, State>) {
         let Some((waker, has_more)) = state.waiters.take_one(this_thread()) else { return };
-        let must_watch = has_more && state.watch.is_none();
-        if must_watch {
+        let mut is_watched = true;
+        if has_more && state.watch.is_none() {
             state.watch = timer::wake_at(Instant::now() + PATIENCE, state.overdue.clone());
+            is_watched = state.watch.is_some();
         }
-        let cannot_watch = must_watch && state.watch.is_none();
         drop(state);
         // See `wake`.
         let _ = panics::catch(|| waker.wake());
-        if cannot_watch {
+        if !is_watched {
             self.wake(true);
         }
     }
@@ -235,9 +235,10 @@ impl Shared {
             return;
         }
         let mut state = self.lock();
-        state.watch = None;
+        let watch = state.watch.take();
         let is_overdue = state.lanes.is_some() && state.has_work();
         drop(state);
+        drop(watch);
         if is_overdue {
             self.wake(true);
         }
