@@ -167,6 +167,59 @@ fn while_memory_is_free_streams_are_read_ahead_until_they_come_again() {
 }
 
 #[test]
+fn while_memory_is_free_a_scan_with_several_small_reads_in_flight_fills_the_cache_at_once() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("while_memory_is_free_a_scan", &folder, "data") else { return };
+    assume_memory_is_free(Some(true));
+    const AT_ONCE: usize = 8;
+    block_on(async {
+        for offset in (0..LEN).step_by(AT_ONCE * PAGE) {
+            let read = |at: usize| {
+                let (file, offset) = (file.clone(), (offset + at * PAGE) as u64);
+                ringfile::spawn(async move {
+                    let buffer = file.read_exact_at(Vec::with_capacity(PAGE), offset).await.unwrap();
+                    assert_content(&buffer, offset);
+                })
+            };
+            let reads: Vec<_> = (0..AT_ONCE).map(read).collect();
+            for read in reads {
+                read.await.unwrap();
+            }
+        }
+    });
+    let cached = cached_pages(&path);
+    assert!(cached > LEN / PAGE / 2, "{cached} pages");
+}
+
+#[test]
+fn while_memory_is_free_one_pass_of_small_reads_admits_nothing() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((_, path)) = cold("while_memory_is_free_one_pass", &folder, "data") else { return };
+    // Long enough for the sketch to take some pages for others that were read.
+    const LONG: usize = 128 << 20;
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, whole.repeat(LONG / LEN)).unwrap();
+    if !is_read_ahead(&path) {
+        return skip("while_memory_is_free_one_pass", "nothing is read ahead on this file system");
+    }
+    let_it_be(&path);
+    assume_memory_is_free(Some(true));
+    drop_cache(&path);
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    let before = counts();
+    block_on(async {
+        for offset in (0..LONG).step_by(4 << 10) {
+            let buffer = file.read_exact_at(Vec::with_capacity(4 << 10), offset as u64).await.unwrap();
+            assert_content(&buffer, (offset % LEN) as u64);
+        }
+    });
+    assert_eq!(since(before)[2], 0, "reads admitted");
+    assert_eq!(cached_pages(&path), 0);
+}
+
+#[test]
 fn cached_data_is_read_from_the_cache() {
     let _alone = alone();
     let folder = folder();

@@ -109,6 +109,11 @@ impl Ahead {
         None
     }
 
+    /// Returns whether several reads of a stream are in flight, so that the library does not read ahead.
+    pub(super) fn has_several(&self, id: Id) -> bool {
+        self.try_lock().is_some_and(|mut state| state.streams.has_several(id))
+    }
+
     /// Returns whether data that is read ahead now could be used later.
     pub(super) fn is_quiet(&self, own: &Target) -> bool {
         self.is_allowed && state_of(own).is_some_and(|(changed, _)| changed.is_long_ago())

@@ -16,7 +16,7 @@ use std::borrow::Borrow;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -46,6 +46,15 @@ const LOOKS: u8 = 16;
 const COLD: i32 = 64;
 /// After [`COLD`] misses, one in this many reads is checked. The others read from the drive, even if data is cached.
 const COLD_LOOKS: u8 = 8;
+
+/// The share of reads that read data again is an average in which a read weighs one part in so many.
+const REREADS_OVER: u32 = 64;
+/// All reads, as a share.
+const ALL: u32 = 1 << 16;
+/// From this share on, large random reads are admitted at once.
+const SOME: u32 = ALL / 8;
+/// From this share on, sequential reads that read data again are admitted: the sketch may take one in ten for others.
+const MANY: u32 = ALL / 4;
 
 /// The count of a thread that has not read yet.
 const NO_READ: u8 = u8::MAX;
@@ -126,6 +135,9 @@ pub(crate) struct Adaptive {
     /// If positive, how many reads in a row were found in the cache, up to [`WARM`]; if negative, how many found nothing
     /// there, up to [`COLD`].
     streak: AtomicI32,
+    /// Which share of the recent reads read data again, in parts of [`ALL`]: of those that do not go through the cache at
+    /// once because they are small.
+    rereads: AtomicU32,
     /// Created when the first read misses the cache. If another thread holds the lock, the read is not counted.
     sketch: Mutex<Option<Sketch>>,
     ahead: Arc<Ahead>,
@@ -266,7 +278,8 @@ fn unseen_reads(own: &Target, every: u8) -> Option<u64> {
 
 impl Adaptive {
     pub(super) fn new(own: &Target, direct: File) -> Self {
-        Self { direct, streak: AtomicI32::new(0), sketch: Mutex::new(None), ahead: Ahead::new(own) }
+        let (streak, rereads) = (AtomicI32::new(0), AtomicU32::new(0));
+        Self { direct, streak, rereads, sketch: Mutex::new(None), ahead: Ahead::new(own) }
     }
 
     /// Decides how a read is done. `own` is the adaptive file's own target.
@@ -275,10 +288,13 @@ impl Adaptive {
             return OWN;
         }
         let is_free = room::is_free();
-        let admits_at_once = is_free && request.want < BLOCK as usize;
+        let is_small = request.want < BLOCK as usize;
+        let rereads = self.rereads.load(Ordering::Relaxed);
+        // Goes through the cache without being counted or, mostly, checked, unless it belongs to a stream.
+        let is_quick = is_free && is_small;
         let streak = self.streak.load(Ordering::Relaxed);
         let (is_warm, is_cold) = (streak >= WARM, streak <= -COLD);
-        let every = match (is_warm || admits_at_once, is_cold) {
+        let every = match (is_warm || is_quick, is_cold) {
             (true, _) => LOOKS,
             (_, true) => COLD_LOOKS,
             (false, false) => 1,
@@ -292,28 +308,46 @@ impl Adaptive {
         }
         let range = request.offset..request.offset + request.want as u64;
         // What is admitted is followed too: read ahead, a stream takes a fifth of the time that the cache needs for it.
-        let stream = if admits_at_once && follows { self.ahead.note(&range) } else { None };
+        let mut stream = if is_free && follows { self.ahead.note(&range) } else { None };
+        // The kernel's read-ahead is faster than small direct reads, even several at once.
+        if is_quick && let Some((id, _)) = stream.take_if(|(id, _)| self.ahead.has_several(*id)) {
+            self.ahead.ended(id);
+        }
         // The kernel would read ahead of a file's first byte.
         let is_random = stream.is_none() && !(follows && request.offset == 0);
         let cached =
-            if looks || (admits_at_once && !is_random) { self.cached(own, request) } else { Cached::Nothing };
-        if looks || !admits_at_once {
-            let reads = if is_warm || admits_at_once { unseen.unwrap_or(1) } else { 1 };
+            if looks || (is_free && !is_random) { self.cached(own, request) } else { Cached::Nothing };
+        if looks || !is_quick {
+            let reads = if is_warm || is_quick { unseen.unwrap_or(1) } else { 1 };
             self.count(&cached, streak, reads);
-            if admits_at_once && is_random && !matches!(cached, Cached::All) {
+            if is_quick && is_random && !matches!(cached, Cached::All) {
                 driver::count_cache(CacheEvent::Admitted, reads);
             }
         }
         let is_own = match cached {
-            Cached::All => true,
-            Cached::Nothing | Cached::Some(_) if admits_at_once && is_random => true,
-            Cached::Nothing | Cached::Some(_) => {
-                // A small read gets here if it begins or continues a stream. One that is admitted makes the kernel read
-                // ahead, and all that follows is found cached; so neither a wrong count nor a second pass admits it.
-                self.is_worth_caching(own, request, is_free && !admits_at_once) && {
-                    driver::count_cache(CacheEvent::Admitted, 1);
-                    true
+            Cached::All => {
+                if !is_quick {
+                    self.note_reread(true);
                 }
+                true
+            }
+            Cached::Nothing | Cached::Some(_) if is_quick && is_random => true,
+            Cached::Nothing | Cached::Some(_) => {
+                // A small read gets here if it begins or continues a stream, or if memory is full.
+                let was_read = self.is_worth_caching(own, request, is_free && !is_small);
+                self.note_reread(was_read);
+                let is_admitted = match (is_free, is_random) {
+                    (false, _) => was_read,
+                    // If not, every block of a file that is read at random would be read from the drive twice.
+                    (true, true) => was_read || rereads >= SOME,
+                    // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache. So
+                    // a few wrong counts must not admit any.
+                    (true, false) => was_read && rereads >= MANY,
+                };
+                if is_admitted {
+                    driver::count_cache(CacheEvent::Admitted, 1);
+                }
+                is_admitted
             }
         };
         if is_own {
@@ -326,13 +360,11 @@ impl Adaptive {
                 if bytes == 0 { DIRECT } else { Way::CachedBeginning(bytes) }
             }
             Cached::All | Cached::Nothing if follows => {
-                let stream = if admits_at_once { stream } else { self.ahead.note(&range) };
+                let stream = if is_free { stream } else { self.ahead.note(&range) };
                 match self.follow(own, stream) {
                     // If data is cached, data that was read ahead must not be used, since it may be older.
                     Way::Stream(id)
-                        if !looks
-                            && !admits_at_once
-                            && !matches!(self.cached(own, request), Cached::Nothing) =>
+                        if !looks && !is_free && !matches!(self.cached(own, request), Cached::Nothing) =>
                     {
                         self.ahead.ended(id);
                         DIRECT
@@ -341,6 +373,16 @@ impl Adaptive {
                 }
             }
             Cached::All | Cached::Nothing => DIRECT,
+        }
+    }
+
+    /// Records whether a read read data again. Two threads at once may count one read instead of two.
+    fn note_reread(&self, is_one: bool) {
+        let share = self.rereads.load(Ordering::Relaxed);
+        let part = if is_one { ALL / REREADS_OVER } else { 0 };
+        let now = share - share / REREADS_OVER + part;
+        if now != share {
+            self.rereads.store(now, Ordering::Relaxed);
         }
     }
 

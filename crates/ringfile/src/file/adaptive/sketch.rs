@@ -42,8 +42,8 @@ pub(super) struct Sketch {
     window: u64,
     /// The number of bytes read since counts were last halved.
     bytes: u64,
-    /// Bytes that were counted for the first time since then.
-    fresh: usize,
+    /// The number of counters that are not 0.
+    used: usize,
 }
 
 impl Sketch {
@@ -55,7 +55,7 @@ impl Sketch {
         let counters = (blocks * COUNTERS_PER_BLOCK).next_power_of_two().clamp(FEWEST, MOST);
         let empty = Line([0; LINE as usize / 2]);
         let lines = vec![empty; (counters / LINE) as usize].into_boxed_slice();
-        Self { lines, window: window.max(BLOCK), bytes: 0, fresh: 0 }
+        Self { lines, window: window.max(BLOCK), bytes: 0, used: 0 }
     }
 
     /// Records a read. Returns whether most of its bytes had been read at least `enough` times before, within the window.
@@ -87,22 +87,24 @@ impl Sketch {
             for place in places {
                 if self.get(place) == before {
                     self.add_one(place);
+                    self.used += usize::from(before == 0);
                 }
             }
         }
         self.bytes += len.max(PAGE);
-        self.fresh += usize::from(before == 0);
-        // With more blocks, too many counters would be shared.
-        if self.bytes >= self.window || self.fresh >= self.lines.len() * LINE as usize * 3 / 8 {
+        // With more, one read in ten and more would be taken for others: all of its counters would be used by them.
+        if self.bytes >= self.window || self.used >= self.lines.len() * LINE as usize / 2 {
             self.age();
         }
         before
     }
 
     fn age(&mut self) {
-        (self.bytes, self.fresh) = (0, 0);
-        let pairs = self.lines.iter_mut().flat_map(|line| &mut line.0);
-        pairs.for_each(|pair| *pair = (*pair >> 1) & 0x77);
+        (self.bytes, self.used) = (0, 0);
+        for pair in self.lines.iter_mut().flat_map(|line| &mut line.0) {
+            *pair = (*pair >> 1) & 0x77;
+            self.used += usize::from(*pair & 0x0f != 0) + usize::from(*pair & 0xf0 != 0);
+        }
     }
 
     fn places(&self, number: u64) -> [usize; ROWS] {
@@ -196,6 +198,17 @@ mod tests {
         assert!(!sketch.note(5 * PAGE..6 * PAGE, READS_BEFORE));
         assert!(sketch.note(5 * PAGE..6 * PAGE, READS_BEFORE));
         assert!(sketch.note(5 * PAGE + 100..5 * PAGE + 200, READS_BEFORE), "a record of the page");
+    }
+
+    #[test]
+    fn few_small_reads_of_different_pages_are_taken_for_repeated_ones() {
+        const PAGES: u64 = 32_768;
+        let mut sketch = Sketch::new(PAGES * PAGE, u64::MAX);
+        let taken: Vec<u64> =
+            (0..PAGES).filter(|page| sketch.note(page * PAGE..(page + 1) * PAGE, READS_BEFORE)).collect();
+        assert!(taken.len() < 330, "{} of {PAGES}", taken.len());
+        let most = (0..PAGES / 64).map(|part| taken.iter().filter(|&page| page / 64 == part).count()).max();
+        assert!(most < Some(16), "{most:?} of 64 in a row");
     }
 
     #[test]

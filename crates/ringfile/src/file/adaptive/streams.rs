@@ -116,6 +116,11 @@ impl Streams {
         }
     }
 
+    /// Returns whether several reads of a stream are in flight.
+    pub(super) fn has_several(&mut self, id: Id) -> bool {
+        self.get(id).is_some_and(|stream| stream.reading > 1)
+    }
+
     /// Returns whether a stream is long enough to read ahead of it.
     pub(super) fn is_steady(&mut self, id: Id) -> bool {
         let wanted = READS_BEFORE << self.caution;
