@@ -11,8 +11,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfile::{
-    Appender, Batch, Done, File, OpenOptions, Pool, Queue, ReadRequest, Route, WriteRequest, block_on,
-    thread_metrics,
+    Appender, Batch, Done, Durability, File, OpenOptions, Pool, Queue, ReadRequest, Route, WriteRequest,
+    block_on, thread_metrics,
 };
 use support::forms::routes;
 use support::handles::Handles as _;
@@ -240,8 +240,9 @@ fn requests_of_borrowed_memory_allocate_nothing_once_there_was_room_for_them() {
     const MANY: u64 = 3000;
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGES as usize * PAGE));
-    for route in routes() {
-        let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
+    for (route, adaptive) in routes().flat_map(|route| [(route, false), (route, true)]) {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).adaptive(adaptive).route(route).open(&path).unwrap();
         // A worker allocates what it reports to.
         if is_carried_by_workers(route) {
             continue;
@@ -263,6 +264,41 @@ fn requests_of_borrowed_memory_allocate_nothing_once_there_was_room_for_them() {
                 assert!(writes.iter().all(|write| matches!(write.result, Ok(PAGE))));
             }
             sum
+        });
+        println!("{route:?}, {adaptive}: {few} and {many} allocations");
+        assert!(many <= few + growth(route), "{route:?}, {adaptive}: {few} and {many}");
+    }
+}
+
+#[test]
+fn durable_writes_of_parts_in_a_queue_allocate_nothing_once_there_was_room_for_them() {
+    if !alone("durable_writes_of_parts_in_a_queue_allocate_nothing_once_there_was_room_for_them") {
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 16 * PAGE));
+    let pool = Pool::new(1 << 20);
+    for route in routes() {
+        // A worker allocates what it reports to.
+        if is_carried_by_workers(route) {
+            continue;
+        }
+        let mut options = OpenOptions::new();
+        let file = options.write(true).durability(Durability::Fsync).route(route).open(&path).unwrap();
+        let mut queue = Queue::new();
+        let (few, many) = few_and_many(route, 2 * FEW, |count| {
+            let mut buffer = Some(pool.get(4 * PAGE).unwrap());
+            buffer.as_mut().unwrap().resize(4 * PAGE, 7);
+            allocations(|| {
+                for _ in 0..count {
+                    let whole = buffer.take().unwrap();
+                    let token = queue.write_durable_part(&file, whole, PAGE..2 * PAGE, PAGE as u64, 0);
+                    let done = queue.wait_by(token).unwrap();
+                    assert_eq!(done.result.unwrap(), PAGE);
+                    buffer = done.buffer.unwrap().into_pooled();
+                }
+            })
+            .0
         });
         println!("{route:?}: {few} and {many} allocations");
         assert!(many <= few + growth(route), "{route:?}: {few} and {many}");

@@ -612,3 +612,67 @@ fn f02_a_panic_does_not_give_up_borrowed_memory_of_operations_with_a_slot() {
         }
     });
 }
+
+/// The child has its own copy of the memory, which the kernel does not write to; the parent gets its data.
+#[test]
+fn f22_a_fork_in_the_middle_leaves_the_parents_reads_alone_and_ends_those_of_the_child() {
+    let name = "f22_a_fork_in_the_middle_leaves_the_parents_reads_alone_and_ends_those_of_the_child";
+    if !needs_ring(name) {
+        return;
+    }
+    // Unaligned reads go through memory of the library, aligned ones of a pool's memory stay in place.
+    for shift in [1, 0] {
+        let Some(server) = Server::or_skip(name, content(0, 16 * PAGE)) else { return };
+        must_end("reads beside a waker that forks", move || {
+            server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
+            let pool = Pool::new(1 << 20);
+            let mut memory = pool.get(4 * PAGE).unwrap();
+            memory.resize(4 * PAGE, 0);
+            let mut requests: Vec<_> = memory
+                .chunks_mut(PAGE)
+                .zip(0..)
+                .map(|(page, at)| ReadRequest::new(page, at * PAGE as u64 + shift))
+                .collect();
+            let child = Arc::new(AtomicU32::new(0));
+            let note = Arc::clone(&child);
+            let act = move || {
+                // SAFETY: the child only returns from the call that it is in, and ends.
+                match unsafe { libc::fork() } {
+                    0 => {
+                        // SAFETY: it ends the child if that hangs.
+                        unsafe { libc::alarm(30) };
+                    }
+                    id => note.store(id.cast_unsigned(), Ordering::SeqCst),
+                }
+            };
+            let parent = std::process::id();
+            let read = |file: &File| {
+                let read = catch_unwind(AssertUnwindSafe(|| Queue::new().read_many(file, &mut requests)));
+                if std::process::id() != parent {
+                    let is_right = read.is_ok_and(|read| read.is_ok())
+                        && requests.iter().all(|request| match &request.result {
+                            Ok(read) => request.buffer[..*read] == content(request.offset, *read),
+                            Err(_) => true,
+                        });
+                    // SAFETY: ends the child, without the destructors of what the parent goes on using.
+                    unsafe { libc::_exit(if is_right { 0 } else { 1 }) };
+                }
+                read.unwrap().unwrap();
+            };
+            let has_forked = Arc::clone(&child);
+            let (read, ended_beside) = wait_beside(&server, act, 4, read, move || {
+                support::wait_for("the fork", || has_forked.load(Ordering::SeqCst) != 0);
+            });
+            assert!(read.is_ok());
+            assert_eq!(ended_beside, 1);
+            for request in requests {
+                assert_eq!(request.result.unwrap(), PAGE);
+                assert_content(request.buffer, request.offset);
+            }
+            let (child, mut status) = (child.load(Ordering::SeqCst).cast_signed(), 0);
+            // SAFETY: the status is written to a local value.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0, "the child's calls have ended, with what it can know");
+        });
+    }
+}
