@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Counts the instructions in user space that one cached read through the ring takes, with valgrind: the difference
-# between a run of 60,000 and one of 20,000 reads, so that start and end do not count. `adaptive` is a batch that reads
-# an adaptive file. Prints a table.
+# between a run of 60,000 and one of 20,000 reads, so that start and end do not count. Prints a table.
 #
 #   instructions.sh [FILE [FUNCTIONS]]
 #
@@ -31,14 +30,14 @@ count() {
 
 echo "| how | reads in flight | instructions for a read |"
 echo "|---|--:|--:|"
-for pair in async:16 batch:32 batch:256 adaptive:32 adaptive:256 queue:128; do
+for pair in async:16 batch:32 batch:256 queue:128; do
     how=${pair%:*} depth=${pair#*:}
     few=$(count "$how" 20000 "$depth")
     many=$(count "$how" 60000 "$depth")
     echo "| $how | $depth | $(((many - few) / 40000)) |"
 done
 if ((functions)); then
-    for how in async batch adaptive queue; do
+    for how in async batch queue; do
         echo "== $how, 60,000 reads"
         callgrind_annotate "$counts/$how-60000" | sed -n "/Ir.*file:function/,\$p" | head -n "$functions"
     done

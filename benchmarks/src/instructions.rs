@@ -23,20 +23,20 @@ impl Offsets {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [how, depth, count, path] = arguments.as_slice() else {
-        return Err("usage: instructions async|batch|adaptive|queue DEPTH COUNT FILE".into());
+        return Err("usage: instructions async|batch|queue DEPTH COUNT FILE".into());
     };
     let (depth, count): (usize, usize) = (depth.parse()?, count.parse()?);
     if std::fs::metadata(path).map_or(true, |metadata| metadata.len() != PAGES * PAGE as u64) {
         std::fs::write(path, vec![7; PAGES as usize * PAGE])?;
     }
     std::fs::read(path)?;
-    let file = OpenOptions::new().read(true).route(Route::Ring).adaptive(how == "adaptive").open(path)?;
+    let file = OpenOptions::new().read(true).route(Route::Ring).open(path)?;
     let pool = Pool::new(64 << 20);
     match how.as_str() {
         "async" => in_tasks(&file, &pool, depth, count)?,
-        "batch" | "adaptive" => in_batches(&file, &pool, depth, count)?,
+        "batch" => in_batches(&file, &pool, depth, count)?,
         "queue" => in_a_queue(&file, &pool, depth, count)?,
-        other => return Err(format!("{other}: must be async, batch, adaptive or queue").into()),
+        other => return Err(format!("{other}: must be async, batch or queue").into()),
     }
     let counts = thread_metrics();
     writeln!(std::io::stderr(), "{} reads, {} of them fixed", counts.ops, counts.fixed_ops)?;
