@@ -16,7 +16,7 @@ use ringfile::{
 use support::forms::{WRITING, routes};
 use support::fuse::{Act, Op, Server};
 use support::mounts::{Loop, Mount};
-use support::{Folder, assert_content, content};
+use support::{Folder, assert_content, content, must_end};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -497,5 +497,43 @@ fn f51_a_range_is_not_synced_either_after_a_failed_sync() {
             assert_eq!(failed.errno(), Some(libc::EIO), "{route:?}, {way}: {failed}");
             assert!(failed.to_string().contains("open the file again"), "{failed}");
         }
+    }
+}
+
+#[test]
+fn f42_a_durable_write_of_a_queue_or_batch_ends_once_and_with_its_sync() {
+    let name = "f42_a_durable_write_of_a_queue_or_batch_ends_once_and_with_its_sync";
+    let wal = Way::DurableInQueue(Durability::Fsync);
+    for route in routes() {
+        // Cancelled during its sync, it has one result, and the buffer comes back.
+        let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+        let file = open(&server.path(), route, wal);
+        must_end("a durable write that is cancelled", move || {
+            server.rule(Op::Sync, EVERYWHERE, 1, Act::Delay(std::time::Duration::from_millis(50)));
+            let mut queue = Queue::new();
+            let token = queue.write_durable(&file, content(0, PAGE), 0, 7);
+            queue.submit();
+            queue.cancel(token);
+            let done = queue.wait_by(token).unwrap();
+            assert_eq!(&done.buffer.unwrap()[..], content(0, PAGE));
+            let error = done.result.err();
+            assert!(error.is_none_or(|error| error.errno() == Some(libc::ECANCELED)), "{route:?}");
+            assert!(queue.is_empty() && queue.take().is_none());
+            // A queue that is dropped meanwhile waits for the kernel.
+            queue.write_durable(&file, content(0, PAGE), 0, 8);
+            queue.submit();
+        });
+        // What follows a barrier starts after the sync.
+        let Some(server) = Server::or_skip(name, vec![0; 4 * PAGE]) else { return };
+        let file = open(&server.path(), route, wal);
+        let failed = must_end("a durable write before a barrier", move || {
+            server.rule(Op::Sync, EVERYWHERE, 1, Act::Fail(libc::EIO));
+            let mut batch = Batch::new();
+            batch.write_durable(&file, content(0, PAGE), 0);
+            batch.barrier();
+            batch.write(&file, content(0, PAGE), PAGE as u64);
+            batch.run().into_iter().map(|done| done.result.unwrap_err().errno()).collect::<Vec<_>>()
+        });
+        assert_eq!(failed, [Some(libc::EIO), Some(libc::ECANCELED)], "{route:?}");
     }
 }
