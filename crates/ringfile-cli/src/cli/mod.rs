@@ -80,7 +80,8 @@ pub enum PerfCommand {
     /// each after --warmup, and prints a Markdown table of the results and a table of what each choice changes: IOPS
     /// before → after, and the other figures in per cent. Without options it measures a file of 1 GiB in memory
     /// (/dev/shm), which shows the cost of the software alone: io_uring with normal and with registered buffers, and
-    /// the route that ringfile chooses by itself. To measure a disk, give a --file on it.
+    /// the route that ringfile chooses by itself, with registered buffers, as a program's pool has. To measure a disk,
+    /// give a --file on it.
     File(FileArgs),
     /// Random reads in batches, several batches in flight for each thread, page cache dropped before each run.
     ///
@@ -170,7 +171,8 @@ pub struct FileArgs {
     pub buffers: Option<List<Buffers>>,
     /// Route of ringfile's operations: auto (learned for each file), ring (io_uring), inline (a plain call on the same
     /// thread), workers (a plain call on another thread), aio (Linux AIO, with --direct) [default: ring with both kinds
-    /// of buffers, since they differ only there, and auto; if --buffers is given, auto; with --direct, ring]
+    /// of buffers, since they differ only there, and auto with fixed ones, which a pool's are; if --buffers is given,
+    /// auto; with --direct, ring]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Route>)]
     pub route: Option<List<Route>>,
     /// Executor of ringfile's tasks: ringfile (its own threads), tokio (a current-thread runtime for each job)

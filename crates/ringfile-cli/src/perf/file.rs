@@ -46,8 +46,7 @@ fn grid(args: &FileArgs) -> Grid {
 }
 
 /// Returns the requested routes and buffers. The default compares both kinds of buffers on the ring, since they differ
-/// only there, and adds the library's own choice: on many file systems that is plain calls, which cannot use registered
-/// buffers.
+/// only there, and adds the library's own choice with the memory that a program gets from a pool: registered.
 fn ways(args: &FileArgs, has_ring: bool) -> Vec<(Route, Buffers)> {
     let asked = args.buffers.as_ref().map(List::values);
     let buffers = asked.unwrap_or(&Buffers::WHOLE);
@@ -57,7 +56,7 @@ fn ways(args: &FileArgs, has_ring: bool) -> Vec<(Route, Buffers)> {
         (None, _, true) if has_ring => every_way(&[Route::Ring], buffers),
         (None, None, false) if has_ring => {
             let mut ways = every_way(&[Route::Ring], buffers);
-            ways.push((Route::Auto, Buffers::Normal));
+            ways.push((Route::Auto, Buffers::Fixed));
             ways
         }
         (None, ..) => every_way(&[Route::Auto], buffers),
@@ -79,7 +78,7 @@ mod tests {
     fn without_options_the_ring_shows_what_registering_is_worth_and_auto_stands_beside_it() {
         use {Buffers::*, Route::*};
         for (options, ways) in [
-            ("", &[(Ring, Normal), (Ring, Fixed), (Auto, Normal)][..]),
+            ("", &[(Ring, Normal), (Ring, Fixed), (Auto, Fixed)][..]),
             ("--direct", &[(Ring, Normal), (Ring, Fixed)]),
             ("--buffers normal,fixed", &[(Auto, Normal), (Auto, Fixed)]),
             ("--buffers normal --direct", &[(Ring, Normal)]),

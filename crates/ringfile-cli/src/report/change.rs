@@ -163,7 +163,11 @@ fn one_by_one(runs: &[Run], cell: Setup) -> Vec<Comparison<'_>> {
 fn compare_ways(runs: &[Run], cell: Setup) -> Option<Comparison<'_>> {
     let is_first = |run: &&Run| run.setup.engine == Engine::Ringfile && run.role == Role::Measure;
     let first = runs.iter().find(is_first)?.setup;
-    let cell = Setup { buffers: first.buffers, ..cell };
+    let was_measured =
+        |buffers: &Buffers| runs.iter().any(|run| run.setup == Setup { buffers: *buffers, ..cell });
+    // A way may have been measured with other buffers than the first run's alone.
+    let buffers = [first.buffers, Buffers::Fixed].into_iter().find(was_measured)?;
+    let cell = Setup { buffers, ..cell };
     let Setup { route, executor, direct, adaptive, .. } = first;
     let base = Setup { route, executor, direct, adaptive, ..cell };
     let name = format!("{}/{}", way(cell, base), way(base, cell));

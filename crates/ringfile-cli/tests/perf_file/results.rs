@@ -85,9 +85,9 @@ fn usual_routes_and_executors_have_no_column() {
 }
 
 /// Without options the command must show the gain from registered buffers, which exists only on the ring, on a file
-/// that `auto` reads with plain calls.
+/// that `auto` reads with plain calls; and `auto` with registered memory, which a program gets from a pool.
 #[test]
-fn without_options_the_worth_of_registered_buffers_is_shown_beside_auto() {
+fn without_options_the_worth_of_registered_buffers_is_shown_beside_auto_with_registered_ones() {
     if ring_is_forbidden() {
         return skip("RINGFILE_BACKEND=workers forbids rings");
     }
@@ -95,12 +95,14 @@ fn without_options_the_worth_of_registered_buffers_is_shown_beside_auto() {
     let kind =
         |run: &Value| ["route", "buffers", "role"].map(|key| run[key].as_str().expect("a word")).join(" ");
     let kinds: Vec<String> = runs(&results).iter().map(kind).collect();
-    let expected = ["ring normal measure", "ring fixed measure", "auto normal measure", "ring normal aa"];
+    let expected = ["ring normal measure", "ring fixed measure", "auto fixed measure", "ring normal aa"];
     assert_eq!(kinds, expected);
     for run in runs(&results).iter().filter(|run| run["route"] == "ring") {
         assert_eq!(run["route_ops"]["ring"], run["ops"], "{run}");
         assert_eq!(run["fixed_ops"] == run["ops"], run["buffers"] == "fixed", "{run}");
     }
+    let auto = runs(&results).iter().find(|run| run["route"] == "auto").expect("a run");
+    assert_eq!(auto["fixed_ops"], auto["route_ops"]["ring"], "{auto}");
     for start in ["|fixed/normal|", "|auto/ring", "|A/A"] {
         let row = finished.stdout.lines().find(|line| line.starts_with(start));
         let row = row.unwrap_or_else(|| panic!("{start}: {}", finished.stdout));
