@@ -229,8 +229,8 @@ fn tables(job: &Job, path: &Path) -> io::Result<()> {
             sides.push(("Appender, O_DIRECT, not filled ahead", How::Appender(Some(0))));
         }
         sides.push(("A/A", How::Engine { one_write: false }));
-        // More than can be written in a run: 100,000 entries a second.
-        let size = (job.duration.as_secs_f64() * 1e5) as u64 * job.entry as u64;
+        // More than can be written in a run: 200,000 entries a second.
+        let size = (job.duration.as_secs_f64() * 2e5) as u64 * job.entry as u64;
         let size = size.next_multiple_of(data::PAGE as u64);
         let outcomes = in_turn(job.rounds, sides.len(), |round, index| {
             let (name, how) = sides[index];
