@@ -420,6 +420,7 @@ fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool) -> 
 fn call_and_wait(target: &Target, request: &Request, held: &mut Held) -> Ended {
     let ended = plain::run(target, request, held, || true);
     count(|counts| &mut counts.inline_ops, request, ended);
+    event::emit_deferred();
     ended
 }
 
