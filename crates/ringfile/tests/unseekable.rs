@@ -332,3 +332,51 @@ fn reads_that_wait_for_pipes_keep_no_worker_from_other_operations() {
         });
     });
 }
+
+#[test]
+fn writes_that_wait_for_pipes_keep_no_worker_and_no_thread_and_continue_where_they_were() {
+    if !in_child("writes_that_wait_for_pipes_keep_no_worker_and_no_thread_and_continue_where_they_were") {
+        return;
+    }
+    ringfile::set_default_route(Route::Workers);
+    ringfile::set_worker_threads(2);
+    let folder = Folder::new();
+    let regular = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    must_end("the reads of a file, and the writes", move || {
+        let (pipes, mut readers): (Vec<File>, Vec<_>) = std::iter::repeat_with(|| std::io::pipe().unwrap())
+            .map(|(reader, writer)| (file(writer), reader))
+            .take(8)
+            .unzip();
+        // A thread leaves its loop though its writes have been begun and can't go on.
+        block_on(async {
+            let mut dropped: Vec<_> = pipes[4..]
+                .iter()
+                .map(|pipe| Box::pin(pipe.write_at(vec![1; LARGE], 0).into_future()))
+                .collect();
+            for write in &mut dropped {
+                assert!(poll_once(write).await.is_pending());
+            }
+            for _ in 0..20 {
+                assert_content(&regular.read_at(vec![0; PAGE], 0).await.unwrap(), 0);
+            }
+        });
+        block_on(async {
+            let writes = pipes[..4].iter().map(|pipe| pipe.write_at(content(7, LARGE), 0).into_future());
+            let mut writes: Vec<_> = writes.map(Box::pin).collect();
+            for write in &mut writes {
+                assert!(poll_once(write).await.is_pending());
+            }
+            for _ in 0..20 {
+                assert_content(&regular.read_at(vec![0; PAGE], 0).await.unwrap(), 0);
+            }
+            readers.truncate(4);
+            let taking: Vec<_> = readers.drain(..).map(|reader| taking_in(reader, LARGE)).collect();
+            for write in writes {
+                assert_eq!(write.await.unwrap().len(), LARGE);
+            }
+            for taken in taking {
+                assert_content(&taken.join().unwrap(), 7);
+            }
+        });
+    });
+}
