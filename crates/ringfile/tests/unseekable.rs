@@ -4,9 +4,11 @@
 
 mod support;
 
+use std::future::Future as _;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ringfile::{Batch, File, Pool, Queue, Route, block_on};
@@ -378,5 +380,58 @@ fn writes_that_wait_for_pipes_keep_no_worker_and_no_thread_and_continue_where_th
                 assert_content(&taken.join().unwrap(), 7);
             }
         });
+    });
+}
+
+/// The thread that polls calls a waker only if no worker runs and none can be started.
+#[test]
+fn a_waker_that_panics_on_the_thread_that_polls_does_not_end_that_thread() {
+    struct Panics;
+
+    impl std::task::Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("a waker that panics");
+        }
+    }
+
+    let name = "a_waker_that_panics_on_the_thread_that_polls_does_not_end_that_thread";
+    if !in_child(name) {
+        return;
+    }
+    ringfile::set_default_route(Route::Workers);
+    let begin = |waker: &Waker| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let pipe = file(reader);
+        let mut read = Box::pin(async move { pipe.read_at(vec![0; 1], 0).await });
+        assert!(read.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+        (read, writer)
+    };
+    let (read, mut writer) = begin(&Waker::from(std::sync::Arc::new(Panics)));
+    // Idle workers end after 10 s.
+    std::thread::sleep(Duration::from_millis(11_500));
+    // SAFETY: the call takes no memory.
+    if unsafe { libc::setresuid(65534, 65534, 65534) } != 0 {
+        return skip(name, "it needs root, to become a user with a limit on threads");
+    }
+    let mut usual = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the calls read and write only these values.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NPROC, &raw mut usual);
+        libc::setrlimit(libc::RLIMIT_NPROC, &libc::rlimit { rlim_cur: 1, ..usual });
+    }
+    let can_start = std::thread::Builder::new().spawn(|| ()).is_ok();
+    writer.write_all(b"x").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    // SAFETY: as above.
+    unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const usual) };
+    if can_start {
+        return skip(name, "threads can be started in spite of the limit");
+    }
+    drop(read);
+    let (mut read, mut writer) = begin(Waker::noop());
+    std::thread::sleep(Duration::from_millis(100));
+    writer.write_all(b"y").unwrap();
+    wait_for("a read of another pipe", || {
+        read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     });
 }

@@ -251,7 +251,12 @@ fn poll_all(signal: &OwnedFd) {
             ready.get(at).is_none_or(|&is_ready| is_ready) || !remote.is_wanted()
         });
         waiting = stay;
-        go.into_iter().for_each(send);
+        for remote in go {
+            // It calls user code if no worker can be started.
+            if panics::catch(|| send(remote)).is_err() {
+                event::emit(|| tracing::error!("a waker or a buffer panicked on the thread that polls"));
+            }
+        }
         let mut queue = lock();
         waiting.append(&mut queue.waiting);
         if waiting.is_empty() && ready.first() == Some(&false) {
