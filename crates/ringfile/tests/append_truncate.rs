@@ -9,6 +9,7 @@ use std::path::Path;
 
 use ringfile::{Appender, OpenOptions, Pool, Route, block_on};
 use support::forms::routes;
+use support::fuse::{Act, Op, Server};
 use support::{Folder, Random, content, poll_once, skip};
 
 const PAGE: usize = 4096;
@@ -132,4 +133,49 @@ fn a_cut_behind_the_end_or_after_closing_is_refused_and_nothing_is_lost() {
         assert_eq!(log.truncate(10).await.unwrap_err().kind(), ErrorKind::InvalidInput);
     });
     assert!(std::fs::read(&path).unwrap() == content(0, 200));
+}
+
+#[test]
+fn the_first_sector_of_what_a_recycled_log_loses_is_durably_gone_before_the_rest() {
+    let name = "the_first_sector_of_what_a_recycled_log_loses_is_durably_gone_before_the_rest";
+    let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
+    let file = options(Route::Auto, false).open(server.path()).unwrap();
+    block_on(async {
+        let log = Appender::open(&file, &Pool::new(4 << 20), 0).recycle(true).await.unwrap();
+        for cut in [5000, 5120, 0] {
+            log.append(&content(log.len(), 600_000 - log.len() as usize)).await.unwrap();
+            log.sync().await.unwrap();
+            let before = server.log().len();
+            log.truncate(cut).await.unwrap();
+            let ops = &server.log()[before..];
+            let first = (Op::Write, cut, 512 - cut as usize % 512);
+            assert_eq!(ops[0], first, "{ops:?}: a power cut may leave a log that ends between its two ends");
+            assert_eq!((ops[1].0, ops[ops.len() - 1].0), (Op::Sync, Op::Sync), "{ops:?}");
+            assert!(server.data()[cut as usize..600_000].iter().all(|&byte| byte == 0));
+        }
+        // A single sector is removed at once.
+        log.append(&content(0, 100)).await.unwrap();
+        log.sync().await.unwrap();
+        let before = server.log().len();
+        log.truncate(10).await.unwrap();
+        let ops: Vec<Op> = server.log()[before..].iter().map(|op| op.0).collect();
+        assert_eq!(ops, [Op::Write, Op::Sync]);
+    });
+}
+
+#[test]
+fn a_cut_that_fails_promises_nothing_behind_its_length() {
+    let name = "a_cut_that_fails_promises_nothing_behind_its_length";
+    let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
+    let file = options(Route::Auto, false).open(server.path()).unwrap();
+    block_on(async {
+        let log = Appender::open(&file, &Pool::new(4 << 20), 0).recycle(true).await.unwrap();
+        log.append(&content(0, 5000)).await.unwrap();
+        log.sync().await.unwrap();
+        server.rule(Op::Write, 600..5000, 1, Act::Fail(libc::EIO));
+        assert_eq!(log.truncate(100).await.unwrap_err().errno(), Some(libc::EIO));
+        assert_eq!((log.written(), log.durable()), (100, 100), "zeros were written behind it");
+        let error = log.sync().await.unwrap_err().to_string();
+        assert!(error.contains("behind byte 100 "), "{error}");
+    });
 }

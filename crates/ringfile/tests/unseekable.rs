@@ -4,9 +4,11 @@
 
 mod support;
 
+use std::future::Future as _;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use ringfile::{Batch, File, Pool, Queue, Route, block_on};
@@ -330,5 +332,106 @@ fn reads_that_wait_for_pipes_keep_no_worker_from_other_operations() {
                 assert_eq!(pipe.read_at(vec![0; 1], 0).await.unwrap(), [number as u8]);
             }
         });
+    });
+}
+
+#[test]
+fn writes_that_wait_for_pipes_keep_no_worker_and_no_thread_and_continue_where_they_were() {
+    if !in_child("writes_that_wait_for_pipes_keep_no_worker_and_no_thread_and_continue_where_they_were") {
+        return;
+    }
+    ringfile::set_default_route(Route::Workers);
+    ringfile::set_worker_threads(2);
+    let folder = Folder::new();
+    let regular = File::open(folder.file("data", &content(0, PAGE))).unwrap();
+    must_end("the reads of a file, and the writes", move || {
+        let (pipes, mut readers): (Vec<File>, Vec<_>) = std::iter::repeat_with(|| std::io::pipe().unwrap())
+            .map(|(reader, writer)| (file(writer), reader))
+            .take(8)
+            .unzip();
+        // A thread leaves its loop though its writes have been begun and can't go on.
+        block_on(async {
+            let mut dropped: Vec<_> = pipes[4..]
+                .iter()
+                .map(|pipe| Box::pin(pipe.write_at(vec![1; LARGE], 0).into_future()))
+                .collect();
+            for write in &mut dropped {
+                assert!(poll_once(write).await.is_pending());
+            }
+            for _ in 0..20 {
+                assert_content(&regular.read_at(vec![0; PAGE], 0).await.unwrap(), 0);
+            }
+        });
+        block_on(async {
+            let writes = pipes[..4].iter().map(|pipe| pipe.write_at(content(7, LARGE), 0).into_future());
+            let mut writes: Vec<_> = writes.map(Box::pin).collect();
+            for write in &mut writes {
+                assert!(poll_once(write).await.is_pending());
+            }
+            for _ in 0..20 {
+                assert_content(&regular.read_at(vec![0; PAGE], 0).await.unwrap(), 0);
+            }
+            readers.truncate(4);
+            let taking: Vec<_> = readers.drain(..).map(|reader| taking_in(reader, LARGE)).collect();
+            for write in writes {
+                assert_eq!(write.await.unwrap().len(), LARGE);
+            }
+            for taken in taking {
+                assert_content(&taken.join().unwrap(), 7);
+            }
+        });
+    });
+}
+
+/// The thread that polls calls a waker only if no worker runs and none can be started.
+#[test]
+fn a_waker_that_panics_on_the_thread_that_polls_does_not_end_that_thread() {
+    struct Panics;
+
+    impl std::task::Wake for Panics {
+        fn wake(self: std::sync::Arc<Self>) {
+            panic!("a waker that panics");
+        }
+    }
+
+    let name = "a_waker_that_panics_on_the_thread_that_polls_does_not_end_that_thread";
+    if !in_child(name) {
+        return;
+    }
+    ringfile::set_default_route(Route::Workers);
+    let begin = |waker: &Waker| {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let pipe = file(reader);
+        let mut read = Box::pin(async move { pipe.read_at(vec![0; 1], 0).await });
+        assert!(read.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+        (read, writer)
+    };
+    let (read, mut writer) = begin(&Waker::from(std::sync::Arc::new(Panics)));
+    // Idle workers end after 10 s.
+    std::thread::sleep(Duration::from_millis(11_500));
+    // SAFETY: the call takes no memory.
+    if unsafe { libc::setresuid(65534, 65534, 65534) } != 0 {
+        return skip(name, "it needs root, to become a user with a limit on threads");
+    }
+    let mut usual = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the calls read and write only these values.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NPROC, &raw mut usual);
+        libc::setrlimit(libc::RLIMIT_NPROC, &libc::rlimit { rlim_cur: 1, ..usual });
+    }
+    let can_start = std::thread::Builder::new().spawn(|| ()).is_ok();
+    writer.write_all(b"x").unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    // SAFETY: as above.
+    unsafe { libc::setrlimit(libc::RLIMIT_NPROC, &raw const usual) };
+    if can_start {
+        return skip(name, "threads can be started in spite of the limit");
+    }
+    drop(read);
+    let (mut read, mut writer) = begin(Waker::noop());
+    std::thread::sleep(Duration::from_millis(100));
+    writer.write_all(b"y").unwrap();
+    wait_for("a read of another pipe", || {
+        read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     });
 }

@@ -1,8 +1,9 @@
 //! A thread that fills appenders' files with zeros ahead, by plain system calls.
 //!
 //! It starts with the first request, serves files in turn, one piece at a time, and ends after being idle for a while.
-//! Invariants: no waker is called or dropped under the lock; while a piece may be written, its file is `current`, so that
-//! the next appender of the file can wait for the end, also if the one that asked for the piece was dropped.
+//! Invariants: no waker is called or dropped under the lock; while a piece may be written, its file is `current`, and
+//! until the next one begins it is `waiting`, so that the next appender of the file can wait for the end, also if the one
+//! that asked for the pieces was dropped.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -73,6 +74,13 @@ impl Queue {
     fn is_ours(&self) -> bool {
         self.runs.is_some_and(fork::Mark::is_current)
     }
+
+    /// Returns whether a piece of this file is being written, or may follow.
+    fn is_filled(&self, inode: Inode) -> bool {
+        let may_follow =
+            |(other, filled): &(Inode, Weak<dyn Filled>)| *other == inode && filled.strong_count() > 0;
+        self.current == Some(inode) || self.waiting.iter().any(may_follow)
+    }
 }
 
 /// Asks for pieces of a file to be filled, until there are no more. Returns false if no thread can be started. Called with
@@ -94,11 +102,12 @@ pub(crate) fn ask(inode: Inode, filled: Weak<dyn Filled>) -> bool {
     true
 }
 
-/// Waits until no piece of this file is being written for an appender that was dropped before.
+/// Waits until no piece of this file is being written, nor will be, for an appender that has no handle any more: a thread
+/// that wakes one of its tasks may still keep it, or its last handle was leaked.
 pub(crate) fn poll_idle(inode: Inode, context: &Context<'_>) -> Poll<()> {
     let waker = context.waker().clone();
     let mut queue = lock();
-    if queue.current == Some(inode) && queue.is_ours() {
+    if queue.is_filled(inode) && queue.is_ours() {
         queue.wakers.push(waker);
         return Poll::Pending;
     }
@@ -226,5 +235,24 @@ mod tests {
         began.recv().unwrap();
         assert!(poll_idle(other, &context).is_ready());
         end.send(()).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_waited_for_between_its_pieces_too_unless_its_appender_is_gone() {
+        let ((begins, began), (end, ends), (wake, woken)) = (channel(), channel(), channel());
+        let (busy, file) = ((u64::MAX, 3), (u64::MAX, 4));
+        let waker = Waker::from(Arc::new(Woken(Mutex::new(wake))));
+        let context = Context::from_waker(&waker);
+        let held: Arc<dyn Filled> = Arc::new(Held(Mutex::new((begins, ends))));
+        assert!(ask(busy, Arc::downgrade(&held)));
+        began.recv().unwrap();
+        // Another file has its turn. This appender has no handle any more, but a thread that wakes a task keeps it.
+        let kept: Arc<dyn Filled> = Arc::new(Held(Mutex::new((channel().0, channel().1))));
+        assert!(ask(file, Arc::downgrade(&kept)));
+        assert!(poll_idle(file, &context).is_pending());
+        drop(kept);
+        assert!(poll_idle(file, &context).is_ready());
+        end.send(()).unwrap();
+        woken.recv().unwrap();
     }
 }

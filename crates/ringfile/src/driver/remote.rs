@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use super::op::Progress;
 use super::{Ended, Finished, Kept, Request, Shared, Target, workers};
 use crate::memory::Held;
 use crate::ring::fork;
@@ -82,6 +83,8 @@ pub(crate) struct RemoteRequest {
     pub target: Arc<Target>,
     pub request: Request,
     pub held: Held,
+    /// What a worker has written to a pipe, a socket or a terminal that was full then.
+    pub(super) progress: Progress,
     /// Taken when it ends, or when a ring has taken it over.
     pub(super) handler: Option<Arc<dyn Handler>>,
     pub index: u32,
@@ -101,6 +104,7 @@ impl RemoteRequest {
             target: Arc::clone(target),
             request: *request,
             held,
+            progress: Progress::default(),
             handler: Some(handler),
             index,
             hold: None,
@@ -118,7 +122,7 @@ impl RemoteRequest {
         self.end_once(ended);
     }
 
-    /// Ends it without having begun.
+    /// Ends it without having begun, or where a worker has left it.
     pub(crate) fn refuse(mut self, errno: i32) {
         self.refuse_once(errno);
     }
@@ -136,7 +140,7 @@ impl RemoteRequest {
             // Nothing was read, and the buffer's length says so.
             self.held.copy_in(self.request.start, &[]);
         }
-        self.end_once(Ended { done: 0, errno });
+        self.end_once(Ended { done: self.progress.done(), errno });
     }
 
     /// Gives the handler to a ring, which ends the operation from here on.

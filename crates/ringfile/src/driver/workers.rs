@@ -173,17 +173,15 @@ fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
     None
 }
 
-/// Tries an operation on a pipe, a socket or a terminal without waiting; `None` if it would not wait, or needs a call
-/// that may wait. Another reader may take the data that `poll` has reported, so a read must not wait either.
+/// Tries an operation on a pipe, a socket or a terminal, or the rest of it, without waiting; `None` if it needs a call that
+/// may wait. Another reader may take the data, and another writer the room, that `poll` has reported, and a large write has
+/// room only for a part, so the call must not wait either.
 fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
+    wanted(remote)?;
     if !is_ready(remote, Timespec::default()) {
         return Some(Attempt::WouldWait);
     }
-    if !remote.request.kind.is_read() {
-        // A part that was written must not be written again.
-        return None;
-    }
-    match plain::attempt(&remote.target, &remote.request, &mut remote.held) {
+    match plain::attempt_rest(&remote.target, &remote.request, &mut remote.held, &mut remote.progress) {
         Attempt::NotOffered => None,
         attempt => Some(attempt),
     }
@@ -253,7 +251,12 @@ fn poll_all(signal: &OwnedFd) {
             ready.get(at).is_none_or(|&is_ready| is_ready) || !remote.is_wanted()
         });
         waiting = stay;
-        go.into_iter().for_each(send);
+        for remote in go {
+            // It calls user code if no worker can be started.
+            if panics::catch(|| send(remote)).is_err() {
+                event::emit(|| tracing::error!("a waker or a buffer panicked on the thread that polls"));
+            }
+        }
         let mut queue = lock();
         waiting.append(&mut queue.waiting);
         if waiting.is_empty() && ready.first() == Some(&false) {

@@ -13,7 +13,7 @@ use crate::memory::Held;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::driver) enum Attempt {
     Over(Ended),
-    /// All or a part of it would have to wait: the whole operation must be done another way.
+    /// All or a part of it would have to wait: the whole operation must be done another way, or the rest later.
     WouldWait,
     /// The file has no non-blocking I/O of that kind.
     NotOffered,
@@ -26,7 +26,7 @@ pub(in crate::driver) fn run(
     held: &mut Held,
     is_wanted: impl Fn() -> bool,
 ) -> Ended {
-    match go(target, request, held, 0, is_wanted) {
+    match go(target, request, held, &mut Progress::default(), 0, is_wanted) {
         Attempt::Over(ended) => ended,
         // This errno does not occur without RWF_NOWAIT.
         Attempt::WouldWait | Attempt::NotOffered => Ended { done: 0, errno: libc::EAGAIN },
@@ -35,17 +35,28 @@ pub(in crate::driver) fn run(
 
 /// Carries an operation out if that needs no waiting.
 pub(in crate::driver) fn attempt(target: &Target, request: &Request, held: &mut Held) -> Attempt {
-    go(target, request, held, RWF_NOWAIT, || true)
+    attempt_rest(target, request, held, &mut Progress::default())
+}
+
+/// Carries out what is left of an operation if that needs no waiting. If a part of it was done before it would have to wait,
+/// `progress` tells where to continue.
+pub(in crate::driver) fn attempt_rest(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    progress: &mut Progress,
+) -> Attempt {
+    go(target, request, held, progress, RWF_NOWAIT, || true)
 }
 
 fn go(
     target: &Target,
     request: &Request,
     held: &mut Held,
+    progress: &mut Progress,
     nowait: u32,
     is_wanted: impl Fn() -> bool,
 ) -> Attempt {
-    let mut progress = Progress::default();
     let mut errno = loop {
         let answer = call(target, request, held, progress.began(request, target), nowait);
         match answer {

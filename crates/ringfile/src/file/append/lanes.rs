@@ -19,6 +19,8 @@ use crate::panics;
 
 /// How many zeros a truncation writes at once.
 const ZEROS: usize = 256 << 10;
+/// The smallest size of a drive's sectors.
+const SECTOR: usize = 512;
 
 /// The job of a lane: a step, and the memory of what it writes.
 pub(super) type Job = (Step, Buffer);
@@ -95,13 +97,19 @@ async fn truncate(file: &File, cuts: bool, len: u64, end: u64) -> Result<Carried
         let memory = Pool::builder().registered(false).capacity(2 * ZEROS.next_multiple_of(block)).build()?;
         let mut zeros = memory.get(ZEROS.next_multiple_of(block))?;
         zeros.extend_from_slice(&carried);
-        // From the front, so that a reader never finds later records behind earlier ones.
+        // From the front, so that a reader never finds later records behind earlier ones. A power cut may lose any of the
+        // writes since the last sync, and parts of them, but no part of a sector: the log then has one end or the other.
+        let mut until = (len + 1).next_multiple_of(block.max(SECTOR) as u64).min(end);
         while start < end {
-            zeros.resize(zeros.capacity().min(usize::try_from(end - start).unwrap_or(usize::MAX)), 0);
-            let len = zeros.len() as u64;
+            zeros.resize(zeros.capacity().min(usize::try_from(until - start).unwrap_or(usize::MAX)), 0);
+            let written = zeros.len() as u64;
             zeros = file.write_at(zeros, start).await?;
             zeros.clear();
-            start += len;
+            start += written;
+            if start == until && until < end {
+                file.sync_data().await?;
+                until = end;
+            }
         }
     }
     file.sync_all().await?;

@@ -382,8 +382,8 @@ impl Appender {
     /// has to be: otherwise new records could be followed by old ones after a crash.
     ///
     /// The file is cut too. In a [recycled](OpenAppender::recycle) file the bytes from `length` to the log's former end
-    /// are overwritten with zeros instead, up to the end of the block, from front to back. With direct I/O and a
-    /// `length` inside a block, the file must be open for reading. If the future is dropped before its turn, nothing
+    /// are overwritten with zeros instead, up to the end of the block, from front to back, and the first sector durably
+    /// before the others. With direct I/O and a `length` inside a block, the file must be open for reading. If the future is dropped before its turn, nothing
     /// is cut; later the truncation may still be carried out.
     ///
     /// ```

@@ -386,6 +386,11 @@ impl Plan {
         self.close_if_complete();
     }
 
+    /// Records that a truncation has failed: nothing behind `len` is sure to be in the file.
+    pub fn was_not_truncated(&mut self, len: u64) {
+        (self.appended, self.sealed, self.durable) = (len, len, self.durable.min(len));
+    }
+
     fn truncated(&mut self, len: u64) {
         (self.appended, self.sealed, self.durable) = (len, len, len);
         (self.wanted_written, self.wanted_durable) =

@@ -390,7 +390,12 @@ impl Shared {
                     }
                     state.plan.ended(step);
                 }
-                Err(error) => state.fail(error),
+                Err(error) => {
+                    if let Step::Truncate { len, .. } = step {
+                        state.plan.was_not_truncated(len);
+                    }
+                    state.fail(error);
+                }
             }
         }
         let stirred = lanes.is_woken();
