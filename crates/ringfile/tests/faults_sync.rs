@@ -6,6 +6,7 @@ mod support;
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, IntoFuture};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Waker};
@@ -535,5 +536,51 @@ fn f42_a_durable_write_of_a_queue_or_batch_ends_once_and_with_its_sync() {
             batch.run().into_iter().map(|done| done.result.unwrap_err().errno()).collect::<Vec<_>>()
         });
         assert_eq!(failed, [Some(libc::EIO), Some(libc::ECANCELED)], "{route:?}");
+    }
+}
+
+/// Returns how many pages of a file have to be written; `None` if the kernel does not tell.
+fn dirty_pages(file: &std::fs::File) -> Option<u64> {
+    // The same on every architecture; libc does not have it everywhere.
+    const CACHESTAT: libc::c_long = 451;
+    let (all, mut stat) = ([0_u64; 2], [0_u64; 5]);
+    // SAFETY: the kernel reads a range of two numbers, and writes five numbers.
+    let answer = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), all.as_ptr(), stat.as_mut_ptr(), 0) };
+    (answer == 0 && stat[0] > 0).then_some(stat[1] + stat[2])
+}
+
+/// With an offset, the kernel's sync would cover one page: the length of its entry is 0.
+#[test]
+fn f42_the_sync_of_a_durable_write_covers_all_of_it() {
+    const LEN: usize = 16 * PAGE;
+    let (folder, name) = (Folder::new(), "f42_the_sync_of_a_durable_write_covers_all_of_it");
+    for route in routes() {
+        let path = folder.path().join(format!("{route:?}"));
+        std::fs::write(&path, content(0, LEN)).unwrap();
+        let plain = std::fs::File::open(&path).unwrap();
+        if dirty_pages(&plain).is_none_or(|pages| pages == 0) {
+            return support::skip(name, "cachestat does not show what was written");
+        }
+        plain.sync_all().unwrap();
+        let file = open(&path, route, Way::DurableInQueue(Durability::Fsync));
+        let mut offset = PAGE as u64;
+        let mut is_written = |what: &str, write: &mut dyn FnMut(Vec<u8>, u64)| {
+            write(content(0, LEN), offset);
+            assert_eq!(dirty_pages(&plain), Some(0), "{route:?}, {what} at {offset}");
+            offset += LEN as u64;
+        };
+        is_written("a future", &mut |data, offset| {
+            drop(block_on(file.write_durable_at(data, offset)).unwrap())
+        });
+        is_written("a batch", &mut |data, offset| {
+            let mut batch = Batch::new();
+            batch.write_durable(&file, data, offset);
+            assert_eq!(batch.run().remove(0).result.unwrap(), LEN);
+        });
+        is_written("a queue", &mut |data, offset| {
+            let mut queue = Queue::new();
+            let token = queue.write_durable(&file, data, offset, 0);
+            assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), LEN);
+        });
     }
 }

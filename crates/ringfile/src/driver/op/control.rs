@@ -15,7 +15,10 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
     sqe.opcode = request.kind.opcode();
     sqe.op_flags = request.op_flags;
     match request.kind {
-        Kind::Sync | Kind::Truncate => {}
+        // With an offset and no length, the kernel would sync the one page there (`io_fsync` in io_uring/sync.c). The sync of
+        // a durable write has the offset of the write.
+        Kind::Sync => sqe.offset = 0,
+        Kind::Truncate => {}
         // The length has 32 bits: longer ranges are synced to the end of the file. Longer advice does not come here, see
         // `Request::fits_an_entry`.
         Kind::SyncRange | Kind::Advise => sqe.len = u32::try_from(request.want).unwrap_or(0),
