@@ -21,7 +21,7 @@ pub(super) struct Ahead {
     /// The maximum number of bytes to fill behind what is appended; 0 fills nothing.
     budget: u64,
     unit: u64,
-    /// The length of the log when it was opened.
+    /// The length of the log when it was opened or last cut.
     opened: u64,
     /// Where the zeros end. Less than what was appended if there are none.
     filled: u64,
@@ -61,8 +61,8 @@ impl Ahead {
         }
     }
 
-    /// Returns the end of a run that would begin now: at most as much is filled as was appended since the file was
-    /// opened.
+    /// Returns the end of a run that would begin now: at most as much is filled as was appended since the log was
+    /// opened or cut.
     fn target(&self, appended: u64) -> u64 {
         let ahead = self.budget.min(appended - self.opened);
         let end = appended.saturating_add(if ahead < FIRST { 0 } else { ahead });
@@ -134,7 +134,7 @@ impl Ahead {
     /// Records that the file was cut at `len`, while no piece was being written.
     pub fn was_cut(&mut self, len: u64) {
         (self.filled, self.extended, self.run) = (0, false, None);
-        self.opened = self.opened.min(len);
+        self.opened = len;
     }
 }
 
@@ -211,5 +211,17 @@ mod tests {
         assert!(!ahead.ended(false));
         assert!(!ahead.wants_run(BUDGET) && ahead.next(BUDGET, BUDGET).is_none());
         assert!(ahead.is_extended(), "a part may have been filled");
+    }
+
+    #[test]
+    fn a_log_that_is_often_cut_is_not_filled_again_and_again() {
+        let mut ahead = after_syncs_of(1000);
+        let filled: u64 = fill(&mut ahead, BUDGET).iter().map(|fill| fill.zeros.end - fill.zeros.start).sum();
+        assert_eq!(filled, BUDGET);
+        for _ in 0..3 {
+            ahead.was_cut(BUDGET / 2);
+            assert!(!ahead.wants_run(BUDGET / 2 + FIRST - 1), "little was appended since");
+        }
+        assert!(ahead.wants_run(BUDGET / 2 + FIRST));
     }
 }

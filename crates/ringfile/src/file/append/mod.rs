@@ -182,7 +182,7 @@ impl OpenAppender {
     /// the file system's journal.
     ///
     /// A thread of the library allocates the space and writes the zeros, in pieces of 256 KiB, for a log whose syncs have
-    /// less than 64 KiB each on average: no more than was appended since the log was opened. If that fails, for example
+    /// less than 64 KiB each on average: no more than was appended since the log was opened or cut. If that fails, for example
     /// because the disk is full, nothing more is filled; appends do not fail. [`close`](Appender::close) cuts
     /// what is not used. After a crash, or if the appender is dropped without `close`, the zeros remain at the end of the
     /// file until it is [opened](Appender::open) again.
