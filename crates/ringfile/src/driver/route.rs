@@ -185,12 +185,12 @@ fn now() -> u64 {
     START.get_or(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
-/// Returns whether an operation is the one in `every` that is looked at, a power of two: chosen by its offset, so that threads
-/// share no counter.
+/// Returns whether an operation with this number is the one in `every`, a power of two, that is looked at. Threads share no
+/// counter for it.
 #[inline]
-fn is_one_in(every: u64, request: &Request) -> bool {
-    // Fibonacci hashing: the upper bits of the product depend on all bits of the offset.
-    request.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - every.ilog2()) == 0
+fn is_one_in(every: u64, number: u64) -> bool {
+    // Fibonacci hashing: the upper bits of the product depend on all bits of the number.
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - every.ilog2()) == 0
 }
 
 impl Lane {
@@ -244,8 +244,8 @@ impl Lane {
     /// Returns whether an operation probably need not wait, so that a thread which would do nothing meanwhile makes the
     /// plain call.
     #[inline]
-    pub(crate) fn is_found_cached(&self, request: &Request) -> bool {
-        self.found.load(Ordering::Relaxed) >= FOUND_CACHED && !is_one_in(ATTEMPTS, request)
+    pub(crate) fn is_found_cached(&self, number: u64) -> bool {
+        self.found.load(Ordering::Relaxed) >= FOUND_CACHED && !is_one_in(ATTEMPTS, number)
     }
 
     /// Returns whether the next operation goes to the ring without an attempt.
@@ -278,9 +278,9 @@ impl Lane {
 
     /// Returns whether this inline call must be timed.
     #[inline]
-    pub(crate) fn is_timed(&self, request: &Request) -> bool {
+    pub(crate) fn is_timed(&self, number: u64) -> bool {
         self.state.load(Ordering::Relaxed) == TIMED
-            && (self.score.load(Ordering::Relaxed) > 0 || is_one_in(TIMINGS, request))
+            && (self.score.load(Ordering::Relaxed) > 0 || is_one_in(TIMINGS, number))
     }
 
     fn is_away(&self) -> bool {
@@ -611,9 +611,8 @@ mod tests {
 
     #[test]
     fn one_in_so_many_calls_is_looked_at_whatever_their_distance() {
-        for step in [512, 4096, 32 << 10, 1 << 20, 12_345] {
-            let of_offset = |offset| Request { offset, ..Request::of(Kind::Read) };
-            let looks = (0..8000).filter(|n| is_one_in(8, &of_offset(n * step))).count();
+        for step in [1, 512, 4097, 32 << 10, 1 << 20, 12_345] {
+            let looks = (0..8000).filter(|n| is_one_in(8, n * step)).count();
             assert!((800..1200).contains(&looks), "{looks} of 8000 at a distance of {step}");
         }
     }
@@ -622,10 +621,7 @@ mod tests {
     fn a_file_is_found_cached_until_one_attempt_would_have_had_to_wait() {
         let lane = Lane::new();
         lane.is_offered(false);
-        let asked = |lane: &Lane| {
-            let reads = (0..800).map(|n| Request { offset: n * 4096, ..Request::of(Kind::Read) });
-            reads.filter(|read| !lane.is_found_cached(read)).count()
-        };
+        let asked = |lane: &Lane| (0..800).filter(|number| !lane.is_found_cached(*number)).count();
         (1..FOUND_CACHED).for_each(|_| lane.did_not_wait());
         assert_eq!(asked(&lane), 800);
         lane.did_not_wait();

@@ -347,18 +347,21 @@ const LONG_COPY: usize = 32 << 10;
 #[derive(Clone, Copy)]
 struct Turn {
     operations: u32,
+    /// The inline operations of this thread, in all turns.
+    total: u32,
     began: Option<Instant>,
     /// The next operation waits for the other tasks.
     is_over: bool,
 }
 
 impl Turn {
-    const NEW: Self = Self { operations: 0, began: None, is_over: false };
+    const NEW: Self = Self { operations: 0, total: 0, began: None, is_over: false };
 
     /// Counts an operation. Returns false if the other tasks must run first; the next turn then begins.
     #[inline]
     fn goes_on(&mut self) -> bool {
         self.operations += 1;
+        self.total = self.total.wrapping_add(1);
         let is_time = self.operations.is_multiple_of(LOOK_AT_CLOCK)
             && self.began.get_or_insert_with(Instant::now).elapsed() >= TURN;
         if self.operations == 1 {
@@ -366,9 +369,16 @@ impl Turn {
         }
         let goes_on = !(is_time || self.is_over);
         if !goes_on {
-            *self = Self::NEW;
+            *self = Self { total: self.total, ..Self::NEW };
         }
         goes_on
+    }
+
+    /// Returns a number by which some operations are chosen to be looked at. It differs by offset and by time, so that reads of
+    /// several files in turn, or of the same few blocks over and over, are looked at too.
+    #[inline]
+    fn number_of(self, request: &Request) -> u64 {
+        request.offset.wrapping_add(self.total.into())
     }
 }
 
@@ -389,8 +399,11 @@ enum Called {
 #[inline]
 fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool) -> Called {
     let mut choice = target.lanes.choose(target, request);
-    if is_alone && choice == Choice::Attempt && target.lanes.lane(request.kind).is_found_cached(request) {
-        choice = Choice::Inline;
+    if is_alone && choice == Choice::Attempt {
+        let number = INLINE.get().number_of(request);
+        if target.lanes.lane(request.kind).is_found_cached(number) {
+            choice = Choice::Inline;
+        }
     }
     while matches!(choice, Choice::Attempt | Choice::Inline) {
         let mut turn = INLINE.get();
@@ -443,7 +456,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
         }
         return attempt;
     }
-    if target.lanes.route != Route::Auto || !lane.is_timed(request) {
+    if target.lanes.route != Route::Auto || !lane.is_timed(INLINE.get().number_of(request)) {
         return Attempt::Over(plain::run(target, request, held, || true));
     }
     let began = Instant::now();
