@@ -126,7 +126,8 @@ const FOUND_CACHED: u32 = 64;
 /// One in this many of its reads is still an attempt.
 const ATTEMPTS: u64 = 8;
 
-/// Once a lane's score is 0, one in this many calls is timed, and counts for all: two looks at the clock cost 50 ns.
+/// Once a lane's score is 0, one in this many reads is timed, and counts for all: two looks at the clock cost 50 ns. Writes are
+/// all timed, since a single one may stall until the disk has written what others made dirty.
 const TIMINGS: u64 = 4;
 
 /// The number of quick calls after which earlier slow calls are forgotten.
@@ -139,6 +140,8 @@ pub(crate) struct Limits {
     quick: Duration,
     /// The minimum time for which a lane stays on the ring.
     away: Duration,
+    /// How many calls a timed one counts for while the lane's score is 0.
+    calls: u32,
 }
 
 impl Limits {
@@ -161,7 +164,8 @@ impl Limits {
         };
         let copy_nanos = copy.as_nanos() as u64;
         let moved = copy_nanos * FOR_A_COPY * len as u64 / copy_time::BYTES as u64;
-        Self { quick: Duration::from_nanos(copy_nanos * quick + moved), away: copy * AWAY }
+        let calls = if kind.is_write() { 1 } else { TIMINGS as u32 };
+        Self { quick: Duration::from_nanos(copy_nanos * quick + moved), away: copy * AWAY, calls }
     }
 }
 
@@ -278,9 +282,9 @@ impl Lane {
 
     /// Returns whether this inline call must be timed.
     #[inline]
-    pub(crate) fn is_timed(&self, number: u64) -> bool {
+    pub(crate) fn is_timed(&self, kind: Kind, number: u64) -> bool {
         self.state.load(Ordering::Relaxed) == TIMED
-            && (self.score.load(Ordering::Relaxed) > 0 || is_one_in(TIMINGS, number))
+            && (kind.is_write() || self.score.load(Ordering::Relaxed) > 0 || is_one_in(TIMINGS, number))
     }
 
     fn is_away(&self) -> bool {
@@ -299,7 +303,7 @@ impl Lane {
 
     /// Notes how long an inline call took.
     pub(crate) fn note(&self, took: Duration, limits: Limits) {
-        let Limits { quick, away } = limits;
+        let Limits { quick, away, calls } = limits;
         if !limits.is_slow(took) {
             let score = self.score.load(Ordering::Relaxed);
             if score > 0 {
@@ -314,7 +318,7 @@ impl Lane {
         }
         self.quick.store(0, Ordering::Relaxed);
         let before = self.score.load(Ordering::Relaxed);
-        let calls = if before == 0 { u128::from(TIMINGS) } else { 1 };
+        let calls = if before == 0 { calls.into() } else { 1 };
         let times = (took.as_nanos() / quick.as_nanos().max(1) * calls).min(MOST_FOR_ONE.into()) as u32;
         let weight = if took >= STALL { FULL } else { times };
         let score = before.saturating_add(weight);
@@ -532,8 +536,11 @@ mod tests {
 
     const COPY: Duration = Duration::from_nanos(230);
     /// The limits for a buffered read of 4 KiB.
-    const READ: Limits =
-        Limits { quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)), away: Duration::from_millis(100) };
+    const READ: Limits = Limits {
+        quick: Duration::from_nanos(230 * (QUICK + FOR_A_COPY)),
+        away: Duration::from_millis(100),
+        calls: TIMINGS as u32,
+    };
 
     fn timed() -> Lane {
         let lane = Lane::new();

@@ -456,7 +456,7 @@ fn inline(target: &Target, request: &Request, held: &mut Held, choice: Choice) -
         }
         return attempt;
     }
-    if target.lanes.route != Route::Auto || !lane.is_timed(INLINE.get().number_of(request)) {
+    if target.lanes.route != Route::Auto || !lane.is_timed(request.kind, INLINE.get().number_of(request)) {
         return Attempt::Over(plain::run(target, request, held, || true));
     }
     let began = Instant::now();
