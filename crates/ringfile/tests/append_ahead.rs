@@ -6,20 +6,15 @@ mod support;
 
 use std::path::Path;
 
-use ringfile::{Appender, OpenAppender, OpenOptions, Pool, Route, block_on};
+use ringfile::{Appender, OpenAppender, Pool, Route, block_on};
 use support::forms::routes;
+use support::logs::options;
 use support::mounts::Mount;
 use support::{Folder, assert_content, content, in_child, skip, wait_for};
 
 const KIB: u64 = 1 << 10;
 const RECORD: usize = 1000;
 const BUDGET: u64 = 512 * KIB;
-
-fn options(route: Route, direct: bool) -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).route(route).direct(direct);
-    options
-}
 
 /// Mounts an ext4, where the file is filled ahead.
 fn mounted(test: &str) -> Option<Mount> {

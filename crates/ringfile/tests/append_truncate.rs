@@ -5,35 +5,14 @@
 mod support;
 
 use std::io::ErrorKind;
-use std::path::Path;
 
-use ringfile::{Appender, OpenOptions, Pool, Route, block_on};
+use ringfile::{Appender, Pool, Route, block_on};
 use support::forms::routes;
 use support::fuse::{Act, Op, Server};
-use support::{Folder, Random, content, poll_once, skip};
+use support::logs::{folder, kinds, options};
+use support::{Random, content, poll_once};
 
 const PAGE: usize = 4096;
-
-fn folder() -> Folder {
-    Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
-}
-
-fn options(route: Route, direct: bool) -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).route(route).direct(direct);
-    options
-}
-
-/// Returns buffered, and direct if that is available.
-fn kinds(test: &str, folder: &Folder) -> Vec<bool> {
-    match options(Route::Auto, true).open(folder.file("probe", b"")) {
-        Ok(_) => vec![false, true],
-        Err(error) => {
-            skip(&format!("the direct half of {test}"), error);
-            vec![false]
-        }
-    }
-}
 
 #[test]
 fn a_log_that_is_cut_anywhere_has_what_came_before_and_after() {

@@ -17,36 +17,13 @@ use bytes::BufMut;
 use ringfile::{Appender, Durability, File, OpenOptions, Pool, Route, Runtime, WhenFull, block_on};
 use support::forms::routes;
 use support::fuse::{Act, Op, Server};
+use support::logs::{folder, kinds, options};
 use support::{
-    Folder, Random, assert_content, content, in_child, is_without_ring, must_end, poll_once, skip, wait_for,
-    yield_now,
+    Random, assert_content, content, in_child, is_without_ring, must_end, poll_once, wait_for, yield_now,
 };
 
 const PAGE: usize = 4096;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
-
-/// Makes a folder in the build folder, whose file system supports direct I/O more often than the temporary folder's.
-fn folder() -> Folder {
-    Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
-}
-
-fn options(route: Route, direct: bool) -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).route(route).direct(direct);
-    options
-}
-
-/// Returns buffered, and direct if that is available.
-fn kinds(test: &str, folder: &Folder) -> Vec<bool> {
-    let path = folder.file("probe", b"");
-    match options(Route::Auto, true).open(&path) {
-        Ok(_) => vec![false, true],
-        Err(error) => {
-            skip(&format!("the direct half of {test}"), error);
-            vec![false]
-        }
-    }
-}
 
 #[test]
 fn appends_of_every_length_are_in_the_file_in_order_and_exact() {

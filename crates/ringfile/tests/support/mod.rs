@@ -10,6 +10,7 @@ pub mod filters;
 pub mod forms;
 pub mod fuse;
 pub mod handles;
+pub mod logs;
 pub mod machine;
 pub mod mounts;
 pub mod patience;
