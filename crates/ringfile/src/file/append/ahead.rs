@@ -64,7 +64,7 @@ impl Ahead {
     /// Returns the end of a run that would begin now: at most as much is filled as was appended since the log was
     /// opened or cut.
     fn target(&self, appended: u64) -> u64 {
-        let ahead = self.budget.min(appended - self.opened);
+        let ahead = self.budget.min(appended.saturating_sub(self.opened));
         let end = appended.saturating_add(if ahead < FIRST { 0 } else { ahead });
         end - end % self.unit
     }
@@ -211,6 +211,14 @@ mod tests {
         assert!(!ahead.ended(false));
         assert!(!ahead.wants_run(BUDGET) && ahead.next(BUDGET, BUDGET).is_none());
         assert!(ahead.is_extended(), "a part may have been filled");
+    }
+
+    #[test]
+    fn a_log_that_is_shorter_than_when_it_was_opened_is_not_filled() {
+        // Before a truncation that has failed is recorded as a cut.
+        let mut ahead = Ahead::new(BUDGET, 512, BUDGET);
+        (0..100).for_each(|_| ahead.synced(1000));
+        assert!(!ahead.wants_run(100));
     }
 
     #[test]
