@@ -7,7 +7,7 @@ mod support;
 use std::future::Future as _;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -380,6 +380,18 @@ fn writes_that_wait_for_pipes_keep_no_worker_and_no_thread_and_continue_where_th
                 assert_content(&taken.join().unwrap(), 7);
             }
         });
+    });
+}
+
+#[test]
+fn a_large_write_to_a_socket_of_messages_stays_one_message() {
+    on_each_route("a_large_write_to_a_socket_of_messages_stays_one_message", |route| {
+        let (socket, theirs) = UnixDatagram::pair().unwrap();
+        let written = block_on(file(socket).write_at(content(0, 3 * PAGE), 0));
+        assert_eq!(written.unwrap().len(), 3 * PAGE, "{route:?}");
+        let mut got = vec![0; 4 * PAGE];
+        assert_eq!(theirs.recv(&mut got).unwrap(), 3 * PAGE, "{route:?}");
+        assert_content(&got[..3 * PAGE], 0);
     });
 }
 

@@ -14,7 +14,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::FileType;
 use rustix::io::Errno;
+use rustix::net::SocketType;
 
 use super::op::plain::{self, Attempt};
 use super::remote::{Handler, RemoteRequest};
@@ -182,8 +184,35 @@ fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
         return Some(Attempt::WouldWait);
     }
     match plain::attempt_rest(&remote.target, &remote.request, &mut remote.held, &mut remote.progress) {
+        // Before Linux 6.4 and 6.5.
+        Attempt::NotOffered if remote.request.kind.is_write() && is_pipe_or_stream_socket(remote) => {
+            Some(write_pages(remote))
+        }
         Attempt::NotOffered => None,
         attempt => Some(attempt),
+    }
+}
+
+/// Returns whether a write may go there in pieces: a terminal may have less room than a page, and elsewhere (datagrams, devices)
+/// each write may be a message.
+#[cold]
+fn is_pipe_or_stream_socket(remote: &RemoteRequest) -> bool {
+    let fd = remote.target.as_fd();
+    match rustix::fs::fstat(fd).map(|status| FileType::from_raw_mode(status.st_mode)) {
+        Ok(FileType::Fifo) => true,
+        Ok(FileType::Socket) => rustix::net::sockopt::socket_type(fd) == Ok(SocketType::STREAM),
+        _ => false,
+    }
+}
+
+/// Writes to a pipe or a socket without non-blocking writes while it is ready.
+fn write_pages(remote: &mut RemoteRequest) -> Attempt {
+    loop {
+        let attempt =
+            plain::write_page(&remote.target, &remote.request, &mut remote.held, &mut remote.progress);
+        if attempt != Attempt::WouldWait || !is_ready(remote, Timespec::default()) {
+            return attempt;
+        }
     }
 }
 

@@ -291,6 +291,15 @@ pub(super) fn fill(
     }
 }
 
+/// How a plain call is limited.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// `RWF_NOWAIT` for a read or write that must not wait, or 0.
+    nowait: u32,
+    /// The bytes that a read or write moves at most.
+    most: usize,
+}
+
 /// Makes one plain call for the operation from byte `began` on. Returns what the ring would answer: the number of bytes
 /// moved, the descriptor opened, or the errno.
 fn call(
@@ -298,13 +307,13 @@ fn call(
     request: &Request,
     held: &mut Held,
     began: usize,
-    nowait: u32,
+    limits: Limits,
 ) -> Result<usize, i32> {
     if target.namespace().is_some() {
         return Err(libc::EOPNOTSUPP);
     }
     match request.kind.family() {
-        Family::Read | Family::Write => transfer::call(target, request, held, began, nowait),
+        Family::Read | Family::Write => transfer::call(target, request, held, began, limits),
         Family::Control => control::call(target, request).map(|()| 0),
         Family::Path => path::call(request, held),
     }

@@ -5,7 +5,8 @@
 
 use linux_raw_sys::general::RWF_NOWAIT;
 
-use super::{Ended, Progress, Request, Step, call};
+use super::{Ended, Limits, MOST_AT_ONCE, Progress, Request, Step, call};
+use crate::driver::FileKind;
 use crate::driver::target::Target;
 use crate::memory::Held;
 
@@ -19,6 +20,11 @@ pub(in crate::driver) enum Attempt {
     NotOffered,
 }
 
+const WAITS: Limits = Limits { nowait: 0, most: MOST_AT_ONCE };
+const WAITS_NOT: Limits = Limits { nowait: RWF_NOWAIT, most: MOST_AT_ONCE };
+/// A pipe that `poll` calls writable takes at least a page (`pipe(7)`), and a socket more.
+const A_PAGE: Limits = Limits { nowait: 0, most: libc::PIPE_BUF };
+
 /// Carries an operation out, and waits for it. If it is no longer wanted, it is not retried.
 pub(in crate::driver) fn run(
     target: &Target,
@@ -26,7 +32,7 @@ pub(in crate::driver) fn run(
     held: &mut Held,
     is_wanted: impl Fn() -> bool,
 ) -> Ended {
-    match go(target, request, held, &mut Progress::default(), 0, is_wanted) {
+    match go(target, request, held, &mut Progress::default(), WAITS, is_wanted) {
         Attempt::Over(ended) => ended,
         // This errno does not occur without RWF_NOWAIT.
         Attempt::WouldWait | Attempt::NotOffered => Ended { done: 0, errno: libc::EAGAIN },
@@ -46,7 +52,18 @@ pub(in crate::driver) fn attempt_rest(
     held: &mut Held,
     progress: &mut Progress,
 ) -> Attempt {
-    go(target, request, held, progress, RWF_NOWAIT, || true)
+    go(target, request, held, progress, WAITS_NOT, || true)
+}
+
+/// Carries out at most a page of what is left of a write to a pipe or a stream socket that is ready for it. It waits only if
+/// another writer takes the room first.
+pub(in crate::driver) fn write_page(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    progress: &mut Progress,
+) -> Attempt {
+    go(target, request, held, progress, A_PAGE, || true)
 }
 
 fn go(
@@ -54,21 +71,30 @@ fn go(
     request: &Request,
     held: &mut Held,
     progress: &mut Progress,
-    nowait: u32,
+    limits: Limits,
     is_wanted: impl Fn() -> bool,
 ) -> Attempt {
+    let must_not_wait = limits.nowait != 0;
     let mut errno = loop {
-        let answer = call(target, request, held, progress.began(request, target), nowait);
+        let answer = call(target, request, held, progress.began(request, target), limits);
         match answer {
-            Err(libc::EAGAIN) if nowait != 0 => return Attempt::WouldWait,
-            Err(libc::EOPNOTSUPP) if nowait != 0 && progress.done() == 0 => return Attempt::NotOffered,
+            Err(libc::EAGAIN) if must_not_wait => return Attempt::WouldWait,
+            // Of a stream, a part may have been done another way.
+            Err(libc::EOPNOTSUPP)
+                if must_not_wait && (progress.done() == 0 || target.kind == FileKind::Other) =>
+            {
+                return Attempt::NotOffered;
+            }
             // On Linux 5.9 and 5.10 this is also the answer if the next page must not be read ahead (`IOCB_NOIO` in
             // generic_file_buffered_read), not only at the end of the file.
-            Ok(0) if nowait != 0 && goes_on(target, request, progress.done()) => return Attempt::WouldWait,
+            Ok(0) if must_not_wait && goes_on(target, request, progress.done()) => return Attempt::WouldWait,
             Ok(_) | Err(_) => {}
         }
         if let Step::Over(errno) = progress.answered(request, target, answer, &is_wanted) {
             break errno;
+        }
+        if limits.most < MOST_AT_ONCE {
+            return Attempt::WouldWait;
         }
     };
     if request.kind.is_read() {
