@@ -166,20 +166,16 @@ fn while_memory_is_free_streams_are_read_ahead_until_they_come_again() {
     drop(file);
 }
 
-#[test]
-fn while_memory_is_free_a_scan_with_several_small_reads_in_flight_fills_the_cache_at_once() {
-    let _alone = alone();
-    let folder = folder();
-    let Some((file, path)) = cold("while_memory_is_free_a_scan", &folder, "data") else { return };
-    assume_memory_is_free(Some(true));
+/// Reads a file of several times `LEN` bytes in order, with eight reads of a page in flight.
+fn scan_by_eight(file: &File, len: usize) {
     const AT_ONCE: usize = 8;
     block_on(async {
-        for offset in (0..LEN).step_by(AT_ONCE * PAGE) {
+        for offset in (0..len).step_by(AT_ONCE * PAGE) {
             let read = |at: usize| {
                 let (file, offset) = (file.clone(), (offset + at * PAGE) as u64);
                 ringfile::spawn(async move {
                     let buffer = file.read_exact_at(Vec::with_capacity(PAGE), offset).await.unwrap();
-                    assert_content(&buffer, offset);
+                    assert_content(&buffer, offset % LEN as u64);
                 })
             };
             let reads: Vec<_> = (0..AT_ONCE).map(read).collect();
@@ -188,8 +184,70 @@ fn while_memory_is_free_a_scan_with_several_small_reads_in_flight_fills_the_cach
             }
         }
     });
+}
+
+#[test]
+fn while_memory_is_free_a_scan_with_several_small_reads_in_flight_fills_the_cache_at_once() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("while_memory_is_free_a_scan", &folder, "data") else { return };
+    assume_memory_is_free(Some(true));
+    scan_by_eight(&file, LEN);
     let cached = cached_pages(&path);
     assert!(cached > LEN / PAGE / 2, "{cached} pages");
+}
+
+#[test]
+fn a_scan_with_several_small_reads_in_flight_passes_through_a_full_cache_and_leaves_it() {
+    let name = "a_scan_with_several_small_reads_in_flight_passes_through_a_full_cache_and_leaves_it";
+    let _alone = alone();
+    let folder = folder();
+    let Some((_, path)) = cold(name, &folder, "data") else { return };
+    let whole = std::fs::read(&path).unwrap();
+    const TIMES: usize = 12;
+    std::fs::write(&path, whole.repeat(TIMES)).unwrap();
+    if !is_read_ahead(&path) {
+        return skip(name, "nothing is read ahead on this file system");
+    }
+    let_it_be(&path);
+    drop_cache(&path);
+    // Something is cached near the end, and stays.
+    const KEPT: usize = 64;
+    let kept_at = (TIMES - 2) * LEN;
+    cache(&path, kept_at, KEPT * PAGE);
+    assert_eq!(cached_pages(&path), KEPT);
+    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    let misses = counts()[1];
+    scan_by_eight(&file, TIMES * LEN);
+    let (cached, misses) = (cached_pages(&path), counts()[1] - misses);
+    assert!((KEPT..TIMES * LEN / PAGE / 4).contains(&cached), "{cached} pages");
+    assert!(misses < (TIMES * LEN / PAGE) as u64 / 2, "{misses} reads went past the cache");
+    // A file that has read nothing yet checks its first read.
+    let again = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+    let before = counts();
+    let kept = block_on(again.read_exact_at(Vec::with_capacity(KEPT * PAGE), kept_at as u64)).unwrap();
+    assert_content(&kept, 0);
+    assert_eq!(since(before), [1, 0, 0], "what was cached before stays");
+}
+
+#[test]
+fn a_scan_goes_past_a_full_cache_again_after_a_part_that_is_cached() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("a_scan_goes_past_a_full_cache_again", &folder, "data") else { return };
+    if !is_read_ahead(&path) {
+        return skip("a_scan_goes_past_a_full_cache_again", "nothing is read ahead on this file system");
+    }
+    let_it_be(&path);
+    const KEPT: usize = 200;
+    cache(&path, 1 << 20, KEPT * PAGE);
+    assert_eq!(cached_pages(&path), KEPT);
+    for offset in (0..LEN).step_by(PAGE) {
+        read(&file, offset, PAGE);
+    }
+    // The kernel reads ahead of a few reads that are not checked.
+    let cached = cached_pages(&path);
+    assert!((KEPT..KEPT + 100).contains(&cached), "{cached} pages");
 }
 
 #[test]

@@ -13,18 +13,21 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::num::NonZeroU64;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Advice, OFlags};
 
 use super::super::File;
 use super::super::io::Operation;
 use super::super::open::magic;
-use super::streams::{Id, Seen, Streams};
-use crate::driver::{self, Ended, FileKind, Kind, Request, Target};
+use super::room;
+use super::streams::{Id, Passes, Seen, Streams};
+use crate::driver::{self, Ended, FileKind, Kind, Request, Target, cached_pages};
 use crate::memory::{self, Buffer, Held};
 use crate::metrics::CacheEvent;
 use crate::ring::fork;
@@ -47,6 +50,8 @@ pub(super) struct Ahead {
     /// Whether the file may be read ahead at all.
     is_allowed: bool,
     state: Mutex<State>,
+    /// Whether a stream passes through the page cache.
+    any_passes: AtomicBool,
     process: fork::Mark,
 }
 
@@ -79,7 +84,12 @@ impl Ahead {
         let is_allowed = own.kind == FileKind::Regular
             && flags & OFlags::RWMODE == OFlags::RDONLY
             && KEEP_TIMES.contains(&magic(own.as_fd()));
-        Arc::new(Self { is_allowed, state: Mutex::default(), process: fork::Mark::current() })
+        Arc::new(Self {
+            is_allowed,
+            state: Mutex::default(),
+            any_passes: AtomicBool::new(false),
+            process: fork::Mark::current(),
+        })
     }
 
     /// Takes the lock; `None` if another thread holds it, or held it when this process was forked.
@@ -112,6 +122,51 @@ impl Ahead {
     /// Returns whether several reads of a stream are in flight, so that the library does not read ahead.
     pub(super) fn has_several(&self, id: Id) -> bool {
         self.try_lock().is_some_and(|mut state| state.streams.has_several(id))
+    }
+
+    /// Lets a stream pass through the page cache, for the kernel to read ahead of it: if the file is not being written, and
+    /// nothing of what comes next is cached. Asks once in each region.
+    pub(super) fn lets_pass(&self, own: &Target, id: Id) -> bool {
+        let ahead = self.try_lock().and_then(|mut state| state.streams.may_pass(id));
+        let is_clear = |ahead: &Range<u64>| is_uncached(own, ahead) && self.is_quiet(own);
+        if ahead.filter(is_clear).is_none() {
+            return false;
+        }
+        let Some(mut state) = self.try_lock() else { return false };
+        state.streams.pass(id);
+        self.any_passes.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Returns whether a read belongs to a stream that passes through the page cache. What the stream has passed leaves the
+    /// cache again.
+    #[inline]
+    pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> bool {
+        self.any_passes.load(Ordering::Relaxed) && self.goes_on_passing(own, range)
+    }
+
+    fn goes_on_passing(&self, own: &Target, range: &Range<u64>) -> bool {
+        let Some(mut state) = self.try_lock() else { return false };
+        match state.streams.passes(range) {
+            Passes::No => {
+                if !state.streams.any_passes() {
+                    self.any_passes.store(false, Ordering::Relaxed);
+                }
+                false
+            }
+            Passes::Goes => true,
+            Passes::Enters { id, ahead, leaves } => {
+                drop(state);
+                let goes_on = ahead.is_some_and(|ahead| is_uncached(own, &ahead))
+                    && self.is_quiet(own)
+                    && !room::look();
+                let leaves = if goes_on { leaves } else { self.lock().streams.pass_no_more(id) };
+                if let Some(len) = NonZeroU64::new(leaves.end - leaves.start) {
+                    let _ = rustix::fs::fadvise(own.as_fd(), leaves.start, Some(len), Advice::DontNeed);
+                }
+                goes_on
+            }
+        }
     }
 
     /// Returns whether data that is read ahead now could be used later.
@@ -267,6 +322,11 @@ impl Changed {
         let changed = Duration::new(u64::try_from(self.0).unwrap_or(0), self.1 as u32);
         now.checked_sub(changed).is_some_and(|age| age >= QUIET)
     }
+}
+
+/// Returns whether nothing of a range is in the page cache.
+fn is_uncached(own: &Target, range: &Range<u64>) -> bool {
+    cached_pages(own, range.start, range.end - range.start) == Ok(0)
 }
 
 /// Returns the file's change time and size now.

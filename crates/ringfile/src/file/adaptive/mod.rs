@@ -2,7 +2,8 @@
 //!
 //! An adaptive [`File`] has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
 //! starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache. If it is full,
-//! [`sketch`] decides what is worth caching; [`streams`] finds sequential reads, and [`ahead`] reads ahead of them.
+//! [`sketch`] decides what is worth caching; [`streams`] finds sequential reads, and [`ahead`] reads ahead of them, or lets them
+//! pass through the cache and removes what they have brought.
 //! Invariant: through either descriptor, a read returns what was written before it began, since the kernel writes dirty
 //! pages back before a direct read. So the decisions here affect only the speed of a read, even those that are skipped
 //! because another thread holds the lock.
@@ -15,6 +16,7 @@ mod streams;
 use std::borrow::Borrow;
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -56,6 +58,8 @@ const SOME: u32 = ALL / 8;
 /// From this share on, sequential reads that read data again are admitted: the sketch may take one in ten for others.
 const MANY: u32 = ALL / 4;
 
+/// A thread reads in order after so many reads of which each began where the one before ended.
+const IN_ORDER: u8 = 4;
 /// The count of a thread that has not read yet.
 const NO_READ: u8 = u8::MAX;
 
@@ -258,21 +262,35 @@ impl Drop for Reading<'_> {
     }
 }
 
+/// What a thread remembers of its reads of a file.
+#[derive(Clone, Copy)]
+struct Recent {
+    /// Reads since it last checked the cache, or [`NO_READ`].
+    unseen: u8,
+    /// How many reads in a row began where the one before ended, up to [`IN_ORDER`].
+    run: u8,
+    /// Where the last one ended.
+    end: u64,
+}
+
 thread_local! {
-    /// Counts reads of warm and cold files since this thread last checked the cache, by the low bits of the file's number.
-    /// With a single count, a file might never be checked if two files are read in turn.
-    static UNSEEN_READS: [Cell<u8>; 32] = const { [const { Cell::new(NO_READ) }; 32] };
+    /// By the low bits of the file's number. With a single count, a file might never be checked if two files are read in turn.
+    static RECENT: [Cell<Recent>; 32] =
+        const { [const { Cell::new(Recent { unseen: NO_READ, run: 0, end: 0 }) }; 32] };
 }
 
 /// Counts a read. Returns how many were counted since the last one that was checked, if this one is to be checked because
-/// one in `every` reads is. A thread's first read is checked, since a thread may end soon.
-fn unseen_reads(own: &Target, every: u8) -> Option<u64> {
-    UNSEEN_READS.with(|counts| {
-        let count = &counts[own.number as usize % counts.len()];
-        let unseen = count.get();
+/// one in `every` reads is, and whether this thread reads in order. A thread's first read is checked, since a thread may end
+/// soon.
+fn recent_reads(own: &Target, range: &Range<u64>, every: u8) -> (Option<u64>, bool) {
+    RECENT.with(|files| {
+        let file = &files[own.number as usize % files.len()];
+        let Recent { unseen, run, end } = file.get();
         let checks = unseen == NO_READ || unseen + 1 >= every;
-        count.set(if checks { 0 } else { unseen + 1 });
-        checks.then_some(if unseen == NO_READ { 1 } else { u64::from(unseen) + 1 })
+        let run = if range.start == end { (run + 1).min(IN_ORDER) } else { 0 };
+        file.set(Recent { unseen: if checks { 0 } else { unseen + 1 }, run, end: range.end });
+        let counted = if unseen == NO_READ { 1 } else { u64::from(unseen) + 1 };
+        (checks.then_some(counted), run == IN_ORDER)
     })
 }
 
@@ -287,8 +305,12 @@ impl Adaptive {
         if !self.direct.is_direct() {
             return OWN;
         }
-        let is_free = room::is_free();
         let is_small = request.want < BLOCK as usize;
+        let range = request.offset..request.offset + request.want as u64;
+        if follows && is_small && self.ahead.passes(own, &range) {
+            return OWN;
+        }
+        let is_free = room::is_free();
         let rereads = self.rereads.load(Ordering::Relaxed);
         // Goes through the cache without being counted or, mostly, checked, unless it belongs to a stream.
         let is_quick = is_free && is_small;
@@ -299,14 +321,13 @@ impl Adaptive {
             (_, true) => COLD_LOOKS,
             (false, false) => 1,
         };
-        let unseen = unseen_reads(own, every);
+        let (unseen, is_in_order) = recent_reads(own, &range, every);
         let looks = unseen.is_some();
         if looks {
             room::look();
         } else if is_warm {
             return OWN;
         }
-        let range = request.offset..request.offset + request.want as u64;
         // What is admitted is followed too: read ahead, a stream takes a fifth of the time that the cache needs for it.
         let mut stream = if is_free && follows { self.ahead.note(&range) } else { None };
         // The kernel's read-ahead is faster than small direct reads, even several at once.
@@ -328,6 +349,9 @@ impl Adaptive {
             Cached::All => {
                 if !is_quick {
                     self.note_reread(true);
+                }
+                if is_in_order && !is_free && streak >= WARM - 1 {
+                    self.stay_warm(own, request);
                 }
                 true
             }
@@ -361,6 +385,14 @@ impl Adaptive {
             }
             Cached::All | Cached::Nothing if follows => {
                 let stream = if is_free { stream } else { self.ahead.note(&range) };
+                // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache again.
+                if is_small
+                    && let Some((id, _)) =
+                        stream.filter(|(id, _)| self.ahead.has_several(*id) && self.ahead.lets_pass(own, *id))
+                {
+                    self.ahead.ended(id);
+                    return OWN;
+                }
                 match self.follow(own, stream) {
                     // If data is cached, data that was read ahead must not be used, since it may be older.
                     Way::Stream(id)
@@ -373,6 +405,16 @@ impl Adaptive {
                 }
             }
             Cached::All | Cached::Nothing => DIRECT,
+        }
+    }
+
+    /// Lets the next reads of a thread that reads in order be checked if they leave what is cached: one that was not checked would go through
+    /// the cache, and make the kernel read ahead, so that all that follows would be found in the cache.
+    fn stay_warm(&self, own: &Target, request: &Request) {
+        let end = request.offset + request.want as u64;
+        let next = Request { offset: end, want: request.want * usize::from(LOOKS), ..*request };
+        if !matches!(self.cached(own, &next), Cached::All) {
+            self.streak.store(0, Ordering::Relaxed);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Detects sequential reads, and decides how far to read ahead of them.
 //!
-//! Pure functions of offsets, without buffers or time. A file may have several streams. Invariant: each piece of a
-//! stream is planned once, in order, and ends at most [`MOST_AHEAD`] behind the stream's last read.
+//! Pure functions of offsets, without buffers or time. A file may have several streams. Invariants: each piece of a
+//! stream is planned once, in order, and ends at most [`MOST_AHEAD`] behind the stream's last read. A stream that passes
+//! through the page cache leaves it region by region, in order, and no region of which something was cached before.
 
 use std::ops::Range;
 
@@ -19,6 +20,15 @@ pub(super) const PIECE: u64 = 256 << 10;
 const ALIGNMENT: u64 = 4 << 10;
 /// How many reads in a row must come before reading ahead begins. Doubled each time that data was read ahead in vain.
 const READS_BEFORE: u32 = 3;
+/// The unit in which streams pass through the page cache, in bytes.
+pub(super) const REGION: u64 = 1 << 20;
+/// How many regions behind the one that is read must not be cached, for a stream to pass through the cache: more than the
+/// kernel reads ahead itself (`read_ahead_kb`), which is 128 KiB by default, and 8 MiB on one machine that was measured.
+const REGIONS_AHEAD: u64 = 16;
+/// After so many regions, a stream shows again whether several of its reads are in flight.
+const MOST_REGIONS: u64 = 1024;
+/// After so many reads in a row that belong to none, the streams that pass through the cache have ended.
+const MOST_OTHERS: u32 = 512;
 /// How often that may be doubled.
 const MOST_CAUTION: u32 = 5;
 
@@ -30,6 +40,8 @@ pub(super) struct Streams {
     clock: u64,
     /// How often [`READS_BEFORE`] is doubled now.
     caution: u32,
+    /// Reads in a row that belong to no stream that passes through the cache.
+    others: u32,
 }
 
 /// A stream, for as long as it is followed.
@@ -54,6 +66,18 @@ struct Stream {
     /// Reads of this stream that are in flight.
     reading: u32,
     used: u64,
+    passing: Option<Passing>,
+    /// The last region in which it was to pass through the cache.
+    asked: Option<u64>,
+}
+
+/// How a stream passes through the page cache.
+#[derive(Clone, Copy)]
+struct Passing {
+    /// The first region of which nothing was cached.
+    first: u64,
+    /// The region of the last read.
+    region: u64,
 }
 
 /// How a read relates to the streams.
@@ -65,7 +89,98 @@ pub(super) enum Seen {
     Begins { gone: Option<Id> },
 }
 
+impl Passing {
+    /// Returns the first region that is to leave the cache. The kernel drops no folio that reaches beyond the bytes that it is
+    /// told, so a region is named twice.
+    fn first_to_leave(&self) -> u64 {
+        self.first.max(self.region.saturating_sub(3))
+    }
+}
+
+/// How a read relates to the streams that pass through the page cache.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Passes {
+    /// It belongs to none.
+    No,
+    /// It belongs to one.
+    Goes,
+    /// It belongs to this one, and is the first in its region. Then `leaves` is to leave the cache, and the stream goes on passing
+    /// only if nothing of `ahead` is cached.
+    Enters { id: Id, ahead: Option<Range<u64>>, leaves: Range<u64> },
+}
+
 impl Streams {
+    /// Returns what must not be cached, for a stream to pass through the cache from the next region on, if that was not asked
+    /// in this region.
+    pub(super) fn may_pass(&mut self, id: Id) -> Option<Range<u64>> {
+        let stream = self.get(id)?;
+        let region = stream.end / REGION;
+        if stream.asked.replace(region) == Some(region) {
+            return None;
+        }
+        Some((region + 1) * REGION..(region + 1 + REGIONS_AHEAD) * REGION)
+    }
+
+    /// Lets a stream pass through the cache, after [`Streams::may_pass`].
+    pub(super) fn pass(&mut self, id: Id) {
+        self.others = 0;
+        if let Some(stream) = self.get(id) {
+            let region = stream.end / REGION;
+            stream.passing = Some(Passing { first: region + 1, region });
+        }
+    }
+
+    /// Lets a stream go on as others do. Returns what is to leave the cache: also what the kernel has read ahead, which would make
+    /// it read on.
+    pub(super) fn pass_no_more(&mut self, id: Id) -> Range<u64> {
+        let passing = self.get(id).and_then(|stream| stream.passing.take());
+        passing.map_or(0..0, |passing| {
+            passing.first_to_leave() * REGION..(passing.region + REGIONS_AHEAD) * REGION
+        })
+    }
+
+    /// Returns whether any stream passes through the cache.
+    pub(super) fn any_passes(&self) -> bool {
+        self.list.iter().flatten().any(|stream| stream.passing.is_some())
+    }
+
+    /// Records a read if it belongs to a stream that passes through the cache. Several threads may read the stream, a little out
+    /// of order.
+    pub(super) fn passes(&mut self, range: &Range<u64>) -> Passes {
+        let clock = self.clock;
+        let near = |stream: &Stream| {
+            range.end + REGION > stream.end && range.start <= stream.end.saturating_add(MOST_SKIPPED)
+        };
+        let found = self.list.iter_mut().enumerate().find_map(|(at, place)| {
+            let stream = place.as_mut().filter(|stream| near(stream))?;
+            let passing = stream.passing?;
+            Some((at, stream, passing))
+        });
+        let Some((at, stream, passing)) = found else {
+            self.others += 1;
+            if self.others > MOST_OTHERS {
+                self.list.iter_mut().flatten().for_each(|stream| stream.passing = None);
+            }
+            return Passes::No;
+        };
+        self.others = 0;
+        (stream.end, stream.used) = (stream.end.max(range.end), clock);
+        let region = range.start / REGION;
+        if region <= passing.region {
+            return Passes::Goes;
+        }
+        let passing = Passing { region, ..passing };
+        stream.passing = Some(passing);
+        let ahead = (region + REGIONS_AHEAD) * REGION..(region + REGIONS_AHEAD + 1) * REGION;
+        // Not what is just behind, which reads in flight may need.
+        let (first, end) = (passing.first_to_leave(), region - 1);
+        Passes::Enters {
+            id: Id { at, began: stream.began },
+            ahead: Some(ahead).filter(|_| region < passing.first + MOST_REGIONS),
+            leaves: first * REGION..end.max(first) * REGION,
+        }
+    }
+
     /// Records a read.
     pub(super) fn note(&mut self, range: &Range<u64>) -> Seen {
         self.clock += 1;
@@ -264,6 +379,77 @@ mod tests {
         assert_eq!(begins(&mut streams, 0), Some(23));
         (0..3).for_each(|_| streams.judge(true));
         assert_eq!(begins(&mut streams, LONG / 2), Some(2));
+    }
+
+    /// Reads a stream in pieces of 4 KiB, and lets it pass wherever nothing is cached. Returns the reads that passed, and what
+    /// left the cache.
+    fn pass(
+        streams: &mut Streams,
+        range: Range<u64>,
+        is_clear: impl Fn(&Range<u64>) -> bool,
+    ) -> (u64, Vec<Range<u64>>) {
+        let (mut passed, mut left) = (0, Vec::new());
+        for start in range.step_by(4 << 10) {
+            let range = start..start + 4 * KIB;
+            match streams.passes(&range) {
+                Passes::No => {
+                    let Seen::Continues(id) = streams.note(&range) else { continue };
+                    if streams.may_pass(id).is_some_and(|ahead| is_clear(&ahead)) {
+                        streams.pass(id);
+                        passed += 1;
+                    }
+                    streams.ended(id);
+                }
+                Passes::Goes => passed += 1,
+                Passes::Enters { id, ahead, leaves } => {
+                    passed += 1;
+                    assert!(leaves.is_empty() || leaves.end + REGION <= range.start);
+                    let goes_on = ahead.is_some_and(|ahead| {
+                        assert!(ahead.start > range.start + (REGIONS_AHEAD - 1) * REGION);
+                        is_clear(&ahead)
+                    });
+                    left.push(if goes_on { leaves } else { streams.pass_no_more(id) });
+                }
+            }
+        }
+        (passed, left)
+    }
+
+    #[test]
+    fn a_stream_leaves_the_cache_behind_it_all_of_what_it_has_brought() {
+        let mut streams = Streams::default();
+        let regions = 3 * MOST_REGIONS;
+        let (passed, left) = pass(&mut streams, 0..regions * REGION, |_| true);
+        assert!(passed > (regions - 1) * 256, "{passed} reads");
+        let mut is_left = vec![false; (regions + 2 * REGIONS_AHEAD) as usize];
+        for range in left {
+            (range.start / REGION..range.end / REGION).for_each(|region| is_left[region as usize] = true);
+        }
+        // The first and the last ones stay.
+        let stays = is_left[..regions as usize].iter().filter(|is_left| !**is_left).count();
+        assert!(!is_left[0] && stays <= 3, "{is_left:?}");
+    }
+
+    #[test]
+    fn a_stream_passes_through_no_region_of_which_something_was_cached() {
+        let mut streams = Streams::default();
+        let cached = 20 * REGION..30 * REGION;
+        let is_clear = |range: &Range<u64>| range.end <= cached.start || range.start >= cached.end;
+        let (passed, left) = pass(&mut streams, 0..60 * REGION, is_clear);
+        assert!((30 * 256..36 * 256).contains(&passed), "{passed} reads");
+        let touches = |range: &Range<u64>| range.start < cached.end && range.end > cached.start;
+        assert!(!left.is_empty() && !left.iter().any(touches), "{left:?}");
+    }
+
+    #[test]
+    fn other_reads_end_a_stream_that_passes() {
+        let mut streams = Streams::default();
+        pass(&mut streams, 0..2 * REGION, |_| true);
+        assert!(streams.any_passes());
+        (0..=MOST_OTHERS.into()).for_each(|at| {
+            streams.passes(&(LONG + at..LONG + at + 1));
+        });
+        assert!(!streams.any_passes());
     }
 
     #[test]
