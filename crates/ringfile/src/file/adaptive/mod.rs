@@ -280,9 +280,8 @@ thread_local! {
 }
 
 /// Counts a read. Returns how many were counted since the last one that was checked, if this one is to be checked because
-/// one in `every` reads is, and whether this thread reads in order. A thread's first read is checked, since a thread may end
-/// soon.
-fn recent_reads(own: &Target, range: &Range<u64>, every: u8) -> (Option<u64>, bool) {
+/// one in `every` reads is, and [`Recent::run`]. A thread's first read is checked, since a thread may end soon.
+fn recent_reads(own: &Target, range: &Range<u64>, every: u8) -> (Option<u64>, u8) {
     RECENT.with(|files| {
         let file = &files[own.number as usize % files.len()];
         let Recent { unseen, run, end } = file.get();
@@ -290,7 +289,7 @@ fn recent_reads(own: &Target, range: &Range<u64>, every: u8) -> (Option<u64>, bo
         let run = if range.start == end { (run + 1).min(IN_ORDER) } else { 0 };
         file.set(Recent { unseen: if checks { 0 } else { unseen + 1 }, run, end: range.end });
         let counted = if unseen == NO_READ { 1 } else { u64::from(unseen) + 1 };
-        (checks.then_some(counted), run == IN_ORDER)
+        (checks.then_some(counted), run)
     })
 }
 
@@ -321,7 +320,7 @@ impl Adaptive {
             (_, true) => COLD_LOOKS,
             (false, false) => 1,
         };
-        let (unseen, is_in_order) = recent_reads(own, &range, every);
+        let (unseen, run) = recent_reads(own, &range, every);
         let looks = unseen.is_some();
         if looks {
             room::look();
@@ -329,13 +328,17 @@ impl Adaptive {
             return OWN;
         }
         // What is admitted is followed too: read ahead, a stream takes a fifth of the time that the cache needs for it.
-        let mut stream = if is_free && follows { self.ahead.note(&range) } else { None };
+        // Finding out that a small read that does not continue this thread's last one belongs to no stream costs up to a tenth of
+        // the read.
+        let may_follow = follows && (!is_quick || looks || run > 0);
+        let mut stream = if is_free && may_follow { self.ahead.note(&range) } else { None };
+        // The kernel would read ahead of a file's first byte.
+        let mut is_random = stream.is_none() && !(follows && (request.offset == 0 || run > 0));
         // The kernel's read-ahead is faster than small direct reads, even several at once.
         if is_quick && let Some((id, _)) = stream.take_if(|(id, _)| self.ahead.has_several(*id)) {
             self.ahead.ended(id);
+            is_random = true;
         }
-        // The kernel would read ahead of a file's first byte.
-        let is_random = stream.is_none() && !(follows && request.offset == 0);
         let cached =
             if looks || (is_free && !is_random) { self.cached(own, request) } else { Cached::Nothing };
         if looks || !is_quick {
@@ -350,7 +353,7 @@ impl Adaptive {
                 if !is_quick {
                     self.note_reread(true);
                 }
-                if is_in_order && !is_free && streak >= WARM - 1 {
+                if run == IN_ORDER && !is_free && streak >= WARM - 1 {
                     self.stay_warm(own, request);
                 }
                 true
