@@ -43,7 +43,7 @@ fn a_file_stays_as_it_was() {
 }
 
 #[test]
-fn a_file_that_may_not_be_written_is_no_matter() {
+fn a_file_that_this_user_may_not_write_is_examined_all_the_same() {
     let folder = disk_folder();
     let path = file_with(&folder, &[3; 8192]);
     permit(&path, 0o400);

@@ -84,7 +84,7 @@ fn a_cold_run_ends_when_all_blocks_were_read() {
 }
 
 #[test]
-fn what_was_not_cold_is_not_set_in_per_cent_of_others() {
+fn a_run_that_found_data_cached_is_not_compared_with_cold_ones() {
     let folder = disk_folder();
     for (access, compared) in [("any", false), ("once", true)] {
         let options = "--size 1m --bs 4k --numjobs 1 --batch 8 --cache cold --io-size 1m";

@@ -116,7 +116,8 @@ impl CompletionRing {
 impl Aio {
     /// Creates a context for this many operations at once, or for fewer if the system's limit, `fs.aio-max-nr`, allows
     /// no more. `wakeup` is a descriptor whose readiness completes with `user_data` after
-    /// [`arm_wakeup`](Self::arm_wakeup). That is called here, which shows whether operations can be submitted at all.
+    /// [`arm_wakeup`](Self::arm_wakeup). This function arms it once itself, and so finds out whether operations can be submitted
+    /// at all.
     ///
     /// # Errors
     /// Those of `io_setup(2)` and `io_submit(2)`: `EAGAIN` if the limit is used up, `ENOSYS` or `EPERM` if a filter or

@@ -157,7 +157,7 @@ impl Driver {
         true
     }
 
-    /// Submits queued operations, at most a slice. An operation that the kernel refuses ends with the kernel's errno.
+    /// Submits queued operations, at most `most` in one system call. An operation that the kernel refuses ends with the kernel's errno.
     /// Returns whether the kernel refuses operations for now.
     pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) -> bool {
         if self.context.signals && self.context.aio.is_some() {

@@ -524,8 +524,8 @@ pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
     })
 }
 
-/// Forgets a handler, now or with the last of its operations. Does nothing if the number belongs to another handler, as
-/// in a driver that was created since.
+/// Removes a handler from the list: at once if none of its operations is in flight, otherwise when the last one has ended. Does
+/// nothing if the number belongs to another handler by now, because the driver was created anew since.
 pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
     let removed = with(|driver| {
         let left = if driver.in_flight == 0 { 0 } else { driver.slots.unanswered_of(number.0) };

@@ -392,7 +392,7 @@ impl<'a> Settle<'a> {
             if let Poll::Ready(result) = looked {
                 return Poll::Ready(result);
             }
-            // A call that came after a failure has no goal, and waits for what is in flight.
+            // After a failure there is nothing to wait for but the writes that are in flight, as for closing.
             let goal = self.goal.unwrap_or(Goal::Closed);
             self.waits.shared.register(&mut self.waits.place, goal, context.waker());
             if !self.waits.shared.drive_until(true) {

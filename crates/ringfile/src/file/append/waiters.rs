@@ -45,7 +45,7 @@ pub(super) struct Waiters {
     appending: VecDeque<usize>,
 }
 
-/// Wakers to call once the lock is free; a wake-up of more tasks takes several rounds.
+/// Wakers to call once the lock is free. If more tasks are to be woken, this is filled and called several times.
 pub(super) type Wakers = [Option<Waker>; 16];
 
 impl Waiters {
