@@ -26,6 +26,39 @@ const PAGE: usize = 4096;
 const EVERYWHERE: std::ops::Range<u64> = 0..u64::MAX;
 
 #[test]
+fn an_append_that_would_wait_appends_nothing_if_it_only_tries() {
+    let folder = folder();
+    for route in routes() {
+        let path = folder.path().join("log");
+        let file = options(route, false).open(&path).unwrap();
+        let pool = Pool::builder().capacity(1 << 20).when_full(WhenFull::Error).build().unwrap();
+        let log = block_on(async { Appender::open(&file, &pool, 0).block(64 << 10).depth(2).await }).unwrap();
+        // Nothing is left of the pool for a while.
+        let taken: Vec<_> = std::iter::from_fn(|| pool.get(64 << 10).ok()).collect();
+        assert!(log.try_append(&content(0, 3000)).is_none(), "{route:?}");
+        assert_eq!(log.len(), 0, "{route:?}");
+        drop(taken);
+        let mut len = 0;
+        while len < 4 << 20 {
+            let bytes = content(len, 3000);
+            match log.try_append(&bytes) {
+                Some(appended) => {
+                    assert_eq!(appended.unwrap(), len, "{route:?}");
+                    len += 3000;
+                }
+                None => block_on(log.flush()).unwrap(),
+            }
+        }
+        block_on(log.close()).unwrap();
+        assert_eq!(log.try_append(b"more").unwrap().unwrap_err().kind(), ErrorKind::InvalidInput);
+        let written = std::fs::read(&path).unwrap();
+        assert_eq!(written.len() as u64, len, "{route:?}");
+        assert_content(&written, 0);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
 fn appends_of_every_length_are_in_the_file_in_order_and_exact() {
     let name = "appends_of_every_length_are_in_the_file_in_order_and_exact";
     let (folder, mut random) = (folder(), Random::new());

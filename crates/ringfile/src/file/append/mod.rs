@@ -15,8 +15,9 @@ mod waiters;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use self::chunks::Chunks;
@@ -310,6 +311,36 @@ impl Appender {
     /// this record. `InvalidInput` after [`close`](Self::close), or if the file would grow beyond 2^63 bytes.
     pub fn append<'a>(&'a self, record: &'a [u8]) -> Append<'a> {
         Append::new(&self.0, record)
+    }
+
+    /// As [`append`](Self::append) if that need not wait; otherwise appends nothing and returns `None`. Does not block, except for
+    /// a lock that is held during copies. For a thread that appends in one call and waits in another: it saves
+    /// [`block_on`](crate::block_on) where there is nothing to wait for.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = ringfile::OpenOptions::new().write(true).create(true).open(folder.path().join("log"))?;
+    /// use ringfile::{Appender, Pool, block_on};
+    /// let pool = Pool::new(16 << 20);
+    /// let log = block_on(async { Appender::open(&file, &pool, 0).await })?;
+    /// let at = match log.try_append(b"apple") {
+    ///     Some(appended) => appended?,
+    ///     None => block_on(log.append(b"apple"))?,
+    /// };
+    /// block_on(log.sync())?;
+    /// assert_eq!(at, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`append`](Self::append).
+    pub fn try_append(&self, record: &[u8]) -> Option<Result<u64>> {
+        match pin!(self.append(record)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => Some(result),
+            Poll::Pending => None,
+        }
     }
 
     /// Appends a record of at most `most` bytes that `fill` writes in place, in the memory that is written to the file, and
