@@ -10,6 +10,7 @@ use std::process::Command;
 
 use ringfile::{
     Batch, File, Metrics, OpenOptions, Pool, Queue, ReadRequest, assume_memory_is_free, block_on, metrics,
+    thread_metrics,
 };
 use support::cache::{Cached, cache, cached_pages, drop_cache, is_read_ahead};
 use support::mounts::Loop;
@@ -536,6 +537,45 @@ fn one_read_many_takes_cached_uncached_partly_cached_and_unaligned_ranges() {
         assert_eq!((hits + misses, partial, admitted), (all, 1, 0), "{way}, {from_pool}");
         assert!(hits >= 16 && misses >= 32, "{way}, {from_pool}: {hits} hits, {misses} misses");
     }
+}
+
+#[test]
+fn cached_and_uncached_reads_of_a_small_read_many_go_together() {
+    let name = "cached_and_uncached_reads_of_a_small_read_many_go_together";
+    let _alone = alone();
+    if !support::needs_ring(name) {
+        return;
+    }
+    let folder = folder();
+    let Some((file, path)) = cold(name, &folder, "data") else { return };
+    let _cached = Cached::new(&path, 0, 1 << 20);
+    let (pool, mut queue) = (pool(), Queue::new());
+    let mut read = |offsets: [usize; 4]| {
+        let mut requests = offsets.map(|at| ReadRequest::new(pool.get(PAGE).unwrap(), at as u64));
+        queue.read_many(&file, &mut requests).unwrap();
+        for (offset, read) in offsets.iter().zip(requests) {
+            assert_eq!(read.result.unwrap(), PAGE);
+            assert_content(&read.buffer, *offset as u64);
+        }
+    };
+    // Reads that are neighbours would be merged.
+    let uncached = |at: usize| (2 << 20) + 3 * at * PAGE;
+    // The file's routes are known after some reads.
+    (0..40).for_each(|at| read([at, at + 50, at + 100, at + 150].map(|at| at * PAGE)));
+    (0..40).for_each(|at| read([4 * at, 4 * at + 1, 4 * at + 2, 4 * at + 3].map(uncached)));
+    let before = thread_metrics();
+    read([uncached(200), uncached(201), uncached(202), uncached(203)]);
+    if (thread_metrics() - before).inline_ops > 0 {
+        return skip(name, "direct reads are plain calls here");
+    }
+    let (before, misses) = (thread_metrics(), counts()[1]);
+    for at in 0..64 {
+        read([2 * at * PAGE, uncached(300 + 2 * at), (2 * at + 128) * PAGE, uncached(301 + 2 * at)]);
+    }
+    let counts_of_reads = thread_metrics() - before;
+    // While a file is cold, only one read in eight is checked; what is found cached must not be read by a call of its own.
+    assert!(counts()[1] - misses < 4 * 64, "nothing was found in the cache");
+    assert_eq!((counts_of_reads.ops, counts_of_reads.inline_ops), (4 * 64, 0), "{counts_of_reads:?}");
 }
 
 /// Waits until the file has been unchanged for so long that data read ahead of its use is trusted.

@@ -122,8 +122,12 @@ impl Driver {
     fn prepare_in_place(&mut self, targets: &mut Targets<'_>, count: usize) -> Option<u64> {
         let first = self.answers.list.len();
         let has_indices = first + count < (u32::MAX - FIRST as u32) as usize;
+        // If one descriptor of an adaptive file submits to the ring, the other one's reads cost no call of their own there. Apart from
+        // it they would be plain calls, made only after the ring's have ended.
+        let is_submitted = targets.iter().flatten().any(|target| target.lanes.goes_to_ring(Kind::Read));
+        let are_many = count >= MANY || (is_submitted && count > 1);
         for target in &mut *targets {
-            *target = target.filter(|target| has_indices && self.may_read_in_place(target, count));
+            *target = target.filter(|target| has_indices && self.may_read_in_place(target, count, are_many));
         }
         targets.iter().flatten().next()?;
         for target in targets.iter().flatten() {
@@ -134,11 +138,12 @@ impl Driver {
         Some(self.id)
     }
 
-    /// Returns whether a target's reads go to this thread's ring, if there are so many.
-    fn may_read_in_place(&mut self, target: &Target, count: usize) -> bool {
+    /// Returns whether a target's reads go to this thread's ring, of a call that has `count`; `are_many`: enough to be submitted
+    /// together.
+    fn may_read_in_place(&mut self, target: &Target, count: usize, are_many: bool) -> bool {
         let request = Request { want: 1, ..Request::of(Kind::Read) };
         let may_be_a_call = count == 1 && target.lanes.may_wait_inline(target, &request);
-        is_for_ring(&target.lanes, Kind::Read, || count >= MANY)
+        is_for_ring(&target.lanes, Kind::Read, || are_many)
             && !may_be_a_call
             && !target.may_wait_forever(Kind::Read)
             && matches!(self.may_start(target, &request, true), Ok(RingKind::Main))
