@@ -1,12 +1,13 @@
 //! Durable writes: `RWF_DSYNC`, or a write and an fdatasync after it.
 //!
 //! Which is cheaper depends on the device: forced unit access is faster than flushing the whole cache on data-centre
-//! drives, and slower on consumer drives. `Auto` measures the file's first writes. [`Choice`] decides for futures, batches
+//! drives, and slower on consumer drives. `Auto` measures the file's first writes, first those of one kind and then those of the
+//! other, and how many of each end in the same time: where many are in flight, one flush serves many of them. [`Choice`] decides for futures, batches
 //! and queues; it does not know which of them asks.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -25,7 +26,7 @@ use crate::once::Value;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The cheaper of the two. The file's first durable writes try both in turn.
+    /// The one with which more writes end in the same time. The file's first 32 durable writes try both.
     #[default]
     Auto,
     /// Each write is durable by itself (`RWF_DSYNC`).
@@ -36,23 +37,48 @@ pub enum Durability {
 }
 
 /// Writes of each kind that `Auto` measures.
-const TRIALS: u64 = 8;
+const TRIALS: u64 = 16;
 
 /// The `fdatasync` after a write.
 pub(crate) const SYNC: Request = Request { op_flags: IORING_FSYNC_DATASYNC, ..Request::of(Kind::Sync) };
 
-/// The choice for one file, and its measurements: count and nanoseconds for each kind.
+/// The choice for one file, and its measurements of each kind.
 pub(crate) struct Choice {
     fixed: Durability,
     started: AtomicU64,
-    dsync: [AtomicU64; 2],
-    fsync: [AtomicU64; 2],
+    dsync: Measured,
+    fsync: Measured,
+}
+
+/// Writes of one kind that have become durable, and the time in which at least one of them was in flight. In units of 256 ns.
+#[derive(Default)]
+struct Measured {
+    writes: AtomicU64,
+    time: AtomicU64,
+    /// When the last one ended.
+    last: AtomicU32,
+}
+
+impl Measured {
+    /// Adds a write. What it took while others of its kind had not ended yet is counted once.
+    fn add(&self, began: u32, now: u32) {
+        let since_last = now.wrapping_sub(self.last.swap(now, Ordering::Relaxed));
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        self.time.fetch_add(now.wrapping_sub(began).min(since_last).into(), Ordering::Relaxed);
+    }
+
+    /// Returns the time for a thousand writes. Writes that never succeeded, such as those with an `fdatasync` of a pipe, are the
+    /// dearest.
+    fn dearness(&self) -> u64 {
+        let time = self.time.load(Ordering::Relaxed).saturating_mul(1000);
+        time.checked_div(self.writes.load(Ordering::Relaxed)).unwrap_or(u64::MAX)
+    }
 }
 
 impl Choice {
     pub(super) fn new(fixed: Durability) -> Self {
-        let zeros = || [AtomicU64::new(0), AtomicU64::new(0)];
-        Self { fixed, started: AtomicU64::new(0), dsync: zeros(), fsync: zeros() }
+        let (dsync, fsync) = (Measured::default(), Measured::default());
+        Self { fixed, started: AtomicU64::new(0), dsync, fsync }
     }
 
     /// Makes a write durable: with `RWF_DSYNC`, or `synced`, which the caller then carries out with [`SYNC`]. Returns what
@@ -65,9 +91,9 @@ impl Choice {
             Durability::Fsync => true,
             Durability::Auto if is_measured => {
                 self.started.fetch_add(1, Ordering::Relaxed);
-                !started.is_multiple_of(2)
+                started >= TRIALS
             }
-            Durability::Auto => mean(&self.fsync) < mean(&self.dsync),
+            Durability::Auto => self.fsync.dearness() < self.dsync.dearness(),
         };
         if !request.synced {
             request.op_flags |= RWF_DSYNC;
@@ -82,9 +108,8 @@ impl Choice {
     /// Notes that a write has become durable, if it is measured.
     pub(crate) fn note(&self, request: &Request, rest: AfterWrite) {
         if rest.0 > AfterWrite::MEASURED.0 {
-            let sums = if request.synced { &self.fsync } else { &self.dsync };
-            sums[0].fetch_add(1, Ordering::Relaxed);
-            sums[1].fetch_add(u64::from(AfterWrite::now().wrapping_sub(rest.0)) << SHIFT, Ordering::Relaxed);
+            let measured = if request.synced { &self.fsync } else { &self.dsync };
+            measured.add(rest.0, AfterWrite::now());
         }
     }
 }
@@ -113,11 +138,6 @@ impl AfterWrite {
         static BEGAN: Value<Instant> = Value::new();
         (BEGAN.get_or(Instant::now).elapsed().as_nanos() >> SHIFT) as u32
     }
-}
-
-/// Returns the mean time of the writes of a kind. One that never succeeded, such as `fdatasync` of a pipe, is the dearest.
-fn mean([count, nanos]: &[AtomicU64; 2]) -> u64 {
-    nanos.load(Ordering::Relaxed).checked_div(count.load(Ordering::Relaxed)).unwrap_or(u64::MAX)
 }
 
 /// The future of [`File::write_durable_at`].
@@ -212,6 +232,24 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flush_that_serves_many_writes_is_cheaper_than_one_for_each() {
+        let choice = Choice::new(Durability::Auto);
+        // Sixteen at once: each of the first kind flushes by itself, in turn; one flush serves all of the second kind, which are as long
+        // under way as most of the first.
+        (1..=16).for_each(|at| choice.dsync.add(1000, 1000 + at * 10));
+        (1..=16).for_each(|_| choice.fsync.add(2000, 2120));
+        let mut request = Request::of(Kind::Write);
+        choice.started.store(2 * TRIALS, Ordering::Relaxed);
+        choice.decide(&mut request);
+        assert!(request.synced);
+        assert_eq!((choice.dsync.dearness(), choice.fsync.dearness()), (10_000, 7500));
+        // One at a time, with pauses between them, which cost nothing.
+        let alone = Measured::default();
+        (1..=16).for_each(|at| alone.add(at * 1000, at * 1000 + 10));
+        assert_eq!(alone.dearness(), 10_000);
+    }
 
     #[test]
     fn a_kind_of_write_that_never_succeeded_is_not_chosen() {
