@@ -573,7 +573,8 @@ fn cached_and_uncached_reads_of_a_small_read_many_go_together() {
         read([2 * at * PAGE, uncached(300 + 2 * at), (2 * at + 128) * PAGE, uncached(301 + 2 * at)]);
     }
     let counts_of_reads = thread_metrics() - before;
-    // While a file is cold, only one read in eight is checked; what is found cached must not be read by a call of its own.
+    // While a file is cold, only one read in eight is checked; what is found cached must not be read by a call of its
+    // own.
     assert!(counts()[1] - misses < 4 * 64, "nothing was found in the cache");
     assert_eq!((counts_of_reads.ops, counts_of_reads.inline_ops), (4 * 64, 0), "{counts_of_reads:?}");
 }

@@ -1,8 +1,8 @@
 //! The only code that talks to Linux AIO, the kernel's older interface for asynchronous direct I/O.
 //!
 //! An [`Aio`] is the context of one thread. It accepts the same entries as a [`Ring`](crate::ring::Ring), but only
-//! reads and writes, and returns the same completions; it does not know what an operation means, or which task waits for it.
-//! Invariants:
+//! reads and writes, and returns the same completions; it does not know what an operation means, or which task waits
+//! for it. Invariants:
 //!
 //! - there are never more operations than the context was made for, so the kernel has room for every completion;
 //! - an operation that was not submitted can be withdrawn; a submitted one belongs to the kernel until its completion:
@@ -10,8 +10,8 @@
 //! - after a `fork` the child never touches the parent's completion ring, which it shares
 //!   ([`fork`]).
 //!
-//! Completions are read from the ring in memory, without a system call. The kernel fills in an event, and moves the tail
-//! behind it after a write barrier; it reuses the event's place once the head has passed it.
+//! Completions are read from the ring in memory, without a system call. The kernel fills in an event, and moves the
+//! tail behind it after a write barrier; it reuses the event's place once the head has passed it.
 
 mod abi;
 #[cfg(test)]
@@ -35,8 +35,8 @@ const FEWEST: u32 = 16;
 pub(crate) struct Aio {
     context: abi::Context,
     ring: Option<CompletionRing>,
-    /// The records: one for each operation, and the last one for the wake-up. They never move, because the kernel identifies
-    /// operations by their addresses.
+    /// The records: one for each operation, and the last one for the wake-up. They never move, because the kernel
+    /// identifies operations by their addresses.
     iocbs: Box<[UnsafeCell<Iocb>]>,
     /// Indices of the records that are not in use.
     free: Vec<u32>,
@@ -76,8 +76,8 @@ impl CompletionRing {
     /// Returns the completion ring of a context; `None` if its layout is unknown. `io_getevents` is used then.
     fn of(context: abi::Context) -> Option<Self> {
         let header = NonNull::new(std::ptr::with_exposed_provenance_mut::<Header>(context.0 as usize))?;
-        // SAFETY: a context's name is the address of its ring, which is mapped, readable and writable, until the context is
-        // destroyed, and at least a page long.
+        // SAFETY: a context's name is the address of its ring, which is mapped, readable and writable, until the
+        // context is destroyed, and at least a page long.
         let facts = unsafe { header.as_ref() };
         let is_known = facts.magic == abi::MAGIC
             && facts.incompatible == 0
@@ -116,8 +116,8 @@ impl CompletionRing {
 impl Aio {
     /// Creates a context for this many operations at once, or for fewer if the system's limit, `fs.aio-max-nr`, allows
     /// no more. `wakeup` is a descriptor whose readiness completes with `user_data` after
-    /// [`arm_wakeup`](Self::arm_wakeup). This function arms it once itself, and so finds out whether operations can be submitted
-    /// at all.
+    /// [`arm_wakeup`](Self::arm_wakeup). This function arms it once itself, and so finds out whether operations can be
+    /// submitted at all.
     ///
     /// # Errors
     /// Those of `io_setup(2)` and `io_submit(2)`: `EAGAIN` if the limit is used up, `ENOSYS` or `EPERM` if a filter or
@@ -320,8 +320,8 @@ impl Aio {
         self.next < self.fetched || self.ring.as_ref().is_some_and(CompletionRing::has_events)
     }
 
-    /// Waits until there are this many completions, including those of the wake-up, but not longer than `at_most`. Called
-    /// when there are none.
+    /// Waits until there are this many completions, including those of the wake-up, but not longer than `at_most`.
+    /// Called when there are none.
     ///
     /// # Errors
     /// Those of `io_getevents(2)`: `EINTR` (a signal; nothing is lost).

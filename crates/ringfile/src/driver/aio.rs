@@ -34,8 +34,8 @@ pub(super) struct Context {
     pub signals: bool,
     /// Whether the kernel accepts no more operations until one has completed.
     is_full: bool,
-    /// Why the context no longer accepts operations: the errno of a seccomp filter that was installed after the context was
-    /// created. Filters are never removed.
+    /// Why the context no longer accepts operations: the errno of a seccomp filter that was installed after the context
+    /// was created. Filters are never removed.
     refused: Option<i32>,
 }
 
@@ -157,8 +157,8 @@ impl Driver {
         true
     }
 
-    /// Submits queued operations, at most `most` in one system call. An operation that the kernel refuses ends with the kernel's errno.
-    /// Returns whether the kernel refuses operations for now.
+    /// Submits queued operations, at most `most` in one system call. An operation that the kernel refuses ends with the
+    /// kernel's errno. Returns whether the kernel refuses operations for now.
     pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) -> bool {
         if self.context.signals && self.context.aio.is_some() {
             // Before completions are collected, so that one which arrives meanwhile signals again.

@@ -23,8 +23,8 @@ pub(crate) trait InPlace {
     /// Returns a read's place; `None` if it must be read otherwise.
     fn begin(&mut self, at: usize) -> Option<Place<'_>>;
 
-    /// Takes a read's result, and sets its buffer's length. Not called for one that the caller must carry out, or repeat: a short one may be continued,
-    /// and most errnos mean that it may succeed, now or in another way.
+    /// Takes a read's result, and sets its buffer's length. Not called for one that the caller must carry out, or
+    /// repeat: a short one may be continued, and most errnos mean that it may succeed, now or in another way.
     fn end(&mut self, at: usize, ended: Ended);
 }
 
@@ -117,13 +117,13 @@ pub(crate) fn read(
 }
 
 impl Driver {
-    /// Makes room for the answers of so many reads, and returns this driver's id. Removes the targets whose reads do not go
-    /// to this thread's ring; `None` if none is left.
+    /// Makes room for the answers of so many reads, and returns this driver's id. Removes the targets whose reads do
+    /// not go to this thread's ring; `None` if none is left.
     fn prepare_in_place(&mut self, targets: &mut Targets<'_>, count: usize) -> Option<u64> {
         let first = self.answers.list.len();
         let has_indices = first + count < (u32::MAX - FIRST as u32) as usize;
-        // If one descriptor of an adaptive file submits to the ring, the other one's reads cost no call of their own there. Apart from
-        // it they would be plain calls, made only after the ring's have ended.
+        // If one descriptor of an adaptive file submits to the ring, the other one's reads cost no call of their own
+        // there. Apart from it they would be plain calls, made only after the ring's have ended.
         let is_submitted = targets.iter().flatten().any(|target| target.lanes.goes_to_ring(Kind::Read));
         let are_many = count >= MANY || (is_submitted && count > 1);
         for target in &mut *targets {
@@ -138,8 +138,8 @@ impl Driver {
         Some(self.id)
     }
 
-    /// Returns whether a target's reads go to this thread's ring, of a call that has `count`; `are_many`: enough to be submitted
-    /// together.
+    /// Returns whether a target's reads go to this thread's ring, of a call that has `count`; `are_many`: enough to be
+    /// submitted together.
     fn may_read_in_place(&mut self, target: &Target, count: usize, are_many: bool) -> bool {
         let request = Request { want: 1, ..Request::of(Kind::Read) };
         let may_be_a_call = count == 1 && target.lanes.may_wait_inline(target, &request);

@@ -54,8 +54,8 @@ pub(crate) trait Receiver {
     /// Returns what this thread's driver does when the operation ends.
     fn wake(&self) -> Wake;
 
-    /// Makes another thread carry the operation out: `send` takes the handler of its result, and the operation's index there,
-    /// and returns the I/O thread that has it.
+    /// Makes another thread carry the operation out: `send` takes the handler of its result, and the operation's index
+    /// there, and returns the I/O thread that has it.
     fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> Self::Remote;
 }
 
@@ -248,8 +248,8 @@ fn start_otherwise<R: Receiver>(
     Ok(Started::Elsewhere(remote))
 }
 
-/// Returns whether an I/O thread's ring would only hand an operation on to a thread of the kernel, so that a worker is the shorter
-/// way: 16 tasks in tokio had 1.4 times as many syncs that way, and one task 1.3 times.
+/// Returns whether an I/O thread's ring would only hand an operation on to a thread of the kernel, so that a worker is
+/// the shorter way: 16 tasks in tokio had 1.4 times as many syncs that way, and one task 1.3 times.
 fn is_for_kernel_thread(target: &Target, request: &Request) -> bool {
     target.lanes.route == Route::Auto
         && target.ring == RingKind::Main
@@ -277,8 +277,8 @@ fn is_here(own: bool) -> bool {
 /// Which other tasks of this thread's loop start operations that may be plain calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Others {
-    /// So many that all send them through the ring together: 16 tasks that read cached blocks had 1.2 times the IOPS through
-    /// the ring that they had by calls.
+    /// So many that all send them through the ring together: 16 tasks that read cached blocks had 1.2 times the IOPS
+    /// through the ring that they had by calls.
     Many,
     /// Some, or this thread is in no loop, so that others are unknown.
     Some,
@@ -309,13 +309,13 @@ fn other_tasks() -> Others {
     others.unwrap_or(Others::Some)
 }
 
-/// Starts a write, and a sync that the kernel begins when the write has ended, and cancels if it failed or was short. `None`,
-/// and nothing was started, if this thread's ring cannot link the two, or cannot tell where the kernel cuts a link
-/// ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
+/// Starts a write, and a sync that the kernel begins when the write has ended, and cancels if it failed or was short.
+/// `None`, and nothing was started, if this thread's ring cannot link the two, or cannot tell where the kernel cuts a
+/// link ([`Ring::take_cut_off`](crate::ring::Ring::take_cut_off)).
 ///
-/// A link delays one entry until another on the same ring has ended, so it cannot connect two rings; and an NVMe command that
-/// fails does not break it. It connects an entry with whichever comes next, so both are queued under one borrow of the driver: between two
-/// borrows, a waker or the receiver of an event could start another operation.
+/// A link delays one entry until another on the same ring has ended, so it cannot connect two rings; and an NVMe
+/// command that fails does not break it. It connects an entry with whichever comes next, so both are queued under one
+/// borrow of the driver: between two borrows, a waker or the receiver of an event could start another operation.
 pub(crate) fn start_linked(
     target: &Arc<Target>,
     write: (&Request, &mut Kept),
@@ -386,8 +386,8 @@ impl Turn {
         goes_on
     }
 
-    /// Returns a number by which some operations are chosen to be looked at. It differs by offset and by time, so that reads of
-    /// several files in turn, or of the same few blocks over and over, are looked at too.
+    /// Returns a number by which some operations are chosen to be looked at. It differs by offset and by time, so that
+    /// reads of several files in turn, or of the same few blocks over and over, are looked at too.
     #[inline]
     fn number_of(self, request: &Request) -> u64 {
         request.offset.wrapping_add(self.total.into())
@@ -536,8 +536,8 @@ pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
     })
 }
 
-/// Removes a handler from the list: at once if none of its operations is in flight, otherwise when the last one has ended. Does
-/// nothing if the number belongs to another handler by now, because the driver was created anew since.
+/// Removes a handler from the list: at once if none of its operations is in flight, otherwise when the last one has
+/// ended. Does nothing if the number belongs to another handler by now, because the driver was created anew since.
 pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
     let removed = with(|driver| {
         let left = if driver.in_flight == 0 { 0 } else { driver.slots.unanswered_of(number.0) };

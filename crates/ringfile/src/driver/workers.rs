@@ -1,10 +1,11 @@
 //! Threads that carry out remote requests by plain system calls, if io_uring is not available or a file's route says
 //! so.
 //!
-//! Threads start when there is more work than idle threads, up to a limit, and end after being idle for a while. Requests
-//! that wait for a pipe, a socket or a terminal occupy at most half of the workers, and each only for 20 ms: then one more
-//! thread, the poller, has them until they can be carried out. Invariants: a remote request that was taken ends; if no thread can be started, the caller carries it out;
-//! the poller neither carries out nor ends a request, unless no worker can be started, since that may run anybody's code.
+//! Threads start when there is more work than idle threads, up to a limit, and end after being idle for a while.
+//! Requests that wait for a pipe, a socket or a terminal occupy at most half of the workers, and each only for 20 ms:
+//! then one more thread, the poller, has them until they can be carried out. Invariants: a remote request that was
+//! taken ends; if no thread can be started, the caller carries it out; the poller neither carries out nor ends a
+//! request, unless no worker can be started, since that may run anybody's code.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -66,7 +67,8 @@ pub(super) fn hold() -> Box<dyn Any> {
     Box::new(lock())
 }
 
-/// Sets how many [worker threads](crate::Route::Workers) there may be; 0 for the default, four per core and at least 16.
+/// Sets how many [worker threads](crate::Route::Workers) there may be; 0 for the default, four per core and at least
+/// 16.
 pub fn set_worker_threads(threads: usize) {
     MOST.store(threads, Ordering::Relaxed);
 }
@@ -149,8 +151,8 @@ fn refuse_unwanted(remote: RemoteRequest) {
 /// How long a worker waits for a pipe, and how often the poller checks whether requests are still wanted.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Carries out a remote request. If it would wait for another process or a person, it is given back, or to the poller, so
-/// that other requests are not delayed, and no data goes to a read that is no longer wanted.
+/// Carries out a remote request. If it would wait for another process or a person, it is given back, or to the poller,
+/// so that other requests are not delayed, and no data goes to a read that is no longer wanted.
 fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
         refuse_unwanted(remote);
@@ -175,9 +177,9 @@ fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
     None
 }
 
-/// Tries an operation on a pipe, a socket or a terminal, or the rest of it, without waiting; `None` if it needs a call that
-/// may wait. Another reader may take the data, and another writer the room, that `poll` has reported, and a large write has
-/// room only for a part, so the call must not wait either.
+/// Tries an operation on a pipe, a socket or a terminal, or the rest of it, without waiting; `None` if it needs a call
+/// that may wait. Another reader may take the data, and another writer the room, that `poll` has reported, and a large
+/// write has room only for a part, so the call must not wait either.
 fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
     wanted(remote)?;
     if !is_ready(remote, Timespec::default()) {
@@ -193,8 +195,8 @@ fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
     }
 }
 
-/// Returns whether a write may go there in pieces: a terminal may have less room than a page, and elsewhere (datagrams, devices)
-/// each write may be a message.
+/// Returns whether a write may go there in pieces: a terminal may have less room than a page, and elsewhere (datagrams,
+/// devices) each write may be a message.
 #[cold]
 fn is_pipe_or_stream_socket(remote: &RemoteRequest) -> bool {
     let fd = remote.target.as_fd();
@@ -225,16 +227,16 @@ fn wanted(remote: &RemoteRequest) -> Option<PollFlags> {
     }
 }
 
-/// Returns whether a pipe, a socket or a terminal is ready, or becomes ready in this time. If that is unknown, it counts as
-/// ready.
+/// Returns whether a pipe, a socket or a terminal is ready, or becomes ready in this time. If that is unknown, it
+/// counts as ready.
 fn is_ready(remote: &RemoteRequest, within: Timespec) -> bool {
     let Some(wanted) = wanted(remote) else { return true };
     let mut polled = [PollFd::from_borrowed_fd(remote.target.as_fd(), wanted)];
     !matches!(poll(&mut polled, Some(&within)), Ok(0) | Err(Errno::INTR))
 }
 
-/// Waits for a stream for a while, if enough workers are left for other requests: handing the request over takes about 30 µs.
-/// Returns it if it is ready, and otherwise gives it to the poller.
+/// Waits for a stream for a while, if enough workers are left for other requests: handing the request over takes about
+/// 30 µs. Returns it if it is ready, and otherwise gives it to the poller.
 fn wait_for(remote: RemoteRequest) -> Option<RemoteRequest> {
     let mut queue = lock();
     if queue.on_streams < most() / 2 {
@@ -295,8 +297,8 @@ fn poll_all(signal: &OwnedFd) {
     }
 }
 
-/// Waits until one of these requests can be carried out, or the poller is woken. Returns whether it was woken, then which
-/// requests are ready; nothing if that is unknown.
+/// Waits until one of these requests can be carried out, or the poller is woken. Returns whether it was woken, then
+/// which requests are ready; nothing if that is unknown.
 fn look(signal: &OwnedFd, waiting: &[RemoteRequest], timeout: &Timespec) -> Vec<bool> {
     let signal_fd = PollFd::from_borrowed_fd(signal.as_fd(), PollFlags::IN);
     let streams = waiting.iter().map(|remote| {

@@ -1,9 +1,9 @@
 //! Durable writes: `RWF_DSYNC`, or a write and an fdatasync after it.
 //!
 //! Which is cheaper depends on the device: forced unit access is faster than flushing the whole cache on data-centre
-//! drives, and slower on consumer drives. `Auto` measures the file's first writes, first those of one kind and then those of the
-//! other, and how many of each end in the same time: where many are in flight, one flush serves many of them. [`Choice`] decides for futures, batches
-//! and queues; it does not know which of them asks.
+//! drives, and slower on consumer drives. `Auto` measures the file's first writes, first those of one kind and then
+//! those of the other, and how many of each end in the same time: where many are in flight, one flush serves many of
+//! them. [`Choice`] decides for futures, batches and queues; it does not know which of them asks.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -31,8 +31,8 @@ pub enum Durability {
     Auto,
     /// Each write is durable by itself (`RWF_DSYNC`).
     Dsync,
-    /// Each write is followed by an `fdatasync`. [`File::write_durable_at`] on a ringfile thread submits the two together; a
-    /// batch or a queue submits the `fdatasync` when the write has finished.
+    /// Each write is followed by an `fdatasync`. [`File::write_durable_at`] on a ringfile thread submits the two
+    /// together; a batch or a queue submits the `fdatasync` when the write has finished.
     Fsync,
 }
 
@@ -50,7 +50,8 @@ pub(crate) struct Choice {
     fsync: Measured,
 }
 
-/// Writes of one kind that have become durable, and the time in which at least one of them was in flight. In units of 256 ns.
+/// Writes of one kind that have become durable, and the time in which at least one of them was in flight. In units of
+/// 256 ns.
 #[derive(Default)]
 struct Measured {
     writes: AtomicU64,
@@ -67,8 +68,8 @@ impl Measured {
         self.time.fetch_add(now.wrapping_sub(began).min(since_last).into(), Ordering::Relaxed);
     }
 
-    /// Returns the time for a thousand writes. Writes that never succeeded, such as those with an `fdatasync` of a pipe, are the
-    /// dearest.
+    /// Returns the time for a thousand writes. Writes that never succeeded, such as those with an `fdatasync` of a
+    /// pipe, are the dearest.
     fn dearness(&self) -> u64 {
         let time = self.time.load(Ordering::Relaxed).saturating_mul(1000);
         time.checked_div(self.writes.load(Ordering::Relaxed)).unwrap_or(u64::MAX)
@@ -81,8 +82,8 @@ impl Choice {
         Self { fixed, started: AtomicU64::new(0), dsync, fsync }
     }
 
-    /// Makes a write durable: with `RWF_DSYNC`, or `synced`, which the caller then carries out with [`SYNC`]. Returns what
-    /// is left to do for it.
+    /// Makes a write durable: with `RWF_DSYNC`, or `synced`, which the caller then carries out with [`SYNC`]. Returns
+    /// what is left to do for it.
     pub(crate) fn decide(&self, request: &mut Request) -> AfterWrite {
         let started = self.started.load(Ordering::Relaxed);
         let is_measured = self.fixed == Durability::Auto && started < 2 * TRIALS;
@@ -114,8 +115,8 @@ impl Choice {
     }
 }
 
-/// What is left to do for a durable write besides the write: to sync, or to measure it. Otherwise the time when it began,
-/// in units of 256 ns.
+/// What is left to do for a durable write besides the write: to sync, or to measure it. Otherwise the time when it
+/// began, in units of 256 ns.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct AfterWrite(u32);
 
@@ -236,8 +237,8 @@ mod tests {
     #[test]
     fn a_flush_that_serves_many_writes_is_cheaper_than_one_for_each() {
         let choice = Choice::new(Durability::Auto);
-        // Sixteen at once: each of the first kind flushes by itself, in turn; one flush serves all of the second kind, which are as long
-        // under way as most of the first.
+        // Sixteen at once: each of the first kind flushes by itself, in turn; one flush serves all of the second kind,
+        // which are as long under way as most of the first.
         (1..=16).for_each(|at| choice.dsync.add(1000, 1000 + at * 10));
         (1..=16).for_each(|_| choice.fsync.add(2000, 2120));
         let mut request = Request::of(Kind::Write);

@@ -1,9 +1,9 @@
 //! Registered buffers: pinned once for the process, shared by every thread's ring.
 //!
 //! A *holder* ring of one entry, which any thread may register in, owns the registrations. Each thread's ring clones a
-//! slot from it when it first does I/O there (`IORING_REGISTER_CLONE_BUFFERS`, Linux 6.13): which takes 1.6 µs per slot and pins
-//! no more memory, while registering the same memory on two rings pins and charges it twice. If the kernel cannot clone,
-//! each ring registers separately under the same index. Invariants:
+//! slot from it when it first does I/O there (`IORING_REGISTER_CLONE_BUFFERS`, Linux 6.13): which takes 1.6 µs per slot
+//! and pins no more memory, while registering the same memory on two rings pins and charges it twice. If the kernel
+//! cannot clone, each ring registers separately under the same index. Invariants:
 //!
 //! - an index names the same memory in the holder and in every ring whose `serials` entry says so;
 //! - memory leaves the holder before it is unmapped, and the other rings are notified; until then they pin pages that
@@ -25,8 +25,8 @@ use super::setup;
 use crate::event;
 use crate::memory::{KnownRegions, Region, Registration};
 
-/// The number of places in every table: enough for a terabyte in regions of 1 GiB. It is not larger, since a clone copies
-/// the whole table of the ring (8 bytes per place).
+/// The number of places in every table: enough for a terabyte in regions of 1 GiB. It is not larger, since a clone
+/// copies the whole table of the ring (8 bytes per place).
 const SLOTS: u32 = 1024;
 
 /// Marks a serial whose registration this ring could not share; it does not try again.
@@ -206,8 +206,9 @@ pub(crate) struct ClonedBuffers {
     ring: Arc<OwnedFd>,
     /// The serial at each index of this ring; empty if the ring has no table.
     serials: Box<[u64]>,
-    /// How many of the first entries of `serials` may be other than 0: few, since indices that were given back are taken first. A loop that ends
-    /// looks at these alone; all 1024 took half of the time of a `block_on` that had nothing to wait for.
+    /// How many of the first entries of `serials` may be other than 0: few, since indices that were given back are
+    /// taken first. A loop that ends looks at these alone; all 1024 took half of the time of a `block_on` that had
+    /// nothing to wait for.
     used: usize,
     inbox: Option<Arc<Inbox>>,
     recent: Recent,
@@ -283,8 +284,8 @@ impl ClonedBuffers {
         (covered && recent.releases == RELEASES.load(Ordering::Relaxed)).then_some(recent.index)
     }
 
-    /// As [`index_of`](Self::index_of), for bytes whose region is not known. They are found by their address, in the region
-    /// of the last operation, or among those of all pools.
+    /// As [`index_of`](Self::index_of), for bytes whose region is not known. They are found by their address, in the
+    /// region of the last operation, or among those of all pools.
     // Inlining it would make the start of every operation longer.
     #[inline(never)]
     pub(crate) fn index_of_bytes(&mut self, all: &[Bytes]) -> Option<u16> {
@@ -302,8 +303,8 @@ impl ClonedBuffers {
         all.all(|bytes| covers(self, bytes) == Some(index)).then_some(index)
     }
 
-    /// As [`index_of`](Self::index_of), for borrowed memory that the last operation's region does not cover. It is found
-    /// by address, among the regions of all pools.
+    /// As [`index_of`](Self::index_of), for borrowed memory that the last operation's region does not cover. It is
+    /// found by address, among the regions of all pools.
     ///
     /// # Safety
     /// The memory is borrowed during the call.
@@ -351,7 +352,8 @@ impl ClonedBuffers {
         })
     }
 
-    /// Returns whether the next operation goes unregistered, because the loops of this thread are too short for a share.
+    /// Returns whether the next operation goes unregistered, because the loops of this thread are too short for a
+    /// share.
     #[cold]
     fn waits_with_sharing(&mut self) -> bool {
         let waits = self.without_share > 0;
@@ -400,9 +402,9 @@ impl ClonedBuffers {
         }
     }
 
-    /// Releases everything, because the thread may be idle for a long time, and no other thread could do it then. `uses`
-    /// is the number of operations since the thread entered its loop: after several short loops the next one takes its
-    /// share only after its first operations.
+    /// Releases everything, because the thread may be idle for a long time, and no other thread could do it then.
+    /// `uses` is the number of operations since the thread entered its loop: after several short loops the next one
+    /// takes its share only after its first operations.
     pub(crate) fn forget_all(&mut self, uses: u64) {
         let mut had_shares = false;
         for index in 0..std::mem::take(&mut self.used) as u32 {

@@ -44,8 +44,8 @@ pub(in crate::driver) fn attempt(target: &Target, request: &Request, held: &mut 
     attempt_rest(target, request, held, &mut Progress::default())
 }
 
-/// Carries out what is left of an operation if that needs no waiting. If a part of it was done before it would have to wait,
-/// `progress` tells where to continue.
+/// Carries out what is left of an operation if that needs no waiting. If a part of it was done before it would have to
+/// wait, `progress` tells where to continue.
 pub(in crate::driver) fn attempt_rest(
     target: &Target,
     request: &Request,
@@ -55,8 +55,8 @@ pub(in crate::driver) fn attempt_rest(
     go(target, request, held, progress, WAITS_NOT, || true)
 }
 
-/// Carries out at most a page of what is left of a write to a pipe or a stream socket that is ready for it. It waits only if
-/// another writer takes the room first.
+/// Carries out at most a page of what is left of a write to a pipe or a stream socket that is ready for it. It waits
+/// only if another writer takes the room first.
 pub(in crate::driver) fn write_page(
     target: &Target,
     request: &Request,

@@ -35,10 +35,10 @@ use crate::ring::fork;
 /// A file is read ahead only if it has not changed for this time, which is longer than a write takes.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Local file systems that set the change time with each write of any process, and never carry out a direct read during a
-/// buffered write (both take the inode's lock): ext2 to 4, XFS, Btrfs (include/uapi/linux/magic.h). Not F2FS: it reads
-/// directly during a buffered write (`f2fs_dio_read_iter`), and its atomic writes set the time before the data changes, at
-/// the commit.
+/// Local file systems that set the change time with each write of any process, and never carry out a direct read during
+/// a buffered write (both take the inode's lock): ext2 to 4, XFS, Btrfs (include/uapi/linux/magic.h). Not F2FS: it
+/// reads directly during a buffered write (`f2fs_dio_read_iter`), and its atomic writes set the time before the data
+/// changes, at the commit.
 const KEEP_TIMES: [u32; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 /// The change time, in seconds and nanoseconds.
@@ -124,8 +124,8 @@ impl Ahead {
         self.try_lock().is_some_and(|mut state| state.streams.has_several(id))
     }
 
-    /// Lets a stream pass through the page cache, for the kernel to read ahead of it: if the file is not being written, and
-    /// nothing of what comes next is cached. Asks once in each region.
+    /// Lets a stream pass through the page cache, for the kernel to read ahead of it: if the file is not being written,
+    /// and nothing of what comes next is cached. Asks once in each region.
     pub(super) fn lets_pass(&self, own: &Target, id: Id) -> bool {
         let ahead = self.try_lock().and_then(|mut state| state.streams.may_pass(id));
         let is_clear = |ahead: &Range<u64>| is_uncached(own, ahead) && self.is_quiet(own);
@@ -138,8 +138,8 @@ impl Ahead {
         true
     }
 
-    /// Returns whether a read belongs to a stream that passes through the page cache. What the stream has passed leaves the
-    /// cache again.
+    /// Returns whether a read belongs to a stream that passes through the page cache. What the stream has passed leaves
+    /// the cache again.
     #[inline]
     pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> bool {
         self.any_passes.load(Ordering::Relaxed) && self.goes_on_passing(own, range)
@@ -267,8 +267,8 @@ impl Ahead {
         }
     }
 
-    /// Adds the file to those that may have pieces. Returns false if another thread holds the list's lock, or held it when
-    /// this process was forked.
+    /// Adds the file to those that may have pieces. Returns false if another thread holds the list's lock, or held it
+    /// when this process was forked.
     fn list(self: &Arc<Self>) -> bool {
         let Ok(mut files) = FILES.try_lock() else { return false };
         if files.len().is_power_of_two() {

@@ -2,11 +2,10 @@
 //!
 //! An adaptive [`File`] has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
 //! starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache. If it is full,
-//! [`sketch`] decides what is worth caching; [`streams`] finds sequential reads, and [`ahead`] reads ahead of them, or lets them
-//! pass through the cache and removes what they have brought.
-//! Invariant: through either descriptor, a read returns what was written before it began, since the kernel writes dirty
-//! pages back before a direct read. So the decisions here affect only the speed of a read, even those that are skipped
-//! because another thread holds the lock.
+//! [`sketch`] decides what is worth caching; [`streams`] finds sequential reads, and [`ahead`] reads ahead of them, or
+//! lets them pass through the cache and removes what they have brought. Invariant: through either descriptor, a read
+//! returns what was written before it began, since the kernel writes dirty pages back before a direct read. So the
+//! decisions here affect only the speed of a read, even those that are skipped because another thread holds the lock.
 
 mod ahead;
 mod room;
@@ -66,8 +65,8 @@ const NO_READ: u8 = u8::MAX;
 /// A read longer than this is counted only as far as the file goes, which costs a system call.
 const ASK_SIZE: usize = 1 << 20;
 
-/// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; the number of ZFS is its own): overlayfs
-/// and ZFS.
+/// File systems whose cache `cachestat` does not see (include/uapi/linux/magic.h; the number of ZFS is its own):
+/// overlayfs and ZFS.
 const UNSEEN: [u32; 2] = [0x794c_7630, 0x2fc1_2fc1];
 
 /// Which descriptor a read uses.
@@ -136,11 +135,11 @@ const DIRECT: Way = Way::By(Descriptor::Direct);
 pub(crate) struct Adaptive {
     /// The twin. It may turn out not to be direct.
     pub(super) direct: File,
-    /// If positive, how many reads in a row were found in the cache, up to [`WARM`]; if negative, how many found nothing
-    /// there, up to [`COLD`].
+    /// If positive, how many reads in a row were found in the cache, up to [`WARM`]; if negative, how many found
+    /// nothing there, up to [`COLD`].
     streak: AtomicI32,
-    /// Which share of the recent reads read data again, in parts of [`ALL`]: of those that do not go through the cache at
-    /// once because they are small.
+    /// Which share of the recent reads read data again, in parts of [`ALL`]: of those that do not go through the cache
+    /// at once because they are small.
     rereads: AtomicU32,
     /// Created when the first read misses the cache. If another thread holds the lock, the read is not counted.
     sketch: Mutex<Option<Sketch>>,
@@ -274,13 +273,14 @@ struct Recent {
 }
 
 thread_local! {
-    /// By the low bits of the file's number. With a single count, a file might never be checked if two files are read in turn.
+    /// By the low bits of the file's number. With a single count, a file might never be checked if two files are read
+    /// in turn.
     static RECENT: [Cell<Recent>; 32] =
         const { [const { Cell::new(Recent { unseen: NO_READ, run: 0, end: 0 }) }; 32] };
 }
 
-/// Counts a read. Returns how many were counted since the last one that was checked, if this one is to be checked because
-/// one in `every` reads is, and [`Recent::run`]. A thread's first read is checked, since a thread may end soon.
+/// Counts a read. Returns how many were counted since the last one that was checked, if this one is to be checked
+/// because one in `every` reads is, and [`Recent::run`]. A thread's first read is checked, since a thread may end soon.
 fn recent_reads(own: &Target, range: &Range<u64>, every: u8) -> (Option<u64>, u8) {
     RECENT.with(|files| {
         let file = &files[own.number as usize % files.len()];
@@ -328,8 +328,8 @@ impl Adaptive {
             return OWN;
         }
         // What is admitted is followed too: read ahead, a stream takes a fifth of the time that the cache needs for it.
-        // Finding out that a small read that does not continue this thread's last one belongs to no stream costs up to a tenth of
-        // the read.
+        // Finding out that a small read that does not continue this thread's last one belongs to no stream costs up to
+        // a tenth of the read.
         let may_follow = follows && (!is_quick || looks || run > 0);
         let mut stream = if is_free && may_follow { self.ahead.note(&range) } else { None };
         // The kernel would read ahead of a file's first byte.
@@ -367,8 +367,8 @@ impl Adaptive {
                     (false, _) => was_read,
                     // If not, every block of a file that is read at random would be read from the drive twice.
                     (true, true) => was_read || rereads >= SOME,
-                    // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache. So
-                    // a few wrong counts must not admit any.
+                    // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache.
+                    // So a few wrong counts must not admit any.
                     (true, false) => was_read && rereads >= MANY,
                 };
                 if is_admitted {
@@ -388,7 +388,8 @@ impl Adaptive {
             }
             Cached::All | Cached::Nothing if follows => {
                 let stream = if is_free { stream } else { self.ahead.note(&range) };
-                // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache again.
+                // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache
+                // again.
                 if is_small
                     && let Some((id, _)) =
                         stream.filter(|(id, _)| self.ahead.has_several(*id) && self.ahead.lets_pass(own, *id))
@@ -411,8 +412,9 @@ impl Adaptive {
         }
     }
 
-    /// Lets the next reads of a thread that reads in order be checked if they leave what is cached: one that was not checked would go through
-    /// the cache, and make the kernel read ahead, so that all that follows would be found in the cache.
+    /// Lets the next reads of a thread that reads in order be checked if they leave what is cached: one that was not
+    /// checked would go through the cache, and make the kernel read ahead, so that all that follows would be found in
+    /// the cache.
     fn stay_warm(&self, own: &Target, request: &Request) {
         let end = request.offset + request.want as u64;
         let next = Request { offset: end, want: request.want * usize::from(LOOKS), ..*request };
@@ -443,8 +445,8 @@ impl Adaptive {
         OWN
     }
 
-    /// Adds the result of a check, which counts for so many reads, to the streak, which was `streak`. Two threads at once
-    /// may count one read instead of two.
+    /// Adds the result of a check, which counts for so many reads, to the streak, which was `streak`. Two threads at
+    /// once may count one read instead of two.
     fn count(&self, found: &Cached, streak: i32, reads: u64) {
         let (event, reads, now) = match found {
             Cached::All if streak >= WARM => (CacheEvent::Hit, reads, WARM),
@@ -483,8 +485,8 @@ impl Adaptive {
         Cached::Some(((first + known) * page).saturating_sub(start) as usize)
     }
 
-    /// Records a read that missed the cache. Returns whether to read it through the cache because it was read before: once
-    /// if memory is free, twice if not.
+    /// Records a read that missed the cache. Returns whether to read it through the cache because it was read before:
+    /// once if memory is free, twice if not.
     fn is_worth_caching(&self, own: &Target, request: &Request, is_free: bool) -> bool {
         let Ok(mut sketch) = self.sketch.try_lock() else { return false };
         let make = || Sketch::new(own.size().unwrap_or(0), room::bytes());

@@ -1,8 +1,9 @@
 //! Detects sequential reads, and decides how far to read ahead of them.
 //!
 //! Pure functions of offsets, without buffers or time. A file may have several streams. Invariants: each piece of a
-//! stream is planned once, in order, and ends at most [`MOST_AHEAD`] behind the stream's last read. A stream that passes
-//! through the page cache leaves it region by region, in order, and no region of which something was cached before.
+//! stream is planned once, in order, and ends at most [`MOST_AHEAD`] behind the stream's last read. A stream that
+//! passes through the page cache leaves it region by region, in order, and no region of which something was cached
+//! before.
 
 use std::ops::Range;
 
@@ -22,8 +23,9 @@ const ALIGNMENT: u64 = 4 << 10;
 const READS_BEFORE: u32 = 3;
 /// The unit in which streams pass through the page cache, in bytes.
 pub(super) const REGION: u64 = 1 << 20;
-/// How many regions behind the one that is read must not be cached, for a stream to pass through the cache: more than the
-/// kernel reads ahead itself (`read_ahead_kb`), which is 128 KiB by default, and 8 MiB on one machine that was measured.
+/// How many regions behind the one that is read must not be cached, for a stream to pass through the cache: more than
+/// the kernel reads ahead itself (`read_ahead_kb`), which is 128 KiB by default, and 8 MiB on one machine that was
+/// measured.
 const REGIONS_AHEAD: u64 = 16;
 /// After so many regions, a stream shows again whether several of its reads are in flight.
 const MOST_REGIONS: u64 = 1024;
@@ -90,8 +92,8 @@ pub(super) enum Seen {
 }
 
 impl Passing {
-    /// Returns the first region that is to leave the cache. The kernel drops no folio that reaches beyond the bytes that it is
-    /// told, so a region is named twice.
+    /// Returns the first region that is to leave the cache. The kernel drops no folio that reaches beyond the bytes
+    /// that it is told, so a region is named twice.
     fn first_to_leave(&self) -> u64 {
         self.first.max(self.region.saturating_sub(3))
     }
@@ -104,14 +106,14 @@ pub(super) enum Passes {
     No,
     /// It belongs to one.
     Goes,
-    /// It belongs to this one, and is the first in its region. Then `leaves` is to leave the cache, and the stream goes on passing
-    /// only if nothing of `ahead` is cached.
+    /// It belongs to this one, and is the first in its region. Then `leaves` is to leave the cache, and the stream goes
+    /// on passing only if nothing of `ahead` is cached.
     Enters { id: Id, ahead: Option<Range<u64>>, leaves: Range<u64> },
 }
 
 impl Streams {
-    /// Returns what must not be cached, for a stream to pass through the cache from the next region on, if that was not asked
-    /// in this region.
+    /// Returns what must not be cached, for a stream to pass through the cache from the next region on, if that was not
+    /// asked in this region.
     pub(super) fn may_pass(&mut self, id: Id) -> Option<Range<u64>> {
         let stream = self.get(id)?;
         let region = stream.end / REGION;
@@ -130,8 +132,8 @@ impl Streams {
         }
     }
 
-    /// Lets a stream go on as others do. Returns what is to leave the cache: also what the kernel has read ahead, which would make
-    /// it read on.
+    /// Lets a stream go on as others do. Returns what is to leave the cache: also what the kernel has read ahead, which
+    /// would make it read on.
     pub(super) fn pass_no_more(&mut self, id: Id) -> Range<u64> {
         let passing = self.get(id).and_then(|stream| stream.passing.take());
         passing.map_or(0..0, |passing| {
@@ -144,8 +146,8 @@ impl Streams {
         self.list.iter().flatten().any(|stream| stream.passing.is_some())
     }
 
-    /// Records a read if it belongs to a stream that passes through the cache. Several threads may read the stream, a little out
-    /// of order.
+    /// Records a read if it belongs to a stream that passes through the cache. Several threads may read the stream, a
+    /// little out of order.
     pub(super) fn passes(&mut self, range: &Range<u64>) -> Passes {
         let clock = self.clock;
         let near = |stream: &Stream| {
@@ -242,7 +244,8 @@ impl Streams {
         self.get(id).is_some_and(|stream| stream.run >= wanted)
     }
 
-    /// Widens the window of a stream whose last read had `len` bytes: first to twice that length, then doubles it each time.
+    /// Widens the window of a stream whose last read had `len` bytes: first to twice that length, then doubles it each
+    /// time.
     pub(super) fn widen(&mut self, id: Id, len: u64) {
         if let Some(stream) = self.get(id) {
             let first = (2 * len).next_multiple_of(ALIGNMENT);
@@ -381,8 +384,8 @@ mod tests {
         assert_eq!(begins(&mut streams, LONG / 2), Some(2));
     }
 
-    /// Reads a stream in pieces of 4 KiB, and lets it pass wherever nothing is cached. Returns the reads that passed, and what
-    /// left the cache.
+    /// Reads a stream in pieces of 4 KiB, and lets it pass wherever nothing is cached. Returns the reads that passed,
+    /// and what left the cache.
     fn pass(
         streams: &mut Streams,
         range: Range<u64>,

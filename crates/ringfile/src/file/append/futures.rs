@@ -69,7 +69,8 @@ impl<F: FnOnce(&mut Record<'_>)> Content for InPlace<F> {
     }
 }
 
-/// The future of [`Appender::append`](super::Appender::append). If it is dropped before it is ready, nothing of a record of at most a block is appended.
+/// The future of [`Appender::append`](super::Appender::append). If it is dropped before it is ready, nothing of a
+/// record of at most a block is appended.
 #[must_use = "nothing is appended until the future is awaited"]
 pub struct Append<'a>(Appending<'a, &'a [u8]>);
 
@@ -343,7 +344,8 @@ impl Future for Truncating<'_> {
     }
 }
 
-/// The future of [`Appender::flush`](super::Appender::flush), [`sync`](super::Appender::sync) and [`close`](super::Appender::close). May be dropped at any point.
+/// The future of [`Appender::flush`](super::Appender::flush), [`sync`](super::Appender::sync) and
+/// [`close`](super::Appender::close). May be dropped at any point.
 #[must_use = "nothing is written until the future is awaited"]
 pub struct Settle<'a> {
     waits: Waits<'a>,

@@ -1,8 +1,8 @@
 //! `Appender`: appends records of any length from many tasks, and makes them durable in groups.
 //!
-//! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`ahead`] where the file
-//! is filled with zeros meanwhile, [`chunks`] has the memory, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`] is
-//! polled.
+//! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`ahead`]
+//! where the file is filled with zeros meanwhile, [`chunks`] has the memory, [`lanes`] the operations, [`waiters`] the
+//! tasks that wait, and [`shared`] drives them all while one of [`futures`] is polled.
 
 mod ahead;
 mod chunks;
@@ -37,10 +37,11 @@ use crate::memory::{LARGEST, Pool};
 /// Appends records of any length to a file, from any number of tasks and threads, also with direct I/O.
 ///
 /// [`append`](Self::append) copies a record into registered memory of the pool and returns its offset;
-/// [`append_with`](Self::append_with) writes it there in place. Full blocks are written as they fill, several at once. [`flush`](Self::flush) waits until everything appended before is in the file,
-/// [`sync`](Self::sync) until it is durable. Syncs are **grouped**: all calls that arrive while a sync runs share the
-/// next one. A small group is a single [durable write](File::write_durable_at). With a
-/// [`sync_interval`](OpenAppender::sync_interval), more calls share one.
+/// [`append_with`](Self::append_with) writes it there in place. Full blocks are written as they fill, several at once.
+/// [`flush`](Self::flush) waits until everything appended before is in the file, [`sync`](Self::sync) until it is
+/// durable. Syncs are **grouped**: all calls that arrive while a sync runs share the next one. A small group is a
+/// single [durable write](File::write_durable_at). With a [`sync_interval`](OpenAppender::sync_interval), more calls
+/// share one.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -77,22 +78,23 @@ use crate::memory::{LARGEST, Pool};
 /// that finds no room, or a full pool, waits for its turn. The pool needs room for
 /// two blocks of every appender that shares it: with less, each may hold one and wait for another's.
 ///
-/// **Handles** are cheap to clone, `Send + Sync`, and work in any executor and on plain threads. The library has no task
-/// for them: a task that awaits one of the appender's futures drives the writes of all tasks. So appended data
+/// **Handles** are cheap to clone, `Send + Sync`, and work in any executor and on plain threads. The library has no
+/// task for them: a task that awaits one of the appender's futures drives the writes of all tasks. So appended data
 /// stays in memory until a block is full, or until a task flushes, syncs or closes. Dropping the last handle without
 /// [`close`](Self::close) discards unwritten data, and a write in flight may still reach the file: close an appender
 /// before opening another one for the same file. A write that was started inside ringfile's loop
-/// ([`block_on`](crate::block_on), [`Runtime`](crate::Runtime)) ends when that thread runs its loop, and syncs of other threads may
-/// need it: a task must not block the loop's thread until another thread has synced.
+/// ([`block_on`](crate::block_on), [`Runtime`](crate::Runtime)) ends when that thread runs its loop, and syncs of other
+/// threads may need it: a task must not block the loop's thread until another thread has synced.
 ///
 /// **Dropping a future** is safe at any point. A dropped `append` has appended its record whole or not at all; only a
-/// record longer than a block may be appended in part. The writes and the sync for a dropped `flush` or `sync` may still
-/// be carried out.
+/// record longer than a block may be appended in part. The writes and the sync for a dropped `flush` or `sync` may
+/// still be carried out.
 ///
 /// **After a crash** the file holds at least what was reported durable. Behind that there may be parts of later
 /// records and, with direct I/O, zeros up to the end of a block and up to what was [filled
 /// ahead](OpenAppender::fill_ahead). The program finds the valid length by lengths and
-/// checksums in its records, and [`open`](Self::open) cuts off the rest. With direct I/O only `close` makes the file's length exact.
+/// checksums in its records, and [`open`](Self::open) cuts off the rest. With direct I/O only `close` makes the file's
+/// length exact.
 ///
 /// **A failed write or sync is final**: that call and every later one fails with the same errno, since data may be lost
 /// although a later sync would succeed (see [`File::sync_all`]). When a call has failed in this way, the appender has
@@ -157,9 +159,9 @@ impl OpenAppender {
     /// the file's length. Use this for a log in files that were [allocated](File::allocate) or used before: syncing a
     /// write that does not make the file longer need not wait for the file system's journal.
     ///
-    /// Behind the log's end are zeros up to the end of the block (with direct I/O; none if the log ends there), then the
-    /// file's old content. The program finds the end of the log by its records: no record may consist of zeros, and those
-    /// of an earlier use of the file must differ, for example by a number of the use that the checksum covers.
+    /// Behind the log's end are zeros up to the end of the block (with direct I/O; none if the log ends there), then
+    /// the file's old content. The program finds the end of the log by its records: no record may consist of zeros, and
+    /// those of an earlier use of the file must differ, for example by a number of the use that the checksum covers.
     pub fn recycle(mut self, recycle: bool) -> Self {
         self.recycle = recycle;
         self
@@ -171,25 +173,26 @@ impl OpenAppender {
     /// [`close`](Appender::close) do not wait.
     ///
     /// Use this where many tasks make small batches durable: for up to this time more latency, the drive flushes its
-    /// cache less often, which takes less CPU and more messages a second. The first sync that waits starts a thread of the
-    /// library, a timer for all appenders, which wakes the tasks that wait; where it can't be started, syncs do not wait.
+    /// cache less often, which takes less CPU and more messages a second. The first sync that waits starts a thread of
+    /// the library, a timer for all appenders, which wakes the tasks that wait; where it can't be started, syncs do not
+    /// wait.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = interval.min(LONGEST);
         self
     }
 
-    /// Sets how many bytes of zeros may be written ahead, behind what was appended: 4 MiB by default for direct I/O, none for
-    /// buffered I/O; 0 switches it off. The sync of a write into space that was written before need not wait for
-    /// the file system's journal.
+    /// Sets how many bytes of zeros may be written ahead, behind what was appended: 4 MiB by default for direct I/O,
+    /// none for buffered I/O; 0 switches it off. The sync of a write into space that was written before need not wait
+    /// for the file system's journal.
     ///
-    /// A thread of the library allocates the space and writes the zeros, in pieces of 256 KiB, for a log whose syncs have
-    /// less than 64 KiB each on average: no more than was appended since the log was opened or cut. If that fails, for example
-    /// because the disk is full, nothing more is filled; appends do not fail. [`close`](Appender::close) cuts
-    /// what is not used. After a crash, or if the appender is dropped without `close`, the zeros remain at the end of the
-    /// file until it is [opened](Appender::open) again.
+    /// A thread of the library allocates the space and writes the zeros, in pieces of 256 KiB, for a log whose syncs
+    /// have less than 64 KiB each on average: no more than was appended since the log was opened or cut. If that fails,
+    /// for example because the disk is full, nothing more is filled; appends do not fail. [`close`](Appender::close)
+    /// cuts what is not used. After a crash, or if the appender is dropped without `close`, the zeros remain at the end
+    /// of the file until it is [opened](Appender::open) again.
     ///
-    /// Has no effect for a [recycled](Self::recycle) file, nor on file systems other than ext4 and XFS: those that write
-    /// elsewhere instead of overwriting gain nothing.
+    /// Has no effect for a [recycled](Self::recycle) file, nor on file systems other than ext4 and XFS: those that
+    /// write elsewhere instead of overwriting gain nothing.
     pub fn fill_ahead(mut self, bytes: u64) -> Self {
         self.fill_ahead = Some(bytes);
         self
@@ -225,8 +228,8 @@ impl OpenAppender {
         if size > valid && !recycle {
             file.set_len(valid).await?;
         }
-        // The valid part may exist only in the page cache so far, and what was cut off or erased, here or by the program,
-        // must not reappear.
+        // The valid part may exist only in the page cache so far, and what was cut off or erased, here or by the
+        // program, must not reappear.
         file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
         // One chunk more than can be in flight, so that records can be appended to it meanwhile.
@@ -276,7 +279,8 @@ impl Appender {
     /// file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced, so that everything up
     /// to `valid` is durable. Opening first waits for direct writes to the file that are still in flight, since a
     /// process that was killed may have left some, and they would overwrite what is appended now. ext4, XFS and btrfs
-    /// wait in `fallocate` and `fsync`, other file systems when a file is cut; this gives an empty file its first block.
+    /// wait in `fallocate` and `fsync`, other file systems when a file is cut; this gives an empty file its first
+    /// block.
     ///
     /// The file must be a regular file that is open for writing, and nothing else may write at or behind `valid`. With
     /// direct I/O and a `valid` inside a block, it must be open for reading too. [`sync_dir`](crate::sync_dir) makes
@@ -301,8 +305,8 @@ impl Appender {
     /// Appends a record and returns its offset. Its bytes are contiguous. When this returns, they have been
     /// copied, but not written.
     ///
-    /// Waits only while too much data is appended but not yet written, or while the pool is full; records are then appended
-    /// in order of arrival. Does not allocate as long as the pool has memory; holds a lock during the copy.
+    /// Waits only while too much data is appended but not yet written, or while the pool is full; records are then
+    /// appended in order of arrival. Does not allocate as long as the pool has memory; holds a lock during the copy.
     ///
     /// Poll a future that waits, or drop it: all later appends wait behind it, and it may hold memory of the pool.
     ///
@@ -313,9 +317,9 @@ impl Appender {
         Append::new(&self.0, record)
     }
 
-    /// As [`append`](Self::append) if that need not wait; otherwise appends nothing and returns `None`. Does not block, except for
-    /// a lock that is held during copies. For a thread that appends in one call and waits in another: it saves
-    /// [`block_on`](crate::block_on) where there is nothing to wait for.
+    /// As [`append`](Self::append) if that need not wait; otherwise appends nothing and returns `None`. Does not block,
+    /// except for a lock that is held during copies. For a thread that appends in one call and waits in another: it
+    /// saves [`block_on`](crate::block_on) where there is nothing to wait for.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -343,13 +347,14 @@ impl Appender {
         }
     }
 
-    /// Appends a record of at most `most` bytes that `fill` writes in place, in the memory that is written to the file, and
-    /// returns its offset. Saves the copy of a record that was made elsewhere. The record is all that `fill` has written,
-    /// which may be less than `most`, also if a write failed for want of room; if `fill` panics, nothing is appended.
+    /// Appends a record of at most `most` bytes that `fill` writes in place, in the memory that is written to the file,
+    /// and returns its offset. Saves the copy of a record that was made elsewhere. The record is all that `fill` has
+    /// written, which may be less than `most`, also if a write failed for want of room; if `fill` panics, nothing is
+    /// appended.
     ///
-    /// `fill` is called once there is room for `most` bytes, as for [`append`](Self::append), at the first poll if possible.
-    /// It runs under a lock that other users of the appender, and threads that carry out its writes, wait for: it must
-    /// not wait for anything, such as I/O, another thread or another appender.
+    /// `fill` is called once there is room for `most` bytes, as for [`append`](Self::append), at the first poll if
+    /// possible. It runs under a lock that other users of the appender, and threads that carry out its writes, wait
+    /// for: it must not wait for anything, such as I/O, another thread or another appender.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -403,19 +408,19 @@ impl Appender {
         Settle::new(&self.0, "syncing an appender", |plan| Goal::Durable(plan.want_durable()))
     }
 
-    /// Cuts the log back to `length` bytes, durably: the next record begins there. `length` is at most [`len`](Self::len)
-    /// when it is this call's turn.
+    /// Cuts the log back to `length` bytes, durably: the next record begins there. `length` is at most
+    /// [`len`](Self::len) when it is this call's turn.
     ///
     /// It is ordered with appends by arrival: records that were appended before are written, and those of them that
     /// tasks wait for in [`sync`](Self::sync) become durable, before the log is cut; appends that come later wait.
-    /// [`len`](Self::len), [`written`](Self::written) and [`durable`](Self::durable) then return `length`. The cut is durable when
-    /// this returns, without another sync; after a crash before that, the log has its old end or the new one. It
-    /// has to be: otherwise new records could be followed by old ones after a crash.
+    /// [`len`](Self::len), [`written`](Self::written) and [`durable`](Self::durable) then return `length`. The cut is
+    /// durable when this returns, without another sync; after a crash before that, the log has its old end or the new
+    /// one. It has to be: otherwise new records could be followed by old ones after a crash.
     ///
     /// The file is cut too. In a [recycled](OpenAppender::recycle) file the bytes from `length` to the log's former end
     /// are overwritten with zeros instead, up to the end of the block, from front to back, and the first sector durably
-    /// before the others. With direct I/O and a `length` inside a block, the file must be open for reading. If the future is dropped before its turn, nothing
-    /// is cut; later the truncation may still be carried out.
+    /// before the others. With direct I/O and a `length` inside a block, the file must be open for reading. If the
+    /// future is dropped before its turn, nothing is cut; later the truncation may still be carried out.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -434,15 +439,16 @@ impl Appender {
     /// ```
     ///
     /// # Errors
-    /// `InvalidInput` if the log is shorter than `length`, or after [`close`](Self::close), which leave the appender usable. Those of
-    /// `ftruncate(2)`, `read(2)`, `write(2)` and `fsync(2)`, which are final, see [`Appender`].
+    /// `InvalidInput` if the log is shorter than `length`, or after [`close`](Self::close), which leave the appender
+    /// usable. Those of `ftruncate(2)`, `read(2)`, `write(2)` and `fsync(2)`, which are final, see [`Appender`].
     pub fn truncate(&self, length: u64) -> impl Future<Output = Result<()>> + Send + use<'_> {
         Truncating::new(&self.0, length)
     }
 
     /// Waits until everything appended is durable and the file has its exact length, unless it is
     /// [recycled](OpenAppender::recycle). After its first
-    /// poll nothing more is appended, through this handle or another; appends that are waiting then fail. May be called more than once.
+    /// poll nothing more is appended, through this handle or another; appends that are waiting then fail. May be called
+    /// more than once.
     ///
     /// # Errors
     /// Those of [`sync`](Self::sync), and `ftruncate(2)`.
