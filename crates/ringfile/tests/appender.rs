@@ -38,6 +38,9 @@ fn an_append_that_would_wait_appends_nothing_if_it_only_tries() {
         assert!(log.try_append(&content(0, 3000)).is_none(), "{route:?}");
         assert_eq!(log.len(), 0, "{route:?}");
         drop(taken);
+        // There is room for a part of it.
+        assert!(log.try_append(&content(0, 160 << 10)).is_none(), "{route:?}");
+        assert_eq!(log.len(), 0, "{route:?}");
         let mut len = 0;
         while len < 4 << 20 {
             let bytes = content(len, 3000);

@@ -13,7 +13,7 @@ use support::{Folder, patience};
 
 const PAGE: usize = 4096;
 /// The writes of each kind that `Auto` measures.
-const TRIALS: u64 = 16;
+const TRIALS: u64 = 64;
 
 /// The ways to write durably.
 #[derive(Clone, Copy, Debug)]

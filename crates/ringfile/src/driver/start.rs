@@ -14,7 +14,9 @@ use super::refused::{self, Refused};
 use super::remote::{Handler, RemoteOperation, RemoteRequest};
 use super::route::{Choice, Lanes, Limits, Route};
 use super::wake::{self, LocalOperation, Wake};
-use super::{Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, switches, with};
+use super::{
+    Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, switches, with, workers,
+};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
@@ -250,7 +252,7 @@ fn start_otherwise<R: Receiver>(
             Err(Refused::NoRing(lack) | Refused::Finally(lack)) => return Err(lack.into_error()),
         }
     }
-    if choice == Choice::Ring && is_for_kernel_thread(target, request) {
+    if choice == Choice::Ring && is_for_kernel_thread(target, request) && workers::have_room() {
         choice = Choice::Workers;
     }
     let remote = receiver.send(|handler, index| {

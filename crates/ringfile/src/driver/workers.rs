@@ -1,5 +1,5 @@
-//! Threads that carry out remote requests by plain system calls, if io_uring is not available or a file's route says
-//! so.
+//! Threads that carry out remote requests by plain system calls, if io_uring is not available, if a file's route says
+//! so, and for syncs that would go to an I/O thread.
 //!
 //! Threads start when there is more work than idle threads, up to a limit, and end after being idle for a while.
 //! Requests that wait for a pipe, a socket or a terminal occupy at most half of the workers, and each only for 20 ms:
@@ -68,7 +68,7 @@ pub(super) fn hold() -> Box<dyn Any> {
 }
 
 /// Sets how many [worker threads](crate::Route::Workers) there may be; 0 for the default, four per core and at least
-/// 16.
+/// 16. They also carry out the syncs of other executors' tasks, while at least two of them are free.
 pub fn set_worker_threads(threads: usize) {
     MOST.store(threads, Ordering::Relaxed);
 }
@@ -88,6 +88,13 @@ fn most() -> usize {
 /// Returns whether the workers belong to another process, so that this is a forked child.
 pub(crate) fn are_of_another_process() -> bool {
     PROCESS.get().is_some_and(|process| !process.is_current())
+}
+
+/// Returns whether more than one worker is free, or can be started: then a request does not delay others, and if it hangs,
+/// one is left.
+pub(super) fn have_room() -> bool {
+    let queue = lock();
+    queue.idle + most().saturating_sub(queue.threads) > queue.remotes.len() + 1
 }
 
 /// Gives a remote request to a worker. Ends it in a forked child, which has none of its parent's threads.

@@ -26,7 +26,7 @@ use crate::once::Value;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The one with which more writes end in the same time. The file's first 32 durable writes try both.
+    /// The one with which more writes end in the same time. The file's first 128 durable writes try both.
     #[default]
     Auto,
     /// Each write is durable by itself (`RWF_DSYNC`).
@@ -37,7 +37,10 @@ pub enum Durability {
 }
 
 /// Writes of each kind that `Auto` measures.
-const TRIALS: u64 = 16;
+const TRIALS: u64 = 64;
+/// How many of a kind follow each other. Those that are in flight when the kind changes blur the measurement, so they should be
+/// few of all.
+const BLOCK: u64 = 32;
 
 /// The `fdatasync` after a write.
 pub(crate) const SYNC: Request = Request { op_flags: IORING_FSYNC_DATASYNC, ..Request::of(Kind::Sync) };
@@ -92,7 +95,7 @@ impl Choice {
             Durability::Fsync => true,
             Durability::Auto if is_measured => {
                 self.started.fetch_add(1, Ordering::Relaxed);
-                started >= TRIALS
+                !(started / BLOCK).is_multiple_of(2)
             }
             Durability::Auto => self.fsync.dearness() < self.dsync.dearness(),
         };

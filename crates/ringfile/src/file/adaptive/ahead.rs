@@ -129,11 +129,9 @@ impl Ahead {
     pub(super) fn lets_pass(&self, own: &Target, id: Id) -> bool {
         let ahead = self.try_lock().and_then(|mut state| state.streams.may_pass(id));
         let is_clear = |ahead: &Range<u64>| is_uncached(own, ahead) && self.is_quiet(own);
-        if ahead.filter(is_clear).is_none() {
-            return false;
-        }
+        let Some(ahead) = ahead.filter(is_clear) else { return false };
         let Some(mut state) = self.try_lock() else { return false };
-        state.streams.pass(id);
+        state.streams.pass(id, &ahead);
         self.any_passes.store(true, Ordering::Relaxed);
         true
     }

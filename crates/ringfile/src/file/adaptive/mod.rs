@@ -417,7 +417,7 @@ impl Adaptive {
     /// the cache.
     fn stay_warm(&self, own: &Target, request: &Request) {
         let end = request.offset + request.want as u64;
-        let next = Request { offset: end, want: request.want * usize::from(LOOKS), ..*request };
+        let next = Request { offset: end, want: request.want.saturating_mul(LOOKS.into()), ..*request };
         if !matches!(self.cached(own, &next), Cached::All) {
             self.streak.store(0, Ordering::Relaxed);
         }

@@ -80,6 +80,8 @@ struct Passing {
     first: u64,
     /// The region of the last read.
     region: u64,
+    /// The end of the regions of which nothing was cached when they were looked at.
+    clear: u64,
 }
 
 /// How a read relates to the streams.
@@ -123,12 +125,12 @@ impl Streams {
         Some((region + 1) * REGION..(region + 1 + REGIONS_AHEAD) * REGION)
     }
 
-    /// Lets a stream pass through the cache, after [`Streams::may_pass`].
-    pub(super) fn pass(&mut self, id: Id) {
+    /// Lets a stream pass through the cache, of which nothing of `ahead` is cached (see [`Streams::may_pass`]).
+    pub(super) fn pass(&mut self, id: Id, ahead: &Range<u64>) {
         self.others = 0;
+        let (first, clear) = (ahead.start / REGION, ahead.end / REGION);
         if let Some(stream) = self.get(id) {
-            let region = stream.end / REGION;
-            stream.passing = Some(Passing { first: region + 1, region });
+            stream.passing = Some(Passing { first, region: first - 1, clear });
         }
     }
 
@@ -137,7 +139,7 @@ impl Streams {
     pub(super) fn pass_no_more(&mut self, id: Id) -> Range<u64> {
         let passing = self.get(id).and_then(|stream| stream.passing.take());
         passing.map_or(0..0, |passing| {
-            passing.first_to_leave() * REGION..(passing.region + REGIONS_AHEAD) * REGION
+            passing.first_to_leave() * REGION..passing.clear.max(passing.first_to_leave()) * REGION
         })
     }
 
@@ -171,9 +173,11 @@ impl Streams {
         if region <= passing.region {
             return Passes::Goes;
         }
-        let passing = Passing { region, ..passing };
+        // Of what had to be clear for the last region, which may not have been the one before.
+        let clear = passing.region + 1 + REGIONS_AHEAD;
+        let passing = Passing { region, clear, ..passing };
         stream.passing = Some(passing);
-        let ahead = (region + REGIONS_AHEAD) * REGION..(region + REGIONS_AHEAD + 1) * REGION;
+        let ahead = clear * REGION..(region + 1 + REGIONS_AHEAD) * REGION;
         // Not what is just behind, which reads in flight may need.
         let (first, end) = (passing.first_to_leave(), region - 1);
         Passes::Enters {
@@ -397,8 +401,8 @@ mod tests {
             match streams.passes(&range) {
                 Passes::No => {
                     let Seen::Continues(id) = streams.note(&range) else { continue };
-                    if streams.may_pass(id).is_some_and(|ahead| is_clear(&ahead)) {
-                        streams.pass(id);
+                    if let Some(ahead) = streams.may_pass(id).filter(|ahead| is_clear(ahead)) {
+                        streams.pass(id, &ahead);
                         passed += 1;
                     }
                     streams.ended(id);
@@ -442,6 +446,20 @@ mod tests {
         assert!((30 * 256..36 * 256).contains(&passed), "{passed} reads");
         let touches = |range: &Range<u64>| range.start < cached.end && range.end > cached.start;
         assert!(!left.is_empty() && !left.iter().any(touches), "{left:?}");
+    }
+
+    #[test]
+    fn a_stream_that_skips_regions_looks_at_all_that_it_may_leave() {
+        let mut streams = Streams::default();
+        pass(&mut streams, 0..10 * REGION, |_| true);
+        // Longer reads have continued the stream meanwhile.
+        let Seen::Continues(id) = streams.note(&(10 * REGION..15 * REGION)) else { panic!("no stream") };
+        streams.ended(id);
+        let Passes::Enters { id, ahead, .. } = streams.passes(&(15 * REGION..15 * REGION + 1)) else {
+            panic!("it does not pass")
+        };
+        assert_eq!(ahead, Some((10 + REGIONS_AHEAD) * REGION..(16 + REGIONS_AHEAD) * REGION));
+        assert_eq!(streams.pass_no_more(id).end, (10 + REGIONS_AHEAD) * REGION);
     }
 
     #[test]

@@ -317,9 +317,10 @@ impl Appender {
         Append::new(&self.0, record)
     }
 
-    /// As [`append`](Self::append) if that need not wait; otherwise appends nothing and returns `None`. Does not block,
-    /// except for a lock that is held during copies. For a thread that appends in one call and waits in another: it
-    /// saves [`block_on`](crate::block_on) where there is nothing to wait for.
+    /// As [`append`](Self::append) if that need not wait for memory or room; otherwise appends nothing and returns
+    /// `None`, always for a record longer than a [block](OpenAppender::block). Like every poll of an append, it may carry
+    /// out writes that are due, which block if the file's route is `Route::Inline`. For a thread that appends in one call
+    /// and waits in another: it saves [`block_on`](crate::block_on) where there is nothing to wait for.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -341,6 +342,10 @@ impl Appender {
     /// # Errors
     /// Those of [`append`](Self::append).
     pub fn try_append(&self, record: &[u8]) -> Option<Result<u64>> {
+        // A longer one is appended in pieces, and may have to wait between them.
+        if record.len() > self.0.chunk {
+            return None;
+        }
         match pin!(self.append(record)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
