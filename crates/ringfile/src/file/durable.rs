@@ -1,9 +1,9 @@
 //! Durable writes: `RWF_DSYNC`, or a write and an fdatasync after it.
 //!
 //! Which is cheaper depends on the device: forced unit access is faster than flushing the whole cache on data-centre
-//! drives, and slower on consumer drives. `Auto` measures the file's first writes, first those of one kind and then
-//! those of the other, and how many of each end in the same time: where many are in flight, one flush serves many of
-//! them. [`Choice`] decides for futures, batches and queues; it does not know which of them asks.
+//! drives, and slower on consumer drives. `Auto` measures the file's first writes, many of one kind and many of the other
+//! in turns, and how many of each end in the same time: where many are in flight, one flush serves many of them.
+//! [`Choice`] decides for futures, batches and queues; it does not know which of them asks.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -291,9 +291,9 @@ pub(super) fn fill(
     }
 }
 
-/// How a plain call is limited.
+/// How far a plain call may go.
 #[derive(Clone, Copy)]
-struct Limits {
+struct Bounds {
     /// `RWF_NOWAIT` for a read or write that must not wait, or 0.
     nowait: u32,
     /// The bytes that a read or write moves at most.
@@ -307,13 +307,13 @@ fn call(
     request: &Request,
     held: &mut Held,
     began: usize,
-    limits: Limits,
+    bounds: Bounds,
 ) -> Result<usize, i32> {
     if target.namespace().is_some() {
         return Err(libc::EOPNOTSUPP);
     }
     match request.kind.family() {
-        Family::Read | Family::Write => transfer::call(target, request, held, began, limits),
+        Family::Read | Family::Write => transfer::call(target, request, held, began, bounds),
         Family::Control => control::call(target, request).map(|()| 0),
         Family::Path => path::call(request, held),
     }

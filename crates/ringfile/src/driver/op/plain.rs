@@ -5,7 +5,7 @@
 
 use linux_raw_sys::general::RWF_NOWAIT;
 
-use super::{Ended, Limits, MOST_AT_ONCE, Progress, Request, Step, call};
+use super::{Bounds, Ended, MOST_AT_ONCE, Progress, Request, Step, call};
 use crate::driver::FileKind;
 use crate::driver::target::Target;
 use crate::memory::Held;
@@ -20,10 +20,10 @@ pub(in crate::driver) enum Attempt {
     NotOffered,
 }
 
-const WAITS: Limits = Limits { nowait: 0, most: MOST_AT_ONCE };
-const WAITS_NOT: Limits = Limits { nowait: RWF_NOWAIT, most: MOST_AT_ONCE };
+const WAITS: Bounds = Bounds { nowait: 0, most: MOST_AT_ONCE };
+const WAITS_NOT: Bounds = Bounds { nowait: RWF_NOWAIT, most: MOST_AT_ONCE };
 /// A pipe that `poll` calls writable takes at least a page (`pipe(7)`), and a socket more.
-const A_PAGE: Limits = Limits { nowait: 0, most: libc::PIPE_BUF };
+const A_PAGE: Bounds = Bounds { nowait: 0, most: libc::PIPE_BUF };
 
 /// Carries an operation out, and waits for it. If it is no longer wanted, it is not retried.
 pub(in crate::driver) fn run(
@@ -71,12 +71,12 @@ fn go(
     request: &Request,
     held: &mut Held,
     progress: &mut Progress,
-    limits: Limits,
+    bounds: Bounds,
     is_wanted: impl Fn() -> bool,
 ) -> Attempt {
-    let must_not_wait = limits.nowait != 0;
+    let must_not_wait = bounds.nowait != 0;
     let mut errno = loop {
-        let answer = call(target, request, held, progress.began(request, target), limits);
+        let answer = call(target, request, held, progress.began(request, target), bounds);
         match answer {
             Err(libc::EAGAIN) if must_not_wait => return Attempt::WouldWait,
             // Of a stream, a part may have been done another way.
@@ -93,7 +93,7 @@ fn go(
         if let Step::Over(errno) = progress.answered(request, target, answer, &is_wanted) {
             break errno;
         }
-        if limits.most < MOST_AT_ONCE {
+        if bounds.most < MOST_AT_ONCE {
             return Attempt::WouldWait;
         }
     };

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use linux_raw_sys::io_uring::io_uring_op as op;
 
-use super::{Kind, Limits, Request, last_errno};
+use super::{Bounds, Kind, Request, last_errno};
 use crate::driver::target::Target;
 use crate::memory::Held;
 use crate::ring::Sqe;
@@ -134,19 +134,19 @@ pub(super) fn call(
     request: &Request,
     held: &Held,
     began: usize,
-    limits: Limits,
+    bounds: Bounds,
 ) -> Result<usize, i32> {
     let is_read = request.kind.is_read();
     let is_single = matches!(request.kind, Kind::Read | Kind::Write | Kind::WriteAtomic);
     if let (true, Some(part)) = (is_single, held.part(0)) {
         let start = part.ptr.wrapping_add(request.start + began);
-        let len = (request.want - began).min(limits.most);
+        let len = (request.want - began).min(bounds.most);
         let part = [libc::iovec { iov_base: start.cast(), iov_len: len }];
-        return call_on(target, request, began, limits.nowait, &part);
+        return call_on(target, request, began, bounds.nowait, &part);
     }
     let gather_and_call = |parts: &mut Addresses| {
-        gather(held, is_read, request.start + began, limits.most, parts);
-        call_on(target, request, began, limits.nowait, parts)
+        gather(held, is_read, request.start + began, bounds.most, parts);
+        call_on(target, request, began, bounds.nowait, parts)
     };
     // A thread that is ending has no reusable list.
     let kept = PARTS.try_with(|parts| gather_and_call(&mut parts.borrow_mut()));

@@ -124,8 +124,8 @@ impl Ahead {
         self.try_lock().is_some_and(|mut state| state.streams.has_several(id))
     }
 
-    /// Lets a stream pass through the page cache, for the kernel to read ahead of it: if the file is not being written,
-    /// and nothing of what comes next is cached. Asks once in each region.
+    /// Lets a stream pass through the page cache, for the kernel to read ahead of it: if several of its reads are in
+    /// flight, the file is not being written, and nothing of what comes next is cached. Asks once in each region.
     pub(super) fn lets_pass(&self, own: &Target, id: Id) -> bool {
         let ahead = self.try_lock().and_then(|mut state| state.streams.may_pass(id));
         let is_clear = |ahead: &Range<u64>| is_uncached(own, ahead) && self.is_quiet(own);

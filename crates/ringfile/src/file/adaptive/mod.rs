@@ -390,10 +390,7 @@ impl Adaptive {
                 let stream = if is_free { stream } else { self.ahead.note(&range) };
                 // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache
                 // again.
-                if is_small
-                    && let Some((id, _)) =
-                        stream.filter(|(id, _)| self.ahead.has_several(*id) && self.ahead.lets_pass(own, *id))
-                {
+                if is_small && let Some((id, _)) = stream.filter(|(id, _)| self.ahead.lets_pass(own, *id)) {
                     self.ahead.ended(id);
                     return OWN;
                 }

@@ -93,6 +93,12 @@ pub(super) enum Seen {
     Begins { gone: Option<Id> },
 }
 
+impl Stream {
+    fn has_several(&self) -> bool {
+        self.reading > 1
+    }
+}
+
 impl Passing {
     /// Returns the first region that is to leave the cache. The kernel drops no folio that reaches beyond the bytes
     /// that it is told, so a region is named twice.
@@ -114,10 +120,10 @@ pub(super) enum Passes {
 }
 
 impl Streams {
-    /// Returns what must not be cached, for a stream to pass through the cache from the next region on, if that was not
-    /// asked in this region.
+    /// Returns what must not be cached, for a stream to pass through the cache from the next region on, if several of its
+    /// reads are in flight, and that was not asked in this region.
     pub(super) fn may_pass(&mut self, id: Id) -> Option<Range<u64>> {
-        let stream = self.get(id)?;
+        let stream = self.get(id).filter(|stream| stream.has_several())?;
         let region = stream.end / REGION;
         if stream.asked.replace(region) == Some(region) {
             return None;
@@ -239,7 +245,7 @@ impl Streams {
 
     /// Returns whether several reads of a stream are in flight.
     pub(super) fn has_several(&mut self, id: Id) -> bool {
-        self.get(id).is_some_and(|stream| stream.reading > 1)
+        self.get(id).is_some_and(|stream| stream.has_several())
     }
 
     /// Returns whether a stream is long enough to read ahead of it.
@@ -404,8 +410,9 @@ mod tests {
                     if let Some(ahead) = streams.may_pass(id).filter(|ahead| is_clear(ahead)) {
                         streams.pass(id, &ahead);
                         passed += 1;
+                        streams.ended(id);
                     }
-                    streams.ended(id);
+                    // The others stay in flight.
                 }
                 Passes::Goes => passed += 1,
                 Passes::Enters { id, ahead, leaves } => {
