@@ -79,7 +79,7 @@ fn in_batches(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<()
     for _ in 0..count / depth {
         let mut batch = Batch::with_capacity(depth).in_flight(depth);
         for buffer in buffers.drain(..) {
-            batch.read(file, buffer, offsets.next());
+            batch.add(file.read_at(buffer, offsets.next()));
         }
         for done in batch.run() {
             done.result?;
@@ -94,7 +94,7 @@ fn in_a_queue(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<()
     let mut offsets = Offsets(1);
     let mut queue = Queue::with_capacity(depth);
     for _ in 0..depth {
-        queue.read(file, pool.get(PAGE)?, offsets.next(), 0);
+        queue.add(file.read_at(pool.get(PAGE)?, offsets.next()), 0);
     }
     let mut ended = 0;
     while ended < count {
@@ -103,7 +103,7 @@ fn in_a_queue(file: &File, pool: &Pool, depth: usize, count: usize) -> Result<()
             done.result?;
             ended += 1;
             if let Some(buffer) = done.buffer {
-                queue.read(file, buffer, offsets.next(), 0);
+                queue.add(file.read_at(buffer, offsets.next()), 0);
             }
         }
     }

@@ -20,7 +20,7 @@ pub fn run(route: Route, job: &Job) -> io::Result<Tally> {
         let mut batch = Batch::with_capacity(job.depth).in_flight(job.in_flight.unwrap_or(job.depth));
         for (index, stream) in streams.iter_mut().enumerate() {
             if let Some(offset) = stream.next() {
-                batch.read(&file, buffers.pop().ok_or_else(too_few)?, offset);
+                batch.add(file.read_at(buffers.pop().ok_or_else(too_few)?, offset));
                 reading.push(index);
             }
         }
@@ -58,7 +58,7 @@ pub fn allocations(
         let start = allocations::everywhere();
         let mut batch = Batch::with_capacity(reads).in_flight(in_flight);
         for (page, buffer) in buffers.drain(..).enumerate() {
-            batch.read(&file, buffer, (page * PAGE) as u64);
+            batch.add(file.read_at(buffer, (page * PAGE) as u64));
         }
         let built = allocations::everywhere();
         let done = batch.run();

@@ -256,7 +256,7 @@ pub unsafe extern "C" fn ringfile_async_read_start(
         // was taken.
         let buffer = unsafe { memory::at(data, length) }?;
         let mut batch = Batch::with_capacity(1);
-        batch.read(&file, buffer, offset);
+        batch.add(file.read_at(buffer, offset));
         let under = Arc::new(Under::new(batch.into_future()));
         WINDOW.enter(&under);
         match ASYNC_READS.add(Arc::clone(&under)) {
@@ -471,7 +471,7 @@ mod tests {
         let mut batch = Batch::with_capacity(1);
         // SAFETY: the test waits for the read before it frees the memory.
         let buffer = unsafe { memory::at(into.as_mut_ptr().cast(), into.len()) };
-        batch.read(&file::get(pipe).ok().unwrap(), buffer.ok().unwrap(), 0);
+        batch.add(file::get(pipe).ok().unwrap().read_at(buffer.ok().unwrap(), 0));
         let under = Under::new(batch.into_future());
         // The same steps as `enter` and `start`, while another thread waits. Other tests use the window too.
         let has_place = || {

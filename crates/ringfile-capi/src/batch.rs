@@ -604,18 +604,20 @@ fn add_to(batch: &mut Batch, what: What, file: &File) {
     // carried out; for a write it is only read.
     unsafe {
         match what {
-            What::Read { memory, offset } => batch.read(file, memory.buffer(), offset),
-            What::Write { memory, offset } => batch.write(file, memory.buffer(), offset),
-            What::WriteDurable { memory, offset } => batch.write_durable(file, memory.buffer(), offset),
-            What::WriteAtomic { memory, offset } => batch.write_atomic(file, memory.buffer(), offset),
-            What::Readv { parts, offset } => batch.read_vectored(file, buffers(parts), offset),
-            What::Writev { parts, offset } => batch.write_vectored(file, buffers(parts), offset),
-            What::SyncData => batch.sync_data(file),
-            What::SyncAll => batch.sync_all(file),
-            What::SyncRange { offset, length, what } => batch.sync_range(file, offset, length, what),
-            What::Allocate { mode, offset, length } => batch.allocate(file, mode, offset, length),
-            What::Truncate { length } => batch.set_len(file, length),
-            What::Advise { offset, length, advice } => batch.advise(file, offset, length, advice),
+            What::Read { memory, offset } => batch.add(file.read_at(memory.buffer(), offset)),
+            What::Write { memory, offset } => batch.add(file.write_at(memory.buffer(), offset)),
+            What::WriteDurable { memory, offset } => {
+                batch.add(file.write_durable_at(memory.buffer(), offset))
+            }
+            What::WriteAtomic { memory, offset } => batch.add(file.write_atomic_at(memory.buffer(), offset)),
+            What::Readv { parts, offset } => batch.add(file.read_vectored_at(buffers(parts), offset)),
+            What::Writev { parts, offset } => batch.add(file.write_vectored_at(buffers(parts), offset)),
+            What::SyncData => batch.add(file.sync_data()),
+            What::SyncAll => batch.add(file.sync_all()),
+            What::SyncRange { offset, length, what } => batch.add(file.sync_range(offset, length, what)),
+            What::Allocate { mode, offset, length } => batch.add(file.allocate(mode, offset, length)),
+            What::Truncate { length } => batch.add(file.set_len(length)),
+            What::Advise { offset, length, advice } => batch.add(file.advise(offset, length, advice)),
         };
     }
 }

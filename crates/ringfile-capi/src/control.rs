@@ -44,9 +44,9 @@ fn sync(file: *const ringfile_file, all: bool) -> Result<()> {
     let file = file::get(file)?;
     local::blocking(|queue| {
         if all {
-            queue.sync_all(&file, 0);
+            queue.add(file.sync_all(), 0);
         } else {
-            queue.sync_data(&file, 0);
+            queue.add(file.sync_data(), 0);
         }
         queue.submit();
         queue.wait(1, None);

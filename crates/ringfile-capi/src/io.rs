@@ -92,7 +92,7 @@ pub unsafe extern "C" fn ringfile_read(
         one(file, |queue, file| {
             // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until this
             // returns.
-            queue.read(file, unsafe { memory::at(data, length) }?, offset, 0);
+            queue.add(file.read_at(unsafe { memory::at(data, length) }?, offset), 0);
             Ok(())
         })
     })
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn ringfile_write(
     call(|| {
         one(file, |queue, file| {
             // SAFETY: by the contract in the header, the memory is valid and unchanged until this returns.
-            queue.write(file, unsafe { memory::at(data.cast_mut(), length) }?, offset, 0);
+            queue.add(file.write_at(unsafe { memory::at(data.cast_mut(), length) }?, offset), 0);
             Ok(())
         })
     })
@@ -133,7 +133,7 @@ pub extern "C" fn ringfile_buffer_read(
         let (data, capacity, _) = pool::extent(buffer)?;
         let read = one(file, |queue, file| {
             // SAFETY: it is the buffer's own memory, which the operation's share keeps alive.
-            queue.read(file, unsafe { memory::at(data, capacity) }?, offset, 0);
+            queue.add(file.read_at(unsafe { memory::at(data, capacity) }?, offset), 0);
             Ok(())
         })?;
         pool::set_length(buffer, read as usize)?;
@@ -154,7 +154,7 @@ pub extern "C" fn ringfile_buffer_write(
         let (data, _, length) = pool::extent(buffer)?;
         one(file, |queue, file| {
             // SAFETY: it is the buffer's own memory, which the operation's share keeps alive.
-            queue.write(file, unsafe { memory::at(data, length) }?, offset, 0);
+            queue.add(file.write_at(unsafe { memory::at(data, length) }?, offset), 0);
             Ok(())
         })
     })
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn ringfile_write_atomic(
     call(|| {
         one(file, |queue, file| {
             // SAFETY: by the contract in the header, the memory is valid and unchanged until this returns; `one` waits.
-            queue.write_atomic(file, unsafe { memory::at(data.cast_mut(), length) }?, offset, 0);
+            queue.add(file.write_atomic_at(unsafe { memory::at(data.cast_mut(), length) }?, offset), 0);
             Ok(())
         })
     })

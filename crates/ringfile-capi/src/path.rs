@@ -196,7 +196,7 @@ pub unsafe extern "C" fn ringfile_queue_open_file(
         }
         // SAFETY: by the contract in the header.
         let given = unsafe { raw::options(options, "ringfile_open_options") }?;
-        Ok(queue.open(path, &file::open_options(&given)?, user_data))
+        Ok(queue.add(ringfile::fs::open(path, &file::open_options(&given)?), user_data))
     };
     // SAFETY: by the contract in the header.
     unsafe { add(queue, path, token, Some(Room::File(file)), open) }
@@ -214,9 +214,11 @@ pub unsafe extern "C" fn ringfile_queue_rename(
     user_data: u64,
     token: *mut u64,
 ) -> c_int {
-    // SAFETY: by the contract in the header.
-    let rename =
-        |queue: &mut Queue, from: &Path| Ok(queue.rename(from, unsafe { raw::path(to) }?, user_data));
+    let rename = |queue: &mut Queue, from: &Path| {
+        // SAFETY: by the contract in the header.
+        let to = unsafe { raw::path(to) }?;
+        Ok(queue.add(ringfile::fs::rename(from, to), user_data))
+    };
     // SAFETY: by the contract in the header.
     unsafe { add(queue, from, token, None, rename) }
 }
@@ -238,7 +240,9 @@ pub unsafe extern "C" fn ringfile_queue_unlink(
     token: *mut u64,
 ) -> c_int {
     // SAFETY: by the contract in the header.
-    unsafe { add(queue, path, token, None, |queue, path| Ok(queue.remove_file(path, user_data))) }
+    unsafe {
+        add(queue, path, token, None, |queue, path| Ok(queue.add(ringfile::fs::remove_file(path), user_data)))
+    }
 }
 
 /// Adds the removal of an empty directory (rmdir(2)); otherwise as ringfile_queue_unlink.
@@ -252,7 +256,9 @@ pub unsafe extern "C" fn ringfile_queue_rmdir(
     token: *mut u64,
 ) -> c_int {
     // SAFETY: by the contract in the header.
-    unsafe { add(queue, path, token, None, |queue, path| Ok(queue.remove_dir(path, user_data))) }
+    unsafe {
+        add(queue, path, token, None, |queue, path| Ok(queue.add(ringfile::fs::remove_dir(path), user_data)))
+    }
 }
 
 /// Adds the creation of a directory (mkdir(2), with mode 0777 less the umask); otherwise as ringfile_queue_unlink.
@@ -266,7 +272,9 @@ pub unsafe extern "C" fn ringfile_queue_mkdir(
     token: *mut u64,
 ) -> c_int {
     // SAFETY: by the contract in the header.
-    unsafe { add(queue, path, token, None, |queue, path| Ok(queue.create_dir(path, user_data))) }
+    unsafe {
+        add(queue, path, token, None, |queue, path| Ok(queue.add(ringfile::fs::create_dir(path), user_data)))
+    }
 }
 
 /// Adds the reading of a path's metadata (statx(2)), following symbolic links. If the result is 0, `*metadata` is
@@ -286,7 +294,7 @@ pub unsafe extern "C" fn ringfile_queue_statx(
     let stat = |queue: &mut Queue, path: &Path| {
         // SAFETY: by the contract in the header.
         unsafe { raw::room(metadata, "ringfile_metadata") }?;
-        Ok(queue.metadata(path, user_data))
+        Ok(queue.add(ringfile::fs::metadata(path), user_data))
     };
     // SAFETY: by the contract in the header.
     unsafe { add(queue, path, token, Some(Room::Metadata(metadata)), stat) }

@@ -89,7 +89,7 @@ pub unsafe extern "C" fn ringfile_queue_read(
     unsafe {
         add(queue, file, token, |queue, file| {
             let memory = Span::new(data, length)?;
-            Ok(queue.read(file, memory.buffer(), offset, user_data))
+            Ok(queue.add(file.read_at(memory.buffer(), offset), user_data))
         })
     }
 }
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ringfile_queue_write(
     unsafe {
         add(queue, file, token, |queue, file| {
             let memory = Span::new(data.cast_mut(), length)?;
-            Ok(queue.write(file, memory.buffer(), offset, user_data))
+            Ok(queue.add(file.write_at(memory.buffer(), offset), user_data))
         })
     }
 }
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn ringfile_queue_write_durable(
     unsafe {
         add(queue, file, token, |queue, file| {
             let memory = Span::new(data.cast_mut(), length)?;
-            Ok(queue.write_durable(file, memory.buffer(), offset, user_data))
+            Ok(queue.add(file.write_durable_at(memory.buffer(), offset), user_data))
         })
     }
 }
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn ringfile_queue_write_atomic(
     unsafe {
         add(queue, file, token, |queue, file| {
             let memory = Span::new(data.cast_mut(), length)?;
-            Ok(queue.write_atomic(file, memory.buffer(), offset, user_data))
+            Ok(queue.add(file.write_atomic_at(memory.buffer(), offset), user_data))
         })
     }
 }
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn ringfile_queue_readv(
     // SAFETY: as for a read, with the memory of each part.
     unsafe {
         add(queue, file, token, |queue, file| {
-            Ok(queue.read_vectored(file, io::buffers(parts, count)?.0, offset, user_data))
+            Ok(queue.add(file.read_vectored_at(io::buffers(parts, count)?.0, offset), user_data))
         })
     }
 }
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn ringfile_queue_writev(
     // SAFETY: as for a write, with the memory of each part.
     unsafe {
         add(queue, file, token, |queue, file| {
-            Ok(queue.write_vectored(file, io::buffers(parts, count)?.0, offset, user_data))
+            Ok(queue.add(file.write_vectored_at(io::buffers(parts, count)?.0, offset), user_data))
         })
     }
 }
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn ringfile_queue_sync_data(
     token: *mut u64,
 ) -> c_int {
     // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_data(file, user_data))) }
+    unsafe { add(queue, file, token, |queue, file| Ok(queue.add(file.sync_data(), user_data))) }
 }
 
 /// Adds an fsync; otherwise as ringfile_queue_sync_data.
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn ringfile_queue_sync_all(
     token: *mut u64,
 ) -> c_int {
     // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, |queue, file| Ok(queue.sync_all(file, user_data))) }
+    unsafe { add(queue, file, token, |queue, file| Ok(queue.add(file.sync_all(), user_data))) }
 }
 
 /// Adds the writeback of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it,
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn ringfile_queue_sync_range(
     token: *mut u64,
 ) -> c_int {
     let sync = |queue: &mut Queue, file: &File| {
-        Ok(queue.sync_range(file, offset, length, control::range_sync(flags)?, user_data))
+        Ok(queue.add(file.sync_range(offset, length, control::range_sync(flags)?), user_data))
     };
     // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, sync) }
@@ -273,7 +273,7 @@ pub unsafe extern "C" fn ringfile_queue_allocate(
     token: *mut u64,
 ) -> c_int {
     let allocate = |queue: &mut Queue, file: &File| {
-        Ok(queue.allocate(file, control::allocate_mode(mode)?, offset, length, user_data))
+        Ok(queue.add(file.allocate(control::allocate_mode(mode)?, offset, length), user_data))
     };
     // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, allocate) }
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn ringfile_queue_truncate(
     token: *mut u64,
 ) -> c_int {
     // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, |queue, file| Ok(queue.set_len(file, length, user_data))) }
+    unsafe { add(queue, file, token, |queue, file| Ok(queue.add(file.set_len(length), user_data))) }
 }
 
 /// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...); otherwise as ringfile_queue_sync_data.
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn ringfile_queue_advise(
     token: *mut u64,
 ) -> c_int {
     let advise = |queue: &mut Queue, file: &File| {
-        Ok(queue.advise(file, offset, length, control::advice(advice)?, user_data))
+        Ok(queue.add(file.advise(offset, length, control::advice(advice)?), user_data))
     };
     // SAFETY: by the contract in the header.
     unsafe { add(queue, file, token, advise) }

@@ -177,7 +177,7 @@ impl Store {
     ) -> io::Result<Vec<Bytes>> {
         let mut batch = Batch::with_capacity(pieces.len()).in_flight(self.in_flight);
         for Piece { span, .. } in &pieces {
-            batch.read(file, self.memory(span)?, span.start);
+            batch.add(file.read_at(self.memory(span)?, span.start));
         }
         let results = batch.await;
         let mut given = vec![Bytes::new(); ranges.len()];

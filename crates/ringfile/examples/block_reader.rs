@@ -26,7 +26,7 @@ fn read_block(file: &File, block: Buffer, number: u64) -> Result<Buffer> {
 fn read_blocks(file: &File, pool: &Pool, numbers: &[u64]) -> Result<Vec<Buffer>> {
     let mut batch = Batch::with_capacity(numbers.len());
     for number in numbers {
-        batch.read(file, pool.get(BLOCK)?, number * BLOCK as u64);
+        batch.add(file.read_at(pool.get(BLOCK)?, number * BLOCK as u64));
     }
     batch.run().into_iter().map(whole).collect()
 }
@@ -46,7 +46,7 @@ fn scan(file: &File, pool: &Pool, ahead: u64, mut consume: impl FnMut(u64, &[u8]
     let mut next = 0;
     for number in 0..BLOCKS {
         while next < BLOCKS.min(number + ahead) {
-            under_way.push_back(queue.read(file, pool.get(BLOCK)?, next * BLOCK as u64, next));
+            under_way.push_back(queue.add(file.read_at(pool.get(BLOCK)?, next * BLOCK as u64), next));
             next += 1;
         }
         let Some(token) = under_way.pop_front() else { break };
@@ -66,14 +66,14 @@ fn serve(
     let mut queue = Queue::with_capacity(depth);
     let mut wanted = (0..total).map(|step| step * 7 % BLOCKS);
     for number in wanted.by_ref().take(depth) {
-        queue.read(file, pool.get(BLOCK)?, number * BLOCK as u64, number);
+        queue.add(file.read_at(pool.get(BLOCK)?, number * BLOCK as u64), number);
     }
     while queue.wait(1, None) > 0 {
         while let Some((number, done)) = queue.take() {
             let block = whole(done)?;
             consume(number, &block);
             if let Some(number) = wanted.next() {
-                queue.read(file, block, number * BLOCK as u64, number);
+                queue.add(file.read_at(block, number * BLOCK as u64), number);
             }
         }
     }
@@ -111,10 +111,10 @@ impl Cache {
 fn write_blocks(file: &File, blocks: Vec<(u64, Buffer)>) -> Result<()> {
     let mut batch = Batch::with_capacity(blocks.len() + 1);
     for (number, block) in blocks {
-        batch.write(file, block, number * BLOCK as u64);
+        batch.add(file.write_at(block, number * BLOCK as u64));
     }
     batch.barrier();
-    batch.sync_data(file);
+    batch.add(file.sync_data());
     for done in batch.run() {
         done.result?;
     }

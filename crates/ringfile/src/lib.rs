@@ -144,16 +144,16 @@ pub use error::{BufError, BufResult, Error, IntoParts, Result};
 pub use file::assume_memory_is_free;
 pub use file::{
     Advice, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io, IoVectored, Next,
-    OpenAppender, OpenOptions, Pieces, RangeSync, Reader, Record, Settle, WriteDurable,
+    OpenAppender, OpenOptions, Operation, Pieces, RangeSync, Reader, Record, Settle, WriteDurable,
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;
-pub use many::{AnyBuffer, Batch, BatchRun, Done, Queue, ReadRequest, StartedBatch, Token, WriteRequest};
+pub use many::{Batch, BatchRun, Done, Queue, ReadRequest, StartedBatch, Token, WriteRequest};
 #[cfg(feature = "compio-buf-08")]
 pub use memory::CompioBuffer;
 pub use memory::{
-    Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError, PoolMetrics,
-    ReadMemory, RegisteredMemory, RequestMemory, StableMemory, WhenFull, WriteMemory,
+    AnyBuffer, Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError,
+    PoolMetrics, ReadMemory, RegisteredMemory, RequestMemory, StableMemory, WhenFull, WriteMemory,
 };
 pub use metrics::{ENTER_BUCKETS, Metrics, metrics};
 pub use ring::{Completions, RegistrationRefused, refused_registration};

@@ -313,16 +313,16 @@ fn read_by(way: u32, file: &File, offset: usize, len: usize) -> Vec<u8> {
         1 | 2 => {
             let mut batch = Batch::new();
             match way {
-                1 => batch.read(file, Vec::with_capacity(len), offset as u64),
-                _ => batch.read(file, pool().get(len).unwrap(), offset as u64),
+                1 => batch.add(file.read_at(Vec::with_capacity(len), offset as u64)),
+                _ => batch.add(file.read_at(pool().get(len).unwrap(), offset as u64)),
             };
             batch.run().remove(0)
         }
         3 | 4 => {
             let mut queue = Queue::new();
             match way {
-                3 => queue.read(file, Vec::with_capacity(len), offset as u64, 0),
-                _ => queue.read(file, pool().get(len).unwrap(), offset as u64, 0),
+                3 => queue.add(file.read_at(Vec::with_capacity(len), offset as u64), 0),
+                _ => queue.add(file.read_at(pool().get(len).unwrap(), offset as u64), 0),
             };
             queue.wait(1, None);
             queue.take().unwrap().1
@@ -379,8 +379,8 @@ fn take_the_cached_beginning(folder: &Folder, way: u32) {
     for len in [4 * PAGE, 14 * PAGE] {
         changed.set_len(len as u64).unwrap();
         let mut batch = Batch::new();
-        batch.read(&file, Vec::with_capacity(16 * PAGE), 0);
-        batch.read(&file, Vec::with_capacity(LEN), 5);
+        batch.add(file.read_at(Vec::with_capacity(16 * PAGE), 0));
+        batch.add(file.read_at(Vec::with_capacity(LEN), 5));
         let done: Vec<_> = batch.run().into_iter().map(|done| done.result.unwrap()).collect();
         assert_eq!(done, [len, len - 5]);
     }
@@ -428,9 +428,9 @@ fn batches_queues_and_vectored_reads_use_both_descriptors() {
         }
         let offsets: Vec<usize> = (0..64).map(|at| at * (96 << 10)).collect();
         offsets.iter().for_each(|&offset| {
-            batch.read(&file, pool.get(64 << 10).unwrap(), offset as u64);
+            batch.add(file.read_at(pool.get(64 << 10).unwrap(), offset as u64));
         });
-        batch.read(&file, pool.get(1000).unwrap(), (5 << 20) + 3);
+        batch.add(file.read_at(pool.get(1000).unwrap(), (5 << 20) + 3));
         for (done, offset) in batch.run().into_iter().zip(offsets.into_iter().chain([(5 << 20) + 3])) {
             let len = done.result.unwrap();
             let buffer = done.buffer.unwrap();
@@ -443,7 +443,7 @@ fn batches_queues_and_vectored_reads_use_both_descriptors() {
     let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
     let mut queue = Queue::new();
     for at in 0..32_u64 {
-        queue.read(&file, pool.get(100_000).unwrap(), at * 200_001, at);
+        queue.add(file.read_at(pool.get(100_000).unwrap(), at * 200_001), at);
     }
     for _ in 0..32 {
         queue.wait(1, None);
@@ -506,7 +506,7 @@ fn one_read_many_takes_cached_uncached_partly_cached_and_unaligned_ranges() {
         if way == "batch" {
             let mut batch = Batch::new();
             ranges.iter().for_each(|&(offset, len)| {
-                batch.read(&file, pool.get(len).unwrap(), offset as u64);
+                batch.add(file.read_at(pool.get(len).unwrap(), offset as u64));
             });
             for (range, done) in ranges.iter().zip(batch.run()) {
                 check(*range, done.result.unwrap(), &done.buffer.unwrap());

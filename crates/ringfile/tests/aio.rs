@@ -287,7 +287,7 @@ fn f45_a_filter_that_comes_later_fails_no_operation() {
             }
             let before = thread_metrics();
             assert!(before.aio_ops > 0, "{before:?}");
-            let mut reads: Vec<_> = (0..8).map(read).collect();
+            let mut reads: Vec<_> = (0..8).map(|page| Box::pin(read(page))).collect();
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
             }
@@ -449,7 +449,7 @@ fn the_route_is_an_error_on_a_buffered_file() {
         assert_eq!(failed.into_buffer(), [], "nothing was read");
     }
     let mut batch = Batch::new();
-    batch.write(&file, vec![1; 7], 0);
+    batch.add(file.write_at(vec![1; 7], 0));
     let done = batch.run().pop().unwrap();
     assert!(done.result.unwrap_err().to_string().contains("direct(true)"));
     assert_eq!(done.buffer.and_then(AnyBuffer::into_vec).unwrap(), [1; 7]);
@@ -469,7 +469,7 @@ fn f45_a_dropped_future_keeps_its_memory_until_the_kernel_is_done() {
     let (pool, file) = (Pool::new(PAGES as usize * PAGE), direct(Route::Aio).open(&path).unwrap());
     for round in 0..20 {
         block_on(async {
-            let read = |page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64);
+            let read = |page| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
             let mut reads: Vec<_> = (0..PAGES).map(read).collect();
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
@@ -518,7 +518,7 @@ fn f45_cancelled_operations_end_once_and_untouched_or_done() {
     let (mut cancelled, mut read) = (0, 0);
     for _ in 0..50 {
         let tokens: Vec<_> = (0..PAGES)
-            .map(|page| queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page))
+            .map(|page| queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page))
             .collect();
         if random.below(2) == 0 {
             queue.submit();
@@ -603,7 +603,7 @@ fn f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it() {
             }
             for page in 0..LONG_READS {
                 let file = if both && page % 3 == 0 { &other } else { &file };
-                queue.read(file, pool.get(LONG).unwrap(), page * LONG as u64, page);
+                queue.add(file.read_at(pool.get(LONG).unwrap(), page * LONG as u64), page);
             }
             queue.submit();
             let mut seen = 0;
@@ -699,7 +699,7 @@ fn f45_threads_that_end_leave_no_context() {
     let before = contexts();
     let (pool, file) = (Pool::new(4 << 20), direct(Route::Aio).open(&path).unwrap());
     let (pool, file) = (&pool, &file);
-    let read = |page: u64| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64);
+    let read = |page: u64| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
     std::thread::scope(|scope| {
         let run = |thread: u64| {
             let mut reads: Vec<_> = (0..8).map(|page| read(thread * 8 + page)).collect();
@@ -740,7 +740,7 @@ fn f45_a_forked_child_does_not_use_its_parents_context() {
     let anyhow = direct(Route::Auto).open(&path).unwrap();
     block_on(async {
         assert_content(&anyhow.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap(), 0);
-        let read = |page: u64| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64);
+        let read = |page: u64| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
         let mut reads: Vec<_> = (0..PAGES).map(read).collect();
         for read in &mut reads {
             assert!(poll_once(read).await.is_pending());
@@ -783,7 +783,7 @@ fn f45_an_operation_that_the_kernel_refuses_at_once_fails_alone() {
     let mut batch = Batch::new();
     for page in 0..PAGES {
         let file = if page % 5 == 2 { &write_only } else { &file };
-        batch.read(file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+        batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
     }
     for (page, done) in batch.run().into_iter().enumerate() {
         if page % 5 == 2 {
@@ -817,7 +817,7 @@ fn f45_an_operation_that_the_kernel_refuses_at_once_wakes_a_thread_with_a_ring()
             }
         });
         let mut queue = Queue::new();
-        queue.read(&write_only, pool.get(PAGE).unwrap(), 0, 0);
+        queue.add(write_only.read_at(pool.get(PAGE).unwrap(), 0), 0);
         assert_eq!(queue.wait(1, None), 1);
         assert_eq!(queue.take().unwrap().1.result.unwrap_err().errno(), Some(libc::EBADF));
     });
@@ -869,7 +869,7 @@ fn random_operations(path: &Path, seed: u64) {
                     }
                     4 => {
                         // Dropped at once, or after the kernel has received it.
-                        let mut read = file.read_at(buffer, offset);
+                        let mut read = Box::pin(file.read_at(buffer, offset));
                         let _ = poll_once(&mut read).await;
                         if random.below(2) == 0 {
                             support::yield_now().await;
@@ -931,7 +931,7 @@ fn f45_io_threads_use_it_for_other_executors_and_started_batches() {
     let batch = || {
         let mut batch = Batch::new();
         for page in 0..PAGES {
-            batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
         }
         batch
     };
@@ -979,7 +979,7 @@ async fn messages(server: Server, file: File, held: usize) {
     let begin = async |pages: std::ops::Range<usize>| {
         let mut reads = Vec::new();
         for page in pages {
-            let mut read = file.read_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64);
+            let mut read = Box::pin(file.read_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64));
             assert!(poll_once(&mut read).await.is_pending());
             reads.push(read);
         }
@@ -1044,7 +1044,7 @@ fn f07_operations_that_aio_does_not_take_end_on_a_thread_with_a_ring() {
             assert!(calls <= 2200, "{calls} calls within two seconds");
         });
         let mut queue = Queue::new();
-        queue.read(&file, pool.get(PAGE).unwrap(), 0, 0);
+        queue.add(file.read_at(pool.get(PAGE).unwrap(), 0), 0);
         queue.submit();
         assert!(queue.take().is_none(), "submitting does not wait");
         assert_eq!(queue.wait(1, None), 1);

@@ -132,7 +132,7 @@ fn f08_batches_and_reads_in_turn_on_one_thread_each_get_their_own() {
         let mut batch = Batch::new().in_flight(1 + random.below(8) as usize);
         let offsets: Vec<u64> = (0..random.below(20)).map(|_| random.below(256) * PAGE as u64).collect();
         for &offset in &offsets {
-            batch.read(&file, pool.get(PAGE).unwrap(), offset);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), offset));
         }
         let results = batch.run();
         assert_eq!(results.len(), offsets.len());

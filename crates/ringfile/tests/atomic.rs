@@ -33,7 +33,7 @@ impl Form {
     fn write(self, file: &File, buffer: Buffer, offset: u64) -> Result<(), Error> {
         let batch = |buffer| {
             let mut batch = Batch::new();
-            batch.write_atomic(file, buffer, offset);
+            batch.add(file.write_atomic_at(buffer, offset));
             batch
         };
         let done = match self {
@@ -45,7 +45,7 @@ impl Form {
             Self::Awaited => futures::executor::block_on(batch(buffer).into_future()).pop().unwrap(),
             Self::Queue => {
                 let mut queue = Queue::new();
-                queue.write_atomic(file, buffer, offset, 0);
+                queue.add(file.write_atomic_at(buffer, offset), 0);
                 assert_eq!(queue.wait(1, None), 1);
                 queue.take().unwrap().1
             }

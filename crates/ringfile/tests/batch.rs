@@ -34,8 +34,8 @@ fn reads(file: &File, pool: &Pool, pages: u64, count: u64) -> (Batch, Vec<u64>) 
     let offsets: Vec<u64> = (0..count).map(|i| i * 31 % pages * PAGE as u64).collect();
     for (i, &offset) in offsets.iter().enumerate() {
         let index = match i % 2 {
-            0 => batch.read(file, pool.get(PAGE).unwrap(), offset),
-            _ => batch.read(file, Vec::with_capacity(PAGE), offset),
+            0 => batch.add(file.read_at(pool.get(PAGE).unwrap(), offset)),
+            _ => batch.add(file.read_at(Vec::with_capacity(PAGE), offset)),
         };
         assert_eq!(index, i);
     }
@@ -80,14 +80,14 @@ fn operations_after_a_barrier_see_the_writes_before_it() {
     for page in 0..32 {
         let mut buffer = pool.get(PAGE).unwrap();
         buffer.extend_from_slice(&content(page * PAGE as u64, PAGE));
-        batch.write(&file, buffer, page * PAGE as u64);
+        batch.add(file.write_at(buffer, page * PAGE as u64));
     }
     batch.barrier();
-    let sync = batch.sync_data(&file);
-    batch.sync_all(&file);
+    let sync = batch.add(file.sync_data());
+    batch.add(file.sync_all());
     batch.barrier();
     batch.barrier();
-    let read = batch.read(&file, pool.get(32 * PAGE).unwrap(), 0);
+    let read = batch.add(file.read_at(pool.get(32 * PAGE).unwrap(), 0));
     batch.barrier();
     let mut results = batch.run();
     assert_eq!(*results[sync].result.as_ref().unwrap(), 0);
@@ -103,12 +103,12 @@ fn a_failure_before_a_barrier_cancels_only_later_operations() {
     let path = folder.file("data", &content(0, PAGE));
     let (read_only, file) = (File::open(&path).unwrap(), direct(&path));
     let mut batch = Batch::new();
-    batch.write(&read_only, b"no".to_vec(), 0);
-    let beside = batch.read(&read_only, Vec::with_capacity(10), 0);
+    batch.add(read_only.write_at(b"no".to_vec(), 0));
+    let beside = batch.add(read_only.read_at(Vec::with_capacity(10), 0));
     batch.barrier();
-    let sync = batch.sync_data(&file);
+    let sync = batch.add(file.sync_data());
     batch.barrier();
-    let after = batch.read(&read_only, Vec::with_capacity(10), 0);
+    let after = batch.add(read_only.read_at(Vec::with_capacity(10), 0));
     let results = batch.run();
     let error = results[0].result.as_ref().unwrap_err();
     assert_eq!(error.errno(), Some(libc::EBADF));
@@ -129,16 +129,16 @@ fn bad_operations_get_clear_errors_and_the_others_are_done() {
     let (file, direct) = (File::open(&path).unwrap(), direct(&path));
     let write_only = OpenOptions::new().write(true).open(&path).unwrap();
     let mut batch = Batch::new();
-    let empty = batch.read(&file, Vec::new(), 0);
-    let nothing = batch.write(&write_only, Vec::new(), 0);
-    let overflow = batch.read(&file, Vec::with_capacity(10), u64::MAX - 5);
-    let negative = batch.write(&write_only, vec![1], -1i64 as u64);
-    let wrong = batch.read(&write_only, Vec::with_capacity(10), 7);
+    let empty = batch.add(file.read_at(Vec::new(), 0));
+    let nothing = batch.add(write_only.write_at(Vec::new(), 0));
+    let overflow = batch.add(file.read_at(Vec::with_capacity(10), u64::MAX - 5));
+    let negative = batch.add(write_only.write_at(vec![1], -1i64 as u64));
+    let wrong = batch.add(write_only.read_at(Vec::with_capacity(10), 7));
     // Without direct I/O the write is carried out, and changes nothing.
-    let misaligned = batch.write(&direct, content(100, 100), 100);
-    let tail = batch.read(&file, Vec::with_capacity(100), 8 * PAGE as u64 - 30);
-    let beyond = batch.read(&file, Vec::with_capacity(100), 100 * PAGE as u64);
-    let good = batch.read(&file, Vec::with_capacity(PAGE), 5);
+    let misaligned = batch.add(direct.write_at(content(100, 100), 100));
+    let tail = batch.add(file.read_at(Vec::with_capacity(100), 8 * PAGE as u64 - 30));
+    let beyond = batch.add(file.read_at(Vec::with_capacity(100), 100 * PAGE as u64));
+    let good = batch.add(file.read_at(Vec::with_capacity(PAGE), 5));
     let results = batch.run();
     let error = |index: usize| results[index].result.as_ref().unwrap_err();
     assert_eq!(*results[empty].result.as_ref().unwrap(), 0);
@@ -168,7 +168,7 @@ fn unaligned_direct_reads_return_exactly_their_bytes() {
     let mut asked = vec![(3, 900 << 10), (size as u64 - 5, 100), (size as u64 + 9, 10)];
     asked.extend((0..60).map(|_| (random.below(size as u64), 1 + random.below(300 << 10) as usize)));
     for &(offset, len) in &asked {
-        batch.read(&file, Vec::with_capacity(len), offset);
+        batch.add(file.read_at(Vec::with_capacity(len), offset));
     }
     for (done, (offset, len)) in batch.run().into_iter().zip(asked) {
         let expected = len.min((size as u64).saturating_sub(offset) as usize);
@@ -192,7 +192,7 @@ fn f30_an_error_is_the_result_of_one_operation() {
     for merged in [false, true] {
         let mut batch = Batch::new().in_flight(4);
         for page in 0..64 {
-            batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
         }
         let batch = if merged { batch.merge_reads(0) } else { batch };
         for (page, done) in batch.run().into_iter().enumerate() {
@@ -216,7 +216,7 @@ fn the_first_error_stops_operations_that_have_not_started_on_request() {
     let mut batch = Batch::new().in_flight(1).stop_on_error(true);
     for page in 0..64 {
         let offset = if page == 20 { u64::MAX } else { page * PAGE as u64 };
-        batch.read(&file, Vec::with_capacity(PAGE), offset);
+        batch.add(file.read_at(Vec::with_capacity(PAGE), offset));
     }
     for (page, done) in batch.run().into_iter().enumerate() {
         match page {
@@ -240,7 +240,7 @@ fn no_more_are_in_flight_than_allowed() {
         let pool = Pool::new(1 << 20);
         let mut batch = Batch::new().in_flight(3);
         for page in 0..40 {
-            batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
         }
         batch.run()
     });
@@ -264,7 +264,7 @@ fn an_operation_that_takes_long_does_not_hold_up_the_others() {
     let run = std::thread::spawn(move || {
         let mut batch = Batch::new().in_flight(8);
         for page in 0..64 {
-            batch.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64);
+            batch.add(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64));
         }
         batch.run()
     });
@@ -283,7 +283,7 @@ fn a_million_reads_are_a_batch() {
     let count = 1_000_000;
     let mut batch = Batch::with_capacity(count);
     for i in 0..count {
-        batch.read(&file, Vec::with_capacity(8), i as u64 % 4000);
+        batch.add(file.read_at(Vec::with_capacity(8), i as u64 % 4000));
     }
     let results = batch.run();
     assert_eq!(results.len(), count);
@@ -303,7 +303,7 @@ fn adjacent_reads_are_merged_on_request() {
         for (gap, most) in [(PAGE - 1, u64::MAX), (PAGE, 4)] {
             let mut batch = Batch::new().merge_reads(gap);
             for &offset in &offsets {
-                batch.read(&file, pool.get(PAGE).unwrap(), offset);
+                batch.add(file.read_at(pool.get(PAGE).unwrap(), offset));
             }
             let before = metrics_of_all();
             let results = batch.run();
@@ -322,7 +322,7 @@ fn adjacent_reads_are_merged_on_request() {
         let mut batch = Batch::new().merge_reads(PAGE);
         let end = 256 * PAGE as u64;
         for offset in [end - 2 * PAGE as u64, end - PAGE as u64, end, end + PAGE as u64] {
-            batch.read(&file, pool.get(PAGE).unwrap(), offset);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), offset));
         }
         let lens: Vec<usize> = batch.run().into_iter().map(|done| done.result.unwrap()).collect();
         assert_eq!(lens, [PAGE, PAGE, 0, 0]);
@@ -354,7 +354,7 @@ fn merged_batches_return_the_same_as_others() {
             if random.below(10) == 0 {
                 batch.barrier();
             }
-            batch.read(&file, pool.get(len).unwrap(), offset);
+            batch.add(file.read_at(pool.get(len).unwrap(), offset));
             asked.push((offset, len));
         }
         for (done, (offset, len)) in batch.run().into_iter().zip(asked) {
@@ -450,7 +450,7 @@ fn many_inline_operations_leave_others_their_turn() {
     let file = options.read(true).route(Route::Inline).open(folder.file("data", &content(0, PAGE))).unwrap();
     let mut batch = Batch::new();
     for _ in 0..1000 {
-        batch.read(&file, Vec::with_capacity(10), 0);
+        batch.add(file.read_at(Vec::with_capacity(10), 0));
     }
     let mut run = batch.into_future();
     let mut polls = 0;
@@ -483,7 +483,7 @@ fn a_dropped_future_starts_nothing_more_and_its_buffers_live_as_long_as_the_kern
     let pool = Pool::new(1 << 20);
     let mut batch = Batch::new().in_flight(4);
     for page in 0..64 {
-        batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+        batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
     }
     let mut run = batch.into_future();
     let counted = Arc::new(Counted(0.into()));

@@ -22,7 +22,7 @@ fn waits_for_ever(pool: &Pool) -> (BatchRun, std::io::PipeWriter) {
     let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
     let mut batch = Batch::new().in_flight(3);
     for _ in 0..10 {
-        batch.read(&pipe, pool.get(4096).unwrap(), 0);
+        batch.add(pipe.read_at(pool.get(4096).unwrap(), 0));
     }
     (batch.into_future(), ours)
 }
@@ -81,7 +81,7 @@ struct AtTheEnd(File, std::sync::mpsc::Sender<Done>);
 impl Drop for AtTheEnd {
     fn drop(&mut self) {
         let mut batch = Batch::new();
-        batch.read(&self.0, Vec::with_capacity(10), 0);
+        batch.add(self.0.read_at(Vec::with_capacity(10), 0));
         let _ = self.1.send(batch.run().remove(0));
     }
 }
@@ -102,7 +102,7 @@ fn a_batch_that_is_run_while_its_thread_ends_is_done_or_refused() {
             // The order in which a thread drops its thread-locals is not specified: here before and after the driver's.
             BEFORE.set(Some(at_the_end()));
             let mut batch = Batch::new();
-            batch.read(&file, Vec::with_capacity(10), 0);
+            batch.add(file.read_at(Vec::with_capacity(10), 0));
             assert_eq!(*batch.run()[0].result.as_ref().unwrap(), 10);
             AFTER.set(Some(at_the_end()));
         });
@@ -130,7 +130,7 @@ fn operations_for_which_there_is_no_memory_are_refused_and_the_others_done() {
     let file = File::open(folder.file("data", &content(0, 4096))).unwrap();
     // Threads and rings are made before memory becomes scarce.
     let mut batch = Batch::new();
-    batch.read(&file, Vec::with_capacity(16), 0);
+    batch.add(file.read_at(Vec::with_capacity(16), 0));
     assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
     let in_use: u64 =
         std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
@@ -147,7 +147,7 @@ fn operations_for_which_there_is_no_memory_are_refused_and_the_others_done() {
     let asked: usize = 600_000;
     for i in 0..asked {
         // Without capacity, so that memory for the batch itself runs out.
-        assert_eq!(batch.read(&file, Vec::new(), 0), i);
+        assert_eq!(batch.add(file.read_at(Vec::new(), 0)), i);
     }
     assert_eq!(batch.len(), asked);
     let results = batch.run();

@@ -100,9 +100,9 @@ fn random_batches_return_their_bytes_keep_barriers_and_stop_on_request() {
                 let read = ask(&mut random, part);
                 let file = one_of(&mut random, if read.is_bad { &bad } else { &good });
                 match random.below(8) {
-                    0 => batch.read(file, Vec::with_capacity(read.len), read.offset),
-                    _ if read.len == 0 => batch.read(file, Vec::new(), read.offset),
-                    _ => batch.read(file, pool.get(read.len).unwrap(), read.offset),
+                    0 => batch.add(file.read_at(Vec::with_capacity(read.len), read.offset)),
+                    _ if read.len == 0 => batch.add(file.read_at(Vec::new(), read.offset)),
+                    _ => batch.add(file.read_at(pool.get(read.len).unwrap(), read.offset)),
                 };
                 asked.push(read);
             }
@@ -177,8 +177,8 @@ fn disturb(files: &[File], pool: &Pool, random: &mut Random, mut is_over: impl F
             let (file, len) = (one_of(random, files), 1 + random.below(9000) as usize);
             match random.below(3) {
                 // Filled with a byte that the file does not have.
-                0 => batch.read(file, vec![0xEE; len], offset),
-                _ => batch.read(file, pool.get(len).unwrap(), offset),
+                0 => batch.add(file.read_at(vec![0xEE; len], offset)),
+                _ => batch.add(file.read_at(pool.get(len).unwrap(), offset)),
             };
         }
         for (done, offset) in end(batch, random).into_iter().zip(offsets) {

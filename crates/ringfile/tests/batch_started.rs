@@ -37,7 +37,7 @@ fn is_page(done: &Done, page: usize) -> bool {
 fn reads(file: &File, pages: impl Iterator<Item = usize>) -> Batch {
     let mut batch = Batch::new();
     for page in pages {
-        batch.read(file, Vec::with_capacity(PAGE), (page * PAGE) as u64);
+        batch.add(file.read_at(Vec::with_capacity(PAGE), (page * PAGE) as u64));
     }
     batch
 }
@@ -73,12 +73,12 @@ fn errors_are_those_of_their_operations_and_barriers_hold() {
     let read_only = File::open(named.path()).unwrap();
     let pool = Pool::new(1 << 20);
     let mut batch = Batch::new().in_flight(2);
-    batch.write(&file, vec![200; PAGE], 0);
+    batch.add(file.write_at(vec![200; PAGE], 0));
     batch.barrier();
-    batch.read(&file, pool.get(PAGE).unwrap(), 0);
-    batch.write(&read_only, vec![9; PAGE], 0);
+    batch.add(file.read_at(pool.get(PAGE).unwrap(), 0));
+    batch.add(read_only.write_at(vec![9; PAGE], 0));
     batch.barrier();
-    batch.sync_data(&file);
+    batch.add(file.sync_data());
     let (done, _) = start_and_wait(batch);
     assert!(is_page(&done[1], 200));
     assert_eq!(done[2].result.as_ref().unwrap_err().errno(), Some(libc::EBADF));
@@ -170,10 +170,10 @@ fn a_batch_that_is_cancelled_reports_its_end() {
     let file = File::open(named.path()).unwrap();
     let mut batch = Batch::new().in_flight(2);
     for _ in 0..4 {
-        batch.read(&pipe, Vec::with_capacity(16), 0);
+        batch.add(pipe.read_at(Vec::with_capacity(16), 0));
     }
     batch.barrier();
-    batch.read(&file, Vec::with_capacity(PAGE), 0);
+    batch.add(file.read_at(Vec::with_capacity(PAGE), 0));
     let (tell, told) = mpsc::channel();
     let started = batch.start(move |done| tell.send(done).unwrap()).unwrap();
     assert!(told.try_recv().is_err(), "the pipe is empty");
@@ -188,7 +188,7 @@ fn a_batch_that_is_cancelled_reports_its_end() {
     // Data that arrives now is left for other reads.
     theirs.write_all(b"content").unwrap();
     let mut batch = Batch::new();
-    batch.read(&pipe, Vec::with_capacity(7), 0);
+    batch.add(pipe.read_at(Vec::with_capacity(7), 0));
     let (done, _) = start_and_wait(batch);
     assert_eq!(&done[0].buffer.as_ref().unwrap()[..], b"content");
     started.cancel();
@@ -203,7 +203,7 @@ fn a_started_batch_without_a_handle_still_ends() {
     let counts = Arc::clone(&ends);
     std::thread::spawn(move || {
         let mut batch = Batch::new();
-        batch.read(&pipe, Vec::with_capacity(7), 0);
+        batch.add(pipe.read_at(Vec::with_capacity(7), 0));
         let end = move |done: Vec<Done>| {
             counts.fetch_add(1, Ordering::SeqCst);
             tell.send(done).unwrap();
@@ -236,7 +236,7 @@ fn an_awaited_batch_is_cancelled_before_and_after_it_began() {
     let of_pipe = || {
         let mut batch = Batch::new().in_flight(2);
         for _ in 0..3 {
-            batch.read(&pipe, Vec::with_capacity(16), 0);
+            batch.add(pipe.read_at(Vec::with_capacity(16), 0));
         }
         batch.into_future()
     };
@@ -282,9 +282,9 @@ fn cancelled_reads_show_the_bytes_that_were_read() {
             let file = [&buffered, &direct, &on_ring][below(3)];
             let (offset, len) = (below(PAGES * PAGE), 1 + below(4 * PAGE));
             if below(2) == 0 {
-                batch.read(file, pool.get(len).unwrap(), offset as u64);
+                batch.add(file.read_at(pool.get(len).unwrap(), offset as u64));
             } else {
-                batch.read(file, Vec::with_capacity(len), offset as u64);
+                batch.add(file.read_at(Vec::with_capacity(len), offset as u64));
             }
             wanted.push(offset);
             if below(8) == 0 {

@@ -311,7 +311,7 @@ fn the_depth_is_that_of_batches() {
         let pool = config.pool().build().unwrap();
         let mut batch = config.batch();
         for page in 0..20 {
-            batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
         }
         batch.run()
     });
@@ -447,7 +447,7 @@ fn applied_the_route_is_every_files_and_workers_are_as_many() {
     let run = std::thread::spawn(move || {
         let mut batch = ringfile::Batch::new();
         for page in 0..20 {
-            batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
         }
         batch.run()
     });

@@ -43,7 +43,7 @@ const WAYS: [Way; 9] = [
 
 fn batch_of_one(file: &File, page: Vec<u8>, offset: u64) -> Batch {
     let mut batch = Batch::new();
-    batch.write_durable(file, page, offset);
+    batch.add(file.write_durable_at(page, offset));
     batch
 }
 
@@ -71,7 +71,7 @@ impl Way {
             }
             Self::Wait | Self::WaitBy => {
                 let mut queue = Queue::new();
-                let token = queue.write_durable(file, page, offset, 7);
+                let token = queue.add(file.write_durable_at(page, offset), 7);
                 if let Self::WaitBy = self {
                     queue.wait_by(token).unwrap()
                 } else {
@@ -81,7 +81,7 @@ impl Way {
             }
             Self::Ready => block_on(async {
                 let mut queue = Queue::new();
-                queue.write_durable(file, page, offset, 7);
+                queue.add(file.write_durable_at(page, offset), 7);
                 assert_eq!(queue.ready().await, 1);
                 queue.take().unwrap().1
             }),

@@ -40,8 +40,8 @@ fn f16_an_unaligned_read_in_flight_while_the_file_turns_buffered_gives_its_own_b
         let (server, file) = (&server, &file);
         let batch = scope.spawn(move || {
             let mut batch = Batch::new();
-            batch.read(file, Pool::new(1 << 20).get(PAGE).unwrap(), 0);
-            batch.read(file, Vec::with_capacity(100), PAGE as u64 + 300);
+            batch.add(file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), 0));
+            batch.add(file.read_at(Vec::with_capacity(100), PAGE as u64 + 300));
             batch.run()
         });
         server.wait_held(1);
@@ -69,8 +69,8 @@ fn f16_an_unaligned_read_that_waits_while_the_file_turns_buffered_gives_its_own_
     options.route(Route::Workers);
     let file = open(options, &server);
     let mut batch = Batch::new();
-    batch.read(&file, Pool::new(1 << 20).get(PAGE).unwrap(), 0);
-    batch.read(&file, Vec::with_capacity(100), 300);
+    batch.add(file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), 0));
+    batch.add(file.read_at(Vec::with_capacity(100), 300));
     let results = batch.run();
     assert_read(&results[0], 0, PAGE);
     assert_read(&results[1], 300, 100);
@@ -88,7 +88,7 @@ fn f16_unaligned_reads_of_a_batch_turn_buffered_where_allowed() {
             let pool = Pool::new(1 << 20);
             let mut batch = if merged { Batch::new().merge_reads(PAGE) } else { Batch::new() };
             for i in 0..8 {
-                batch.read(&file, pool.get(10_000).unwrap(), i * 7777 + 1);
+                batch.add(file.read_at(pool.get(10_000).unwrap(), i * 7777 + 1));
             }
             let results = must_end("a batch that turns buffered", move || run(batch));
             for (i, done) in results.iter().enumerate() {

@@ -53,7 +53,7 @@ fn f35_a_batch_with_merged_reads_may_be_polled_without_having_been_woken() {
         for _ in 0..5_000 {
             let mut batch = Batch::new().in_flight(1).merge_reads(0);
             for i in 0..8 {
-                batch.read(&file, pool.get(512).unwrap(), i * 512);
+                batch.add(file.read_at(pool.get(512).unwrap(), i * 512));
             }
             let mut run = batch.into_future();
             let results = loop {
@@ -93,7 +93,7 @@ fn f37_operations_dropped_in_flight_leave_nothing_on_an_idle_thread() {
     let idle = std::thread::spawn(move || {
         let (mut queue, file) = (Queue::new(), open_on_ring(&path));
         let read = |queue: &mut Queue| {
-            queue.read(&file, Vec::with_capacity(PAGE), 0, 0);
+            queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
             assert_eq!(queue.wait(1, None), 1);
             assert_content(&queue.take().unwrap().1.buffer.unwrap(), 0);
         };
@@ -109,8 +109,8 @@ fn f37_operations_dropped_in_flight_leave_nothing_on_an_idle_thread() {
     let mut drop_many = |count: usize| {
         for i in 0..count {
             let mut batch = Batch::new();
-            batch.read(&pipe, pool.get(16).unwrap(), 0);
-            let (mut run, mut read) = (batch.into_future(), pipe.read_at(pool.get(16).unwrap(), 0));
+            batch.add(pipe.read_at(pool.get(16).unwrap(), 0));
+            let (mut run, mut read) = (batch.into_future(), Box::pin(pipe.read_at(pool.get(16).unwrap(), 0)));
             assert!(Pin::new(&mut run).poll(context).is_pending());
             assert!(Pin::new(&mut read).poll(context).is_pending());
             drop((run, read));
@@ -209,9 +209,9 @@ fn f44_a_waker_may_wait_for_the_threads_that_carry_its_operation_out() {
                     });
                 });
                 let mut batch = Batch::new();
-                batch.read(&pipe, Vec::with_capacity(1), 0);
+                batch.add(pipe.read_at(Vec::with_capacity(1), 0));
                 let mut run = batch.into_future();
-                let mut read = pipe.read_at(Vec::with_capacity(1), 0);
+                let mut read = Box::pin(pipe.read_at(Vec::with_capacity(1), 0));
                 let mut poll = |context: &mut Context<'_>| match of_batch {
                     true => Pin::new(&mut run).poll(context).map(|mut results| {
                         assert_eq!(results.remove(0).result.unwrap(), 1);
@@ -246,13 +246,13 @@ fn f44_a_waker_may_use_its_own_thread_s_driver() {
                     // A driver that is borrowed further up the stack shows no counts.
                     let before = thread_metrics();
                     assert_ne!(before.ops, 0, "the driver is borrowed");
-                    let mut read = other.read_at(vec![0; PAGE], 0);
+                    let mut read = Box::pin(other.read_at(vec![0; PAGE], 0));
                     assert!(Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())).is_pending());
                     drop(read);
                     assert_eq!((thread_metrics() - before).cancelled, 1, "it was not on this thread's ring");
                 });
             });
-            let mut read = pipe.read_at(Vec::with_capacity(8), 0);
+            let mut read = Box::pin(pipe.read_at(Vec::with_capacity(8), 0));
             let context = &mut Context::from_waker(&waker);
             assert!(Pin::new(&mut read).poll(context).is_pending());
             assert!(poll_once(&mut read).await.is_pending());
@@ -279,7 +279,7 @@ fn f44_a_waker_of_a_future_that_moved_may_poll_another_of_that_thread() {
         let owner = std::thread::spawn(move || {
             block_on(async {
                 for _ in 0..2 {
-                    let mut read = pipe.read_at(Vec::with_capacity(1), 0);
+                    let mut read = Box::pin(pipe.read_at(Vec::with_capacity(1), 0));
                     assert!(poll_once(&mut read).await.is_pending());
                     sender.send(read).unwrap();
                 }
@@ -352,7 +352,7 @@ fn a_file_closed_on_another_thread_is_released_with_the_next_turn() {
             // Often enough for the file to be registered.
             for _ in 0..32 {
                 writer.write_all(b"x").unwrap();
-                queue.read(&pipe, Vec::with_capacity(1), 0, 0);
+                queue.add(pipe.read_at(Vec::with_capacity(1), 0), 0);
                 assert_eq!(queue.wait(1, None), 1);
                 assert_eq!(queue.take().unwrap().1.result.unwrap(), 1);
             }
@@ -385,13 +385,13 @@ fn a_future_that_a_waker_polls_while_its_thread_leaves_a_loop_is_carried_out() {
         let ((first, _silent), (second, _silent_too)) = (pipe(), pipe());
         let (mut queue, mut reads) = (Queue::new(), Queue::new());
         reads.start(&first, Vec::with_capacity(1), 0);
-        queue.read(&second, pool.get(PAGE).unwrap(), 0, 0);
+        queue.add(second.read_at(pool.get(PAGE).unwrap(), 0), 0);
         queue.submit();
         let begun = Arc::new(std::sync::Mutex::new(None));
         let slot = Arc::clone(&begun);
         let waker = CallsBack::waker(move || {
             once_at_a_time(|| {
-                let mut read = file.read_at(vec![0; PAGE], 0);
+                let mut read = Box::pin(file.read_at(vec![0; PAGE], 0));
                 assert!(Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop())).is_pending());
                 *slot.lock().unwrap() = Some(read);
             });

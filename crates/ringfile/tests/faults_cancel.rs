@@ -106,7 +106,7 @@ fn f02_the_buffer_of_a_dropped_future_stays_with_the_kernel_until_it_answers() {
     block_on(async {
         let buffer = pool.get(PAGE).unwrap();
         let address = buffer.as_ptr();
-        let mut dropped = file.read_at(buffer, 0);
+        let mut dropped = Box::pin(file.read_at(buffer, 0));
         assert!(poll_once(&mut dropped).await.is_pending());
         yield_until("a request at the server", || server.held() > 0).await;
         drop(dropped);
@@ -137,7 +137,7 @@ fn f02_unsubmitted_operations_are_withdrawn_at_once() {
         let before = thread_metrics();
         let mut buffer = pool.get(PAGE).unwrap();
         buffer.resize(PAGE, 0);
-        let mut write = file.write_at(buffer, 0);
+        let mut write = Box::pin(file.write_at(buffer, 0));
         assert!(poll_once(&mut write).await.is_pending());
         drop(write);
         assert_eq!(pool.metrics().in_use, 0, "the buffer is free without waiting");
@@ -169,7 +169,7 @@ fn f02_memory_of_cancelled_reads_from_a_device_is_not_written_to_afterwards() {
                     }
                     yield_now().await;
                 };
-                reads.push(file.read_at(buffer, random.below(256) * PAGE as u64));
+                reads.push(Box::pin(file.read_at(buffer, random.below(256) * PAGE as u64)));
             }
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
@@ -377,13 +377,13 @@ fn f05_an_operation_of_a_queue_is_cancelled_on_another_threads_ring() {
     }
     let (pipe, _writer) = pipe();
     // Starts the I/O threads without the filter.
-    let mut read = pipe.read_at(Vec::with_capacity(4), 0);
+    let mut read = Box::pin(pipe.read_at(Vec::with_capacity(4), 0));
     assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
     drop(read);
     must_end("reads of a silent pipe", move || {
         deny(libc::SYS_io_uring_setup, libc::EPERM);
         let mut queue = Queue::new();
-        let [first, second] = [0, 1].map(|number| queue.read(&pipe, Vec::with_capacity(4), 0, number));
+        let [first, second] = [0, 1].map(|number| queue.add(pipe.read_at(Vec::with_capacity(4), 0), number));
         queue.submit();
         assert!(queue.cancel(first));
         let done = queue.wait_by(first).unwrap();

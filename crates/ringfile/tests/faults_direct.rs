@@ -114,11 +114,11 @@ fn f16_a_read_near_the_end_of_all_offsets_leaves_the_file_direct() {
         let failed = block_on(file.read_at(pool.get(10).unwrap(), offset)).unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::InvalidInput, "{failed}");
         let mut batch = ringfile::Batch::new();
-        batch.read(&file, pool.get(10).unwrap(), offset);
+        batch.add(file.read_at(pool.get(10).unwrap(), offset));
         let error = batch.run().remove(0).result.unwrap_err();
         assert_eq!(error.to_string(), failed.error().to_string());
         let mut queue = ringfile::Queue::new();
-        queue.read(&file, pool.get(10).unwrap(), offset, 0);
+        queue.add(file.read_at(pool.get(10).unwrap(), offset), 0);
         queue.wait(1, None);
         let error = queue.take().unwrap().1.result.unwrap_err();
         assert_eq!(error.to_string(), failed.error().to_string());
@@ -141,7 +141,7 @@ fn f16_an_invalid_allocation_leaves_the_file_direct() {
     let failed = block_on(file.allocate(AllocateMode::Extend, 0, 0)).unwrap_err();
     assert_eq!(failed.errno(), Some(libc::EINVAL));
     let mut batch = Batch::new();
-    batch.allocate(&file, AllocateMode::Extend, 0, 0);
+    batch.add(file.allocate(AllocateMode::Extend, 0, 0));
     let failed = batch.run().remove(0).result.unwrap_err();
     assert_eq!(failed.errno(), Some(libc::EINVAL));
     assert!(file.is_direct());

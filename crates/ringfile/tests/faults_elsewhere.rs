@@ -42,7 +42,7 @@ fn open_direct(server: &Server, route: Route) -> File {
 fn batch_of(file: &File, pool: &Pool, pages: u64) -> BatchRun {
     let mut batch = Batch::new();
     for page in 0..pages {
-        batch.read(file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+        batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
     }
     batch.into_future()
 }
@@ -80,7 +80,7 @@ fn f02_reads_that_no_worker_has_started_return_their_memory_at_once() {
 
     hold();
     let mut reads: Vec<_> =
-        (0..10).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+        (0..10).map(|page| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64))).collect();
     reads.iter_mut().for_each(begin);
     server.wait_held(WORKERS);
     drop(reads);
@@ -95,8 +95,9 @@ fn f02_reads_that_no_worker_has_started_return_their_memory_at_once() {
 
     hold();
     let mut queue = Queue::new();
-    let tokens: Vec<_> =
-        (0..10).map(|page| queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page)).collect();
+    let tokens: Vec<_> = (0..10)
+        .map(|page| queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page))
+        .collect();
     queue.submit();
     server.wait_held(WORKERS);
     assert!(tokens.iter().all(|&token| queue.cancel(token)));
@@ -123,7 +124,7 @@ fn f01_results_arrive_though_the_thread_that_began_is_gone() {
             // A plain thread, which ends at once.
             let plain = scope.spawn(|| {
                 let (mut batch, mut read) =
-                    (batch_of(file, pool, 8), file.read_at(pool.get(PAGE).unwrap(), 0));
+                    (batch_of(file, pool, 8), Box::pin(file.read_at(pool.get(PAGE).unwrap(), 0)));
                 begin(&mut batch);
                 begin(&mut read);
                 (batch, read)
@@ -186,7 +187,7 @@ fn f02_buffers_of_futures_dropped_in_other_executors_stay_until_the_kernel_answe
         server.rule(Op::Read, EVERYWHERE, 16, Act::Hold);
         let (file, pool) = (open_direct(&server, route), Pool::new(1 << 20));
         let mut reads: Vec<_> =
-            (0..8).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+            (0..8).map(|page| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64))).collect();
         reads.iter_mut().for_each(begin);
         let mut batch = batch_of(&file, &pool, 8);
         begin(&mut batch);
@@ -396,7 +397,7 @@ fn f24_no_operation_is_slept_over_between_threads() {
                         0 => futures::executor::block_on(file.read_at(buffer, offset)).unwrap(),
                         1 => {
                             let mut batch = Batch::new();
-                            batch.read(&file, buffer, offset);
+                            batch.add(file.read_at(buffer, offset));
                             batch.run().remove(0).buffer.unwrap().into_vec().unwrap()
                         }
                         _ => {

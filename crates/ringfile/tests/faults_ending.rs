@@ -59,19 +59,19 @@ fn use_all(path: &Path, route: Route) {
             let mut reader = file.reader(&pool).block(PAGE);
             assert_content(&reader.next().await.unwrap().unwrap(), 0);
             // Left in flight when the loop ends.
-            let _ = poll_once(&mut file.read_at(Vec::with_capacity(PAGE), 0)).await;
+            let _ = poll_once(&mut Box::pin(file.read_at(Vec::with_capacity(PAGE), 0))).await;
         });
         let mut batch = Batch::new();
-        batch.read(&file, Vec::with_capacity(PAGE), 0);
+        batch.add(file.read_at(Vec::with_capacity(PAGE), 0));
         assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
         let mut reads = Queue::new();
-        let read = reads.read(&file, Vec::with_capacity(PAGE), 0, 0);
+        let read = reads.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
         assert_content(&reads.wait_by(read).unwrap().buffer.unwrap(), 0);
         let mut queue = Queue::new();
-        queue.read(&file, Vec::with_capacity(PAGE), 0, 9);
+        queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 9);
         assert_eq!(queue.wait(1, None), 1);
         assert_content(queue.take().unwrap().1.buffer.as_ref().unwrap(), 0);
-        assert_content(&poll_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap(), 0);
+        assert_content(&poll_on(Box::pin(file.read_at(Vec::with_capacity(PAGE), 0))).unwrap(), 0);
     }
 }
 
@@ -200,7 +200,7 @@ fn f41_a_queue_that_ends_with_its_thread_waits_for_workers() {
         let file = options.write(true).create(true).route(Route::Workers).open(&written).unwrap();
         QUEUE.with_borrow_mut(|queue| {
             let queue = queue.as_mut().unwrap();
-            queue.write(&file, bytes::Bytes::from_owner(lent), 0, 0);
+            queue.add(file.write_at(bytes::Bytes::from_owner(lent), 0), 0);
             queue.submit();
         });
         support::wait_for("the worker", || std::fs::metadata(&written).is_ok_and(|data| data.len() > 0));

@@ -165,7 +165,7 @@ fn f22_operations_in_flight_stay_the_parents() {
     let pool = Pool::new(1 << 20);
     block_on(async {
         let mut reads: Vec<_> =
-            (0..8).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+            (0..8).map(|page| Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64))).collect();
         for read in &mut reads {
             assert!(poll_once(read).await.is_pending());
         }
@@ -210,7 +210,7 @@ fn f22_memory_that_a_child_gets_back_wakes_who_waits_for_it() {
     let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
     let pool = Pool::new(PAGE);
     block_on(async {
-        let mut read = pipe.read_at(pool.get(PAGE).unwrap(), 0);
+        let mut read = Box::pin(pipe.read_at(pool.get(PAGE).unwrap(), 0));
         assert!(poll_once(&mut read).await.is_pending());
         yield_now().await;
         drop(read);
@@ -283,7 +283,7 @@ fn f22_another_threads_operation_fails_in_the_child_and_continues_in_the_parent(
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
         let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
         let mut sync = Some(Box::pin(file.sync_all().into_future()));
-        let mut read = Some(file.read_at(Vec::with_capacity(10), 0));
+        let mut read = Some(Box::pin(file.read_at(Vec::with_capacity(10), 0)));
         futures::executor::block_on(async {
             assert!(poll_once(sync.as_mut().unwrap()).await.is_pending());
             assert!(poll_once(read.as_mut().unwrap()).await.is_pending());
@@ -340,7 +340,7 @@ fn f22_a_child_lets_go_of_open_reads_without_waiting_for_them() {
 fn f22_a_child_that_polls_a_read_which_another_thread_carries_out_gets_an_error_and_the_buffer() {
     let (theirs, mut ours) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
-    let mut read = pipe.read_at(Vec::with_capacity(10), 0);
+    let mut read = Box::pin(pipe.read_at(Vec::with_capacity(10), 0));
     let context = &mut Context::from_waker(Waker::noop());
     assert!(Pin::new(&mut read).poll(context).is_pending());
     let child = fork(|| {
@@ -369,7 +369,7 @@ fn f22_a_queue_that_made_plain_calls_begins_nothing_in_the_child_that_it_would_n
     let file = open_on_ring(&path);
     let (mut used, mut unused) = (Queue::new(), Queue::new());
     let read = |queue: &mut Queue, file: &File| {
-        queue.read(file, Vec::with_capacity(PAGE), 0, 0);
+        queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
         assert_eq!(queue.wait(1, None), 1);
         queue.take().unwrap().1
     };
@@ -384,7 +384,7 @@ fn f22_a_queue_that_made_plain_calls_begins_nothing_in_the_child_that_it_would_n
         for _ in 0..3 {
             assert_is_the_parents(&read(&mut used, &file).result.unwrap_err());
         }
-        used.sync_data(&file, 0);
+        used.add(file.sync_data(), 0);
         assert_eq!(used.wait(1, None), 1);
         assert_is_the_parents(&used.take().unwrap().1.result.unwrap_err());
         assert!(used.is_empty());
@@ -440,7 +440,7 @@ fn f38_no_child_waits_for_a_lock_that_another_thread_had() {
             for _ in (0..400).take_while(|&forks| !is_enough(forks)) {
                 let used = [(); 48].map(|()| {
                     let file = open_on_ring(path);
-                    queue.read(&file, vec![0; PAGE], 0, 0);
+                    queue.add(file.read_at(vec![0; PAGE], 0), 0);
                     assert_eq!(queue.wait(1, None), 1);
                     assert_eq!(queue.take().unwrap().1.result.unwrap(), PAGE);
                     file
@@ -478,7 +478,7 @@ fn f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads() {
     let (theirs, mut ours) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
     let mut batch = ringfile::Batch::new();
-    batch.read(&pipe, Vec::with_capacity(10), 0);
+    batch.add(pipe.read_at(Vec::with_capacity(10), 0));
     let mut run = Some(batch.into_future());
     let context = &mut Context::from_waker(Waker::noop());
     assert!(Pin::new(run.as_mut().unwrap()).poll(context).is_pending());
@@ -506,7 +506,7 @@ fn f38_a_child_gets_an_error_for_a_batch_and_a_task_of_the_parent_s_threads() {
 
 /// Asserts that a read which the parent has in flight has ended here with an error, and returns its buffer.
 #[track_caller]
-fn assert_given_up(read: &mut ringfile::Io<'_, Vec<u8>>) {
+fn assert_given_up(read: &mut Pin<Box<ringfile::Io<'_, Vec<u8>>>>) {
     let context = &mut Context::from_waker(Waker::noop());
     let Poll::Ready(Err(failed)) = Pin::new(read).poll(context) else { panic!("no error") };
     assert_eq!(failed.errno(), Some(libc::ECANCELED), "{failed}");
@@ -524,7 +524,7 @@ fn f22_a_child_that_polls_a_read_of_its_own_thread_s_ring_gets_an_error_at_once(
     let (theirs, mut ours) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(OwnedFd::from(theirs)));
     block_on(async {
-        let mut read = Some(pipe.read_at(Vec::with_capacity(10), 0));
+        let mut read = Some(Box::pin(pipe.read_at(Vec::with_capacity(10), 0)));
         assert!(poll_once(read.as_mut().unwrap()).await.is_pending());
         yield_now().await;
         assert_passed(fork(|| assert_given_up(read.as_mut().unwrap())));
@@ -545,7 +545,7 @@ fn f22_a_child_that_polls_a_read_which_moved_between_threads_gets_an_error_and_t
     let pipe = PIPE.get_or_init(|| File::from(std::fs::File::from(OwnedFd::from(theirs))));
     let runtime = ringfile::Runtime::builder().threads(1).build().unwrap();
     let begun = runtime.spawn(async {
-        let mut read = pipe.read_at(Vec::with_capacity(10), 0);
+        let mut read = Box::pin(pipe.read_at(Vec::with_capacity(10), 0));
         assert!(poll_once(&mut read).await.is_pending());
         (read,)
     });
@@ -578,8 +578,8 @@ fn f22_a_child_that_polls_a_batch_of_its_own_thread_s_ring_gets_errors_and_the_b
     block_on(async {
         // The second read has not started before the fork.
         let mut batch = ringfile::Batch::new().in_flight(1);
-        batch.read(&pipe, Vec::with_capacity(6), 0);
-        batch.read(&pipe, Vec::with_capacity(6), 0);
+        batch.add(pipe.read_at(Vec::with_capacity(6), 0));
+        batch.add(pipe.read_at(Vec::with_capacity(6), 0));
         let mut run = Some(batch.into_future());
         assert!(poll_once(run.as_mut().unwrap()).await.is_pending());
         yield_now().await;
@@ -625,8 +625,8 @@ fn f22_a_task_of_a_child_that_awaits_a_queue_gets_errors() {
     block_on(async {
         let mut queue = Queue::new();
         let descriptor = queue.descriptor().unwrap();
-        queue.read(&pipe, Vec::with_capacity(6), 0, 1);
-        queue.read(&by_workers, Vec::with_capacity(6), 0, 2);
+        queue.add(pipe.read_at(Vec::with_capacity(6), 0), 1);
+        queue.add(by_workers.read_at(Vec::with_capacity(6), 0), 2);
         queue.submit();
         yield_now().await;
         // SAFETY: as in `fork`; the child continues as a task and ends with `_exit`.
@@ -674,7 +674,7 @@ fn f38_a_child_ends_a_batch_whose_results_another_thread_was_handing_over() {
     for round in 0..200 {
         let mut batch = ringfile::Batch::new();
         for _ in 0..64 {
-            batch.read(&file, Vec::with_capacity(PAGE), 0);
+            batch.add(file.read_at(Vec::with_capacity(PAGE), 0));
         }
         let mut run = Some(batch.into_future());
         let context = &mut Context::from_waker(Waker::noop());

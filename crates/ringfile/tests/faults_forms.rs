@@ -58,7 +58,7 @@ fn f06_f07_batches_larger_than_the_queues_are_done_in_any_ring() {
             let task = runtime.spawn(async move {
                 let mut batch = ringfile::Batch::new().in_flight(in_flight);
                 for i in 0..3000_u64 {
-                    batch.read(&file, Vec::with_capacity(64), i % 512 * 512);
+                    batch.add(file.read_at(Vec::with_capacity(64), i % 512 * 512));
                 }
                 for (i, done) in batch.await.into_iter().enumerate() {
                     assert_eq!(done.result.unwrap(), 64);
@@ -359,7 +359,7 @@ fn f30_a_device_that_fails_in_part_gives_the_rest_in_every_form() {
         // Merged: the one read fails, and then each part has its own result.
         let mut batch = ringfile::Batch::new().merge_reads(step as usize);
         for i in 0..64 {
-            batch.read(&file, pool.get(PAGE).unwrap(), i * step);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), i * step));
         }
         for (i, done) in batch.run().into_iter().enumerate() {
             match done.result {

@@ -136,7 +136,7 @@ fn f36_unaligned_direct_reads_need_none_of_the_users_memory() {
             let read = futures::executor::block_on(file.read_at(vec![0; 1000], 17)).unwrap();
             assert_content(&read, 17);
             let mut batch = ringfile::Batch::new();
-            batch.read(&file, vec![0; 3 * PAGE], 5);
+            batch.add(file.read_at(vec![0; 3 * PAGE], 5));
             let done = futures::executor::block_on(std::future::IntoFuture::into_future(batch));
             assert_content(done[0].buffer.as_ref().unwrap(), 5);
             assert!(when_full != WhenFull::Error || matches!(pool.get(PAGE), Err(PoolError::Full { .. })));

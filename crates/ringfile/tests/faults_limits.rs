@@ -59,8 +59,9 @@ fn f07_a_full_submission_queue_is_submitted_and_gone_on_with() {
         let pool = Pool::new(1 << 20);
         let memory = pool.clone();
         let task = runtime.spawn(async move {
-            let mut reads: Vec<_> =
-                (0..64).map(|page| file.read_at(memory.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+            let mut reads: Vec<_> = (0..64)
+                .map(|page| Box::pin(file.read_at(memory.get(PAGE).unwrap(), page * PAGE as u64)))
+                .collect();
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
             }
@@ -264,7 +265,8 @@ fn f07_a_kernel_that_is_short_of_memory_is_asked_again() {
     }
     for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
         with_refusals(errno, async |file, pool| {
-            let mut reads: Vec<_> = (0..3).map(|_| file.read_at(pool.get(PAGE).unwrap(), 0)).collect();
+            let mut reads: Vec<_> =
+                (0..3).map(|_| Box::pin(file.read_at(pool.get(PAGE).unwrap(), 0))).collect();
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
             }
@@ -272,7 +274,7 @@ fn f07_a_kernel_that_is_short_of_memory_is_asked_again() {
                 yield_now().await;
             }
             // The kernel accepts four entries where it refused three.
-            reads.push(file.read_at(pool.get(PAGE).unwrap(), 0));
+            reads.push(Box::pin(file.read_at(pool.get(PAGE).unwrap(), 0)));
             for result in all(reads).await {
                 assert_content(&result.unwrap(), 0);
             }
@@ -304,7 +306,7 @@ fn queue_with_refusals(test: impl FnOnce(Queue, OwnedFd, &dyn Fn(&mut Queue, u64
         let mut queue = Queue::new();
         let descriptor = queue.descriptor().unwrap();
         let read = |queue: &mut Queue, page: u64| {
-            queue.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64, page);
+            queue.add(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64), page);
         };
         read(&mut queue, 0);
         assert_eq!(queue.wait(1, None), 1);
@@ -521,7 +523,7 @@ fn announces(queue: &mut Queue, descriptor: &std::os::fd::OwnedFd, how: &str) {
     // A file with another route would go to an I/O thread, since this thread's ring has failed before.
     let reader = std::fs::File::from(std::os::fd::OwnedFd::from(reader));
     let pipe = ring_options().read(true).adopt(reader).unwrap();
-    queue.read(&pipe, Vec::with_capacity(4), 0, 7);
+    queue.add(pipe.read_at(Vec::with_capacity(4), 0), 7);
     queue.submit();
     assert!(ring_features().is_ok(), "{how}");
     std::io::Write::write_all(&mut writer, b"word").unwrap();
@@ -774,8 +776,8 @@ fn f21_registered_memory_stays_until_its_operations_have_ended() {
     let memory = RegisteredMemory::new(Told(vec![0; 1 << 20], Arc::clone(&dropped)));
     let pool = Pool::new(1 << 20);
     block_on(async {
-        let mut lent = file.read_at(memory.lend(..PAGE).unwrap(), 0);
-        let mut pooled = file.read_at(pool.get(PAGE).unwrap(), 0);
+        let mut lent = Box::pin(file.read_at(memory.lend(..PAGE).unwrap(), 0));
+        let mut pooled = Box::pin(file.read_at(pool.get(PAGE).unwrap(), 0));
         assert!(poll_once(&mut lent).await.is_pending() && poll_once(&mut pooled).await.is_pending());
         yield_until("requests at the server", || server.held() >= 2).await;
         drop((lent, memory));

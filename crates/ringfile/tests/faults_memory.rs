@@ -169,7 +169,7 @@ fn meddle() {
     let whole = || {
         for file in files {
             let mut batch = Batch::new();
-            batch.read(file, pool.get(PAGE).unwrap(), 0);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), 0));
             for done in batch.run() {
                 assert_eq!(done.result.unwrap(), PAGE);
             }

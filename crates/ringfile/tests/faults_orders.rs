@@ -71,7 +71,7 @@ fn f04_a_read_that_is_dropped_is_not_begun_again_when_it_is_interrupted() {
     let name = "f04_a_read_that_is_dropped_is_not_begun_again_when_it_is_interrupted";
     let Some((server, file, pool)) = interrupting(name) else { return };
     // The read is on the ring of an I/O thread, or with a worker.
-    let mut read = file.read_at(pool.get(PAGE).unwrap(), 0);
+    let mut read = Box::pin(file.read_at(pool.get(PAGE).unwrap(), 0));
     assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
     server.wait_held(1);
     drop(read);
@@ -80,7 +80,7 @@ fn f04_a_read_that_is_dropped_is_not_begun_again_when_it_is_interrupted() {
     std::thread::scope(|scope| {
         let in_loop = scope.spawn(|| {
             block_on(async {
-                let mut read = file.read_at(pool.get(PAGE).unwrap(), 0);
+                let mut read = Box::pin(file.read_at(pool.get(PAGE).unwrap(), 0));
                 assert!(poll_once(&mut read).await.is_pending());
                 yield_until("a request at the server", || server.held() > 0).await;
             });
@@ -120,10 +120,10 @@ fn f03_files_closed_just_as_their_operations_begin_leave_no_descriptor() {
                         wait_for("some of the files to be closed", || descriptors_of(&path) < 128);
                     }
                     let file = open_on_ring(&path);
-                    let mut read = file.read_at(Vec::with_capacity(100), 0);
+                    let mut read = Box::pin(file.read_at(Vec::with_capacity(100), 0));
                     let mut batch = Batch::new();
                     for offset in 0..3 {
-                        batch.read(&file, Vec::with_capacity(100), offset);
+                        batch.add(file.read_at(Vec::with_capacity(100), offset));
                     }
                     let mut run = batch.into_future();
                     // Varies whether this happens before, after or while another thread takes it.

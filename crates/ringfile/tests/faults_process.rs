@@ -38,7 +38,7 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
         block_on(async {
             for round in 0..64_u64 {
                 let offset = round % 64 * PAGE as u64;
-                let mut read = file.read_exact_at(pool.get(PAGE).unwrap(), offset);
+                let mut read = Box::pin(file.read_exact_at(pool.get(PAGE).unwrap(), offset));
                 assert!(poll_once(&mut read).await.is_pending());
                 let shown = file.as_fd().as_raw_fd();
                 if round == 10 {
@@ -62,7 +62,7 @@ fn f29_a_descriptor_closed_or_replaced_by_others_disturbs_no_operation() {
     let file = &files[0];
     let shown = file.as_fd().as_raw_fd();
     block_on(async {
-        let mut read = file.read_exact_at(pool.get(PAGE).unwrap(), 0);
+        let mut read = Box::pin(file.read_exact_at(pool.get(PAGE).unwrap(), 0));
         assert!(poll_once(&mut read).await.is_pending());
         // SAFETY: what the file would close later is replaced below, so that no number is closed that is another's.
         assert_eq!(unsafe { libc::close(shown) }, 0);
@@ -93,7 +93,7 @@ fn f03_descriptors_and_memory_are_all_given_back() {
                 let (file, pool) = (file.clone(), pool.clone());
                 runtime.spawn(async move {
                     for page in 0..20 {
-                        let mut read = file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64);
+                        let mut read = Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
                         if (i + page) % 5 == 0 {
                             let _ = poll_once(&mut read).await;
                             continue;
@@ -229,7 +229,8 @@ fn f03_a_panic_of_the_main_future_drains_and_leaves_the_thread_usable() {
     let pool = Pool::new(1 << 20);
     let thrown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         block_on(async {
-            let mut reads: Vec<_> = (0..4).map(|_| file.read_at(pool.get(PAGE).unwrap(), 0)).collect();
+            let mut reads: Vec<_> =
+                (0..4).map(|_| Box::pin(file.read_at(pool.get(PAGE).unwrap(), 0))).collect();
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
             }
@@ -253,7 +254,7 @@ fn f03_futures_that_are_leaked_harm_nobody() {
     must_end("a thread whose futures were leaked", move || {
         block_on(async {
             for _ in 0..100 {
-                let mut read = file.read_at(memory.get(PAGE).unwrap(), 0);
+                let mut read = Box::pin(file.read_at(memory.get(PAGE).unwrap(), 0));
                 assert!(poll_once(&mut read).await.is_pending());
                 std::mem::forget(read);
             }
@@ -307,8 +308,9 @@ fn f03_a_runtime_is_dropped_with_more_reads_than_its_queue_has_room_for() {
             ENDS.set(Some(ends));
             static FILE: OnceLock<ringfile::File> = OnceLock::new();
             let file = FILE.get_or_init(|| file);
-            let mut reads: Vec<_> =
-                (0..16).map(|page| file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64)).collect();
+            let mut reads: Vec<_> = (0..16)
+                .map(|page| Box::pin(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64)))
+                .collect();
             let mut polls = 0;
             std::future::poll_fn(move |context| {
                 polls += 1;

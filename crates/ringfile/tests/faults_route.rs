@@ -199,7 +199,7 @@ fn f25_many_operations_started_at_once_are_submitted_in_slices() {
             if in_batch {
                 let mut batch = ringfile::Batch::new().in_flight(READS as usize);
                 for (buffer, offset) in (0..READS).map(read) {
-                    batch.read(&file, buffer, offset);
+                    batch.add(file.read_at(buffer, offset));
                 }
                 for (i, done) in batch.await.into_iter().enumerate() {
                     assert_eq!(done.result.unwrap(), PAGE);
@@ -388,7 +388,7 @@ async fn read_and_write_together(file: &File, pool: &Pool) -> (u64, Metrics) {
     for _ in 0..3 {
         let (mut waiting, mut ended) = (Vec::new(), 0);
         for page in 0..64 {
-            let mut read = file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096);
+            let mut read = Box::pin(file.read_exact_at(pool.get(PAGE).unwrap(), page * 4096));
             match poll_once(&mut read).await {
                 Poll::Pending => waiting.push((page, read)),
                 Poll::Ready(result) => {

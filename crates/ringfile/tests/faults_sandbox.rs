@@ -119,7 +119,7 @@ fn every_operation(path: &std::path::Path) {
         }
         // Half of them are dropped half way.
         let mut reads: Vec<_> =
-            (0..32).map(|page| files[1].read_at(pool.get(PAGE).unwrap(), page * 4096)).collect();
+            (0..32).map(|page| Box::pin(files[1].read_at(pool.get(PAGE).unwrap(), page * 4096))).collect();
         for read in &mut reads {
             assert!(poll_once(read).await.is_pending());
         }
@@ -337,7 +337,7 @@ fn many_reads_on_a_ring_that_is_shut() {
         }
         let mut batch = Batch::new();
         for offset in offsets() {
-            batch.read(&file, pool.get(PAGE).unwrap(), offset);
+            batch.add(file.read_at(pool.get(PAGE).unwrap(), offset));
         }
         for done in batch.run() {
             assert_eq!(done.result.unwrap_err().errno(), Some(libc::EPERM));

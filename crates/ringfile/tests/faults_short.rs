@@ -243,7 +243,7 @@ fn f13_a_file_that_shrinks_during_a_read_gives_what_is_left() {
         server.rule(Op::Read, EVERYWHERE, 1, Act::Short(3 * PAGE));
         server.rule(Op::Read, EVERYWHERE, 1, Act::Hold);
         block_on(async {
-            let mut read = file.read_exact_at(pool.get(8 * PAGE).unwrap(), 0);
+            let mut read = Box::pin(file.read_exact_at(pool.get(8 * PAGE).unwrap(), 0));
             assert!(support::poll_once(&mut read).await.is_pending());
             yield_until("a request at the server", || server.held() > 0).await;
             server.cut(5 * PAGE + 100);
@@ -363,12 +363,13 @@ fn f14_durable_writes_around_a_full_queue_are_synced_after_their_own_write() {
         let file = file.clone();
         let task = runtime.spawn(async move {
             // This number of reads takes places in the queue; then a write and its sync need two adjacent ones.
-            let mut reads: Vec<_> = (0..ahead).map(|_| file.read_at(Vec::with_capacity(16), 0)).collect();
+            let mut reads: Vec<_> =
+                (0..ahead).map(|_| Box::pin(file.read_at(Vec::with_capacity(16), 0))).collect();
             for read in &mut reads {
                 assert!(support::poll_once(read).await.is_pending());
             }
             let mut writes: Vec<_> = (0..20u64)
-                .map(|i| file.write_durable_at(content(i * PAGE as u64, PAGE), i * PAGE as u64))
+                .map(|i| Box::pin(file.write_durable_at(content(i * PAGE as u64, PAGE), i * PAGE as u64)))
                 .collect();
             for write in &mut writes {
                 assert!(support::poll_once(write).await.is_pending());

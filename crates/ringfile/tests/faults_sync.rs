@@ -95,7 +95,7 @@ impl Way {
             }
             Self::Blocking | Self::Awaited => {
                 let mut batch = Batch::new();
-                batch.sync_all(file);
+                batch.add(file.sync_all());
                 let done = match self {
                     Self::Blocking => batch.run(),
                     _ => futures::executor::block_on(batch.into_future()),
@@ -104,7 +104,7 @@ impl Way {
             }
             Self::Queue => {
                 let mut queue = Queue::new();
-                queue.sync_data(file, 0);
+                queue.add(file.sync_data(), 0);
                 assert_eq!(queue.wait(1, None), 1);
                 queue.take().unwrap().1.result.map(drop)
             }
@@ -114,12 +114,12 @@ impl Way {
             }
             Self::DurableInBatch(_) => {
                 let mut batch = Batch::new();
-                batch.write_durable(file, page(), 0);
+                batch.add(file.write_durable_at(page(), 0));
                 batch.run().remove(0).result.map(drop)
             }
             Self::DurableInQueue(_) => {
                 let mut queue = Queue::new();
-                let token = queue.write_durable(file, page(), 0, 0);
+                let token = queue.add(file.write_durable_at(page(), 0), 0);
                 queue.wait_by(token).unwrap().result.map(drop)
             }
         }
@@ -213,7 +213,7 @@ fn f51_a_write_that_fails_on_a_file_opened_with_o_dsync_is_remembered() {
                     return block_on(file.write_at(content(0, PAGE), 0)).map(drop).map_err(Error::from);
                 }
                 let mut batch = Batch::new();
-                batch.write(&file, content(0, PAGE), 0);
+                batch.add(file.write_at(content(0, PAGE), 0));
                 batch.run().remove(0).result.map(drop)
             };
             write().unwrap();
@@ -241,7 +241,7 @@ fn f51_a_sync_whose_future_is_dropped_is_remembered_too() {
         }
         server.rule(Op::Sync, EVERYWHERE, 1, Act::HoldFail(libc::EIO));
         block_on(async {
-            let mut sync = file.sync_all();
+            let mut sync = Box::pin(file.sync_all());
             assert!(support::poll_once(&mut sync).await.is_pending());
             while server.held() == 0 {
                 support::yield_now().await;
@@ -405,7 +405,7 @@ thread_local! {
     static CLONES: Cell<usize> = const { Cell::new(0) };
     /// A file whose sync the waker begins when it is cloned for the second time, and that sync.
     static TO_SYNC: Cell<Option<&'static File>> = const { Cell::new(None) };
-    static BEGUN: RefCell<Option<Control<'static>>> = const { RefCell::new(None) };
+    static BEGUN: RefCell<Option<Pin<Box<Control<'static>>>>> = const { RefCell::new(None) };
 }
 
 /// Returns a waker that begins a sync when it is cloned for the second time, and does nothing else.
@@ -415,7 +415,7 @@ fn waker_that_begins_a_sync() -> Waker {
         if CLONES.get() == 2
             && let Some(file) = TO_SYNC.take()
         {
-            let mut sync = file.sync_data();
+            let mut sync = Box::pin(file.sync_data());
             if Pin::new(&mut sync).poll(&mut Context::from_waker(Waker::noop())).is_pending() {
                 BEGUN.set(Some(sync));
             }
@@ -448,7 +448,7 @@ fn f42_an_operation_begun_by_a_waker_does_not_take_the_link_of_a_durable_write()
             other.sync_data().await.unwrap();
             CLONES.set(0);
             TO_SYNC.set(Some(other));
-            let mut durable = file.write_durable_at(vec![2; PAGE], 0);
+            let mut durable = Box::pin(file.write_durable_at(vec![2; PAGE], 0));
             let waker = waker_that_begins_a_sync();
             let written = match Pin::new(&mut durable).poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(written) => written,
@@ -473,13 +473,13 @@ fn f51_a_range_is_not_synced_either_after_a_failed_sync() {
         let file = open(&server.path(), route, Way::Loop);
         let batch = || {
             let mut batch = Batch::new();
-            batch.sync_range(&file, 0, 0, RangeSync::Finish);
+            batch.add(file.sync_range(0, 0, RangeSync::Finish));
             batch
         };
         let ways = || {
             let of_batch = |mut done: Vec<ringfile::Done>| done.remove(0).result.map(drop);
             let mut queue = Queue::new();
-            queue.sync_range(&file, 0, 0, RangeSync::Start, 0);
+            queue.add(file.sync_range(0, 0, RangeSync::Start), 0);
             assert_eq!(queue.wait(1, None), 1);
             [
                 block_on(file.sync_range(0, 0, RangeSync::Start)),
@@ -512,7 +512,7 @@ fn f42_a_durable_write_of_a_queue_or_batch_ends_once_and_with_its_sync() {
         must_end("a durable write that is cancelled", move || {
             server.rule(Op::Sync, EVERYWHERE, 1, Act::Delay(std::time::Duration::from_millis(50)));
             let mut queue = Queue::new();
-            let token = queue.write_durable(&file, content(0, PAGE), 0, 7);
+            let token = queue.add(file.write_durable_at(content(0, PAGE), 0), 7);
             queue.submit();
             queue.cancel(token);
             let done = queue.wait_by(token).unwrap();
@@ -521,7 +521,7 @@ fn f42_a_durable_write_of_a_queue_or_batch_ends_once_and_with_its_sync() {
             assert!(error.is_none_or(|error| error.errno() == Some(libc::ECANCELED)), "{route:?}");
             assert!(queue.is_empty() && queue.take().is_none());
             // A queue that is dropped meanwhile waits for the kernel.
-            queue.write_durable(&file, content(0, PAGE), 0, 8);
+            queue.add(file.write_durable_at(content(0, PAGE), 0), 8);
             queue.submit();
         });
         // What follows a barrier starts after the sync.
@@ -530,9 +530,9 @@ fn f42_a_durable_write_of_a_queue_or_batch_ends_once_and_with_its_sync() {
         let failed = must_end("a durable write before a barrier", move || {
             server.rule(Op::Sync, EVERYWHERE, 1, Act::Fail(libc::EIO));
             let mut batch = Batch::new();
-            batch.write_durable(&file, content(0, PAGE), 0);
+            batch.add(file.write_durable_at(content(0, PAGE), 0));
             batch.barrier();
-            batch.write(&file, content(0, PAGE), PAGE as u64);
+            batch.add(file.write_at(content(0, PAGE), PAGE as u64));
             batch.run().into_iter().map(|done| done.result.unwrap_err().errno()).collect::<Vec<_>>()
         });
         assert_eq!(failed, [Some(libc::EIO), Some(libc::ECANCELED)], "{route:?}");
@@ -574,12 +574,12 @@ fn f42_the_sync_of_a_durable_write_covers_all_of_it() {
         });
         is_written("a batch", &mut |data, offset| {
             let mut batch = Batch::new();
-            batch.write_durable(&file, data, offset);
+            batch.add(file.write_durable_at(data, offset));
             assert_eq!(batch.run().remove(0).result.unwrap(), LEN);
         });
         is_written("a queue", &mut |data, offset| {
             let mut queue = Queue::new();
-            let token = queue.write_durable(&file, data, offset, 0);
+            let token = queue.add(file.write_durable_at(data, offset), 0);
             assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), LEN);
         });
     }

@@ -186,11 +186,11 @@ fn the_pool_may_go_while_its_bytes_are_in_flight() {
         let back = assert_counts(
             counted(|| {
                 block_on(async {
-                    let mut write = file.write_at(bytes, 0);
+                    let mut write = Box::pin(file.write_at(bytes, 0));
                     assert!(poll_once(&mut write).await.is_pending());
                     // The future of one more write is dropped: its memory stays until the kernel has answered.
                     if !is_without_ring() {
-                        let mut second = file.write_at(dropped, 0);
+                        let mut second = Box::pin(file.write_at(dropped, 0));
                         assert!(poll_once(&mut second).await.is_pending());
                         support::yields(3).await;
                         drop(second);
@@ -228,7 +228,7 @@ fn bytes_of_lent_memory_keep_it_lent_while_they_are_in_flight() {
         drop(block_on(data.write_at(memory.lend(PAGE..).unwrap(), 0)).unwrap());
         let (ops, fixed, ()) = counted(|| {
             block_on(async {
-                let mut write = file.write_at(memory.lend(..PAGE).unwrap().freeze(), 0);
+                let mut write = Box::pin(file.write_at(memory.lend(..PAGE).unwrap().freeze(), 0));
                 assert!(poll_once(&mut write).await.is_pending());
                 support::yields(3).await;
                 assert_eq!(memory.lent(), PAGE);
@@ -257,13 +257,13 @@ fn batches_and_queues_write_bytes_and_refuse_to_read_into_them() {
         let bytes = frozen(&pool, PAGE, 1);
         let mut batch = Batch::new();
         for at in 0..20 {
-            batch.write(&file, bytes.slice(at..), at as u64 * PAGE as u64);
+            batch.add(file.write_at(bytes.slice(at..), at as u64 * PAGE as u64));
         }
-        batch.write_durable(&file, bytes.clone(), 20 * PAGE as u64);
+        batch.add(file.write_durable_at(bytes.clone(), 20 * PAGE as u64));
         batch.barrier();
-        batch.read(&file, bytes.clone(), 0);
-        batch.read(&file, Bytes::new(), 0);
-        batch.read(&file, pool.get(PAGE).unwrap(), 20 * PAGE as u64);
+        batch.add(file.read_at(AnyBuffer::from(bytes.clone()), 0));
+        batch.add(file.read_at(AnyBuffer::from(Bytes::new()), 0));
+        batch.add(file.read_at(pool.get(PAGE).unwrap(), 20 * PAGE as u64));
         let results = assert_counts(counted(|| batch.run()), (22, 22));
         for (at, done) in results.into_iter().enumerate() {
             match at {
@@ -281,8 +281,8 @@ fn batches_and_queues_write_bytes_and_refuse_to_read_into_them() {
         }
 
         let mut queue = Queue::new();
-        queue.write(&file, bytes.clone(), 0, 1);
-        queue.read(&file, bytes.clone(), 0, 2);
+        queue.add(file.write_at(bytes.clone(), 0), 1);
+        queue.add(file.read_at(AnyBuffer::from(bytes.clone()), 0), 2);
         let (mut seen, mut all) = (0, Vec::new());
         while !queue.is_empty() {
             queue.wait(1, None);

@@ -78,7 +78,7 @@ fn every_operation_works_in_a_loop() {
 fn every_operation_works_in_other_executors_and_moves_between_threads() {
     let folder = Folder::new();
     futures::executor::block_on(every_operation(folder.path()));
-    let mut opening = fs::open("/proc/self/exe", &reading());
+    let mut opening = Box::pin(fs::open("/proc/self/exe", &reading()));
     block_on(async { assert!(poll_once(&mut opening).await.is_pending()) });
     let file = std::thread::spawn(move || futures::executor::block_on(opening)).join().unwrap().unwrap();
     assert!(file.size().unwrap() > 0);
@@ -168,7 +168,7 @@ fn an_open_that_fails_loses_nothing() {
     let error = block_on(fs::open(&path, &options)).unwrap_err();
     assert_eq!((error.kind(), error.path()), (ErrorKind::Unsupported, Some(path.as_path())), "{error}");
     let mut queue = Queue::new();
-    let token = queue.open(&path, &options, 0);
+    let token = queue.add(ringfile::fs::open(&path, &options), 0);
     let mut done = queue.wait_by(token).unwrap();
     assert!(done.take_file().is_none());
     assert_eq!(done.result.unwrap_err().kind(), ErrorKind::Unsupported);
@@ -207,7 +207,7 @@ fn descriptors_of(path: &Path) -> usize {
 fn an_open_that_nobody_takes_is_closed() {
     let folder = Folder::new();
     let path = folder.file("data", b"content");
-    let some = || (0..40).map(|_| fs::open(&path, &reading())).collect::<Vec<_>>();
+    let some = || (0..40).map(|_| Box::pin(fs::open(&path, &reading()))).collect::<Vec<_>>();
     // Dropped before and after they end.
     block_on(async {
         for turns in [0, 1, 3, 100] {
@@ -252,7 +252,7 @@ fn a_queue_that_is_dropped_closes_what_it_has_opened() {
     let path = folder.file("data", b"content");
     for submitted in [false, true] {
         let mut queue = Queue::new();
-        (0..40).for_each(|number| _ = queue.open(&path, &reading(), number));
+        (0..40).for_each(|number| _ = queue.add(ringfile::fs::open(&path, &reading()), number));
         if submitted {
             queue.submit();
         }
@@ -260,7 +260,7 @@ fn a_queue_that_is_dropped_closes_what_it_has_opened() {
         assert_eq!(descriptors_of(&path), 0);
     }
     let mut queue = Queue::new();
-    (0..40).for_each(|number| _ = queue.open(&path, &reading(), number));
+    (0..40).for_each(|number| _ = queue.add(ringfile::fs::open(&path, &reading()), number));
     assert_eq!(queue.wait(40, None), 40);
     assert_eq!(descriptors_of(&path), 80);
     let (_, taken) = queue.take().unwrap();
@@ -275,24 +275,24 @@ fn a_queue_has_every_operation_with_tokens_and_user_data() {
     let folder = Folder::new();
     let in_folder = |name: &str| folder.path().join(name);
     let mut queue = Queue::new();
-    let token = queue.create_dir(in_folder("directory"), 1);
+    let token = queue.add(ringfile::fs::create_dir(in_folder("directory")), 1);
     assert!(queue.wait_by(token).unwrap().result.is_ok());
     assert!(in_folder("directory").is_dir());
 
     let mut options = creating();
-    let opening = queue.open(in_folder("data"), &options, 2);
+    let opening = queue.add(ringfile::fs::open(in_folder("data"), &options), 2);
     let mut opened = queue.wait_by(opening).unwrap();
     let file = opened.take_file().unwrap();
     assert_eq!(opened.result.unwrap(), 0);
-    let writing = queue.write(&file, b"content".to_vec(), 0, 3);
+    let writing = queue.add(file.write_at(b"content".to_vec(), 0), 3);
     assert_eq!(queue.wait_by(writing).unwrap().result.unwrap(), 7);
 
     // Together; the number given with each tells the results apart.
-    queue.metadata(in_folder("data"), 10);
-    queue.metadata(in_folder("missing"), 11);
-    queue.remove_dir(in_folder("directory"), 12);
-    queue.open("a\0b", &options, 13);
-    queue.rename("a", "a\0b", 14);
+    queue.add(ringfile::fs::metadata(in_folder("data")), 10);
+    queue.add(ringfile::fs::metadata(in_folder("missing")), 11);
+    queue.add(ringfile::fs::remove_dir(in_folder("directory")), 12);
+    queue.add(ringfile::fs::open("a\0b", &options), 13);
+    queue.add(ringfile::fs::rename("a", "a\0b"), 14);
     assert_eq!(queue.wait(5, None), 5);
     let mut results: Vec<_> = std::iter::from_fn(|| queue.take()).collect();
     results.sort_by_key(|(number, _)| *number);
@@ -305,13 +305,13 @@ fn a_queue_has_every_operation_with_tokens_and_user_data() {
         assert_eq!(done.result.unwrap_err().kind(), ErrorKind::InvalidInput, "{number}");
     }
 
-    let renaming = queue.rename(in_folder("data"), in_folder("renamed"), 20);
+    let renaming = queue.add(ringfile::fs::rename(in_folder("data"), in_folder("renamed")), 20);
     assert!(queue.wait_by(renaming).unwrap().result.is_ok());
-    let truncating = queue.open(in_folder("renamed"), options.truncate(true), 21);
+    let truncating = queue.add(ringfile::fs::open(in_folder("renamed"), options.truncate(true)), 21);
     let mut truncated = queue.wait_by(truncating).unwrap();
     assert_eq!(truncated.take_file().unwrap().size().unwrap(), 0);
     assert_eq!(file.size().unwrap(), 0, "the same file");
-    let removing = queue.remove_file(in_folder("renamed"), 22);
+    let removing = queue.add(ringfile::fs::remove_file(in_folder("renamed")), 22);
     assert!(queue.wait_by(removing).unwrap().result.is_ok());
     assert!(!in_folder("renamed").exists() && queue.is_empty());
 }
@@ -322,13 +322,13 @@ fn a_loop_waits_for_files_that_a_dropped_queue_was_opening() {
     let path = folder.file("data", b"content");
     block_on(async {
         let mut queue = Queue::new();
-        (0..8).for_each(|number| _ = queue.open(&path, creating().truncate(true), number));
+        (0..8).for_each(|number| _ = queue.add(ringfile::fs::open(&path, creating().truncate(true)), number));
         let mut opened = Vec::new();
         while queue.ready().await > 0 {
             opened.extend(queue.take().map(|(_, mut done)| done.take_file().unwrap()));
         }
         assert_eq!(opened.len(), 8);
-        (0..8).for_each(|number| _ = queue.open(&path, &reading(), number));
+        (0..8).for_each(|number| _ = queue.add(ringfile::fs::open(&path, &reading()), number));
         queue.submit();
     });
     wait_for("all are closed", || descriptors_of(&path) == 0);
@@ -341,10 +341,10 @@ fn what_is_cancelled_before_it_is_submitted_is_not_carried_out() {
     let (made, path) = (folder.path().join("made"), folder.file("data", b"content"));
     let mut queue = Queue::new();
     let tokens = [
-        queue.open(&made, &creating(), 0),
-        queue.remove_file(&path, 0),
-        queue.rename(&path, &made, 0),
-        queue.open(&path, creating().truncate(true), 0),
+        queue.add(ringfile::fs::open(&made, &creating()), 0),
+        queue.add(ringfile::fs::remove_file(&path), 0),
+        queue.add(ringfile::fs::rename(&path, &made), 0),
+        queue.add(ringfile::fs::open(&path, creating().truncate(true)), 0),
     ];
     assert!(tokens.iter().all(|&token| queue.cancel(token)));
     for token in tokens {
@@ -363,7 +363,7 @@ fn an_operation_cancelled_in_flight_reports_its_outcome() {
     let mut queue = Queue::new();
     for round in 0..50 {
         let path = folder.path().join(format!("file-{round}"));
-        let token = queue.open(&path, &creating(), round);
+        let token = queue.add(ringfile::fs::open(&path, &creating()), round);
         queue.submit();
         queue.cancel(token);
         let mut done = queue.wait_by(token).unwrap();
@@ -382,18 +382,18 @@ fn a_batch_opens_renames_and_removes_in_the_order_of_its_barriers() {
     let in_folder = |name: &str| folder.path().join(name);
     let batch = || {
         let mut batch = Batch::new();
-        batch.create_dir(in_folder("directory"));
+        batch.add(ringfile::fs::create_dir(in_folder("directory")));
         batch.barrier();
-        batch.open(in_folder("directory/data"), creating().truncate(true));
+        batch.add(ringfile::fs::open(in_folder("directory/data"), creating().truncate(true)));
         batch.barrier();
-        batch.rename(in_folder("directory/data"), in_folder("data"));
+        batch.add(ringfile::fs::rename(in_folder("directory/data"), in_folder("data")));
         batch.barrier();
-        batch.metadata(in_folder("data"));
-        batch.remove_dir(in_folder("directory"));
+        batch.add(ringfile::fs::metadata(in_folder("data")));
+        batch.add(ringfile::fs::remove_dir(in_folder("directory")));
         batch.barrier();
-        batch.remove_file(in_folder("data"));
+        batch.add(ringfile::fs::remove_file(in_folder("data")));
         batch.barrier();
-        batch.metadata(in_folder("data"));
+        batch.add(ringfile::fs::metadata(in_folder("data")));
         batch
     };
     for mut done in [
@@ -421,8 +421,8 @@ fn thousands_of_paths_leave_nothing_behind() {
     let mut queue = Queue::new();
     let mut round = |count: u64| {
         for number in 0..count {
-            queue.metadata(&path, number);
-            queue.open(&path, &reading(), number);
+            queue.add(ringfile::fs::metadata(&path), number);
+            queue.add(ringfile::fs::open(&path, &reading()), number);
         }
         assert_eq!(queue.wait(usize::MAX, None), 2 * count as usize);
         while let Some((_, done)) = queue.take() {
@@ -463,7 +463,7 @@ fn a_forked_child_makes_plain_calls() {
     // The parent has a ring or workers, and an operation whose result was not taken.
     block_on(async { fs::metadata(&path).await }).unwrap();
     let mut queue = Queue::new();
-    let open = queue.open(&path, &reading(), 0);
+    let open = queue.add(ringfile::fs::open(&path, &reading()), 0);
     queue.submit();
     // SAFETY: the child has only this thread, and ends with `_exit`.
     let child = unsafe { libc::fork() };
@@ -478,7 +478,7 @@ fn a_forked_child_makes_plain_calls() {
                 fs::rename(&renamed, &path).await.unwrap();
             });
             let mut queue = Queue::new();
-            let token = queue.open(&path, &reading(), 0);
+            let token = queue.add(ringfile::fs::open(&path, &reading()), 0);
             let mut bytes = [0; 7];
             std::os::fd::AsFd::as_fd(&queue.wait_by(token).unwrap().take_file().unwrap())
                 .try_clone_to_owned()

@@ -34,8 +34,9 @@ fn pipe_reads_of_a_dropped_batch_or_future_are_cancelled() {
         for turns in 0..3 {
             block_on(async {
                 let mut batch = Batch::new();
-                batch.read(&pipe, pool.get(PAGE).unwrap(), 0);
-                let (mut run, mut read) = (batch.into_future(), pipe.read_at(pool.get(PAGE).unwrap(), 0));
+                batch.add(pipe.read_at(pool.get(PAGE).unwrap(), 0));
+                let (mut run, mut read) =
+                    (batch.into_future(), Box::pin(pipe.read_at(pool.get(PAGE).unwrap(), 0)));
                 assert!(poll_once(&mut run).await.is_pending() && poll_once(&mut read).await.is_pending());
                 for _ in 0..turns {
                     yield_now().await;
@@ -53,7 +54,7 @@ fn a_sync_of_a_directory_is_waited_for() {
     let folder = Folder::new();
     for route in [Route::Auto, Route::Workers] {
         let directory = OpenOptions::new().read(true).route(route).open(folder.path()).unwrap();
-        let mut sync = directory.sync_all();
+        let mut sync = Box::pin(directory.sync_all());
         assert!(block_on(poll_once(&mut sync)).is_pending());
         block_on(sync).unwrap();
     }
@@ -64,7 +65,7 @@ fn reads_that_wait_for_room_when_the_loop_ends_are_over_and_never_begun() {
     const READS: usize = 600;
     must_end("a loop with more reads of a pipe than its ring has room for", || {
         let (pipe, mut writer) = pipe();
-        let mut reads: Vec<_> = (0..READS).map(|_| pipe.read_at(vec![0; 64], 0)).collect();
+        let mut reads: Vec<_> = (0..READS).map(|_| Box::pin(pipe.read_at(vec![0; 64], 0))).collect();
         block_on(async {
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
@@ -94,7 +95,7 @@ fn reads_that_the_thread_holds_open_itself_are_not_waited_for() {
         let second = reads.start(&second, Vec::with_capacity(4), 0);
         assert_content(&block_on(file.read_exact_at(vec![0; PAGE], 0)).unwrap(), 0);
         let mut batch = Batch::new();
-        batch.read(&file, Vec::with_capacity(PAGE), 0);
+        batch.add(file.read_at(Vec::with_capacity(PAGE), 0));
         assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
         block_on(async {});
         assert!(!reads.is_done(first) && !reads.is_done(second));
@@ -114,7 +115,7 @@ fn a_thread_that_has_ended_has_no_descriptor_open_for_results_that_were_not_take
     let folder = Folder::new();
     let file = keep(open_on_ring(folder.file("data", &content(0, PAGE))));
     let begin = || {
-        let mut read = file.read_exact_at(Vec::with_capacity(PAGE), 0);
+        let mut read = Box::pin(file.read_exact_at(Vec::with_capacity(PAGE), 0));
         assert!(block_on(poll_once(&mut read)).is_pending());
         read
     };
@@ -143,7 +144,7 @@ fn what_a_dropped_batch_has_in_flight_is_waited_for() {
         let mut buffer = pool.get(PAGE).unwrap();
         buffer.extend_from_slice(&content(0, PAGE));
         let mut batch = Batch::new();
-        batch.write(&file, buffer, 0);
+        batch.add(file.write_at(buffer, 0));
         std::thread::scope(|scope| {
             block_on(async {
                 let mut run = batch.into_future();
@@ -173,9 +174,10 @@ fn a_pipe_read_that_outlives_the_loop_is_cancelled() {
             let pipe = OpenOptions::new().route(route).adopt(pipe).unwrap();
             let mut batch = Batch::new();
             for _ in 0..3 {
-                batch.read(&pipe, Vec::with_capacity(100), 0);
+                batch.add(pipe.read_at(Vec::with_capacity(100), 0));
             }
-            let (mut run, mut read) = (batch.into_future(), pipe.read_at(Vec::with_capacity(100), 0));
+            let (mut run, mut read) =
+                (batch.into_future(), Box::pin(pipe.read_at(Vec::with_capacity(100), 0)));
             block_on(async {
                 assert!(poll_once(&mut run).await.is_pending() && poll_once(&mut read).await.is_pending());
                 yield_now().await;
@@ -196,7 +198,7 @@ fn a_pipe_read_that_outlives_the_loop_is_cancelled() {
 fn disk_operations_that_outlive_the_loop_are_waited_for() {
     let folder = Folder::new();
     let file = open_on_ring(folder.file("data", &content(0, PAGE)));
-    let mut read = file.read_at(Vec::with_capacity(PAGE), 0);
+    let mut read = Box::pin(file.read_at(Vec::with_capacity(PAGE), 0));
     block_on(async { assert!(poll_once(&mut read).await.is_pending()) });
     assert_content(&futures::executor::block_on(read).unwrap(), 0);
 }

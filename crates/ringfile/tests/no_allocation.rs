@@ -68,7 +68,7 @@ fn allocations<T>(run: impl FnOnce() -> T) -> (u64, T) {
 fn batch(file: &File, pool: &Pool, reads: u64, in_flight: usize) -> Batch {
     let mut batch = Batch::with_capacity(reads as usize).in_flight(in_flight);
     for i in 0..reads {
-        batch.read(file, pool.get(PAGE).unwrap(), i * 7 % PAGES * PAGE as u64);
+        batch.add(file.read_at(pool.get(PAGE).unwrap(), i * 7 % PAGES * PAGE as u64));
     }
     batch
 }
@@ -216,7 +216,7 @@ fn a_queue_allocates_nothing_once_it_has_room_for_its_operations() {
                 let mut begun = 0;
                 while begun < count || !queue.is_empty() {
                     while begun < count && queue.len() < 32 {
-                        queue.read(&file, pool.get(PAGE).unwrap(), begun % PAGES * PAGE as u64, begun);
+                        queue.add(file.read_at(pool.get(PAGE).unwrap(), begun % PAGES * PAGE as u64), begun);
                         begun += 1;
                     }
                     queue.wait(1, None);
@@ -292,7 +292,7 @@ fn durable_writes_of_parts_in_a_queue_allocate_nothing_once_there_was_room_for_t
             allocations(|| {
                 for _ in 0..count {
                     let whole = buffer.take().unwrap();
-                    let token = queue.write_durable_part(&file, whole, PAGE..2 * PAGE, PAGE as u64, 0);
+                    let token = queue.add(file.write_durable_part_at(whole, PAGE..2 * PAGE, PAGE as u64), 0);
                     let done = queue.wait_by(token).unwrap();
                     assert_eq!(done.result.unwrap(), PAGE);
                     buffer = done.buffer.unwrap().into_pooled();
@@ -356,14 +356,14 @@ fn results_that_are_taken_by_tokens_leave_nothing_beside_one_that_is_never_taken
             continue;
         }
         let mut queue = Queue::with_capacity(32);
-        let left = queue.read(&file, pool.get(PAGE).unwrap(), 0, 0);
+        let left = queue.add(file.read_at(pool.get(PAGE).unwrap(), 0), 0);
         while !queue.is_done(left) {
             queue.wait(1, None);
         }
         let mut read = |count: u64| {
             allocations(|| {
                 for i in 0..count {
-                    let token = queue.read(&file, pool.get(PAGE).unwrap(), i % PAGES * PAGE as u64, i);
+                    let token = queue.add(file.read_at(pool.get(PAGE).unwrap(), i % PAGES * PAGE as u64), i);
                     assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), PAGE);
                 }
             })
@@ -430,7 +430,7 @@ fn write_bytes(file: &File, sources: &[bytes::Bytes], count: u64) {
                 done.result.unwrap();
             }
         }
-        queue.write(file, sources[i as usize % sources.len()].clone(), i % PAGES * PAGE as u64, i);
+        queue.add(file.write_at(sources[i as usize % sources.len()].clone(), i % PAGES * PAGE as u64), i);
     }
     while !queue.is_empty() {
         queue.wait(1, None);

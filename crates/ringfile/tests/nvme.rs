@@ -140,7 +140,7 @@ fn f48_reads_give_what_the_block_device_shows() {
     });
     let mut batch = Batch::new();
     for i in 0..200 {
-        batch.read(&file, pool.get(PAGE).unwrap(), i * 512);
+        batch.add(file.read_at(pool.get(PAGE).unwrap(), i * 512));
     }
     for (i, done) in batch.run().into_iter().enumerate() {
         assert_eq!(done.result.unwrap(), PAGE);
@@ -220,7 +220,7 @@ fn f48_queues_and_their_descriptors_know_commands() {
     drive.block_layer().write(0, &content(0, 1 << 20));
     let mut queue = Queue::new();
     for i in 0..100_u64 {
-        queue.read(&file, pool.get(PAGE).unwrap(), i * 512, i);
+        queue.add(file.read_at(pool.get(PAGE).unwrap(), i * 512), i);
     }
     assert_eq!(queue.wait(100, None), 100);
     while let Some((i, done)) = queue.take() {
@@ -229,7 +229,7 @@ fn f48_queues_and_their_descriptors_know_commands() {
     }
     let descriptor = queue.descriptor().unwrap();
     for i in 0..20_u64 {
-        queue.read(&file, pool.get(PAGE).unwrap(), i * PAGE as u64, i);
+        queue.add(file.read_at(pool.get(PAGE).unwrap(), i * PAGE as u64), i);
         queue.submit();
         let (number, done) = loop {
             if let Some(taken) = queue.take() {
@@ -364,11 +364,11 @@ fn f48_discarding_and_zeroing_a_range_touches_no_other() {
     block_on(file.allocate(AllocateMode::ZeroRange, 0, 48 << 20)).unwrap();
     assert_eq!(block_layer.read(40 << 20, 4096)[..], [0; 4096]);
     let mut batch = Batch::new();
-    batch.allocate(&file, AllocateMode::Discard, 0, 1 << 20);
-    batch.sync_data(&file);
-    batch.allocate(&file, AllocateMode::Extend, 0, 1 << 20);
-    batch.allocate(&file, AllocateMode::Discard, 100, 1 << 20);
-    batch.set_len(&file, 4096);
+    batch.add(file.allocate(AllocateMode::Discard, 0, 1 << 20));
+    batch.add(file.sync_data());
+    batch.add(file.allocate(AllocateMode::Extend, 0, 1 << 20));
+    batch.add(file.allocate(AllocateMode::Discard, 100, 1 << 20));
+    batch.add(file.set_len(4096));
     let done = batch.run();
     assert!(done[0].result.is_ok() && done[1].result.is_ok(), "{done:?}");
     let errnos = [libc::EOPNOTSUPP, libc::EINVAL, libc::EOPNOTSUPP];
@@ -400,8 +400,8 @@ fn f48_beyond_the_end_the_drive_says_why_and_the_ring_goes_on() {
             assert_eq!((short.kind(), short.done()), (std::io::ErrorKind::UnexpectedEof, 512));
         }
         let mut batch = Batch::new();
-        batch.write(&file, vec![1; 512], size);
-        batch.write(&file, vec![6; 512], size - 512);
+        batch.add(file.write_at(vec![1; 512], size));
+        batch.add(file.write_at(vec![6; 512], size - 512));
         let done = batch.await;
         assert_eq!(done[0].result.as_ref().unwrap_err().errno(), Some(libc::ENOSPC));
         assert_eq!(*done[1].result.as_ref().unwrap(), 512);
@@ -418,7 +418,8 @@ fn f48_dropped_operations_keep_their_memory_until_the_drive_has_answered() {
     drive.block_layer().write(0, &content(0, 1 << 20));
     block_on(async {
         for round in 0..20 {
-            let mut reads: Vec<_> = (0..20).map(|i| file.read_at(pool.get(PAGE).unwrap(), i * 512)).collect();
+            let mut reads: Vec<_> =
+                (0..20).map(|i| Box::pin(file.read_at(pool.get(PAGE).unwrap(), i * 512))).collect();
             for read in &mut reads {
                 let _ = poll_once(read).await;
             }
@@ -430,14 +431,14 @@ fn f48_dropped_operations_keep_their_memory_until_the_drive_has_answered() {
                 assert_content(&read.unwrap(), i as u64 * 512);
             }
         }
-        let mut long = file.write_at(filled(&pool, 0, 8 << 20), 1 << 20);
+        let mut long = Box::pin(file.write_at(filled(&pool, 0, 8 << 20), 1 << 20));
         let _ = poll_once(&mut long).await;
         drop(long);
     });
     wait_for("the memory of what was dropped", || pool.metrics().in_use == 0);
     let mut queue = Queue::new();
     for i in 0..50 {
-        queue.read(&file, pool.get(PAGE).unwrap(), i * 512, i);
+        queue.add(file.read_at(pool.get(PAGE).unwrap(), i * 512), i);
     }
     queue.submit();
     drop(queue);
@@ -464,7 +465,7 @@ fn f48_completions_are_polled_for_on_request() {
     });
     let mut batch = Batch::new();
     for i in 0..100 {
-        batch.read(&file, pool.get(PAGE).unwrap(), i * 512);
+        batch.add(file.read_at(pool.get(PAGE).unwrap(), i * 512));
     }
     for (i, done) in batch.run().into_iter().enumerate() {
         assert_content(&done.buffer.unwrap(), i as u64 * 512);

@@ -72,7 +72,7 @@ fn a_loop_ends_though_a_buffer_panicked_on_a_worker() {
     let file = OpenOptions::new().read(true).route(Route::Workers).open(server.path()).unwrap();
     must_end("a loop whose buffer panicked on another thread", move || {
         block_on(async {
-            let mut read = file.read_at(Bomb(Vec::with_capacity(100)), 0);
+            let mut read = Box::pin(file.read_at(Bomb(Vec::with_capacity(100)), 0));
             assert!(poll_once(&mut read).await.is_pending());
             yield_until("a request at the server", || server.held() > 0).await;
             drop(read);
@@ -91,7 +91,7 @@ fn other_threads_go_on_though_a_buffer_panicked_on_them() {
         must_end("reads after a buffer that panicked", move || {
             for _ in 0..20 {
                 server.rule(Op::Read, 0..u64::MAX, 1, Act::Hold);
-                let mut read = file.read_at(Bomb(Vec::with_capacity(100)), 0);
+                let mut read = Box::pin(file.read_at(Bomb(Vec::with_capacity(100)), 0));
                 assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
                 server.wait_held(1);
                 drop(read);
@@ -118,7 +118,7 @@ fn a_waker_that_panics_costs_other_tasks_nothing() {
     must_end("reads beside a waker that panics", move || {
         let waker = Waker::from(Arc::new(PanicWaker));
         for _ in 0..50 {
-            let mut bad = file.read_at(Vec::with_capacity(PAGE), 0);
+            let mut bad = Box::pin(file.read_at(Vec::with_capacity(PAGE), 0));
             let _ = Pin::new(&mut bad).poll(&mut Context::from_waker(&waker));
             let good = (0..64).map(|page| file.read_exact_at(vec![0; PAGE], page * PAGE as u64)).collect();
             for (page, result) in futures::executor::block_on(all(good)).into_iter().enumerate() {
@@ -158,7 +158,7 @@ fn a_runtimes_other_tasks_go_on_though_a_waker_panicked_on_their_thread() {
         let (tell, told) = std::sync::mpsc::channel();
         let _bad = runtime.spawn(async move {
             let waker = Waker::from(Arc::new(PanicWaker));
-            let mut read = bad.read_at(vec![0; 4], 0);
+            let mut read = Box::pin(bad.read_at(vec![0; 4], 0));
             assert!(Pin::new(&mut read).poll(&mut Context::from_waker(&waker)).is_pending());
             tell.send(()).unwrap();
             std::future::pending::<()>().await;
@@ -181,7 +181,7 @@ fn a_batch_that_is_cancelled_ends_though_its_waker_panicked() {
             // With more to start, the waker is called before all have ended.
             let mut batch = Batch::new().in_flight(16);
             for _ in 0..64 {
-                batch.read(&pipe, vec![0; 4], 0);
+                batch.add(pipe.read_at(vec![0; 4], 0));
             }
             let mut run = batch.into_future();
             let waker = Waker::from(Arc::new(PanicWaker));
@@ -201,7 +201,7 @@ fn a_thread_ends_though_the_waker_of_a_queue_that_it_leaked_panics() {
     let (pipe, _writer) = pipe();
     must_end("a thread with a leaked queue", move || {
         let mut queue = Queue::new();
-        queue.read(&pipe, Vec::with_capacity(4), 0, 0);
+        queue.add(pipe.read_at(Vec::with_capacity(4), 0), 0);
         block_on(async {
             let waker = Waker::from(Arc::new(PanicWaker));
             let ready = pin!(queue.ready());
@@ -269,7 +269,7 @@ fn a_set_len_runs_where_its_future_is_polled() {
             let uses_the_library = || {
                 let file = ringfile::File::open(ANY).unwrap();
                 let mut batch = ringfile::Batch::new();
-                batch.read(&file, Vec::with_capacity(4), 0);
+                batch.add(file.read_at(Vec::with_capacity(4), 0));
                 assert_eq!(*batch.run()[0].result.as_ref().unwrap(), 4);
             };
             let read = file.read_at(Hooked::new(uses_the_library), 1);
@@ -373,7 +373,7 @@ fn other_threads_go_on_though_a_subscriber_panicked_on_them() {
             // More than there are workers.
             for _ in 0..50 {
                 server.rule(Op::Read, 0..u64::MAX, 1, Act::Hold);
-                let mut read = file.read_at(Bomb(Vec::with_capacity(100)), 0);
+                let mut read = Box::pin(file.read_at(Bomb(Vec::with_capacity(100)), 0));
                 assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
                 server.wait_held(1);
                 drop(read);
@@ -452,7 +452,7 @@ fn a_loop_whose_waker_panicked_drops_its_tasks_and_can_be_entered_again() {
                     }));
                 }
                 let waker = Waker::from(Arc::new(PanicWaker));
-                let mut bad = pipe.read_at(vec![0; 4], 0);
+                let mut bad = Box::pin(pipe.read_at(vec![0; 4], 0));
                 assert!(Pin::new(&mut bad).poll(&mut Context::from_waker(&waker)).is_pending());
                 writer.write_all(b"word").unwrap();
                 std::future::pending::<()>().await;
@@ -482,7 +482,7 @@ struct Reads(ringfile::File);
 
 impl Drop for Reads {
     fn drop(&mut self) {
-        let mut read = self.0.read_at(vec![0; 100], 0);
+        let mut read = Box::pin(self.0.read_at(vec![0; 100], 0));
         let _ = Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop()));
     }
 }
@@ -503,7 +503,7 @@ fn read_after<P: Send + 'static>(file: &ringfile::File, payload: impl Fn() -> P 
     must_end("a read after a waker that panicked", move || {
         // More than one thread for each kind of work.
         for _ in 0..5 {
-            let mut bad = file.read_at(vec![0; 100], 0);
+            let mut bad = Box::pin(file.read_at(vec![0; 100], 0));
             assert!(Pin::new(&mut bad).poll(&mut Context::from_waker(&waker)).is_pending());
             let good = futures::executor::block_on(file.read_exact_at(vec![0; 100], 1)).unwrap();
             assert_content(&good, 1);
@@ -542,7 +542,7 @@ fn an_io_thread_goes_on_though_the_payload_of_a_panic_panics() {
 fn a_loop_is_left_though_the_payload_of_a_panic_panics() {
     let (pipe, _writer) = pipe();
     must_end("a loop whose waker panicked while it was left", move || {
-        let mut read = pipe.read_at(vec![0; 4], 0);
+        let mut read = Box::pin(pipe.read_at(vec![0; 4], 0));
         let waker = Waker::from(Arc::new(PayloadWaker(|| Endless)));
         let left = catch_unwind(AssertUnwindSafe(|| {
             block_on(async {

@@ -59,7 +59,7 @@ fn every_passage_runs() {
 async fn a_batch(pool: &Pool, file: File) -> std::io::Result<()> {
     let mut batch = ringfile::Batch::new().in_flight(64);
     for page in 0..100 {
-        batch.read(&file, pool.get(4096)?, page * 4096);
+        batch.add(file.read_at(pool.get(4096)?, page * 4096));
     }
     for done in batch.await {
         assert_eq!(done.result?, 4096);
@@ -71,7 +71,7 @@ async fn a_batch(pool: &Pool, file: File) -> std::io::Result<()> {
 
 fn own_loop(pool: &Pool, file: File) -> std::io::Result<()> {
     let mut queue = ringfile::Queue::new();
-    let token = queue.read(&file, pool.get(4096)?, 8192, 7); // 7 is a number of yours
+    let token = queue.add(file.read_at(pool.get(4096)?, 8192), 7); // 7 is a number of yours
     queue.submit();
     assert!(queue.wait(1, None) > 0); // or wait until queue.descriptor()? is readable
     let (user_data, done) = queue.take().expect("one has ended");

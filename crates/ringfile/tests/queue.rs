@@ -29,7 +29,7 @@ fn each_operation_gives_one_result_with_its_number_on_every_route() {
         let (mut begun, mut seen) = (0, vec![false; 300]);
         loop {
             while begun < 300 && queue.len() < 16 {
-                queue.read(&file, pool.get(PAGE).unwrap(), begun * 37 % 64 * PAGE as u64, begun);
+                queue.add(file.read_at(pool.get(PAGE).unwrap(), begun * 37 % 64 * PAGE as u64), begun);
                 begun += 1;
             }
             if queue.is_empty() {
@@ -56,9 +56,9 @@ fn writes_and_syncs_go_through_it_and_a_failure_is_the_one_operations_result() {
         let path = folder.path().join("log");
         let file = OpenOptions::new().write(true).create(true).route(route).open(&path).unwrap();
         let mut queue = Queue::new();
-        queue.write(&file, content(0, PAGE), 0, 1);
-        queue.write(&file, content(PAGE as u64, PAGE), PAGE as u64, 2);
-        queue.read(&file, vec![0; 10], 0, 3);
+        queue.add(file.write_at(content(0, PAGE), 0), 1);
+        queue.add(file.write_at(content(PAGE as u64, PAGE), PAGE as u64), 2);
+        queue.add(file.read_at(vec![0; 10], 0), 3);
         assert_eq!(queue.wait(3, None), 3, "{route:?}");
         while let Some((number, done)) = queue.take() {
             match number {
@@ -66,8 +66,8 @@ fn writes_and_syncs_go_through_it_and_a_failure_is_the_one_operations_result() {
                 _ => assert_eq!(done.result.unwrap(), PAGE, "{route:?}"),
             }
         }
-        queue.sync_data(&file, 4);
-        queue.sync_all(&file, 5);
+        queue.add(file.sync_data(), 4);
+        queue.add(file.sync_all(), 5);
         assert_eq!(queue.wait(2, None), 2, "{route:?}");
         let mut synced: Vec<u64> = std::iter::from_fn(|| queue.take())
             .map(|(number, done)| {
@@ -91,7 +91,7 @@ fn a_wait_ends_in_time_and_the_operation_goes_on() {
             let ours = std::fs::File::from(std::os::fd::OwnedFd::from(ours));
             let pipe = OpenOptions::new().route(route).adopt(ours).unwrap();
             let mut queue = Queue::new();
-            queue.read(&pipe, vec![0; 100], 0, 7);
+            queue.add(pipe.read_at(vec![0; 100], 0), 7);
             let began = Instant::now();
             assert_eq!(queue.wait(1, Some(Duration::from_millis(20))), 0, "{file}");
             assert!(began.elapsed() >= Duration::from_millis(20), "{file}");
@@ -115,9 +115,9 @@ fn dropping_it_waits_for_the_kernel_and_returns_the_memory() {
         let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(ours)));
         let pool = Pool::new(1 << 20);
         let mut queue = Queue::new();
-        queue.read(&pipe, pool.get(PAGE).unwrap(), 0, 1);
+        queue.add(pipe.read_at(pool.get(PAGE).unwrap(), 0), 1);
         queue.submit();
-        queue.read(&pipe, pool.get(PAGE).unwrap(), 0, 2);
+        queue.add(pipe.read_at(pool.get(PAGE).unwrap(), 0), 2);
         drop(queue);
         support::wait_for("the memory's return", || pool.metrics().in_use == 0);
     });
@@ -132,7 +132,7 @@ fn in_a_loop_of_ringfiles_operations_are_added_and_awaited() {
         ringfile::block_on(async {
             let mut queue = Queue::new();
             for page in 0..64 {
-                queue.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64, page);
+                queue.add(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64), page);
             }
             let beside = file.read_at(Vec::with_capacity(PAGE), 0);
             let mut seen = 0;
@@ -145,7 +145,7 @@ fn in_a_loop_of_ringfiles_operations_are_added_and_awaited() {
             assert_eq!((seen, queue.len()), (64, 0), "{route:?}");
             assert_content(&beside.await.unwrap(), 0);
             // The loop waits for operations that were dropped in flight.
-            queue.read(&file, Vec::with_capacity(PAGE), 0, 0);
+            queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
             queue.submit();
         });
     }
@@ -163,9 +163,9 @@ fn memory_of_others_and_shares_of_registered_memory_are_read_into_in_place() {
         let at = page * PAGE;
         // SAFETY: the vector exists until the queue is empty, and is not accessed before.
         let buffer = unsafe { Buffer::from_raw(plain.as_mut_ptr().add(at), PAGE) };
-        queue.read(&file, buffer, at as u64, 0);
+        queue.add(file.read_at(buffer, at as u64), 0);
         // SAFETY: the shares do not overlap, and the whole is accessed only after all were dropped.
-        queue.read(&file, unsafe { whole.share(at, PAGE) }, at as u64, 1);
+        queue.add(file.read_at(unsafe { whole.share(at, PAGE) }, at as u64), 1);
     }
     assert!(whole.is_shared());
     let before = ringfile::thread_metrics();
@@ -196,7 +196,7 @@ fn cached_reads_that_are_submitted_together_go_to_the_ring_and_single_ones_do_no
         let mut queue = Queue::new();
         let before = ringfile::thread_metrics();
         for page in 0..64 {
-            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+            queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page);
             if (page + 1) % together != 0 {
                 continue;
             }
@@ -244,7 +244,7 @@ fn a_single_operation_that_is_waited_for_is_a_plain_call() {
     let mut inline_and_enters = |pages: &[u64], submits: bool| {
         let before = thread_metrics();
         for &page in pages {
-            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+            queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page);
         }
         if submits {
             queue.submit();
@@ -280,12 +280,12 @@ fn a_write_that_a_pipe_takes_in_pieces_feeds_the_reads_that_are_waited_for_with_
         let (reader, writer) = ends_of_a_pipe();
         let (mut one, mut other) = (Queue::new(), Queue::new());
         // A new pipe holds 64 KiB.
-        one.write(&writer, vec![7; 256 << 10], 0, 0);
-        (1..=4).for_each(|number| _ = one.read(&reader, vec![0; 64 << 10], 0, number));
+        one.add(writer.write_at(vec![7; 256 << 10], 0), 0);
+        (1..=4).for_each(|number| _ = one.add(reader.read_at(vec![0; 64 << 10], 0), number));
         assert_eq!(one.wait(5, None), 5, "in one queue");
-        other.write(&writer, vec![7; 256 << 10], 0, 0);
+        other.add(writer.write_at(vec![7; 256 << 10], 0), 0);
         other.submit();
-        (1..=4).for_each(|number| _ = one.read(&reader, vec![0; 64 << 10], 0, number));
+        (1..=4).for_each(|number| _ = one.add(reader.read_at(vec![0; 64 << 10], 0), number));
         assert_eq!(one.wait(9, None), 9, "in two");
         assert_eq!(other.wait(1, None), 1);
     });
@@ -296,12 +296,12 @@ fn a_file_that_another_thread_closes_meanwhile_is_closed_though_several_results_
     must_end("a wait for the end of a pipe", || {
         let (reader, writer) = ends_of_a_pipe();
         let mut queue = Queue::new();
-        queue.write(&writer, vec![7], 0, 0);
-        queue.read(&reader, vec![0], 0, 0);
+        queue.add(writer.write_at(vec![7], 0), 0);
+        queue.add(reader.read_at(vec![0], 0), 0);
         assert_eq!(queue.wait(2, None), 2);
         while queue.take().is_some() {}
-        queue.read(&reader, vec![0; 64], 0, 1);
-        queue.read(&reader, vec![0; 64], 0, 2);
+        queue.add(reader.read_at(vec![0; 64], 0), 1);
+        queue.add(reader.read_at(vec![0; 64], 0), 2);
         let closes = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(50));
             drop(writer);
@@ -320,7 +320,7 @@ fn open_operations_of_a_queue_survive_a_loop_of_the_thread() {
     let mut queue = Queue::new();
     // More operations than one turn of the loop returns results for.
     for number in 0..200 {
-        queue.read(&file, pool.get(PAGE).unwrap(), number % 64 * PAGE as u64, number);
+        queue.add(file.read_at(pool.get(PAGE).unwrap(), number % 64 * PAGE as u64), number);
     }
     queue.submit();
     ringfile::block_on(async {});
@@ -338,7 +338,8 @@ fn waits_that_are_over_at_once_come_to_an_end_too() {
         let file = open_on_ring(folder.file("data", &content(0, 4 * PAGE)));
         let mut queue = Queue::new();
         // More operations than one turn of the loop returns results for.
-        (0..300).for_each(|number| _ = queue.read(&file, vec![0; PAGE], number % 4 * PAGE as u64, number));
+        (0..300)
+            .for_each(|number| _ = queue.add(file.read_at(vec![0; PAGE], number % 4 * PAGE as u64), number));
         queue.submit();
         while queue.wait(300, Some(Duration::from_nanos(1))) < 300 {}
     });
@@ -365,9 +366,9 @@ fn waits_for_all_of_many_reads_give_each_its_result() {
                 let (at, len) =
                     if kind == 3 { (page * PAGE as u64 + 1, 3 * PAGE) } else { (page * PAGE as u64, PAGE) };
                 let token = match kind {
-                    0 | 3 => queue.read(&file, pool.get(len).unwrap(), at, next),
-                    1 => queue.read(&other, vec![0; len], at, next),
-                    _ => queue.sync_data(&other, next),
+                    0 | 3 => queue.add(file.read_at(pool.get(len).unwrap(), at), next),
+                    1 => queue.add(other.read_at(vec![0; len], at), next),
+                    _ => queue.add(other.sync_data(), next),
                 };
                 let is_cancelled = mixed && random.below(4) == 0 && queue.cancel(token);
                 open.insert(next, (token, at, len, is_cancelled));
@@ -400,9 +401,9 @@ fn a_wait_submits_though_results_are_there_already() {
         let folder = Folder::new();
         let file = open_on_ring(folder.file("data", &content(0, PAGE)));
         let mut queue = Queue::new();
-        (0..2).for_each(|number| _ = queue.read(&file, vec![0; 10], 0, number));
+        (0..2).for_each(|number| _ = queue.add(file.read_at(vec![0; 10], 0), number));
         assert_eq!(queue.wait(2, None), 2);
-        queue.write(&pipe, vec![7; 10], 0, 2);
+        queue.add(pipe.write_at(vec![7; 10], 0), 2);
         assert!(queue.wait(1, None) >= 2);
         let mut bytes = [0; 10];
         reader.read_exact(&mut bytes).unwrap();
@@ -422,7 +423,7 @@ fn system_calls_are_counted_by_how_much_they_submit_and_collect() {
     let mut round = |reads: u64| {
         let before = thread_metrics();
         for page in 0..reads {
-            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+            queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page);
         }
         queue.submit();
         while queue.wait(1, None) > 0 {
@@ -457,7 +458,7 @@ fn waiting_for_one_submits_and_waits_in_one_system_call() {
     let mut enters = Vec::new();
     for page in 0..16_u64 {
         let before = ringfile::thread_metrics().enters;
-        let token = queue.read(&file, pool.get(4096).unwrap(), page << 12, page);
+        let token = queue.add(file.read_at(pool.get(4096).unwrap(), page << 12), page);
         let done = queue.wait_by(token).unwrap();
         assert_content(&done.buffer.unwrap(), page << 12);
         enters.push(ringfile::thread_metrics().enters - before);

@@ -55,7 +55,7 @@ fn cancelling_gives_each_result_exactly_once() {
         let (mut added, mut seen, mut cancelled) = (0_u64, 0_u64, 0_u64);
         while seen < 2000 {
             for _ in 0..random.below(20) {
-                let token = queue.read(&file, pool.get(PAGE).unwrap(), added % 64 * PAGE as u64, added);
+                let token = queue.add(file.read_at(pool.get(PAGE).unwrap(), added % 64 * PAGE as u64), added);
                 assert!(open.insert(added, token).is_none());
                 added += 1;
             }
@@ -98,7 +98,7 @@ fn unsubmitted_operations_are_never_carried_out() {
     for route in routes() {
         let file = OpenOptions::new().read(true).write(true).route(route).open(&path).unwrap();
         let mut queue = Queue::new();
-        let token = queue.write(&file, vec![0; PAGE], 0, 1);
+        let token = queue.add(file.write_at(vec![0; PAGE], 0), 1);
         assert!(queue.cancel(token));
         assert!(queue.cancel(token), "it is open until its result exists");
         let error = queue.wait_by(token).unwrap().result.unwrap_err();
@@ -125,7 +125,7 @@ fn what_a_loop_put_off_and_was_cancelled_is_never_carried_out() {
             for at in 0..7 {
                 let mut buffer = pool.get(LEN).unwrap();
                 buffer.resize(LEN, round);
-                let token = queue.write(&file, buffer, at * LEN as u64, at);
+                let token = queue.add(file.write_at(buffer, at * LEN as u64), at);
                 // After each long call the loop's other tasks have their turn, and this task waits for the next one.
                 queue.submit();
                 if !queue.is_done(token) {
@@ -150,8 +150,8 @@ fn a_read_of_a_silent_pipe_is_cancelled_and_others_of_the_queue_go_on() {
         let (pipe, mut writer) = silent_pipe();
         let (other, mut other_writer) = silent_pipe();
         let mut queue = Queue::new();
-        let silent = queue.read(&pipe, Vec::with_capacity(10), 0, 1);
-        let second = queue.read(&other, Vec::with_capacity(10), 0, 2);
+        let silent = queue.add(pipe.read_at(Vec::with_capacity(10), 0), 1);
+        let second = queue.add(other.read_at(Vec::with_capacity(10), 0), 2);
         queue.submit();
         assert!(queue.cancel(silent));
         let done = queue.wait_by(silent).unwrap();
@@ -159,7 +159,7 @@ fn a_read_of_a_silent_pipe_is_cancelled_and_others_of_the_queue_go_on() {
         other_writer.write_all(b"here").unwrap();
         assert_eq!(&queue.wait_by(second).unwrap().buffer.unwrap()[..], b"here");
         writer.write_all(b"kept").unwrap();
-        let third = queue.read(&pipe, Vec::with_capacity(10), 0, 3);
+        let third = queue.add(pipe.read_at(Vec::with_capacity(10), 0), 3);
         assert_eq!(&queue.wait_by(third).unwrap().buffer.unwrap()[..], b"kept", "nothing was lost");
     });
 }
@@ -188,7 +188,7 @@ fn a_queue_is_one_source_of_an_epoll_beside_a_socket() {
             let (mut asked, mut answered, mut messages) = (0_u64, 0, 0);
             while answered < 400 || messages < 100 {
                 while asked < 400 && asked - answered < 16 {
-                    queue.read(&file, Vec::with_capacity(PAGE), asked % 64 * PAGE as u64, asked);
+                    queue.add(file.read_at(Vec::with_capacity(PAGE), asked % 64 * PAGE as u64), asked);
                     asked += 1;
                 }
                 queue.submit();
@@ -247,18 +247,18 @@ fn the_descriptor_stays_right_when_others_of_the_thread_collect_the_completion()
                 // Every other read meets the end of the file, so that its first answer is not the last.
                 let (page, room) = if round % 2 == 0 { (round % 64, PAGE) } else { (63, 2 * PAGE) };
                 let offset = page * PAGE as u64;
-                first.read(&file, Vec::with_capacity(room), offset, round);
+                first.add(file.read_at(Vec::with_capacity(room), offset), round);
                 first.submit();
                 match round % 3 {
                     0 => {
-                        second.read(&file, Vec::with_capacity(PAGE), 0, 0);
+                        second.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
                         assert_eq!(second.wait(1, None), 1);
                         second.take().unwrap();
                     }
                     1 => {
                         let mut batch = Batch::new();
                         (0..20).for_each(|page| {
-                            _ = batch.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64)
+                            _ = batch.add(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64))
                         });
                         assert!(batch.run().into_iter().all(|done| done.result.unwrap() == PAGE));
                     }
@@ -298,7 +298,7 @@ fn the_descriptor_announces_operations_that_waited_for_room_and_the_rest_of_read
             let mut queue = Queue::new();
             let descriptor = queue.descriptor().unwrap();
             for number in 0..1000 {
-                queue.read(&file, Vec::with_capacity(PAGE), number % 65 * PAGE as u64, number);
+                queue.add(file.read_at(Vec::with_capacity(PAGE), number % 65 * PAGE as u64), number);
             }
             queue.submit();
             let mut ended = 0;
@@ -328,11 +328,11 @@ fn the_descriptor_announces_the_end_of_a_cancelled_operation() {
     let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
     let mut queue = Queue::new();
     let descriptor = queue.descriptor().unwrap();
-    let cancelled = queue.read(&pipe, Vec::with_capacity(8), 0, 1);
+    let cancelled = queue.add(pipe.read_at(Vec::with_capacity(8), 0), 1);
     queue.submit();
     assert!(!is_readable(&descriptor, Duration::ZERO));
     // An operation that was only added is not started by this.
-    let added = queue.read(&file, Vec::with_capacity(PAGE), 0, 2);
+    let added = queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 2);
     assert!(queue.cancel(cancelled));
     assert!(is_readable(&descriptor, support::patience()), "nothing announces the end");
     assert!(!queue.is_done(added));
@@ -352,7 +352,7 @@ fn a_result_that_was_not_taken_keeps_the_descriptor_readable() {
     let descriptor = queue.descriptor().unwrap();
     let later = queue.descriptor().unwrap();
     let [first, second] =
-        [0, 1].map(|page| queue.read(&file, Vec::with_capacity(PAGE), page * PAGE as u64, page));
+        [0, 1].map(|page| queue.add(file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64), page));
     assert_eq!(queue.wait(2, None), 2);
     for _ in 0..3 {
         assert!(is_readable(&descriptor, Duration::ZERO) && is_readable(&later, Duration::ZERO));
@@ -364,7 +364,7 @@ fn a_result_that_was_not_taken_keeps_the_descriptor_readable() {
     assert!(!is_readable(&descriptor, Duration::ZERO) && !is_readable(&later, Duration::ZERO));
     assert!(queue.take().is_none());
     // A descriptor that is made while a result is waiting is readable at once.
-    queue.read(&file, Vec::with_capacity(PAGE), 0, 0);
+    queue.add(file.read_at(Vec::with_capacity(PAGE), 0), 0);
     assert_eq!(queue.wait(1, None), 1);
     assert!(is_readable(&queue.descriptor().unwrap(), Duration::ZERO));
 }
@@ -387,41 +387,41 @@ fn vectored_and_other_operations_go_through_batches_and_queues() {
         };
         let empty = |parts| (0..parts).map(|_| pool.get(PAGE).unwrap()).collect::<Vec<_>>();
         let mut batch = Batch::new();
-        batch.allocate(&file, AllocateMode::Extend, 0, 8 * PAGE as u64);
+        batch.add(file.allocate(AllocateMode::Extend, 0, 8 * PAGE as u64));
         batch.barrier();
-        batch.write_vectored(&file, filled(4), 0);
+        batch.add(file.write_vectored_at(filled(4), 0));
         batch.barrier();
-        batch.set_len(&file, 3 * PAGE as u64 + 5);
+        batch.add(file.set_len(3 * PAGE as u64 + 5));
         batch.barrier();
-        batch.advise(&file, 0, 0, Advice::WillNeed);
-        batch.write_durable(&file, b"tail".to_vec(), 3 * PAGE as u64 + 5);
+        batch.add(file.advise(0, 0, Advice::WillNeed));
+        batch.add(file.write_durable_at(b"tail".to_vec(), 3 * PAGE as u64 + 5));
         let results = batch.run();
         let numbers: Vec<usize> = results.into_iter().map(|done| done.result.unwrap()).collect();
         assert_eq!(numbers, [0, 4 * PAGE, 0, 0, 4], "{route:?}");
         let mut queue = Queue::new();
-        let token = queue.read_vectored(&file, empty(5), 0, 7);
+        let token = queue.add(file.read_vectored_at(empty(5), 0), 7);
         let done = queue.wait_by(token).unwrap();
         assert_eq!((done.result.unwrap(), done.buffer.is_none()), (3 * PAGE + 9, true), "{route:?}");
         let lens: Vec<usize> = done.buffers.iter().map(|buffer| buffer.len()).collect();
         assert_eq!(lens, [PAGE, PAGE, PAGE, 9, 0], "{route:?}");
         (0..3).for_each(|part| assert_content(&done.buffers[part], (part * PAGE) as u64));
         assert_eq!(&done.buffers[3][5..], b"tail", "{route:?}");
-        queue.write_vectored(&file, filled(2), 0, 1);
-        queue.sync_all(&file, 2);
-        queue.sync_range(&file, 0, 0, RangeSync::Finish, 3);
-        queue.sync_range(&file, 0, PAGE as u64, RangeSync::Start, 3);
-        queue.allocate(&file, AllocateMode::KeepSize, 0, 64 << 10, 3);
-        queue.advise(&file, 0, 0, Advice::DontNeed, 4);
-        queue.write_durable(&file, filled(1).pop().unwrap(), 0, 5);
+        queue.add(file.write_vectored_at(filled(2), 0), 1);
+        queue.add(file.sync_all(), 2);
+        queue.add(file.sync_range(0, 0, RangeSync::Finish), 3);
+        queue.add(file.sync_range(0, PAGE as u64, RangeSync::Start), 3);
+        queue.add(file.allocate(AllocateMode::KeepSize, 0, 64 << 10), 3);
+        queue.add(file.advise(0, 0, Advice::DontNeed), 4);
+        queue.add(file.write_durable_at(filled(1).pop().unwrap(), 0), 5);
         assert_eq!(queue.wait(7, None), 7);
         while let Some((number, done)) = queue.take() {
             let expected = [0, 2 * PAGE, 0, 0, 0, PAGE][number as usize];
             assert_eq!(done.result.unwrap(), expected, "{number}, {route:?}");
         }
-        let token = queue.set_len(&file, 10, 0);
+        let token = queue.add(file.set_len(10), 0);
         assert_eq!(queue.wait_by(token).unwrap().result.unwrap(), 0);
         assert_eq!(std::fs::metadata(&path).unwrap().len(), 10);
-        let refused = queue.set_len(&file, u64::MAX, 0);
+        let refused = queue.add(file.set_len(u64::MAX), 0);
         assert_eq!(queue.wait_by(refused).unwrap().result.unwrap_err().errno(), Some(libc::EINVAL));
         drop(done.buffers);
         assert_eq!(pool.metrics().in_use, 0, "{route:?}");
@@ -436,7 +436,7 @@ fn f03_a_queue_with_very_many_operations_on_workers_is_dropped_at_once() {
         let pipe = OpenOptions::new().read(true).route(Route::Workers).adopt(reader).unwrap();
         let mut queue = Queue::new();
         for number in 0..30_000 {
-            queue.read(&pipe, Vec::with_capacity(1), 0, number);
+            queue.add(pipe.read_at(Vec::with_capacity(1), 0), number);
         }
         queue.submit();
         assert_eq!(queue.len(), 30_000);
@@ -464,13 +464,13 @@ fn f03_a_loop_waits_for_what_a_queue_that_was_dropped_in_it_left() {
         let _other = Queue::new();
         let mut queue = Queue::new();
         if is_known {
-            let token = queue.write(&file, buffer(), 0, 0);
+            let token = queue.add(file.write_at(buffer(), 0), 0);
             queue.wait_by(token).unwrap().result.unwrap();
         }
         server.rule(Op::Write, 0..u64::MAX, usize::MAX, Act::Hold);
         std::thread::scope(|scope| {
             ringfile::block_on(async {
-                queue.write(&file, buffer(), PAGE as u64, 0);
+                queue.add(file.write_at(buffer(), PAGE as u64), 0);
                 queue.submit();
                 while server.held() == 0 {
                     yield_now().await;
@@ -497,7 +497,7 @@ fn f03_an_operation_of_a_queue_goes_on_when_the_loop_that_it_was_submitted_in_en
             let pipe = OpenOptions::new().read(true).route(route).adopt(reader).unwrap();
             let mut queue = Queue::new();
             let token = ringfile::block_on(async {
-                let token = queue.read(&pipe, Vec::with_capacity(1), 0, 0);
+                let token = queue.add(pipe.read_at(Vec::with_capacity(1), 0), 0);
                 queue.submit();
                 token
             });

@@ -160,11 +160,11 @@ fn operations_of_the_queue_keep_their_results() {
         let file = OpenOptions::new().read(true).route(route).open(&path).unwrap();
         let (pool, mut queue) = (Pool::new(1 << 20), Queue::new());
         for page in 0..10 {
-            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+            queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page);
         }
         queue.submit();
         for page in 10..20 {
-            queue.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+            queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page);
         }
         let mut requests = requests(&pool, (20..60).map(|page| page * PAGE as u64));
         queue.read_many(&file, &mut requests).unwrap();
@@ -225,7 +225,7 @@ fn wait_beside(
     let file = OpenOptions::new().read(true).direct(true).route(Route::Ring).open(server.path()).unwrap();
     let (piped, mut writer) = pipe();
     let mut other = Queue::new();
-    other.read(&piped, vec![0; 1], 0, 0);
+    other.add(piped.read_at(vec![0; 1], 0), 0);
     let waker = Waker::from(Arc::new(Acting(Mutex::new(Box::new(act)))));
     other.submit();
     assert!(pin!(other.ready()).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -290,7 +290,7 @@ fn f02_after_a_panic_each_read_of_a_queue_has_one_result() {
             panic!("a waker that panics");
         };
         let add = |queue: &mut Queue, file: &File, page: u64| {
-            queue.read(file, pool.get(PAGE).unwrap(), page * PAGE as u64, page);
+            queue.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64), page);
         };
         let mut file_of_reads = None;
         let wait = |file: &File| {
@@ -345,7 +345,7 @@ fn a_waker_may_read_meanwhile() {
             assert_content(&read, 1);
             let mut batch = Batch::new();
             for page in 0..40 {
-                batch.read(&file, pool.get(PAGE).unwrap(), page * PAGE as u64);
+                batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
             }
             for (page, done) in (0..).zip(batch.run()) {
                 assert_content(&done.buffer.unwrap(), page * PAGE as u64);

@@ -129,8 +129,9 @@ fn workers_take_what_is_sent_there() {
     let workers = (ringfile::metrics() - before).worker_ops;
     assert!(workers >= BOTH, "{workers}");
     let counts = counted(async {
-        let mut reads: Vec<_> =
-            (0..PAGES).map(|page| file.read_exact_at(vec![0; PAGE], (page * PAGE) as u64)).collect();
+        let mut reads: Vec<_> = (0..PAGES)
+            .map(|page| Box::pin(file.read_exact_at(vec![0; PAGE], (page * PAGE) as u64)))
+            .collect();
         for read in &mut reads {
             assert!(poll_once(read).await.is_pending(), "it is another thread's");
         }
@@ -257,7 +258,7 @@ fn syncs_of_a_loop_that_has_other_work_go_through_the_ring() {
         assert_eq!(counts.inline_ops, 0, "{durability:?}");
         // Another operation, on the ring already.
         let counts = counted(async {
-            let mut read = pipe.read_at(Vec::with_capacity(1), 0);
+            let mut read = Box::pin(pipe.read_at(Vec::with_capacity(1), 0));
             assert!(poll_once(&mut read).await.is_pending());
             sync_one_by_one(&file, durability).await;
             writer.write_all(b"x").unwrap();
@@ -292,16 +293,16 @@ fn a_thread_that_waits_for_one_sync_of_a_batch_or_queue_makes_it_itself() {
     let run = || {
         let before = thread_metrics();
         let mut batch = Batch::new();
-        batch.write_durable(&file, vec![1_u8; PAGE], 0);
+        batch.add(file.write_durable_at(vec![1_u8; PAGE], 0));
         assert!(batch.run()[0].result.is_ok());
         let mut batch = Batch::new();
-        batch.sync_data(&file);
+        batch.add(file.sync_data());
         assert!(batch.run()[0].result.is_ok());
         let mut queue = Queue::new();
-        queue.write_durable(&file, vec![2_u8; PAGE], 0, 1);
+        queue.add(file.write_durable_at(vec![2_u8; PAGE], 0), 1);
         assert_eq!(queue.wait(1, None), 1);
         assert!(queue.take().unwrap().1.result.is_ok());
-        queue.sync_all(&file, 2);
+        queue.add(file.sync_all(), 2);
         assert_eq!(queue.wait(1, None), 1);
         assert!(queue.take().unwrap().1.result.is_ok());
         let counts = thread_metrics() - before;
@@ -312,10 +313,10 @@ fn a_thread_that_waits_for_one_sync_of_a_batch_or_queue_makes_it_itself() {
     // With a read of a pipe under way, the sync must not keep its result waiting.
     let (pipe, mut writer) = support::pipe();
     let mut queue = Queue::new();
-    queue.read(&pipe, Vec::with_capacity(1), 0, 1);
+    queue.add(pipe.read_at(Vec::with_capacity(1), 0), 1);
     queue.submit();
     let before = thread_metrics();
-    queue.sync_data(&file, 2);
+    queue.add(file.sync_data(), 2);
     assert_eq!(queue.wait(1, None), 1);
     assert_eq!(queue.take().unwrap().0, 2);
     assert_eq!((thread_metrics() - before).inline_ops, 0);
@@ -331,8 +332,8 @@ fn a_dropped_sync_is_never_begun() {
     }
     let file = options(Route::Auto).open(on_disk(name)).unwrap();
     let counts = counted(async {
-        assert!(poll_once(&mut file.sync_data()).await.is_pending());
-        assert!(poll_once(&mut file.write_durable_at(vec![0; PAGE], 0)).await.is_pending());
+        assert!(poll_once(&mut Box::pin(file.sync_data())).await.is_pending());
+        assert!(poll_once(&mut Box::pin(file.write_durable_at(vec![0; PAGE], 0))).await.is_pending());
         file.sync_all().await.unwrap();
     });
     assert_eq!((counts.ops, counts.cancelled, counts.inline_ops), (1, 2, 1));
@@ -343,14 +344,14 @@ fn a_pipe_is_never_waited_for_inline() {
     must_end("a_pipe_is_never_waited_for_inline", || {
         let (file, mut writer) = support::pipe();
         let counts = counted(async {
-            let mut read = file.read_at(Vec::with_capacity(100), 0);
+            let mut read = Box::pin(file.read_at(Vec::with_capacity(100), 0));
             assert!(poll_once(&mut read).await.is_pending());
             writer.write_all(b"some").unwrap();
             assert_eq!(read.await.unwrap(), b"some");
         });
         assert_eq!(counts.inline_ops, 0);
         // The same on another executor.
-        let mut read = file.read_at(Vec::with_capacity(100), 0);
+        let mut read = Box::pin(file.read_at(Vec::with_capacity(100), 0));
         let waker = futures::task::noop_waker();
         let mut context = std::task::Context::from_waker(&waker);
         assert!(std::pin::Pin::new(&mut read).poll(&mut context).is_pending());
@@ -368,7 +369,7 @@ fn f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring() {
         let pool = Pool::new(1 << 20);
         let (file, mut writer) = support::pipe();
         for _ in 0..100 {
-            let mut read = file.read_at(pool.get(PAGE).unwrap(), 0);
+            let mut read = Box::pin(file.read_at(pool.get(PAGE).unwrap(), 0));
             assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
             drop(read);
         }
@@ -514,8 +515,9 @@ async fn everything(path: &Path, route: Route, direct: bool) {
     }
     assert_eq!(seen, content, "{name}: the stream");
     // Half of them are dropped half way, and half of those before they start.
-    let mut reads: Vec<_> =
-        (0..PAGES).map(|page| file.read_exact_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64)).collect();
+    let mut reads: Vec<_> = (0..PAGES)
+        .map(|page| Box::pin(file.read_exact_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64)))
+        .collect();
     let mut done = Vec::new();
     for read in &mut reads[..PAGES / 2] {
         done.push(matches!(poll_once(read).await, Poll::Ready(Ok(_))));

@@ -161,10 +161,10 @@ impl Files {
                 let name = |form: &str| format!("sync {name}: {what:?}, {form}");
                 outcomes.unit(name("future"), block_on(self.usual.sync_range(offset, len, what)));
                 let (mut batch, mut queue) = (Batch::new(), Queue::new());
-                batch.sync_range(&self.usual, offset, len, what);
+                batch.add(self.usual.sync_range(offset, len, what));
                 let done = batch.run().into_iter().next().unwrap();
                 outcomes.unit(name("batch"), done.result.map(drop));
-                let token = queue.sync_range(&self.usual, offset, len, what, 0);
+                let token = queue.add(self.usual.sync_range(offset, len, what), 0);
                 outcomes.unit(name("queue"), queue.wait_by(token).unwrap().result.map(drop));
             }
         }
@@ -267,7 +267,7 @@ fn a_read_that_is_refused_shows_no_bytes() {
     let failed = futures::executor::block_on(file.read_vectored_at(parts, 0)).unwrap_err();
     assert!(failed.into_buffer().iter().all(Vec::is_empty), "in parts");
     let mut batch = Batch::new();
-    batch.read(&file, vec![1; 100], 0);
+    batch.add(file.read_at(vec![1; 100], 0));
     let done = batch.run().remove(0);
     assert!(done.result.is_err() && done.buffer.unwrap().is_empty(), "in a batch");
 }
@@ -304,7 +304,7 @@ fn appended_data_is_there_once_on_every_route() {
             }
             let mut batch = Batch::new();
             for number in 40..50 {
-                batch.write(&file, append(number, 1000), 0);
+                batch.add(file.write_at(append(number, 1000), 0));
                 batch.barrier();
             }
             assert!(batch.run().iter().all(|done| *done.result.as_ref().unwrap() == 1000));
@@ -316,7 +316,7 @@ fn appended_data_is_there_once_on_every_route() {
             block_on(all(writes.collect())).into_iter().for_each(|result| drop(result.unwrap()));
             let mut batch = Batch::new();
             for number in 80..110 {
-                batch.write(&file, piece(number, 1000), 0);
+                batch.add(file.write_at(piece(number, 1000), 0));
             }
             let results = futures::executor::block_on(batch.into_future());
             assert!(results.iter().all(|done| done.result.is_ok()));

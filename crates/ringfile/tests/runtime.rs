@@ -281,7 +281,7 @@ fn dropping_a_runtime_cancels_reads_that_would_never_end() {
         let (started, starts) = mpsc::channel();
         let buffer = pool.get(4096).unwrap();
         let handle = runtime.spawn(async move {
-            let mut read = file.read_at(buffer, 0);
+            let mut read = Box::pin(file.read_at(buffer, 0));
             assert!(poll_once(&mut read).await.is_pending());
             started.send(()).unwrap();
             read.await.map(|buffer| buffer.len())
@@ -322,7 +322,8 @@ fn a_thread_whose_queue_was_full_is_woken_by_others() {
         let (go, goes) = sent::<()>();
         let (started, starts) = mpsc::channel();
         let handle = runtime.spawn(async move {
-            let mut reads: Vec<_> = (0..8).map(|_| file.read_at(Vec::with_capacity(1), 0)).collect();
+            let mut reads: Vec<_> =
+                (0..8).map(|_| Box::pin(file.read_at(Vec::with_capacity(1), 0))).collect();
             for read in &mut reads {
                 assert!(poll_once(read).await.is_pending());
             }
@@ -544,7 +545,7 @@ fn f24_a_result_waited_for_elsewhere_is_not_slept_over() {
         let (over, comes_over) = mpsc::channel();
         let (polled, was_polled) = mpsc::channel();
         let (home, end) = in_block_on(move || async move {
-            let mut read = file.read_at(Vec::with_capacity(64), 0);
+            let mut read = Box::pin(file.read_at(Vec::with_capacity(64), 0));
             assert!(poll_once(&mut read).await.is_pending());
             // Completed, but not taken.
             yields(3).await;
@@ -577,7 +578,7 @@ fn f24_a_cancellation_from_elsewhere_is_not_slept_over() {
         let (dropped, was_dropped) = mpsc::channel();
         let buffer = pool.get(4096).unwrap();
         let (home, end) = in_block_on(move || async move {
-            let mut read = file.read_at(buffer, 0);
+            let mut read = Box::pin(file.read_at(buffer, 0));
             assert!(poll_once(&mut read).await.is_pending());
             yields(3).await;
             over.send(read).unwrap();
@@ -634,7 +635,7 @@ fn futures_move_between_threads() {
         let mut rng = support::Random::new();
         for round in 0..300_u64 {
             let at = (round * 37 % 4000) * 4;
-            let mut read = file.read_exact_at(pool.get(64).unwrap(), at);
+            let mut read = Box::pin(file.read_exact_at(pool.get(64).unwrap(), at));
             let mut result = None;
             for _ in 0..=rng.index(4) {
                 let (thread, polls) = (rng.index(3), rng.index(3));
@@ -681,7 +682,7 @@ fn a_future_outlives_the_loop_and_the_thread_it_began_on() {
             move || {
                 block_on(async {
                     let mut reads: Vec<_> =
-                        buffers.into_iter().map(|buffer| file.read_at(buffer, 0)).collect();
+                        buffers.into_iter().map(|buffer| Box::pin(file.read_at(buffer, 0))).collect();
                     for read in &mut reads {
                         assert!(poll_once(read).await.is_pending());
                     }
@@ -710,7 +711,7 @@ fn a_started_future_can_be_awaited_in_any_executor() {
         let runtime = Runtime::builder().threads(1).build().unwrap();
         let begun = runtime
             .spawn(async move {
-                let mut read = file.read_at(Vec::with_capacity(4), 0);
+                let mut read = Box::pin(file.read_at(Vec::with_capacity(4), 0));
                 assert!(poll_once(&mut read).await.is_pending());
                 read
             })
@@ -859,7 +860,7 @@ fn a_waker_that_shares_its_data_with_the_tasks_is_called_itself() {
     static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake, |_| ());
     let (_path, file) = file_for_good("waker", &[7; 4096]);
     block_on(async {
-        let mut read = file.read_at(vec![0; 100], 0);
+        let mut read = Box::pin(file.read_at(vec![0; 100], 0));
         std::future::poll_fn(|context| {
             // SAFETY: the functions use no data.
             let waker = unsafe { Waker::new(context.waker().data(), &VTABLE) };

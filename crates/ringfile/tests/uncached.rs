@@ -53,9 +53,9 @@ fn a_file_system_without_it_caches_and_says_so() {
         // Many at once: each carries the flag, and each is retried.
         let mut batch = Batch::new();
         for i in 0..64 {
-            batch.read(&file, Vec::with_capacity(4096), i * 4096);
+            batch.add(file.read_at(Vec::with_capacity(4096), i * 4096));
         }
-        batch.write(&file, content(0, 4096), 0);
+        batch.add(file.write_at(content(0, 4096), 0));
         for (i, done) in batch.run().into_iter().enumerate() {
             assert_eq!(done.result.unwrap(), 4096, "{route:?}");
             assert_content(&done.buffer.unwrap(), (i as u64 % 64) * 4096);

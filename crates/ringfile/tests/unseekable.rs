@@ -63,7 +63,7 @@ fn large_writes_arrive_whole_and_in_order_whatever_their_offset() {
             let (socket, theirs) = UnixStream::pair().unwrap();
             let (file, thread) = (file(socket), taking_in(theirs, LARGE));
             let mut batch = Batch::new();
-            batch.write(&file, content(0, LARGE), offset);
+            batch.add(file.write_at(content(0, LARGE), offset));
             assert_eq!(*batch.run()[0].result.as_ref().unwrap(), LARGE, "{route:?}, a batch");
             assert_content(&thread.join().unwrap(), 0);
         }
@@ -145,7 +145,7 @@ fn dropped_reads_of_pipes_leave_the_workers_to_others() {
         let pipe = file(reader);
         let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
         for _ in 0..6 {
-            let mut read = pipe.read_at(pool.get(10).unwrap(), 0);
+            let mut read = Box::pin(pipe.read_at(pool.get(10).unwrap(), 0));
             assert!(futures::executor::block_on(poll_once(&mut read)).is_pending());
             // Long enough for a worker to have started it.
             std::thread::sleep(Duration::from_millis(20));
@@ -285,7 +285,7 @@ fn reads_of_a_terminal_that_gets_no_more_lines_are_dropped() {
         let pool = Pool::new(1 << 20);
         let mut one_gets_it = async || {
             typed_at.write_all(ONE_LINE).unwrap();
-            let reads = [(); READERS].map(|()| file.read_at(pool.get(100).unwrap(), 0));
+            let reads = [(); READERS].map(|()| Box::pin(file.read_at(pool.get(100).unwrap(), 0)));
             let (got, ..) = futures::future::select_all(reads).await;
             assert_eq!(&got.unwrap()[..], ONE_LINE);
         };

@@ -75,8 +75,8 @@ fn write(
         (Way::Batch, buffer) => {
             let mut batch = Batch::new();
             match durable {
-                true => batch.write_durable_part(file, buffer, start..end, offset),
-                false => batch.write_part(file, buffer, start..end, offset),
+                true => batch.add(file.write_durable_part_at(buffer, start..end, offset)),
+                false => batch.add(file.write_part_at(buffer, start..end, offset)),
             };
             let done = batch.run().remove(0);
             (done.result, done.buffer.unwrap())
@@ -84,8 +84,8 @@ fn write(
         (Way::Queue, buffer) => {
             let mut queue = Queue::new();
             let token = match durable {
-                true => queue.write_durable_part(file, buffer, start..end, offset, 0),
-                false => queue.write_part(file, buffer, start..end, offset, 0),
+                true => queue.add(file.write_durable_part_at(buffer, start..end, offset), 0),
+                false => queue.add(file.write_part_at(buffer, start..end, offset), 0),
             };
             let done = queue.wait_by(token).unwrap();
             (done.result, done.buffer.unwrap())
@@ -182,11 +182,11 @@ fn a_part_beyond_the_buffer_is_an_error_that_names_both() {
     assert_eq!(std::fs::read(&path).unwrap(), [7; PAGE], "nothing was written");
     // Bounds of other forms.
     let mut batch = Batch::new();
-    batch.write_part(&file, vec![1, 2, 3, 4], ..2, 0);
-    batch.write_part(&file, vec![1, 2, 3, 4], 2.., 2);
-    batch.write_part(&file, vec![1, 2, 3, 4], 0..=3, 4);
-    batch.write_part(&file, vec![1, 2, 3, 4], .., 8);
-    batch.write_part(&file, vec![1, 2, 3, 4], 5.., 12);
+    batch.add(file.write_part_at(vec![1, 2, 3, 4], ..2, 0));
+    batch.add(file.write_part_at(vec![1, 2, 3, 4], 2.., 2));
+    batch.add(file.write_part_at(vec![1, 2, 3, 4], 0..=3, 4));
+    batch.add(file.write_part_at(vec![1, 2, 3, 4], .., 8));
+    batch.add(file.write_part_at(vec![1, 2, 3, 4], 5.., 12));
     let results: Vec<_> =
         batch.run().into_iter().map(|done| done.result.map_err(|error| error.kind())).collect();
     assert_eq!(results, [Ok(2), Ok(2), Ok(4), Ok(4), Err(ErrorKind::InvalidInput)]);

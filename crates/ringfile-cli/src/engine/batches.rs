@@ -133,7 +133,7 @@ impl Reader {
         let mut batch = Batch::with_capacity(count).in_flight(count);
         let rest = self.buffers.len() - count;
         for (buffer, &offset) in self.buffers.drain(rest..).zip(&self.asked) {
-            batch.read(&self.file, buffer, offset);
+            batch.add(self.file.read_at(buffer, offset));
         }
         (count > 0).then_some(batch)
     }

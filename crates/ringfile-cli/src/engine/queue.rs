@@ -103,7 +103,7 @@ impl Reader {
                 return false;
             };
             self.begun[slot] = (self.last, offset);
-            self.queue.read(&self.file, buffer, offset, slot as u64);
+            self.queue.add(self.file.read_at(buffer, offset), slot as u64);
             added += 1;
             if added == self.submit {
                 self.queue.submit();

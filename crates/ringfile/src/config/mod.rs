@@ -250,7 +250,7 @@ impl Config {
     /// let config = ringfile::Config::new().with_depth(4);
     /// let file = config.open_options().read(true).open(&path)?;
     /// let mut batch = config.batch();
-    /// batch.read(&file, Vec::with_capacity(7), 0);
+    /// batch.add(file.read_at(Vec::with_capacity(7), 0));
     /// assert_eq!(batch.run().remove(0).result?, 7);
     /// # Ok(())
     /// # }

@@ -197,13 +197,13 @@ mod tests {
         });
         let mut batch = Batch::new();
         for i in 0..300 {
-            batch.read(&file, vec![0; 4096], i << 12);
+            batch.add(file.read_at(vec![0; 4096], i << 12));
         }
-        batch.sync_data(&file);
+        batch.add(file.sync_data());
         assert!(batch.run().into_iter().all(|done| done.result.is_ok()));
         let mut queue = Queue::new();
         for i in 0..300 {
-            queue.read(&file, vec![0; 4096], i << 12, i);
+            queue.add(file.read_at(vec![0; 4096], i << 12), i);
         }
         assert_eq!(queue.wait(300, None), 300);
         let mut taken = 0;

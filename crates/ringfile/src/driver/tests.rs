@@ -99,7 +99,7 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
     let name = "f04_answers_that_belong_to_nobody_are_counted_and_never_used";
     let Some(file) = on_ring(name, temp_file(&[7; 4096])) else { return };
     block_on(async {
-        let mut read = file.read_at(Vec::with_capacity(4096), 0);
+        let mut read = Box::pin(file.read_at(Vec::with_capacity(4096), 0));
         assert!(poll!(&mut read).is_pending());
         let old = with(|driver| live_keys(driver)[0]).unwrap();
         assert_eq!(read.await.unwrap(), [7; 4096]);
@@ -108,7 +108,7 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
         turn_over().await;
         assert_eq!(thread_metrics().stray, 1);
         with(|driver| forge_answer(driver, old)).unwrap();
-        let mut next = file.read_at(Vec::with_capacity(100), 0);
+        let mut next = Box::pin(file.read_at(Vec::with_capacity(100), 0));
         assert!(poll!(&mut next).is_pending());
         let new = with(|driver| live_keys(driver)[0]).unwrap();
         assert_eq!((new.slot(), new.generation()), (old.slot(), old.generation() + 1));
@@ -125,7 +125,7 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
 fn f04_an_operation_that_is_answered_twice_has_the_first_result() {
     let Some(file) = zeros("f04_an_operation_that_is_answered_twice_has_the_first_result") else { return };
     block_on(async {
-        let mut read = file.read_at(Vec::with_capacity(4096), 0);
+        let mut read = Box::pin(file.read_at(Vec::with_capacity(4096), 0));
         assert!(poll!(&mut read).is_pending());
         let key = with(|driver| live_keys(driver)[0]).unwrap();
         with(|driver| forge_answer(driver, key)).unwrap();
@@ -144,7 +144,7 @@ fn f04_cancellations_and_answers_in_either_order() {
     block_on(async {
         for early in [false, true] {
             let before = thread_metrics();
-            let mut read = file.read_at(Vec::with_capacity(4096), 0);
+            let mut read = Box::pin(file.read_at(Vec::with_capacity(4096), 0));
             assert!(poll!(&mut read).is_pending());
             // The kernel has answered, since the read completes as it is submitted, but the answer is not collected yet.
             with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None))
@@ -172,7 +172,8 @@ fn f06_a_completion_queue_that_overflows_loses_nothing() {
     let options = RingOptions { entries: 4, completions_per_entry: 1, ..RingOptions::default() };
     std::thread::spawn(move || {
         block_on_with(options, async {
-            let mut reads: Vec<_> = (0..500).map(|_| file.read_at(Vec::with_capacity(16), 0)).collect();
+            let mut reads: Vec<_> =
+                (0..500).map(|_| Box::pin(file.read_at(Vec::with_capacity(16), 0))).collect();
             for read in &mut reads {
                 assert!(poll!(&mut *read).is_pending());
                 // Entries are submitted without collecting completions, as happens when the queue is full.
@@ -206,7 +207,7 @@ fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
             // This creates the ring.
             file.sync_data().await.unwrap();
             let before = thread_metrics();
-            let mut write = file.write_durable_at(vec![taken as u8; 4096], 0);
+            let mut write = Box::pin(file.write_durable_at(vec![taken as u8; 4096], 0));
             assert!(poll!(&mut write).is_pending());
             with(|driver| driver.rings.as_mut().unwrap().main.hand_over_at_most = Some(taken)).unwrap();
             write.await.unwrap();
@@ -229,7 +230,7 @@ fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
             file.sync_data().await.unwrap();
             let sqpoll = with(|driver| driver.rings.as_ref().unwrap().main.is_sqpoll()).unwrap();
             let before = thread_metrics();
-            let mut write = file.write_durable_at(vec![1; 4096], 0);
+            let mut write = Box::pin(file.write_durable_at(vec![1; 4096], 0));
             assert!(poll!(&mut write).is_pending());
             let open = with(|driver| live_keys(driver).len());
             assert_eq!(open, Some(if sqpoll { 1 } else { 2 }));
@@ -267,12 +268,12 @@ fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operati
     let Some((pipe, _writer)) = pipe(name) else { return };
     let numbers = || with(|driver| driver.local_handlers.count());
     let mut kept = Queue::new();
-    kept.read(&pipe, Vec::with_capacity(8), 0, 0);
+    kept.add(pipe.read_at(Vec::with_capacity(8), 0), 0);
     kept.submit();
     for _ in 0..3 {
         let mut queue = Queue::new();
         for _ in 0..2 {
-            queue.read(&pipe, Vec::with_capacity(8), 0, 0);
+            queue.add(pipe.read_at(Vec::with_capacity(8), 0), 0);
         }
         queue.wait(0, None);
         assert_eq!(numbers(), Some(2));
@@ -298,12 +299,12 @@ fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() 
     let Some(file) = on_ring(name, temp_file(&[7; 4096])) else { return };
     let Some((pipe, mut writer)) = pipe(name) else { return };
     block_on(async {
-        let mut old = pipe.read_at(Vec::with_capacity(100), 0);
+        let mut old = Box::pin(pipe.read_at(Vec::with_capacity(100), 0));
         assert!(poll!(&mut old).is_pending());
         let old_key = with(|driver| live_keys(driver)[0]).unwrap();
         turn_over().await;
         turn_over().await;
-        let mut new = file.read_at(Vec::with_capacity(4096), 0);
+        let mut new = Box::pin(file.read_at(Vec::with_capacity(4096), 0));
         assert!(poll!(&mut new).is_pending());
         with(|driver| {
             let keys = live_keys(driver);
@@ -323,7 +324,7 @@ fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() 
 fn f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever() {
     let name = "f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever";
     let Some((pipe, _writer)) = pipe(name) else { return };
-    let mut read = pipe.read_at(Vec::with_capacity(100), 0);
+    let mut read = Box::pin(pipe.read_at(Vec::with_capacity(100), 0));
     block_on(async {
         assert!(poll!(&mut read).is_pending());
         turn_over().await;
@@ -370,7 +371,7 @@ fn a_descriptor_announces_reads_that_continue_and_those_that_waited_for_room() {
         let mut queue = Queue::new();
         let descriptor = queue.descriptor().unwrap();
         for reads in std::iter::repeat_n(1, 30).chain([50]) {
-            (0..reads).for_each(|read| _ = queue.read(&file, Vec::with_capacity(5000), 0, read));
+            (0..reads).for_each(|read| _ = queue.add(file.read_at(Vec::with_capacity(5000), 0), read));
             queue.submit();
             let mut ended = 0;
             while ended < reads {
@@ -430,13 +431,13 @@ fn reads_of_an_adaptive_file_stay_in_place_through_either_descriptor() {
             "run" => {
                 let mut batch = Batch::new();
                 pages().for_each(|page| {
-                    batch.read(&file, pool.get(PAGE).unwrap(), (page * PAGE) as u64);
+                    batch.add(file.read_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64));
                 });
                 let done = batch.run().into_iter();
                 results.extend(done.map(|done| (done.result, done.buffer.unwrap().to_vec())));
             }
             _ => {
-                let read = |page| queue.read(&file, pool.get(PAGE).unwrap(), (page * PAGE) as u64, 0);
+                let read = |page| queue.add(file.read_at(pool.get(PAGE).unwrap(), (page * PAGE) as u64), 0);
                 let tokens: Vec<_> = pages().map(read).collect();
                 assert_eq!(queue.wait(32, None), 32);
                 let done = tokens.into_iter().map(|token| queue.take_by(token).unwrap());

@@ -109,6 +109,16 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
     does_not_fit(file, request, direct)
 }
 
+/// Returns how an operation that moves no bytes ends.
+#[cold]
+pub(crate) fn moves_nothing(file: &File, request: &Request, held: &Held) -> Result<Ended, Error> {
+    if request.kind.is_read() && matches!(held, Held::Bytes(_)) {
+        let why = "cannot read into shared bytes; read into a buffer of a Pool or a vector";
+        return Err(error(file, request, ErrorKind::InvalidInput, why));
+    }
+    Ok(Ended { done: 0, errno: 0 })
+}
+
 #[cold]
 fn beyond_memory(file: &File, request: &Request, held: &Held) -> Error {
     let (start, room) = (request.start, room(held, request.kind.is_read()));

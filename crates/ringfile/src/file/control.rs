@@ -1,11 +1,14 @@
 //! Operations that move no data: syncing, allocating, truncating, advising.
 
 use std::future::Future;
+use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
+use pin_project_lite::pin_project;
 
+use super::ask::{Ask, Asked};
 use super::single::Single;
 use super::{File, check};
 use crate::driver::{self, Kind, Request};
@@ -92,25 +95,41 @@ impl Advice {
     }
 }
 
-/// The future of an operation that moves no data.
-///
-/// `Send` and `Unpin`. Dropping it cancels the operation where the kernel still can.
-#[must_use = "nothing is done until the future is awaited"]
-pub struct Control<'a>(pub(crate) Single<'a>);
+pin_project! {
+    /// An operation that moves no data. Await it, or [add](crate::Operation) it to a batch or a queue.
+    ///
+    /// `Send`. Dropping it cancels the operation where the kernel still can.
+    #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
+    pub struct Control<'a> {
+        single: Single<'a>,
+        #[pin]
+        pinned: PhantomPinned,
+    }
+}
 
 impl<'a> Control<'a> {
     fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
         let request = Request { op_flags, offset, want, ..Request::of(kind) };
-        Self(Single::new(file, request, Held::None))
+        Self { single: Single::new(file, request, Held::None), pinned: PhantomPinned }
+    }
+
+    pub(super) fn into_single(self) -> Single<'a> {
+        self.single
+    }
+}
+
+impl Ask for Control<'_> {
+    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        self.single.ask(None, add)
     }
 }
 
 impl Future for Control<'_> {
     type Output = Result<()>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context).map(|result| result.map(drop))
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().single.poll(context).map(|result| result.map(drop))
     }
 }
 

@@ -6,6 +6,7 @@
 //! [`Choice`] decides for futures, batches and queues; it does not know which of them asks.
 
 use std::future::Future;
+use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
@@ -13,15 +14,18 @@ use std::time::Instant;
 
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
+use pin_project_lite::pin_project;
 
+use super::File;
+use super::ask::{AnyMemory, Ask, Asked};
+use super::io::Transfer;
 use super::single::Single;
-use super::{File, Io};
 use crate::driver::{Kind, Request};
 use crate::error::{BufError, BufResult, Result};
 use crate::memory::{Held, IoBuf};
 use crate::once::Value;
 
-/// Selects how durable writes ([`File::write_durable_at`], and `write_durable` of a batch or a queue) make their data
+/// Selects how durable writes ([`File::write_durable_at`], awaited or added to a batch or a queue) make their data
 /// durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -31,7 +35,7 @@ pub enum Durability {
     Auto,
     /// Each write is durable by itself (`RWF_DSYNC`).
     Dsync,
-    /// Each write is followed by an `fdatasync`. [`File::write_durable_at`] on a ringfile thread submits the two
+    /// Each write is followed by an `fdatasync`. Awaited on a ringfile thread, the two are submitted
     /// together; a batch or a queue submits the `fdatasync` when the write has finished.
     Fsync,
 }
@@ -144,13 +148,21 @@ impl AfterWrite {
     }
 }
 
-/// The future of [`File::write_durable_at`].
-#[must_use = "nothing is written until the future is awaited"]
-pub struct WriteDurable<'a, B> {
-    file: &'a File,
+pin_project! {
+    /// A durable write: see [`File::write_durable_at`]. Await it, or [add](crate::Operation) it to a batch or a queue.
+    #[must_use = "nothing is written until it is awaited, or added to a batch or a queue"]
+    pub struct WriteDurable<'a, B> {
+        steps: Steps<'a, B>,
+        #[pin]
+        pinned: PhantomPinned,
+    }
+}
+
+/// The write, and the sync after it.
+struct Steps<'a, B> {
     rest: AfterWrite,
     has_begun: bool,
-    write: Io<'a, B>,
+    write: Transfer<'a, B>,
     /// The write's result, while the sync is in flight.
     written: Option<B>,
     sync: Option<Single<'a>>,
@@ -162,14 +174,12 @@ pub struct WriteDurable<'a, B> {
     synced_again: bool,
 }
 
-impl<B> Unpin for WriteDurable<'_, B> {}
-
 impl<'a, B: IoBuf> WriteDurable<'a, B> {
-    pub(super) fn new(file: &'a File, mut write: Io<'a, B>) -> Self {
+    pub(super) fn new(mut write: Transfer<'a, B>) -> Self {
+        let file = write.file();
         let rest = file.0.durable.decide(write.request());
-        let sync = write.request().synced.then(|| file.sync_data().0);
-        Self {
-            file,
+        let sync = write.request().synced.then(|| file.sync_data().into_single());
+        let steps = Steps {
             rest,
             has_begun: false,
             write,
@@ -178,15 +188,16 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
             synced: None,
             linked: false,
             synced_again: false,
-        }
+        };
+        Self { steps, pinned: PhantomPinned }
     }
 }
 
 impl<B: IoBuf> Future for WriteDurable<'_, B> {
     type Output = BufResult<B>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project().steps;
         if !std::mem::replace(&mut this.has_begun, true) {
             this.rest.begin();
             // If the write does not go to this thread's ring, the sync follows when it has ended.
@@ -195,7 +206,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
             }
         }
         if this.written.is_none() {
-            match Pin::new(&mut this.write).poll(context) {
+            match this.write.poll(context) {
                 Poll::Ready(Ok(buffer)) => this.written = Some(buffer),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
@@ -217,7 +228,7 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
             match result {
                 Err(error) if error.errno() == Some(libc::ECANCELED) && !this.synced_again => {
                     this.synced_again = true;
-                    this.sync = Some(this.file.sync_data().0);
+                    this.sync = Some(this.write.file().sync_data().into_single());
                 }
                 Err(error) => {
                     if let Some(buffer) = this.written.take() {
@@ -228,8 +239,16 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
             }
         }
         let Some(buffer) = this.written.take() else { return Poll::Pending };
-        this.file.0.durable.note(this.write.request(), this.rest);
+        this.write.file().0.durable.note(this.write.request(), this.rest);
         Poll::Ready(Ok(buffer))
+    }
+}
+
+impl<B: AnyMemory> Ask for WriteDurable<'_, B> {
+    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        let rest = self.steps.rest;
+        let (file, asked) = self.steps.write.ask();
+        add(file, Asked { rest, ..asked })
     }
 }
 

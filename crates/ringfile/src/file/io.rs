@@ -6,12 +6,16 @@
 use std::borrow::Borrow;
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
-use std::marker::PhantomData;
+use std::marker::{PhantomData, PhantomPinned};
 use std::ops::RangeBounds;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use pin_project_lite::pin_project;
+
 use super::adaptive::{self, Descriptor, Way};
+use super::ask::{AnyMemory, Ask, Asked};
+use super::durable::WriteDurable;
 use super::single::Single;
 use super::unaligned::{self, Pieces};
 use super::{File, check};
@@ -19,26 +23,37 @@ use crate::driver::{
     self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
 };
 use crate::error::{BufError, BufResult, Error};
-use crate::memory::{Held, IoBuf, IoBufMut};
+use crate::memory::{Buffer, Held, IoBuf, IoBufMut};
 
-/// The future of a read or a write. It returns the buffer, with its length set, or inside the error.
-///
-/// `Send` and `Unpin`. It may be polled on another thread than before, which costs a message between the two. Dropping
-/// it cancels the operation if the kernel still can.
-#[must_use = "nothing is read or written until the future is awaited"]
-pub struct Io<'a, B>(Transfer<'a, B>);
+pin_project! {
+    /// A read or a write. Awaited, it returns the buffer, with its length set, or inside the error. Or
+    /// [add](crate::Operation) it to a batch or a queue.
+    ///
+    /// `Send`. It may be polled on another thread than before, which costs a message between the two. Dropping it cancels
+    /// the operation if the kernel still can.
+    #[must_use = "nothing is read or written until it is awaited, or added to a batch or a queue"]
+    pub struct Io<'a, B> {
+        transfer: Transfer<'a, B>,
+        #[pin]
+        pinned: PhantomPinned,
+    }
+}
 
-/// The future of a vectored read or write. It returns the buffers, with their lengths set, or inside the error.
-///
-/// Otherwise the same as an [`Io`].
-#[must_use = "nothing is read or written until the future is awaited"]
-pub struct IoVectored<'a, B>(Transfer<'a, B>);
+pin_project! {
+    /// A vectored read or write. Awaited, it returns the buffers, with their lengths set, or inside the error.
+    ///
+    /// Otherwise the same as an [`Io`].
+    #[must_use = "nothing is read or written until it is awaited, or added to a batch or a queue"]
+    pub struct IoVectored<'a, B> {
+        transfer: Transfer<'a, B>,
+        #[pin]
+        pinned: PhantomPinned,
+    }
+}
 
-/// An operation, and what counts as success.
-struct Transfer<'a, B> {
+/// A read or a write of memory of type `B`.
+pub(super) struct Transfer<'a, B> {
     operation: Operation<'a>,
-    /// Whether a partial transfer is an error.
-    exact: bool,
     buffer: PhantomData<fn() -> B>,
 }
 
@@ -74,8 +89,30 @@ impl<'a, B> Transfer<'a, B> {
     #[inline]
     fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64) -> Self {
         let op_flags = file.target().flags_of(kind);
-        let request = Request { op_flags, offset, want, ..Request::of(kind) };
-        Self { operation: Operation::new(file, request, held), exact: true, buffer: PhantomData }
+        let request = Request { op_flags, offset, want, exact: true, ..Request::of(kind) };
+        Self { operation: Operation::new(file, request, held), buffer: PhantomData }
+    }
+
+    /// Accepts a result that moved fewer bytes than wanted.
+    #[inline]
+    fn or_less(mut self) -> Self {
+        self.request().exact = false;
+        self
+    }
+
+    pub(super) fn file(&self) -> &'a File {
+        self.operation.file
+    }
+
+    pub(super) fn request(&mut self) -> &mut Request {
+        &mut self.operation.request
+    }
+
+    /// Returns what to add to a batch or a queue.
+    #[inline]
+    pub(super) fn ask(self) -> (&'a File, Asked) {
+        let Operation { file, request, mut held, .. } = self.operation;
+        (file, Asked::new(request, held.take()))
     }
 
     /// Returns whether the finished operation did all that was requested.
@@ -92,47 +129,17 @@ impl<'a, B> Transfer<'a, B> {
     /// Returns whether a shorter result counts as success; not for a buffer whose length cannot show it.
     #[cold]
     fn may_be_short(&mut self) -> bool {
-        !self.exact && !self.operation.held.own().hides_length()
+        !self.operation.request.exact && !self.operation.held.own().hides_length()
     }
 
     #[inline]
     fn finish<T>(&mut self, is_good: bool, buffer: T) -> BufResult<T> {
         if is_good { Ok(buffer) } else { Err(BufError::new(self.operation.take_error(), buffer)) }
     }
-}
-
-impl<'a, B: IoBuf> Io<'a, B> {
-    #[inline]
-    pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
-        let want = buffer.len();
-        Self(Transfer::new(file, Kind::Write, buffer.hold(), want, offset))
-    }
-
-    /// Writes only this part of the buffer.
-    pub(super) fn write_part(file: &'a File, buffer: B, part: impl RangeBounds<usize>, offset: u64) -> Self {
-        let mut write = Self::write(file, buffer, offset);
-        write.request().take_part(part);
-        write
-    }
-
-    pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
-        let want = buffer.len();
-        Self(Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset)).with_flags(RWF_ATOMIC)
-    }
-
-    /// Sets flags for this write only: `RWF_…`.
-    pub(super) fn with_flags(mut self, op_flags: u32) -> Self {
-        self.0.operation.request.op_flags |= op_flags;
-        self
-    }
-
-    pub(super) fn request(&mut self) -> &mut Request {
-        &mut self.0.operation.request
-    }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
     pub(super) fn start_with(&mut self, sync: &mut Single<'_>, context: &Context<'_>) -> bool {
-        let (operation, sync) = (&mut self.0.operation, &mut sync.0);
+        let (operation, sync) = (&mut self.operation, &mut sync.0);
         if !operation.is_new()
             || !sync.is_new()
             || !matches!(operation.fits(), Ok(true))
@@ -149,12 +156,62 @@ impl<'a, B: IoBuf> Io<'a, B> {
         sync.stage = Stage::Running(Ticket::new(behind));
         true
     }
+}
+
+impl<'a, B: IoBuf> Transfer<'a, B> {
+    #[inline]
+    pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
+        let want = buffer.len();
+        Self::new(file, Kind::Write, buffer.hold(), want, offset)
+    }
+
+    #[inline]
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<BufResult<B>> {
+        if self.operation.poll(context).is_pending() {
+            return Poll::Pending;
+        }
+        let is_good = self.is_good();
+        let buffer = B::release(self.operation.take_held());
+        Poll::Ready(self.finish(is_good, buffer))
+    }
+}
+
+impl<'a, B> Io<'a, B> {
+    #[inline]
+    fn of(transfer: Transfer<'a, B>) -> Self {
+        Self { transfer, pinned: PhantomPinned }
+    }
 
     /// Accepts a result that moved fewer bytes than wanted.
     #[inline]
-    pub(super) fn or_less(mut self) -> Self {
-        self.0.exact = false;
-        self
+    pub(super) fn or_less(self) -> Self {
+        Self::of(self.transfer.or_less())
+    }
+}
+
+impl<'a, B: IoBuf> Io<'a, B> {
+    #[inline]
+    pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
+        Self::of(Transfer::write(file, buffer, offset))
+    }
+
+    /// Writes only this part of the buffer.
+    pub(super) fn write_part(file: &'a File, buffer: B, part: impl RangeBounds<usize>, offset: u64) -> Self {
+        let mut write = Transfer::write(file, buffer, offset);
+        write.request().take_part(part);
+        Self::of(write)
+    }
+
+    pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
+        let want = buffer.len();
+        let mut write = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset);
+        write.request().op_flags |= RWF_ATOMIC;
+        Self::of(write)
+    }
+
+    /// Makes the write durable.
+    pub(super) fn durable(self) -> WriteDurable<'a, B> {
+        WriteDurable::new(self.transfer)
     }
 }
 
@@ -162,27 +219,32 @@ impl<'a, B: IoBufMut> Io<'a, B> {
     #[inline]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.capacity();
-        Self(Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset))
+        Self::of(Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset))
+    }
+}
+
+impl<'a, B> IoVectored<'a, B> {
+    fn of(transfer: Transfer<'a, B>) -> Self {
+        Self { transfer, pinned: PhantomPinned }
+    }
+
+    /// Accepts a result that moved fewer bytes than wanted.
+    pub(super) fn or_less(self) -> Self {
+        Self::of(self.transfer.or_less())
     }
 }
 
 impl<'a, B: IoBuf> IoVectored<'a, B> {
     pub(super) fn write(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        Self(Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset))
-    }
-
-    /// Accepts a result that moved fewer bytes than wanted.
-    pub(super) fn or_less(mut self) -> Self {
-        self.0.exact = false;
-        self
+        Self::of(Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset))
     }
 }
 
 impl<'a, B: IoBufMut> IoVectored<'a, B> {
     pub(super) fn read(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBufMut::capacity).sum();
-        Self(Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset))
+        Self::of(Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset))
     }
 }
 
@@ -190,26 +252,35 @@ impl<B: IoBuf> Future for Io<'_, B> {
     type Output = BufResult<B>;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let transfer = &mut self.0;
-        if transfer.operation.poll(context).is_pending() {
-            return Poll::Pending;
-        }
-        let is_good = transfer.is_good();
-        let buffer = B::release(transfer.operation.take_held());
-        Poll::Ready(transfer.finish(is_good, buffer))
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().transfer.poll(context)
     }
 }
 
 impl<B: IoBuf> Future for IoVectored<'_, B> {
     type Output = BufResult<Vec<B>>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let transfer = &mut self.0;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let transfer = self.project().transfer;
         ready!(transfer.operation.poll(context));
         let is_good = transfer.is_good();
         let buffers = B::release_many(transfer.operation.take_held());
         Poll::Ready(transfer.finish(is_good, buffers))
+    }
+}
+
+impl<B: AnyMemory> Ask for Io<'_, B> {
+    #[inline]
+    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        let (file, asked) = self.transfer.ask();
+        add(file, asked)
+    }
+}
+
+impl Ask for IoVectored<'_, Buffer> {
+    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        let (file, asked) = self.transfer.ask();
+        add(file, asked)
     }
 }
 
@@ -313,8 +384,13 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         match self.fits() {
             Ok(true) if self.request.want > 0 => {}
             Ok(true) => {
-                self.stage = Stage::Over(Ended { done: 0, errno: 0 });
-                return Poll::Ready(());
+                return match check::moves_nothing(self.on(), &self.request, self.held.get()) {
+                    Ok(ended) => {
+                        self.stage = Stage::Over(ended);
+                        Poll::Ready(())
+                    }
+                    Err(error) => self.fail(error),
+                };
             }
             Ok(false) => return self.begin_unaligned(context),
             Err(error) => return self.fail(error),

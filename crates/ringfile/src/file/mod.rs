@@ -5,6 +5,7 @@
 
 pub(crate) mod adaptive;
 mod append;
+pub(crate) mod ask;
 pub(crate) mod check;
 mod control;
 pub(crate) mod durable;
@@ -23,6 +24,7 @@ use self::adaptive::Adaptive;
 #[doc(hidden)]
 pub use adaptive::assume_memory_is_free;
 pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Record, Settle};
+pub use ask::Operation;
 pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use durable::{Durability, WriteDurable};
 pub use io::{Io, IoVectored};
@@ -38,7 +40,8 @@ use crate::memory::{IoBuf, IoBufMut};
 /// Cheap to clone; every clone is the same open file. The descriptor is closed when the last clone has been dropped and
 /// the last operation has ended. Any number of operations may be in flight on one file, from any number of threads.
 ///
-/// Operations are futures, for any executor: nothing happens until they are polled. On a ringfile thread (inside
+/// Operations are futures, for any executor: nothing happens until they are polled. Or they are
+/// [added](Operation) to a [`Batch`](crate::Batch) or a [`Queue`](crate::Queue). On a ringfile thread (inside
 /// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) they use the thread's own ring. **Dropping** a
 /// future cancels its operation if the kernel still can; the library keeps the buffer until the kernel has finished
 /// with it. What a write has already written stays in the file.
@@ -223,7 +226,7 @@ impl File {
     /// is remembered**: each later sync and durable write of this `File` and its clones fails with the same errno until
     /// the file is opened again, see [`sync_all`](Self::sync_all).
     pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> WriteDurable<'_, B> {
-        WriteDurable::new(self, Io::write(self, buffer, offset))
+        Io::write(self, buffer, offset).durable()
     }
 
     /// Writes a part of the buffer as [`write_part_at`](Self::write_part_at) does, and waits until it is durable.
@@ -236,7 +239,7 @@ impl File {
         part: impl RangeBounds<usize>,
         offset: u64,
     ) -> WriteDurable<'_, B> {
-        WriteDurable::new(self, Io::write_part(self, buffer, part, offset))
+        Io::write_part(self, buffer, part, offset).durable()
     }
 
     /// Writes the whole buffer at `offset` so that a power cut leaves all of it or none (`RWF_ATOMIC`, Linux 6.11): the

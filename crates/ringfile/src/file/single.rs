@@ -5,8 +5,9 @@
 use std::borrow::Borrow;
 use std::task::{Context, Poll, ready};
 
+use super::ask::Asked;
 use super::io::Operation;
-use super::{File, check};
+use super::{File, OpenOptions, check};
 use crate::driver::{Ended, Request};
 use crate::error::Result;
 use crate::memory::Held;
@@ -23,6 +24,14 @@ impl<F> Single<'_, F> {
     pub(crate) fn into_parts(mut self) -> (F, Request, Held) {
         let held = self.0.take_held();
         (self.0.file, self.0.request, held)
+    }
+}
+
+impl<F: Borrow<File>> Single<'_, F> {
+    /// Returns what to add to a batch or a queue, which opens a file with these options if it does.
+    pub(crate) fn ask<R>(self, opens: Option<Box<OpenOptions>>, add: impl FnOnce(&File, Asked) -> R) -> R {
+        let (file, request, held) = self.into_parts();
+        add(file.borrow(), Asked { opens, ..Asked::new(request, held) })
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! These operations may take long: a cold directory is read from the disk, and the blocks of a large file are freed one
 //! extent after another, which may take seconds. A loop with other tasks, or connections to serve, must not call them
-//! directly. Here they are futures, like the operations of a [`File`]; [`Queue`](crate::Queue) and
-//! [`Batch`](crate::Batch) have them too.
+//! directly. Here they are futures, like the operations of a [`File`], and can be added to a [`Queue`](crate::Queue) or
+//! a [`Batch`](crate::Batch).
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -55,14 +55,17 @@
 mod metadata;
 
 use std::future::Future;
+use std::marker::PhantomPinned;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 pub use metadata::{FileType, Metadata};
+use pin_project_lite::pin_project;
 
 use crate::driver::{Kind, Request};
 use crate::error::{Error, Result};
+use crate::file::ask::{Ask, Asked};
 use crate::file::single::Single;
 use crate::file::{File, OpenOptions};
 use crate::memory::{Held, Paths};
@@ -75,6 +78,10 @@ const DIRECTORY: u32 = 0o777;
 fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Single<'static, File> {
     let request = Request { op_flags, ..Request::of(kind) };
     Single::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))
+}
+
+fn change(single: Single<'static, File>) -> Change {
+    Change { single, pinned: PhantomPinned }
 }
 
 /// Makes a [`File`] from the descriptor of an open, not yet truncated.
@@ -90,22 +97,34 @@ pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<F
 /// The operation that truncates an opened file.
 pub(crate) const TRUNCATION: Request = Request::of(Kind::Truncate);
 
-/// The future of [`open`], which returns the file.
-///
-/// `Send` and `Unpin`; it borrows nothing, and works in any executor.
-#[must_use = "nothing is opened until the future is awaited"]
-pub struct Open {
-    pub(crate) options: OpenOptions,
-    pub(crate) opening: Single<'static, File>,
-    /// The truncation of the file, once it is open.
-    truncating: Option<Single<'static, File>>,
+pin_project! {
+    #[project = OpenProjection]
+    /// The opening of a file: see [`open`]. Awaited, it returns the file. Or [add](crate::Operation) it to a batch or a
+    /// queue.
+    ///
+    /// `Send`; it borrows nothing, and works in any executor.
+    #[must_use = "nothing is opened until it is awaited, or added to a batch or a queue"]
+    pub struct Open {
+        options: OpenOptions,
+        opening: Single<'static, File>,
+        // The truncation of the file, once it is open.
+        truncating: Option<Single<'static, File>>,
+        #[pin]
+        pinned: PhantomPinned,
+    }
+}
+
+impl Ask for Open {
+    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        self.opening.ask(Some(Box::new(self.options)), add)
+    }
 }
 
 impl Future for Open {
     type Output = Result<File>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { options, opening, truncating } = &mut *self;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let OpenProjection { options, opening, truncating, .. } = self.project();
         let mut truncation = match truncating.take() {
             Some(truncation) => truncation,
             None => {
@@ -127,33 +146,58 @@ impl Future for Open {
     }
 }
 
-/// The future of an operation that changes a directory.
-///
-/// `Send` and `Unpin`; it borrows nothing, and works in any executor.
-#[must_use = "nothing is done until the future is awaited"]
-pub struct Change(pub(crate) Single<'static, File>);
+pin_project! {
+    /// A change of a directory. Await it, or [add](crate::Operation) it to a batch or a queue.
+    ///
+    /// `Send`; it borrows nothing, and works in any executor.
+    #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
+    pub struct Change {
+        single: Single<'static, File>,
+        #[pin]
+        pinned: PhantomPinned,
+    }
+}
+
+impl Ask for Change {
+    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        self.single.ask(None, add)
+    }
+}
 
 impl Future for Change {
     type Output = Result<()>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.poll(context).map(|result| result.map(drop))
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().single.poll(context).map(|result| result.map(drop))
     }
 }
 
-/// The future of [`metadata`].
-///
-/// `Send` and `Unpin`; it borrows nothing, and works in any executor.
-#[must_use = "nothing is done until the future is awaited"]
-pub struct GetMetadata(pub(crate) Single<'static, File>);
+pin_project! {
+    /// The reading of metadata: see [`metadata`]. Await it, or [add](crate::Operation) it to a batch or a queue.
+    ///
+    /// `Send`; it borrows nothing, and works in any executor.
+    #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
+    pub struct GetMetadata {
+        single: Single<'static, File>,
+        #[pin]
+        pinned: PhantomPinned,
+    }
+}
+
+impl Ask for GetMetadata {
+    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        self.single.ask(None, add)
+    }
+}
 
 impl Future for GetMetadata {
     type Output = Result<Metadata>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let held = ready!(self.0.poll(context))?;
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let single = self.project().single;
+        let held = ready!(single.poll(context))?;
         // A successful operation has left a record.
-        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(self.0.file().path());
+        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(single.file().path());
         Poll::Ready(Metadata::of(held).ok_or_else(nothing))
     }
 }
@@ -186,7 +230,7 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
     let path = path.as_ref();
     let paths = Paths::new(path).map(|paths| paths.with_mode(options.permissions()));
     let opening = on_path(path, Kind::Open, options.flags(), paths);
-    Open { options: options.clone(), opening, truncating: None }
+    Open { options: options.clone(), opening, truncating: None, pinned: PhantomPinned }
 }
 
 /// Renames a file or a directory (`rename`), and replaces a file at the new path, in one step. Other processes always
@@ -208,7 +252,7 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
 /// ```
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
     let paths = Paths::new(from.as_ref()).and_then(|paths| paths.and(to.as_ref()));
-    Change(on_path(from.as_ref(), Kind::Rename, 0, paths))
+    change(on_path(from.as_ref(), Kind::Rename, 0, paths))
 }
 
 /// Removes a file (`unlink`), or a symbolic link itself. If nothing has the file open, its blocks are free when
@@ -229,7 +273,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
 /// ```
 pub fn remove_file(path: impl AsRef<Path>) -> Change {
     let path = path.as_ref();
-    Change(on_path(path, Kind::Remove, 0, Paths::new(path)))
+    change(on_path(path, Kind::Remove, 0, Paths::new(path)))
 }
 
 /// Removes an empty directory (`rmdir`).
@@ -252,7 +296,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> Change {
 /// ```
 pub fn remove_dir(path: impl AsRef<Path>) -> Change {
     let path = path.as_ref();
-    Change(on_path(path, Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), Paths::new(path)))
+    change(on_path(path, Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), Paths::new(path)))
 }
 
 /// Creates a directory (`mkdir`) with mode `0o777`, to which the umask applies. Its parent must exist.
@@ -271,7 +315,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Change {
 /// ```
 pub fn create_dir(path: impl AsRef<Path>) -> Change {
     let paths = Paths::new(path.as_ref()).map(|paths| paths.with_mode(DIRECTORY));
-    Change(on_path(path.as_ref(), Kind::CreateDir, 0, paths))
+    change(on_path(path.as_ref(), Kind::CreateDir, 0, paths))
 }
 
 /// Reads the metadata of the file at a path (`statx`), following symbolic links.
@@ -291,7 +335,8 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 /// ```
 pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
     let path = path.as_ref();
-    GetMetadata(on_path(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat)))
+    let single = on_path(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat));
+    GetMetadata { single, pinned: PhantomPinned }
 }
 
 /// Syncs a directory, so that creating, renaming and removing files in it survives a crash.

@@ -1,24 +1,19 @@
 //! Batches: operations that are added, then carried out together.
 
-use std::borrow::Borrow;
 use std::future::{Future, IntoFuture};
-use std::ops::RangeBounds;
-use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use super::Done;
 use super::engine::{Engine, Source, ThreadEngine};
 use super::files::Files;
-use super::op::{Asked, Op};
+use super::op::Op;
 use super::plan::Plan;
 use super::remote::RemoteResults;
-use super::{AnyBuffer, Done};
 use crate::driver::{self, Ended};
-use crate::file::single::Single;
-use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
-use crate::fs::{self, Open};
-use crate::memory::Buffer;
+use crate::file::File;
+use crate::file::ask::{Asked, Operation};
 use crate::panics;
 
 const CANCELLED: &str = "the batch was cancelled";
@@ -55,7 +50,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// let (pool, file) = (Pool::new(1 << 20), File::open(&path)?);
 /// let mut batch = Batch::new();
 /// for page in [3, 1, 8] {
-///     batch.read(&file, pool.get(4096)?, page * 4096);
+///     batch.add(file.read_at(pool.get(4096)?, page * 4096));
 /// }
 /// for done in batch.run() {
 ///     assert_eq!(done.result?, 4096);
@@ -74,7 +69,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// let file = ringfile::File::open(&path).unwrap();
 /// futures::executor::block_on(async {
 ///     let mut batch = ringfile::Batch::new();
-///     batch.read(&file, Vec::with_capacity(100), 0);
+///     batch.add(file.read_at(Vec::with_capacity(100), 0));
 ///     let done = batch.await;
 ///     assert_eq!(&done[0].buffer.as_ref().unwrap()[..], b"content");
 /// });
@@ -87,8 +82,8 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// # let file = ringfile::File::open("/etc/hostname").unwrap();
 /// let mut batch = ringfile::Batch::new();
 /// let buffer = pool.get(4096).unwrap();
-/// batch.read(&file, buffer, 0);
-/// batch.read(&file, buffer, 4096);
+/// batch.add(file.read_at(buffer, 0));
+/// batch.add(file.read_at(buffer, 4096));
 /// ```
 ///
 /// # Bad input
@@ -140,141 +135,35 @@ impl Batch {
         }
     }
 
-    /// Adds a read from `offset`, as [`File::read_at`]. Returns the index of its result.
-    pub fn read(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
-        self.add(file, Asked::read(buffer.into(), offset))
-    }
-
-    /// Adds a write at `offset`, as [`File::write_at`]. Returns the index of its result.
-    pub fn write(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
-        self.add(file, Asked::write(buffer.into(), offset))
-    }
-
-    /// Adds an `fdatasync`, as [`File::sync_data`]. It covers writes that have finished when it starts: put a
-    /// [`barrier`](Self::barrier) between the batch's writes and their sync. Returns the index of its result.
-    pub fn sync_data(&mut self, file: &File) -> usize {
-        self.add_single(file.sync_data().0)
-    }
-
-    /// Adds an `fsync`, as [`File::sync_all`]. Otherwise the same as [`sync_data`](Self::sync_data).
-    pub fn sync_all(&mut self, file: &File) -> usize {
-        self.add_single(file.sync_all().0)
-    }
-
-    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. [`Done::buffers`] returns them. Returns
-    /// the index of its result.
-    pub fn read_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64) -> usize {
-        self.add(file, Asked::read_vectored(buffers, offset))
-    }
-
-    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. [`Done::buffers`] returns them. Returns
-    /// the index of its result.
-    pub fn write_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64) -> usize {
-        self.add(file, Asked::write_vectored(buffers, offset))
-    }
-
-    /// Adds a write at `offset` that is durable when it has finished, as [`File::write_durable_at`]. Returns the index of
-    /// its result.
-    pub fn write_durable(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
-        self.add(file, Asked::write(buffer.into(), offset).durable())
-    }
-
-    /// Adds a write of a part of the buffer at `offset`, as [`File::write_part_at`]. Returns the index of its result.
-    pub fn write_part(
-        &mut self,
-        file: &File,
-        buffer: impl Into<AnyBuffer>,
-        part: impl RangeBounds<usize>,
-        offset: u64,
-    ) -> usize {
-        self.add(file, Asked::write(buffer.into(), offset).part(part))
-    }
-
-    /// Adds a durable write of a part of the buffer at `offset`, as [`File::write_durable_part_at`]. Returns the index of
-    /// its result.
-    pub fn write_durable_part(
-        &mut self,
-        file: &File,
-        buffer: impl Into<AnyBuffer>,
-        part: impl RangeBounds<usize>,
-        offset: u64,
-    ) -> usize {
-        self.add(file, Asked::write(buffer.into(), offset).part(part).durable())
-    }
-
-    /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].
+    /// Adds an operation that was not started, such as [`File::read_at`] or [`fs::rename`](crate::fs::rename) returns it.
     /// Returns the index of its result.
-    pub fn write_atomic(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> usize {
-        self.add(file, Asked::write_atomic(buffer.into(), offset))
-    }
-
-    /// Adds the writeback of a range's dirty pages, as [`File::sync_range`]. Returns the index of its result.
-    pub fn sync_range(&mut self, file: &File, offset: u64, len: u64, what: RangeSync) -> usize {
-        self.add_single(file.sync_range(offset, len, what).0)
-    }
-
-    /// Adds an allocation of blocks, or a hole, as [`File::allocate`]. Returns the index of its result.
-    pub fn allocate(&mut self, file: &File, mode: AllocateMode, offset: u64, len: u64) -> usize {
-        self.add_single(file.allocate(mode, offset, len).0)
-    }
-
-    /// Adds a change of the file's size, as [`File::set_len`]. Returns the index of its result.
-    pub fn set_len(&mut self, file: &File, len: u64) -> usize {
-        self.add_single(file.set_len(len).0)
-    }
-
-    /// Adds advice for the page cache, as [`File::advise`]. Returns the index of its result.
-    pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice) -> usize {
-        self.add_single(file.advise(offset, len, advice).0)
-    }
-
-    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file. Returns the index of its
-    /// result.
     ///
-    /// Adding an operation on paths allocates a few hundred bytes for them.
-    pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions) -> usize {
-        let Open { options, opening, .. } = fs::open(path, options);
-        let index = self.add_single(opening);
-        // There is no entry if there was no memory for it.
-        if let Some(op) = self.ops.get_mut(index) {
-            op.opens_with(options);
-        }
-        index
-    }
-
-    /// Adds the renaming of a file, as [`fs::rename`]. Returns the index of its result.
-    pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> usize {
-        self.add_single(fs::rename(from, to).0)
-    }
-
-    /// Adds the removal of a file, as [`fs::remove_file`]. Returns the index of its result.
-    pub fn remove_file(&mut self, path: impl AsRef<Path>) -> usize {
-        self.add_single(fs::remove_file(path).0)
-    }
-
-    /// Adds the removal of an empty directory, as [`fs::remove_dir`]. Returns the index of its result.
-    pub fn remove_dir(&mut self, path: impl AsRef<Path>) -> usize {
-        self.add_single(fs::remove_dir(path).0)
-    }
-
-    /// Adds the creation of a directory, as [`fs::create_dir`]. Returns the index of its result.
-    pub fn create_dir(&mut self, path: impl AsRef<Path>) -> usize {
-        self.add_single(fs::create_dir(path).0)
-    }
-
-    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them. Returns the index of
-    /// its result.
-    pub fn metadata(&mut self, path: impl AsRef<Path>) -> usize {
-        self.add_single(fs::metadata(path).0)
-    }
-
-    fn add_single(&mut self, single: Single<'_, impl Borrow<File>>) -> usize {
-        let (file, request, held) = single.into_parts();
-        self.add(file.borrow(), Asked { request, held })
+    /// Allocates only to hold more operations; if there is no memory for that, the operation's result is an error. A sync
+    /// covers writes that have finished when it starts: put a [`barrier`](Self::barrier) between the batch's writes and
+    /// their sync.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// use ringfile::{Batch, OpenOptions, fs};
+    /// let mut batch = Batch::new();
+    /// for name in ["a", "b"] {
+    ///     batch.add(fs::open(folder.path().join(name), OpenOptions::new().write(true).create(true)));
+    /// }
+    /// for mut done in batch.run() {
+    ///     let file = done.take_file().ok_or_else(|| done.result.unwrap_err())?;
+    ///     assert_eq!(file.size()?, 0);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[inline]
+    pub fn add(&mut self, operation: impl Operation) -> usize {
+        operation.ask(|file, asked| self.add_asked(file, asked))
     }
 
     #[inline]
-    fn add(&mut self, file: &File, asked: Asked) -> usize {
+    fn add_asked(&mut self, file: &File, asked: Asked) -> usize {
         // Once an operation was refused, all later ones are, so that results stay in the order of their operations.
         let has_room = self.refused == 0 && self.ops.len() < MOST_OPERATIONS;
         let wanted = self.ops.len() + 1;
@@ -282,7 +171,7 @@ impl Batch {
             let number = self.files.enter(file);
             self.ops.push(Op::NOTHING);
             if let Some(op) = self.ops.last_mut() {
-                op.ask(number, file, asked);
+                op.ask(number, asked);
             }
         } else {
             self.refused += 1;
@@ -299,10 +188,10 @@ impl Batch {
     /// # let path = folder.path().join("log");
     /// let file = ringfile::File::create(&path)?;
     /// let mut batch = ringfile::Batch::new();
-    /// batch.write(&file, b"first".to_vec(), 0);
-    /// batch.write(&file, b"second".to_vec(), 5);
+    /// batch.add(file.write_at(b"first".to_vec(), 0));
+    /// batch.add(file.write_at(b"second".to_vec(), 5));
     /// batch.barrier();
-    /// let sync = batch.sync_data(&file);
+    /// let sync = batch.add(file.sync_data());
     /// assert!(batch.run()[sync].result.is_ok());
     /// assert_eq!(std::fs::read(&path)?, b"firstsecond");
     /// # Ok(())

@@ -468,8 +468,8 @@ mod tests {
     use std::sync::mpsc;
 
     use super::super::entries::Entries;
-    use super::super::op::Asked;
     use super::*;
+    use crate::file::ask::Ask;
     use crate::{Batch, OpenOptions, Route};
 
     #[test]
@@ -481,14 +481,14 @@ mod tests {
             let file = OpenOptions::new().read(true).route(route).open("/proc/self/exe").unwrap();
             let mut engine = ThreadEngine::new(false);
             let mut entries = Entries::with_capacity(1);
-            entries.add(&file, Asked::read(vec![0_u8; 16].into(), 0), 0);
+            file.read_at(vec![0_u8; 16], 0).ask(|file, asked| entries.add(file, asked, 0));
             let results = Arc::clone(&engine.engine.remote);
             engine.wait(&mut entries, None, |entries| {
                 // Behaves like a subscriber that writes an event to a file: it turns the thread's driver for a batch,
                 // until that has collected a result of the queue.
                 while entries.open > 0 && !results.mailbox.has_some() {
                     let mut batch = Batch::new();
-                    batch.read(&file, Vec::with_capacity(16), 0);
+                    batch.add(file.read_at(Vec::with_capacity(16), 0));
                     assert_eq!(batch.run()[0].result.as_ref().ok(), Some(&16));
                 }
                 entries.left_until(1)

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::Done;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
-use super::op::{Asked, At, Op};
+use super::op::{At, Op};
 use crate::driver::{Ended, Finished, InPlace, PlaceOfRead};
 use crate::error::Error;
+use crate::file::File;
 use crate::file::adaptive::{self, Way};
-use crate::file::{File, OpenOptions};
+use crate::file::ask::Asked;
 
 const CANCELLED: &str = "it was cancelled";
 /// The list of ended operations may keep this many that were taken by token, besides twice the number of those that
@@ -26,7 +27,7 @@ const TAKEN_BY_TOKEN: usize = 64;
 /// ```
 /// # let file = ringfile::File::open("/proc/self/exe").unwrap();
 /// let mut queue = ringfile::Queue::new();
-/// let token = queue.read(&file, Vec::with_capacity(4), 0, 0);
+/// let token = queue.add(file.read_at(Vec::with_capacity(4), 0), 0);
 /// assert_eq!(ringfile::Token::from_u64(token.to_u64()), token);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -121,20 +122,13 @@ impl Entries {
         // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        entry.op.insert(Op::NOTHING).ask(number, file, asked);
+        entry.op.insert(Op::NOTHING).ask(number, asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
         self.polled += usize::from(!file.target().ring.announces());
         self.to_start.push_back(index);
         Token::new(index, generation)
-    }
-
-    /// Sets the options with which the operation just added opens its file.
-    pub(super) fn opens_with(&mut self, token: Token, options: OpenOptions) {
-        if let Some(op) = &mut self.list[token.index() as usize].op {
-            op.opens_with(options);
-        }
     }
 
     /// Sets the descriptors of the read just added, which were chosen before.

@@ -19,8 +19,6 @@ mod remote;
 mod started;
 mod sync;
 
-use std::ops::Deref;
-
 pub use batch::{Batch, BatchRun};
 pub use entries::Token;
 pub use queue::Queue;
@@ -30,81 +28,10 @@ pub use started::StartedBatch;
 #[cfg(feature = "config")]
 pub(crate) use batch::MOST_IN_FLIGHT;
 
-use bytes::Bytes;
-
 use crate::error::Result;
 use crate::file::File;
 use crate::fs::Metadata;
-use crate::memory::Buffer;
-
-/// The memory of one operation of a batch or a queue: a pooled buffer, a vector, or shared bytes.
-///
-/// ```
-/// use ringfile::AnyBuffer;
-/// let buffer = AnyBuffer::from(b"content".to_vec());
-/// assert_eq!(&buffer[..3], b"con");
-/// assert_eq!(buffer.into_vec().unwrap(), b"content");
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum AnyBuffer {
-    /// From a [`Pool`](crate::Pool), or lent by [`RegisteredMemory`](crate::RegisteredMemory).
-    Pooled(Buffer),
-    /// A vector: a read fills its capacity, a write writes its length.
-    Vec(Vec<u8>),
-    /// Shared bytes, such as a frozen buffer. They can be written; a read into them fails with `InvalidInput`.
-    Bytes(Bytes),
-}
-
-impl AnyBuffer {
-    /// Returns the pooled buffer, if it is one.
-    #[must_use]
-    pub fn into_pooled(self) -> Option<Buffer> {
-        if let Self::Pooled(buffer) = self { Some(buffer) } else { None }
-    }
-
-    /// Returns the vector, if it is one.
-    #[must_use]
-    pub fn into_vec(self) -> Option<Vec<u8>> {
-        if let Self::Vec(vec) = self { Some(vec) } else { None }
-    }
-
-    /// Returns the shared bytes, if it holds them.
-    #[must_use]
-    pub fn into_bytes(self) -> Option<Bytes> {
-        if let Self::Bytes(bytes) = self { Some(bytes) } else { None }
-    }
-}
-
-impl From<Bytes> for AnyBuffer {
-    fn from(bytes: Bytes) -> Self {
-        Self::Bytes(bytes)
-    }
-}
-
-impl From<Buffer> for AnyBuffer {
-    fn from(buffer: Buffer) -> Self {
-        Self::Pooled(buffer)
-    }
-}
-
-impl From<Vec<u8>> for AnyBuffer {
-    fn from(vec: Vec<u8>) -> Self {
-        Self::Vec(vec)
-    }
-}
-
-impl Deref for AnyBuffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Pooled(buffer) => buffer,
-            Self::Vec(vec) => vec,
-            Self::Bytes(bytes) => bytes,
-        }
-    }
-}
+use crate::memory::{AnyBuffer, Buffer};
 
 /// The result of one operation of a batch or a queue.
 // In this order a copy of the whole, and one of the buffer out of that, are made in the same pieces, see `memory::held`.

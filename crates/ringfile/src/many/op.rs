@@ -4,19 +4,19 @@
 //! driver, never both.
 
 use std::io::ErrorKind;
-use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::files::Files;
-use super::{AnyBuffer, Done, OnPath};
-use crate::driver::{Ended, Finished, Kind, Place, PlaceOfRead, RWF_ATOMIC, Request, Target};
+use super::{Done, OnPath};
+use crate::driver::{Ended, Finished, Kind, Place, PlaceOfRead, Request, Target};
 use crate::error::Error;
 use crate::file::adaptive::{self, Descriptor, Way};
+use crate::file::ask::Asked;
 use crate::file::durable::{self, AfterWrite};
 use crate::file::unaligned::Pieces;
 use crate::file::{File, OpenOptions, check};
 use crate::fs::{self, Metadata};
-use crate::memory::{Borrowed, Buffer, Held, IoBuf, IoBufMut};
+use crate::memory::{AnyBuffer, Borrowed, Held};
 
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -43,81 +43,11 @@ pub(super) enum At {
     Elsewhere,
 }
 
-/// The user's request, before it becomes an operation on a file.
-pub(super) struct Asked {
-    pub request: Request,
-    pub held: Held,
-}
-
 /// The state of an operation that opens a file.
 pub(super) struct Opening {
-    options: OpenOptions,
+    options: Box<OpenOptions>,
     /// The file is open, but not truncated yet, or the operation has ended.
     file: Option<File>,
-}
-
-impl Asked {
-    #[inline(always)]
-    pub(super) fn read(buffer: AnyBuffer, offset: u64) -> Self {
-        let request = Request { offset, ..Request::of(Kind::Read) };
-        let mut asked = Self { request, held: Held::None };
-        // Built in place, see `memory::held`.
-        match buffer {
-            AnyBuffer::Pooled(buffer) => {
-                asked.request.want = buffer.capacity();
-                asked.held.put(buffer.hold_mut());
-            }
-            AnyBuffer::Vec(vec) => {
-                asked.request.want = vec.capacity();
-                asked.held.put(vec.hold_mut());
-            }
-            // The operation is refused when it begins.
-            AnyBuffer::Bytes(bytes) => asked.held.put(bytes.hold()),
-        }
-        asked
-    }
-
-    #[inline(always)]
-    pub(super) fn write(buffer: AnyBuffer, offset: u64) -> Self {
-        let request = Request { offset, want: buffer.len(), ..Request::of(Kind::Write) };
-        let mut asked = Self { request, held: Held::None };
-        match buffer {
-            AnyBuffer::Pooled(buffer) => asked.held.put(buffer.hold()),
-            AnyBuffer::Vec(vec) => asked.held.put(vec.hold()),
-            AnyBuffer::Bytes(bytes) => asked.held.put(bytes.hold()),
-        }
-        asked
-    }
-
-    /// Makes it a write of a part of its buffer.
-    pub(super) fn part(mut self, part: impl RangeBounds<usize>) -> Self {
-        self.request.take_part(part);
-        self
-    }
-
-    /// Makes it a write that is durable when it ends, in the way that the file decides.
-    pub(super) fn durable(mut self) -> Self {
-        self.request.synced = true;
-        self
-    }
-
-    /// Returns a write of which a power cut leaves all or nothing.
-    pub(super) fn write_atomic(buffer: AnyBuffer, offset: u64) -> Self {
-        let Self { request, held } = Self::write(buffer, offset);
-        Self { request: Request { kind: Kind::WriteAtomic, op_flags: RWF_ATOMIC, ..request }, held }
-    }
-
-    pub(super) fn read_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
-        let want = buffers.iter().map(Buffer::capacity).sum();
-        let request = Request { offset, want, ..Request::of(Kind::ReadVectored) };
-        Self { request, held: Buffer::hold_many_mut(buffers) }
-    }
-
-    pub(super) fn write_vectored(buffers: Vec<Buffer>, offset: u64) -> Self {
-        let want = buffers.iter().map(|buffer| buffer.len()).sum();
-        let request = Request { offset, want, ..Request::of(Kind::WriteVectored) };
-        Self { request, held: Buffer::hold_many(buffers) }
-    }
 }
 
 /// See the module.
@@ -172,20 +102,21 @@ impl Op {
 
     /// Becomes an operation on a file, which has this number among [`Files`].
     #[inline(always)]
-    pub(super) fn ask(&mut self, number: u32, file: &File, mut asked: Asked) {
-        let op_flags = asked.request.op_flags | file.target().flags_of(asked.request.kind);
+    pub(super) fn ask(&mut self, number: u32, mut asked: Asked) {
         self.file = number;
-        self.request = Request { op_flags, ..asked.request };
-        if asked.request.synced {
-            self.durable = file.durability().decide(&mut self.request);
-        }
+        self.request = asked.request;
+        self.durable = asked.rest;
         asked.held.move_to(&mut self.held);
+        match asked.opens.take() {
+            None => {}
+            Some(options) => self.opens_with(options),
+        }
         // Nothing is left to drop; dropping it would call drop code out of line.
         std::mem::forget(asked);
     }
 
-    /// Sets the options with which the operation, which was not begun, opens its file.
-    pub(super) fn opens_with(&mut self, options: OpenOptions) {
+    #[cold]
+    fn opens_with(&mut self, options: Box<OpenOptions>) {
         let detour = Detour::new(self.request, std::mem::take(&mut self.held), Pieces::default());
         self.detour.insert(detour).opening = Some(Opening { options, file: None });
     }
@@ -263,11 +194,9 @@ impl Op {
     /// Ends an operation that moves nothing.
     #[cold]
     fn end_empty(&mut self, file: &File) {
-        if self.request.kind.is_read() && matches!(self.held, Held::Bytes(_)) {
-            let why = "cannot read into shared bytes; read into a buffer of a Pool or a vector";
-            self.refuse(check::error(file, &self.request, ErrorKind::InvalidInput, why));
-        } else {
-            self.end_with(Ended { done: 0, errno: 0 });
+        match check::moves_nothing(file, &self.request, &self.held) {
+            Ok(ended) => self.end_with(ended),
+            Err(error) => self.refuse(error),
         }
     }
 
@@ -467,11 +396,11 @@ impl Op {
         matches!(self.stage, Stage::Over(Ended { errno: libc::ECANCELED, .. }))
     }
 
-    /// Returns whether it has failed. A read that ends at the end of its file has not.
+    /// Returns whether it has failed. A read that ends at the end of its file has not, unless it is exact.
     pub(super) fn has_failed(&self) -> bool {
         match &self.stage {
             Stage::Over(ended) => {
-                let short = self.request.kind.is_write() && ended.done < self.request.want;
+                let short = self.request.exact && ended.done < self.request.want;
                 ended.errno != 0 || short
             }
             Stage::Refused(_) | Stage::Cancelled(_) => true,

@@ -3,27 +3,21 @@
 //!
 //! Invariant: each operation that was added gives one result, even if it was cancelled.
 
-use std::borrow::Borrow;
 use std::future::poll_fn;
-use std::ops::RangeBounds;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
-use std::path::Path;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use super::Done;
 use super::engine::{Source, ThreadEngine};
 use super::entries::{Entries, Token};
-use super::op::Asked;
-use super::{AnyBuffer, Done};
 use crate::driver::TOO_MANY_FILES;
 use crate::error::{Error, Result};
-use crate::file::single::Single;
-use crate::file::{Advice, AllocateMode, File, OpenOptions, RangeSync};
-use crate::fs::{self, Open};
-use crate::memory::{Buffer, Counter};
+use crate::file::ask::Operation;
+use crate::memory::Counter;
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
 ///
@@ -55,7 +49,7 @@ use crate::memory::{Buffer, Counter};
 /// let (pool, file) = (Pool::new(1 << 20), File::open(&path)?);
 /// let mut queue = Queue::new();
 /// for page in [3, 1, 8] {
-///     queue.read(&file, pool.get(4096)?, page * 4096, page);
+///     queue.add(file.read_at(pool.get(4096)?, page * 4096), page);
 /// }
 /// queue.submit();
 /// let mut pages = Vec::new();
@@ -100,182 +94,29 @@ impl Queue {
         Self { entries, engine, counter: None }
     }
 
-    /// Adds a read from `offset`, as [`File::read_at`].
-    pub fn read(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64, user_data: u64) -> Token {
-        self.add(file, Asked::read(buffer.into(), offset), user_data)
-    }
-
-    /// Adds a write at `offset`, as [`File::write_at`].
-    pub fn write(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64, user_data: u64) -> Token {
-        self.add(file, Asked::write(buffer.into(), offset), user_data)
-    }
-
-    /// Adds a read into several buffers in turn, as [`File::read_vectored_at`]. [`Done::buffers`] returns them.
-    pub fn read_vectored(&mut self, file: &File, buffers: Vec<Buffer>, offset: u64, user_data: u64) -> Token {
-        self.add(file, Asked::read_vectored(buffers, offset), user_data)
-    }
-
-    /// Adds a write of several buffers in turn, as [`File::write_vectored_at`]. [`Done::buffers`] returns them.
-    pub fn write_vectored(
-        &mut self,
-        file: &File,
-        buffers: Vec<Buffer>,
-        offset: u64,
-        user_data: u64,
-    ) -> Token {
-        self.add(file, Asked::write_vectored(buffers, offset), user_data)
-    }
-
-    /// Adds a write at `offset` that is durable when it has finished, as [`File::write_durable_at`].
-    pub fn write_durable(
-        &mut self,
-        file: &File,
-        buffer: impl Into<AnyBuffer>,
-        offset: u64,
-        user_data: u64,
-    ) -> Token {
-        self.add(file, Asked::write(buffer.into(), offset).durable(), user_data)
-    }
-
-    /// Adds a write of a part of the buffer at `offset`, as [`File::write_part_at`].
-    pub fn write_part(
-        &mut self,
-        file: &File,
-        buffer: impl Into<AnyBuffer>,
-        part: impl RangeBounds<usize>,
-        offset: u64,
-        user_data: u64,
-    ) -> Token {
-        self.add(file, Asked::write(buffer.into(), offset).part(part), user_data)
-    }
-
-    /// Adds a durable write of a part of the buffer at `offset`, as [`File::write_durable_part_at`].
-    pub fn write_durable_part(
-        &mut self,
-        file: &File,
-        buffer: impl Into<AnyBuffer>,
-        part: impl RangeBounds<usize>,
-        offset: u64,
-        user_data: u64,
-    ) -> Token {
-        self.add(file, Asked::write(buffer.into(), offset).part(part).durable(), user_data)
-    }
-
-    /// Adds an atomic write at `offset`, of which a power cut leaves all or nothing, as [`File::write_atomic_at`].
-    pub fn write_atomic(
-        &mut self,
-        file: &File,
-        buffer: impl Into<AnyBuffer>,
-        offset: u64,
-        user_data: u64,
-    ) -> Token {
-        self.add(file, Asked::write_atomic(buffer.into(), offset), user_data)
-    }
-
-    /// Adds an `fdatasync`, as [`File::sync_data`].
-    pub fn sync_data(&mut self, file: &File, user_data: u64) -> Token {
-        self.add_single(file.sync_data().0, user_data)
-    }
-
-    /// Adds an `fsync`, as [`File::sync_all`].
-    pub fn sync_all(&mut self, file: &File, user_data: u64) -> Token {
-        self.add_single(file.sync_all().0, user_data)
-    }
-
-    /// Adds the writeback of a range's dirty pages, as [`File::sync_range`].
-    pub fn sync_range(
-        &mut self,
-        file: &File,
-        offset: u64,
-        len: u64,
-        what: RangeSync,
-        user_data: u64,
-    ) -> Token {
-        self.add_single(file.sync_range(offset, len, what).0, user_data)
-    }
-
-    /// Adds an allocation of blocks, or a hole, as [`File::allocate`].
-    pub fn allocate(
-        &mut self,
-        file: &File,
-        mode: AllocateMode,
-        offset: u64,
-        len: u64,
-        user_data: u64,
-    ) -> Token {
-        self.add_single(file.allocate(mode, offset, len).0, user_data)
-    }
-
-    /// Adds a change of the file's size, as [`File::set_len`].
-    pub fn set_len(&mut self, file: &File, len: u64, user_data: u64) -> Token {
-        self.add_single(file.set_len(len).0, user_data)
-    }
-
-    /// Adds advice for the page cache, as [`File::advise`].
-    pub fn advise(&mut self, file: &File, offset: u64, len: u64, advice: Advice, user_data: u64) -> Token {
-        self.add_single(file.advise(offset, len, advice).0, user_data)
-    }
-
-    /// Adds the opening of a file, as [`fs::open`]. [`Done::take_file`] returns the file; dropping the result closes
-    /// it.
+    /// Adds an operation that was not started, such as [`File::read_at`](crate::File::read_at) or
+    /// [`fs::open`](crate::fs::open) returns it. `user_data` comes back with its result.
     ///
-    /// An operation on paths allocates a few hundred bytes for them.
+    /// Allocates only to hold more operations than ever before.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
     /// # let folder = tempfile::tempdir()?;
     /// # let path = folder.path().join("data.bin");
     /// # std::fs::write(&path, b"content")?;
-    /// use ringfile::{OpenOptions, Queue};
+    /// use ringfile::{OpenOptions, Queue, fs};
     /// let mut queue = Queue::new();
-    /// let opening = queue.open(&path, OpenOptions::new().read(true), 0);
+    /// let opening = queue.add(fs::open(&path, OpenOptions::new().read(true)), 0);
     /// let mut opened = queue.wait_by(opening)?;
     /// let file = opened.take_file().ok_or_else(|| opened.result.unwrap_err())?;
-    /// let reading = queue.read(&file, Vec::with_capacity(100), 0, 0);
+    /// let reading = queue.add(file.read_at(Vec::with_capacity(100), 0), 0);
     /// assert_eq!(queue.wait_by(reading)?.result?, 7);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn open(&mut self, path: impl AsRef<Path>, options: &OpenOptions, user_data: u64) -> Token {
-        let Open { options, opening, .. } = fs::open(path, options);
-        let token = self.add_single(opening, user_data);
-        self.entries.opens_with(token, options);
-        token
-    }
-
-    /// Adds the renaming of a file, as [`fs::rename`].
-    pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_single(fs::rename(from, to).0, user_data)
-    }
-
-    /// Adds the removal of a file, as [`fs::remove_file`].
-    pub fn remove_file(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_single(fs::remove_file(path).0, user_data)
-    }
-
-    /// Adds the removal of an empty directory, as [`fs::remove_dir`].
-    pub fn remove_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_single(fs::remove_dir(path).0, user_data)
-    }
-
-    /// Adds the creation of a directory, as [`fs::create_dir`].
-    pub fn create_dir(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_single(fs::create_dir(path).0, user_data)
-    }
-
-    /// Adds the reading of metadata, as [`fs::metadata`]. [`Done::take_metadata`] returns them.
-    pub fn metadata(&mut self, path: impl AsRef<Path>, user_data: u64) -> Token {
-        self.add_single(fs::metadata(path).0, user_data)
-    }
-
-    fn add_single(&mut self, single: Single<'_, impl Borrow<File>>, user_data: u64) -> Token {
-        let (file, request, held) = single.into_parts();
-        self.add(file.borrow(), Asked { request, held }, user_data)
-    }
-
     #[inline]
-    fn add(&mut self, file: &File, asked: Asked, user_data: u64) -> Token {
-        self.entries.add(file, asked, user_data)
+    pub fn add(&mut self, operation: impl Operation, user_data: u64) -> Token {
+        operation.ask(|file, asked| self.entries.add(file, asked, user_data))
     }
 
     /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that
@@ -451,7 +292,7 @@ impl Queue {
     /// # let file = ringfile::File::open("/proc/self/exe")?;
     /// let mut queue = ringfile::Queue::new();
     /// let descriptor = queue.descriptor()?;
-    /// queue.read(&file, Vec::with_capacity(4), 0, 0);
+    /// queue.add(file.read_at(Vec::with_capacity(4), 0), 0);
     /// queue.submit();
     /// loop {
     ///     let mut sources = [libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(&descriptor), events: libc::POLLIN, revents: 0 }];

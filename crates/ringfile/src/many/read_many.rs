@@ -9,14 +9,14 @@ use std::any::Any;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use super::Done;
 use super::entries::Token;
 use super::queue::Queue;
-use super::{AnyBuffer, Done};
 use crate::driver::{Ended, InPlace, Kind, PlaceOfRead, Request};
 use crate::error::{Error, Result};
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::{File, check};
-use crate::memory::{Buffer, Held, Lending, ReadMemory, RequestMemory, WriteMemory};
+use crate::memory::{AnyBuffer, Buffer, Held, Lending, ReadMemory, RequestMemory, WriteMemory};
 
 /// The maximum number of operations in flight that do not stay in place.
 const AT_ONCE: usize = 256;
@@ -161,7 +161,7 @@ impl<M: ReadMemory> OneOfMany for ReadRequest<M> {
     }
 
     fn add(queue: &mut Queue, file: &File, buffer: Buffer, offset: u64) -> Token {
-        queue.read(file, buffer, offset, 0)
+        queue.add(file.read_at(buffer, offset), 0)
     }
 }
 
@@ -187,7 +187,7 @@ impl<M: WriteMemory> OneOfMany for WriteRequest<M> {
     }
 
     fn add(queue: &mut Queue, file: &File, buffer: Buffer, offset: u64) -> Token {
-        queue.write(file, buffer, offset, 0)
+        queue.add(file.write_at(buffer, offset), 0)
     }
 }
 

@@ -69,7 +69,7 @@ impl Batch {
     /// # fn main() -> std::io::Result<()> {
     /// let file = ringfile::File::open("/proc/self/exe")?;
     /// let mut batch = ringfile::Batch::new();
-    /// batch.read(&file, Vec::with_capacity(4), 0);
+    /// batch.add(file.read_at(Vec::with_capacity(4), 0));
     /// let (reports, reported) = std::sync::mpsc::channel();
     /// batch.start(move |done| reports.send(done).unwrap())?;
     /// let done = reported.recv().unwrap();
@@ -186,8 +186,8 @@ mod tests {
         let pool = Pool::new(1 << 20);
         let mut batch = Batch::new();
         // Stays in flight, because the pipe is empty.
-        batch.read(&pipe, pool.get(4096).unwrap(), 0);
-        batch.read(&file, Vec::with_capacity(4), 0);
+        batch.add(pipe.read_at(pool.get(4096).unwrap(), 0));
+        batch.add(file.read_at(Vec::with_capacity(4), 0));
         // A defect: the operation is merged with one that does not exist.
         batch.ops[1].next = 1000;
         let (tell, told) = mpsc::channel();

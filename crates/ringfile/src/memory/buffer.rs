@@ -233,7 +233,7 @@ impl Buffer {
     /// // SAFETY: `run` returns when the read is over, and the memory is not touched before.
     /// let buffer = unsafe { Buffer::from_raw((&raw mut memory).cast(), 7) };
     /// let mut batch = Batch::new();
-    /// batch.read(&file, buffer, 0);
+    /// batch.add(file.read_at(buffer, 0));
     /// drop(batch.run());
     /// assert_eq!(&memory, b"content");
     /// # Ok(())

@@ -141,13 +141,6 @@ impl Held {
         }
     }
 
-    /// Stores a value where there usually is none. Inlined, so that the usual case does not call drop code.
-    #[inline]
-    pub(crate) fn put(&mut self, mut held: Held) {
-        held.move_to(self);
-        std::mem::forget(held);
-    }
-
     /// Moves the value to a place that is usually empty, and leaves nothing here: word by word, in whatever pieces it
     /// was stored.
     #[inline(always)]

@@ -77,7 +77,7 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
 /// # Safety
 /// As for [`IoBuf`]: [`as_mut_ptr`](IoBufMut::as_mut_ptr) and [`capacity`](IoBufMut::capacity) don't change while the
 /// value is only moved, the address is that of `as_ptr`, that many bytes there may be written to, and nothing
-/// else reads or writes them. `len` is at most the capacity.
+/// else reads or writes them. `len` is at most the capacity, or the capacity is 0.
 pub unsafe trait IoBufMut: IoBuf {
     /// Returns the address of the bytes, for writing.
     fn as_mut_ptr(&mut self) -> *mut u8;

@@ -22,6 +22,7 @@
 //! Knows nothing of io_uring, files or tasks. Invariants: each byte of a region is in one free extent or one block;
 //! mapped regions never add up to more than the capacity; memory is unmapped only when nothing can refer to it.
 
+mod any;
 mod block;
 mod borrowed;
 mod buffer;
@@ -51,6 +52,7 @@ mod sync;
 pub(crate) mod testing;
 mod waiters;
 
+pub use self::any::AnyBuffer;
 #[doc(hidden)]
 pub use self::borrowed::Borrowed;
 pub use self::borrowed::{ReadMemory, RequestMemory, WriteMemory};

@@ -158,9 +158,9 @@ fn f49_a_read_sees_truncation_holes_and_growth() {
         block_on(by.set_len(LEN as u64)).unwrap();
         assert_eq!(read(160, 16), [0; 16 * BLOCK]);
         let mut batch = Batch::new();
-        batch.set_len(by, (140 * BLOCK) as u64);
+        batch.add(by.set_len((140 * BLOCK) as u64));
         batch.barrier();
-        batch.write(by, blocks(140, 4, 2), (140 * BLOCK) as u64);
+        batch.add(by.write_at(blocks(140, 4, 2), (140 * BLOCK) as u64));
         batch.run().into_iter().for_each(|done| assert!(done.result.is_ok()));
         assert_eq!(read(140, 16), blocks(140, 4, 2));
         // A file that replaces it is a different one.

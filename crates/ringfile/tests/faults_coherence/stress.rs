@@ -187,7 +187,7 @@ impl Stressed {
             }
             4 => {
                 let mut batch = Batch::new();
-                batch.read(file, pool.get(len).unwrap(), offset);
+                batch.add(file.read_at(pool.get(len).unwrap(), offset));
                 let done = batch.run().pop().unwrap();
                 assert!(done.result.is_ok(), "{:?}", done.result);
                 done.buffer.unwrap().to_vec()
@@ -206,7 +206,7 @@ impl Stressed {
             }
             _ => {
                 let mut queue = Queue::new();
-                queue.read(file, pool.get(len).unwrap(), offset, 0);
+                queue.add(file.read_at(pool.get(len).unwrap(), offset), 0);
                 queue.wait(1, None);
                 let (_, done) = queue.take().unwrap();
                 assert!(done.result.is_ok(), "{:?}", done.result);

@@ -160,21 +160,21 @@ impl Actor {
             if self.random.below(3) == 0 {
                 let mut buffer = self.shared.pool.get(PAGE).unwrap();
                 buffer.extend_from_slice(&region.renew(page..page + 1));
-                batch.write(&region.file, buffer, region.at(page));
+                batch.add(region.file.write_at(buffer, region.at(page)));
             }
             if self.random.below(3) == 0 {
                 let offset = region.at(half + page);
-                let index = batch.read(&region.file, self.shared.pool.get(PAGE).unwrap(), offset);
+                let index = batch.add(region.file.read_at(self.shared.pool.get(PAGE).unwrap(), offset));
                 checks.push((index, offset));
             }
         }
         batch.barrier();
         if self.random.below(10) == 0 {
-            batch.sync_data(&region.file);
+            batch.add(region.file.sync_data());
         }
         for page in 0..half {
             let offset = region.at(page);
-            checks.push((batch.read(&region.file, Vec::with_capacity(PAGE), offset), offset));
+            checks.push((batch.add(region.file.read_at(Vec::with_capacity(PAGE), offset)), offset));
         }
         let results = batch.await;
         for done in &results {
@@ -205,7 +205,7 @@ impl Actor {
         let mut reads = Vec::new();
         for _ in 0..count {
             let (offset, len) = any_bytes(region, &mut self.random, 3 * PAGE);
-            let mut read = region.file.read_at(self.shared.pool.get(len).unwrap(), offset);
+            let mut read = Box::pin(region.file.read_at(self.shared.pool.get(len).unwrap(), offset));
             if poll_once(&mut read).await.is_pending() {
                 reads.push((read, offset));
             }
@@ -225,7 +225,7 @@ impl Actor {
         for _ in 0..3 {
             let mut buffer = self.shared.pool.get(PAGE).unwrap();
             buffer.extend_from_slice(&region.scratch(page));
-            let mut write = region.file.write_at(buffer, region.at(OWNED + page));
+            let mut write = Box::pin(region.file.write_at(buffer, region.at(OWNED + page)));
             let _ = poll_once(&mut write).await;
         }
         let offset = region.at(OWNED);
@@ -236,7 +236,7 @@ impl Actor {
     async fn drop_batch(&mut self, region: &Region) {
         let mut batch = Batch::new().in_flight(1 + self.random.below(20) as usize);
         for page in 0..OWNED {
-            batch.read(&region.file, self.shared.pool.get(PAGE).unwrap(), region.at(page));
+            batch.add(region.file.read_at(self.shared.pool.get(PAGE).unwrap(), region.at(page)));
         }
         let mut run = batch.into_future();
         for _ in 0..1 + self.random.below(3) {

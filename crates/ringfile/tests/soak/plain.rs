@@ -34,7 +34,7 @@ impl Actor {
         for region in &self.regions {
             let mut batch = Batch::new();
             for page in 0..OWNED {
-                batch.read(&region.file, Vec::with_capacity(PAGE), region.at(page));
+                batch.add(region.file.read_at(Vec::with_capacity(PAGE), region.at(page)));
             }
             for (page, done) in batch.run().into_iter().enumerate() {
                 assert_read(region, done, region.at(page), "the last look");
@@ -52,16 +52,16 @@ impl Actor {
         let content = region.renew(written.clone());
         let mut buffer = self.shared.pool.get(content.len()).unwrap();
         buffer.extend_from_slice(&content);
-        let write = batch.write(&region.file, buffer, offset);
+        let write = batch.add(region.file.write_at(buffer, offset));
         for page in (0..OWNED).filter(|page| !written.contains(page)) {
             let buffer: AnyBuffer = match self.random.below(2) {
                 0 => self.shared.pool.get(PAGE).unwrap().into(),
                 _ => Vec::with_capacity(PAGE).into(),
             };
-            reads.push((batch.read(&region.file, buffer, region.at(page)), page));
+            reads.push((batch.add(region.file.read_at(buffer, region.at(page))), page));
         }
         batch.barrier();
-        let again = batch.read(&region.file, self.shared.pool.get(content.len()).unwrap(), offset);
+        let again = batch.add(region.file.read_at(self.shared.pool.get(content.len()).unwrap(), offset));
         let mut results: Vec<Option<Done>> = batch.run().into_iter().map(Some).collect();
         assert_eq!(results[write].take().unwrap().result.unwrap(), content.len());
         for (index, page) in reads {
@@ -117,7 +117,7 @@ impl Actor {
     fn blocking_batch_of_reads(&mut self, region: &Region) {
         let mut batch = Batch::new();
         for page in 0..8 {
-            batch.read(&region.file, self.shared.pool.get(PAGE).unwrap(), region.at(page));
+            batch.add(region.file.read_at(self.shared.pool.get(PAGE).unwrap(), region.at(page)));
         }
         for (page, done) in batch.run().into_iter().enumerate() {
             assert_read(region, done, region.at(page), "a batch between reads with handles");

@@ -82,7 +82,7 @@ fn read_while_it_shrinks(file: &File, shared: &Shared) {
         assert_of_any_generation(SEED, 0, &whole, "the file that shrinks");
         let mut batch = ringfile::Batch::new();
         for page in 0..LONGEST {
-            batch.read(file, Vec::with_capacity(PAGE), (page * PAGE) as u64);
+            batch.add(file.read_at(Vec::with_capacity(PAGE), (page * PAGE) as u64));
         }
         for (page, done) in batch.run().into_iter().enumerate() {
             let buffer = done.buffer.unwrap();

@@ -390,7 +390,7 @@ fn idle_thread() -> std::sync::mpsc::Sender<()> {
         let path = folder.file("idle", b"content");
         let file = ringfile::File::open(path).unwrap();
         let mut queue = Queue::new();
-        queue.read(&file, Vec::with_capacity(7), 0, 1);
+        queue.add(file.read_at(Vec::with_capacity(7), 0), 1);
         assert_eq!(queue.wait(1, None), 1);
         used.send(()).unwrap();
         let _ = ended.recv();

@@ -118,20 +118,20 @@ impl Submissions {
         let number = self.next;
         let open = match random.below(300) {
             0 => {
-                self.queue.sync_data(&place.file, number);
+                self.queue.add(place.file.sync_data(), number);
                 Open::Sync
             }
             1..90 => {
                 let Some(claim) = place.write(random, 2) else { return };
                 let mut buffer = world.pool.get(claim.len()).unwrap();
                 buffer.extend_from_slice(&claim.content());
-                self.queue.write(&place.file, buffer, claim.offset(), number);
+                self.queue.add(place.file.write_at(buffer, claim.offset()), number);
                 Open::Write(claim)
             }
             _ => {
                 let Some(claim) = place.read(random, 3) else { return };
                 let (offset, len) = claim.some(random);
-                self.queue.read(&place.file, memory(world, len, random), offset, number);
+                self.queue.add(place.file.read_at(memory(world, len, random), offset), number);
                 Open::Read { claim, offset, len }
             }
         };

@@ -82,7 +82,7 @@ impl Plan {
             12..16 => {
                 let Some(claim) = place.read(random, 4) else { return };
                 let (offset, len) = claim.some(random);
-                let index = batch.read(&place.file, memory(world, len, random), offset);
+                let index = batch.add(place.file.read_at(memory(world, len, random), offset));
                 self.steps.push(Step::Read { claim, offset, len });
                 index
             }
@@ -90,8 +90,8 @@ impl Plan {
                 self.steps.push(Step::Bad);
                 let buffer = memory(world, PAGE, random);
                 match random.below(2) {
-                    0 => batch.read(&place.write_only, buffer, 0),
-                    _ => batch.read(&place.file, buffer, u64::MAX - 5),
+                    0 => batch.add(place.write_only.read_at(buffer, 0)),
+                    _ => batch.add(place.file.read_at(buffer, u64::MAX - 5)),
                 }
             }
             17..20 => {
@@ -99,20 +99,20 @@ impl Plan {
                 let content = claim.content();
                 let mut buffer = world.pool.get(content.len()).unwrap();
                 buffer.extend_from_slice(&content);
-                let index = batch.write(&place.file, buffer, claim.offset());
+                let index = batch.add(place.file.write_at(buffer, claim.offset()));
                 self.steps.push(Step::Write(claim));
                 index
             }
             20 if random.below(20) == 0 => {
                 self.steps.push(Step::Sync);
-                batch.sync_data(&place.file)
+                batch.add(place.file.sync_data())
             }
             _ => {
                 let before = self.parts.last().map_or(0, |part| part.end);
                 let mut writes = (0..before).filter(|&at| matches!(self.steps[at], Step::Write(_)));
                 let Some(write) = writes.next_back() else { return };
                 let Step::Write(claim) = &self.steps[write] else { return };
-                let index = batch.read(&place.file, Vec::with_capacity(claim.len()), claim.offset());
+                let index = batch.add(place.file.read_at(Vec::with_capacity(claim.len()), claim.offset()));
                 self.steps.push(Step::ReadAfter { write });
                 index
             }
@@ -134,7 +134,7 @@ impl Plan {
             reads.reverse();
         }
         for (offset, len) in reads {
-            batch.read(&claim.place.file, memory(world, len, random), offset);
+            batch.add(claim.place.file.read_at(memory(world, len, random), offset));
             let pages = (offset as usize / PAGE)..(offset as usize + len).div_ceil(PAGE);
             let claim = claim.place.read_these(pages).expect("they are claimed to be read");
             self.steps.push(Step::Read { claim, offset, len });

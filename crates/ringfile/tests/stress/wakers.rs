@@ -28,7 +28,7 @@ impl CallsBack {
         assert!(self.0.small.metrics().in_use <= self.0.small.metrics().capacity);
         // Starts an operation, and drops it half way.
         let place = &self.0.places[self.1 % self.0.places.len()];
-        let mut read = place.file.read_at(Vec::with_capacity(64), 0);
+        let mut read = Box::pin(place.file.read_at(Vec::with_capacity(64), 0));
         let _ = Pin::new(&mut read).poll(&mut Context::from_waker(Waker::noop()));
         drop(read);
         let counts = ringfile::thread_metrics();

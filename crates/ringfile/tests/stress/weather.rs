@@ -111,7 +111,7 @@ fn read_what_is_cut(world: &Arc<World>, file: &File, mut random: Random) {
         let (mut batch, mut asked) = (Batch::new().merge_reads(PAGE), Vec::new());
         for _ in 0..20 {
             let (offset, len) = any();
-            batch.read(file, world.pool.get(len).unwrap(), offset);
+            batch.add(file.read_at(world.pool.get(len).unwrap(), offset));
             asked.push((offset, len));
         }
         for (done, (offset, len)) in batch.run().into_iter().zip(asked) {
@@ -193,7 +193,7 @@ fn in_child(world: &Arc<World>, place: &Arc<Place>, ways: u64) -> Option<&'stati
     };
     for file in [&own, &place.file] {
         let mut batch = Batch::new();
-        batch.read(file, Vec::with_capacity(64), 0);
+        batch.add(file.read_at(Vec::with_capacity(64), 0));
         if batch.run().iter().any(|done| done.result.as_ref().is_ok_and(|&len| len != 64)) {
             return Some("all of a read in a batch");
         }

@@ -60,7 +60,7 @@ impl Form {
         let batch = |reads: Vec<(Buffer, u64)>| {
             let mut batch = Batch::new();
             for (buffer, offset) in reads {
-                batch.read(file, buffer, offset);
+                batch.add(file.read_at(buffer, offset));
             }
             batch
         };
@@ -96,7 +96,7 @@ impl Form {
         let batch = |writes: Vec<(Buffer, u64)>| {
             let mut batch = Batch::new();
             for (buffer, offset) in writes {
-                batch.write(file, buffer, offset);
+                batch.add(file.write_at(buffer, offset));
             }
             batch
         };

@@ -12,7 +12,7 @@ pub trait Handles {
 
 impl Handles for Queue {
     fn start(&mut self, file: &File, buffer: impl Into<AnyBuffer>, offset: u64) -> Token {
-        let token = self.read(file, buffer, offset, 0);
+        let token = self.add(file.read_at(buffer.into(), offset), 0);
         self.submit();
         token
     }

@@ -1,7 +1,7 @@
 //! Futures in tests: polling once, running several side by side, and values that another thread sends.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -43,13 +43,14 @@ pub async fn yield_until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// Awaits all futures; returns the results in order.
-pub async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
+pub async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
+    let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(move |context| {
         let mut pending = false;
         for (future, output) in futures.iter_mut().zip(&mut outputs) {
             if output.is_none() {
-                match Pin::new(future).poll(context) {
+                match future.as_mut().poll(context) {
                     Poll::Ready(value) => *output = Some(value),
                     Poll::Pending => pending = true,
                 }
@@ -64,16 +65,17 @@ pub async fn all<F: Future + Unpin>(mut futures: Vec<F>) -> Vec<F::Output> {
 }
 
 /// Runs two futures side by side; returns both results.
-pub async fn both<A: Future + Unpin, B: Future + Unpin>(mut a: A, mut b: B) -> (A::Output, B::Output) {
+pub async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+    let (mut a, mut b) = (pin!(a), pin!(b));
     let (mut first, mut second) = (None, None);
     std::future::poll_fn(|context| {
         if first.is_none()
-            && let Poll::Ready(output) = Pin::new(&mut a).poll(context)
+            && let Poll::Ready(output) = a.as_mut().poll(context)
         {
             first = Some(output);
         }
         if second.is_none()
-            && let Poll::Ready(output) = Pin::new(&mut b).poll(context)
+            && let Poll::Ready(output) = b.as_mut().poll(context)
         {
             second = Some(output);
         }

@@ -193,12 +193,12 @@ impl Slots {
         let mut batch = Batch::new();
         let mut promises = Vec::new();
         for (buffer, offset, promise) in self.next(4)? {
-            batch.write(&self.file, buffer, offset);
+            batch.add(self.file.write_at(buffer, offset));
             promises.push(promise);
         }
         if !self.left_out {
             batch.barrier();
-            batch.sync_data(&self.file);
+            batch.add(self.file.sync_data());
         }
         for done in batch.run() {
             done.result?;

@@ -187,6 +187,8 @@ pub(crate) struct Request {
     pub linked: bool,
     /// A write that its caller makes durable with a sync of its own: its failure counts as that of the sync.
     pub synced: bool,
+    /// Whether moving fewer bytes than wanted is an error.
+    pub exact: bool,
     /// `RWF_…`, or the flags that [`Kind`] names.
     pub op_flags: u32,
     /// Offset in the file, in bytes.
@@ -200,7 +202,7 @@ pub(crate) struct Request {
 impl Request {
     /// Returns an operation of this kind at offset 0 that wants nothing and has no flags.
     pub(crate) const fn of(kind: Kind) -> Self {
-        Self { kind, linked: false, synced: false, op_flags: 0, offset: 0, start: 0, want: 0 }
+        Self { kind, linked: false, synced: false, exact: false, op_flags: 0, offset: 0, start: 0, want: 0 }
     }
 
     /// Restricts a write to a part of its buffer. One that reaches beyond the buffer fails when it begins.
@@ -252,6 +254,9 @@ impl Request {
         self.kind == Kind::WriteAtomic
     }
 }
+
+// A larger one takes longer to copy.
+const _: () = assert!(size_of::<Request>() == 32);
 
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
