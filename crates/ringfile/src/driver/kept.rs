@@ -9,8 +9,14 @@ use std::mem::MaybeUninit;
 use super::Ended;
 use crate::memory::{Held, copy_by_words, copy_in_pieces};
 
-/// The source of an operation's buffer.
+/// Where an operation's buffer is kept.
 pub(crate) trait Lend {
+    /// Keeps a buffer; with `is_read`, the kernel writes to it.
+    fn of(held: Held, is_read: bool) -> Self;
+
+    /// Returns the buffer, if it is not lent.
+    fn get(&self) -> &Held;
+
     /// Hands out the buffer, to a place that is empty.
     fn lend_to(&mut self, to: &mut Held);
 
@@ -26,6 +32,16 @@ pub(crate) trait Lend {
 }
 
 impl Lend for Held {
+    #[inline]
+    fn of(held: Held, _: bool) -> Self {
+        held
+    }
+
+    #[inline]
+    fn get(&self) -> &Held {
+        self
+    }
+
     #[inline(always)]
     fn lend_to(&mut self, to: &mut Held) {
         self.move_to(to);
@@ -44,20 +60,6 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Creates one over `held`; with `is_read`, the kernel writes to it.
-    #[inline]
-    pub(crate) fn new(held: Held, is_read: bool) -> Self {
-        Self { held: MaybeUninit::new(held), is_own: true, is_read }
-    }
-
-    /// Returns the buffer, if it is not lent.
-    #[inline]
-    pub(crate) fn get(&self) -> &Held {
-        const NONE: &Held = &Held::None;
-        // SAFETY: the flag says that the value is here.
-        if self.is_own { unsafe { self.held.assume_init_ref() } } else { NONE }
-    }
-
     /// Takes the buffer back.
     #[inline]
     pub(crate) fn put(&mut self, mut held: Held) {
@@ -107,6 +109,18 @@ impl Kept {
 }
 
 impl Lend for Kept {
+    #[inline]
+    fn of(held: Held, is_read: bool) -> Self {
+        Self { held: MaybeUninit::new(held), is_own: true, is_read }
+    }
+
+    #[inline]
+    fn get(&self) -> &Held {
+        const NONE: &Held = &Held::None;
+        // SAFETY: the flag says that the value is here.
+        if self.is_own { unsafe { self.held.assume_init_ref() } } else { NONE }
+    }
+
     #[inline(always)]
     fn lend_to(&mut self, to: &mut Held) {
         if !matches!(to, Held::None) {

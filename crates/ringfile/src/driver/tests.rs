@@ -247,7 +247,7 @@ fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
 fn a_remote_request_that_is_dropped_ends_with_an_error() {
     let file = File::from(temp_file(b"data"));
     let request = Request { want: 4, ..Request::of(Kind::Read) };
-    let mut held = Kept::new(Held::Vec(vec![1; 4]), true);
+    let mut held = Kept::of(Held::Vec(vec![1; 4]), true);
     let context = &mut Context::from_waker(Waker::noop());
     let mut remote = None;
     let mut operation = RemoteOperation::new(context.waker(), |handler| {

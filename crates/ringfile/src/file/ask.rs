@@ -71,10 +71,3 @@ pub struct Asked {
     /// The options of a file to open.
     pub(crate) opens: Option<Box<OpenOptions>>,
 }
-
-impl Asked {
-    #[inline(always)]
-    pub(crate) fn new(request: Request, held: Held) -> Self {
-        Self { request, held, rest: AfterWrite::NOTHING, opens: None }
-    }
-}

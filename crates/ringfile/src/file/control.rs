@@ -9,7 +9,7 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 use pin_project_lite::pin_project;
 
 use super::ask::{Ask, Asked};
-use super::single::Single;
+use super::io::Operation;
 use super::{File, check};
 use crate::driver::{self, Kind, Request};
 use crate::error::{Error, Result};
@@ -101,7 +101,7 @@ pin_project! {
     /// `Send`. Dropping it cancels the operation where the kernel still can.
     #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
     pub struct Control<'a> {
-        single: Single<'a>,
+        operation: Operation<'a>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -111,17 +111,17 @@ impl<'a> Control<'a> {
     fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
         let request = Request { op_flags, offset, want, ..Request::of(kind) };
-        Self { single: Single::new(file, request, Held::None), pinned: PhantomPinned }
+        Self { operation: Operation::new(file, request, Held::None), pinned: PhantomPinned }
     }
 
-    pub(super) fn into_single(self) -> Single<'a> {
-        self.single
+    pub(super) fn into_operation(self) -> Operation<'a> {
+        self.operation
     }
 }
 
 impl Ask for Control<'_> {
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.single.ask(None, add)
+        self.operation.ask(add)
     }
 }
 
@@ -129,7 +129,7 @@ impl Future for Control<'_> {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().single.poll(context).map(|result| result.map(drop))
+        self.project().operation.poll_control(context)
     }
 }
 

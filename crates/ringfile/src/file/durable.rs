@@ -18,11 +18,10 @@ use pin_project_lite::pin_project;
 
 use super::File;
 use super::ask::{AnyMemory, Ask, Asked};
-use super::io::Transfer;
-use super::single::Single;
+use super::io::{Operation, Transfer};
 use crate::driver::{Kind, Request};
 use crate::error::{BufError, BufResult, Result};
-use crate::memory::{Held, IoBuf};
+use crate::memory::IoBuf;
 use crate::once::Value;
 
 /// Selects how durable writes ([`File::write_durable_at`], awaited or added to a batch or a queue) make their data
@@ -158,38 +157,86 @@ pin_project! {
     }
 }
 
-/// The write, and the sync after it.
+/// The write, and the sync that was submitted with it.
 struct Steps<'a, B> {
-    rest: AfterWrite,
-    has_begun: bool,
     write: Transfer<'a, B>,
+    has_begun: bool,
+    linked: Option<Linked<'a, B>>,
+}
+
+/// A sync that began when the write had ended, or was cancelled because the write was short.
+struct Linked<'a, B> {
+    sync: Operation<'a>,
+    /// The sync's result, if it ended before the write's result was seen.
+    synced: Option<Result<()>>,
+    /// Whether the sync was submitted again.
+    is_again: bool,
     /// The write's result, while the sync is in flight.
     written: Option<B>,
-    sync: Option<Single<'a>>,
-    /// The sync's result, if it ended before the write's result was seen.
-    synced: Option<Result<Held>>,
-    /// Whether the sync was submitted with the write, not after it.
-    linked: bool,
-    /// Whether the sync was submitted again, because the write was short, which cancelled it.
-    synced_again: bool,
+    rest: AfterWrite,
 }
 
 impl<'a, B: IoBuf> WriteDurable<'a, B> {
     pub(super) fn new(mut write: Transfer<'a, B>) -> Self {
         let file = write.file();
-        let rest = file.0.durable.decide(write.request());
-        let sync = write.request().synced.then(|| file.sync_data().into_single());
-        let steps = Steps {
-            rest,
-            has_begun: false,
-            write,
-            written: None,
-            sync,
-            synced: None,
-            linked: false,
-            synced_again: false,
-        };
-        Self { steps, pinned: PhantomPinned }
+        let rest = file.durability().decide(write.request());
+        *write.rest() = rest;
+        Self { steps: Steps { write, has_begun: false, linked: None }, pinned: PhantomPinned }
+    }
+}
+
+impl<'a, B: IoBuf> Steps<'a, B> {
+    /// Submits the write and its sync together, if both go to this thread's ring. Otherwise the sync follows when the write
+    /// has ended, as the write's record says.
+    fn link(&mut self, context: &Context<'_>) {
+        if self.write.request().synced {
+            let mut sync = self.write.file().sync_data().into_operation();
+            if self.write.start_with(&mut sync, context) {
+                let mut rest = std::mem::take(self.write.rest());
+                rest.begin();
+                self.linked = Some(Linked { sync, synced: None, is_again: false, written: None, rest });
+            }
+        }
+    }
+}
+
+impl<'a, B: IoBuf> Linked<'a, B> {
+    fn poll(&mut self, write: &mut Transfer<'a, B>, context: &mut Context<'_>) -> Poll<BufResult<B>> {
+        if self.written.is_none() {
+            match write.poll(context) {
+                Poll::Ready(written) => self.written = Some(written?),
+                Poll::Pending => {
+                    if self.synced.is_none()
+                        && let Poll::Ready(synced) = self.sync.poll_control(context)
+                    {
+                        self.synced = Some(synced);
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        loop {
+            let synced = match self.synced.take() {
+                Some(synced) => synced,
+                None => ready!(self.sync.poll_control(context)),
+            };
+            match synced {
+                Err(error) if error.errno() == Some(libc::ECANCELED) && !self.is_again => {
+                    self.is_again = true;
+                    self.sync = write.file().sync_data().into_operation();
+                }
+                synced => {
+                    let Some(buffer) = self.written.take() else { return Poll::Pending };
+                    return Poll::Ready(match synced {
+                        Ok(()) => {
+                            write.file().durability().note(write.request(), self.rest);
+                            Ok(buffer)
+                        }
+                        Err(error) => Err(BufError::new(error, buffer)),
+                    });
+                }
+            }
+        }
     }
 }
 
@@ -197,58 +244,20 @@ impl<B: IoBuf> Future for WriteDurable<'_, B> {
     type Output = BufResult<B>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project().steps;
-        if !std::mem::replace(&mut this.has_begun, true) {
-            this.rest.begin();
-            // If the write does not go to this thread's ring, the sync follows when it has ended.
-            if let Some(sync) = &mut this.sync {
-                this.linked = this.write.start_with(sync, context);
-            }
+        let steps = self.project().steps;
+        if !std::mem::replace(&mut steps.has_begun, true) {
+            steps.link(context);
         }
-        if this.written.is_none() {
-            match this.write.poll(context) {
-                Poll::Ready(Ok(buffer)) => this.written = Some(buffer),
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    if let Some(sync) = this.sync.as_mut().filter(|_| this.linked)
-                        && let Poll::Ready(result) = sync.poll(context)
-                    {
-                        this.synced = Some(result);
-                    }
-                    return Poll::Pending;
-                }
-            }
+        match &mut steps.linked {
+            Some(linked) => linked.poll(&mut steps.write, context),
+            None => steps.write.poll(context),
         }
-        while let Some(sync) = this.sync.as_mut() {
-            let result = match this.synced.take() {
-                Some(result) => result,
-                None => ready!(sync.poll(context)),
-            };
-            this.sync = None;
-            match result {
-                Err(error) if error.errno() == Some(libc::ECANCELED) && !this.synced_again => {
-                    this.synced_again = true;
-                    this.sync = Some(this.write.file().sync_data().into_single());
-                }
-                Err(error) => {
-                    if let Some(buffer) = this.written.take() {
-                        return Poll::Ready(Err(BufError::new(error, buffer)));
-                    }
-                }
-                Ok(_) => {}
-            }
-        }
-        let Some(buffer) = this.written.take() else { return Poll::Pending };
-        this.write.file().0.durable.note(this.write.request(), this.rest);
-        Poll::Ready(Ok(buffer))
     }
 }
 
 impl<B: AnyMemory> Ask for WriteDurable<'_, B> {
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        let rest = self.steps.rest;
-        let (file, asked) = self.steps.write.ask();
-        add(file, Asked { rest, ..asked })
+        self.steps.write.ask(add)
     }
 }
 

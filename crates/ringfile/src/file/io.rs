@@ -1,7 +1,7 @@
-//! The future of a read or a write.
+//! The future of one operation, and those of reads and writes.
 //!
-//! It gives its buffer to the driver on its first poll and gets it back with the result. It refuses what the kernel
-//! would refuse with a bare errno, and passes unaligned direct reads to [`super::unaligned`].
+//! It drives the record of its operation: gives the buffer to the driver when it starts a step, and gets it back with the
+//! step's result.
 
 use std::borrow::Borrow;
 use std::future::{Future, poll_fn};
@@ -13,12 +13,11 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
-use super::adaptive::{self, Descriptor, Way};
+use super::adaptive::{self, Descriptor, Id};
 use super::ask::{AnyMemory, Ask, Asked};
-use super::durable::WriteDurable;
-use super::single::Single;
-use super::unaligned::{self, Pieces};
-use super::{File, check};
+use super::durable::{AfterWrite, WriteDurable};
+use super::record::{Begun, Record};
+use super::{File, OpenOptions, check};
 use crate::driver::{
     self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
 };
@@ -57,15 +56,11 @@ pub(super) struct Transfer<'a, B> {
     buffer: PhantomData<fn() -> B>,
 }
 
-/// An operation on memory whose type was erased.
-pub(super) struct Operation<'a, F = &'a File> {
-    pub(super) file: F,
-    pub(super) request: Request,
-    /// The buffer, before and after.
-    pub(super) held: Kept,
-    /// Whether the operation was repeated after direct I/O was refused.
-    fell_back: bool,
-    descriptor: Descriptor,
+/// One operation of a task: its record, and where it is carried out. Dropping it cancels the operation if the kernel
+/// still can.
+pub(crate) struct Operation<'a, F = &'a File> {
+    pub(crate) file: F,
+    pub(super) record: Record<Kept>,
     stage: Stage<'a>,
 }
 
@@ -73,11 +68,13 @@ type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Sen
 
 enum Stage<'a> {
     Start,
+    /// It was begun, and other tasks run before it is started.
+    Begun,
     Running(Ticket),
     /// Another thread carries it out.
     Elsewhere(RemoteOperation),
-    /// Other operations carry it out.
-    Detour(Boxed<'a>),
+    /// It reads the continuation of a stream.
+    Stream(Boxed<'a>),
     /// The kernel's answer. It is left here rather than returned: building a result and copying it at once costs a
     /// failed store forwarding on every operation.
     Over(Ended),
@@ -105,31 +102,29 @@ impl<'a, B> Transfer<'a, B> {
     }
 
     pub(super) fn request(&mut self) -> &mut Request {
-        &mut self.operation.request
+        &mut self.operation.record.request
     }
 
-    /// Returns what to add to a batch or a queue.
+    /// Returns what a durable write leaves to do.
+    pub(super) fn rest(&mut self) -> &mut AfterWrite {
+        &mut self.operation.record.rest
+    }
+
     #[inline]
-    pub(super) fn ask(self) -> (&'a File, Asked) {
-        let Operation { file, request, mut held, .. } = self.operation;
-        (file, Asked::new(request, held.take()))
+    pub(super) fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        self.operation.ask(add)
     }
 
     /// Returns whether the finished operation did all that was requested.
     #[inline]
     fn is_good(&mut self) -> bool {
-        match self.operation.stage {
+        let Operation { record, stage, .. } = &mut self.operation;
+        match stage {
             Stage::Over(ended) => {
-                ended.errno == 0 && (ended.done == self.operation.request.want || self.may_be_short())
+                ended.errno == 0 && (ended.done == record.request.want || may_be_short(record))
             }
             _ => false,
         }
-    }
-
-    /// Returns whether a shorter result counts as success; not for a buffer whose length cannot show it.
-    #[cold]
-    fn may_be_short(&mut self) -> bool {
-        !self.operation.request.exact && !self.operation.held.own().hides_length()
     }
 
     #[inline]
@@ -138,24 +133,28 @@ impl<'a, B> Transfer<'a, B> {
     }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
-    pub(super) fn start_with(&mut self, sync: &mut Single<'_>, context: &Context<'_>) -> bool {
-        let (operation, sync) = (&mut self.operation, &mut sync.0);
-        if !operation.is_new()
-            || !sync.is_new()
-            || !matches!(operation.fits(), Ok(true))
+    pub(super) fn start_with(&mut self, sync: &mut Operation<'_>, context: &Context<'_>) -> bool {
+        let Operation { file, record, stage } = &mut self.operation;
+        if !matches!(record.fits(file), Ok(true))
             // A link does not cover a write of several submissions.
-            || !(1..=driver::MOST_AT_ONCE).contains(&operation.request.want)
+            || !(1..=driver::MOST_AT_ONCE).contains(&record.request.want)
         {
             return false;
         }
-        let target = &operation.descriptor.of(operation.file).0.target;
-        let write = (&operation.request, &mut operation.held);
-        let places = driver::start_linked(target, write, (&sync.request, &mut sync.held), context);
+        let (target, request, held) = record.begun(file);
+        let (_, sync_request, sync_held) = sync.record.begun(sync.file);
+        let places = driver::start_linked(target, (request, held), (sync_request, sync_held), context);
         let Some([write, behind]) = places else { return false };
-        operation.stage = Stage::Running(Ticket::new(write));
+        *stage = Stage::Running(Ticket::new(write));
         sync.stage = Stage::Running(Ticket::new(behind));
         true
     }
+}
+
+/// Returns whether a shorter result counts as success; not for a buffer whose length cannot show it.
+#[cold]
+fn may_be_short(record: &mut Record<Kept>) -> bool {
+    !record.request.exact && !record.held.own().hides_length()
 }
 
 impl<'a, B: IoBuf> Transfer<'a, B> {
@@ -272,90 +271,49 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
 impl<B: AnyMemory> Ask for Io<'_, B> {
     #[inline]
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        let (file, asked) = self.transfer.ask();
-        add(file, asked)
+        self.transfer.ask(add)
     }
 }
 
 impl Ask for IoVectored<'_, Buffer> {
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        let (file, asked) = self.transfer.ask();
-        add(file, asked)
+        self.transfer.ask(add)
     }
 }
 
-impl<F> Operation<'_, F> {
-    /// Returns whether the operation was not started yet.
-    pub(super) fn is_new(&self) -> bool {
-        matches!(self.stage, Stage::Start)
+impl<F: Borrow<File>> Operation<'_, F> {
+    #[inline]
+    pub(crate) fn new(file: F, request: Request, held: Held) -> Self {
+        let held = Kept::of(held, request.kind.is_read());
+        Self { file, record: Record::over(request, held), stage: Stage::Start }
+    }
+
+    /// Makes it the opening of a file with these options.
+    pub(crate) fn opening(mut self, options: Box<OpenOptions>) -> Self {
+        self.record.opens_with(options);
+        self
+    }
+
+    /// Gives the operation, which was not started, to a batch or a queue.
+    #[inline]
+    pub(crate) fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
+        add(self.file.borrow(), self.record.into_asked())
+    }
+
+    /// Takes the file that was opened.
+    pub(crate) fn take_file(&mut self) -> Option<File> {
+        self.record.take_file()
     }
 
     /// Takes the buffer of an operation that is not in flight.
     #[inline]
-    pub(super) fn take_held(&mut self) -> Held {
-        self.held.take()
-    }
-}
-
-impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
-    #[inline]
-    pub(super) fn new(file: F, request: Request, held: Held) -> Self {
-        let held = Kept::new(held, request.kind.is_read());
-        Self { file, request, held, fell_back: false, descriptor: Descriptor::Open, stage: Stage::Start }
-    }
-
-    /// Returns the file to use: the file itself, or the direct twin of an adaptive one.
-    fn on(&self) -> &File {
-        self.descriptor.of(self.file.borrow())
+    pub(crate) fn take_held(&mut self) -> Held {
+        self.record.held.take()
     }
 
     /// Returns whether the operation ends only when another thread runs its loop.
     pub(super) fn needs_another_loop(&self) -> bool {
         matches!(&self.stage, Stage::Running(ticket) if ticket.needs_another_loop())
-    }
-
-    /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome.
-    #[inline(always)]
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Stage::Running(ticket) = &mut self.stage {
-            let Poll::Ready(ended) = ticket.poll(context, &mut self.held) else { return Poll::Pending };
-            // The ticket is spent: there is nothing to drop.
-            std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
-            return if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) };
-        }
-        if let Stage::Start = self.stage {
-            return self.begin(context);
-        }
-        self.poll_otherwise(context)
-    }
-
-    #[cold]
-    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.stage {
-            Stage::Elsewhere(operation) => {
-                let ended = ready!(operation.poll(context, &mut self.held));
-                self.stage = Stage::Over(ended);
-                if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
-            }
-            Stage::Detour(read) => {
-                let (held, result) = ready!(read.as_mut().poll(context));
-                self.held.put(held);
-                self.stage = result.map_or_else(Stage::Failed, Stage::Over);
-                Poll::Ready(())
-            }
-            // Polling a future after it was ready has no defined meaning; this one stays pending.
-            _ => Poll::Pending,
-        }
-    }
-
-    /// Handles `EINVAL`: on a direct file that may be buffered instead, the operation begins again.
-    #[cold]
-    fn refused(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
-        let is_first = !std::mem::replace(&mut self.fell_back, true);
-        if is_first && check::falls_back(self.on(), &self.request, ended) {
-            return self.begin(context);
-        }
-        Poll::Ready(())
     }
 
     /// Returns how the operation ended; an errno counts as a result here.
@@ -365,9 +323,15 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
             Stage::Failed(error) => Err(error),
             _ => {
                 let why = "the result was taken before the operation had finished, or twice";
-                Err(check::error(self.on(), &self.request, ErrorKind::Other, why))
+                Err(check::error(self.file.borrow(), &self.record.request, ErrorKind::Other, why))
             }
         }
+    }
+
+    /// Returns why an operation that ended this way did not do all that was requested.
+    #[cold]
+    pub(super) fn failure(&self, ended: Ended) -> Error {
+        self.record.failure(self.file.borrow(), ended)
     }
 
     /// Returns why the operation did not do all that was requested.
@@ -378,108 +342,118 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
             Err(error) => error,
         }
     }
+}
+
+impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
+    /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome. Polling it after that does
+    /// nothing.
+    #[inline(always)]
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Stage::Running(ticket) = &mut self.stage {
+            let Poll::Ready(ended) = ticket.poll(context, self.record.memory()) else { return Poll::Pending };
+            return self.ended(ended, context);
+        }
+        if let Stage::Start = self.stage {
+            return self.begin(context);
+        }
+        self.poll_otherwise(context)
+    }
+
+    #[cold]
+    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.stage {
+            Stage::Begun => self.start(context),
+            Stage::Elsewhere(operation) => {
+                let ended = ready!(operation.poll(context, self.record.memory()));
+                self.ended(ended, context)
+            }
+            Stage::Stream(read) => {
+                let (held, result) = ready!(read.as_mut().poll(context));
+                self.record.held.put(held);
+                self.stage = result.map_or_else(Stage::Failed, Stage::Over);
+                Poll::Ready(())
+            }
+            // Polling a future after it was ready has no defined meaning; this one stays pending.
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Drives an operation that moves no data to its end.
+    pub(crate) fn poll_control(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll(context));
+        Poll::Ready(match self.stage {
+            Stage::Over(Ended { errno: 0, .. }) => Ok(()),
+            _ => Err(self.take_error()),
+        })
+    }
+
+    /// Takes the result of what was started. The ticket in [`stage`](Self::stage) is spent: there is nothing to drop.
+    #[inline]
+    fn ended(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
+        if ended.errno == 0 && self.record.is_one_step() {
+            std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
+            return Poll::Ready(());
+        }
+        self.ended_otherwise(ended, context)
+    }
+
+    #[cold]
+    fn ended_otherwise(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
+        self.stage = match self.record.end(self.file.borrow(), ended) {
+            Some(Ok(ended)) => Stage::Over(ended),
+            Some(Err(error)) => Stage::Failed(error),
+            None => Stage::Start,
+        };
+        if let Stage::Start = self.stage { self.begin(context) } else { Poll::Ready(()) }
+    }
 
     #[inline]
     fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match self.fits() {
-            Ok(true) if self.request.want > 0 => {}
-            Ok(true) => {
-                return match check::moves_nothing(self.on(), &self.request, self.held.get()) {
-                    Ok(ended) => {
-                        self.stage = Stage::Over(ended);
-                        Poll::Ready(())
-                    }
-                    Err(error) => self.fail(error),
-                };
-            }
-            Ok(false) => return self.begin_unaligned(context),
-            Err(error) => return self.fail(error),
+        match self.record.begin(self.file.borrow(), true) {
+            Begun::Start => return self.start(context),
+            Begun::Over(ended) => self.stage = Stage::Over(ended),
+            Begun::Refused(error) => self.stage = Stage::Failed(error),
+            Begun::Stream(id) => return self.begin_stream(id, context),
         }
-        if self.descriptor == Descriptor::Open && self.file.borrow().has_two_ways(&self.request) {
-            return self.begin_adaptive(context);
-        }
-        self.start(context)
+        Poll::Ready(())
+    }
+
+    #[cold]
+    fn begin_stream(&mut self, id: Id, context: &mut Context<'_>) -> Poll<()> {
+        let (file, held) = (self.file.clone(), self.record.held.lend());
+        self.stage = Stage::Stream(Box::pin(adaptive::read_stream(file, id, self.record.request, held)));
+        self.poll_otherwise(context)
     }
 
     /// Starts the operation, which the kernel would not refuse without a reason.
     #[inline(always)]
-    pub(super) fn start(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let target = &self.descriptor.of(self.file.borrow()).0.target;
-        match driver::start(target, &self.request, &mut self.held, context, SubmitHint::ONE) {
+    fn start(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let (target, request, memory) = self.record.begun(self.file.borrow());
+        match driver::start(target, request, memory, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
-                // The operation had not started or had finished: there is nothing to drop, here and below.
+                // The operation had not started or had finished: there is nothing to drop.
                 let ticket = Ticket::new(place);
                 std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
                 Poll::Pending
             }
-            Ok(Started::Done(ended)) => {
-                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
-                if ended.errno == libc::EINVAL { self.refused(ended, context) } else { Poll::Ready(()) }
-            }
+            Ok(Started::Done(ended)) => self.ended(ended, context),
             Ok(Started::Elsewhere(operation)) => {
                 self.stage = Stage::Elsewhere(operation);
                 Poll::Pending
             }
             Ok(Started::Yield) => {
-                self.stage = Stage::Start;
+                self.stage = Stage::Begun;
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
-            Err(error) => {
-                let error = error.on(self.file.borrow().path());
-                self.fail(if self.request.kind.moves_data() { error.at(self.request.offset) } else { error })
-            }
+            Err(error) => self.not_started(error),
         }
     }
 
     #[cold]
-    pub(super) fn fail(&mut self, error: Error) -> Poll<()> {
-        if self.request.kind.is_read() {
-            // Nothing was read, and the buffer's length says so. A stream has read what comes before the start.
-            self.held.own().copy_in(self.request.start, &[]);
-        }
-        self.stage = Stage::Failed(error);
+    fn not_started(&mut self, error: Error) -> Poll<()> {
+        self.stage = Stage::Failed(self.record.not_started(self.file.borrow(), error));
         Poll::Ready(())
-    }
-
-    #[cold]
-    fn begin_unaligned(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.read_in_pieces(Pieces::by(self.descriptor), context)
-    }
-
-    fn read_in_pieces(&mut self, pieces: Pieces, context: &mut Context<'_>) -> Poll<()> {
-        let (file, held) = (self.file.clone(), self.held.lend());
-        self.stage = Stage::Detour(Box::pin(unaligned::read(file, pieces, self.request, held)));
-        self.poll(context)
-    }
-
-    /// Begins a read of an adaptive file.
-    #[cold]
-    fn begin_adaptive(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match adaptive::choose(self.file.borrow(), &self.request, self.held.get(), true) {
-            Way::By(descriptor) => {
-                self.descriptor = descriptor;
-                self.begin(context)
-            }
-            Way::CachedBeginning(cached) => {
-                self.read_in_pieces(Pieces::with_cached_beginning(cached), context)
-            }
-            Way::Stream(id) => {
-                let (file, held) = (self.file.clone(), self.held.lend());
-                self.stage = Stage::Detour(Box::pin(adaptive::read_stream(file, id, self.request, held)));
-                self.poll(context)
-            }
-        }
-    }
-
-    #[inline]
-    fn fits(&self) -> Result<bool, Error> {
-        check::fits(self.on(), &self.request, self.held.get())
-    }
-
-    #[cold]
-    pub(super) fn failure(&self, ended: Ended) -> Error {
-        check::failure(self.on(), &self.request, ended)
     }
 }
 
@@ -490,7 +464,8 @@ pub(super) async fn carry_out(
     request: Request,
     held: Held,
 ) -> (Held, Result<Ended, Error>) {
-    let mut operation = Operation { descriptor, ..Operation::new(file, request, held) };
+    let mut operation = Operation::new(file, request, held);
+    operation.record.descriptor = descriptor;
     poll_fn(|context| operation.poll(context)).await;
     let result = operation.result();
     (operation.take_held(), result)

@@ -9,9 +9,9 @@ pub(crate) mod ask;
 pub(crate) mod check;
 mod control;
 pub(crate) mod durable;
-mod io;
+pub(crate) mod io;
 mod open;
-pub(crate) mod single;
+pub(crate) mod record;
 mod stream;
 pub(crate) mod unaligned;
 

@@ -5,10 +5,7 @@
 //! the user's memory is; the rest goes through a small reserve of the library, never through the user's pool, which may
 //! be full.
 
-use std::borrow::Borrow;
-
 use super::adaptive::Descriptor;
-use super::{File, io};
 use crate::driver::{Alignment, Ended, Finished, Kind, Request};
 use crate::error::Error;
 use crate::memory::{Held, reserve};
@@ -154,34 +151,6 @@ impl Pieces {
     /// Sets the buffer's length to what was read.
     fn show_done(&self, request: &Request, held: &mut Held) {
         held.copy_in(request.start + self.done, &[]);
-    }
-}
-
-/// Reads the range of `request`, whatever its alignment.
-pub(super) async fn read(
-    file: impl Borrow<File>,
-    mut pieces: Pieces,
-    request: Request,
-    mut held: Held,
-) -> (Held, Result<Ended, Error>) {
-    loop {
-        let on = pieces.descriptor().of(file.borrow());
-        let (piece, memory) = match pieces.begin(&request, on.alignment(), &mut held) {
-            Ok(begun) => begun,
-            Err(error) => return (held, Err(error)),
-        };
-        let (memory, result) = io::carry_out(on, Descriptor::Own, piece, memory).await;
-        match result {
-            Ok(ended) => {
-                if let Some(ended) = pieces.end(&request, &mut held, Finished { held: memory, ended }) {
-                    return (held, Ok(ended));
-                }
-            }
-            Err(error) => {
-                pieces.give_back(&request, &mut held, memory);
-                return (held, Err(error.after(pieces.done())));
-            }
-        }
     }
 }
 

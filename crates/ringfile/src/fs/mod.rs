@@ -66,22 +66,22 @@ use pin_project_lite::pin_project;
 use crate::driver::{Kind, Request};
 use crate::error::{Error, Result};
 use crate::file::ask::{Ask, Asked};
-use crate::file::single::Single;
+use crate::file::io::Operation;
 use crate::file::{File, OpenOptions};
 use crate::memory::{Held, Paths};
 
 /// Permission bits of a directory that is created; the umask applies.
 const DIRECTORY: u32 = 0o777;
 
-/// Creates an operation on paths, of which `path` is the first. [`Single::poll`] fails if one contains a NUL byte, and
+/// Creates an operation on paths, of which `path` is the first. [`Operation::poll_control`] fails if one contains a NUL byte, and
 /// `paths` is `None`.
-fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Single<'static, File> {
+fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Operation<'static, File> {
     let request = Request { op_flags, ..Request::of(kind) };
-    Single::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))
+    Operation::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))
 }
 
-fn change(single: Single<'static, File>) -> Change {
-    Change { single, pinned: PhantomPinned }
+fn change(operation: Operation<'static, File>) -> Change {
+    Change { operation, pinned: PhantomPinned }
 }
 
 /// Makes a [`File`] from the descriptor of an open, not yet truncated.
@@ -98,17 +98,13 @@ pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<F
 pub(crate) const TRUNCATION: Request = Request::of(Kind::Truncate);
 
 pin_project! {
-    #[project = OpenProjection]
     /// The opening of a file: see [`open`]. Awaited, it returns the file. Or [add](crate::Operation) it to a batch or a
     /// queue.
     ///
     /// `Send`; it borrows nothing, and works in any executor.
     #[must_use = "nothing is opened until it is awaited, or added to a batch or a queue"]
     pub struct Open {
-        options: OpenOptions,
-        opening: Single<'static, File>,
-        // The truncation of the file, once it is open.
-        truncating: Option<Single<'static, File>>,
+        operation: Operation<'static, File>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -116,7 +112,7 @@ pin_project! {
 
 impl Ask for Open {
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.opening.ask(Some(Box::new(self.options)), add)
+        self.operation.ask(add)
     }
 }
 
@@ -124,25 +120,11 @@ impl Future for Open {
     type Output = Result<File>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let OpenProjection { options, opening, truncating, .. } = self.project();
-        let mut truncation = match truncating.take() {
-            Some(truncation) => truncation,
-            None => {
-                options.check().map_err(|error| error.on(opening.file().path()))?;
-                let held = ready!(opening.poll(context));
-                match held.and_then(|held| opened(options, opening.file(), held)) {
-                    Ok(file) if options.truncates() => Single::new(file, TRUNCATION, Held::None),
-                    opened => return Poll::Ready(opened),
-                }
-            }
-        };
-        match truncation.poll(context) {
-            Poll::Ready(truncated) => Poll::Ready(truncated.map(|_| truncation.into_parts().0)),
-            Poll::Pending => {
-                *truncating = Some(truncation);
-                Poll::Pending
-            }
-        }
+        let operation = self.project().operation;
+        ready!(operation.poll_control(context))?;
+        // A successful open has left a file.
+        let opened = operation.take_file();
+        Poll::Ready(opened.ok_or_else(|| Error::from_errno(libc::EBADF, "opening").on(operation.file.path())))
     }
 }
 
@@ -152,7 +134,7 @@ pin_project! {
     /// `Send`; it borrows nothing, and works in any executor.
     #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
     pub struct Change {
-        single: Single<'static, File>,
+        operation: Operation<'static, File>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -160,7 +142,7 @@ pin_project! {
 
 impl Ask for Change {
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.single.ask(None, add)
+        self.operation.ask(add)
     }
 }
 
@@ -168,7 +150,7 @@ impl Future for Change {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().single.poll(context).map(|result| result.map(drop))
+        self.project().operation.poll_control(context)
     }
 }
 
@@ -178,7 +160,7 @@ pin_project! {
     /// `Send`; it borrows nothing, and works in any executor.
     #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
     pub struct GetMetadata {
-        single: Single<'static, File>,
+        operation: Operation<'static, File>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -186,7 +168,7 @@ pin_project! {
 
 impl Ask for GetMetadata {
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.single.ask(None, add)
+        self.operation.ask(add)
     }
 }
 
@@ -194,11 +176,12 @@ impl Future for GetMetadata {
     type Output = Result<Metadata>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let single = self.project().single;
-        let held = ready!(single.poll(context))?;
+        let operation = self.project().operation;
+        ready!(operation.poll_control(context))?;
         // A successful operation has left a record.
-        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(single.file().path());
-        Poll::Ready(Metadata::of(held).ok_or_else(nothing))
+        let metadata = Metadata::of(operation.take_held());
+        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(operation.file.path());
+        Poll::Ready(metadata.ok_or_else(nothing))
     }
 }
 
@@ -230,7 +213,7 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
     let path = path.as_ref();
     let paths = Paths::new(path).map(|paths| paths.with_mode(options.permissions()));
     let opening = on_path(path, Kind::Open, options.flags(), paths);
-    Open { options: options.clone(), opening, truncating: None, pinned: PhantomPinned }
+    Open { operation: opening.opening(Box::new(options.clone())), pinned: PhantomPinned }
 }
 
 /// Renames a file or a directory (`rename`), and replaces a file at the new path, in one step. Other processes always
@@ -335,8 +318,8 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 /// ```
 pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
     let path = path.as_ref();
-    let single = on_path(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat));
-    GetMetadata { single, pinned: PhantomPinned }
+    let operation = on_path(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat));
+    GetMetadata { operation, pinned: PhantomPinned }
 }
 
 /// Syncs a directory, so that creating, renaming and removing files in it survives a crash.

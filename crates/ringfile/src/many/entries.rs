@@ -134,7 +134,7 @@ impl Entries {
     /// Sets the descriptors of the read just added, which were chosen before.
     pub(super) fn go(&mut self, token: Token, way: Way) {
         if let Some(op) = &mut self.list[token.index() as usize].op {
-            op.go(way);
+            op.record.go(way);
         }
     }
 
@@ -268,7 +268,7 @@ impl Entries {
             return Ok(());
         }
         let ops = self.to_start.iter().filter_map(|&index| self.list[index as usize].op.as_ref());
-        let targets = adaptive::targets(file, ops.map(|op| op.descriptor));
+        let targets = adaptive::targets(file, ops.map(|op| op.record.descriptor));
         let mut reads = WaitingReads { list: &mut self.list, to_start: &self.to_start };
         let all = AssertUnwindSafe(|| engine.read_in_place(targets, &mut reads, usize::MAX));
         let read = catch_unwind(all);

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::files::Files;
-use super::op::{At, Detour, NONE, Op, Stage};
+use super::op::{At, NONE, Op, Stage};
 use crate::driver::{Ended, FileKind, Finished, Kind, Request};
 use crate::file::adaptive::{self, Descriptor, Way};
 use crate::file::check;
@@ -19,20 +19,20 @@ const MOST_BYTES: u64 = 1 << 20;
 const MOST_READS: usize = 128;
 
 fn end_of(op: &Op) -> u64 {
-    op.request.offset + op.request.want as u64
+    op.record.request.offset + op.record.request.want as u64
 }
 
 /// Returns whether a read may be part of a group. Anything else is carried out, and fails, separately.
 fn may_merge(op: &Op, files: &Files) -> bool {
     let file = files.get(op.file);
-    op.request.kind == Kind::Read
-        && op.request.want > 0
-        && matches!(op.held, Held::Pooled(_))
+    op.record.request.kind == Kind::Read
+        && op.record.request.want > 0
+        && matches!(op.record.held, Held::Pooled(_))
         && matches!(file.target().kind, FileKind::Regular | FileKind::Block)
         && file.target().ring.announces()
         // An adaptive file may use either descriptor.
-        && matches!(check::fits(file, &op.request, &op.held), Ok(true))
-        && matches!(check::fits(Descriptor::Direct.of(file), &op.request, &op.held), Ok(true))
+        && matches!(check::fits(file, &op.record.request, &op.record.held), Ok(true))
+        && matches!(check::fits(Descriptor::Direct.of(file), &op.record.request, &op.record.held), Ok(true))
 }
 
 /// Puts the reads of a range into groups.
@@ -40,7 +40,7 @@ pub(super) fn plan(ops: &mut [Op], files: &Files, range: Range<u32>, gap: usize)
     let mut reads: Vec<u32> = range.filter(|&index| may_merge(&ops[index as usize], files)).collect();
     reads.sort_unstable_by_key(|&index| {
         let op = &ops[index as usize];
-        (op.file, op.request.offset)
+        (op.file, op.record.request.offset)
     });
     let mut at = 0;
     while at < reads.len() {
@@ -48,9 +48,9 @@ pub(super) fn plan(ops: &mut [Op], files: &Files, range: Range<u32>, gap: usize)
         while behind < reads.len() && behind - at < MOST_READS {
             let [first, last, next] = [at, behind - 1, behind].map(|at| &ops[reads[at] as usize]);
             let same = first.file == next.file;
-            let distance = next.request.offset.checked_sub(end_of(last));
+            let distance = next.record.request.offset.checked_sub(end_of(last));
             let near = distance.is_some_and(|distance| distance <= gap as u64);
-            if !same || !near || end_of(next) - first.request.offset > MOST_BYTES {
+            if !same || !near || end_of(next) - first.record.request.offset > MOST_BYTES {
                 break;
             }
             behind += 1;
@@ -80,11 +80,11 @@ fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) -> u
 /// Begins the merged read of a group. Returns false if there is no memory for its gaps: the reads are then done one by
 /// one.
 pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u32>) -> bool {
-    let start = ops[first as usize].request.offset;
+    let start = ops[first as usize].record.request.offset;
     let (mut parts, mut at, mut fits) = (Vec::<Buffer>::new(), start, true);
     let mut scratch = Vec::new();
     for_each(ops, first, |op, _| {
-        let gap = (op.request.offset - at) as usize;
+        let gap = (op.record.request.offset - at) as usize;
         if gap > 0 {
             reserve().try_get(gap).map_or_else(|_| fits = false, |buffer| scratch.push(buffer));
         }
@@ -97,22 +97,22 @@ pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u
     let want = (at - start) as usize;
     let (mut scratch, mut at) = (scratch.into_iter(), start);
     for_each(ops, first, |op, _| {
-        if op.request.offset > at {
+        if op.record.request.offset > at {
             parts.extend(scratch.next());
         }
-        if let Held::Pooled(buffer) = std::mem::take(&mut op.held) {
+        if let Held::Pooled(buffer) = std::mem::take(&mut op.record.held) {
             parts.push(buffer);
         }
         at = end_of(op);
     });
     let leader = &mut ops[first as usize];
     leader.stage = Stage::Begun(At::Nowhere);
-    let request = Request { kind: Kind::ReadVectored, want, ..leader.request };
+    let request = Request { kind: Kind::ReadVectored, want, ..leader.record.request };
     let (file, held) = (files.get(leader.file), Held::Buffers(parts));
     if let Way::By(descriptor) = adaptive::choose(file, &request, &held, false) {
-        leader.descriptor = descriptor;
+        leader.record.descriptor = descriptor;
     }
-    leader.detour = Some(Detour::new(request, held, Pieces::default()));
+    leader.record.go_by(request, held, Pieces::default());
     true
 }
 
@@ -120,7 +120,7 @@ fn take_apart(ops: &mut [Op], first: u32, again: &mut Vec<u32>) {
     for_each(ops, first, |op, index| {
         op.next = NONE;
         op.stage = Stage::Waiting;
-        op.descriptor = Descriptor::Open;
+        op.record.descriptor = Descriptor::Open;
         again.push(index);
     });
 }
@@ -134,13 +134,13 @@ pub(super) fn take_back(ops: &mut [Op], first: u32, held: Held, again: &mut Vec<
 /// Returns their buffers to the reads of a group, without those of the gaps.
 fn give_parts(ops: &mut [Op], first: u32, held: Held) {
     let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
-    ops[first as usize].detour = None;
-    let (mut parts, mut at) = (parts.into_iter(), ops[first as usize].request.offset);
+    ops[first as usize].record.go_itself();
+    let (mut parts, mut at) = (parts.into_iter(), ops[first as usize].record.request.offset);
     for_each(ops, first, |op, _| {
-        if op.request.offset > at {
+        if op.record.request.offset > at {
             drop(parts.next());
         }
-        op.held = parts.next().map_or(Held::None, Held::Pooled);
+        op.record.held = parts.next().map_or(Held::None, Held::Pooled);
         at = end_of(op);
     });
 }
@@ -154,12 +154,12 @@ pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Ve
         return 0;
     }
     give_parts(ops, first, held);
-    let start = ops[first as usize].request.offset;
+    let start = ops[first as usize].record.request.offset;
     for_each(ops, first, |op, _| {
         op.next = NONE;
         // The driver has continued short reads, except at the end of the file.
-        let before = (op.request.offset - start) as usize;
-        op.end_with(Ended { done: done.saturating_sub(before).min(op.request.want), errno: 0 });
+        let before = (op.record.request.offset - start) as usize;
+        op.end_with(Ended { done: done.saturating_sub(before).min(op.record.request.want), errno: 0 });
     })
 }
 

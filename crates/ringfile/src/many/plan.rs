@@ -54,7 +54,7 @@ impl Plan {
         let is_adaptive = file.has_adaptive_reads();
         let mut can_stay = |op: &mut Op| op.file == number && op.can_stay_in_place(file, is_adaptive);
         if in_any_order && self.batch.ops.iter_mut().all(&mut can_stay) {
-            let targets = adaptive::targets(file, self.batch.ops.iter().map(|op| op.descriptor));
+            let targets = adaptive::targets(file, self.batch.ops.iter().map(|op| op.record.descriptor));
             engine.read_in_place(targets, &mut self.batch.ops[..], self.batch.most);
             self.ended += self.batch.ops.iter().filter(|op| op.is_over()).count();
             if self.is_over() {

@@ -27,7 +27,7 @@ use rustix::io::{Errno, retry_on_intr};
 use self::ahead::Ahead;
 pub use self::room::assume_memory_is_free;
 use self::sketch::{BLOCK, READS_BEFORE, Sketch};
-use self::streams::Id;
+pub(crate) use self::streams::Id;
 use super::open::magic;
 use super::{File, io, unaligned};
 use crate::driver::{self, Ended, Kind, Request, Target, Targets, cached_pages};
