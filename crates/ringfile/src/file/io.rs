@@ -83,18 +83,11 @@ enum Stage<'a> {
 }
 
 impl<'a, B> Transfer<'a, B> {
-    #[inline]
-    fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64) -> Self {
+    #[inline(always)]
+    fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64, exact: bool) -> Self {
         let op_flags = file.target().flags_of(kind);
-        let request = Request { op_flags, offset, want, exact: true, ..Request::of(kind) };
+        let request = Request { op_flags, offset, want, exact, ..Request::of(kind) };
         Self { operation: Operation::new(file, request, held), buffer: PhantomData }
-    }
-
-    /// Accepts a result that moved fewer bytes than wanted.
-    #[inline]
-    fn or_less(mut self) -> Self {
-        self.request().exact = false;
-        self
     }
 
     pub(super) fn file(&self) -> &'a File {
@@ -110,7 +103,7 @@ impl<'a, B> Transfer<'a, B> {
         &mut self.operation.record.rest
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
         self.operation.ask(add)
     }
@@ -161,7 +154,7 @@ impl<'a, B: IoBuf> Transfer<'a, B> {
     #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        Self::new(file, Kind::Write, buffer.hold(), want, offset)
+        Self::new(file, Kind::Write, buffer.hold(), want, offset, true)
     }
 
     #[inline]
@@ -176,15 +169,9 @@ impl<'a, B: IoBuf> Transfer<'a, B> {
 }
 
 impl<'a, B> Io<'a, B> {
-    #[inline]
+    #[inline(always)]
     fn of(transfer: Transfer<'a, B>) -> Self {
         Self { transfer, pinned: PhantomPinned }
-    }
-
-    /// Accepts a result that moved fewer bytes than wanted.
-    #[inline]
-    pub(super) fn or_less(self) -> Self {
-        Self::of(self.transfer.or_less())
     }
 }
 
@@ -203,7 +190,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
 
     pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        let mut write = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset);
+        let mut write = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset, true);
         write.request().op_flags |= RWF_ATOMIC;
         Self::of(write)
     }
@@ -215,10 +202,11 @@ impl<'a, B: IoBuf> Io<'a, B> {
 }
 
 impl<'a, B: IoBufMut> Io<'a, B> {
-    #[inline]
-    pub(super) fn read(file: &'a File, buffer: B, offset: u64) -> Self {
+    /// Reads all of the buffer's capacity, or less unless it is to be `exact`.
+    #[inline(always)]
+    pub(super) fn read(file: &'a File, buffer: B, offset: u64, exact: bool) -> Self {
         let want = buffer.capacity();
-        Self::of(Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset))
+        Self::of(Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset, exact))
     }
 }
 
@@ -226,24 +214,20 @@ impl<'a, B> IoVectored<'a, B> {
     fn of(transfer: Transfer<'a, B>) -> Self {
         Self { transfer, pinned: PhantomPinned }
     }
-
-    /// Accepts a result that moved fewer bytes than wanted.
-    pub(super) fn or_less(self) -> Self {
-        Self::of(self.transfer.or_less())
-    }
 }
 
 impl<'a, B: IoBuf> IoVectored<'a, B> {
     pub(super) fn write(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        Self::of(Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset))
+        Self::of(Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset, true))
     }
 }
 
 impl<'a, B: IoBufMut> IoVectored<'a, B> {
-    pub(super) fn read(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
+    /// Reads all of the buffers' capacity, or less unless it is to be `exact`.
+    pub(super) fn read(file: &'a File, buffers: Vec<B>, offset: u64, exact: bool) -> Self {
         let want = buffers.iter().map(IoBufMut::capacity).sum();
-        Self::of(Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset))
+        Self::of(Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset, exact))
     }
 }
 
@@ -269,7 +253,7 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
 }
 
 impl<B: AnyMemory> Ask for Io<'_, B> {
-    #[inline]
+    #[inline(always)]
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
         self.transfer.ask(add)
     }
@@ -282,7 +266,7 @@ impl Ask for IoVectored<'_, Buffer> {
 }
 
 impl<F: Borrow<File>> Operation<'_, F> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(file: F, request: Request, held: Held) -> Self {
         let held = Kept::of(held, request.kind.is_read());
         Self { file, record: Record::over(request, held), stage: Stage::Start }
@@ -295,9 +279,12 @@ impl<F: Borrow<File>> Operation<'_, F> {
     }
 
     /// Gives the operation, which was not started, to a batch or a queue.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        add(self.file.borrow(), self.record.into_asked())
+        let Self { file, record, stage } = self;
+        // It was not started: there is nothing to drop.
+        std::mem::forget(stage);
+        add(file.borrow(), record.into_asked())
     }
 
     /// Takes the file that was opened.
@@ -353,7 +340,7 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
             let Poll::Ready(ended) = ticket.poll(context, self.record.memory()) else { return Poll::Pending };
             return self.ended(ended, context);
         }
-        if let Stage::Start = self.stage {
+        if let Stage::Start | Stage::Begun = self.stage {
             return self.begin(context);
         }
         self.poll_otherwise(context)
@@ -362,7 +349,6 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     #[cold]
     fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
-            Stage::Begun => self.start(context),
             Stage::Elsewhere(operation) => {
                 let ended = ready!(operation.poll(context, self.record.memory()));
                 self.ended(ended, context)
@@ -409,12 +395,23 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
 
     #[inline]
     fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match self.record.begin(self.file.borrow(), true) {
-            Begun::Start => return self.start(context),
-            Begun::Over(ended) => self.stage = Stage::Over(ended),
-            Begun::Refused(error) => self.stage = Stage::Failed(error),
-            Begun::Stream(id) => return self.begin_stream(id, context),
+        if !matches!(self.stage, Stage::Begun) {
+            match self.record.begin(self.file.borrow(), true) {
+                Begun::Start => {}
+                begun => return self.begin_unusual(begun, context),
+            }
         }
+        self.start(context)
+    }
+
+    #[cold]
+    fn begin_unusual(&mut self, begun: Begun, context: &mut Context<'_>) -> Poll<()> {
+        self.stage = match begun {
+            Begun::Start => Stage::Begun,
+            Begun::Over(ended) => Stage::Over(ended),
+            Begun::Refused(error) => Stage::Failed(error),
+            Begun::Stream(id) => return self.begin_stream(id, context),
+        };
         Poll::Ready(())
     }
 

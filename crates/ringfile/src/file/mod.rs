@@ -127,8 +127,9 @@ impl File {
     /// # Errors
     /// Any errno of `read(2)`. The error says how much was read, and holds the buffer. `UnexpectedEof` if the file ends
     /// earlier and the buffer cannot show that, such as a `Box<[u8]>`, whose length is fixed.
+    #[inline]
     pub fn read_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
-        Io::read(self, buffer, offset).or_less()
+        Io::read(self, buffer, offset, false)
     }
 
     /// Reads as [`read_at`](Self::read_at) does, but fails if the file ends before the buffer's capacity is filled, or
@@ -137,7 +138,7 @@ impl File {
     /// # Errors
     /// Also `UnexpectedEof` if less was read; the error contains the buffer with those bytes.
     pub fn read_exact_at<B: IoBufMut>(&self, buffer: B, offset: u64) -> Io<'_, B> {
-        Io::read(self, buffer, offset)
+        Io::read(self, buffer, offset, true)
     }
 
     /// Reads from `offset` into several buffers in turn, each up to its capacity, with one operation. If all are parts
@@ -146,7 +147,7 @@ impl File {
     /// # Errors
     /// Those of [`read_at`](Self::read_at).
     pub fn read_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
-        IoVectored::read(self, buffers, offset).or_less()
+        IoVectored::read(self, buffers, offset, false)
     }
 
     /// Reads as [`read_vectored_at`](Self::read_vectored_at) does, but fails if fewer bytes were read than all buffers can hold.
@@ -154,7 +155,7 @@ impl File {
     /// # Errors
     /// As [`read_exact_at`](Self::read_exact_at).
     pub fn read_exact_vectored_at<B: IoBufMut>(&self, buffers: Vec<B>, offset: u64) -> IoVectored<'_, B> {
-        IoVectored::read(self, buffers, offset)
+        IoVectored::read(self, buffers, offset, true)
     }
 
     /// Writes the whole buffer, up to its length, at `offset`. Short writes are continued, as by `write_all` elsewhere.
@@ -165,6 +166,7 @@ impl File {
     /// Any errno of `write(2)`; [`done`](crate::BufError::done) says how much was written before. `InvalidInput` for a
     /// direct write that is not aligned; it names the required alignment.
     #[doc(alias = "write_all_at")]
+    #[inline]
     pub fn write_at<B: IoBuf>(&self, buffer: B, offset: u64) -> Io<'_, B> {
         Io::write(self, buffer, offset)
     }

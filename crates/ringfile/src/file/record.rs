@@ -132,8 +132,16 @@ impl<M> Record<M> {
 
 impl<M: Lend> Record<M> {
     /// Returns what to add to a batch or a queue, of an operation that was not begun.
-    #[inline]
+    #[inline(always)]
     pub(super) fn into_asked(mut self) -> Asked {
+        if self.detour.is_some() {
+            return self.into_opening();
+        }
+        Asked { request: self.request, held: self.held.lend(), rest: self.rest, opens: None }
+    }
+
+    #[cold]
+    fn into_opening(mut self) -> Asked {
         let (request, rest, held) = (self.request, self.rest, self.memory().lend());
         let opens = self.detour.and_then(|detour| detour.opening).map(|opening| opening.options);
         Asked { request, held, rest, opens }
@@ -161,11 +169,24 @@ impl<M: Lend> Record<M> {
     }
 
     /// Begins the operation, or begins it again; `follows`: whether its driver can read streams.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&mut self, file: &File, follows: bool) -> Begun {
-        if self.rest != AfterWrite::NOTHING {
-            self.rest.begin();
+        if !self.is_one_step() || !self.request.kind.moves_data() {
+            return self.begin_otherwise(file);
         }
+        match self.fits(file) {
+            Ok(true) if self.request.want > 0 => {
+                if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) {
+                    return self.begin_adaptive(file, follows);
+                }
+                Begun::Start
+            }
+            fits => self.begin_unusual(self.descriptor.of(file), fits),
+        }
+    }
+
+    #[inline(never)]
+    fn begin_otherwise(&mut self, file: &File) -> Begun {
         let on = self.descriptor.of(file);
         if !self.request.kind.moves_data() {
             return self.begin_without_data(on);
@@ -173,19 +194,25 @@ impl<M: Lend> Record<M> {
         if self.detour.is_some() {
             return self.begin_piece(on);
         }
+        self.rest.begin();
         match self.fits(file) {
-            Ok(_) if self.request.want == 0 => self.begin_empty(on),
-            Ok(true) if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) => {
-                self.begin_adaptive(file, follows)
-            }
-            Ok(true) => Begun::Start,
-            Ok(false) => self.begin_piece(on),
+            Ok(true) if self.request.want > 0 => Begun::Start,
+            fits => self.begin_unusual(on, fits),
+        }
+    }
+
+    /// Begins an operation that cannot be submitted as it is, or need not.
+    #[cold]
+    fn begin_unusual(&mut self, file: &File, fits: Result<bool>) -> Begun {
+        match fits {
+            Ok(_) if self.request.want == 0 => self.begin_empty(file),
+            Ok(_) => self.begin_piece(file),
             Err(error) => self.refuse(error),
         }
     }
 
     /// Returns whether the operation can be submitted as it is, see [`check::fits`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn fits(&self, file: &File) -> Result<bool> {
         check::fits(self.descriptor.of(file), &self.request, self.held.get())
     }
@@ -218,7 +245,6 @@ impl<M: Lend> Record<M> {
     }
 
     /// Begins an operation that moves no data.
-    #[inline(never)]
     fn begin_without_data(&mut self, file: &File) -> Begun {
         let (request, held, opening) = match &self.detour {
             None => (&self.request, &self.held, None),
@@ -232,7 +258,6 @@ impl<M: Lend> Record<M> {
     }
 
     /// Ends an operation that moves nothing.
-    #[cold]
     fn begin_empty(&mut self, file: &File) -> Begun {
         match check::moves_nothing(file, &self.request, self.held.get()) {
             Ok(ended) => {
@@ -244,7 +269,6 @@ impl<M: Lend> Record<M> {
     }
 
     /// Begins the next piece of a read that goes in pieces.
-    #[cold]
     fn begin_piece(&mut self, file: &File) -> Begun {
         if self.detour.is_none() {
             self.go_by(self.request, Held::None, Pieces::by(self.descriptor));
@@ -274,15 +298,9 @@ impl<M: Lend> Record<M> {
     }
 
     /// Takes the result of what was started, whose memory was put back. Returns that of the whole operation; `None` if it
-    /// must begin again, to do the rest.
-    #[inline]
+    /// must begin again, to do the rest. Not needed after success if it [is one step](Self::is_one_step).
+    #[cold]
     pub(crate) fn end(&mut self, file: &File, ended: Ended) -> Option<Result<Ended>> {
-        if ended.errno == 0 && self.is_one_step() {
-            if ended.done == 0 {
-                self.show_nothing();
-            }
-            return Some(Ok(ended));
-        }
         let over = self.end_step(self.descriptor.of(file), ended)?;
         if let Ok(Ended { done: 0, .. }) = over {
             self.show_nothing();
@@ -290,7 +308,6 @@ impl<M: Lend> Record<M> {
         Some(over)
     }
 
-    #[cold]
     fn end_step(&mut self, file: &File, ended: Ended) -> Option<Result<Ended>> {
         if self.detour.as_ref().is_some_and(|detour| detour.opening.is_some()) {
             return self.end_opening(file, ended);

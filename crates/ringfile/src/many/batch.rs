@@ -157,7 +157,7 @@ impl Batch {
     /// # Ok(())
     /// # }
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, operation: impl Operation) -> usize {
         operation.ask(|file, asked| self.add_asked(file, asked))
     }

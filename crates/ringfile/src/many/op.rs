@@ -102,16 +102,24 @@ impl Op {
     /// Takes a driver's result. Returns false if the operation must begin again, to do the rest.
     #[inline]
     pub(super) fn end(&mut self, files: &Files, finished: &mut Finished) -> bool {
+        if finished.ended.errno == 0 && self.record.is_one_step() {
+            finished.held.move_to(&mut self.record.held);
+            self.end_with(finished.ended);
+            return true;
+        }
+        self.end_otherwise(files, finished)
+    }
+
+    #[cold]
+    fn end_otherwise(&mut self, files: &Files, finished: &mut Finished) -> bool {
         finished.held.move_to(self.record.memory());
-        self.stage = match self.record.end(files.get(self.file), finished.ended) {
+        let over = self.record.end(files.get(self.file), finished.ended);
+        self.stage = match over {
             Some(Ok(ended)) => Stage::Over(ended),
             Some(Err(error)) => Stage::Refused(error),
-            None => {
-                self.stage = Stage::Waiting;
-                return false;
-            }
+            None => Stage::Waiting,
         };
-        true
+        self.is_over()
     }
 
     pub(super) fn refuse(&mut self, error: Error) {
@@ -119,7 +127,7 @@ impl Op {
         self.stage = Stage::Refused(error);
     }
 
-    /// Ends it without having been started.
+    #[inline]
     pub(super) fn end_with(&mut self, ended: Ended) {
         if ended.done == 0 {
             self.record.show_nothing();

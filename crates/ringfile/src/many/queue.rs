@@ -114,7 +114,7 @@ impl Queue {
     /// # Ok(())
     /// # }
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn add(&mut self, operation: impl Operation, user_data: u64) -> Token {
         operation.ask(|file, asked| self.entries.add(file, asked, user_data))
     }
