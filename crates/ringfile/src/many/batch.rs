@@ -5,11 +5,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use super::Done;
+use super::done::Done;
 use super::engine::{Engine, Source, ThreadEngine};
-use super::files::Files;
 use super::op::Op;
-use super::plan::Plan;
+use super::plan::{List, Plan};
 use super::remote::RemoteResults;
 use crate::driver::{self, Ended};
 use crate::file::File;
@@ -96,18 +95,7 @@ const MOST_OPERATIONS: usize = u32::MAX as usize;
 /// Operations that are added when there is no memory for more, or when there are 2^32, are not carried out
 /// (`OutOfMemory`), and their buffers are dropped.
 #[must_use = "nothing is read or written until the batch is run or awaited"]
-pub struct Batch {
-    pub(super) ops: Vec<Op>,
-    pub(super) files: Files,
-    /// Empty, with room reserved for the results, so that no result is lost for lack of memory.
-    pub(super) results: Vec<Done>,
-    /// Operations beyond those, for which there was no memory.
-    pub(super) refused: usize,
-    pub(super) barriers: Vec<u32>,
-    pub(super) most: usize,
-    pub(super) stop_on_error: bool,
-    pub(super) merge: Option<usize>,
-}
+pub struct Batch(pub(super) List);
 
 impl Default for Batch {
     fn default() -> Self {
@@ -123,16 +111,12 @@ impl Batch {
 
     /// Creates an empty batch with room for `operations`.
     pub fn with_capacity(operations: usize) -> Self {
-        Self {
+        Self(List {
             ops: Vec::with_capacity(operations),
-            files: Files::default(),
             results: Vec::with_capacity(operations),
-            refused: 0,
-            barriers: Vec::new(),
             most: USUALLY_IN_FLIGHT,
-            stop_on_error: false,
-            merge: None,
-        }
+            ..List::default()
+        })
     }
 
     /// Adds an operation that was not started, such as [`File::read_at`] or [`fs::rename`](crate::fs::rename) returns it.
@@ -165,16 +149,16 @@ impl Batch {
     #[inline]
     fn add_asked(&mut self, file: &File, asked: Asked) -> usize {
         // Once an operation was refused, all later ones are, so that results stay in the order of their operations.
-        let has_room = self.refused == 0 && self.ops.len() < MOST_OPERATIONS;
-        let wanted = self.ops.len() + 1;
-        if has_room && self.ops.try_reserve(1).is_ok() && self.results.try_reserve(wanted).is_ok() {
-            let number = self.files.enter(file);
-            self.ops.push(Op::NOTHING);
-            if let Some(op) = self.ops.last_mut() {
+        let has_room = self.0.refused == 0 && self.0.ops.len() < MOST_OPERATIONS;
+        let wanted = self.0.ops.len() + 1;
+        if has_room && self.0.ops.try_reserve(1).is_ok() && self.0.results.try_reserve(wanted).is_ok() {
+            let number = self.0.files.enter(file);
+            self.0.ops.push(Op::NOTHING);
+            if let Some(op) = self.0.ops.last_mut() {
                 op.ask(number, asked);
             }
         } else {
-            self.refused += 1;
+            self.0.refused += 1;
         }
         self.len() - 1
     }
@@ -198,20 +182,20 @@ impl Batch {
     /// # }
     /// ```
     pub fn barrier(&mut self) {
-        self.barriers.push(self.ops.len() as u32);
+        self.0.barriers.push(self.0.ops.len() as u32);
     }
 
     /// Sets how many operations may be in flight at once: 128 by default, 1 to 4096. Batches that run at the same time
     /// share the I/O threads and the device in proportion to this number.
     pub fn in_flight(mut self, most: usize) -> Self {
-        self.most = most.clamp(1, MOST_IN_FLIGHT);
+        self.0.most = most.clamp(1, MOST_IN_FLIGHT);
         self
     }
 
     /// Sets whether the first error stops the batch: operations that have not started end with `ECANCELED`. Off by
     /// default.
     pub fn stop_on_error(mut self, stop: bool) -> Self {
-        self.stop_on_error = stop;
+        self.0.stop_on_error = stop;
         self
     }
 
@@ -221,14 +205,14 @@ impl Batch {
     /// Only reads into pooled buffers between the same two barriers are merged, up to 1 MiB and 128 of them. Results
     /// are the same as without merging: if the merged read fails, its parts are read one by one.
     pub fn merge_reads(mut self, gap: usize) -> Self {
-        self.merge = Some(gap);
+        self.0.merge = Some(gap);
         self
     }
 
     /// Returns how many operations were added.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ops.len() + self.refused
+        self.0.ops.len() + self.0.refused
     }
 
     /// Returns whether no operation was added.
@@ -245,7 +229,7 @@ impl Batch {
     /// thread.
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
-        let mut plan = Plan::new(self);
+        let mut plan = Plan::new(self.0);
         if crate::runtime::is_in_loop() {
             plan.end_all(|op, files| op.refuse(op.would_block(files, IN_LOOP)));
             return plan.into_results();
@@ -268,7 +252,7 @@ impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Batch")
             .field("len", &self.len())
-            .field("in_flight", &self.most)
+            .field("in_flight", &self.0.most)
             .finish_non_exhaustive()
     }
 }
@@ -313,7 +297,7 @@ impl BatchRun {
         if let State::Start(_) = &self.0
             && let State::Start(batch) = std::mem::replace(&mut self.0, State::Taken)
         {
-            self.0 = State::Running(Box::new((Plan::new(batch), Engine::new(false))));
+            self.0 = State::Running(Box::new((Plan::new(batch.0), Engine::new(false))));
         }
         match &mut self.0 {
             State::Running(running) => Some(running),

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::Done;
+use super::done::Done;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
 use super::op::{At, Op};

@@ -5,8 +5,8 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use super::done::{Done, OnPath};
 use super::files::Files;
-use super::{Done, OnPath};
 use crate::driver::{Ended, Finished, Kind, Place, PlaceOfRead, Request, Target};
 use crate::error::{Error, Result};
 use crate::file::adaptive::{self, Descriptor};

@@ -3,10 +3,11 @@
 //! Pure: starts nothing, and knows no thread. Invariant: an operation is waiting, begun or ended, and is counted in
 //! exactly one of these states.
 
+use super::done::Done;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
+use super::merge;
 use super::op::{At, NONE, Op, Stage};
-use super::{Batch, Done, merge};
 use crate::driver::{Ended, Finished, InPlace, PlaceOfRead};
 use crate::error::Error;
 use crate::file::adaptive;
@@ -14,10 +15,25 @@ use crate::file::adaptive;
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
 
+/// What a batch was asked to do.
+#[derive(Default)]
+pub(super) struct List {
+    pub ops: Vec<Op>,
+    pub files: Files,
+    /// Empty, with room reserved for the results, so that no result is lost for lack of memory.
+    pub results: Vec<Done>,
+    /// Operations beyond those, for which there was no memory.
+    pub refused: usize,
+    pub barriers: Vec<u32>,
+    pub most: usize,
+    pub stop_on_error: bool,
+    pub merge: Option<usize>,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Plan {
-    batch: Batch,
+    batch: List,
     /// The operations before which all earlier ones must have ended, the next one first.
     barriers: std::vec::IntoIter<u32>,
     /// Returns the position of the next barrier, or the end.
@@ -36,7 +52,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn new(mut batch: Batch) -> Self {
+    pub(super) fn new(mut batch: List) -> Self {
         let mut plan =
             Self { barriers: std::mem::take(&mut batch.barriers).into_iter(), batch, ..Self::default() };
         plan.pass_border();
@@ -87,7 +103,7 @@ impl Plan {
 
     /// Returns the results of a finished plan.
     pub(super) fn into_results(self) -> Vec<Done> {
-        let Batch { mut ops, files, mut results, refused, .. } = self.batch;
+        let List { mut ops, files, mut results, refused, .. } = self.batch;
         results.extend(ops.iter_mut().map(|op| op.give(&files)));
         // The operations are empty by now, and dropping them would check each one.
         ops.into_iter().for_each(std::mem::forget);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::Done;
+use super::done::Done;
 use super::engine::{Source, ThreadEngine};
 use super::entries::{Entries, Token};
 use crate::driver::TOO_MANY_FILES;

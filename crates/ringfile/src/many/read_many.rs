@@ -9,7 +9,7 @@ use std::any::Any;
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::Done;
+use super::done::Done;
 use super::entries::Token;
 use super::queue::Queue;
 use crate::driver::{Ended, InPlace, Kind, PlaceOfRead, Request};

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::batch::Abandoned;
-use super::{Batch, BatchRun, Done};
+use super::batch::{Abandoned, Batch, BatchRun};
+use super::done::Done;
 use crate::driver::{self, Shared};
 use crate::error::{Error, Result};
 use crate::{event, panics};
@@ -189,7 +189,7 @@ mod tests {
         batch.add(pipe.read_at(pool.get(4096).unwrap(), 0));
         batch.add(file.read_at(Vec::with_capacity(4), 0));
         // A defect: the operation is merged with one that does not exist.
-        batch.ops[1].next = 1000;
+        batch.0.ops[1].next = 1000;
         let (tell, told) = mpsc::channel();
         let metrics = pool.clone();
         let end = move |done| tell.send((done, metrics.metrics().in_use)).unwrap();

@@ -1,0 +1,49 @@
+//! The result of one operation.
+
+use crate::error::Result;
+use crate::file::File;
+use crate::fs::Metadata;
+use crate::memory::{AnyBuffer, Buffer};
+
+/// The result of one operation of a batch or a queue.
+// In this order a copy of the whole, and one of the buffer out of that, are made in the same pieces, see `memory::held`.
+#[derive(Debug)]
+#[non_exhaustive]
+#[repr(C)]
+pub struct Done {
+    /// The number of bytes read or written; 0 for a sync. A read that is shorter than its buffer has reached the end of
+    /// the file.
+    ///
+    /// An error is the same as from the corresponding operation of [`File`](crate::File): it keeps the errno, the path
+    /// and the offset.
+    pub result: Result<usize>,
+    /// The buffer, its length set to the number of bytes read; `None` for operations without a buffer or with several.
+    pub buffer: Option<AnyBuffer>,
+    /// The buffers of a vectored operation, their lengths set to the numbers of bytes read; otherwise empty.
+    pub buffers: Vec<Buffer>,
+    /// The additional result of an operation on a path. Boxed, so that results of reads and writes, which contain this
+    /// field too, stay small to copy.
+    pub(super) on_path: Option<Box<OnPath>>,
+}
+
+/// The additional result of an operation on a path.
+#[derive(Debug)]
+pub(super) struct OnPath {
+    pub(super) file: Option<File>,
+    pub(super) metadata: Option<Metadata>,
+}
+
+impl Done {
+    pub(super) const NOTHING: Self = Self { result: Ok(0), buffer: None, buffers: Vec::new(), on_path: None };
+
+    /// Takes the file that was opened; `None` for other operations, and if opening failed. A file that is not taken is
+    /// closed when the result is dropped.
+    pub fn take_file(&mut self) -> Option<File> {
+        self.on_path.as_mut()?.file.take()
+    }
+
+    /// Takes the metadata that was read; `None` for other operations, and if reading failed.
+    pub fn take_metadata(&mut self) -> Option<Metadata> {
+        self.on_path.as_mut()?.metadata.take()
+    }
+}
