@@ -4,7 +4,7 @@
 //! of a scan, by the engine's own loop, by futures, into the engine's own cache, and written back. docs/guide/c.md
 //! explains it. Each step checks the bytes of every block.
 
-use std::io::{Error, ErrorKind, Result};
+use std::io::{ErrorKind, Result};
 use std::os::unix::fs::FileExt;
 
 use ringfile::{Batch, Buffer, File, OpenOptions, Pool, Queue, RegisteredMemory};
@@ -26,17 +26,9 @@ fn read_block(file: &File, block: Buffer, number: u64) -> Result<Buffer> {
 fn read_blocks(file: &File, pool: &Pool, numbers: &[u64]) -> Result<Vec<Buffer>> {
     let mut batch = Batch::with_capacity(numbers.len());
     for number in numbers {
-        batch.add(file.read_at(pool.get(BLOCK)?, number * BLOCK as u64));
+        batch.add(file.read_exact_at(pool.get(BLOCK)?, number * BLOCK as u64));
     }
-    batch.run().into_iter().map(whole).collect()
-}
-
-/// Returns the block that was read. A read returns fewer bytes than its buffer holds only at the end of the file.
-fn whole(done: ringfile::Done) -> Result<Buffer> {
-    if done.result? < BLOCK {
-        return Err(Error::new(ErrorKind::UnexpectedEof, "the file ends inside the block"));
-    }
-    done.buffer.and_then(ringfile::AnyBuffer::into_pooled).ok_or_else(|| Error::other("a sync has no block"))
+    batch.run().into_iter().map(|done| Ok(done.into_buffer()?)).collect()
 }
 
 /// Step 3: a scan that reads the next blocks while it uses the current one.
@@ -46,11 +38,11 @@ fn scan(file: &File, pool: &Pool, ahead: u64, mut consume: impl FnMut(u64, &[u8]
     let mut next = 0;
     for number in 0..BLOCKS {
         while next < BLOCKS.min(number + ahead) {
-            under_way.push_back(queue.add(file.read_at(pool.get(BLOCK)?, next * BLOCK as u64), next));
+            under_way.push_back(queue.add(file.read_exact_at(pool.get(BLOCK)?, next * BLOCK as u64), next));
             next += 1;
         }
         let Some(token) = under_way.pop_front() else { break };
-        consume(number, &whole(queue.wait_by(token)?)?);
+        consume(number, &queue.wait_by(token)?.into_buffer()?);
     }
     Ok(())
 }
@@ -66,14 +58,14 @@ fn serve(
     let mut queue = Queue::with_capacity(depth);
     let mut wanted = (0..total).map(|step| step * 7 % BLOCKS);
     for number in wanted.by_ref().take(depth) {
-        queue.add(file.read_at(pool.get(BLOCK)?, number * BLOCK as u64), number);
+        queue.add(file.read_exact_at(pool.get(BLOCK)?, number * BLOCK as u64), number);
     }
     while queue.wait(1, None) > 0 {
         while let Some((number, done)) = queue.take() {
-            let block = whole(done)?;
+            let block = done.into_buffer()?;
             consume(number, &block);
             if let Some(number) = wanted.next() {
-                queue.add(file.read_at(block, number * BLOCK as u64), number);
+                queue.add(file.read_exact_at(block, number * BLOCK as u64), number);
             }
         }
     }

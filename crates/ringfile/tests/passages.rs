@@ -62,8 +62,7 @@ async fn a_batch(pool: &Pool, file: File) -> std::io::Result<()> {
         batch.add(file.read_at(pool.get(4096)?, page * 4096));
     }
     for done in batch.await {
-        assert_eq!(done.result?, 4096);
-        let page = done.buffer.and_then(ringfile::AnyBuffer::into_pooled).expect("read into a pool's buffer");
+        let page = done.into_buffer()?;
         println!("first {:?}", page.get(..8));
     }
     Ok(())

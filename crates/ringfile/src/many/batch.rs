@@ -134,9 +134,8 @@ impl Batch {
     /// for name in ["a", "b"] {
     ///     batch.add(fs::open(folder.path().join(name), OpenOptions::new().write(true).create(true)));
     /// }
-    /// for mut done in batch.run() {
-    ///     let file = done.take_file().ok_or_else(|| done.result.unwrap_err())?;
-    ///     assert_eq!(file.size()?, 0);
+    /// for done in batch.run() {
+    ///     assert_eq!(done.into_file()?.size()?, 0);
     /// }
     /// # Ok(())
     /// # }

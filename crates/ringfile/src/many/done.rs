@@ -1,6 +1,8 @@
 //! The result of one operation.
 
-use crate::error::Result;
+use std::io::ErrorKind;
+
+use crate::error::{Error, Result};
 use crate::file::File;
 use crate::fs::Metadata;
 use crate::memory::{AnyBuffer, Buffer};
@@ -36,6 +38,47 @@ pub(super) struct OnPath {
 impl Done {
     pub(super) const NOTHING: Self = Self { result: Ok(0), buffer: None, buffers: Vec::new(), on_path: None };
 
+    /// Returns the pooled buffer of a read or a write; its length is the number of bytes read.
+    ///
+    /// # Errors
+    /// That of the operation, which drops the buffer: it is in [`buffer`](Self::buffer) until this is called. `InvalidInput` if
+    /// the operation had no buffer of a [`Pool`](crate::Pool).
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// use ringfile::{Batch, File, Pool};
+    /// let (pool, file) = (Pool::new(1 << 20), File::open("/proc/self/exe")?);
+    /// let mut batch = Batch::new();
+    /// batch.add(file.read_exact_at(pool.get(4)?, 0));
+    /// for done in batch.run() {
+    ///     assert_eq!(done.into_buffer()?[..], *b"\x7fELF");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn into_buffer(self) -> Result<Buffer> {
+        self.result?;
+        self.buffer.and_then(AnyBuffer::into_pooled).ok_or_else(|| has_none("buffer of a pool"))
+    }
+
+    /// Returns the file that was opened.
+    ///
+    /// # Errors
+    /// That of the operation; `InvalidInput` if it opened none.
+    pub fn into_file(mut self) -> Result<File> {
+        let file = self.take_file();
+        self.result.and(file.ok_or_else(|| has_none("opened file")))
+    }
+
+    /// Returns the metadata that was read.
+    ///
+    /// # Errors
+    /// That of the operation; `InvalidInput` if it read none.
+    pub fn into_metadata(mut self) -> Result<Metadata> {
+        let metadata = self.take_metadata();
+        self.result.and(metadata.ok_or_else(|| has_none("metadata")))
+    }
+
     /// Takes the file that was opened; `None` for other operations, and if opening failed. A file that is not taken is
     /// closed when the result is dropped.
     pub fn take_file(&mut self) -> Option<File> {
@@ -46,4 +89,9 @@ impl Done {
     pub fn take_metadata(&mut self) -> Option<Metadata> {
         self.on_path.as_mut()?.metadata.take()
     }
+}
+
+#[cold]
+fn has_none(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, "using a result").because(format!("the operation has no {what}"))
 }

@@ -107,8 +107,7 @@ impl Queue {
     /// use ringfile::{OpenOptions, Queue, fs};
     /// let mut queue = Queue::new();
     /// let opening = queue.add(fs::open(&path, OpenOptions::new().read(true)), 0);
-    /// let mut opened = queue.wait_by(opening)?;
-    /// let file = opened.take_file().ok_or_else(|| opened.result.unwrap_err())?;
+    /// let file = queue.wait_by(opening)?.into_file()?;
     /// let reading = queue.add(file.read_at(Vec::with_capacity(100), 0), 0);
     /// assert_eq!(queue.wait_by(reading)?.result?, 7);
     /// # Ok(())
