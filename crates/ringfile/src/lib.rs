@@ -143,8 +143,9 @@ pub use error::{BufError, BufResult, Error, IntoParts, Result};
 #[doc(hidden)]
 pub use file::assume_memory_is_free;
 pub use file::{
-    Advice, AllocateMode, Append, Appender, AppenderMetrics, Control, Durability, File, Io, IoVectored, Next,
-    OpenAppender, OpenOptions, Operation, Pieces, RangeSync, Reader, Record, Settle, WriteDurable,
+    Advice, AllocateMode, Append, Appender, AppenderMetrics, Control, CopyRange, Durability, File, Io,
+    IoVectored, Next, OpenAppender, OpenOptions, Operation, Pieces, RangeSync, Reader, Record, Settle,
+    WriteDurable,
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;

@@ -92,6 +92,12 @@ fn show_metadata(metadata: &Metadata) -> String {
     format!("{} bytes", metadata.size)
 }
 
+impl Returned for Result<u64> {
+    fn outcome(self) -> Outcome {
+        of_other(self, |_| None)
+    }
+}
+
 impl Returned for Result<File> {
     fn outcome(self) -> Outcome {
         of_other(self, |file| Some(show_file(&file)))
@@ -231,6 +237,8 @@ fn all_operations(name: &str, file: &File, path: &Path, pool: &Pool) {
     every_way(&run("fallocate nothing"), fill, || file.allocate(AllocateMode::Extend, 0, 0));
     every_way(&run("ftruncate"), fill, || file.set_len(PAGE as u64));
     every_way(&run("ftruncate beyond"), fill, || file.set_len(u64::MAX));
+    every_way(&run("copy"), fill, || file.copy_range(0, file, 1 << 20, 5 * PAGE as u64));
+    every_way(&run("copy over itself"), fill, || file.copy_range(0, file, 1, 5 * PAGE as u64));
     every_way(&run("fadvise"), fill, || file.advise(0, 0, Advice::Sequential));
 }
 

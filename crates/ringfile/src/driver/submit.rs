@@ -454,7 +454,7 @@ fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
         Held::Bytes(bytes) => return ring.buffers.index_of_bytes(std::slice::from_ref(bytes)),
         Held::ManyBytes(all) => return ring.buffers.index_of_bytes(all),
         Held::None | Held::Pooled(_) | Held::Vec(_) | Held::Buffers(_) | Held::Vecs(_) => {}
-        Held::Other(_) | Held::Paths(_) => {}
+        Held::Other(_) | Held::Paths(_) | Held::Destination(_) => {}
     }
     let first = held.part(0)?.region?;
     let same = |part: Part<'_>| part.region.is_some_and(|region| std::ptr::eq(first, region));

@@ -398,6 +398,12 @@ impl Target {
     }
 }
 
+impl AsFd for Target {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
+}
+
 impl Rules for Target {
     /// Returns where an operation continues after `done` bytes. Direct I/O that stopped inside a block continues at the
     /// start of that block, since the kernel would refuse the rest with `EINVAL`, whatever the reason for the stop: a

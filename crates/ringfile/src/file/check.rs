@@ -41,9 +41,17 @@ pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i
         return explain_command(file, request, errno, error);
     }
     match errno {
+        libc::ECANCELED if request.kind == Kind::Copy && !fork::is_child() => {
+            error.because("it was cancelled; what was copied before stays")
+        }
         libc::ECANCELED => cancelled(error),
         libc::EAGAIN => error.because(NO_THREAD),
         _ if is_lost(file, request, errno) => error.because(LOST),
+        libc::EBADF if request.kind == Kind::Copy => error
+            .because("the file was not opened for reading, or the other one not for writing at an offset"),
+        libc::EINVAL if request.kind == Kind::Copy => {
+            error.because("the ranges overlap in one file, or do not fit the alignment of direct I/O")
+        }
         _ => with_new_path(held, error),
     }
 }
@@ -175,7 +183,12 @@ pub(crate) fn fits_without_data(file: &File, request: &Request, held: &Held) -> 
     if request.kind.names_paths() && !matches!(held, Held::Paths(_)) {
         return Err(refused().because("a path contains a NUL byte"));
     }
-    if request.kind != Kind::SyncRange
+    if let Held::Destination(to) = held
+        && !range_ends_in_a_file(to.offset, request.want)
+    {
+        return Err(refused().at(to.offset).because(BEYOND));
+    }
+    if !matches!(request.kind, Kind::SyncRange | Kind::Copy)
         || file.0.target.namespace().is_some()
         || range_ends_in_a_file(request.offset, request.want)
     {

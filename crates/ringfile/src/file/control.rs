@@ -129,7 +129,7 @@ impl Future for Control<'_> {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().operation.poll_control(context)
+        self.project().operation.poll_control(context).map(|done| done.map(drop))
     }
 }
 

@@ -168,7 +168,7 @@ struct Steps<'a, B> {
 struct Linked<'a, B> {
     sync: Operation<'a>,
     /// The sync's result, if it ended before the write's result was seen.
-    synced: Option<Result<()>>,
+    synced: Option<Result<usize>>,
     /// Whether the sync was submitted again.
     is_again: bool,
     /// The write's result, while the sync is in flight.
@@ -228,7 +228,7 @@ impl<'a, B: IoBuf> Linked<'a, B> {
                 synced => {
                     let Some(buffer) = self.written.take() else { return Poll::Pending };
                     return Poll::Ready(match synced {
-                        Ok(()) => {
+                        Ok(_) => {
                             write.file().durability().note(write.request(), self.rest);
                             Ok(buffer)
                         }

@@ -364,11 +364,11 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         }
     }
 
-    /// Drives an operation that moves no data to its end.
-    pub(crate) fn poll_control(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    /// Drives an operation without a buffer to its end. Returns how many bytes were done, which only a copy tells.
+    pub(crate) fn poll_control(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         ready!(self.poll(context));
         Poll::Ready(match self.stage {
-            Stage::Over(Ended { errno: 0, .. }) => Ok(()),
+            Stage::Over(Ended { errno: 0, done }) => Ok(done),
             _ => Err(self.take_error()),
         })
     }

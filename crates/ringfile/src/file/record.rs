@@ -408,7 +408,7 @@ impl<M: Lend> Record<M> {
         if self.request.kind.moves_data() {
             check::failure(on, &self.request, ended)
         } else {
-            check::why_not_done(on, self.started(), self.held.get(), ended.errno)
+            check::why_not_done(on, self.started(), self.held.get(), ended.errno).after(ended.done)
         }
     }
 }

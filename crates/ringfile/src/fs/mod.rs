@@ -150,7 +150,7 @@ impl Future for Change {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().operation.poll_control(context)
+        self.project().operation.poll_control(context).map(|done| done.map(drop))
     }
 }
 

@@ -150,9 +150,10 @@ impl Op {
         matches!(self.stage, Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_))
     }
 
-    /// Returns whether the kernel cancelled it, or a driver before the kernel had it.
+    /// Returns whether the kernel cancelled it, or a driver before the kernel had it, and nothing that was done must be told.
     pub(super) fn was_cancelled(&self) -> bool {
-        matches!(self.stage, Stage::Over(Ended { errno: libc::ECANCELED, .. }))
+        let is_told = |done| done > 0 && !self.record.request.kind.moves_data();
+        matches!(self.stage, Stage::Over(Ended { errno: libc::ECANCELED, done }) if !is_told(done))
     }
 
     /// Returns whether it has failed, see [`Record::has_failed`].
@@ -266,7 +267,8 @@ fn done(result: Result<usize>, held: Held, file: Option<File>) -> Done {
         Held::Bytes(bytes) => buffer = Some(AnyBuffer::Bytes(bytes)),
         Held::Buffers(all) => buffers = all,
         held @ Held::Paths(_) if result.is_ok() => metadata = Metadata::of(held),
-        Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) | Held::Paths(_) => {}
+        Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) => {}
+        Held::Paths(_) | Held::Destination(_) => {}
     }
     let has_more = file.is_some() || metadata.is_some();
     let on_path = has_more.then(|| Box::new(OnPath { file, metadata }));

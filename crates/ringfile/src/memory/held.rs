@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use bytes::Bytes;
 
 use super::buffer::Buffer;
+use super::destination::Destination;
 use super::paths::Paths;
 use super::region::Region;
 
@@ -36,6 +37,8 @@ pub enum Held {
     Other(Box<Other>),
     /// Paths. They are not data, so there are no parts.
     Paths(Box<Paths>),
+    /// Where a copy goes.
+    Destination(Box<Destination>),
 }
 
 const _: () = assert!(size_of::<Held>() <= 40);
@@ -161,7 +164,7 @@ impl Held {
     #[inline]
     pub(crate) fn count(&self) -> usize {
         match self {
-            Held::None | Held::Paths(_) => 0,
+            Held::None | Held::Paths(_) | Held::Destination(_) => 0,
             Held::Pooled(_) | Held::Vec(_) | Held::Bytes(_) => 1,
             Held::Buffers(buffers) => buffers.len(),
             Held::Vecs(vecs) => vecs.len(),
@@ -174,7 +177,7 @@ impl Held {
     #[inline]
     pub(crate) fn part(&self, at: usize) -> Option<Part<'_>> {
         match self {
-            Held::None | Held::Paths(_) => None,
+            Held::None | Held::Paths(_) | Held::Destination(_) => None,
             Held::Pooled(buffer) => (at == 0).then(|| of_buffer(buffer)),
             Held::Vec(vec) => (at == 0).then(|| of_vec(vec)),
             Held::Buffers(buffers) => buffers.get(at).map(of_buffer),
@@ -243,7 +246,7 @@ impl Held {
             let len = left.min(capacity);
             left -= len;
             match self {
-                Held::None | Held::Bytes(_) | Held::ManyBytes(_) | Held::Paths(_) => {}
+                Held::None | Held::Bytes(_) | Held::ManyBytes(_) | Held::Paths(_) | Held::Destination(_) => {}
                 Held::Pooled(buffer) => buffer.set_len(len),
                 Held::Buffers(buffers) => buffers[at].set_len(len),
                 // SAFETY: `len` is at most the capacity, and initialised, says the caller.

@@ -29,6 +29,7 @@ mod buffer;
 mod class;
 mod core;
 mod count;
+mod destination;
 mod error;
 mod extents;
 #[cfg(any(feature = "compio-buf-08", feature = "monoio-02", feature = "tokio-uring-05"))]
@@ -72,6 +73,7 @@ pub use self::waiters::GetBuffer;
 
 pub(crate) use self::borrowed::{Counter, Lending};
 pub(crate) use self::class::LARGEST;
+pub(crate) use self::destination::Destination;
 pub(crate) use self::held::{Part, copy_by_words, copy_in_pieces};
 pub(crate) use self::mapping::{MapOptions, Mapping, meminfo, page_size};
 pub(crate) use self::paths::Paths;

@@ -96,6 +96,7 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
         },
         Kind::WriteAtomic | Kind::SyncRange | Kind::Truncate | Kind::Advise => answer(libc::EOPNOTSUPP),
         Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => answer(libc::EOPNOTSUPP),
+        Kind::Copy => answer(libc::EOPNOTSUPP),
     }
 }
 

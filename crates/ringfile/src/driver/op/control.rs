@@ -27,7 +27,7 @@ pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
             sqe.len = mode(std::mem::take(&mut sqe.op_flags));
         }
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => {}
+        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat | Kind::Copy => {}
     }
 }
 
@@ -58,7 +58,8 @@ pub(super) fn call(target: &Target, request: &Request) -> Result<(), i32> {
             | Kind::Rename
             | Kind::Remove
             | Kind::CreateDir
-            | Kind::Stat => return Err(libc::EINVAL),
+            | Kind::Stat
+            | Kind::Copy => return Err(libc::EINVAL),
         }
     };
     if answer < 0 { Err(last_errno()) } else { Ok(()) }

@@ -6,6 +6,7 @@
 mod cached;
 pub(super) mod command;
 mod control;
+mod copy;
 mod path;
 pub(super) mod plain;
 mod progress;
@@ -84,6 +85,8 @@ pub(crate) enum Kind {
     CreateDir,
     /// Reads the metadata.
     Stat,
+    /// `want`: the length.
+    Copy,
 }
 
 /// The families of operations.
@@ -95,6 +98,8 @@ enum Family {
     Control,
     /// They name paths, and no open file.
     Path,
+    /// They move data from one file to another.
+    Copy,
 }
 
 impl Kind {
@@ -105,6 +110,7 @@ impl Kind {
             Self::Write | Self::WriteVectored | Self::WriteAtomic => Family::Write,
             Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Family::Control,
             Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => Family::Path,
+            Self::Copy => Family::Copy,
         }
     }
 
@@ -116,6 +122,11 @@ impl Kind {
     #[inline]
     pub(crate) fn is_write(self) -> bool {
         self.family() == Family::Write
+    }
+
+    /// Returns whether it is done in parts, although it moves no data between a file and memory.
+    pub(super) fn is_copy(self) -> bool {
+        self.family() == Family::Copy
     }
 
     /// Returns whether it names paths instead of an open file.
@@ -152,6 +163,7 @@ impl Kind {
             Self::Remove => op::IORING_OP_UNLINKAT,
             Self::CreateDir => op::IORING_OP_MKDIRAT,
             Self::Stat => op::IORING_OP_STATX,
+            Self::Copy => return copy::NO_OPCODE,
         };
         code as u8
     }
@@ -174,6 +186,7 @@ impl Kind {
             Self::Remove => "removing the directory",
             Self::CreateDir => "making the directory",
             Self::Stat => "reading the metadata",
+            Self::Copy => "copying",
         }
     }
 }
@@ -238,7 +251,8 @@ impl Request {
             | Kind::Rename
             | Kind::Remove
             | Kind::CreateDir
-            | Kind::Stat => false,
+            | Kind::Stat
+            | Kind::Copy => false,
         }
     }
 
@@ -293,6 +307,8 @@ pub(super) fn fill(
         }
         Family::Control => control::fill(request, sqe),
         Family::Path => path::fill(request, held, sqe),
+        // No ring supports it.
+        Family::Copy => {}
     }
 }
 
@@ -321,6 +337,7 @@ fn call(
         Family::Read | Family::Write => transfer::call(target, request, held, began, bounds),
         Family::Control => control::call(target, request).map(|()| 0),
         Family::Path => path::call(request, held),
+        Family::Copy => copy::call(target, request, held, began),
     }
 }
 

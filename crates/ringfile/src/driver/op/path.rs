@@ -39,7 +39,7 @@ pub(super) fn fill(request: &Request, held: &Held, sqe: &mut Sqe) {
             sqe.len = ASKED;
         }
         Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
-        Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise => {}
+        Kind::Sync | Kind::SyncRange | Kind::Allocate | Kind::Truncate | Kind::Advise | Kind::Copy => {}
     }
 }
 
@@ -73,7 +73,8 @@ fn call_with(request: &Request, held: &Held) -> Result<usize, i32> {
             | Kind::SyncRange
             | Kind::Allocate
             | Kind::Truncate
-            | Kind::Advise => return Err(libc::EINVAL),
+            | Kind::Advise
+            | Kind::Copy => return Err(libc::EINVAL),
         }
     };
     usize::try_from(answer).map_err(|_| last_errno())

@@ -87,7 +87,9 @@ impl Progress {
     ) -> Step {
         match answer {
             Err(errno) => self.failed(request, rules, errno, is_wanted),
-            Ok(_) if !request.kind.moves_data() && !rules.is_done_in_parts() => Step::Over(0),
+            Ok(_) if !request.kind.moves_data() && !request.kind.is_copy() && !rules.is_done_in_parts() => {
+                Step::Over(0)
+            }
             Ok(moved) => self.moved(request, rules, moved, is_wanted),
         }
     }
@@ -132,8 +134,12 @@ impl Progress {
         let done = (self.began(request, rules) + moved).max(before).min(request.want);
         let attempts = if done > before { 0 } else { self.attempts().saturating_add(1) };
         self.set(done, attempts);
-        if done == request.want || moved == 0 || !is_wanted() {
+        if done == request.want || moved == 0 {
             return Step::Over(0);
+        }
+        if !is_wanted() {
+            // What was copied is of use to its caller, who must learn that it is not all.
+            return Step::Over(if request.kind.is_copy() { libc::ECANCELED } else { 0 });
         }
         // The rest of an atomic write would be a second write.
         let is_over = attempts >= ATTEMPTS

@@ -1,0 +1,21 @@
+//! Where a copy goes.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// The file that a copy writes to, and where. It is not memory, so there are no parts.
+#[doc(hidden)]
+pub struct Destination {
+    file: Arc<dyn AsFd + Send + Sync>,
+    pub(crate) offset: u64,
+}
+
+impl Destination {
+    pub(crate) fn new(file: Arc<dyn AsFd + Send + Sync>, offset: u64) -> Box<Self> {
+        Box::new(Self { file, offset })
+    }
+
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
