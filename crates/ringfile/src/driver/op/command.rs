@@ -7,8 +7,9 @@
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
 
+use super::parts::{PartsOf, Range};
+use super::request::{Kind, Request};
 use super::transfer::{self, gather};
-use super::{Kind, PartsOf, Request};
 use crate::driver::namespace::{Namespace, Status};
 use crate::memory::Held;
 use crate::ring::{CommandSqe, NvmeCommand};
@@ -33,15 +34,6 @@ const DEALLOCATE: u32 = 1 << 2;
 pub(crate) const DISCARD: u32 = linux_raw_sys::general::FALLOC_FL_NO_HIDE_STALE;
 pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE.cast_unsigned();
-
-/// One range of a Dataset Management command, as the drive reads it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::driver) struct Range {
-    attributes: u32,
-    blocks: u32,
-    first: u64,
-}
 
 /// The command for an operation from some byte on, and the number of bytes that it covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

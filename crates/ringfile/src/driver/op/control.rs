@@ -5,7 +5,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::command::{DISCARD, PUNCH_HOLE};
-use super::{Kind, Request, last_errno};
+use super::request::{Kind, Request, last_errno};
 use crate::driver::target::Target;
 use crate::ring::Sqe;
 

@@ -10,12 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{FallocateFlags, FileType, SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::Request;
+use super::request::Request;
 use crate::driver::target::Target;
 use crate::memory::{Destination, Held, page_size};
-
-/// No ring has an operation of this number.
-pub(super) const NO_OPCODE: u8 = u8::MAX;
 
 /// A call copies at most this much: 4 to 20 ms on a drive that reads and writes 1 to 4 GB/s.
 const STEP: usize = 16 << 20;

@@ -9,7 +9,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use linux_raw_sys::general::{STATX_BASIC_STATS, STATX_BTIME, STATX_DIOALIGN, STATX_WRITE_ATOMIC};
 
-use super::{Kind, Request, last_errno};
+use super::request::{Kind, Request, last_errno};
 use crate::memory::Held;
 use crate::ring::Sqe;
 

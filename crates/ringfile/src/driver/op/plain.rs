@@ -5,9 +5,11 @@
 
 use linux_raw_sys::general::RWF_NOWAIT;
 
-use super::{Bounds, Ended, MOST_AT_ONCE, Progress, Request, Step, call};
-use crate::driver::FileKind;
-use crate::driver::target::Target;
+use super::dispatch::call;
+use super::parts::{Bounds, MOST_AT_ONCE};
+use super::progress::{Progress, Step};
+use super::request::{Ended, Request};
+use crate::driver::target::{FileKind, Target};
 use crate::memory::Held;
 
 /// The result of an attempt that must not wait.

@@ -4,7 +4,7 @@
 //! Pure: it asks about the file through [`Rules`]. Invariants: `done` never falls, and never exceeds what is wanted; an
 //! operation that makes no progress ends after a bounded number of attempts.
 
-use super::{Kind, Request};
+use super::request::{Kind, Request};
 
 /// The number of attempts without progress (EINTR, EAGAIN) after which the operation ends with the errno.
 const ATTEMPTS: u8 = 250;

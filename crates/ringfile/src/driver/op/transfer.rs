@@ -9,18 +9,14 @@ use std::cell::RefCell;
 
 use linux_raw_sys::io_uring::io_uring_op as op;
 
-use super::{Bounds, Kind, Request, last_errno};
+use super::parts::{Addresses, Bounds, MOST_AT_ONCE};
+use super::request::{Kind, Request, last_errno};
 use crate::driver::target::Target;
 use crate::memory::Held;
 use crate::ring::Sqe;
 
-/// One submission moves at most this much: the length field has 32 bits, and the kernel stops at 2 GiB less a page.
-pub(crate) const MOST_AT_ONCE: usize = 1 << 30;
 /// `IOV_MAX`: one vectored submission has at most this many parts.
 const MOST_PARTS: usize = 1024;
-
-/// The addresses of a vectored operation's parts.
-pub(super) type Addresses = Vec<libc::iovec>;
 
 /// Returns the entry of a read or write of one piece of memory, in its fixed form if the memory is registered.
 #[inline(always)]

@@ -1,0 +1,52 @@
+//! What the entries and calls of several families need besides the request and the buffer.
+
+/// One submission moves at most this much: the length field has 32 bits, and the kernel stops at 2 GiB less a page.
+pub(crate) const MOST_AT_ONCE: usize = 1 << 30;
+
+/// The addresses of a vectored operation's parts.
+pub(super) type Addresses = Vec<libc::iovec>;
+
+/// One range of a Dataset Management command, as the drive reads it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub attributes: u32,
+    pub blocks: u32,
+    pub first: u64,
+}
+
+/// Memory that a submission entry points to besides the operation's buffers: kept with the slot until the answer.
+#[derive(Default)]
+pub(in crate::driver) struct Parts {
+    /// The addresses of a vectored operation's parts.
+    pub(super) addresses: Addresses,
+    /// The range that a namespace deallocates.
+    pub(super) ranges: Vec<Range>,
+}
+
+/// The [`Parts`] of an operation, which are made when they are first needed.
+pub(in crate::driver) struct PartsOf<'a> {
+    pub all: &'a mut Vec<Parts>,
+    /// The slot of the operation.
+    pub index: u32,
+}
+
+impl<'a> PartsOf<'a> {
+    #[inline]
+    pub(super) fn get(self) -> &'a mut Parts {
+        let index = self.index as usize;
+        if self.all.len() <= index {
+            self.all.resize_with(index + 1, Parts::default);
+        }
+        &mut self.all[index]
+    }
+}
+
+/// How far a plain call may go.
+#[derive(Clone, Copy)]
+pub(super) struct Bounds {
+    /// `RWF_NOWAIT` for a read or write that must not wait, or 0.
+    pub nowait: u32,
+    /// The bytes that a read or write moves at most.
+    pub most: usize,
+}

@@ -1,0 +1,241 @@
+//! What an operation asks for, and how it ended.
+//!
+//! Invariant: no match over [`Kind`] has a wildcard, so that a new operation does not compile before every place handles it.
+
+use std::ops::{Bound, RangeBounds};
+
+use linux_raw_sys::general::RWF_DSYNC;
+use linux_raw_sys::io_uring::io_uring_op as op;
+
+/// No ring has an operation of this number.
+const NO_OPCODE: u8 = u8::MAX;
+
+/// `include/uapi/linux/fs.h`, Linux 6.11.
+pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
+
+/// The kind of an operation, with the fields of [`Request`] that it uses in a particular way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Read,
+    ReadVectored,
+    Write,
+    WriteVectored,
+    /// A write of which all or nothing reaches the disk. `op_flags`: [`RWF_ATOMIC`].
+    WriteAtomic,
+    /// `op_flags`: `FSYNC_DATASYNC` or 0.
+    Sync,
+    /// `op_flags`: `SYNC_FILE_RANGE_…`; `want`: the length.
+    SyncRange,
+    /// `op_flags`: the mode; `want`: the length.
+    Allocate,
+    /// `offset`: the length.
+    Truncate,
+    /// `op_flags`: the advice; `want`: the length.
+    Advise,
+    /// `op_flags`: `O_…`.
+    Open,
+    Rename,
+    /// `op_flags`: `AT_REMOVEDIR` or 0.
+    Remove,
+    CreateDir,
+    /// Reads the metadata.
+    Stat,
+    /// `want`: the length.
+    Copy,
+}
+
+/// The families of operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Family {
+    Read,
+    Write,
+    /// They change or sync an open file, and move no data.
+    Control,
+    /// They name paths, and no open file.
+    Path,
+    /// They move data from one file to another.
+    Copy,
+}
+
+impl Kind {
+    #[inline]
+    pub(super) fn family(self) -> Family {
+        match self {
+            Self::Read | Self::ReadVectored => Family::Read,
+            Self::Write | Self::WriteVectored | Self::WriteAtomic => Family::Write,
+            Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Family::Control,
+            Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => Family::Path,
+            Self::Copy => Family::Copy,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_read(self) -> bool {
+        self.family() == Family::Read
+    }
+
+    #[inline]
+    pub(crate) fn is_write(self) -> bool {
+        self.family() == Family::Write
+    }
+
+    /// Returns whether it is done in parts, although it moves no data between a file and memory.
+    pub(in crate::driver) fn is_copy(self) -> bool {
+        self.family() == Family::Copy
+    }
+
+    /// Returns whether it names paths instead of an open file.
+    pub(crate) fn names_paths(self) -> bool {
+        self.family() == Family::Path
+    }
+
+    #[inline]
+    pub(crate) fn moves_data(self) -> bool {
+        self.is_read() || self.is_write()
+    }
+
+    /// Returns whether it has a form for registered memory. Linux 6.18 refuses atomic writes from registered memory
+    /// with EINVAL (`generic_atomic_write_valid`).
+    #[inline]
+    pub(in crate::driver) fn has_fixed_form(self) -> bool {
+        self.moves_data() && self != Self::WriteAtomic
+    }
+
+    /// Returns the ring's opcode for memory that is not registered.
+    pub(in crate::driver) fn opcode(self) -> u8 {
+        let code = match self {
+            Self::Read => op::IORING_OP_READ,
+            Self::Write | Self::WriteAtomic => op::IORING_OP_WRITE,
+            Self::ReadVectored => op::IORING_OP_READV,
+            Self::WriteVectored => op::IORING_OP_WRITEV,
+            Self::Sync => op::IORING_OP_FSYNC,
+            Self::SyncRange => op::IORING_OP_SYNC_FILE_RANGE,
+            Self::Allocate => op::IORING_OP_FALLOCATE,
+            Self::Truncate => op::IORING_OP_FTRUNCATE,
+            Self::Advise => op::IORING_OP_FADVISE,
+            Self::Open => op::IORING_OP_OPENAT,
+            Self::Rename => op::IORING_OP_RENAMEAT,
+            Self::Remove => op::IORING_OP_UNLINKAT,
+            Self::CreateDir => op::IORING_OP_MKDIRAT,
+            Self::Stat => op::IORING_OP_STATX,
+            Self::Copy => return NO_OPCODE,
+        };
+        code as u8
+    }
+
+    /// Returns the operation's name in words.
+    pub(crate) fn verb(self, op_flags: u32) -> &'static str {
+        match self {
+            Self::Read | Self::ReadVectored => "read",
+            Self::Write | Self::WriteVectored => "write",
+            Self::WriteAtomic => "atomic write",
+            Self::Sync if op_flags == 0 => "syncing",
+            Self::Sync => "syncing the data",
+            Self::SyncRange => "syncing a range",
+            Self::Allocate => "allocating",
+            Self::Truncate => "setting the size",
+            Self::Advise => "advising",
+            Self::Open => "opening",
+            Self::Rename => "renaming",
+            Self::Remove if op_flags == 0 => "removing",
+            Self::Remove => "removing the directory",
+            Self::CreateDir => "making the directory",
+            Self::Stat => "reading the metadata",
+            Self::Copy => "copying",
+        }
+    }
+}
+
+/// The parameters of an operation, without the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub kind: Kind,
+    /// The operation submitted next waits for this one, and is cancelled if it fails or is short. Set by
+    /// [`start_linked`](crate::driver::start_linked) alone.
+    pub linked: bool,
+    /// A write that its caller makes durable with a sync of its own: its failure counts as that of the sync.
+    pub synced: bool,
+    /// Whether moving fewer bytes than wanted is an error.
+    pub exact: bool,
+    /// `RWF_…`, or the flags that [`Kind`] names.
+    pub op_flags: u32,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Offset of the data in the buffer, in bytes.
+    pub start: usize,
+    /// Bytes to move.
+    pub want: usize,
+}
+
+impl Request {
+    /// Returns an operation of this kind at offset 0 that wants nothing and has no flags.
+    pub(crate) const fn of(kind: Kind) -> Self {
+        Self { kind, linked: false, synced: false, exact: false, op_flags: 0, offset: 0, start: 0, want: 0 }
+    }
+
+    /// Restricts a write to a part of its buffer. One that reaches beyond the buffer fails when it begins.
+    pub(crate) fn take_part(&mut self, part: impl RangeBounds<usize>) {
+        let start = match part.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match part.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.want.max(start),
+        };
+        // The length of a range that ends before it starts fits no buffer.
+        (self.start, self.want) = (start, end.checked_sub(start).unwrap_or(usize::MAX));
+    }
+
+    /// Returns whether a failure means that data was lost which should have become durable: a sync, or a durable write.
+    #[inline]
+    pub(crate) fn is_sync(&self) -> bool {
+        match self.kind {
+            Kind::Sync | Kind::SyncRange => true,
+            Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => {
+                self.synced || self.op_flags & RWF_DSYNC != 0
+            }
+            Kind::Read
+            | Kind::ReadVectored
+            | Kind::Allocate
+            | Kind::Truncate
+            | Kind::Advise
+            | Kind::Open
+            | Kind::Rename
+            | Kind::Remove
+            | Kind::CreateDir
+            | Kind::Stat
+            | Kind::Copy => false,
+        }
+    }
+
+    /// Returns whether a ring's entry can name all of it. Before Linux 6.12 the length of advice has 32 bits there.
+    #[inline]
+    pub(crate) fn fits_an_entry(&self) -> bool {
+        self.kind != Kind::Advise || u32::try_from(self.want).is_ok()
+    }
+
+    /// Returns whether it is done at once or not at all.
+    #[inline]
+    pub(crate) fn is_atomic(&self) -> bool {
+        self.kind == Kind::WriteAtomic
+    }
+}
+
+// A larger one takes longer to copy.
+const _: () = assert!(size_of::<Request>() == 32);
+
+/// How an operation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ended {
+    /// Bytes moved.
+    pub done: usize,
+    /// 0 after success.
+    pub errno: i32,
+}
+
+pub(super) fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
