@@ -136,8 +136,8 @@ mod runtime;
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
 pub use driver::{
-    Alignment, AtomicLimits, Route, ring_features, set_default_route, set_io_threads, set_worker_threads,
-    thread_metrics,
+    Alignment, AtomicLimits, Route, metrics, ring_features, set_default_route, set_io_threads,
+    set_worker_threads, thread_metrics,
 };
 pub use error::{BufError, BufResult, Error, IntoParts, Result};
 #[doc(hidden)]
@@ -156,6 +156,6 @@ pub use memory::{
     AnyBuffer, Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError,
     PoolMetrics, ReadMemory, RegisteredMemory, RequestMemory, StableMemory, WhenFull, WriteMemory,
 };
-pub use metrics::{ENTER_BUCKETS, Metrics, metrics};
+pub use metrics::{ENTER_BUCKETS, Metrics};
 pub use ring::{Completions, RegistrationRefused, refused_registration};
 pub use runtime::{JoinError, JoinHandle, Panic, Runtime, RuntimeBuilder, block_on, spawn};

@@ -6,8 +6,6 @@
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver;
-
 /// The number of counts that a driver publishes with each turn.
 const FIELDS: usize = 16;
 
@@ -210,13 +208,13 @@ impl Counters {
         all
     }
 
-    fn load(&self) -> Metrics {
+    pub(crate) fn load(&self) -> Metrics {
         let mut counts = Metrics::default();
         counts.places().zip(&self.0).for_each(|(place, count)| *place = count.load(Ordering::Relaxed));
         counts
     }
 
-    fn add(&self, more: &Self) {
+    pub(crate) fn add(&self, more: &Self) {
         for (sum, part) in self.0.iter().zip(&more.0) {
             sum.fetch_add(part.load(Ordering::Relaxed), Ordering::Relaxed);
         }
@@ -225,20 +223,14 @@ impl Counters {
 
 static OF_ENDED_THREADS: Counters = Counters::new();
 
+/// Adds those of ended threads.
+pub(crate) fn add_ended(sum: &Counters) {
+    sum.add(&OF_ENDED_THREADS);
+}
+
 /// Adds the counters of an ended thread to the process's.
 pub(crate) fn retire(counters: &Counters) {
     OF_ENDED_THREADS.add(counters);
-}
-
-/// Returns the counters of the whole process. Those of a running thread are as of its last turn of the loop.
-///
-/// Takes a lock for a moment; does no I/O.
-#[must_use]
-pub fn metrics() -> Metrics {
-    let sum = Counters::new();
-    // Both under one lock: a thread that ends in between would be counted twice.
-    driver::for_each_driver(|counters| sum.add(counters), || sum.add(&OF_ENDED_THREADS));
-    sum.load()
 }
 
 #[cfg(test)]

@@ -9,12 +9,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::op::plain;
+use super::deferred::Deferred;
+use super::key::Key;
+use super::marks::AIO_WAKEUP;
+use super::op::{Request, plain};
 use super::refused::{self, Lack, Refused};
-use super::slot::{Key, State};
-use super::submit::{self, AIO_WAKEUP};
+use super::ring_kind::RingKind;
+use super::slot::State;
+use super::state::Driver;
 use super::target::{FileKind, Target};
-use super::{Deferred, Driver, Request, RingKind, rings};
+use super::{rings, submit};
 use crate::aio::Aio;
 
 /// The size of a context, if the system's limit allows it: many times a drive's queue depth.
@@ -23,61 +27,6 @@ const OPERATIONS: u32 = 512;
 /// The pause if the kernel refuses a wait, for instance because of a seccomp filter that was installed meanwhile, or
 /// refuses to poll the wake-up descriptor.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// The context of a driver.
-#[derive(Default)]
-pub(super) struct Context {
-    pub aio: Option<Aio>,
-    /// When and why creating a context failed.
-    failed: Option<(Instant, i32)>,
-    /// Whether a descriptor was handed out that becomes readable when operations have ended.
-    pub signals: bool,
-    /// Whether the kernel accepts no more operations until one has completed.
-    is_full: bool,
-    /// Why the context no longer accepts operations: the errno of a seccomp filter that was installed after the context
-    /// was created. Filters are never removed.
-    refused: Option<i32>,
-}
-
-impl Context {
-    /// Returns whether there is a context that takes such operations.
-    pub(super) fn may_take(&self, target: &Target, request: &Request) -> bool {
-        let kind = request.kind;
-        self.aio.is_some()
-            && self.refused.is_none()
-            && kind.moves_data()
-            && target.direct().is_some()
-            && target.lanes.lets_aio(kind)
-    }
-
-    /// Returns the number of operations that have not ended.
-    #[inline]
-    pub(super) fn open(&self) -> u32 {
-        self.aio.as_ref().map_or(0, Aio::open)
-    }
-
-    /// Returns whether the next turn may submit something: not if the kernel accepts nothing before an operation has
-    /// completed.
-    #[inline]
-    pub(super) fn has_unsubmitted(&self) -> bool {
-        let may_submit = |aio: &Aio| aio.has_queued() && !(self.is_full && aio.at_work() > 0);
-        self.aio.as_ref().is_some_and(may_submit)
-    }
-
-    /// Returns whether a thread must not sleep in its ring: because something must be submitted or collected, or
-    /// finishes without a signal.
-    #[inline]
-    pub(super) fn keeps_awake(&self) -> bool {
-        let must_look = |aio: &Aio| aio.has_completions() || aio.silent() > 0;
-        self.has_unsubmitted() || self.aio.as_ref().is_some_and(must_look)
-    }
-
-    /// Returns whether operations that wait for room wait for the end of another one.
-    #[inline]
-    pub(super) fn is_out_of_room(&self) -> bool {
-        self.aio.as_ref().is_some_and(|aio| !aio.has_room())
-    }
-}
 
 /// Returns whether AIO may carry out an operation, on this thread or another.
 pub(super) fn is_for_aio(target: &Target, request: &Request) -> bool {

@@ -7,9 +7,12 @@
 //! Invariants: such an operation is counted, remembered and ended by the same code as on the ring; nothing else of this
 //! thread is in flight during the call.
 
-use super::op::plain;
-use super::slot::{Key, Owner, State};
-use super::{Deferred, Driver, Request, RingKind, Waiting, with};
+use super::deferred::Deferred;
+use super::key::Key;
+use super::op::{Request, plain};
+use super::ring_kind::RingKind;
+use super::slot::{Owner, State};
+use super::state::{Driver, Waiting, with};
 
 /// Carries out the thread's only operation by a plain call, if it is a sync or a durable write that was not submitted.
 /// Returns whether it did. For a thread that is about to sleep, and has no other task.
@@ -73,7 +76,7 @@ impl Driver {
         self.shared.is_inherited()
             || self.shared.has_remotes()
             || self.shared.sleep.is_notified()
-            || self.rings.iter().flat_map(super::Rings::each).any(|ring| ring.buffers.has_released())
+            || self.rings.iter().flat_map(super::rings::Rings::each).any(|ring| ring.buffers.has_released())
     }
 
     fn call(&mut self, key: Key, deferred: &mut Deferred) {

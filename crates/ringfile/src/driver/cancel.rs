@@ -4,40 +4,18 @@
 //! Invariant: a slot keeps its buffer as long as the kernel may write to it, even if its operation was dropped.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::remote::Handler;
-use super::slot::{Key, Owner, State};
-use super::start::Place;
-use super::submit::IGNORED;
+use super::deferred::Deferred;
+use super::key::{Key, Place};
+use super::marks::IGNORED;
+use super::result::Handler;
+use super::ring_kind::RingKind;
+use super::shared;
+use super::slot::{Owner, State};
+use super::state::{AGAIN, Asked, Driver, Rest, Waiting, with};
 use super::wake::Wake;
-use super::{Deferred, Driver, Rest, RingKind, Waiting, shared, with};
 use crate::memory::Held;
-
-/// The time after which the kernel is asked again to cancel an operation that may wait forever. Before about
-/// Linux 5.17 (and on Debian's 5.10) a cancellation has no effect if it reaches the kernel's thread just as that begins
-/// the operation.
-const AGAIN: Duration = Duration::from_millis(100);
-
-/// Operations that may wait forever, which the kernel was asked to cancel.
-#[derive(Default)]
-pub(super) struct Asked {
-    pub(super) keys: Vec<Key>,
-    /// When the kernel was last asked to cancel them.
-    pub(super) last: Option<Instant>,
-}
-
-impl Asked {
-    /// Returns the deadline of a wait, before which the kernel must be asked again.
-    #[inline]
-    pub(super) fn limit(&self, deadline: Option<Instant>) -> Option<Instant> {
-        if self.keys.is_empty() {
-            return deadline;
-        }
-        let again = self.last.map(|last| last + AGAIN);
-        deadline.into_iter().chain(again).min()
-    }
-}
 
 /// Cancels an operation on this thread's ring, if the kernel still can. Its handler receives a result in any case.
 pub(crate) fn cancel(place: Place) {

@@ -10,12 +10,16 @@ use std::os::fd::AsRawFd;
 
 use linux_raw_sys::io_uring::io_uring_op as uop;
 
+use super::deferred::Deferred;
+use super::key::Key;
+use super::marks::{COMMANDS, FIXED_FILE, SLICE};
 use super::op::{PartsOf, command};
-use super::rings::{RingKind, Rings};
-use super::slot::{Key, Slot, State};
-use super::submit::{COMMANDS, FIXED_FILE, SLICE, fixed_index};
+use super::ring_kind::RingKind;
+use super::rings::Rings;
+use super::slot::{Slot, State};
+use super::state::Driver;
+use super::submit::fixed_index;
 use super::target::Entry;
-use super::{Deferred, Driver};
 use crate::ring::{CommandSqe, Cqe, Ring, Sqe, Until};
 
 /// The result of entering the other rings.
@@ -157,7 +161,8 @@ pub(super) fn push(
 #[cfg(test)]
 mod tests {
     use crate::driver::namespace::testing::{BOTH, LIMITS, namespace};
-    use crate::driver::{Access, Deferred, RingKind, route, with};
+    use crate::driver::state::with;
+    use crate::driver::{Access, Deferred, RingKind, route};
     use crate::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
     /// Returns a namespace whose drive answers every command at once, and does nothing: `/dev/null` accepts all

@@ -6,13 +6,18 @@ use std::time::Instant;
 
 use linux_raw_sys::io_uring as uapi;
 
-use super::op::{NO_THREAD, Step, keep_opened};
-use super::rings::{RingKind, Rings};
-use super::slot::{Key, Owner, State};
-use super::submit::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
+use super::counts::count_end;
+use super::deferred::Deferred;
+use super::key::{Key, LocalHandler};
+use super::marks::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP, index};
+use super::op::{Ended, NO_THREAD, Step, keep_opened};
+use super::ring_kind::RingKind;
+use super::rings::Rings;
+use super::slot::{Owner, State};
+use super::state::{ActiveTasks, Driver};
 use super::wake::Wake;
-use super::{ActiveTasks, Deferred, Driver, Ended, LocalHandler, Metrics, count_end, in_place};
 use crate::event;
+use crate::metrics::Metrics;
 use crate::ring::Cqe;
 
 impl Driver {
@@ -80,7 +85,7 @@ impl Driver {
     fn completed(&mut self, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
         let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
-            if let Some(index) = in_place::index(cqe.user_data)
+            if let Some(index) = index(cqe.user_data)
                 && self.answered_in_place(index, cqe.result)
             {
                 return;

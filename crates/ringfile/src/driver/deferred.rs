@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::remote::{Handler, RemoteRequest};
+use super::key::LocalHandler;
+use super::remote::RemoteRequest;
+use super::result::{Finished, Handler};
 use super::target::ClosedFile;
 use super::wake::{TaskNumber, Wake};
-use super::{Finished, LocalHandler, workers};
-use crate::event;
+use super::workers;
 use crate::memory::Held;
-use crate::panics;
+use crate::{event, panics};
 
 /// Results by the index of their operation. Their places remain after they were taken, and are filled in place:
 /// building a result elsewhere and copying it takes several times as long.

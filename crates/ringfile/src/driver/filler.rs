@@ -15,10 +15,9 @@ use std::time::Duration;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::Target;
-use crate::event;
-use crate::panics;
+use super::target::Target;
 use crate::ring::fork;
+use crate::{event, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 /// The maximum size of one write.

@@ -7,11 +7,15 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use super::op::piece;
+use super::counts::count_end;
+use super::deferred::Deferred;
+use super::marks::{ASYNC, FIRST, FIXED_FILE};
+use super::op::{Ended, Kind, Request, piece};
+use super::ring_kind::RingKind;
 use super::start::{MANY, is_for_ring};
-use super::submit::{ASYNC, FIXED_FILE};
-use super::target::ClosedFile;
-use super::{Deferred, Driver, Ended, Kind, Request, RingGuard, RingKind, Target, count_end, with};
+use super::state::{Answer, Answers, CallInPlace, Driver, with};
+use super::target::{ClosedFile, Target};
+use super::thread_ring::RingGuard;
 use crate::memory::Borrowed;
 use crate::ring::Sqe;
 
@@ -40,41 +44,6 @@ pub(crate) struct Place<'a> {
 
 /// The targets of a call: a file, or the two descriptors of an adaptive one; `None` for one that no read uses.
 pub(crate) type Targets<'a> = [Option<&'a Arc<Target>>; 2];
-
-/// The answers to all such reads of a thread. A call that user code makes within a turn of another one appends its own,
-/// and removes them before the other one continues.
-#[derive(Default)]
-pub(super) struct Answers {
-    list: Vec<Answer>,
-    calls: Vec<Call>,
-}
-
-struct Call {
-    /// The index of its first answer.
-    first: usize,
-    /// The number of its reads that the kernel has not answered.
-    open: usize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Answer {
-    number: i32,
-    is_fixed: bool,
-}
-
-impl Answer {
-    const NOT_BEGUN: Self = Self { number: i32::MIN, is_fixed: false };
-    const IN_FLIGHT: i32 = i32::MIN + 1;
-}
-
-/// The user data of the first read. As no operation with a slot, these have generation 0, in the upper half.
-const FIRST: u64 = 1 << 16;
-
-/// Returns the index among all answers of the read whose entry has this user data.
-#[inline]
-pub(super) fn index(user_data: u64) -> Option<usize> {
-    (FIRST..=u32::MAX.into()).contains(&user_data).then(|| (user_data - FIRST) as usize)
-}
 
 /// Reads those that their file's route sends to this thread's ring, at most `most` at a time, and waits for them. The
 /// caller carries out the others, and those that the kernel's answer did not end.
@@ -134,7 +103,7 @@ impl Driver {
             self.files.enter(target, self.id);
         }
         self.answers.list.resize(first + count, Answer::NOT_BEGUN);
-        self.answers.calls.push(Call { first, open: 0 });
+        self.answers.calls.push(CallInPlace { first, open: 0 });
         Some(self.id)
     }
 
@@ -165,7 +134,7 @@ impl Driver {
             self.disown_in_place();
             return None;
         }
-        let Call { first, mut open } = *self.answers.calls.last()?;
+        let CallInPlace { first, mut open } = *self.answers.calls.last()?;
         let count = reads.count();
         while *next < count
             && open < most
@@ -243,7 +212,7 @@ impl Driver {
         if self.id != id {
             return None;
         }
-        let Call { first, .. } = self.answers.calls.pop()?;
+        let CallInPlace { first, .. } = self.answers.calls.pop()?;
         for (at, answer) in self.answers.list[first..].iter().enumerate().take(reads.count()) {
             let Some(place) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
                 continue;

@@ -8,12 +8,12 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
+use super::deferred::Deferred;
 use super::remote::RemoteRequest;
-use super::{Call, Deferred, Shared};
+use super::shared::{Call, Shared};
 use crate::error::Error;
-use crate::event;
-use crate::panics;
 use crate::ring::{RingOptions, fork};
+use crate::{event, panics};
 
 /// The number of threads to start; 0 for the default.
 static WANTED: AtomicUsize = AtomicUsize::new(0);

@@ -6,7 +6,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::Ended;
+use super::op::Ended;
 use crate::memory::{Held, copy_by_words, copy_in_pieces};
 
 /// Where an operation's buffer is kept.

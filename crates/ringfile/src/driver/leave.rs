@@ -6,9 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
-use super::shared::{self, Mail};
-use super::slot::Key;
-use super::{Deferred, Driver, Finished, Shared, drop_driver, is_ending, thread_ring, turn, with};
+use super::deferred::Deferred;
+use super::key::Key;
+use super::result::Finished;
+use super::shared::{self, Mail, Shared};
+use super::state::{Driver, drop_driver, is_ending, with};
+use super::thread_ring;
+use super::turn::turn;
 use crate::memory::wake_all;
 
 /// Ends the loop of this thread. It waits for every operation, cancels those on pipes, sockets and terminals, which

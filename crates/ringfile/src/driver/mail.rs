@@ -1,11 +1,14 @@
 //! Mail: requests of other threads to this one, and results for futures that moved to them.
 
+use super::deferred::Deferred;
+use super::key::Key;
 use super::refused::{Refused, warn_of_no_ring};
+use super::remote::RemoteRequest;
 use super::shared::Mail;
-use super::slot::{Key, Owner, State};
+use super::slot::{Owner, State};
+use super::state::Driver;
 use super::target::Target;
 use super::wake::Wake;
-use super::{Deferred, Driver, RemoteRequest};
 
 impl Driver {
     /// Starts a remote request on this thread's ring, or gives it to the workers if there is none.

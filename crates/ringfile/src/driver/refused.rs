@@ -6,7 +6,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::route::{self, Backend};
-use super::{with, workers};
 use crate::error::Error;
 use crate::event;
 
@@ -36,7 +35,7 @@ impl Refused {
     }
 
     /// Returns the number that replaces the errno where only an errno fits, as in the end of a remote request.
-    /// [`why_refused`] explains it.
+    /// [`why_refused`](super::forks::why_refused) explains it.
     #[cold]
     pub(super) fn to_errno(&self) -> i32 {
         match self {
@@ -77,7 +76,7 @@ impl Lack {
     }
 
     /// Returns what a number means that [`to_errno`](Self::to_errno) returned; `None` for any other.
-    fn of_errno(errno: i32) -> Option<Self> {
+    pub(super) fn of_errno(errno: i32) -> Option<Self> {
         match (errno, errno & !ERRNO) {
             (FORBIDDEN_BY_WORKERS, _) => Some(Self::Forbidden(Backend::Workers)),
             (FORBIDDEN_BY_AIO, _) => Some(Self::Forbidden(Backend::Aio)),
@@ -143,20 +142,6 @@ pub(super) fn warn_of_no_aio(lack: Lack) {
     }
 }
 
-/// Returns whether this thread's driver, or the threads that carry operations out for others, are of another process.
-pub(super) fn is_forked_child() -> bool {
-    with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
-}
-
-/// Returns why another thread did not start an operation, if this number, in place of an errno, means that.
-#[cold]
-pub(crate) fn why_refused(errno: i32) -> Option<Error> {
-    if errno == libc::EOPNOTSUPP && is_forked_child() {
-        return Some(after_fork());
-    }
-    Lack::of_errno(errno).map(Lack::into_error)
-}
-
 /// Returns the error for buffered I/O with `Route::Aio`.
 #[cold]
 pub(crate) fn aio_is_for_direct_io() -> Error {
@@ -210,6 +195,7 @@ pub(super) fn set_up_failed(errno: i32) -> Error {
 mod tests {
     use super::*;
     use crate::driver::Status;
+    use crate::driver::forks::why_refused;
 
     #[test]
     fn each_refusal_keeps_its_own_reason_where_an_errno_fits() {

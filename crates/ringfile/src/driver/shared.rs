@@ -18,8 +18,11 @@ use std::time::Instant;
 use rustix::event::EventfdFlags;
 use rustix::thread::futex;
 
+use super::key::Key;
+use super::remote::RemoteRequest;
+use super::result::{Finished, Handler};
 use super::sleep::{Asleep, Sleep};
-use super::{Finished, Handler, Key, RemoteRequest, TaskNumber};
+use super::wake::TaskNumber;
 use crate::metrics::Counters;
 use crate::ring::fork;
 

@@ -5,50 +5,14 @@
 
 use std::sync::Arc;
 
-use super::Finished;
 use super::kept::Lend;
+use super::key::Key;
+use super::local::LocalHandlers;
 use super::op::{Ended, Kind, Parts, PartsOf, Progress, Request};
-use super::remote::Handler;
-use super::rings::RingKind;
-use super::start::LocalHandlers;
+use super::result::{Finished, Handler};
+use super::ring_kind::RingKind;
 use super::wake::Wake;
 use crate::memory::Held;
-
-/// Identifies an operation: a slot, and its generation (never 0). One number, as in the kernel's entries: if two halves
-/// are stored and then loaded as one, the load waits until the stores have reached the cache, which took 15 ns of an
-/// operation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Key(u64);
-
-impl Key {
-    /// The key of no operation.
-    pub(super) const NONE: Self = Self(0);
-
-    #[inline]
-    pub(super) fn new(slot: u32, generation: u32) -> Self {
-        Self(u64::from(generation) << 32 | u64::from(slot))
-    }
-
-    #[inline]
-    pub(super) fn slot(self) -> u32 {
-        self.0 as u32
-    }
-
-    #[inline]
-    pub(super) fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    #[inline]
-    pub(super) fn to_user_data(self) -> u64 {
-        self.0
-    }
-
-    #[inline]
-    pub(super) fn from_user_data(user_data: u64) -> Self {
-        Self(user_data)
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {

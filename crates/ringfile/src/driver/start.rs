@@ -9,37 +9,26 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::{Duration, Instant};
 
+use super::counts::count;
+use super::kept::{Kept, Lend};
+use super::key::{LocalHandler, Place, Started, SubmitHint};
+use super::local::Numbered;
 use super::op::plain::{self, Attempt};
+use super::op::{Ended, Kind, Request};
 use super::refused::{self, Refused};
-use super::remote::{Handler, RemoteOperation, RemoteRequest};
-use super::route::{Choice, Lanes, Limits, Route};
+use super::remote::{Hold, RemoteRequest};
+use super::remote_operation::RemoteOperation;
+use super::result::Handler;
+use super::ring_kind::RingKind;
+use super::route::{self, Choice, Lanes, Limits, Route};
+use super::shared::Shared;
+use super::state::with;
+use super::target::Target;
 use super::wake::{self, LocalOperation, Wake};
-use super::{
-    Ended, Kept, Key, Kind, Lend, Request, RingKind, Shared, Target, count, send, switches, with, workers,
-};
+use super::{iothreads, switches, workers};
 use crate::error::Error;
 use crate::event;
 use crate::memory::Held;
-
-/// The identity of an operation on some thread's ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Place {
-    pub(crate) driver: u64,
-    pub(super) key: Key,
-}
-
-/// The outcome of starting an operation. `R` is what its receiver keeps of an operation that another thread carries
-/// out.
-pub(crate) enum Started<R> {
-    /// A plain call has done it.
-    Done(Ended),
-    /// This thread's ring has the operation and its buffer.
-    Queued(Place),
-    /// Another thread has the operation and its buffer.
-    Elsewhere(R),
-    /// It was not started: this thread's other tasks run first.
-    Yield,
-}
 
 /// The receiver of an operation's result.
 pub(crate) trait Receiver {
@@ -120,24 +109,6 @@ impl Receiver for HandlerOf<'_> {
     fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> Self::Remote {
         send(Arc::clone(self.handler), self.index).map(|carrier| carrier.id)
     }
-}
-
-/// A completion handler that the driver of this thread knows by a number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct LocalHandler(pub(super) u32);
-
-/// What the caller knows about the operations that are submitted together with this one.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SubmitHint {
-    /// Operations that are started together, this one among them.
-    pub together: usize,
-    /// Whether the thread has no other operation, and does nothing until this one has ended.
-    pub waits_for_one: bool,
-}
-
-impl SubmitHint {
-    /// One operation of a task.
-    pub(crate) const ONE: Self = Self { together: 1, waits_for_one: false };
 }
 
 /// At least this many operations submitted together all go to the ring, even if each alone would be a plain call that
@@ -228,7 +199,7 @@ fn start_otherwise<R: Receiver>(
             Called::Left(choice, would_wait) => break (choice, would_wait),
         }
     };
-    if refused::is_forked_child() {
+    if super::forks::is_forked_child() {
         return in_forked_child(target, request, held.own()).map(Started::Done);
     }
     if target.lanes.route == Route::Aio && request.kind.moves_data() && target.direct().is_none() {
@@ -521,40 +492,6 @@ fn yield_next() {
     INLINE.set(Turn { is_over: true, ..INLINE.get() });
 }
 
-/// The completion handlers that a driver knows by number. A number belongs to its handler until all operations with it
-/// have ended.
-#[derive(Default)]
-pub(super) struct LocalHandlers(Vec<Option<Numbered>>);
-
-struct Numbered {
-    handler: Arc<dyn Handler>,
-    /// The number of unanswered operations of a handler that was removed; the last one frees the handler's number. 0
-    /// otherwise.
-    left: usize,
-}
-
-impl LocalHandlers {
-    pub(super) fn get(&self, number: u32) -> Option<&Arc<dyn Handler>> {
-        self.0.get(number as usize)?.as_ref().map(|numbered| &numbered.handler)
-    }
-
-    /// Returns the handler of an operation that has just ended.
-    pub(super) fn at_end(&mut self, number: u32) -> Option<Arc<dyn Handler>> {
-        let place = self.0.get_mut(number as usize)?;
-        let numbered = place.as_mut()?;
-        if numbered.left == 1 {
-            return place.take().map(|numbered| numbered.handler);
-        }
-        numbered.left = numbered.left.saturating_sub(1);
-        Some(Arc::clone(&numbered.handler))
-    }
-
-    #[cfg(test)]
-    pub(super) fn count(&self) -> usize {
-        self.0.iter().flatten().count()
-    }
-}
-
 /// Adds a handler to this thread's driver; `None` if the thread has no driver.
 pub(crate) fn add_local(handler: Arc<dyn Handler>) -> Option<LocalHandler> {
     with(|driver| {
@@ -580,6 +517,21 @@ pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
     });
     // Dropped while the driver is not borrowed.
     drop(removed);
+}
+
+/// Gives a remote request to another thread: to an I/O thread if there is one with a ring. Returns that I/O thread.
+fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>> {
+    // A queue's operations continue without the loop, as they do on its ring.
+    let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
+    if !outlives_loops {
+        let owner = with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared)));
+        remote.hold = owner.flatten().map(Hold::on);
+    }
+    let sent = match choice {
+        route::Choice::Ring => iothreads::send(remote),
+        _ => Err(remote),
+    };
+    sent.map_err(workers::send).ok()
 }
 
 #[cfg(test)]

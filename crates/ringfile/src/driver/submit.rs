@@ -13,25 +13,20 @@ use linux_raw_sys::io_uring as uapi;
 use uapi::io_uring_op as uop;
 
 use super::commands::{self, Entered};
-use super::op::PartsOf;
-use super::rings::{RingKind, Rings};
-use super::slot::{Key, Slot, State};
+use super::deferred::Deferred;
+use super::kept::Lend;
+use super::key::Key;
+use super::marks::{ASYNC, COMMANDS, FIXED_FILE, IGNORED, LINK, SLICE, WAKEUP};
+use super::op::{self, PartsOf, Request};
+use super::ring_kind::RingKind;
+use super::rings::Rings;
+use super::slot::{Slot, State};
+use super::state::{Driver, Refusals, Waiting};
 use super::target::{Entry, Target};
 use super::wake::Wake;
-use super::{Deferred, Driver, Lend, Request, Waiting, in_place, op};
 use crate::event;
 use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe, Until};
-
-/// The user data of completions without an operation: withdrawn entries, and cancellations. No operation has generation
-/// 0.
-pub(super) const IGNORED: u64 = 0;
-/// The user data of the eventfd with which other threads wake this one; the ring polls it.
-pub(super) const WAKEUP: u64 = 1;
-/// The user data of the same eventfd in the AIO context.
-pub(super) const AIO_WAKEUP: u64 = 2;
-/// The user data of the signal of the ring for commands.
-pub(super) const COMMANDS: u64 = 3;
 
 /// How long to retry while the kernel accepts nothing (EAGAIN, EBUSY, ENOMEM) before its errno becomes the operations'
 /// result.
@@ -39,21 +34,6 @@ const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// How much of the time between two attempts counts at most: in a longer one, the kernel might have accepted.
 const REFUSED_GAP: Duration = Duration::from_millis(100);
-
-/// The kernel's refusals since it last accepted operations.
-#[derive(Clone, Copy)]
-pub(super) struct Refusals {
-    last: Instant,
-    lasted: Duration,
-}
-
-/// How many entries one `enter` submits at most on a thread with other tasks: a device takes about 3 µs for each, and
-/// the tasks wait meanwhile. A thread that only waits for these operations submits all at once.
-pub(super) const SLICE: u32 = 128;
-
-pub(super) const FIXED_FILE: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_FIXED_FILE_BIT as u8;
-pub(super) const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT as u8;
-const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
 impl Driver {
     /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start)
@@ -292,7 +272,7 @@ impl Driver {
             if let Some(slot) = self.slots.get(key) {
                 slot.errno = errno as u16;
                 self.end(key, deferred);
-            } else if let Some(index) = in_place::index(user_data) {
+            } else if let Some(index) = super::marks::index(user_data) {
                 // Its caller has to look, and nothing else wakes the thread.
                 self.answered_in_place(index, -errno);
                 self.shared.sleep.notify();

@@ -10,13 +10,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use super::namespace::Namespace;
-use super::op::{Kind, Request, Rules, device_size};
-use super::rings::RingKind;
-use super::route::{FileSystem, Lanes, Route};
-use crate::ring::{Ring, fork};
 use linux_raw_sys::general::RWF_DSYNC;
 use rustix::fs::OFlags;
+
+use super::namespace::Namespace;
+use super::op::{Kind, Request, Rules};
+use super::ring_kind::RingKind;
+use super::route::{FileSystem, Lanes, Route};
+use crate::ring::{Ring, fork};
 
 /// Linux 6.14, include/uapi/linux/fs.h.
 const RWF_DONTCACHE: u32 = 0x80;
@@ -69,6 +70,10 @@ impl AtomicLimits {
         (min != 0).then_some(Self { min: min as usize, max: max as usize, segments: segments as usize })
     }
 }
+
+/// Shows that the locks of this process are held over each fork: see [`hold_over_forks`](super::hold_over_forks).
+#[derive(Clone, Copy)]
+pub(crate) struct HeldOverForks(pub(super) ());
 
 /// A file, shared by its handles and by the drivers that use it.
 pub(crate) struct Target {
@@ -141,8 +146,9 @@ impl Target {
         ring: RingKind,
         path: Option<PathBuf>,
         lanes: Lanes,
+        held: HeldOverForks,
     ) -> Self {
-        let mut target = Self::unopened(path, lanes);
+        let mut target = Self::unopened(path, lanes, held);
         target.kind = kind;
         if let Some(direct) = direct {
             target.is_direct = AtomicBool::new(direct.bytes != 0);
@@ -167,10 +173,11 @@ impl Target {
         namespace: Namespace,
         ring: RingKind,
         path: Option<PathBuf>,
+        held: HeldOverForks,
     ) -> Self {
         let multiples = Alignment { bytes: 1 << namespace.shift, memory: COMMAND_MEMORY, atomic: None };
         let lanes = Lanes::new(Route::Ring, FileSystem::Other);
-        let mut target = Self::new(fd, FileKind::Block, Some(multiples), ring, path, lanes);
+        let mut target = Self::new(fd, FileKind::Block, Some(multiples), ring, path, lanes, held);
         target.namespace = Some(Box::new(namespace));
         target
     }
@@ -182,12 +189,11 @@ impl Target {
     }
 
     /// Makes a stand-in for a path, in operations that name it.
-    pub(crate) fn of_path(path: PathBuf) -> Self {
-        Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other))
+    pub(crate) fn of_path(path: PathBuf, held: HeldOverForks) -> Self {
+        Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other), held)
     }
 
-    fn unopened(path: Option<PathBuf>, lanes: Lanes) -> Self {
-        fork::hold_over_forks(&fork::DRIVER, super::hold_locks);
+    fn unopened(path: Option<PathBuf>, lanes: Lanes, _: HeldOverForks) -> Self {
         Self {
             fd: None,
             number: new_number(),
@@ -578,4 +584,16 @@ impl Entry {
 pub(crate) struct ClosedFile {
     pub registered: Option<u32>,
     pub target: Arc<Target>,
+}
+
+/// `linux/fs.h`: `_IOR(0x12, 114, size_t)`, which gives 64 bits on every machine.
+const BLKGETSIZE64: u32 = rustix::ioctl::opcode::read::<usize>(0x12, 114);
+
+/// Returns the size of a block device in bytes. Seeking would move the user's position, or, by a descriptor opened for that,
+/// drop the process's record locks on the device when that is closed.
+fn device_size(device: BorrowedFd<'_>) -> std::io::Result<u64> {
+    let mut size = 0_u64;
+    // SAFETY: the kernel writes 64 bits, which live on this stack frame.
+    let answer = unsafe { libc::ioctl(device.as_raw_fd(), BLKGETSIZE64 as libc::Ioctl, &raw mut size) };
+    if answer < 0 { Err(std::io::Error::last_os_error()) } else { Ok(size) }
 }

@@ -8,10 +8,12 @@ use futures::{pending, poll};
 use linux_raw_sys::io_uring as uapi;
 use tempfile::NamedTempFile;
 
-use super::cancel::Asked;
+use super::key::Key;
+use super::marks::SLICE;
+use super::remote::RemoteRequest;
 use super::slot::State;
-use super::submit::SLICE;
-use super::{Driver, Ended, Kept, Key, Kind, Lend, RemoteOperation, RemoteRequest, Request, with};
+use super::state::{Asked, Driver, with};
+use super::{Ended, Kept, Kind, Lend, RemoteOperation, Request};
 use crate::memory::Held;
 use crate::patience::patience;
 use crate::ring::{Completions, RingOptions, Sqe, Until};

@@ -14,7 +14,12 @@ use std::time::Instant;
 
 use linux_raw_sys::io_uring::io_uring_op::IORING_OP_MSG_RING;
 
-use super::{Deferred, RingKind, Shared, is_ending, leave, own_shared, turn, turn_with, with};
+use super::deferred::Deferred;
+use super::leave;
+use super::ring_kind::RingKind;
+use super::shared::Shared;
+use super::state::{is_ending, with};
+use super::turn::{own_shared, turn, turn_with};
 use crate::ring::{Ring, RingOptions};
 
 thread_local! {

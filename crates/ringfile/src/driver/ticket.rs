@@ -6,10 +6,13 @@
 
 use std::task::{Context, Poll};
 
+use super::deferred::Deferred;
+use super::kept::Kept;
+use super::key::{Key, Place};
+use super::op::Ended;
 use super::shared::{self, Mail};
-use super::start::Place;
+use super::state::{Polled, with};
 use super::wake::Wake;
-use super::{Deferred, Ended, Kept, Key, Polled, with};
 
 /// An operation that was started. Dropping the ticket cancels the operation; its buffer is dropped when the kernel has
 /// finished with it.

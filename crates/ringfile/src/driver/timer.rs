@@ -11,9 +11,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::event;
-use crate::panics;
 use crate::ring::fork;
+use crate::{event, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 

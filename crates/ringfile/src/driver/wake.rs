@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{RawWakerVTable, Waker};
 
-use super::remote::Handler;
+use super::result::Handler;
 
 /// The number of a task in the loop of its thread.
 pub(crate) type TaskNumber = u32;

@@ -19,13 +19,15 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::SocketType;
 
+use super::counts::{add_to_counts, count};
+use super::op::Ended;
 use super::op::plain::{self, Attempt};
-use super::remote::{Handler, RemoteRequest};
-use super::{Ended, FileKind};
-use crate::event;
+use super::remote::RemoteRequest;
+use super::result::Handler;
+use super::target::FileKind;
 use crate::once::Value;
-use crate::panics;
 use crate::ring::fork;
+use crate::{event, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -151,7 +153,7 @@ pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
 
 /// Ends requests that are no longer wanted.
 fn refuse_unwanted(remote: RemoteRequest) {
-    super::add_to_counts(|counts| counts.cancelled += 1);
+    add_to_counts(|counts| counts.cancelled += 1);
     remote.refuse(libc::ECANCELED);
 }
 
@@ -179,7 +181,7 @@ fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
 }
 
 fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
-    super::count(|counts| &mut counts.worker_ops, &remote.request, ended);
+    count(|counts| &mut counts.worker_ops, &remote.request, ended);
     remote.end(ended);
     None
 }

@@ -94,7 +94,10 @@ impl File {
 
     /// Creates a placeholder for a path, for operations on that path. It has no descriptor.
     pub(crate) fn of_path(path: PathBuf) -> Self {
-        let (target, durable) = (Arc::new(Target::of_path(path)), durable::Choice::new(Durability::Auto));
+        let (target, durable) = (
+            Arc::new(Target::of_path(path, driver::hold_over_forks())),
+            durable::Choice::new(Durability::Auto),
+        );
         Self(Arc::new(Handle { target, user: None, buffered_fallback: false, durable, adaptive: None }))
     }
 

@@ -356,7 +356,13 @@ impl OpenOptions {
     ) -> Result<File> {
         let ring = if self.poll { RingKind::PolledCommands } else { RingKind::Commands };
         let (own, user) = self.descriptors(opened.into())?;
-        let target = Arc::new(Target::of_namespace(own, namespace, ring, path.map(Path::to_owned)));
+        let target = Arc::new(Target::of_namespace(
+            own,
+            namespace,
+            ring,
+            path.map(Path::to_owned),
+            driver::hold_over_forks(),
+        ));
         let durable = Choice::new(self.durability);
         Ok(File(Arc::new(Handle { target, user, buffered_fallback: false, durable, adaptive: None })))
     }
@@ -466,7 +472,15 @@ impl OpenOptions {
             _ => RingKind::Main,
         };
         let lanes = Lanes::new(route, file_system(&own));
-        let target = Arc::new(Target::new(own, kind, direct, ring, path.map(Path::to_owned), lanes));
+        let target = Arc::new(Target::new(
+            own,
+            kind,
+            direct,
+            ring,
+            path.map(Path::to_owned),
+            lanes,
+            driver::hold_over_forks(),
+        ));
         if self.dont_cache && direct.is_none() && kind != FileKind::Other {
             target.do_not_cache();
         }

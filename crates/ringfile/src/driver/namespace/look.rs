@@ -13,10 +13,10 @@ use std::task::Waker;
 
 use linux_raw_sys::io_uring::io_uring_op;
 
+use super::device::{Access, Limits, Namespace};
 use super::identify::{self, About, Controller, Format};
-use super::{Limits, Namespace};
 use crate::driver::refused::{self, Lack};
-use crate::driver::rings::RingKind;
+use crate::driver::ring_kind::RingKind;
 use crate::error::Error;
 use crate::ring::{Ring, RingOptions};
 
@@ -26,13 +26,6 @@ const MOST_BLOCKS: u64 = 1 << 16;
 const MOST_IN_RANGE: u64 = u32::MAX as u64;
 /// The unit in which the kernel counts segments: a page is never split between two.
 const PAGE: usize = 4096;
-
-/// The access mode of a file. The kernel does not check it for a privileged process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Access {
-    pub read: bool,
-    pub write: bool,
-}
 
 /// Returns the namespace whose character device `file` is; `None` for any other file.
 ///

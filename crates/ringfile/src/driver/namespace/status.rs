@@ -15,7 +15,7 @@ pub(crate) struct Status(u16);
 
 impl Status {
     /// Returns the number that replaces the errno for a non-zero answer of the kernel.
-    pub(in crate::driver) fn to_errno(answer: i32) -> i32 {
+    pub(crate) fn to_errno(answer: i32) -> i32 {
         FIRST | answer & CODE
     }
 
@@ -83,6 +83,11 @@ const KNOWN: [(u16, i32, &str); 39] = [
     (0x370, libc::ENOLINK, "host pathing error: no path to the drive"),
     (0x371, libc::ENOLINK, "the host aborted the command"),
 ];
+
+/// Returns the errno of a failed operation, whose number may encode a drive's [`Status`].
+pub(crate) fn errno_of(errno: i32) -> i32 {
+    Status::of_errno(errno).map_or(errno, Status::errno)
+}
 
 #[cfg(test)]
 mod tests {

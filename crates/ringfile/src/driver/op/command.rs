@@ -8,7 +8,7 @@ use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
 
 use super::parts::{PartsOf, Range};
-use super::request::{Kind, Request};
+use super::request::{DISCARD, Kind, PUNCH_HOLE, Request};
 use super::transfer::{self, gather};
 use crate::driver::namespace::{Namespace, Status};
 use crate::memory::Held;
@@ -30,9 +30,6 @@ const DEALLOCATE_ZEROS: u32 = 1 << 25;
 /// In `cdw11`: deallocate the ranges.
 const DEALLOCATE: u32 = 1 << 2;
 
-/// The meaning of an allocation's `op_flags`: `FALLOC_FL_…`.
-pub(crate) const DISCARD: u32 = linux_raw_sys::general::FALLOC_FL_NO_HIDE_STALE;
-pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE.cast_unsigned();
 
 /// The command for an operation from some byte on, and the number of bytes that it covers.
@@ -93,7 +90,7 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
 }
 
 /// Interprets the kernel's answer to a submission: the bytes that it moved, or the errno, which may be a [`Status`].
-pub(in crate::driver) fn answer(
+pub(crate) fn answer(
     request: &Request,
     held: &Held,
     began: usize,
@@ -111,7 +108,7 @@ pub(in crate::driver) fn answer(
 
 /// Completes a submission entry that has its descriptor and user data; see [`super::fill`]. Returns whether it is the
 /// fixed form.
-pub(in crate::driver) fn fill(
+pub(crate) fn fill(
     request: &Request,
     held: &Held,
     began: usize,

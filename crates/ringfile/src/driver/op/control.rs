@@ -2,9 +2,7 @@
 //!
 //! The kernel carries them out on its worker threads, and can cancel those that have not begun.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
-
-use super::command::{DISCARD, PUNCH_HOLE};
+use super::request::{DISCARD, PUNCH_HOLE};
 use super::request::{Kind, Request, last_errno};
 use crate::driver::target::Target;
 use crate::ring::Sqe;
@@ -63,18 +61,6 @@ pub(super) fn call(target: &Target, request: &Request) -> Result<(), i32> {
         }
     };
     if answer < 0 { Err(last_errno()) } else { Ok(()) }
-}
-
-/// `linux/fs.h`: `_IOR(0x12, 114, size_t)`, which gives 64 bits on every machine.
-const BLKGETSIZE64: u32 = rustix::ioctl::opcode::read::<usize>(0x12, 114);
-
-/// Returns the size of a block device in bytes. Seeking would move the user's position, or, by a descriptor opened for that,
-/// drop the process's record locks on the device when that is closed.
-pub(in crate::driver) fn device_size(device: BorrowedFd<'_>) -> std::io::Result<u64> {
-    let mut size = 0_u64;
-    // SAFETY: the kernel writes 64 bits, which live on this stack frame.
-    let answer = unsafe { libc::ioctl(device.as_raw_fd(), BLKGETSIZE64 as libc::Ioctl, &raw mut size) };
-    if answer < 0 { Err(std::io::Error::last_os_error()) } else { Ok(size) }
 }
 
 fn errno(errno: i32) -> Result<(), i32> {

@@ -12,7 +12,7 @@ use crate::ring::Sqe;
 ///
 /// The entry names memory that `held` or `parts` owns.
 #[inline(always)]
-pub(in crate::driver) fn fill(
+pub(crate) fn fill(
     request: &Request,
     held: &Held,
     began: usize,

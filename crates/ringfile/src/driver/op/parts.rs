@@ -17,7 +17,7 @@ pub(super) struct Range {
 
 /// Memory that a submission entry points to besides the operation's buffers: kept with the slot until the answer.
 #[derive(Default)]
-pub(in crate::driver) struct Parts {
+pub(crate) struct Parts {
     /// The addresses of a vectored operation's parts.
     pub(super) addresses: Addresses,
     /// The range that a namespace deallocates.
@@ -25,7 +25,7 @@ pub(in crate::driver) struct Parts {
 }
 
 /// The [`Parts`] of an operation, which are made when they are first needed.
-pub(in crate::driver) struct PartsOf<'a> {
+pub(crate) struct PartsOf<'a> {
     pub all: &'a mut Vec<Parts>,
     /// The slot of the operation.
     pub index: u32,

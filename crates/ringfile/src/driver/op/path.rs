@@ -84,7 +84,7 @@ fn call_with(request: &Request, held: &Held) -> Result<usize, i32> {
 ///
 /// # Safety
 /// `answer` is the answer to `request`, and is passed here only once.
-pub(in crate::driver) unsafe fn keep_opened(request: &Request, held: &mut Held, answer: Result<usize, i32>) {
+pub(crate) unsafe fn keep_opened(request: &Request, held: &mut Held, answer: Result<usize, i32>) {
     if request.kind == Kind::Open
         && let (Ok(descriptor), Held::Paths(paths)) = (answer, held)
     {

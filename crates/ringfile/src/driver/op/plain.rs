@@ -14,7 +14,7 @@ use crate::memory::Held;
 
 /// The result of an attempt that must not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::driver) enum Attempt {
+pub(crate) enum Attempt {
     Over(Ended),
     /// All or a part of it would have to wait: the whole operation must be done another way, or the rest later.
     WouldWait,
@@ -28,7 +28,7 @@ const WAITS_NOT: Bounds = Bounds { nowait: RWF_NOWAIT, most: MOST_AT_ONCE };
 const A_PAGE: Bounds = Bounds { nowait: 0, most: libc::PIPE_BUF };
 
 /// Carries an operation out, and waits for it. If it is no longer wanted, it is not retried.
-pub(in crate::driver) fn run(
+pub(crate) fn run(
     target: &Target,
     request: &Request,
     held: &mut Held,
@@ -42,13 +42,13 @@ pub(in crate::driver) fn run(
 }
 
 /// Carries an operation out if that needs no waiting.
-pub(in crate::driver) fn attempt(target: &Target, request: &Request, held: &mut Held) -> Attempt {
+pub(crate) fn attempt(target: &Target, request: &Request, held: &mut Held) -> Attempt {
     attempt_rest(target, request, held, &mut Progress::default())
 }
 
 /// Carries out what is left of an operation if that needs no waiting. If a part of it was done before it would have to
 /// wait, `progress` tells where to continue.
-pub(in crate::driver) fn attempt_rest(
+pub(crate) fn attempt_rest(
     target: &Target,
     request: &Request,
     held: &mut Held,
@@ -59,7 +59,7 @@ pub(in crate::driver) fn attempt_rest(
 
 /// Carries out at most a page of what is left of a write to a pipe or a stream socket that is ready for it. It waits
 /// only if another writer takes the room first.
-pub(in crate::driver) fn write_page(
+pub(crate) fn write_page(
     target: &Target,
     request: &Request,
     held: &mut Held,

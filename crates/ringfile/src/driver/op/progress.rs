@@ -10,7 +10,7 @@ use super::request::{Kind, Request};
 const ATTEMPTS: u8 = 250;
 
 /// The errno for an operation that the ring ended because it could not create a thread for it. Not one of Linux's.
-pub(in crate::driver) const NO_THREAD: i32 = 4096;
+pub(crate) const NO_THREAD: i32 = 4096;
 
 /// Attempts after [`NO_THREAD`]. The kernel itself tries three times if a signal came, so that the cause is mostly a limit on
 /// threads (RLIMIT_NPROC, or pids.max of the cgroup), which more attempts would not lift.
@@ -20,7 +20,7 @@ const THREAD_ATTEMPTS: u8 = 8;
 const INTERRUPTED: [i32; 4] = [512, 513, 514, 516];
 
 /// Properties of a file that decide how an operation continues.
-pub(in crate::driver) trait Rules {
+pub(crate) trait Rules {
     /// Returns the byte at which an operation continues after `done` bytes.
     fn goes_on_at(&self, kind: Kind, done: usize) -> usize;
 
@@ -38,11 +38,11 @@ pub(in crate::driver) trait Rules {
 /// See the module. Packed into 64 bits, so that a slot stays two cache lines: the bytes done in the upper 56 bits (no
 /// address space holds more), and the attempts without progress since the last success in the lower 8.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(in crate::driver) struct Progress(u64);
+pub(crate) struct Progress(u64);
 
 /// What to do after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::driver) enum Step {
+pub(crate) enum Step {
     /// The operation has ended, with this errno, or 0 for success.
     Over(i32),
     /// The rest, from [`Progress::began`] on, is to be submitted or called again.
@@ -52,13 +52,13 @@ pub(in crate::driver) enum Step {
 impl Progress {
     /// Returns the bytes that are done.
     #[inline]
-    pub(in crate::driver) fn done(self) -> usize {
+    pub(crate) fn done(self) -> usize {
         (self.0 >> 8) as usize
     }
 
     /// Notes that an operation has ended with `done` bytes.
     #[inline]
-    pub(in crate::driver) fn end(&mut self, done: usize) {
+    pub(crate) fn end(&mut self, done: usize) {
         self.set(done, 0);
     }
 
@@ -73,12 +73,12 @@ impl Progress {
 
     /// Returns the byte at which the next submission starts, or, after an answer, at which that submission had started.
     #[inline]
-    pub(in crate::driver) fn began(self, request: &Request, rules: &impl Rules) -> usize {
+    pub(crate) fn began(self, request: &Request, rules: &impl Rules) -> usize {
         if self.done() == 0 { 0 } else { rules.goes_on_at(request.kind, self.done()) }
     }
 
     /// Takes an answer: the bytes moved, or the errno. An operation that is no longer wanted is not retried.
-    pub(in crate::driver) fn answered(
+    pub(crate) fn answered(
         &mut self,
         request: &Request,
         rules: &impl Rules,

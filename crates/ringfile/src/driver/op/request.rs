@@ -10,6 +10,11 @@ use linux_raw_sys::io_uring::io_uring_op as op;
 /// No ring has an operation of this number.
 const NO_OPCODE: u8 = u8::MAX;
 
+/// The meaning of an allocation's `op_flags`: `FALLOC_FL_…`.
+pub(crate) const DISCARD: u32 = linux_raw_sys::general::FALLOC_FL_NO_HIDE_STALE;
+
+pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
+
 /// `include/uapi/linux/fs.h`, Linux 6.11.
 pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
 
@@ -80,7 +85,7 @@ impl Kind {
     }
 
     /// Returns whether it is done in parts, although it moves no data between a file and memory.
-    pub(in crate::driver) fn is_copy(self) -> bool {
+    pub(crate) fn is_copy(self) -> bool {
         self.family() == Family::Copy
     }
 
@@ -97,12 +102,12 @@ impl Kind {
     /// Returns whether it has a form for registered memory. Linux 6.18 refuses atomic writes from registered memory
     /// with EINVAL (`generic_atomic_write_valid`).
     #[inline]
-    pub(in crate::driver) fn has_fixed_form(self) -> bool {
+    pub(crate) fn has_fixed_form(self) -> bool {
         self.moves_data() && self != Self::WriteAtomic
     }
 
     /// Returns the ring's opcode for memory that is not registered.
-    pub(in crate::driver) fn opcode(self) -> u8 {
+    pub(crate) fn opcode(self) -> u8 {
         let code = match self {
             Self::Read => op::IORING_OP_READ,
             Self::Write | Self::WriteAtomic => op::IORING_OP_WRITE,

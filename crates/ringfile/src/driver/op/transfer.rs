@@ -32,13 +32,7 @@ pub(super) fn entry(request: &Request, held: &Held, began: usize, index: Option<
 
 /// Returns the entry for one piece of memory.
 #[inline(always)]
-pub(in crate::driver) fn piece(
-    is_read: bool,
-    start: *const u8,
-    len: usize,
-    index: Option<u16>,
-    base: Sqe,
-) -> Sqe {
+pub(crate) fn piece(is_read: bool, start: *const u8, len: usize, index: Option<u16>, base: Sqe) -> Sqe {
     let opcodes = match is_read {
         true => [op::IORING_OP_READ as u8, op::IORING_OP_READ_FIXED as u8],
         false => [op::IORING_OP_WRITE as u8, op::IORING_OP_WRITE_FIXED as u8],

@@ -1,0 +1,123 @@
+//! A remote request as its future holds it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::kept::Kept;
+use super::op::Ended;
+use super::result::{Finished, Handler};
+use super::shared::Shared;
+use super::workers;
+use crate::ring::fork;
+
+/// An operation that another thread carries out, as held by its future. Dropping it withdraws the operation if it has
+/// not begun, and cancels it if a ring has it; its buffer is dropped when it has ended.
+pub(crate) struct RemoteOperation {
+    outcome: Arc<Outcome>,
+    /// The I/O thread that has the request.
+    carrier: Option<Arc<Shared>>,
+}
+
+struct Outcome {
+    state: Mutex<State>,
+    process: fork::Mark,
+}
+
+enum State {
+    /// The waker to call at the end.
+    Open(Waker),
+    Ended(Finished),
+    /// The future was dropped, or has its result.
+    Closed,
+}
+
+impl Outcome {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Handler for Outcome {
+    fn done(self: Arc<Self>, _: u32, finished: Finished) {
+        let mut state = self.lock();
+        let rest = match std::mem::replace(&mut *state, State::Closed) {
+            State::Open(waker) => {
+                *state = State::Ended(finished);
+                drop(state);
+                return waker.wake();
+            }
+            // The result is not wanted: the buffer is dropped outside the lock, since that may run user code.
+            _ => finished,
+        };
+        drop(state);
+        drop(rest);
+    }
+
+    fn is_wanted(&self, _: u32) -> bool {
+        !matches!(*self.lock(), State::Closed)
+    }
+
+    fn address(&self) -> *const () {
+        std::ptr::from_ref(self).cast()
+    }
+}
+
+impl RemoteOperation {
+    /// Creates a remote operation; `send` takes its handler, and returns the I/O thread that has the request.
+    pub(super) fn new(waker: &Waker, send: impl FnOnce(Arc<dyn Handler>) -> Option<Arc<Shared>>) -> Self {
+        let state = Mutex::new(State::Open(waker.clone()));
+        let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
+        let mut operation = Self { outcome, carrier: None };
+        operation.carrier = send(Arc::clone(&operation.outcome) as Arc<dyn Handler>);
+        operation
+    }
+
+    /// Returns the result when it has arrived, and puts the buffer into `held`; until then, arranges that the task is
+    /// woken.
+    pub(crate) fn poll(&mut self, context: &Context<'_>, held: &mut Kept) -> Poll<Ended> {
+        // A batch's function may fork on the I/O thread, which then has the request in the child too.
+        let has_gone = || self.carrier.as_ref().is_none_or(|carrier| carrier.has_gone());
+        if !self.outcome.process.is_current() && has_gone() {
+            // The result arrives in the parent. SAFETY: the thread that had the request does not exist here, and the
+            // outcome, which may hold it by now, is leaked: no other code uses or drops the buffer.
+            return Poll::Ready(unsafe { held.reclaim() });
+        }
+        if matches!(&*self.outcome.lock(), State::Open(waker) if waker.will_wake(context.waker())) {
+            return Poll::Pending;
+        }
+        // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
+        let waker = context.waker().clone();
+        let mut state = self.outcome.lock();
+        let before = if matches!(*state, State::Open(_)) {
+            std::mem::replace(&mut *state, State::Open(waker))
+        } else {
+            std::mem::replace(&mut *state, State::Closed)
+        };
+        drop(state);
+        match before {
+            State::Ended(finished) => {
+                held.put(finished.held);
+                Poll::Ready(finished.ended)
+            }
+            State::Open(_) | State::Closed => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for RemoteOperation {
+    fn drop(&mut self) {
+        if !self.outcome.process.is_current() {
+            // The outcome and its lock belong to the parent: leaked, see `poll`.
+            std::mem::forget(Arc::clone(&self.outcome));
+            return;
+        }
+        let before = std::mem::replace(&mut *self.outcome.lock(), State::Closed);
+        if let State::Open(_) = &before {
+            workers::withdraw(&*self.outcome, None);
+            if let Some(carrier) = &self.carrier {
+                carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Handler>);
+            }
+        }
+        drop(before);
+    }
+}

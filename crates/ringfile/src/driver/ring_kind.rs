@@ -1,0 +1,67 @@
+//! The kinds of ring that an operation may go to.
+
+use crate::ring::RingOptions;
+
+/// The kind of ring that an operation goes to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RingKind {
+    /// The kernel announces completions.
+    Main,
+    /// Completions are polled from the device (`IORING_SETUP_IOPOLL`).
+    Polled,
+    /// Entries have room for NVMe commands ([`super::commands`]).
+    Commands,
+    /// As [`Commands`](Self::Commands), and completions are polled.
+    PolledCommands,
+    /// Not a ring: the thread's AIO context, [`super::aio`].
+    Aio,
+}
+
+impl RingKind {
+    /// Returns every other kind of ring.
+    pub(super) fn others(self) -> impl Iterator<Item = Self> {
+        let all = [Self::Main, Self::Polled, Self::Commands, Self::PolledCommands];
+        all.into_iter().filter(move |&kind| kind != self)
+    }
+
+    /// Returns the place of such a ring among those beside the main one.
+    pub(super) fn beside(self) -> Option<usize> {
+        match self {
+            Self::Main | Self::Aio => None,
+            Self::Polled => Some(0),
+            Self::Commands => Some(1),
+            Self::PolledCommands => Some(2),
+        }
+    }
+
+    /// Returns whether a completion wakes a sleeping thread; otherwise the thread must poll.
+    pub(crate) fn announces(self) -> bool {
+        match self {
+            Self::Main | Self::Commands | Self::Aio => true,
+            Self::Polled | Self::PolledCommands => false,
+        }
+    }
+
+    /// Returns whether submissions are NVMe commands.
+    #[inline]
+    pub(crate) fn takes_commands(self) -> bool {
+        match self {
+            Self::Main | Self::Polled | Self::Aio => false,
+            Self::Commands | Self::PolledCommands => true,
+        }
+    }
+
+    /// Returns the kind of ring for operations without data, of a file whose reads and writes go here.
+    pub(super) fn without_data(self) -> Self {
+        match self {
+            Self::Main | Self::Polled | Self::Aio => Self::Main,
+            Self::Commands | Self::PolledCommands => Self::Commands,
+        }
+    }
+
+    /// Returns the options of such a ring, given those of the main one.
+    pub(super) fn options(self, options: &RingOptions) -> RingOptions {
+        let (iopoll, commands) = (!self.announces(), self.takes_commands());
+        RingOptions { iopoll, commands, sqpoll_idle: None, ..*options }
+    }
+}
