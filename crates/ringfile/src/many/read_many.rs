@@ -229,7 +229,7 @@ impl Queue {
     ///
     /// This is the cheapest way to read blocks for a thread that waits for them: no buffer changes hands, and one
     /// system call submits all and waits, up to the size of the ring. Reads that do not go to the thread's ring take
-    /// their [`Route`](crate::Route) as [`read`](Self::read) does. Reads use registered memory if it is a pool's, or a
+    /// their [`Route`](crate::Route) as [`File::read_at`] does. Reads use registered memory if it is a pool's, or a
     /// buffer lent by [`RegisteredMemory`](crate::RegisteredMemory). Operations that were added to the queue before are
     /// submitted too; their results are taken as always.
     ///
@@ -295,7 +295,7 @@ impl Queue {
     /// of [`read_many`](Self::read_many), for [`Buffer`]s and for `&[u8]` that the caller only borrows.
     ///
     /// The writes may be carried out in any order. A short write is continued. Durable is what was written only after a
-    /// [`sync_data`](Self::sync_data). A direct write must be aligned, as for [`File::write_at`].
+    /// [`File::sync_data`]. A direct write must be aligned, as for [`File::write_at`].
     ///
     /// Blocks, allocates and behaves after a panic as `read_many` does. At most 256 writes are in flight.
     ///
