@@ -11,8 +11,8 @@ use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
 
-use super::Config;
-use super::settings::{SETTINGS, Value};
+use super::settings::{SETTINGS, Written};
+use super::values::Config;
 use crate::error::{Error, Result};
 
 /// The maximum length of a file of settings: far more than all settings with comments need.
@@ -41,12 +41,12 @@ pub(super) fn text_of(path: &Path) -> Result<String> {
 }
 
 /// TOML text, and the file that it was read from, if any.
-pub(super) struct Source<'a> {
+pub(super) struct SettingsText<'a> {
     pub(super) text: &'a str,
     pub(super) path: Option<&'a Path>,
 }
 
-impl Source<'_> {
+impl SettingsText<'_> {
     pub(super) fn settings(&self) -> Result<Config> {
         let table = DeTable::parse(self.text).map_err(|error| {
             let at = error.span().unwrap_or_default();
@@ -96,23 +96,23 @@ pub(super) fn environment(config: &mut Config, get: impl Fn(&str) -> Option<OsSt
     Ok(())
 }
 
-fn value_of<'a>(value: &'a DeValue<'_>) -> Value<'a> {
+fn value_of<'a>(value: &'a DeValue<'_>) -> Written<'a> {
     match value {
         DeValue::Integer(number) => {
-            u64::from_str_radix(number.as_str(), number.radix()).map_or(Value::Other, Value::Number)
+            u64::from_str_radix(number.as_str(), number.radix()).map_or(Written::Other, Written::Number)
         }
-        DeValue::Boolean(on) => Value::Switch(*on),
-        DeValue::String(text) => Value::Text(text),
-        _ => Value::Other,
+        DeValue::Boolean(on) => Written::Switch(*on),
+        DeValue::String(text) => Written::Text(text),
+        _ => Written::Other,
     }
 }
 
 /// Interprets the text of an environment variable, which has no quotes: a number or a boolean if it looks like one.
-fn value_of_text(text: &str) -> Value<'_> {
+fn value_of_text(text: &str) -> Written<'_> {
     match text {
-        "true" => Value::Switch(true),
-        "false" => Value::Switch(false),
-        _ => text.parse().map_or(Value::Text(text), Value::Number),
+        "true" => Written::Switch(true),
+        "false" => Written::Switch(false),
+        _ => text.parse().map_or(Written::Text(text), Written::Number),
     }
 }
 

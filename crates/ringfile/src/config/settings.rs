@@ -4,7 +4,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Buffers, Config};
+use super::values::{Buffers, Config};
 use crate::many::MOST_IN_FLIGHT;
 use crate::memory::LARGEST;
 use crate::{HugePages, Route, WhenFull};
@@ -39,7 +39,7 @@ const ROUTES: [(&str, Route); 5] = [
 
 /// A value as it was written, before it is checked.
 #[derive(Clone, Copy)]
-pub(super) enum Value<'a> {
+pub(super) enum Written<'a> {
     Number(u64),
     Switch(bool),
     Text(&'a str),
@@ -54,7 +54,7 @@ pub(super) struct Setting {
     /// The allowed values in TOML, for error messages.
     pub(super) allowed: &'static str,
     /// Sets the value. Returns false if it is not allowed.
-    pub(super) set: fn(&mut Config, Value<'_>) -> bool,
+    pub(super) set: fn(&mut Config, Written<'_>) -> bool,
     /// Returns the value as TOML, if there is one.
     pub(super) get: fn(&Config) -> Option<String>,
 }
@@ -163,27 +163,27 @@ fn put<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     is_allowed
 }
 
-fn count(value: Value<'_>, allowed: &RangeInclusive<usize>) -> Option<usize> {
-    let Value::Number(number) = value else { return None };
+fn count(value: Written<'_>, allowed: &RangeInclusive<usize>) -> Option<usize> {
+    let Written::Number(number) = value else { return None };
     usize::try_from(number).ok().filter(|number| allowed.contains(number))
 }
 
-fn size(value: Value<'_>, allowed: &RangeInclusive<usize>) -> Option<usize> {
+fn size(value: Written<'_>, allowed: &RangeInclusive<usize>) -> Option<usize> {
     match value {
-        Value::Text(text) => {
+        Written::Text(text) => {
             let bytes = parse_size::Config::new().with_binary().parse_size(text).ok()?;
-            count(Value::Number(bytes), allowed)
+            count(Written::Number(bytes), allowed)
         }
         _ => count(value, allowed),
     }
 }
 
-fn switch(value: Value<'_>) -> Option<bool> {
-    if let Value::Switch(on) = value { Some(on) } else { None }
+fn switch(value: Written<'_>) -> Option<bool> {
+    if let Written::Switch(on) = value { Some(on) } else { None }
 }
 
-fn word<T: Copy>(value: Value<'_>, words: &[(&str, T)]) -> Option<T> {
-    let Value::Text(text) = value else { return None };
+fn word<T: Copy>(value: Written<'_>, words: &[(&str, T)]) -> Option<T> {
+    let Written::Text(text) = value else { return None };
     words.iter().find(|(word, _)| *word == text).map(|(_, meaning)| *meaning)
 }
 

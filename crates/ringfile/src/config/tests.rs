@@ -27,7 +27,7 @@ fn with_variable(only: &str, value: &str) -> crate::Result<Config> {
 
 #[test]
 fn every_setting_is_in_the_table_the_docs_and_the_environment() {
-    let docs = include_str!("mod.rs");
+    let docs = include_str!("values.rs");
     for setting in &SETTINGS {
         let written = (setting.get)(&full()).unwrap();
         assert!(docs.contains(&format!("/// {} = ", setting.name)), "{}", setting.name);
