@@ -14,7 +14,7 @@ pub(super) mod compio {
     use compio_buf::{IntoInner, IoBuf, IoBufMut, ReserveError, SetLen};
 
     use super::Buffer;
-    use crate::memory::PoolError;
+    use crate::memory::error::PoolError;
 
     /// With the feature `compio-buf-08`: for writes of compio 0.19. Reads need a [`CompioBuffer`]. compio's own ring
     /// knows nothing of the pool's registration.

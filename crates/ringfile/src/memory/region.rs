@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 
 use super::mapping::Mapping;
-use super::regions;
 
 /// A registered buffer may be at most this large (the kernel's limit).
 pub(crate) const REGION_MAX: usize = 1 << 30;
@@ -106,14 +105,6 @@ impl Region {
     /// Returns whether the region is registered; `None` if that was not tried yet.
     pub(super) fn is_registered(&self) -> Option<bool> {
         self.registration.get().map(Option::is_some)
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        if self.owns_memory() {
-            regions::remove(self);
-        }
     }
 }
 

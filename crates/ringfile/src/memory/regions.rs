@@ -43,13 +43,22 @@ pub(super) fn add(region: &Region) {
 }
 
 /// Removes a region, before its memory is unmapped; does nothing for one that was not added.
-pub(super) fn remove(region: &Region) {
+fn remove(region: &Region) {
     let mut all = lock();
     let base = region.base().addr().get();
     let found = all.binary_search_by_key(&base, |other| other.base);
     if let Some(place) = found.ok().filter(|&place| ptr::eq(all[place].region, region)) {
         all.remove(place);
         CHANGES.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// Here, not with `Region`, which knows nothing of this list.
+impl Drop for Region {
+    fn drop(&mut self) {
+        if self.owns_memory() {
+            remove(self);
+        }
     }
 }
 
