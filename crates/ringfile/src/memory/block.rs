@@ -18,7 +18,7 @@ use crate::once::Value;
 /// What happens to a block when its last reference is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum BlockKind {
     /// The block goes onto the stack of its class.
     Cached,
     /// The block is smaller than its class, because no larger one fitted. It returns to its region.
@@ -58,7 +58,7 @@ impl Block {
             refs: Count::new(),
             link: AtomicU64::new(0),
             index: AtomicU32::new(index),
-            kind: AtomicU8::new(Kind::Cached as u8),
+            kind: AtomicU8::new(BlockKind::Cached as u8),
             class: AtomicU8::new(0),
             base: AtomicPtr::new(ptr::null_mut()),
             size: AtomicUsize::new(0),
@@ -71,7 +71,7 @@ impl Block {
     /// Sets which memory the header describes. Only while there are no references.
     pub(super) fn describe(
         &self,
-        kind: Kind,
+        kind: BlockKind,
         class: usize,
         base: *mut u8,
         size: usize,
@@ -102,14 +102,14 @@ impl Block {
     }
 
     #[inline]
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> BlockKind {
         match self.kind.load(Ordering::Relaxed) {
-            0 => Kind::Cached,
-            1 => Kind::Exact,
-            2 => Kind::Outside,
-            3 => Kind::Lent,
-            4 => Kind::Nobodys,
-            _ => Kind::Borrowed,
+            0 => BlockKind::Cached,
+            1 => BlockKind::Exact,
+            2 => BlockKind::Outside,
+            3 => BlockKind::Lent,
+            4 => BlockKind::Nobodys,
+            _ => BlockKind::Borrowed,
         }
     }
 
@@ -131,7 +131,7 @@ impl Block {
     /// Adds a reference. The caller has one.
     pub(super) fn add_ref(&self) {
         // References to memory without a home are not counted: see `of_nobody`.
-        if self.kind() != Kind::Nobodys {
+        if self.kind() != BlockKind::Nobodys {
             self.refs.add();
         }
     }
@@ -167,13 +167,13 @@ impl Block {
 pub(super) unsafe fn release(block: NonNull<Block>) {
     // SAFETY: the reference that is given up has kept the header and its home alive.
     let header = unsafe { block.as_ref() };
-    if header.kind() == Kind::Nobodys || !header.refs.drop_one() {
+    if header.kind() == BlockKind::Nobodys || !header.refs.drop_one() {
         return;
     }
     match header.kind() {
         // SAFETY: a lent block's home is its lender, and this was the last reference.
-        Kind::Lent => unsafe { Lender::take_back(block) },
-        Kind::Nobodys | Kind::Borrowed => {}
+        BlockKind::Lent => unsafe { Lender::take_back(block) },
+        BlockKind::Nobodys | BlockKind::Borrowed => {}
         // SAFETY: any other block's home is a pool's core, and this was the last reference.
         _ => unsafe { Core::give_back(block) },
     }
@@ -185,7 +185,7 @@ pub(super) fn of_nobody() -> NonNull<Block> {
     static BLOCK: Value<Block> = Value::new();
     NonNull::from(BLOCK.get_or(|| {
         let block = Block::new(ptr::null_mut(), 0);
-        block.describe(Kind::Nobodys, 0, ptr::null_mut(), 0, ptr::null());
+        block.describe(BlockKind::Nobodys, 0, ptr::null_mut(), 0, ptr::null());
         block.refs.set_one();
         block
     }))

@@ -7,7 +7,7 @@
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-use super::block::{Block, Kind};
+use super::block::{Block, BlockKind};
 use super::buffer::Buffer;
 use super::region::Region;
 use crate::ring::fork::Mark;
@@ -153,7 +153,7 @@ pub struct Counter(NonNull<Block>);
 impl Counter {
     fn new() -> Self {
         let header = Box::new(Block::new(ptr::null_mut(), 0));
-        header.describe(Kind::Borrowed, 0, ptr::null_mut(), 0, ptr::null());
+        header.describe(BlockKind::Borrowed, 0, ptr::null_mut(), 0, ptr::null());
         header.refs.set_one();
         Self(NonNull::from(Box::leak(header)))
     }

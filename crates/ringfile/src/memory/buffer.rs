@@ -13,7 +13,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
-use super::block::{self, Block, Kind};
+use super::block::{self, Block, BlockKind};
 use super::core::Core;
 use super::error::PoolError;
 use super::lend::Lender;
@@ -323,7 +323,7 @@ impl Buffer {
         let header = self.header();
         // SAFETY: a block's region outlives all references of the block, of which `self` has one.
         let region = unsafe { header.region().as_ref() };
-        if region.is_none() && header.kind() == Kind::Lent {
+        if region.is_none() && header.kind() == BlockKind::Lent {
             // SAFETY: the kind says so, and our reference is there.
             return unsafe { Lender::region_of_part(header, self.ptr, self.cap) };
         }
@@ -355,10 +355,10 @@ impl Buffer {
     pub(super) fn core(&self) -> Option<&Core> {
         match self.header().kind() {
             // SAFETY: the home of such a block is a core, which our reference keeps.
-            Kind::Cached | Kind::Exact | Kind::Outside => unsafe {
+            BlockKind::Cached | BlockKind::Exact | BlockKind::Outside => unsafe {
                 self.header().home().cast::<Core>().as_ref()
             },
-            Kind::Lent | Kind::Nobodys | Kind::Borrowed => None,
+            BlockKind::Lent | BlockKind::Nobodys | BlockKind::Borrowed => None,
         }
     }
 

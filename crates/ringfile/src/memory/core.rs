@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use super::block::{Arena, Block, Kind};
+use super::block::{Arena, Block, BlockKind};
 use super::class::{self, CLASSES};
 use super::growing;
 use super::kernel::{Anchors, Cell};
 use super::locks::{self, Locked};
 use super::mapping::MapOptions;
-use super::slow::Inner;
+use super::slow::PoolInner;
 
 /// The maximum number of shards. More would only make stealing slower.
 const MOST_SHARDS: usize = 16;
@@ -71,7 +71,7 @@ struct Shard {
 
 /// Counters for events off the fast path.
 #[derive(Default)]
-pub(super) struct Counters {
+pub(super) struct PoolCounters {
     pub(super) misses: AtomicU64,
     pub(super) waits: AtomicU64,
     pub(super) failures: AtomicU64,
@@ -84,8 +84,8 @@ pub(crate) struct Core {
     pub(super) anchors: Anchors,
     handles: AtomicUsize,
     pub(super) options: Options,
-    pub(super) counters: Counters,
-    inner: Mutex<Inner>,
+    pub(super) counters: PoolCounters,
+    inner: Mutex<PoolInner>,
 }
 
 /// Returns this thread's number, assigned on first use, modulo the number of shards.
@@ -116,15 +116,15 @@ impl Core {
             anchors: Anchors::new(),
             handles: AtomicUsize::new(1),
             options,
-            counters: Counters::default(),
-            inner: Mutex::new(Inner::new()),
+            counters: PoolCounters::default(),
+            inner: Mutex::new(PoolInner::new()),
         };
         let core = NonNull::from(Box::leak(Box::new(core)));
         locks::add(Locked::Core(core));
         core
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, PoolInner> {
         // No code that can panic runs while the state under the lock is inconsistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,7 +190,7 @@ impl Core {
             (header.home().cast::<Core>(), header.kind(), header.class())
         };
         // SAFETY: as above. The push is the last access, unless it is refused; then the block is still in use.
-        let pushed = kind == Kind::Cached
+        let pushed = kind == BlockKind::Cached
             && unsafe {
                 let cell = &raw const (&(*core).shard().cells)[class];
                 Cell::push(cell, &raw const (*core).arena, block).is_ok()

@@ -18,7 +18,7 @@ use super::core::Core;
 use super::pool::Pool;
 
 /// An owner behind `Bytes`: created by a freeze, or by a thaw that found other owners.
-struct Owner {
+struct BytesOwner {
     start: NonNull<u8>,
     len: usize,
     block: NonNull<Block>,
@@ -27,18 +27,18 @@ struct Owner {
 }
 
 // SAFETY: nothing writes to the bytes, and the counted reference of their block keeps its core.
-unsafe impl Send for Owner {}
+unsafe impl Send for BytesOwner {}
 // SAFETY: as above.
-unsafe impl Sync for Owner {}
+unsafe impl Sync for BytesOwner {}
 
-impl Owner {
+impl BytesOwner {
     fn header(&self) -> &Block {
         // SAFETY: our reference keeps the header.
         unsafe { self.block.as_ref() }
     }
 
     /// Returns the buffer if this is the only owner, from our first byte to the end of the frozen capacity.
-    fn into_buffer(self) -> Result<Buffer, Owner> {
+    fn into_buffer(self) -> Result<Buffer, BytesOwner> {
         let at = self.start.addr().get() - self.header().base().addr();
         let end = match self.counted_by {
             // SAFETY: our reference keeps the core.
@@ -55,14 +55,14 @@ impl Owner {
     }
 }
 
-impl AsRef<[u8]> for Owner {
+impl AsRef<[u8]> for BytesOwner {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the owner keeps the memory, and nobody writes to bytes that have an owner.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
-impl Drop for Owner {
+impl Drop for BytesOwner {
     fn drop(&mut self) {
         if let Some(core) = self.counted_by {
             // SAFETY: our reference keeps the core.
@@ -77,10 +77,10 @@ impl Drop for Owner {
 #[derive(Default)]
 pub(crate) struct FrozenParts {
     /// The parts by the address of their first byte; they don't overlap.
-    by_start: BTreeMap<usize, Part>,
+    by_start: BTreeMap<usize, FrozenPart>,
 }
 
-struct Part {
+struct FrozenPart {
     /// The capacity that was frozen, in bytes.
     capacity: usize,
     /// Where it ends, in bytes from the block's base.
@@ -95,13 +95,13 @@ impl FrozenParts {
         let before = self.by_start.range(..start + capacity).next_back();
         let free = before.is_none_or(|(&other, part)| other + part.capacity <= start);
         if free {
-            self.by_start.insert(start, Part { capacity, end, owners: 1 });
+            self.by_start.insert(start, FrozenPart { capacity, end, owners: 1 });
         }
         free
     }
 
     /// Finds the part that contains `len` bytes at `address`, with its start.
-    fn at(&mut self, address: usize, len: usize) -> Option<(usize, &mut Part)> {
+    fn at(&mut self, address: usize, len: usize) -> Option<(usize, &mut FrozenPart)> {
         let (&start, part) = self.by_start.range_mut(..=address).next_back()?;
         let at = address - start;
         (at < part.capacity && len <= part.capacity - at).then_some((start, part))
@@ -170,7 +170,7 @@ impl Buffer {
         let counted_by = shared
             .filter(|core| core.lock().frozen.add(start.addr().get(), capacity, at + capacity))
             .map(NonNull::from);
-        Bytes::from_owner(Owner { start, len, block: self.into_block(), counted_by })
+        Bytes::from_owner(BytesOwner { start, len, block: self.into_block(), counted_by })
     }
 }
 
@@ -211,7 +211,7 @@ impl Pool {
 }
 
 /// Adds an owner of `bytes`. Returns `None` if they are not frozen memory of this pool, or already have several owners.
-fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
+fn join(core: &Core, bytes: &Bytes) -> Option<BytesOwner> {
     let (first, len) = (bytes.as_ptr().addr(), bytes.len());
     if len == 0 {
         return None;
@@ -236,7 +236,7 @@ fn join(core: &Core, bytes: &Bytes) -> Option<Owner> {
     // The pointer is derived from the header's, which allows writing, unlike that of the bytes. SAFETY: `block_at` has found
     // that the bytes lie in the block.
     let start = unsafe { NonNull::new_unchecked(header.base().add(at)) };
-    Some(Owner { start, len, block, counted_by })
+    Some(BytesOwner { start, len, block, counted_by })
 }
 
 #[cfg(test)]

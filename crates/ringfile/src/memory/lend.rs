@@ -9,7 +9,7 @@ use std::ops::{Bound, RangeBounds};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::block::{Block, Kind};
+use super::block::{Block, BlockKind};
 use super::buffer::Buffer;
 use super::error::PoolError;
 use super::locks::{self, Locked};
@@ -228,7 +228,7 @@ impl Lender {
         // SAFETY: the range lies within the memory.
         let base = unsafe { self.base.add(start) };
         let region = self.region(start, end).map_or(ptr::null(), ptr::from_ref);
-        header.describe(Kind::Lent, 0, base.as_ptr(), end - start, region);
+        header.describe(BlockKind::Lent, 0, base.as_ptr(), end - start, region);
         header.set_home(Arc::into_raw(Arc::clone(self)).cast_mut().cast());
         header.refs.set_one();
         NonNull::from(Box::leak(header))

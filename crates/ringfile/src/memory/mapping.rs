@@ -41,25 +41,25 @@ impl MapOptions {
 }
 
 /// A private anonymous mapping.
-pub(crate) struct Mapping {
+pub(crate) struct MappedMemory {
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: plain memory; ownership of blocks decides which thread may access which part.
-unsafe impl Send for Mapping {}
+unsafe impl Send for MappedMemory {}
 // SAFETY: as above; a shared mapping gives out only its address.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for MappedMemory {}
 
-impl Mapping {
+impl MappedMemory {
     /// Maps `len` bytes, a multiple of the granule. Fails with the system's errno.
-    pub(crate) fn new(len: usize, options: &MapOptions) -> io::Result<Mapping> {
+    pub(crate) fn new(len: usize, options: &MapOptions) -> io::Result<MappedMemory> {
         debug_assert_eq!(len % options.granule(), 0);
         let mut align = options.align.max(options.granule());
         if options.huge_pages == HugePages::Auto && len >= transparent_huge_page() {
             align = align.max(transparent_huge_page());
         }
-        let mapping = Mapping::aligned(len, align, options)?;
+        let mapping = MappedMemory::aligned(len, align, options)?;
         match options.huge_pages {
             // Both are hints: a kernel without transparent huge pages returns EINVAL, and never uses them.
             HugePages::Auto if len >= transparent_huge_page() => _ = mapping.advise(libc::MADV_HUGEPAGE),
@@ -74,7 +74,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    fn aligned(len: usize, align: usize, options: &MapOptions) -> io::Result<Mapping> {
+    fn aligned(len: usize, align: usize, options: &MapOptions) -> io::Result<MappedMemory> {
         let mut flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         if options.huge_pages == HugePages::Require {
             flags |= libc::MAP_HUGETLB;
@@ -97,7 +97,7 @@ impl Mapping {
             let base = start.add(before);
             unmap(start, before);
             unmap(base.add(len), spare - before);
-            Ok(Mapping { base: NonNull::new_unchecked(base), len })
+            Ok(MappedMemory { base: NonNull::new_unchecked(base), len })
         }
     }
 
@@ -109,7 +109,7 @@ impl Mapping {
         self.len
     }
 
-    /// Gives up the mapping without unmapping it, for [`Mapping::from_parts`].
+    /// Gives up the mapping without unmapping it, for [`MappedMemory::from_parts`].
     pub(crate) fn into_parts(self) -> (NonNull<u8>, usize) {
         let parts = (self.base, self.len);
         std::mem::forget(self);
@@ -117,9 +117,9 @@ impl Mapping {
     }
 
     /// # Safety
-    /// The parts come from [`Mapping::into_parts`], and nothing uses the memory after the new mapping is dropped.
-    pub(crate) unsafe fn from_parts(base: NonNull<u8>, len: usize) -> Mapping {
-        Mapping { base, len }
+    /// The parts come from [`MappedMemory::into_parts`], and nothing uses the memory after the new mapping is dropped.
+    pub(crate) unsafe fn from_parts(base: NonNull<u8>, len: usize) -> MappedMemory {
+        MappedMemory { base, len }
     }
 
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
@@ -131,7 +131,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MappedMemory {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and the code that drops a mapping has ensured that none of its blocks is in use.
         unsafe { unmap(self.base.as_ptr(), self.len) }
@@ -194,7 +194,7 @@ mod tests {
             for align in [512, 4096, 1 << 16, 1 << 22] {
                 let options = MapOptions { align, huge_pages, dont_fork: true };
                 let len = (3 << 20) + page_size();
-                let mapping = Mapping::new(len, &options).unwrap();
+                let mapping = MappedMemory::new(len, &options).unwrap();
                 assert_eq!(mapping.base().as_ptr() as usize % align.max(page_size()), 0);
                 // SAFETY: a mapping of this length that only this test knows.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(mapping.base().as_ptr(), len) };

@@ -2,7 +2,7 @@
 
 use super::class::{self, CLASSES};
 use super::core::Core;
-use super::slow::Inner;
+use super::slow::PoolInner;
 
 /// Counters of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct PoolMetrics {
 impl Core {
     /// Blocks that exist and are in no stack are in use. Gets are pops that handed a block out, plus new blocks that
     /// were handed out.
-    pub(super) fn class_metrics(&self, inner: &Inner, class: usize) -> ClassMetrics {
+    pub(super) fn class_metrics(&self, inner: &PoolInner, class: usize) -> ClassMetrics {
         let book = &inner.classes[class];
         let (pops, cached) = self.cells(class).fold((0, 0), |sum, cell| {
             let (pops, height) = cell.counts(&self.arena);
@@ -71,7 +71,7 @@ impl Core {
     }
 
     /// Returns the bytes of the pool's own memory that are in use.
-    pub(super) fn in_use(&self, inner: &Inner) -> usize {
+    pub(super) fn in_use(&self, inner: &PoolInner) -> usize {
         let of_class = |class| {
             let metrics = self.class_metrics(inner, class);
             metrics.in_use as usize * metrics.size

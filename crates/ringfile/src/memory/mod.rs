@@ -75,7 +75,7 @@ pub(crate) use self::borrowed::{Counter, Lending};
 pub(crate) use self::class::LARGEST;
 pub(crate) use self::destination::Destination;
 pub(crate) use self::held::{Part, copy_by_words, copy_in_pieces};
-pub(crate) use self::mapping::{MapOptions, Mapping, meminfo, page_size};
+pub(crate) use self::mapping::{MapOptions, MappedMemory, meminfo, page_size};
 pub(crate) use self::paths::Paths;
 pub(crate) use self::pool::{ahead, reserve};
 pub(crate) use self::region::{Region, Registration};

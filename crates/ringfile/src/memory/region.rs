@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 
-use super::mapping::Mapping;
+use super::mapping::MappedMemory;
 
 /// A registered buffer may be at most this large (the kernel's limit).
 pub(crate) const REGION_MAX: usize = 1 << 30;
@@ -39,7 +39,7 @@ pub(crate) struct Region {
     /// Its place in the pool's list of regions; changed under the pool's lock only.
     pub(super) slot: AtomicUsize,
     /// `None` for memory that the user owns.
-    mapping: Option<Mapping>,
+    mapping: Option<MappedMemory>,
 }
 
 // SAFETY: the ownership of blocks decides who uses the memory; everything else is Send and Sync.
@@ -48,7 +48,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    pub(super) fn new(mapping: Mapping, registrable: bool) -> Self {
+    pub(super) fn new(mapping: MappedMemory, registrable: bool) -> Self {
         Region::of(mapping.base(), mapping.len(), registrable, Some(mapping))
     }
 
@@ -57,7 +57,7 @@ impl Region {
         Region::of(base, len, true, None)
     }
 
-    fn of(base: NonNull<u8>, len: usize, registrable: bool, mapping: Option<Mapping>) -> Self {
+    fn of(base: NonNull<u8>, len: usize, registrable: bool, mapping: Option<MappedMemory>) -> Self {
         Region { registration: OnceLock::new(), base, len, registrable, slot: AtomicUsize::new(0), mapping }
     }
 
@@ -117,7 +117,7 @@ mod tests {
 
     fn region(registrable: bool) -> Region {
         let options = MapOptions { align: 4096, huge_pages: HugePages::Auto, dont_fork: false };
-        Region::new(Mapping::new(page_size(), &options).unwrap(), registrable)
+        Region::new(MappedMemory::new(page_size(), &options).unwrap(), registrable)
     }
 
     #[test]

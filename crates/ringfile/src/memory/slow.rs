@@ -10,18 +10,18 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::block::{Block, Kind, Numbers};
+use super::block::{Block, BlockKind, Numbers};
 use super::class::{self, CLASSES, LARGEST, SLAB};
 use super::core::Core;
 use super::error::PoolError;
 use super::extents::Extents;
 use super::frozen::FrozenParts;
 use super::kernel::{Blocks, Cell, Linked};
-use super::mapping::{HugePages, Mapping, page_size};
+use super::mapping::{HugePages, MappedMemory, page_size};
 use super::metrics::PoolMetrics;
 use super::region::{REGION_MAX, Region};
 use super::regions;
-use super::waiters::{Waiters, wake_all};
+use super::waiters::{WaitingGets, wake_all};
 use crate::event;
 
 /// The first region's size; each further one is twice as large. So, with a low limit on locked memory, at least the
@@ -46,7 +46,7 @@ pub(super) struct ClassBook {
 
 /// The data that a pool's lock guards.
 #[derive(Default)]
-pub(crate) struct Inner {
+pub(crate) struct PoolInner {
     /// The regions, oldest first.
     tracts: Vec<Tract>,
     /// All blocks that exist, by address: in use, cached or outside.
@@ -55,7 +55,7 @@ pub(crate) struct Inner {
     pub(super) frozen: FrozenParts,
     /// One for each class.
     pub(super) classes: Box<[ClassBook]>,
-    pub(super) waiters: Waiters,
+    pub(super) waiters: WaitingGets,
     /// Whether the last handle is gone; then all blocks that were in use at that time are anchors.
     closed: bool,
     reserved: usize,
@@ -68,9 +68,9 @@ pub(crate) struct Inner {
     refused_before: usize,
 }
 
-impl Inner {
+impl PoolInner {
     pub(super) fn new() -> Self {
-        Inner { classes: (0..CLASSES).map(|_| ClassBook::default()).collect(), ..Inner::default() }
+        PoolInner { classes: (0..CLASSES).map(|_| ClassBook::default()).collect(), ..PoolInner::default() }
     }
 }
 
@@ -112,7 +112,11 @@ impl Core {
 
     /// Returns a free block, from the pool or wherever else the settings allow; `None` if there is none now. The caller has
     /// decided whose turn it is.
-    pub(super) fn try_get(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
+    pub(super) fn try_get(
+        &self,
+        inner: &mut PoolInner,
+        n: usize,
+    ) -> Result<Option<NonNull<Block>>, PoolError> {
         match self.find(inner, n)? {
             None => self.find_outside(inner, n),
             found => Ok(found),
@@ -120,7 +124,7 @@ impl Core {
     }
 
     /// Returns a block of the pool for `n` bytes. Tries cheap ways first, and those that disturb other threads last.
-    fn find(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
+    fn find(&self, inner: &mut PoolInner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let Some(class) = self.class_of(n) else { return Ok(None) };
         let size = class::size(class);
         if let Some(block) = self.take_cached(class).or_else(|| self.carve_cached(inner, class)) {
@@ -141,11 +145,11 @@ impl Core {
         // The class may be up to a quarter larger than the request: try a block of exactly that size.
         let exact = n.max(1).next_multiple_of(self.options.map.align);
         if exact < size {
-            if let Some(block) = self.carve(inner, Kind::Exact, class, exact) {
+            if let Some(block) = self.carve(inner, BlockKind::Exact, class, exact) {
                 return Ok(Some(block));
             }
             if self.make_room(inner, exact) && self.grow(inner, exact)? {
-                return Ok(self.carve(inner, Kind::Exact, class, exact));
+                return Ok(self.carve(inner, BlockKind::Exact, class, exact));
             }
         }
         // If there was room but the system refused, the caller gets the system's error instead of "full".
@@ -153,15 +157,15 @@ impl Core {
     }
 
     /// Cuts a block that will be cached when it is returned; small ones a page at a time, so that they do not scatter.
-    fn carve_cached(&self, inner: &mut Inner, class: usize) -> Option<NonNull<Block>> {
+    fn carve_cached(&self, inner: &mut PoolInner, class: usize) -> Option<NonNull<Block>> {
         let size = class::size(class);
         let page = if size < SLAB { take(inner, SLAB, SLAB) } else { None };
         let Some((slot, offset)) = page else {
-            return self.carve(inner, Kind::Cached, class, size);
+            return self.carve(inner, BlockKind::Cached, class, size);
         };
-        let first = self.describe(inner, (slot, offset), Kind::Cached, class, size);
+        let first = self.describe(inner, (slot, offset), BlockKind::Cached, class, size);
         for rest in (offset + size..offset + SLAB).step_by(size) {
-            if let Some(block) = self.describe(inner, (slot, rest), Kind::Cached, class, size)
+            if let Some(block) = self.describe(inner, (slot, rest), BlockKind::Cached, class, size)
                 && !self.cache(class, block)
             {
                 self.dissolve(inner, block);
@@ -171,7 +175,13 @@ impl Core {
         first
     }
 
-    fn carve(&self, inner: &mut Inner, kind: Kind, class: usize, size: usize) -> Option<NonNull<Block>> {
+    fn carve(
+        &self,
+        inner: &mut PoolInner,
+        kind: BlockKind,
+        class: usize,
+        size: usize,
+    ) -> Option<NonNull<Block>> {
         let align = if size < SLAB { size.next_power_of_two() } else { self.options.map.align.max(SLAB) };
         let at = take(inner, size, align)?;
         let block = self.describe(inner, at, kind, class, size)?;
@@ -182,9 +192,9 @@ impl Core {
     /// Assigns a header to a piece that was taken; if none is left, returns the piece.
     fn describe(
         &self,
-        inner: &mut Inner,
+        inner: &mut PoolInner,
         (slot, offset): (usize, usize),
-        kind: Kind,
+        kind: BlockKind,
         class: usize,
         size: usize,
     ) -> Option<NonNull<Block>> {
@@ -206,7 +216,7 @@ impl Core {
     }
 
     /// Turns a block without references, which is in no stack, into free extents.
-    fn dissolve(&self, inner: &mut Inner, block: NonNull<Block>) {
+    fn dissolve(&self, inner: &mut PoolInner, block: NonNull<Block>) {
         // SAFETY: headers live as long as the arena.
         let header = unsafe { block.as_ref() };
         let class = header.class();
@@ -221,7 +231,7 @@ impl Core {
     }
 
     /// Turns all cached blocks into free extents.
-    fn drain_cached(&self, inner: &mut Inner) {
+    fn drain_cached(&self, inner: &mut PoolInner) {
         for class in 0..CLASSES {
             // A class without blocks has empty stacks.
             if inner.classes[class].existing == 0 {
@@ -240,7 +250,7 @@ impl Core {
     }
 
     /// Makes all gets and returns take the lock, because a request is about to wait.
-    pub(super) fn mark_all_waiting(&self, inner: &Inner) {
+    pub(super) fn mark_all_waiting(&self, inner: &PoolInner) {
         // Classes without blocks have nothing to get or to return; `describe` marks later ones.
         (0..CLASSES)
             .filter(|&class| inner.classes[class].existing > 0)
@@ -264,7 +274,7 @@ impl Core {
     }
 
     /// Adds a region that can hold `need` bytes. Returns false if the capacity has no room for it.
-    pub(super) fn grow(&self, inner: &mut Inner, need: usize) -> Result<bool, PoolError> {
+    pub(super) fn grow(&self, inner: &mut PoolInner, need: usize) -> Result<bool, PoolError> {
         let options = &self.options;
         let need = need.next_multiple_of(options.map.granule());
         let room = options.capacity - inner.reserved;
@@ -277,7 +287,7 @@ impl Core {
         // granule.
         let mut len = next.min(REGION_MAX).next_multiple_of(options.map.granule()).max(need).min(room);
         let mapping = loop {
-            match Mapping::new(len, &options.map) {
+            match MappedMemory::new(len, &options.map) {
                 Ok(mapping) => break mapping,
                 // A smaller amount may still be available.
                 Err(_) if len > need => len = (len / 2).next_multiple_of(options.map.granule()).max(need),
@@ -304,7 +314,7 @@ impl Core {
     }
 
     /// Unmaps free regions, the newest first, if that makes room for one of `need` bytes; otherwise returns false.
-    fn make_room(&self, inner: &mut Inner, need: usize) -> bool {
+    fn make_room(&self, inner: &mut PoolInner, need: usize) -> bool {
         let is_free = |tract: &Tract| tract.extents.free_bytes() == tract.region.len();
         let need = need.next_multiple_of(self.options.map.granule());
         let free: usize =
@@ -329,16 +339,16 @@ impl Core {
     }
 
     /// Maps memory outside the pool, if the limit for such memory allows it.
-    fn find_outside(&self, inner: &mut Inner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
+    fn find_outside(&self, inner: &mut PoolInner, n: usize) -> Result<Option<NonNull<Block>>, PoolError> {
         let (map, limit) = (self.options.map, self.options.when_full.outside_limit());
         let Some(size) = n.max(1).checked_next_multiple_of(map.granule()) else { return Ok(None) };
         if size > limit - inner.outside_bytes {
             return Ok(None);
         }
-        let mapping = Mapping::new(size, &map).map_err(|error| self.refused(size, &error))?;
+        let mapping = MappedMemory::new(size, &map).map_err(|error| self.refused(size, &error))?;
         let Some(index) = self.arena.number(&mut inner.numbers, self.home()) else { return Ok(None) };
         let (base, size) = mapping.into_parts();
-        self.arena.header(index).describe(Kind::Outside, 0, base.as_ptr(), size, std::ptr::null());
+        self.arena.header(index).describe(BlockKind::Outside, 0, base.as_ptr(), size, std::ptr::null());
         inner.blocks.insert(base.addr().get(), index);
         inner.outside_bytes += size;
         inner.outside_allocations += 1;
@@ -363,12 +373,12 @@ impl Core {
         let header = unsafe { block.as_ref() };
         let mut inner = self.lock_waiters();
         let mut mapping = None;
-        if header.kind() == Kind::Outside {
+        if header.kind() == BlockKind::Outside {
             inner.blocks.remove(&header.base().addr());
             inner.outside_bytes -= header.size();
             // SAFETY: made by `find_outside`; nobody refers to the block, so nobody uses the memory.
             let outside =
-                unsafe { Mapping::from_parts(NonNull::new_unchecked(header.base()), header.size()) };
+                unsafe { MappedMemory::from_parts(NonNull::new_unchecked(header.base()), header.size()) };
             mapping = Some(outside);
             self.arena.free(&mut inner.numbers, header.number());
         } else {
@@ -383,7 +393,7 @@ impl Core {
     }
 
     /// Finds the block that contains `len` bytes at `address`, if it belongs to this pool.
-    pub(super) fn block_at(&self, inner: &Inner, address: usize, len: usize) -> Option<NonNull<Block>> {
+    pub(super) fn block_at(&self, inner: &PoolInner, address: usize, len: usize) -> Option<NonNull<Block>> {
         let (&base, &index) = inner.blocks.range(..=address).next_back()?;
         (address - base + len <= self.arena.header(index).size()).then(|| self.arena.block(index))
     }
@@ -394,7 +404,7 @@ impl Core {
 }
 
 /// Takes memory from the oldest region that has enough: returns its slot and the offset there.
-fn take(inner: &mut Inner, size: usize, align: usize) -> Option<(usize, usize)> {
+fn take(inner: &mut PoolInner, size: usize, align: usize) -> Option<(usize, usize)> {
     inner
         .tracts
         .iter_mut()

@@ -20,7 +20,7 @@ use super::buffer::Buffer;
 use super::core::{Core, WhenFull};
 use super::error::PoolError;
 use super::pool::Pool;
-use super::slow::Inner;
+use super::slow::PoolInner;
 use crate::blocking::block_on;
 use crate::event;
 use crate::panics;
@@ -41,7 +41,7 @@ struct Served {
 /// The waiting requests in order, and those that were served but have not collected their block. Protected by the
 /// pool's lock.
 #[derive(Default)]
-pub(crate) struct Waiters {
+pub(crate) struct WaitingGets {
     tickets: u64,
     /// The requests by ticket, which is their order of arrival.
     queue: VecDeque<Waiter>,
@@ -51,7 +51,7 @@ pub(crate) struct Waiters {
     process: Option<fork::Mark>,
 }
 
-impl Waiters {
+impl WaitingGets {
     pub(super) fn any(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// Returns a free block, unless other requests wait or there is none; also the lock under which that is so.
-    fn look(&self, n: usize) -> Result<(MutexGuard<'_, Inner>, Option<NonNull<Block>>), PoolError> {
+    fn look(&self, n: usize) -> Result<(MutexGuard<'_, PoolInner>, Option<NonNull<Block>>), PoolError> {
         self.check_size(n)?;
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         let mut inner = self.lock_waiters();
@@ -140,7 +140,7 @@ impl Core {
     }
 
     /// Takes the lock. In a forked child, first ends the requests of threads that only the parent has.
-    pub(super) fn lock_waiters(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock_waiters(&self) -> MutexGuard<'_, PoolInner> {
         let mut inner = self.lock();
         let Some(inherited) = inner.waiters.take_inherited() else { return inner };
         if !inner.waiters.any() {
@@ -156,7 +156,7 @@ impl Core {
 
     /// Serves the queue from its head while there is memory. Returns the wakers to call after the lock is released.
     #[must_use]
-    pub(super) fn serve_queue(&self, inner: &mut Inner) -> Vec<Waker> {
+    pub(super) fn serve_queue(&self, inner: &mut PoolInner) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(n) = inner.waiters.queue.front().map(|first| first.n) {
             let Some(answer) = self.try_get(inner, n).transpose() else { break };

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use crate::memory::{HugePages, MapOptions, Mapping, page_size};
+use crate::memory::{HugePages, MapOptions, MappedMemory, page_size};
 use crate::once::Value;
 
 /// Used in place of a page if there is none: then forks are not detected. Every kernel with io_uring has MADV_WIPEONFORK
@@ -19,11 +19,11 @@ use crate::once::Value;
 static FALLBACK: AtomicU64 = AtomicU64::new(0);
 
 fn page() -> &'static AtomicU64 {
-    static PAGE: Value<Option<Mapping>> = Value::new();
+    static PAGE: Value<Option<MappedMemory>> = Value::new();
     let map = || {
         let len = page_size();
         let wiped = MapOptions { align: len, huge_pages: HugePages::Never, dont_fork: true };
-        Mapping::new(len, &wiped).ok()
+        MappedMemory::new(len, &wiped).ok()
     };
     // SAFETY: the page was mapped readable and writable, and stays so as long as its owner, which is for ever. It is
     // used only as this atomic.
