@@ -15,7 +15,7 @@ use super::block::{Arena, Block, BlockKind};
 use super::class::{self, CLASSES};
 use super::growing;
 use super::kernel::{Anchors, Cell};
-use super::locks::{self, Locked};
+use super::locks::{self, HasLock};
 use super::mapping::MapOptions;
 use super::slow::PoolInner;
 
@@ -88,6 +88,14 @@ pub(crate) struct Core {
     inner: Mutex<PoolInner>,
 }
 
+impl HasLock for Core {
+    type State = PoolInner;
+
+    fn mutex(&self) -> &Mutex<PoolInner> {
+        &self.inner
+    }
+}
+
 /// Returns this thread's number, assigned on first use, modulo the number of shards.
 #[inline]
 fn thread_number() -> usize {
@@ -120,7 +128,7 @@ impl Core {
             inner: Mutex::new(PoolInner::new()),
         };
         let core = NonNull::from(Box::leak(Box::new(core)));
-        locks::add(Locked::Core(core));
+        locks::add(core);
         core
     }
 
@@ -228,7 +236,7 @@ impl Core {
             // SAFETY: no handle, no block and no other thread is left, and the core came from a leaked box. A thread that
             // forks is in it only as long as `remove` waits.
             unsafe {
-                locks::remove(Locked::Core(NonNull::new_unchecked(core)));
+                locks::remove(NonNull::new_unchecked(core));
                 drop(Box::from_raw(core));
             }
         }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::block::{Block, BlockKind};
 use super::buffer::Buffer;
 use super::error::PoolError;
-use super::locks::{self, Locked};
+use super::locks::{self, HasLock};
 use super::region::{REGION_MAX, Region};
 
 /// The maximum number of headers kept for reuse; each costs 64 bytes.
@@ -95,9 +95,17 @@ unsafe impl Send for Lender {}
 // SAFETY: as above; the owner is not reachable.
 unsafe impl Sync for Lender {}
 
+impl HasLock for Lender {
+    type State = Lent;
+
+    fn mutex(&self) -> &Mutex<Lent> {
+        &self.lent
+    }
+}
+
 impl Drop for Lender {
     fn drop(&mut self) {
-        locks::remove(Locked::Lender(NonNull::from(&*self)));
+        locks::remove(NonNull::from(&*self));
     }
 }
 
@@ -210,7 +218,7 @@ impl Lender {
         owner: Box<dyn Any + Send + Sync>,
     ) -> Arc<Lender> {
         let lender = Arc::new(Lender { regions, base, len, lent: Mutex::default(), _owner: owner });
-        locks::add(Locked::Lender(NonNull::from(&*lender)));
+        locks::add(NonNull::from(&*lender));
         lender
     }
 
