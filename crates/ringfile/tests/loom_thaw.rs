@@ -74,7 +74,7 @@ impl Block {
     }
 }
 
-/// Models a part in `frozen.rs`.
+/// Models an owner in `frozen.rs`.
 struct Owner {
     block: Arc<Block>,
     is_part: bool,

@@ -1,16 +1,14 @@
 //! Blocks: headers for the pieces of memory that are handed out, kept apart from the memory itself.
 //!
-//! Knows the possible homes of a block (a pool's core, a lender), and nothing of how they work. Invariants: a header
-//! lives as long as its home; while `refs` is above zero, the memory it describes exists and the fields that describe
-//! it do not change; no `&mut` to a header ever exists, because a thread that lost a race may still read its link.
+//! Knows that a block has a home, and nothing of what that is: `home.rs` does. Invariants: a header lives as long as its
+//! home; while `refs` is above zero, the memory it describes exists and the fields that describe it do not change; no
+//! `&mut` to a header ever exists, because a thread that lost a race may still read its link.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use super::core::Core;
 use super::count::Count;
 use super::kernel::{Blocks, Linked, NUMBERS};
-use super::lend::Lender;
 use super::region::Region;
 use super::sync::AtomicU64;
 use crate::once::Value;
@@ -156,26 +154,6 @@ impl Block {
     /// Removes the mark if the caller's reference is the only one, and returns the `end` it was frozen with.
     pub(super) fn thaw(&self) -> Option<usize> {
         self.refs.thaw().then(|| self.frozen_end.load(Ordering::Relaxed))
-    }
-}
-
-/// Drops one reference. The last one returns the memory to its home.
-///
-/// # Safety
-/// The caller owns the reference and gives it up: it touches neither header nor memory any more.
-#[inline]
-pub(super) unsafe fn release(block: NonNull<Block>) {
-    // SAFETY: the reference that is given up has kept the header and its home alive.
-    let header = unsafe { block.as_ref() };
-    if header.kind() == BlockKind::Nobodys || !header.refs.drop_one() {
-        return;
-    }
-    match header.kind() {
-        // SAFETY: a lent block's home is its lender, and this was the last reference.
-        BlockKind::Lent => unsafe { Lender::take_back(block) },
-        BlockKind::Nobodys | BlockKind::Borrowed => {}
-        // SAFETY: any other block's home is a pool's core, and this was the last reference.
-        _ => unsafe { Core::give_back(block) },
     }
 }
 

@@ -1,11 +1,10 @@
 //! `Buffer`: an owned piece of aligned memory, for I/O.
 //!
-//! Knows only block headers. Invariants: a buffer exclusively owns the bytes `ptr..ptr + cap`, holds one reference of
-//! its block, and all these bytes are initialised: new memory comes zeroed from the system (or initialised from its
-//! user), and used memory holds what this process wrote there. So it may return `&mut [u8]` over any of it, and set its
-//! length freely.
+//! Knows only block headers; `home.rs` has its drop, `growing.rs`, `frozen.rs` and `lend.rs` have more of its functions.
+//! Invariants: a buffer exclusively owns the bytes `ptr..ptr + cap`, holds one reference of its block, and all these bytes
+//! are initialised: new memory comes zeroed from the system (or initialised from its user), and used memory holds what
+//! this process wrote there. So it may return `&mut [u8]` over any of it, and set its length freely.
 
-use std::any::Any;
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -13,11 +12,8 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
-use super::block::{self, Block, BlockKind};
-use super::core::Core;
+use super::block::{self, Block};
 use super::error::PoolError;
-use super::lend::Lender;
-use super::region::Region;
 
 /// Owned, aligned memory for I/O, from [`Pool::get`](crate::Pool::get) or
 /// [`RegisteredMemory::lend`](crate::RegisteredMemory::lend).
@@ -60,7 +56,7 @@ pub struct Buffer {
     ptr: NonNull<u8>,
     len: usize,
     cap: usize,
-    block: NonNull<Block>,
+    pub(super) block: NonNull<Block>,
 }
 
 const _: () = assert!(size_of::<Buffer>() == 32);
@@ -255,33 +251,6 @@ impl Buffer {
         unsafe { Buffer::new(NonNull::dangling(), 0, 0, block::of_nobody()) }
     }
 
-    /// Creates a buffer over memory that `owner` keeps alive, with that capacity and length. `owner` is dropped when the
-    /// buffer, all parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates. For memory
-    /// that is used repeatedly, [`RegisteredMemory`](crate::RegisteredMemory) is faster.
-    ///
-    /// # Safety
-    /// Until `owner` is dropped, the `len` bytes at `start` must be valid and initialised, and nothing else may access
-    /// them; if the buffer is only written to files, others may read them.
-    ///
-    /// ```
-    /// let mut memory = vec![7_u8; 512];
-    /// let start = memory.as_mut_ptr();
-    /// // SAFETY: the vector keeps the memory, and is not touched any more.
-    /// let buffer = unsafe { ringfile::Buffer::from_raw_with_owner(start, 512, memory) };
-    /// assert_eq!((buffer.len(), buffer[511]), (512, 7));
-    /// ```
-    ///
-    /// # Panics
-    /// If `start` is null.
-    #[inline]
-    pub unsafe fn from_raw_with_owner(start: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Buffer {
-        let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
-        let lender = Lender::new(start, len, Box::default(), Box::new(owner));
-        // SAFETY: by this function's contract; nobody else can lend any of the memory. The block's reference is this
-        // buffer's.
-        unsafe { Buffer::new(start, len, len, lender.lend(0, len, None)) }
-    }
-
     /// Creates a second buffer over `len` bytes of this one's capacity, starting at `at`, with that capacity and length.
     /// The memory returns to its pool when all of them are dropped. Copies nothing.
     ///
@@ -317,19 +286,6 @@ impl Buffer {
         self.header().is_shared()
     }
 
-    /// Returns the region that contains it; none for memory outside a pool, or across two regions of lent memory.
-    #[inline]
-    pub(crate) fn region(&self) -> Option<&Region> {
-        let header = self.header();
-        // SAFETY: a block's region outlives all references of the block, of which `self` has one.
-        let region = unsafe { header.region().as_ref() };
-        if region.is_none() && header.kind() == BlockKind::Lent {
-            // SAFETY: the kind says so, and our reference is there.
-            return unsafe { Lender::region_of_part(header, self.ptr, self.cap) };
-        }
-        region
-    }
-
     #[inline]
     pub(super) fn header(&self) -> &Block {
         // SAFETY: our reference keeps the header.
@@ -344,22 +300,6 @@ impl Buffer {
     /// Returns the buffer's start in its block, and how many bytes it owns from there.
     pub(super) fn span(&self) -> (NonNull<u8>, usize) {
         (self.ptr, self.cap)
-    }
-
-    /// Returns the core of the pool that may provide a larger block, or why none may.
-    pub(super) fn may_grow(&self) -> Result<&Core, &'static str> {
-        self.core().ok_or("its memory does not come from a pool")?.lets_buffers_grow()
-    }
-
-    /// Returns the core of the pool that the memory comes from, if any.
-    pub(super) fn core(&self) -> Option<&Core> {
-        match self.header().kind() {
-            // SAFETY: the home of such a block is a core, which our reference keeps.
-            BlockKind::Cached | BlockKind::Exact | BlockKind::Outside => unsafe {
-                self.header().home().cast::<Core>().as_ref()
-            },
-            BlockKind::Lent | BlockKind::Nobodys | BlockKind::Borrowed => None,
-        }
     }
 
     /// Returns its capacity including the rest of its block, if there is no other reference. The block must belong to a
@@ -382,14 +322,6 @@ impl Buffer {
     pub(super) fn spare_mut(&mut self) -> &mut [u8] {
         // SAFETY: all of the capacity is ours and initialised.
         unsafe { slice::from_raw_parts_mut(self.ptr.as_ptr().add(self.len), self.cap - self.len) }
-    }
-}
-
-impl Drop for Buffer {
-    #[inline]
-    fn drop(&mut self) {
-        // SAFETY: the buffer's own reference, given up once.
-        unsafe { block::release(self.block) }
     }
 }
 

@@ -209,6 +209,35 @@ impl RegisteredMemory {
     }
 }
 
+impl Buffer {
+    /// Creates a buffer over memory that `owner` keeps alive, with that capacity and length. `owner` is dropped when the
+    /// buffer, all parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates. For memory
+    /// that is used repeatedly, [`RegisteredMemory`](crate::RegisteredMemory) is faster.
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, the `len` bytes at `start` must be valid and initialised, and nothing else may access
+    /// them; if the buffer is only written to files, others may read them.
+    ///
+    /// ```
+    /// let mut memory = vec![7_u8; 512];
+    /// let start = memory.as_mut_ptr();
+    /// // SAFETY: the vector keeps the memory, and is not touched any more.
+    /// let buffer = unsafe { ringfile::Buffer::from_raw_with_owner(start, 512, memory) };
+    /// assert_eq!((buffer.len(), buffer[511]), (512, 7));
+    /// ```
+    ///
+    /// # Panics
+    /// If `start` is null.
+    #[inline]
+    pub unsafe fn from_raw_with_owner(start: *mut u8, len: usize, owner: impl Any + Send + Sync) -> Buffer {
+        let start = NonNull::new(start).expect("memory for I/O must not be at address 0");
+        let lender = Lender::new(start, len, Box::default(), Box::new(owner));
+        // SAFETY: by this function's contract; nobody else can lend any of the memory. The block's reference is this
+        // buffer's.
+        unsafe { Buffer::new(start, len, len, lender.lend(0, len, None)) }
+    }
+}
+
 impl Lender {
     /// Creates the state for memory that `owner` keeps, and that is in these regions, or in none.
     pub(super) fn new(
