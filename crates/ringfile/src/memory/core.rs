@@ -1,7 +1,7 @@
 //! The core of a pool: the state that all its handles and buffers share, and the lock-free paths for getting and
 //! returning blocks.
 //!
-//! Knows the stacks and anchors (`kernel.rs`), the headers, and the state under the lock (`slow.rs`). Invariants: a
+//! Knows the stacks and anchors (`kernel.rs`), the headers, and the state under the lock (`inner.rs`). Invariants: a
 //! core is freed when its last handle and the last reference to one of its blocks are gone, whichever comes last; no
 //! get runs without a handle; a push without the lock is the last access by the returning thread.
 
@@ -13,14 +13,15 @@ use std::thread;
 
 use super::block::{Arena, Block, BlockKind};
 use super::class::{self, CLASSES};
-use super::growing;
+use super::inner::PoolInner;
 use super::kernel::{Anchors, Cell};
 use super::locks::{self, HasLock};
 use super::mapping::MapOptions;
-use super::slow::PoolInner;
 
 /// The maximum number of shards. More would only make stealing slower.
 const MOST_SHARDS: usize = 16;
+/// Why a buffer whose pool was dropped does not grow.
+pub(super) const GONE: &str = "its pool is gone";
 
 /// Selects what a pool does when a request finds it full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -254,7 +255,7 @@ impl Core {
         if !self.options.growing {
             return Err("its pool was built with growing(false)");
         }
-        if self.handles.load(Ordering::Relaxed) == 0 { Err(growing::GONE) } else { Ok(self) }
+        if self.handles.load(Ordering::Relaxed) == 0 { Err(GONE) } else { Ok(self) }
     }
 
     /// Adds a handle if there still is one. The caller holds a block, which keeps the core alive.

@@ -7,11 +7,10 @@ use bytes::BufMut;
 use bytes::buf::UninitSlice;
 
 use super::buffer::Buffer;
+use super::core::GONE;
 use super::error::PoolError;
 use super::pool::Pool;
 
-/// The reason given for a buffer without a pool.
-pub(super) const GONE: &str = "its pool is gone";
 /// How much room `chunk_mut` makes if there is none, as in `Vec`.
 const LEAST_CHUNK: usize = 64;
 

@@ -1,8 +1,13 @@
 //! A pool's counters, as a snapshot for users.
+//!
+//! Knows the core and what its lock guards, and only reads.
+
+use std::sync::atomic::Ordering;
 
 use super::class::{self, CLASSES};
 use super::core::Core;
-use super::slow::PoolInner;
+use super::inner::PoolInner;
+use super::region::Region;
 
 /// Counters of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +61,33 @@ pub struct PoolMetrics {
 }
 
 impl Core {
+    pub(super) fn metrics(&self) -> PoolMetrics {
+        let inner = self.lock();
+        let regions = || inner.tracts.iter().map(|tract| &*tract.region);
+        let registered = || regions().filter(|region| region.is_registered() == Some(true));
+        let refused = regions().filter(|region| region.is_registered() == Some(false)).count();
+        PoolMetrics {
+            capacity: self.options.capacity,
+            reserved: inner.reserved,
+            reserved_high_water: inner.reserved_high_water,
+            in_use: self.in_use(&inner),
+            misses: self.counters.misses.load(Ordering::Relaxed),
+            outside_allocations: inner.outside_allocations,
+            outside_bytes: inner.outside_bytes,
+            waits: self.counters.waits.load(Ordering::Relaxed),
+            failures: self.counters.failures.load(Ordering::Relaxed),
+            growths: self.counters.growths.load(Ordering::Relaxed),
+            regions: inner.tracts.len(),
+            registered_regions: registered().count(),
+            registered_bytes: registered().map(Region::len).sum(),
+            refused_registrations: inner.refused_before + refused,
+            classes: (0..CLASSES)
+                .map(|class| self.class_metrics(&inner, class))
+                .filter(|class| class.gets > 0)
+                .collect(),
+        }
+    }
+
     /// Blocks that exist and are in no stack are in use. Gets are pops that handed a block out, plus new blocks that
     /// were handed out.
     pub(super) fn class_metrics(&self, inner: &PoolInner, class: usize) -> ClassMetrics {

@@ -19,6 +19,11 @@
 //! then tries, in this order: to cut a block from an extent, map a region, dissolve cached blocks, unmap free regions,
 //! and finally what [`WhenFull`] says.
 //!
+//! Files import each other downwards only, and none imports this one. From the top: what users call (`pool`, `waiters`,
+//! `growing`, `frozen` and the buffers of other kinds); `slow` and `metrics`, which work under the lock; `home`, which
+//! returns a block to the pool's `core` or to the lender (`lend`); what the core's lock guards (`inner`, `queue`,
+//! `parts`); `buffer`; `block`, `kernel` and `region`.
+//!
 //! Knows nothing of io_uring, files or tasks. Invariants: each byte of a region is in one free extent or one block;
 //! mapped regions never add up to more than the capacity; memory is unmapped only when nothing can refer to it.
 
@@ -38,6 +43,7 @@ mod frozen;
 mod growing;
 mod held;
 mod home;
+mod inner;
 mod iobuf;
 mod kernel;
 mod lend;
@@ -47,6 +53,7 @@ mod metrics;
 mod parts;
 mod paths;
 mod pool;
+mod queue;
 mod region;
 mod regions;
 mod slow;
@@ -80,6 +87,7 @@ pub(crate) use self::held::{Part, copy_by_words, copy_in_pieces};
 pub(crate) use self::mapping::{MapOptions, MappedMemory, meminfo, page_size};
 pub(crate) use self::paths::Paths;
 pub(crate) use self::pool::{ahead, reserve};
+pub(crate) use self::queue::wake_all;
 pub(crate) use self::region::{Region, Registration};
 pub(crate) use self::regions::KnownRegions;
-pub(crate) use self::waiters::{set_thread_must_not_block, wake_all};
+pub(crate) use self::waiters::set_thread_must_not_block;

@@ -13,7 +13,6 @@ use super::error::PoolError;
 use super::mapping::{HugePages, MapOptions, page_size};
 use super::metrics::PoolMetrics;
 use super::region::REGION_MAX;
-use super::waiters::GetBuffer;
 use crate::event;
 use crate::once::Value;
 
@@ -116,35 +115,6 @@ impl Pool {
         let block = core.get_cached(n).map_or_else(|| core.try_get_slow(n), Ok)?;
         // SAFETY: the block is free, has room for `n` bytes, and belongs to this call.
         Ok(unsafe { Buffer::first(block, n) })
-    }
-
-    /// Returns a buffer as [`Pool::get`] does, but waits for memory if the pool is full, and the memory outside of it
-    /// that [`WhenFull`] allows is used up.
-    ///
-    /// Waiting futures (from their first poll) and blocked threads are served in order of arrival. A large request
-    /// delays smaller ones behind it. Works in any executor. The future may be dropped at any time.
-    ///
-    /// # Errors
-    /// Those of [`Pool::get`], except that it never fails for a full pool.
-    ///
-    /// ```
-    /// # fn block_on<T>(future: impl Future<Output = T>) -> T {
-    /// #     let mut future = std::pin::pin!(future);
-    /// #     loop {
-    /// #         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut cx) { return it }
-    /// #     }
-    /// # }
-    /// let pool = ringfile::Pool::new(4096);
-    /// let only = pool.get(4096)?;
-    /// std::thread::spawn(move || drop(only));
-    /// let next = block_on(pool.get_async(4096))?;
-    /// assert_eq!(next.capacity(), 4096);
-    /// # Ok::<(), ringfile::PoolError>(())
-    /// ```
-    #[inline]
-    pub fn get_async(&self, n: usize) -> GetBuffer<'_> {
-        GetBuffer::new(self, n, false)
     }
 
     /// Returns the pool's counters. Takes the pool's lock for a moment.

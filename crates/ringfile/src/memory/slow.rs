@@ -1,107 +1,32 @@
 //! The part of a pool under its lock: regions, the hard limit, and the search for memory when nothing is cached.
 //!
-//! Knows the core, headers, extents and mappings. Invariants under the lock: the regions' lengths add up to `reserved`,
-//! which never passes the capacity; each byte of a region is in an extent or in exactly one block; `blocks` has all
-//! blocks that exist, so those that are in no stack are in use.
+//! Knows the core, what its lock guards (`inner.rs`), headers, extents and mappings. Invariants under the lock: the
+//! regions' lengths add up to `reserved`, which never passes the capacity; each byte of a region is in an extent or in
+//! exactly one block; `blocks` has all blocks that exist, so those that are in no stack are in use.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::block::{Block, BlockKind, Numbers};
+use super::block::{Block, BlockKind};
 use super::class::{self, CLASSES, LARGEST, SLAB};
 use super::core::Core;
 use super::error::PoolError;
 use super::extents::Extents;
+use super::inner::{PoolInner, Tract};
 use super::kernel::{Blocks, Cell, Linked};
 use super::mapping::{HugePages, MappedMemory, page_size};
-use super::metrics::PoolMetrics;
-use super::parts::FrozenParts;
+use super::queue::wake_all;
 use super::region::{REGION_MAX, Region};
 use super::regions;
-use super::waiters::{WaitingGets, wake_all};
 use crate::event;
 
 /// The first region's size; each further one is twice as large. So, with a low limit on locked memory, at least the
 /// first regions can be registered; these are searched first.
 const FIRST_REGION: usize = 2 << 20;
 
-struct Tract {
-    region: Arc<Region>,
-    extents: Extents,
-}
-
-/// Counters of one size class, besides those of its stacks.
-#[derive(Default)]
-pub(super) struct ClassBook {
-    /// Blocks that exist, cached or in use.
-    pub(super) existing: u64,
-    /// Blocks that were handed out directly after they were made.
-    pub(super) fresh: u64,
-    /// Blocks that were taken from stacks but not handed out.
-    pub(super) drained: u64,
-}
-
-/// The data that a pool's lock guards.
-#[derive(Default)]
-pub(crate) struct PoolInner {
-    /// The regions, oldest first.
-    tracts: Vec<Tract>,
-    /// All blocks that exist, by address: in use, cached or outside.
-    blocks: BTreeMap<usize, u32>,
-    numbers: Numbers,
-    pub(super) frozen: FrozenParts,
-    /// One for each class.
-    pub(super) classes: Box<[ClassBook]>,
-    pub(super) waiters: WaitingGets,
-    /// Whether the last handle is gone; then all blocks that were in use at that time are anchors.
-    closed: bool,
-    reserved: usize,
-    reserved_high_water: usize,
-    /// The number of bytes by which blocks in use are smaller than their class.
-    pub(super) below_class: usize,
-    outside_bytes: usize,
-    outside_allocations: u64,
-    /// The number of refused registrations of regions that no longer exist.
-    refused_before: usize,
-}
-
-impl PoolInner {
-    pub(super) fn new() -> Self {
-        PoolInner { classes: (0..CLASSES).map(|_| ClassBook::default()).collect(), ..PoolInner::default() }
-    }
-}
-
 impl Core {
-    pub(super) fn metrics(&self) -> PoolMetrics {
-        let inner = self.lock();
-        let regions = || inner.tracts.iter().map(|tract| &*tract.region);
-        let registered = || regions().filter(|region| region.is_registered() == Some(true));
-        let refused = regions().filter(|region| region.is_registered() == Some(false)).count();
-        PoolMetrics {
-            capacity: self.options.capacity,
-            reserved: inner.reserved,
-            reserved_high_water: inner.reserved_high_water,
-            in_use: self.in_use(&inner),
-            misses: self.counters.misses.load(Ordering::Relaxed),
-            outside_allocations: inner.outside_allocations,
-            outside_bytes: inner.outside_bytes,
-            waits: self.counters.waits.load(Ordering::Relaxed),
-            failures: self.counters.failures.load(Ordering::Relaxed),
-            growths: self.counters.growths.load(Ordering::Relaxed),
-            regions: inner.tracts.len(),
-            registered_regions: registered().count(),
-            registered_bytes: registered().map(Region::len).sum(),
-            refused_registrations: inner.refused_before + refused,
-            classes: (0..CLASSES)
-                .map(|class| self.class_metrics(&inner, class))
-                .filter(|class| class.gets > 0)
-                .collect(),
-        }
-    }
-
     /// Fails if the pool can never provide `n` bytes, however empty it is.
     pub(super) fn check_size(&self, n: usize) -> Result<(), PoolError> {
         let within = self.options.capacity.min(LARGEST) & !(self.options.map.align - 1);

@@ -1,12 +1,11 @@
 //! Waiting for memory: first come, first served, for futures and blocked threads alike.
 //!
-//! Knows the core and the state under its lock. Invariants: only the first request in the queue is served; while there
-//! is one, all gets and returns take the lock, so no get overtakes it and no return is missed; a buffer for a future
-//! that was dropped goes to the next request; in a forked child, the parent's blocked threads have no place in the queue.
-//! No waker is cloned, called or dropped, and no buffer dropped, under the lock.
+//! Knows pools, the core, and what its lock guards, with the queue (`queue.rs`). Invariants: only the first request in
+//! the queue is served; while there is one, all gets and returns take the lock, so no get overtakes it and no return is
+//! missed; a buffer for a future that was dropped goes to the next request; in a forked child, the parent's blocked
+//! threads have no place in the queue. No waker is cloned, called or dropped, and no buffer dropped, under the lock.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -19,59 +18,12 @@ use super::block::Block;
 use super::buffer::Buffer;
 use super::core::{Core, WhenFull};
 use super::error::PoolError;
+use super::inner::PoolInner;
 use super::pool::Pool;
-use super::slow::PoolInner;
+use super::queue::{Served, Waiter, wake_all};
 use crate::blocking::block_on;
 use crate::event;
-use crate::panics;
 use crate::ring::fork;
-
-struct Waiter {
-    ticket: u64,
-    n: usize,
-    waker: Waker,
-    blocks: bool,
-}
-
-struct Served {
-    answer: Result<Buffer, PoolError>,
-    blocks: bool,
-}
-
-/// The waiting requests in order, and those that were served but have not collected their block. Protected by the
-/// pool's lock.
-#[derive(Default)]
-pub(crate) struct WaitingGets {
-    tickets: u64,
-    /// The requests by ticket, which is their order of arrival.
-    queue: VecDeque<Waiter>,
-    served: BTreeMap<u64, Served>,
-    /// The process of all of these whose `blocks` is set: they belong to threads that are blocked, which a forked child
-    /// does not have.
-    process: Option<fork::Mark>,
-}
-
-impl WaitingGets {
-    pub(super) fn any(&self) -> bool {
-        !self.queue.is_empty()
-    }
-
-    /// Returns the place of a request in the queue.
-    fn place(&self, ticket: u64) -> Option<usize> {
-        self.queue.binary_search_by_key(&ticket, |waiter| waiter.ticket).ok()
-    }
-
-    /// Removes and returns the requests of blocked threads if this is a forked child and they are its parent's.
-    fn take_inherited(&mut self) -> Option<(VecDeque<Waiter>, BTreeMap<u64, Served>)> {
-        self.process.take_if(|process| !process.is_current())?;
-        let gone;
-        (gone, self.queue) = std::mem::take(&mut self.queue).into_iter().partition(|waiter| waiter.blocks);
-        let served;
-        (served, self.served) =
-            std::mem::take(&mut self.served).into_iter().partition(|(_, served)| served.blocks);
-        Some((gone, served))
-    }
-}
 
 thread_local! {
     static MUST_NOT_BLOCK: Cell<bool> = const { Cell::new(false) };
@@ -80,20 +32,6 @@ thread_local! {
 /// Sets whether this thread runs tasks, so that a blocking get fails instead of sleeping. Returns the previous value.
 pub(crate) fn set_thread_must_not_block(runs_tasks: bool) -> bool {
     MUST_NOT_BLOCK.replace(runs_tasks)
-}
-
-/// Calls all wakers, even if one panics, because no request is woken twice. Called without a lock.
-pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
-    struct Rest<I: Iterator<Item = Waker>>(I);
-    impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
-        fn drop(&mut self) {
-            for waker in self.0.by_ref() {
-                // The first panic is propagated.
-                let _ = panics::catch(|| waker.wake());
-            }
-        }
-    }
-    Rest(wakers).0.by_ref().for_each(Waker::wake);
 }
 
 impl Core {
@@ -178,6 +116,38 @@ impl Core {
         let left = std::mem::take(&mut self.lock().waiters);
         self.unmark_all_waiting();
         drop(left);
+    }
+}
+
+/// Waiting, as a future.
+impl Pool {
+    /// Returns a buffer as [`Pool::get`] does, but waits for memory if the pool is full, and the memory outside of it
+    /// that [`WhenFull`] allows is used up.
+    ///
+    /// Waiting futures (from their first poll) and blocked threads are served in order of arrival. A large request
+    /// delays smaller ones behind it. Works in any executor. The future may be dropped at any time.
+    ///
+    /// # Errors
+    /// Those of [`Pool::get`], except that it never fails for a full pool.
+    ///
+    /// ```
+    /// # fn block_on<T>(future: impl Future<Output = T>) -> T {
+    /// #     let mut future = std::pin::pin!(future);
+    /// #     loop {
+    /// #         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut cx) { return it }
+    /// #     }
+    /// # }
+    /// let pool = ringfile::Pool::new(4096);
+    /// let only = pool.get(4096)?;
+    /// std::thread::spawn(move || drop(only));
+    /// let next = block_on(pool.get_async(4096))?;
+    /// assert_eq!(next.capacity(), 4096);
+    /// # Ok::<(), ringfile::PoolError>(())
+    /// ```
+    #[inline]
+    pub fn get_async(&self, n: usize) -> GetBuffer<'_> {
+        GetBuffer::new(self, n, false)
     }
 }
 
