@@ -77,9 +77,9 @@ mod tests {
         let addresses =
             |paths: &Paths| (paths.path().as_ptr(), paths.to().unwrap().as_ptr(), paths.stat_address());
         let before = addresses(&paths);
-        let mut held = super::super::Held::Paths(paths);
+        let mut held = super::super::held::Held::Paths(paths);
         let moved = std::mem::take(&mut held);
-        let super::super::Held::Paths(mut paths) = moved else { unreachable!() };
+        let super::super::held::Held::Paths(mut paths) = moved else { unreachable!() };
         assert_eq!(addresses(&paths), before);
         assert!(paths.take_stat().is_some_and(|stat| stat.stx_mask == 0) && paths.take_stat().is_none());
 
