@@ -33,12 +33,14 @@ mod values;
 mod verify;
 mod whole;
 
-/// What `benchmarks/` shares with the command: figures, tables, and what the kernel is asked about files. No interface
+/// What `benchmarks/` shares with the command: hand-written rings, figures, tables, and what the kernel is asked about files. No interface
 /// for anybody else: it changes without notice.
 #[doc(hidden)]
 pub mod shared {
+    pub use crate::engine::hand_ring::HandRing;
+    pub use crate::memory::zeroed_at;
     pub use crate::memory_group::MemoryGroup;
-    pub use crate::model::{RouteOps, Spread};
+    pub use crate::model::{Buffers, RouteOps, Spread};
     pub use crate::report::table::Table;
     pub use crate::sys::{advise_order, cached_fraction, children_cpu, drop_cache, own_usage};
     pub use crate::testfile::device::check_unused;

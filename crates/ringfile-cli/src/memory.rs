@@ -13,8 +13,12 @@ pub const ALIGNMENT: usize = 4096;
 /// It is aligned as an allocator does it: more is allocated, and the part before the first aligned byte is skipped.
 /// `BytesMut` does that in safe code; `posix_memalign` would need `unsafe` here.
 pub fn aligned(length: usize) -> BytesMut {
-    let mut memory = BytesMut::with_capacity(length + ALIGNMENT);
-    let before = memory.as_ptr().align_offset(ALIGNMENT);
+    aligned_at(length, ALIGNMENT)
+}
+
+fn aligned_at(length: usize, alignment: usize) -> BytesMut {
+    let mut memory = BytesMut::with_capacity(length + alignment);
+    let before = memory.as_ptr().align_offset(alignment);
     memory.resize(before, 0);
     memory.advance(before);
     // A read fills all of the capacity.
@@ -24,7 +28,12 @@ pub fn aligned(length: usize) -> BytesMut {
 
 /// Returns `length` zeroed bytes that are aligned in the same way.
 pub fn zeroed(length: usize) -> BytesMut {
-    let mut memory = aligned(length);
+    zeroed_at(length, ALIGNMENT)
+}
+
+/// Returns `length` zeroed bytes whose address is a multiple of `alignment`.
+pub fn zeroed_at(length: usize, alignment: usize) -> BytesMut {
+    let mut memory = aligned_at(length, alignment);
     memory.resize(length, 0);
     memory
 }

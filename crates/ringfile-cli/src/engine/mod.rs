@@ -3,9 +3,10 @@
 //! Every engine gets the same [`Job`] and file, and returns the same [`Outcome`]; only this folder knows how one works.
 
 mod batches;
-pub mod by_hand;
+mod by_hand;
 pub mod fio;
 pub mod hand_loop;
+pub mod hand_ring;
 mod memory;
 mod pread;
 mod queue;

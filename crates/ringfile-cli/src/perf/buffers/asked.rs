@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::super::check::{SECTOR, check_block, check_memory};
 use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, TestFileArgs};
-use crate::engine::by_hand;
+use crate::engine::hand_ring;
 use crate::error::{Failure, cant, errno_text, refuse, usage};
 use crate::machine;
 use crate::model::{Buffers, Engine, Kind, Params, Results, RingFlags, Route, Run, Rw};
@@ -214,7 +214,7 @@ fn check_rings(grid: &Grid) -> Result<(), Failure> {
         return usage(format!("{asked} is about rings, and --route {} uses none", values::name(route)));
     }
     for &flags in &grid.ring_flags {
-        if let Err(error) = by_hand::make_ring(flags, 8) {
+        if let Err(error) = hand_ring::make_ring(flags, 8) {
             let flags = flags.map_or(asked.into(), |flags| format!("--ring-flags {}", values::name(&flags)));
             return usage(format!("{flags}: this kernel refuses such a ring: {}", errno_text(&error)));
         }
