@@ -6,6 +6,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use bytes::BytesMut;
+use ringfile_cli::shared::zeroed_at;
+
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -77,45 +80,15 @@ impl Deref for AlignedBuf {
     }
 }
 
-/// All blocks of a hand-written loop in one region, aligned to a huge page, so that the kernel may use huge pages for it,
-/// as it may for a pool's regions.
-#[derive(Debug)]
-pub struct Region {
-    memory: Memory,
-    len: usize,
-}
-
-impl Region {
-    /// Allocates a region of `len` bytes.
-    pub fn new(len: usize) -> Region {
-        let memory = Memory::new(len.next_multiple_of(HUGE_PAGE), HUGE_PAGE);
-        // SAFETY: this value owns the whole range; the advice changes the size of its pages, not its content. A refusal is
-        // harmless.
-        unsafe {
-            libc::madvise(memory.start.as_ptr().cast(), memory.layout.size(), libc::MADV_HUGEPAGE);
-        }
-        Region { memory, len }
+/// Returns memory for all blocks of a hand-written loop, aligned to a huge page, so that the kernel may use huge pages
+/// for it, as it may for a pool's regions.
+pub fn region(len: usize) -> BytesMut {
+    let mut memory = zeroed_at(len.next_multiple_of(HUGE_PAGE), HUGE_PAGE);
+    // SAFETY: `memory` owns the whole range; the advice changes the size of its pages, not its content. A refusal is
+    // harmless.
+    unsafe {
+        libc::madvise(memory.as_mut_ptr().cast(), memory.len(), libc::MADV_HUGEPAGE);
     }
-
-    /// Returns the address of byte `at`.
-    pub fn at(&self, at: usize) -> *mut u8 {
-        assert!(at < self.len, "byte {at} of a region of {}", self.len);
-        // SAFETY: checked to lie inside the allocation.
-        unsafe { self.memory.start.as_ptr().add(at) }
-    }
-
-    /// Returns bytes `at..at + len`.
-    ///
-    /// # Safety
-    /// Nothing, the kernel included, writes to these bytes while the slice lives.
-    pub unsafe fn slice(&self, at: usize, len: usize) -> &[u8] {
-        assert!(at + len <= self.len, "bytes {at}..{} of a region of {}", at + len, self.len);
-        // SAFETY: checked to lie inside the allocation, initialised when it was allocated; the caller keeps writers away.
-        unsafe { std::slice::from_raw_parts(self.at(at), len) }
-    }
-
-    /// Returns the whole region in the form that the kernel registers.
-    pub fn iovec(&self) -> libc::iovec {
-        libc::iovec { iov_base: self.memory.start.as_ptr().cast(), iov_len: self.len }
-    }
+    memory.truncate(len);
+    memory
 }

@@ -1,84 +1,16 @@
 //! The hand-written loop: what a good engineer writes for exactly this job.
 //!
 //! In one turn it checks every read that has completed and prepares the next one in its slot. Then one system call
-//! submits all of them and waits for the next completion. Invariants: each slot owns one part of the region and has at
-//! most one read in flight, and the memory is freed only when every read has completed.
+//! submits all of them and waits for the next completion.
 
+use std::fs::File;
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::AsRawFd;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::IoUring;
+use ringfile_cli::shared::{Buffers, HandRing};
 
-use crate::buffer::Region;
+use crate::buffer::region;
 use crate::job::{Job, Stream, Tally};
-
-/// The opcode that the loop uses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    /// READ_FIXED into registered memory.
-    ReadFixed,
-    /// READ.
-    Read,
-    /// READV_FIXED into registered memory.
-    ReadvFixed,
-    /// READV.
-    Readv,
-}
-
-impl Operation {
-    fn registered(self) -> bool {
-        matches!(self, Operation::ReadFixed | Operation::ReadvFixed)
-    }
-}
-
-/// The memory and the I/O vectors of all slots.
-struct Slots {
-    operation: Operation,
-    region: Region,
-    vectors: Vec<libc::iovec>,
-    block: usize,
-    parts: usize,
-}
-
-impl Slots {
-    fn new(operation: Operation, job: &Job) -> Slots {
-        let region = Region::new(job.depth * job.block);
-        let part = job.part();
-        let vectors = (0..job.depth * job.parts)
-            .map(|n| libc::iovec { iov_base: region.at(n * part).cast(), iov_len: part })
-            .collect();
-        Slots { operation, region, vectors, block: job.block, parts: job.parts }
-    }
-
-    /// Returns the entry that reads at `offset` into the slot's memory.
-    fn entry(&self, slot: usize, offset: u64) -> squeue::Entry {
-        let file = types::Fixed(0);
-        let start = self.region.at(slot * self.block);
-        let vector = self.vectors[slot * self.parts..].as_ptr();
-        let entry = match self.operation {
-            Operation::ReadFixed => {
-                opcode::ReadFixed::new(file, start, self.block as u32, 0).offset(offset).build()
-            }
-            Operation::Read => opcode::Read::new(file, start, self.block as u32).offset(offset).build(),
-            Operation::ReadvFixed => {
-                opcode::ReadvFixed::new(file, vector, self.parts as u32, 0).offset(offset).build()
-            }
-            Operation::Readv => opcode::Readv::new(file, vector, self.parts as u32).offset(offset).build(),
-        };
-        entry.user_data(slot as u64)
-    }
-
-    /// Passes a completed slot's bytes to its stream.
-    fn finish(&self, slot: usize, result: i32, stream: &mut Stream) -> io::Result<()> {
-        if result < 0 {
-            return Err(io::Error::from_raw_os_error(-result));
-        }
-        // SAFETY: the slot's only read has just completed, and the next is pushed after this slice is gone.
-        let bytes = unsafe { self.region.slice(slot * self.block, (result as usize).min(self.block)) };
-        stream.done_parts(bytes.chunks(self.block / self.parts))
-    }
-}
 
 /// Creates the ring that both loops use, for this many reads in flight.
 fn ring(in_flight: usize) -> io::Result<IoUring> {
@@ -90,56 +22,60 @@ fn ring(in_flight: usize) -> io::Result<IoUring> {
         .build(in_flight.next_power_of_two() as u32)
 }
 
-/// Reads at `job.depth` until the time is over.
-pub fn run(operation: Operation, job: &Job) -> io::Result<Tally> {
-    let file = job.open()?;
-    // Freed at the end, when nothing is in flight. An error before that leaks it, because the kernel may still write to
-    // it.
-    let slots = ManuallyDrop::new(Slots::new(operation, job));
-    let mut ring = ring(job.depth)?;
-    // `IoUring::submit` makes a new `Submitter` each time and forgets the registered ring, so this one is kept.
-    let (mut submitter, mut submissions, mut completions) = ring.split();
-    submitter.register_ring_fd()?;
-    submitter.register_files(&[file.as_raw_fd()])?;
-    if operation.registered() {
-        // SAFETY: the kernel keeps references to the pages, and nothing uses the registration after the region is freed.
-        unsafe { submitter.register_buffers(&[slots.region.iovec()])? };
-    }
+/// Registers the ring, the file, and the memory if it is of such a kind.
+fn driven<'a>(
+    ring: &'a mut IoUring,
+    file: &'a File,
+    buffers: Buffers,
+    job: &Job,
+) -> io::Result<HandRing<'a>> {
+    let memory = region(job.depth * job.block);
+    let mut ring = HandRing::new(ring, file, memory, buffers, (job.block, job.parts));
+    ring.register_file()?;
+    ring.register_memory()?;
+    Ok(ring)
+}
 
+/// Passes a completed slot's bytes to its stream.
+fn finish(
+    ring: &HandRing<'_>,
+    job: &Job,
+    (slot, result): (usize, i32),
+    stream: &mut Stream,
+) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::from_raw_os_error(-result));
+    }
+    // SAFETY: the slot's only read has completed, and the next is pushed after this slice is gone.
+    let bytes = unsafe { ring.block(slot) };
+    stream.done_parts(bytes[..(result as usize).min(job.block)].chunks(job.part()))
+}
+
+/// Reads at `job.depth` until the time is over.
+pub fn run(buffers: Buffers, job: &Job) -> io::Result<Tally> {
+    let (file, mut ring) = (job.open()?, ring(job.depth)?);
+    let mut ring = driven(&mut ring, &file, buffers, job)?;
     let window = job.start();
     let mut streams: Vec<Stream> = (0..job.depth).map(|slot| window.stream(slot)).collect();
     let mut failure = None;
-    let mut in_flight = 0;
-    let push = |slot: usize, stream: &mut Stream, submissions: &mut squeue::SubmissionQueue<'_>| {
-        let Some(offset) = stream.next() else { return false };
-        // SAFETY: memory, vectors and file live until nothing is in flight; the queue has room for an entry of every slot.
-        unsafe { submissions.push(&slots.entry(slot, offset)) }.expect("as many entries as slots");
-        true
+    let push = |ring: &mut HandRing<'_>, slot: usize, stream: &mut Stream| {
+        let Some(offset) = stream.next() else { return };
+        // SAFETY: the slot's last read has completed.
+        unsafe { ring.push(slot, offset, false) }.expect("as many entries as slots");
     };
     for (slot, stream) in streams.iter_mut().enumerate() {
-        in_flight += usize::from(push(slot, stream, &mut submissions));
+        push(&mut ring, slot, stream);
     }
-    while in_flight > 0 {
-        submissions.sync();
-        match submitter.submit_and_wait(1) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
-        }
-        submissions.sync();
-        completions.sync();
-        for completion in &mut completions {
-            let slot = completion.user_data() as usize;
-            in_flight -= 1;
-            match slots.finish(slot, completion.result(), &mut streams[slot]) {
+    while ring.in_flight() > 0 {
+        ring.enter(1)?;
+        while let Some((slot, result)) = ring.completed() {
+            match finish(&ring, job, (slot, result), &mut streams[slot]) {
                 Err(error) => failure = failure.or(Some(error)),
                 Ok(()) if failure.is_some() => {}
-                Ok(()) => in_flight += usize::from(push(slot, &mut streams[slot], &mut submissions)),
+                Ok(()) => push(&mut ring, slot, &mut streams[slot]),
             }
         }
-        completions.sync();
     }
-    drop(ManuallyDrop::into_inner(slots));
     match failure {
         Some(error) => Err(error),
         None => Tally::sum(streams.into_iter().map(|stream| Ok(stream.into_tally()))),
@@ -148,16 +84,8 @@ pub fn run(operation: Operation, job: &Job) -> io::Result<Tally> {
 
 /// Reads batches of `job.depth` with at most `in_flight` at once, one batch after another, until the time is over.
 pub fn run_batches(in_flight: usize, job: &Job) -> io::Result<Tally> {
-    let file = job.open()?;
-    // As in `run`.
-    let slots = ManuallyDrop::new(Slots::new(Operation::ReadFixed, job));
-    let mut ring = ring(in_flight.min(job.depth))?;
-    let (mut submitter, mut submissions, mut completions) = ring.split();
-    submitter.register_ring_fd()?;
-    submitter.register_files(&[file.as_raw_fd()])?;
-    // SAFETY: the kernel keeps references to the pages, and nothing uses the registration after the region is freed.
-    unsafe { submitter.register_buffers(&[slots.region.iovec()])? };
-
+    let (file, mut ring) = (job.open()?, ring(in_flight.min(job.depth))?);
+    let mut ring = driven(&mut ring, &file, Buffers::Fixed, job)?;
     let window = job.start();
     let mut streams: Vec<Stream> = (0..job.depth).map(|slot| window.stream(slot)).collect();
     let mut reads = Vec::with_capacity(job.depth);
@@ -168,34 +96,23 @@ pub fn run_batches(in_flight: usize, job: &Job) -> io::Result<Tally> {
         if reads.is_empty() {
             break;
         }
-        let (mut next, mut flying) = (0, 0);
-        while next < reads.len() || flying > 0 {
-            while next < reads.len() && flying < in_flight {
+        let mut next = 0;
+        while next < reads.len() || ring.in_flight() > 0 {
+            while next < reads.len() && ring.in_flight() < in_flight {
                 let (slot, offset) = reads[next];
-                // SAFETY: memory, vectors and file live until nothing is in flight; the queue has room for every read in flight.
-                unsafe { submissions.push(&slots.entry(slot, offset)) }
-                    .expect("as many entries as reads in flight");
-                (next, flying) = (next + 1, flying + 1);
+                // SAFETY: a batch has one read for each slot, and the last batch has ended.
+                unsafe { ring.push(slot, offset, false) }.expect("as many entries as reads in flight");
+                next += 1;
             }
-            submissions.sync();
             // When every read of the batch has been submitted, one call waits for all that are left.
-            match submitter.submit_and_wait(if next < reads.len() { 1 } else { flying }) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
+            ring.enter(if next < reads.len() { 1 } else { ring.in_flight() })?;
+            while let Some((slot, result)) = ring.completed() {
+                results[slot] = result;
             }
-            submissions.sync();
-            completions.sync();
-            for completion in &mut completions {
-                results[completion.user_data() as usize] = completion.result();
-                flying -= 1;
-            }
-            completions.sync();
         }
         for (slot, _) in reads.drain(..) {
-            slots.finish(slot, results[slot], &mut streams[slot])?;
+            finish(&ring, job, (slot, results[slot]), &mut streams[slot])?;
         }
     }
-    drop(ManuallyDrop::into_inner(slots));
     Tally::sum(streams.into_iter().map(|stream| Ok(stream.into_tally())))
 }

@@ -15,11 +15,11 @@ use std::io;
 use crate::job::{Job, Tally};
 
 use ::ringfile::Route;
+use ringfile_cli::shared::Buffers;
 
 use ringfile::Form;
 
 pub use batch::allocations as batch_allocations;
-pub use hand::Operation;
 
 /// One contender.
 #[derive(Clone, Copy)]
@@ -48,12 +48,12 @@ pub const SIDES: &[Side] = &[
     Side {
         name: "hand",
         settings: "SINGLE_ISSUER DEFER_TASKRUN NO_SQARRAY, registered ring, file and buffers",
-        run: |job| hand::run(Operation::ReadFixed, job),
+        run: |job| hand::run(Buffers::Fixed, job),
     },
     Side {
         name: "hand-normal",
         settings: "the same, buffers not registered",
-        run: |job| hand::run(Operation::Read, job),
+        run: |job| hand::run(Buffers::Normal, job),
     },
     Side { name: "compio", settings: "defaults", run: |job| compio::run(compio::Settings::Default, job) },
     Side {
@@ -110,9 +110,9 @@ pub const VECTORED: &[Side] = &[
     Side {
         name: "hand-readv-fixed",
         settings: "READV_FIXED",
-        run: |job| hand::run(Operation::ReadvFixed, job),
+        run: |job| hand::run(Buffers::VectoredFixed, job),
     },
-    Side { name: "hand-readv", settings: "READV", run: |job| hand::run(Operation::Readv, job) },
+    Side { name: "hand-readv", settings: "READV", run: |job| hand::run(Buffers::Vectored, job) },
 ];
 
 /// Blocking batches, by ringfile and hand-written.
