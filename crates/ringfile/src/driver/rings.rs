@@ -103,7 +103,9 @@ impl Rings {
         let ring = target.ring_for(kind);
         match ring {
             RingKind::Main if kind.moves_data() => !target.is_misplaced_by_rings(kind),
-            RingKind::Main => self.main.supports(kind.opcode()) && request.fits_an_entry(),
+            RingKind::Main => {
+                kind.opcode().is_some_and(|code| self.main.supports(code)) && request.fits_an_entry()
+            }
             RingKind::Polled | RingKind::Commands | RingKind::PolledCommands | RingKind::Aio => {
                 ring.beside().is_some_and(|place| self.beside[place].is_some())
             }

@@ -5,7 +5,7 @@
 
 use linux_raw_sys::general::{__NR_cachestat, cachestat, cachestat_range};
 
-use super::request::last_errno;
+use super::parts::last_errno;
 use crate::driver::target::Target;
 
 /// Returns how many of the pages that these bytes touch are in the page cache. Takes 0.15 µs for one page, 0.4 µs for

@@ -7,8 +7,9 @@
 use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::{IORING_URING_CMD_FIXED, io_uring_op as op};
 
+use super::control::{ControlKind, DISCARD, PUNCH_HOLE};
 use super::parts::{PartsOf, Range};
-use super::request::{DISCARD, Kind, PUNCH_HOLE, Request};
+use super::request::{Family, Request};
 use super::transfer::{self, gather};
 use crate::driver::namespace::{Namespace, Status};
 use crate::memory::Held;
@@ -56,10 +57,11 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
     let is_read = request.kind.is_read();
     let may = if is_read { namespace.access.read } else { namespace.access.write };
     let is_whole = |bytes: usize| (offset | bytes as u64) & (namespace.block() as u64 - 1) == 0;
-    match request.kind {
-        Kind::Sync => Step::Flush,
-        Kind::Read | Kind::ReadVectored | Kind::Write | Kind::WriteVectored if !may => answer(libc::EBADF),
-        Kind::Read | Kind::ReadVectored | Kind::Write | Kind::WriteVectored => {
+    match request.kind.family() {
+        Family::Control(ControlKind::Sync) => Step::Flush,
+        Family::Write if request.is_atomic() => answer(libc::EOPNOTSUPP),
+        Family::Read | Family::Write if !may => answer(libc::EBADF),
+        Family::Read | Family::Write => {
             let mut room = left.min(namespace.most());
             if is_read {
                 // As at the end of any file. The drive would refuse the whole command.
@@ -74,18 +76,18 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
                 _ => Step::Move(bytes),
             }
         }
-        Kind::Allocate if !may => answer(libc::EBADF),
-        Kind::Allocate if left == 0 || !is_whole(left) => answer(libc::EINVAL),
-        Kind::Allocate => match request.op_flags {
+        Family::Control(ControlKind::Allocate) if !may => answer(libc::EBADF),
+        Family::Control(ControlKind::Allocate) if left == 0 || !is_whole(left) => answer(libc::EINVAL),
+        Family::Control(ControlKind::Allocate) => match request.op_flags {
             DISCARD if limits.discard > 0 => Step::Discard(left.min(limits.discard)),
             ZERO_RANGE | PUNCH_HOLE if limits.zeros > 0 => {
                 Step::Zero { bytes: left.min(limits.zeros), deallocates: request.op_flags == PUNCH_HOLE }
             }
             _ => answer(libc::EOPNOTSUPP),
         },
-        Kind::WriteAtomic | Kind::SyncRange | Kind::Truncate | Kind::Advise => answer(libc::EOPNOTSUPP),
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => answer(libc::EOPNOTSUPP),
-        Kind::Copy => answer(libc::EOPNOTSUPP),
+        Family::Control(ControlKind::SyncRange | ControlKind::Truncate | ControlKind::Advise)
+        | Family::Path(_)
+        | Family::Copy => answer(libc::EOPNOTSUPP),
     }
 }
 
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
     use crate::driver::Access;
     use crate::driver::namespace::testing::{BOTH, LIMITS, namespace};
-    use crate::driver::op::Parts;
+    use crate::driver::op::{Kind, Parts};
 
     const END: u64 = 1000 * 4096;
 

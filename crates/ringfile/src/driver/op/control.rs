@@ -1,66 +1,97 @@
 //! Operations that move no data: syncing, allocating, truncating, advising.
 //!
-//! The kernel carries them out on its worker threads, and can cancel those that have not begun.
+//! The kernel carries them out on its worker threads, and can cancel those that have not begun. Knows descriptors, and
+//! no other family.
 
-use super::request::{DISCARD, PUNCH_HOLE};
-use super::request::{Kind, Request, last_errno};
-use crate::driver::target::Target;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use linux_raw_sys::io_uring::io_uring_op as op;
+
+use super::parts::last_errno;
 use crate::ring::Sqe;
 
-/// Fills the fields of a submission entry that depend on the kind of operation.
-#[cold]
-pub(super) fn fill(request: &Request, sqe: &mut Sqe) {
-    sqe.opcode = request.kind.opcode();
-    sqe.op_flags = request.op_flags;
-    match request.kind {
-        // With an offset and no length, the kernel would sync the one page there (`io_fsync` in io_uring/sync.c). The sync of
-        // a durable write has the offset of the write.
-        Kind::Sync => sqe.offset = 0,
-        Kind::Truncate => {}
-        // The length has 32 bits: longer ranges are synced to the end of the file. Longer advice does not come here, see
-        // `Request::fits_an_entry`.
-        Kind::SyncRange | Kind::Advise => sqe.len = u32::try_from(request.want).unwrap_or(0),
-        Kind::Allocate => {
-            sqe.addr = request.want as u64;
-            sqe.len = mode(std::mem::take(&mut sqe.op_flags));
+/// The meaning of an allocation's `op_flags`: `FALLOC_FL_…`.
+pub(crate) const DISCARD: u32 = linux_raw_sys::general::FALLOC_FL_NO_HIDE_STALE;
+
+pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
+
+/// The kinds of this family; [`Kind`](super::request::Kind) says which fields of a request each uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ControlKind {
+    Sync,
+    SyncRange,
+    Allocate,
+    Truncate,
+    Advise,
+}
+
+impl ControlKind {
+    /// Returns the ring's opcode.
+    pub(super) fn opcode(self) -> u8 {
+        let code = match self {
+            Self::Sync => op::IORING_OP_FSYNC,
+            Self::SyncRange => op::IORING_OP_SYNC_FILE_RANGE,
+            Self::Allocate => op::IORING_OP_FALLOCATE,
+            Self::Truncate => op::IORING_OP_FTRUNCATE,
+            Self::Advise => op::IORING_OP_FADVISE,
+        };
+        code as u8
+    }
+
+    /// Returns the operation's name in words.
+    pub(super) fn verb(self, op_flags: u32) -> &'static str {
+        match self {
+            Self::Sync if op_flags == 0 => "syncing",
+            Self::Sync => "syncing the data",
+            Self::SyncRange => "syncing a range",
+            Self::Allocate => "allocating",
+            Self::Truncate => "setting the size",
+            Self::Advise => "advising",
         }
-        Kind::Read | Kind::Write | Kind::ReadVectored | Kind::WriteVectored | Kind::WriteAtomic => {}
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat | Kind::Copy => {}
+    }
+
+    /// Fills the fields of a submission entry that depend on the kind of operation. The entry has its offset.
+    #[cold]
+    pub(super) fn fill(self, op_flags: u32, want: usize, sqe: &mut Sqe) {
+        sqe.opcode = self.opcode();
+        sqe.op_flags = op_flags;
+        match self {
+            // With an offset and no length, the kernel would sync the one page there (`io_fsync` in io_uring/sync.c).
+            // The sync of a durable write has the offset of the write.
+            Self::Sync => sqe.offset = 0,
+            Self::Truncate => {}
+            // The length has 32 bits: longer ranges are synced to the end of the file. Longer advice does not come
+            // here, see `Request::fits_an_entry`.
+            Self::SyncRange | Self::Advise => sqe.len = u32::try_from(want).unwrap_or(0),
+            Self::Allocate => {
+                sqe.addr = want as u64;
+                sqe.len = mode(std::mem::take(&mut sqe.op_flags));
+            }
+        }
+    }
+
+    /// Makes the plain call.
+    pub(super) fn call(self, fd: BorrowedFd<'_>, op_flags: u32, offset: u64, want: usize) -> Result<(), i32> {
+        let (fd, offset, want) = (fd.as_raw_fd(), offset.cast_signed(), want as i64);
+        let flags = op_flags.cast_signed();
+        // SAFETY: none of these calls takes memory.
+        let answer = unsafe {
+            match self {
+                Self::Sync if flags == 0 => libc::fsync(fd),
+                Self::Sync => libc::fdatasync(fd),
+                Self::SyncRange => libc::sync_file_range(fd, offset, want, op_flags),
+                Self::Allocate => libc::fallocate(fd, mode(op_flags).cast_signed(), offset, want),
+                Self::Truncate => libc::ftruncate(fd, offset),
+                Self::Advise => return errno(libc::posix_fadvise(fd, offset, want, flags)),
+            }
+        };
+        if answer < 0 { Err(last_errno()) } else { Ok(()) }
     }
 }
 
 /// Returns the kernel's mode of an allocation: discarding punches a hole.
 fn mode(op_flags: u32) -> u32 {
     if op_flags == DISCARD { PUNCH_HOLE } else { op_flags }
-}
-
-/// Makes the plain call.
-pub(super) fn call(target: &Target, request: &Request) -> Result<(), i32> {
-    let (fd, offset, want) = (target.raw_fd(), request.offset.cast_signed(), request.want as i64);
-    let flags = request.op_flags.cast_signed();
-    // SAFETY: none of these calls takes memory.
-    let answer = unsafe {
-        match request.kind {
-            Kind::Sync if flags == 0 => libc::fsync(fd),
-            Kind::Sync => libc::fdatasync(fd),
-            Kind::SyncRange => libc::sync_file_range(fd, offset, want, request.op_flags),
-            Kind::Allocate => libc::fallocate(fd, mode(request.op_flags).cast_signed(), offset, want),
-            Kind::Truncate => libc::ftruncate(fd, offset),
-            Kind::Advise => return errno(libc::posix_fadvise(fd, offset, want, flags)),
-            Kind::Read
-            | Kind::Write
-            | Kind::ReadVectored
-            | Kind::WriteVectored
-            | Kind::WriteAtomic
-            | Kind::Open
-            | Kind::Rename
-            | Kind::Remove
-            | Kind::CreateDir
-            | Kind::Stat
-            | Kind::Copy => return Err(libc::EINVAL),
-        }
-    };
-    if answer < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
 fn errno(errno: i32) -> Result<(), i32> {

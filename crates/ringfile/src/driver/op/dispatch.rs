@@ -1,8 +1,8 @@
-//! The entry and the plain call of any operation.
+//! The entry, the plain call and the answer of any operation: each goes to its family's file.
 
 use super::parts::{Bounds, PartsOf};
 use super::request::{Family, Kind, Request};
-use super::{control, copy, path, transfer};
+use super::{copy, transfer};
 use crate::driver::target::Target;
 use crate::memory::Held;
 use crate::ring::Sqe;
@@ -27,14 +27,22 @@ pub(crate) fn fill(
         return;
     }
     *sqe = base;
+    if request.kind.moves_data() {
+        transfer::fill_vectored(request, held, began, index, &mut parts.get().addresses, sqe);
+    } else {
+        fill_without_data(request, held, sqe);
+    }
+}
+
+/// As [`fill`], for an operation that moves no data to or from memory. Not inlined with it, since the kinds of these
+/// families make a long table of jumps.
+#[cold]
+fn fill_without_data(request: &Request, held: &Held, sqe: &mut Sqe) {
     match request.kind.family() {
-        Family::Read | Family::Write => {
-            transfer::fill_vectored(request, held, began, index, &mut parts.get().addresses, sqe);
-        }
-        Family::Control => control::fill(request, sqe),
-        Family::Path => path::fill(request, held, sqe),
-        // No ring supports it.
-        Family::Copy => {}
+        Family::Control(kind) => kind.fill(request.op_flags, request.want, sqe),
+        Family::Path(kind) => kind.fill(held, sqe),
+        // No ring supports the last; the others have data.
+        Family::Read | Family::Write | Family::Copy => {}
     }
 }
 
@@ -50,10 +58,39 @@ pub(super) fn call(
     if target.namespace().is_some() {
         return Err(libc::EOPNOTSUPP);
     }
+    if request.kind.moves_data() {
+        transfer::call(target, request, held, began, bounds)
+    } else {
+        call_without_data(target, request, held, began)
+    }
+}
+
+/// As [`call`], for an operation that moves no data to or from memory.
+#[inline(never)]
+fn call_without_data(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    began: usize,
+) -> Result<usize, i32> {
     match request.kind.family() {
-        Family::Read | Family::Write => transfer::call(target, request, held, began, bounds),
-        Family::Control => control::call(target, request).map(|()| 0),
-        Family::Path => path::call(request, held),
+        Family::Control(kind) => {
+            kind.call(target.as_fd(), request.op_flags, request.offset, request.want).map(|()| 0)
+        }
+        Family::Path(kind) => kind.call(request.op_flags, held),
         Family::Copy => copy::call(target, request, held, began),
+        // They have data.
+        Family::Read | Family::Write => Err(libc::EINVAL),
+    }
+}
+
+/// Keeps the descriptor of an opened file in `held`: dropping `held` closes it.
+///
+/// # Safety
+/// `answer` is the ring's answer to `request` with `held`, and is passed here only once.
+pub(crate) unsafe fn keep_opened(request: &Request, held: &mut Held, answer: Result<usize, i32>) {
+    if let Family::Path(kind) = request.kind.family() {
+        // SAFETY: as the caller promises.
+        unsafe { kind.keep_opened(held, answer) };
     }
 }

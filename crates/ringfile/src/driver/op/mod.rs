@@ -15,10 +15,10 @@ mod request;
 mod transfer;
 
 pub(crate) use cached::cached_pages;
-pub(super) use dispatch::fill;
+pub(crate) use control::DISCARD;
+pub(super) use dispatch::{fill, keep_opened};
 pub(crate) use parts::MOST_AT_ONCE;
 pub(super) use parts::{Parts, PartsOf};
-pub(super) use path::keep_opened;
 pub(super) use progress::{NO_THREAD, Progress, Rules, Step};
-pub(crate) use request::{DISCARD, Ended, Kind, RWF_ATOMIC, Request};
+pub(crate) use request::{Ended, Kind, RWF_ATOMIC, Request};
 pub(super) use transfer::piece;

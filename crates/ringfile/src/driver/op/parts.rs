@@ -50,3 +50,7 @@ pub(super) struct Bounds {
     /// The bytes that a read or write moves at most.
     pub most: usize,
 }
+
+pub(super) fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}

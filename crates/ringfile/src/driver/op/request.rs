@@ -5,15 +5,9 @@
 use std::ops::{Bound, RangeBounds};
 
 use linux_raw_sys::general::RWF_DSYNC;
-use linux_raw_sys::io_uring::io_uring_op as op;
 
-/// No ring has an operation of this number.
-const NO_OPCODE: u8 = u8::MAX;
-
-/// The meaning of an allocation's `op_flags`: `FALLOC_FL_…`.
-pub(crate) const DISCARD: u32 = linux_raw_sys::general::FALLOC_FL_NO_HIDE_STALE;
-
-pub(super) const PUNCH_HOLE: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).cast_unsigned();
+use super::control::ControlKind;
+use super::path::PathKind;
 
 /// `include/uapi/linux/fs.h`, Linux 6.11.
 pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
@@ -49,15 +43,16 @@ pub(crate) enum Kind {
     Copy,
 }
 
-/// The families of operations.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The families of operations. Computed from the [`Kind`], which has one byte: a kind that contained those of the
+/// families would have two, and make each [`Request`] longer by a quarter.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Family {
     Read,
     Write,
     /// They change or sync an open file, and move no data.
-    Control,
+    Control(ControlKind),
     /// They name paths, and no open file.
-    Path,
+    Path(PathKind),
     /// They move data from one file to another.
     Copy,
 }
@@ -68,30 +63,38 @@ impl Kind {
         match self {
             Self::Read | Self::ReadVectored => Family::Read,
             Self::Write | Self::WriteVectored | Self::WriteAtomic => Family::Write,
-            Self::Sync | Self::SyncRange | Self::Allocate | Self::Truncate | Self::Advise => Family::Control,
-            Self::Open | Self::Rename | Self::Remove | Self::CreateDir | Self::Stat => Family::Path,
+            Self::Sync => Family::Control(ControlKind::Sync),
+            Self::SyncRange => Family::Control(ControlKind::SyncRange),
+            Self::Allocate => Family::Control(ControlKind::Allocate),
+            Self::Truncate => Family::Control(ControlKind::Truncate),
+            Self::Advise => Family::Control(ControlKind::Advise),
+            Self::Open => Family::Path(PathKind::Open),
+            Self::Rename => Family::Path(PathKind::Rename),
+            Self::Remove => Family::Path(PathKind::Remove),
+            Self::CreateDir => Family::Path(PathKind::CreateDir),
+            Self::Stat => Family::Path(PathKind::Stat),
             Self::Copy => Family::Copy,
         }
     }
 
     #[inline]
     pub(crate) fn is_read(self) -> bool {
-        self.family() == Family::Read
+        matches!(self.family(), Family::Read)
     }
 
     #[inline]
     pub(crate) fn is_write(self) -> bool {
-        self.family() == Family::Write
+        matches!(self.family(), Family::Write)
     }
 
     /// Returns whether it is done in parts, although it moves no data between a file and memory.
     pub(crate) fn is_copy(self) -> bool {
-        self.family() == Family::Copy
+        matches!(self.family(), Family::Copy)
     }
 
     /// Returns whether it names paths instead of an open file.
     pub(crate) fn names_paths(self) -> bool {
-        self.family() == Family::Path
+        matches!(self.family(), Family::Path(_))
     }
 
     #[inline]
@@ -106,47 +109,25 @@ impl Kind {
         self.moves_data() && self != Self::WriteAtomic
     }
 
-    /// Returns the ring's opcode for memory that is not registered.
-    pub(crate) fn opcode(self) -> u8 {
-        let code = match self {
-            Self::Read => op::IORING_OP_READ,
-            Self::Write | Self::WriteAtomic => op::IORING_OP_WRITE,
-            Self::ReadVectored => op::IORING_OP_READV,
-            Self::WriteVectored => op::IORING_OP_WRITEV,
-            Self::Sync => op::IORING_OP_FSYNC,
-            Self::SyncRange => op::IORING_OP_SYNC_FILE_RANGE,
-            Self::Allocate => op::IORING_OP_FALLOCATE,
-            Self::Truncate => op::IORING_OP_FTRUNCATE,
-            Self::Advise => op::IORING_OP_FADVISE,
-            Self::Open => op::IORING_OP_OPENAT,
-            Self::Rename => op::IORING_OP_RENAMEAT,
-            Self::Remove => op::IORING_OP_UNLINKAT,
-            Self::CreateDir => op::IORING_OP_MKDIRAT,
-            Self::Stat => op::IORING_OP_STATX,
-            Self::Copy => return NO_OPCODE,
-        };
-        code as u8
+    /// Returns the ring's opcode of an operation that moves no data to or from memory. `None` if rings have none, and
+    /// for reads and writes, which have several.
+    pub(crate) fn opcode(self) -> Option<u8> {
+        match self.family() {
+            Family::Control(kind) => Some(kind.opcode()),
+            Family::Path(kind) => Some(kind.opcode()),
+            Family::Read | Family::Write | Family::Copy => None,
+        }
     }
 
     /// Returns the operation's name in words.
     pub(crate) fn verb(self, op_flags: u32) -> &'static str {
-        match self {
-            Self::Read | Self::ReadVectored => "read",
-            Self::Write | Self::WriteVectored => "write",
-            Self::WriteAtomic => "atomic write",
-            Self::Sync if op_flags == 0 => "syncing",
-            Self::Sync => "syncing the data",
-            Self::SyncRange => "syncing a range",
-            Self::Allocate => "allocating",
-            Self::Truncate => "setting the size",
-            Self::Advise => "advising",
-            Self::Open => "opening",
-            Self::Rename => "renaming",
-            Self::Remove if op_flags == 0 => "removing",
-            Self::Remove => "removing the directory",
-            Self::CreateDir => "making the directory",
-            Self::Stat => "reading the metadata",
-            Self::Copy => "copying",
+        match self.family() {
+            Family::Read => "read",
+            Family::Write if self == Self::WriteAtomic => "atomic write",
+            Family::Write => "write",
+            Family::Control(kind) => kind.verb(op_flags),
+            Family::Path(kind) => kind.verb(op_flags),
+            Family::Copy => "copying",
         }
     }
 }
@@ -239,8 +220,4 @@ pub(crate) struct Ended {
     pub done: usize,
     /// 0 after success.
     pub errno: i32,
-}
-
-pub(super) fn last_errno() -> i32 {
-    std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }

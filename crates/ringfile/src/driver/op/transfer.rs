@@ -9,8 +9,8 @@ use std::cell::RefCell;
 
 use linux_raw_sys::io_uring::io_uring_op as op;
 
-use super::parts::{Addresses, Bounds, MOST_AT_ONCE};
-use super::request::{Kind, Request, last_errno};
+use super::parts::{Addresses, Bounds, MOST_AT_ONCE, last_errno};
+use super::request::{Kind, Request};
 use crate::driver::target::Target;
 use crate::memory::Held;
 use crate::ring::Sqe;
