@@ -66,6 +66,27 @@ struct State {
 /// The files that may have pieces, in the order in which they got them.
 static FILES: Mutex<VecDeque<Weak<Ahead>>> = Mutex::new(VecDeque::new());
 
+/// Whether a read belongs to a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// To none that is known.
+    Alone,
+    /// To this one, in which it is in flight until [`Ahead::ended`]; and whether reading ahead of it is worthwhile.
+    InStream(Id, bool),
+    /// To one of which several large reads are in flight. See [`Seen::IsOneOfSeveral`].
+    OneOfSeveral,
+}
+
+impl Place {
+    /// Returns the stream in which the read is in flight, and whether reading ahead of it is worthwhile.
+    pub(super) fn stream(self) -> Option<(Id, bool)> {
+        match self {
+            Self::InStream(id, is_steady) => Some((id, is_steady)),
+            Self::Alone | Self::OneOfSeveral => None,
+        }
+    }
+}
+
 /// A piece whose read is in flight or has finished.
 pub(super) struct Piece {
     stream: Id,
@@ -107,16 +128,17 @@ impl Ahead {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a direct read. Returns the stream that it continues, and whether reading ahead of that is worthwhile.
-    pub(super) fn note(&self, range: &Range<u64>) -> Option<(Id, bool)> {
-        let mut state = self.try_lock()?;
+    /// Records a direct read.
+    pub(super) fn note(&self, range: &Range<u64>) -> Place {
+        let Some(mut state) = self.try_lock() else { return Place::Alone };
         let pieces = match state.streams.note(range) {
-            Seen::Continues(id) => return Some((id, state.streams.is_steady(id))),
+            Seen::Continues(id) => return Place::InStream(id, state.streams.is_steady(id)),
+            Seen::IsOneOfSeveral => return Place::OneOfSeveral,
             Seen::Begins { gone } => gone.map(|gone| state.take_of(gone)),
         };
         drop(state);
         drop(pieces);
-        None
+        Place::Alone
     }
 
     /// Returns whether several reads of a stream are in flight, so that the library does not read ahead.
@@ -138,9 +160,14 @@ impl Ahead {
 
     /// Returns whether a read belongs to a stream that passes through the page cache. What the stream has passed leaves
     /// the cache again.
-    #[inline]
     pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> bool {
-        self.any_passes.load(Ordering::Relaxed) && self.goes_on_passing(own, range)
+        self.any_passes() && self.goes_on_passing(own, range)
+    }
+
+    /// Returns whether any stream passes through the page cache.
+    #[inline]
+    pub(super) fn any_passes(&self) -> bool {
+        self.any_passes.load(Ordering::Relaxed)
     }
 
     fn goes_on_passing(&self, own: &Target, range: &Range<u64>) -> bool {
@@ -399,8 +426,8 @@ mod tests {
         std::fs::write(&path, [7; 4096]).unwrap();
         let file = File::open(&path).unwrap();
         let ahead = Ahead::new(&file.0.target);
-        assert_eq!(ahead.note(&(0..PAGE)), None);
-        let (id, _) = ahead.note(&(PAGE..PAGE + 1)).unwrap();
+        assert_eq!(ahead.note(&(0..PAGE)), Place::Alone);
+        let (id, _) = ahead.note(&(PAGE..PAGE + 1)).stream().unwrap();
         let memory = memory::ahead().try_get(PAGE as usize).unwrap();
         let piece = Piece::new(&file, id, PAGE..2 * PAGE, Changed(0, 0), memory);
         let mut state = ahead.lock();

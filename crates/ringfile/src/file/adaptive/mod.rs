@@ -24,7 +24,7 @@ use std::task::Poll;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use self::ahead::Ahead;
+use self::ahead::{Ahead, Place};
 pub use self::room::assume_memory_is_free;
 use self::sketch::{BLOCK, READS_BEFORE, Sketch};
 pub(crate) use self::streams::Id;
@@ -331,16 +331,20 @@ impl Adaptive {
         // Finding out that a small read that does not continue this thread's last one belongs to no stream costs up to
         // a tenth of the read.
         let may_follow = follows && (!is_quick || looks || run > 0);
-        let mut stream = if is_free && may_follow { self.ahead.note(&range) } else { None };
+        let place = if is_free && may_follow { self.ahead.note(&range) } else { Place::Alone };
+        let mut stream = place.stream();
         // The kernel would read ahead of a file's first byte.
-        let mut is_random = stream.is_none() && !(follows && (request.offset == 0 || run > 0));
+        let mut is_random = place == Place::Alone && !(follows && (request.offset == 0 || run > 0));
         // The kernel's read-ahead is faster than small direct reads, even several at once.
         if is_quick && let Some((id, _)) = stream.take_if(|(id, _)| self.ahead.has_several(*id)) {
             self.ahead.ended(id);
             is_random = true;
         }
-        let cached =
-            if looks || (is_free && !is_random) { self.cached(own, request) } else { Cached::Nothing };
+        let cached = if looks || (is_free && !is_random && place != Place::OneOfSeveral) {
+            self.cached(own, request)
+        } else {
+            Cached::Nothing
+        };
         if looks || !is_quick {
             let reads = if is_warm || is_quick { unseen.unwrap_or(1) } else { 1 };
             self.count(&cached, streak, reads);
@@ -387,7 +391,7 @@ impl Adaptive {
                 if bytes == 0 { DIRECT } else { Way::CachedBeginning(bytes) }
             }
             Cached::All | Cached::Nothing if follows => {
-                let stream = if is_free { stream } else { self.ahead.note(&range) };
+                let stream = if is_free { stream } else { self.ahead.note(&range).stream() };
                 // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache
                 // again.
                 if is_small && let Some((id, _)) = stream.filter(|(id, _)| self.ahead.lets_pass(own, *id)) {
