@@ -177,7 +177,10 @@ impl<M: Lend> Record<M> {
         match self.fits(file) {
             Ok(true) if self.request.want > 0 => {
                 if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) {
-                    return self.begin_adaptive(file, follows);
+                    if !adaptive::is_own_unchecked(file, &self.request) {
+                        return self.begin_adaptive(file, follows);
+                    }
+                    self.descriptor = Descriptor::Own;
                 }
                 Begun::Start
             }
@@ -220,7 +223,7 @@ impl<M: Lend> Record<M> {
     /// Begins a read of an adaptive file.
     #[inline(never)]
     fn begin_adaptive(&mut self, file: &File, follows: bool) -> Begun {
-        match adaptive::choose(file, &self.request, self.held.get(), follows) {
+        match adaptive::choose_checked(file, &self.request, self.held.get(), follows) {
             Way::Stream(id) if follows => Begun::Stream(id),
             way => {
                 self.go(way);

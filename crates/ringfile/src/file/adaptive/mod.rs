@@ -1,11 +1,12 @@
 //! Adaptive files: cached data is read from the page cache, other data by direct I/O.
 //!
 //! An adaptive [`File`] has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
-//! starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache. If it is full,
-//! [`sketch`] decides what is worth caching; [`streams`] finds sequential reads, and [`ahead`] reads ahead of them, or
-//! lets them pass through the cache and removes what they have brought. Invariant: through either descriptor, a read
-//! returns what was written before it began, since the kernel writes dirty pages back before a direct read. So the
-//! decisions here affect only the speed of a read, even those that are skipped because another thread holds the lock.
+//! starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache. If it is full, [`sketch`] decides what is worth caching; [`streams`] finds
+//! sequential reads, and [`ahead`] reads ahead of them, or lets them pass through the cache and removes what they have
+//! brought. After a series of hits, most reads are decided in [`is_own_unchecked`], by a few loads. Invariant: through
+//! either descriptor, a read returns what was written before it began, since the kernel writes dirty pages back before a
+//! direct read. So the decisions here affect only the speed of a read, even those that are skipped because another thread
+//! holds the lock.
 
 mod ahead;
 mod room;
@@ -42,6 +43,10 @@ const WARM: i32 = 32;
 /// After [`WARM`] hits, one in this many reads is checked: a check costs 0.15 µs or more, and a cached read of 4 KiB
 /// takes 0.5 µs.
 const LOOKS: u8 = 16;
+/// After this many checks in a row that found all of a read cached, one in [`HOT_LOOKS`] reads is checked: checking one in
+/// 16 took 3 % of the time of cached reads of 4 KiB.
+const HOT: i32 = WARM + 64;
+const HOT_LOOKS: u8 = 64;
 /// After this many reads in a row that found nothing cached, only some are checked. If one read in ten is a hit, such a
 /// series is rare.
 const COLD: i32 = 64;
@@ -135,8 +140,8 @@ const DIRECT: Way = Way::By(Descriptor::Direct);
 pub(crate) struct Adaptive {
     /// The twin. It may turn out not to be direct.
     pub(super) direct: File,
-    /// If positive, how many reads in a row were found in the cache, up to [`WARM`]; if negative, how many found
-    /// nothing there, up to [`COLD`].
+    /// If positive, how many checks in a row found all in the cache, up to [`HOT`]; if negative, how many found nothing
+    /// there, up to [`COLD`].
     streak: AtomicI32,
     /// Which share of the recent reads read data again, in parts of [`ALL`]: of those that do not go through the cache
     /// at once because they are small.
@@ -182,9 +187,22 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
 
 /// Decides how to carry out a non-empty read; a file that is not adaptive uses its own descriptor. Streams are detected
 /// only if the read is `alone`, not one of many operations. Only a vectored read needs `held`.
-#[cold]
+#[inline]
 pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
-    let Some(adaptive) = &file.0.adaptive else { return Way::By(Descriptor::Own) };
+    if is_own_unchecked(file, request) { OWN } else { choose_checked(file, request, held, alone) }
+}
+
+/// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones have
+/// hit. If not, [`choose_checked`] decides.
+#[inline]
+pub(crate) fn is_own_unchecked(file: &File, request: &Request) -> bool {
+    file.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_own_unchecked(&file.0.target, request))
+}
+
+/// Does what [`choose`] does, for a read that is checked or may not use the file's own descriptor.
+#[cold]
+pub(crate) fn choose_checked(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
+    let Some(adaptive) = &file.0.adaptive else { return OWN };
     let way = adaptive.choose(&file.0.target, request, alone && request.kind == Kind::Read);
     if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
         driver::count_cache(CacheEvent::Partial, 1);
@@ -282,21 +300,65 @@ thread_local! {
 /// Counts a read. Returns how many were counted since the last one that was checked, if this one is to be checked
 /// because one in `every` reads is, and [`Recent::run`]. A thread's first read is checked, since a thread may end soon.
 fn recent_reads(own: &Target, range: &Range<u64>, every: u8) -> (Option<u64>, u8) {
-    RECENT.with(|files| {
-        let file = &files[own.number as usize % files.len()];
-        let Recent { unseen, run, end } = file.get();
-        let checks = unseen == NO_READ || unseen + 1 >= every;
-        let run = if range.start == end { (run + 1).min(IN_ORDER) } else { 0 };
-        file.set(Recent { unseen: if checks { 0 } else { unseen + 1 }, run, end: range.end });
-        let counted = if unseen == NO_READ { 1 } else { u64::from(unseen) + 1 };
-        (checks.then_some(counted), run)
+    with_recent(own, |file| {
+        let recent = file.get();
+        let (checks, run) = (recent.checks(every), recent.run_with(range.start));
+        let counted = if recent.unseen == NO_READ { 1 } else { recent.unseen + 1 };
+        file.set(Recent { unseen: if checks { 0 } else { counted }, run, end: range.end });
+        (checks.then_some(counted.into()), run)
     })
+}
+
+#[inline]
+fn with_recent<R>(own: &Target, with: impl FnOnce(&Cell<Recent>) -> R) -> R {
+    RECENT.with(|files| with(&files[own.number as usize % files.len()]))
+}
+
+impl Recent {
+    /// Returns whether the next read is checked, if one in `every` is.
+    #[inline]
+    fn checks(self, every: u8) -> bool {
+        self.unseen >= every - 1
+    }
+
+    /// Returns the run with a read at `offset`.
+    #[inline]
+    fn run_with(self, offset: u64) -> u8 {
+        if offset == self.end { (self.run + 1).min(IN_ORDER) } else { 0 }
+    }
 }
 
 impl Adaptive {
     pub(super) fn new(own: &Target, direct: File) -> Self {
-        let (streak, rereads) = (AtomicI32::new(0), AtomicU32::new(0));
-        Self { direct, streak, rereads, sketch: Mutex::new(None), ahead: Ahead::new(own) }
+        Self {
+            direct,
+            streak: AtomicI32::new(0),
+            rereads: AtomicU32::new(0),
+            sketch: Mutex::new(None),
+            ahead: Ahead::new(own),
+        }
+    }
+
+    /// See [`is_own_unchecked`]. Counts the read if it returns true; then [`Adaptive::choose`] would return [`OWN`].
+    #[inline]
+    fn is_own_unchecked(&self, own: &Target, request: &Request) -> bool {
+        let streak = self.streak.load(Ordering::Relaxed);
+        let is_warm = streak >= WARM;
+        if !is_warm && !(is_small(request) && room::is_free()) || self.ahead.any_passes() {
+            return false;
+        }
+        with_recent(own, |file| {
+            let recent = file.get();
+            let run = recent.run_with(request.offset);
+            // One that is not warm may begin or continue a stream.
+            let is_unchecked =
+                !recent.checks(looks_after(streak)) && (is_warm || (run == 0 && request.offset != 0));
+            if is_unchecked {
+                let end = request.offset + request.want as u64;
+                file.set(Recent { unseen: recent.unseen + 1, run, end });
+            }
+            is_unchecked
+        })
     }
 
     /// Decides how a read is done. `own` is the adaptive file's own target.
@@ -304,7 +366,7 @@ impl Adaptive {
         if !self.direct.is_direct() {
             return OWN;
         }
-        let is_small = request.want < BLOCK as usize;
+        let is_small = is_small(request);
         let range = request.offset..request.offset + request.want as u64;
         if follows && is_small && self.ahead.passes(own, &range) {
             return OWN;
@@ -316,7 +378,7 @@ impl Adaptive {
         let streak = self.streak.load(Ordering::Relaxed);
         let (is_warm, is_cold) = (streak >= WARM, streak <= -COLD);
         let every = match (is_warm || is_quick, is_cold) {
-            (true, _) => LOOKS,
+            (true, _) => looks_after(streak),
             (_, true) => COLD_LOOKS,
             (false, false) => 1,
         };
@@ -358,7 +420,7 @@ impl Adaptive {
                     self.note_reread(true);
                 }
                 if run == IN_ORDER && !is_free && streak >= WARM - 1 {
-                    self.stay_warm(own, request);
+                    self.stay_warm(own, request, looks_after(streak + 1));
                 }
                 true
             }
@@ -416,9 +478,9 @@ impl Adaptive {
     /// Lets the next reads of a thread that reads in order be checked if they leave what is cached: one that was not
     /// checked would go through the cache, and make the kernel read ahead, so that all that follows would be found in
     /// the cache.
-    fn stay_warm(&self, own: &Target, request: &Request) {
+    fn stay_warm(&self, own: &Target, request: &Request, every: u8) {
         let end = request.offset + request.want as u64;
-        let next = Request { offset: end, want: request.want.saturating_mul(LOOKS.into()), ..*request };
+        let next = Request { offset: end, want: request.want.saturating_mul(every.into()), ..*request };
         if !matches!(self.cached(own, &next), Cached::All) {
             self.streak.store(0, Ordering::Relaxed);
         }
@@ -450,8 +512,7 @@ impl Adaptive {
     /// once may count one read instead of two.
     fn count(&self, found: &Cached, streak: i32, reads: u64) {
         let (event, reads, now) = match found {
-            Cached::All if streak >= WARM => (CacheEvent::Hit, reads, WARM),
-            Cached::All => (CacheEvent::Hit, reads, streak.max(0) + 1),
+            Cached::All => (CacheEvent::Hit, reads, (streak.max(0) + 1).min(HOT)),
             Cached::Nothing => (CacheEvent::Miss, reads, streak.clamp(1 - COLD, 0) - 1),
             Cached::Some(_) => (CacheEvent::Miss, reads, 0),
         };
@@ -501,10 +562,41 @@ impl Adaptive {
     }
 }
 
+/// Returns whether the read is shorter than a block of the sketch.
+#[inline]
+fn is_small(request: &Request) -> bool {
+    request.want < BLOCK as usize
+}
+
+/// Returns N where one in N reads is checked, for a streak of hits, and for small reads while memory is free.
+#[inline]
+fn looks_after(streak: i32) -> u8 {
+    if streak >= HOT { HOT_LOOKS } else { LOOKS }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::OpenOptions;
+
+    #[test]
+    fn the_longer_the_streak_of_hits_the_fewer_reads_are_checked() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, [1; 4096]).unwrap();
+        let file = OpenOptions::new().read(true).adaptive(true).open(&file).unwrap();
+        let Some(adaptive) = &file.0.adaptive else { return };
+        // Large, so that the result does not depend on free memory.
+        let read = |at| Request { offset: at << 20, want: BLOCK as usize, ..Request::of(Kind::Read) };
+        for (streak, every) in [(-COLD, 1), (0, 1), (WARM - 1, 1), (WARM, 16), (HOT - 1, 16), (HOT, 64)] {
+            adaptive.streak.store(streak, Ordering::Relaxed);
+            // The next read is checked, so that counting begins with it.
+            recent_reads(&file.0.target, &(0..1), 1);
+            let unchecked = |at: &u64| is_own_unchecked(&file, &read(*at));
+            assert_eq!((1..1000).take_while(unchecked).count(), every - 1, "after {streak} hits");
+            adaptive.count(&Cached::All, streak, 1);
+            assert_eq!(adaptive.streak.load(Ordering::Relaxed), (streak.max(0) + 1).min(HOT));
+        }
+    }
 
     #[test]
     fn a_read_far_beyond_the_file_is_counted_as_far_as_the_file_goes() {
