@@ -132,6 +132,33 @@ fn fill_free_memory(folder: &Folder, way: u32) {
 }
 
 #[test]
+fn while_memory_is_free_large_reads_of_a_file_larger_than_memory_are_admitted_the_third_time() {
+    let name = "while_memory_is_free_large_reads_of_a_file_larger_than_memory";
+    let _alone = alone();
+    let folder = folder();
+    let Some((_, path)) = cold(name, &folder, "data") else { return };
+    assume_memory_is_free(Some(true));
+    // A hole, larger than twice the memory of any machine that runs tests.
+    for (len, passes) in [(1 << 30, 2), (8 << 40, 3)] {
+        if std::fs::File::create(&path).unwrap().set_len(len).is_err() {
+            return skip(name, "the file system has no files of 8 TiB");
+        }
+        let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
+        for pass in 1..=passes {
+            let before = counts();
+            // Backwards, so that the reads form no stream.
+            for at in (0..64).rev() {
+                let read = file.read_exact_at(Vec::with_capacity(128 << 10), at << 20);
+                assert!(block_on(read).unwrap().iter().all(|byte| *byte == 0));
+            }
+            let [hits, misses, admitted] = since(before);
+            assert_eq!(hits + misses, 64);
+            assert_eq!(admitted, if pass < passes { 0 } else { misses }, "pass {pass} over {len} bytes");
+        }
+    }
+}
+
+#[test]
 fn while_memory_is_free_streams_are_read_ahead_until_they_come_again() {
     let _alone = alone();
     let folder = folder();
