@@ -311,8 +311,8 @@ typedef struct ringfile_counts {
     uint64_t refused_contexts;
     // Operations that went to an NVMe drive as its own commands.
     uint64_t passthrough_ops;
-    // Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a series of hits only one read in 16
-    // is checked, and counts for all 16.
+    // Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a series of hits, one read in 16
+    // is checked, in a long one one in 64, and counts for all of them.
     uint64_t cache_hits;
     // Reads of such files whose data, or a part of it, was not in the page cache.
     uint64_t cache_misses;

@@ -59,8 +59,8 @@ pub struct ringfile_counts {
     pub refused_contexts: u64,
     /// Operations that went to an NVMe drive as its own commands.
     pub passthrough_ops: u64,
-    /// Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a series of hits only one read in 16
-    /// is checked, and counts for all 16.
+    /// Reads of files with RINGFILE_ADAPTIVE whose data was in the page cache; in a series of hits, one read in 16
+    /// is checked, in a long one one in 64, and counts for all of them.
     pub cache_hits: u64,
     /// Reads of such files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,

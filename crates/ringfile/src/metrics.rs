@@ -96,9 +96,9 @@ pub struct Metrics {
     /// The same calls, by the number of completions that the thread collected between the previous call and this one.
     /// So the completions of one call are counted with the next.
     pub completed_per_enter: [u64; ENTER_BUCKETS],
-    /// Reads of [adaptive](crate::OpenOptions::adaptive) files whose data was in the page cache. In a series of hits, and
-    /// of small reads while memory is free, only one read in 16 is checked, and counts for all 16. Reads of a scan that
-    /// passes through a full cache are counted neither here nor as misses.
+    /// Reads of [adaptive](crate::OpenOptions::adaptive) files whose data was in the page cache. In a series of hits, only
+    /// one read in 16 is checked, and in a long one, one in 64; of small reads while memory is free, one in 16. It counts
+    /// for all of them. Reads of a scan that passes through a full cache are counted neither here nor as misses.
     pub cache_hits: u64,
     /// Reads of adaptive files whose data, or a part of it, was not in the page cache.
     pub cache_misses: u64,

@@ -353,7 +353,8 @@ impl Adaptive {
     fn is_own_unchecked(&self, own: &Target, request: &Request) -> bool {
         let streak = self.streak.load(Ordering::Relaxed);
         let is_warm = streak >= WARM;
-        if !is_warm && !(is_small(request) && room::is_free()) || self.ahead.any_passes() {
+        let may_be_own = is_warm || (is_small(request) && room::is_free());
+        if !may_be_own || self.ahead.any_passes() {
             return false;
         }
         with_recent(own, |file| {
