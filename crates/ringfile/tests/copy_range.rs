@@ -128,6 +128,26 @@ fn holes_stay_holes_and_replace_data() {
 }
 
 #[test]
+fn a_hole_is_not_made_where_it_would_destroy_data() {
+    let folder = Folder::new();
+    let path = folder.file("from", b"");
+    sparse(&path, 4 * MIB);
+    let before = std::fs::read(&path).unwrap();
+    let file = both().open(&path).unwrap();
+    // The hole in front would be made over the source's own data.
+    let overlap = block_on(file.copy_range(0, &file, MIB as u64, 4 * MIB as u64)).unwrap_err();
+    assert_eq!((overlap.errno(), overlap.done()), (Some(libc::EINVAL), 0));
+    assert!(std::fs::read(&path).unwrap() == before);
+    let log = folder.file("log", b"records");
+    let appending = OpenOptions::new().write(true).custom_flags(libc::O_APPEND).open(&log).unwrap();
+    for len in [MIB as u64 / 2, 2 * MIB as u64] {
+        let refused = block_on(file.copy_range(0, &appending, 100, len)).unwrap_err();
+        assert_eq!((refused.errno(), refused.done()), (Some(libc::EBADF), 0));
+    }
+    assert_eq!(std::fs::read(&log).unwrap(), b"records");
+}
+
+#[test]
 fn what_cannot_be_copied_is_an_error_that_says_why() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 10 * PAGE));

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{FallocateFlags, FileType, SeekFrom, Stat};
+use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::request::Request;
@@ -34,24 +34,26 @@ fn copy(
     rest: usize,
 ) -> Result<usize, Errno> {
     let at = to.offset + began as u64;
-    let status = rustix::fs::fstat(source)?;
+    let (status, into) = (rustix::fs::fstat(source)?, rustix::fs::fstat(to.file())?);
+    if overlaps(&status, offset, &into, at, began, rest) {
+        return Err(Errno::INVAL);
+    }
     let mut left = rest.min(STEP);
     if let Some(found) = hole_at(source, &status, offset, rest) {
         match found {
             (0, data) => left = left.min(data),
-            (hole, data) if make_hole(to.file(), at, hole, data == 0)? => return Ok(hole),
+            (hole, data) if make_hole(to.file(), &into, at, hole, data == 0)? => return Ok(hole),
             // The destination cannot have holes: zeros are copied.
             (hole, _) => left = left.min(hole),
         }
     }
-    let (mut from, mut into) = (offset, at);
+    let (mut from, mut behind) = (offset, at);
     match retry_on_intr(|| {
-        rustix::fs::copy_file_range(source, Some(&mut from), to.file(), Some(&mut into), left)
+        rustix::fs::copy_file_range(source, Some(&mut from), to.file(), Some(&mut behind), left)
     }) {
         Ok(moved) if moved > 0 => Ok(moved),
         // Files of /proc and the like end at once here.
         Ok(_) => by_hand(source, offset, to.file(), at, left),
-        Err(Errno::INVAL) if overlaps(&status, offset, to.file(), at, left)? => Err(Errno::INVAL),
         Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
             by_hand(source, offset, to.file(), at, left)
         }
@@ -73,17 +75,30 @@ fn hole_at(source: BorrowedFd<'_>, status: &Stat, offset: u64, most: usize) -> O
     let _seeking = SEEKING.lock().unwrap_or_else(PoisonError::into_inner);
     let position = rustix::fs::tell(source).ok()?;
     let end = size.min(offset.saturating_add(most as u64));
-    let seek = |to| rustix::fs::seek(source, to).map_or(end, |found| found.clamp(offset, end));
-    let data = seek(SeekFrom::Data(offset));
-    let hole = if data < end { seek(SeekFrom::Hole(data)) } else { end };
+    let data = match rustix::fs::seek(source, SeekFrom::Data(offset)) {
+        Ok(data) => Some(data.clamp(offset, end)),
+        // There is no data behind.
+        Err(Errno::NXIO) => Some(end),
+        Err(_) => None,
+    };
+    let found = data.map(|data| {
+        let hole = rustix::fs::seek(source, SeekFrom::Hole(data)).map_or(end, |hole| hole.clamp(data, end));
+        ((data - offset) as usize, (hole - data) as usize)
+    });
     _ = rustix::fs::seek(source, SeekFrom::Start(position));
-    Some(((data - offset) as usize, (hole - data) as usize))
+    found
 }
 
 /// Makes a range of the destination read as zeros, without blocks. Beyond its end nothing needs to be done, unless no data
-/// follows (`last`). Returns false if the file system has no holes.
-fn make_hole(to: BorrowedFd<'_>, at: u64, len: usize, last: bool) -> Result<bool, Errno> {
-    let (end, size) = (at + len as u64, rustix::fs::fstat(to)?.st_size.cast_unsigned());
+/// follows (`last`). Returns false if it can have no holes.
+fn make_hole(to: BorrowedFd<'_>, status: &Stat, at: u64, len: usize, last: bool) -> Result<bool, Errno> {
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return Ok(false);
+    }
+    if rustix::fs::fcntl_getfl(to)?.contains(OFlags::APPEND) {
+        return Err(Errno::BADF);
+    }
+    let (end, size) = (at + len as u64, status.st_size.cast_unsigned());
     if at < size {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match retry_on_intr(|| rustix::fs::fallocate(to, mode, at, end.min(size) - at)) {
@@ -96,10 +111,13 @@ fn make_hole(to: BorrowedFd<'_>, at: u64, len: usize, last: bool) -> Result<bool
     Ok(!last || end <= size || retry_on_intr(|| rustix::io::pwrite(to, &[0], end - 1))? == 1)
 }
 
-/// Returns whether source and destination are the same bytes of one file, at least in part.
-fn overlaps(source: &Stat, offset: u64, to: BorrowedFd<'_>, at: u64, len: usize) -> Result<bool, Errno> {
-    let to = rustix::fs::fstat(to)?;
-    Ok((source.st_dev, source.st_ino) == (to.st_dev, to.st_ino) && offset.abs_diff(at) < len as u64)
+/// Returns whether both ranges, of which `began` bytes were copied, have bytes of the same file in common. The kernel would
+/// find that out only of each call, and not where this makes holes.
+fn overlaps(source: &Stat, offset: u64, into: &Stat, at: u64, began: usize, rest: usize) -> bool {
+    let first = offset - began as u64;
+    let there = source.st_size.cast_unsigned().saturating_sub(first);
+    (source.st_dev, source.st_ino) == (into.st_dev, into.st_ino)
+        && offset.abs_diff(at) < there.min((began + rest) as u64)
 }
 
 thread_local! {
