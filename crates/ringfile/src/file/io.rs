@@ -351,6 +351,8 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         match &mut self.stage {
             Stage::Elsewhere(operation) => {
                 let ended = ready!(operation.poll(context, self.record.memory()));
+                // Drops the operation, which `ended` does not.
+                self.stage = Stage::Begun;
                 self.ended(ended, context)
             }
             Stage::Stream(read) => {
@@ -373,7 +375,7 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
         })
     }
 
-    /// Takes the result of what was started. The ticket in [`stage`](Self::stage) is spent: there is nothing to drop.
+    /// Takes the result of what was started. A ticket in [`stage`](Self::stage) is spent: there is nothing to drop.
     #[inline]
     fn ended(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
         if ended.errno == 0 && self.record.is_one_step() {
