@@ -712,7 +712,7 @@ fn f45_threads_that_end_leave_no_context() {
             });
             // Half of the reads are forgotten; another thread waits for the others.
             if thread.is_multiple_of(2) {
-                reads.into_iter().for_each(std::mem::forget);
+                support::keep(reads);
                 None
             } else {
                 Some((thread, reads))

@@ -256,7 +256,7 @@ fn f03_futures_that_are_leaked_harm_nobody() {
             for _ in 0..100 {
                 let mut read = Box::pin(file.read_at(memory.get(PAGE).unwrap(), 0));
                 assert!(poll_once(&mut read).await.is_pending());
-                std::mem::forget(read);
+                support::keep(read);
             }
             assert_content(&file.read_at(memory.get(PAGE).unwrap(), 0).await.unwrap(), 0);
         });

@@ -210,7 +210,7 @@ fn run_child(name: &str, how_long: Duration, set_up: impl FnOnce(&mut Command)) 
 }
 
 /// Leaks a value, and keeps it where a leak checker finds it.
-pub fn keep<T: 'static>(value: T) -> &'static T {
+pub fn keep<'kept, T: 'kept>(value: T) -> &'kept T {
     static KEPT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
     let value = Box::leak(Box::new(value));
     KEPT.lock().unwrap().push(std::ptr::from_ref(value).addr());
