@@ -87,9 +87,11 @@ impl Queue {
 pub(crate) fn ask(inode: Inode, filled: Weak<dyn Filled>) -> bool {
     let mut queue = lock();
     if !queue.is_ours() {
-        // A forked child has none of its parent's threads. The parent's requests and wakers are leaked there.
-        std::mem::forget((std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.wakers)));
-        (queue.current, queue.runs) = (None, None);
+        if queue.runs.take().is_some() {
+            // A forked child has none of its parent's threads. The parent's requests and wakers are leaked there.
+            std::mem::forget((std::mem::take(&mut queue.waiting), std::mem::take(&mut queue.wakers)));
+            queue.current = None;
+        }
         if std::thread::Builder::new().name("ringfile-filler".into()).spawn(run).is_err() {
             return false;
         }
