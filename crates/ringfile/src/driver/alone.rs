@@ -68,7 +68,7 @@ impl Driver {
             return None;
         }
         let target = self.files.target(slot.file)?;
-        target.lanes.may_wait_inline(target, &slot.request).then_some(key)
+        target.may_wait_inline(&slot.request).then_some(key)
     }
 
     /// Returns whether there is work besides the operations in flight.

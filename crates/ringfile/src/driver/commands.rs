@@ -11,15 +11,14 @@ use std::os::fd::AsRawFd;
 use linux_raw_sys::io_uring::io_uring_op as uop;
 
 use super::deferred::Deferred;
+use super::files::FileInUse;
 use super::key::Key;
 use super::marks::{COMMANDS, FIXED_FILE, SLICE};
 use super::op::{PartsOf, command};
 use super::ring_kind::RingKind;
-use super::rings::Rings;
+use super::rings::{Rings, fixed_index};
 use super::slot::{Slot, State};
 use super::state::Driver;
-use super::submit::fixed_index;
-use super::target::Entry;
 use crate::ring::{CommandSqe, Cqe, Ring, Sqe, Until};
 
 /// The result of entering the other rings.
@@ -131,7 +130,7 @@ impl Driver {
 #[inline(never)]
 pub(super) fn push(
     rings: &mut Rings,
-    file: &mut Entry,
+    file: &mut FileInUse,
     key: Key,
     slot: &mut Slot,
     parts: PartsOf<'_>,

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::files::ClosedFile;
 use super::key::LocalHandler;
 use super::remote::RemoteRequest;
 use super::result::{Finished, Handler};
-use super::target::ClosedFile;
 use super::wake::{TaskNumber, Wake};
 use super::workers;
 use crate::memory::Held;

@@ -1,24 +1,31 @@
 //! What a fork meets: the locks that are held over it, and what a child may do.
 
-use super::refused::{Lack, after_fork};
-use super::target::HeldOverForks;
-use crate::error::Error;
 use std::any::Any;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::refused::{Lack, after_fork};
 use super::state::{Driver, with};
-use super::{filler, iothreads, shared, target, timer, workers};
+use super::target::HeldOverForks;
+use super::{filler, shared, target, timer, worker_queue};
+use crate::error::Error;
 use crate::ring::{RingOptions, fork};
+
+/// Takes the lock that is held while the I/O threads are started: a fork can wait for a lock, but not for a `OnceLock`.
+pub(super) fn starting_io_threads() -> MutexGuard<'static, ()> {
+    static STARTING: Mutex<()> = Mutex::new(());
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Takes the locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so the files'
 /// lock comes last. One-time initialisations are completed before a fork: a child would wait forever for the thread
 /// that had begun one.
 pub(super) fn hold_locks() -> Box<dyn Any> {
-    let (workers, making) = (workers::hold(), iothreads::hold());
+    let (workers, starting) = (worker_queue::lock(), starting_io_threads());
     let (timers, filler) = (timer::hold(), filler::hold());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((
         workers,
-        making,
+        starting,
         timers,
         filler,
         drivers,
@@ -51,5 +58,5 @@ pub(crate) fn hold_over_forks() -> HeldOverForks {
 
 /// Returns whether this thread's driver, or the threads that carry operations out for others, are of another process.
 pub(super) fn is_forked_child() -> bool {
-    with(|driver| driver.shared.is_inherited()) == Some(true) || workers::are_of_another_process()
+    with(|driver| driver.shared.is_inherited()) == Some(true) || worker_queue::are_of_another_process()
 }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use super::counts::count_end;
 use super::deferred::Deferred;
+use super::files::ClosedFile;
 use super::marks::{ASYNC, FIRST, FIXED_FILE};
 use super::op::{Ended, Kind, Request, piece};
 use super::ring_kind::RingKind;
 use super::start::{MANY, is_for_ring};
 use super::state::{Answer, Answers, CallInPlace, Driver, with};
-use super::target::{ClosedFile, Target};
+use super::target::Target;
 use super::thread_ring::RingGuard;
 use crate::memory::Borrowed;
 use crate::ring::Sqe;
@@ -111,7 +112,7 @@ impl Driver {
     /// submitted together.
     fn may_read_in_place(&mut self, target: &Target, count: usize, are_many: bool) -> bool {
         let request = Request { want: 1, ..Request::of(Kind::Read) };
-        let may_be_a_call = count == 1 && target.lanes.may_wait_inline(target, &request);
+        let may_be_a_call = count == 1 && target.may_wait_inline(&request);
         is_for_ring(&target.lanes, Kind::Read, || are_many)
             && !may_be_a_call
             && !target.may_wait_forever(Kind::Read)

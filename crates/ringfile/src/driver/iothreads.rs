@@ -2,13 +2,13 @@
 //!
 //! They start with the first such operation, and run until the process ends. Knows drivers and remote requests.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 
 use super::deferred::Deferred;
+use super::forks;
 use super::remote::RemoteRequest;
 use super::shared::{Call, Shared};
 use crate::error::Error;
@@ -35,13 +35,6 @@ thread_local! {
 }
 
 static THREADS: OnceLock<IoThreads> = OnceLock::new();
-/// Held while the threads are started: a fork can wait for a lock, but not for a `OnceLock`.
-static MAKING: Mutex<()> = Mutex::new(());
-
-/// Takes the lock for starting threads, for a fork.
-pub(super) fn hold() -> Box<dyn Any> {
-    Box::new(MAKING.lock().unwrap_or_else(PoisonError::into_inner))
-}
 
 fn io_threads() -> &'static IoThreads {
     THREADS.get().unwrap_or_else(make)
@@ -49,7 +42,7 @@ fn io_threads() -> &'static IoThreads {
 
 #[cold]
 fn make() -> &'static IoThreads {
-    let making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let making = forks::starting_io_threads();
     let mut failed = None;
     let threads = THREADS.get_or_init(|| {
         let wanted = WANTED.load(Ordering::Relaxed).max(1);

@@ -2,6 +2,7 @@
 //!
 //! Invariants: when [`leave`] returns, no operation of the loop is in flight, on this thread or another.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
@@ -11,9 +12,17 @@ use super::key::Key;
 use super::result::Finished;
 use super::shared::{self, Mail, Shared};
 use super::state::{Driver, drop_driver, is_ending, with};
-use super::thread_ring;
 use super::turn::turn;
 use crate::memory::wake_all;
+
+thread_local! {
+    /// How many [`ThreadRing`](super::ThreadRing)s the thread has.
+    pub(super) static THREAD_RINGS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn has_thread_ring() -> bool {
+    THREAD_RINGS.try_with(|count| count.get() > 0) == Ok(true)
+}
 
 /// Ends the loop of this thread. It waits for every operation, cancels those on pipes, sockets and terminals, which
 /// might wait forever, keeps results that were not taken for their futures, and releases files and registrations. A
@@ -43,8 +52,7 @@ fn wait_for_all(shared: &Shared, deferred: &mut Deferred) {
         // Only polls that the thread keeps in flight itself.
         let only_lasting =
             |driver: &mut Driver| driver.slots.of_loop(&driver.local_handlers).next().is_none();
-        if with(Driver::must_drain) == Some(true)
-            && !(thread_ring::is_any() && with(only_lasting) == Some(true))
+        if with(Driver::must_drain) == Some(true) && !(has_thread_ring() && with(only_lasting) == Some(true))
         {
             with(|driver| {
                 driver.cancel_on_streams(deferred);

@@ -10,13 +10,16 @@
 
 mod aio;
 mod aio_context;
+mod alignment;
 mod alone;
 mod cancel;
+mod choice;
 mod commands;
 mod complete;
 mod copy_time;
 mod counts;
 mod deferred;
+mod files;
 pub(crate) mod filler;
 mod forks;
 mod in_place;
@@ -53,8 +56,10 @@ mod ticket;
 pub(crate) mod timer;
 mod turn;
 mod wake;
+mod worker_queue;
 mod workers;
 
+pub use alignment::{Alignment, AtomicLimits};
 pub(crate) use alone::call_alone;
 pub(crate) use cancel::{cancel, cancel_on_rings};
 pub(crate) use counts::{count_cache, publish_counts};
@@ -78,7 +83,6 @@ pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use start::{HandlerOf, add_local, remove_local, start, start_linked};
-pub use target::{Alignment, AtomicLimits};
 pub(crate) use target::{FileKind, Target};
 pub(crate) use thread_ring::{CompletionSignals, RingGuard, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};

@@ -5,9 +5,12 @@
 
 use std::time::{Duration, Instant};
 
+use linux_raw_sys::io_uring::io_uring_op as uop;
+
 use super::op::Request;
 use super::ring_kind::RingKind;
 use super::target::Target;
+use crate::memory::{Held, Part};
 use crate::ring::Ring;
 
 /// Returns the errno of a failed set-up that is not retried yet: on `ENOMEM` an attempt takes 200 ms.
@@ -111,4 +114,35 @@ impl Rings {
             }
         }
     }
+}
+
+/// Returns the index of the registered region that contains all parts of a buffer.
+#[inline(always)]
+pub(super) fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
+    if let Held::Pooled(buffer) = held
+        && let Some(index) = ring.buffers.recent_index_of(buffer.as_ptr(), buffer.capacity())
+    {
+        return Some(index);
+    }
+    found_index(held, ring)
+}
+
+/// As `fixed_index`, for memory other than a buffer in the last operation's region.
+#[inline(never)]
+fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
+    if held.count() > 1 && !ring.supports(uop::IORING_OP_READV_FIXED as u8) {
+        return None;
+    }
+    match held {
+        Held::Bytes(bytes) => return ring.buffers.index_of_bytes(std::slice::from_ref(bytes)),
+        Held::ManyBytes(all) => return ring.buffers.index_of_bytes(all),
+        Held::None | Held::Pooled(_) | Held::Vec(_) | Held::Buffers(_) | Held::Vecs(_) => {}
+        Held::Other(_) | Held::Paths(_) | Held::Destination(_) => {}
+    }
+    let first = held.part(0)?.region?;
+    let same = |part: Part<'_>| part.region.is_some_and(|region| std::ptr::eq(first, region));
+    if held.count() > 1 && !held.parts().all(same) {
+        return None;
+    }
+    ring.buffers.index_of(first)
 }

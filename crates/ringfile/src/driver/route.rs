@@ -1,4 +1,4 @@
-//! Chooses how an operation is carried out: by the ring (or AIO in its place), by an inline call, or by a worker.
+//! The routes of a file's operations, and what is known of how each of them does.
 //!
 //! A file's first operations decide, separately for reads and writes: they carry `RWF_NOWAIT`. If the kernel accepts
 //! that (`EAGAIN` counts), the ring does such operations without kernel threads. If not (`EOPNOTSUPP`), the ring would
@@ -10,11 +10,8 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use linux_raw_sys::general::RWF_DSYNC;
-
 use super::copy_time;
-use super::op::{Kind, Request};
-use super::target::{FileKind, Target};
+use super::op::Kind;
 use crate::event;
 use crate::once::Value;
 
@@ -301,6 +298,21 @@ impl Lane {
         false
     }
 
+    /// Chooses by what is known of earlier operations.
+    pub(super) fn choose(&self) -> Choice {
+        match self.state.load(Ordering::Relaxed) {
+            UNKNOWN => Choice::Attempt,
+            MEMORY => Choice::Inline,
+            TIMED if self.is_away() => Choice::Ring,
+            TIMED => Choice::Inline,
+            QUEUED => Choice::Ring,
+            OFFERED if self.is_cold() => Choice::Ring,
+            // A call that need not wait is a memory copy, and cheaper than a ring's entry and completion (by itself: see
+            // `goes_together`); one that would have to costs less than 1 µs before the ring does it.
+            _ => Choice::Attempt,
+        }
+    }
+
     /// Notes how long an inline call took.
     pub(crate) fn note(&self, took: Duration, limits: Limits) {
         let Limits { quick, away, calls } = limits;
@@ -412,59 +424,6 @@ impl Lanes {
     #[inline]
     pub(crate) fn goes_together(&self, kind: Kind) -> bool {
         self.route == Route::Auto && self.lane(kind).state.load(Ordering::Relaxed) == OFFERED
-    }
-
-    /// Returns whether an operation for the ring may be a plain call if its thread only waits for it: one direct read
-    /// of 4 KiB took 17 to 18 µs of CPU time by the call, and 19 to 22 by the ring, which passes syncs and durable
-    /// writes to a kernel thread. A pipe is never waited for in a plain call, which could not be cancelled.
-    pub(crate) fn may_wait_inline(&self, target: &Target, request: &Request) -> bool {
-        let plain = match request.kind {
-            Kind::Sync | Kind::SyncRange => true,
-            kind => kind.moves_data() && request.op_flags & !RWF_DSYNC == 0,
-        };
-        self.route == Route::Auto
-            && plain
-            && target.kind != FileKind::Other
-            && target.ring.announces()
-            && !workers_are_forced()
-    }
-
-    /// Chooses how an operation is carried out.
-    pub(crate) fn choose(&self, target: &Target, request: &Request) -> Choice {
-        if workers_are_forced() && !self.insists(request.kind) {
-            return Choice::Workers;
-        }
-        match self.route {
-            Route::Ring | Route::Aio => return Choice::Ring,
-            Route::Inline => return Choice::Inline,
-            Route::Workers => return Choice::Workers,
-            Route::Auto => {}
-        }
-        // A read of a pipe may wait forever.
-        let waits = target.kind == FileKind::Other || !target.ring.announces();
-        if waits || !request.kind.moves_data() {
-            return Choice::Ring;
-        }
-        // Flags of a single write make it wait until it is durable.
-        if (request.op_flags != 0 || target.cache_flags() != 0) && self.file_system != FileSystem::Memory {
-            return Choice::Ring;
-        }
-        // Bytes that an attempt appended before it would have had to wait would be appended again.
-        if target.appends && request.kind.is_write() {
-            return Choice::Ring;
-        }
-        let lane = self.lane(request.kind);
-        match lane.state.load(Ordering::Relaxed) {
-            UNKNOWN => Choice::Attempt,
-            MEMORY => Choice::Inline,
-            TIMED if lane.is_away() => Choice::Ring,
-            TIMED => Choice::Inline,
-            QUEUED => Choice::Ring,
-            OFFERED if lane.is_cold() => Choice::Ring,
-            // A call that need not wait is a memory copy, and cheaper than a ring's entry and completion (by itself: see
-            // `goes_together`); one that would have to costs less than 1 µs before the ring does it.
-            _ => Choice::Attempt,
-        }
     }
 }
 

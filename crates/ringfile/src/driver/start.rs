@@ -20,7 +20,7 @@ use super::remote::{Hold, RemoteRequest};
 use super::remote_operation::RemoteOperation;
 use super::result::Handler;
 use super::ring_kind::RingKind;
-use super::route::{self, Choice, Lanes, Limits, Route};
+use super::route::{Choice, Lanes, Limits, Route};
 use super::shared::Shared;
 use super::state::with;
 use super::target::Target;
@@ -133,9 +133,7 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     let lanes = &target.lanes;
-    if hint.waits_for_one
-        && lanes.may_wait_inline(target, request)
-        && with(|driver| driver.is_idle()) == Some(true)
+    if hint.waits_for_one && target.may_wait_inline(request) && with(|driver| driver.is_idle()) == Some(true)
     {
         return Ok(Started::Done(call_and_wait(target, request, held.own())));
     }
@@ -246,7 +244,7 @@ fn is_for_kernel_thread(target: &Target, request: &Request) -> bool {
 /// wait for another process work, everything else is an error. Operations on paths use a plain call.
 #[cold]
 fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
-    if request.kind.names_paths() || target.lanes.may_wait_inline(target, request) {
+    if request.kind.names_paths() || target.may_wait_inline(request) {
         Ok(call_and_wait(target, request, held))
     } else {
         Err(refused::after_fork())
@@ -413,7 +411,7 @@ enum Called {
 /// Carries an operation out by plain calls, if its route says so. `is_alone`: the thread does nothing else meanwhile.
 #[inline]
 fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool, task: usize) -> Called {
-    let mut choice = target.lanes.choose(target, request);
+    let mut choice = target.choose(request);
     if is_alone && choice == Choice::Attempt {
         let number = INLINE.get().number_of(request);
         if target.lanes.lane(request.kind).is_found_cached(number) {
@@ -437,7 +435,7 @@ fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool, tas
             }
             Attempt::WouldWait => return Called::Left(Choice::Ring, true),
             // The attempt has shown what kind of file it is.
-            Attempt::NotOffered => choice = target.lanes.choose(target, request),
+            Attempt::NotOffered => choice = target.choose(request),
         }
     }
     Called::Left(choice, false)
@@ -520,7 +518,7 @@ pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
 }
 
 /// Gives a remote request to another thread: to an I/O thread if there is one with a ring. Returns that I/O thread.
-fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>> {
+fn send(mut remote: RemoteRequest, choice: Choice) -> Option<Arc<Shared>> {
     // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
     if !outlives_loops {
@@ -528,7 +526,7 @@ fn send(mut remote: RemoteRequest, choice: route::Choice) -> Option<Arc<Shared>>
         remote.hold = owner.flatten().map(Hold::on);
     }
     let sent = match choice {
-        route::Choice::Ring => iothreads::send(remote),
+        Choice::Ring => iothreads::send(remote),
         _ => Err(remote),
     };
     sent.map_err(workers::send).ok()

@@ -12,6 +12,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::aio_context::Context;
+use super::files::{ClosedFile, FilesInUse};
 use super::kept::Kept;
 use super::key::Key;
 use super::local::LocalHandlers;
@@ -21,7 +22,6 @@ use super::ring_kind::RingKind;
 use super::rings::Rings;
 use super::shared::{self, Shared};
 use super::slot::{Owner, Slots, State};
-use super::target::{ClosedFile, Files};
 use super::wake::{TaskNumber, Wake};
 use crate::memory::Held;
 use crate::metrics::Metrics;
@@ -109,7 +109,7 @@ pub(super) struct Driver {
     /// Whether the thread has nothing else to do in this turn, and may pause before it asks again.
     pub(super) may_pause: bool,
     pub(super) slots: Slots,
-    pub(super) files: Files,
+    pub(super) files: FilesInUse,
     pub(super) waiting: VecDeque<Waiting>,
     pub(super) asked: Asked,
     pub(super) answers: Answers,
@@ -155,7 +155,7 @@ impl Driver {
             refusals: None,
             may_pause: false,
             slots: Slots::new(),
-            files: Files::default(),
+            files: FilesInUse::default(),
             waiting: VecDeque::new(),
             asked: Asked::default(),
             answers: Answers::default(),

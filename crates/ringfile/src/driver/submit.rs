@@ -14,18 +14,18 @@ use uapi::io_uring_op as uop;
 
 use super::commands::{self, Entered};
 use super::deferred::Deferred;
+use super::files::FileInUse;
 use super::kept::Lend;
 use super::key::Key;
 use super::marks::{ASYNC, COMMANDS, FIXED_FILE, IGNORED, LINK, SLICE, WAKEUP};
 use super::op::{self, PartsOf, Request};
 use super::ring_kind::RingKind;
-use super::rings::Rings;
+use super::rings::{Rings, fixed_index};
 use super::slot::{Slot, State};
 use super::state::{Driver, Refusals, Waiting};
-use super::target::{Entry, Target};
+use super::target::Target;
 use super::wake::Wake;
 use crate::event;
-use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe, Until};
 
 /// How long to retry while the kernel accepts nothing (EAGAIN, EBUSY, ENOMEM) before its errno becomes the operations'
@@ -356,7 +356,7 @@ impl Driver {
 }
 
 /// Puts an operation's next submission into the queue of its ring; returns false if the queue is full.
-fn push(rings: &mut Rings, file: &mut Entry, key: Key, slot: &mut Slot, parts: PartsOf<'_>) -> bool {
+fn push(rings: &mut Rings, file: &mut FileInUse, key: Key, slot: &mut Slot, parts: PartsOf<'_>) -> bool {
     if slot.ring.takes_commands() {
         return commands::push(rings, file, key, slot, parts);
     }
@@ -365,7 +365,7 @@ fn push(rings: &mut Rings, file: &mut Entry, key: Key, slot: &mut Slot, parts: P
 
 /// As [`push`], on a given ring that takes no commands.
 #[inline(always)]
-fn push_to(ring: &mut Ring, file: &mut Entry, key: Key, slot: &mut Slot, parts: PartsOf<'_>) -> bool {
+fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, parts: PartsOf<'_>) -> bool {
     let request = &slot.request;
     // A linked operation must be submitted together with the one that waits for it, or later.
     if request.linked && ring.space() < 2 {
@@ -411,35 +411,4 @@ pub(super) fn plain_entry(target: &Target, key: Key, slot: &Slot, parts: PartsOf
     let base = base(target, key, request, target.raw_fd());
     op::fill(request, &slot.held, began, None, parts, base, &mut sqe);
     sqe
-}
-
-/// Returns the index of the registered region that contains all parts of a buffer.
-#[inline(always)]
-pub(super) fn fixed_index(held: &Held, ring: &mut Ring) -> Option<u16> {
-    if let Held::Pooled(buffer) = held
-        && let Some(index) = ring.buffers.recent_index_of(buffer.as_ptr(), buffer.capacity())
-    {
-        return Some(index);
-    }
-    found_index(held, ring)
-}
-
-/// As `fixed_index`, for memory other than a buffer in the last operation's region.
-#[inline(never)]
-fn found_index(held: &Held, ring: &mut Ring) -> Option<u16> {
-    if held.count() > 1 && !ring.supports(uop::IORING_OP_READV_FIXED as u8) {
-        return None;
-    }
-    match held {
-        Held::Bytes(bytes) => return ring.buffers.index_of_bytes(std::slice::from_ref(bytes)),
-        Held::ManyBytes(all) => return ring.buffers.index_of_bytes(all),
-        Held::None | Held::Pooled(_) | Held::Vec(_) | Held::Buffers(_) | Held::Vecs(_) => {}
-        Held::Other(_) | Held::Paths(_) | Held::Destination(_) => {}
-    }
-    let first = held.part(0)?.region?;
-    let same = |part: Part<'_>| part.region.is_some_and(|region| std::ptr::eq(first, region));
-    if held.count() > 1 && !held.parts().all(same) {
-        return None;
-    }
-    ring.buffers.index_of(first)
 }

@@ -1,29 +1,25 @@
-//! A file as the driver sees it, and the files that a driver has in use.
+//! A file as the driver sees it.
 //!
-//! The descriptor of a [`Target`] is private: it is never handed out, so the program cannot close or replace it. A driver keeps
-//! the target of every operation in flight alive with its own count, without touching a shared reference count for each
-//! operation, and registers a file with its ring after it was used a few times.
+//! The descriptor of a [`Target`] is private: it is never handed out, so the program cannot close or replace it.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use linux_raw_sys::general::RWF_DSYNC;
 use rustix::fs::OFlags;
 
+use super::alignment::Alignment;
 use super::namespace::Namespace;
 use super::op::{Kind, Request, Rules};
 use super::ring_kind::RingKind;
 use super::route::{FileSystem, Lanes, Route};
-use crate::ring::{Ring, fork};
+use crate::ring::fork;
 
 /// Linux 6.14, include/uapi/linux/fs.h.
 const RWF_DONTCACHE: u32 = 0x80;
-
-/// Registering costs about as much as it saves in this many operations.
-const USES_BEFORE_REGISTERING: u32 = 8;
 
 /// The alignment of memory for NVMe drives, which read and write it in words of four bytes.
 const COMMAND_MEMORY: usize = 4;
@@ -37,38 +33,6 @@ pub(crate) enum FileKind {
     Block,
     /// Pipes, sockets, terminals and other devices: a short read is an answer.
     Other,
-}
-
-/// The multiples that direct I/O on a file requires.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct Alignment {
-    /// Offsets and lengths must be multiples of this, in bytes; 1 for buffered I/O.
-    pub bytes: usize,
-    /// Memory addresses must be multiples of this, in bytes; 1 for buffered I/O. Buffers of a [`Pool`](crate::Pool)
-    /// always are.
-    pub memory: usize,
-    /// The limits of [atomic](crate::File::write_atomic_at) writes; `None` if the file does not support them.
-    pub atomic: Option<AtomicLimits>,
-}
-
-/// Limits of the atomic writes that a file accepts: see [`File::write_atomic_at`](crate::File::write_atomic_at).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct AtomicLimits {
-    /// The shortest length, in bytes; a power of two.
-    pub min: usize,
-    /// The longest length, in bytes; a power of two.
-    pub max: usize,
-    /// How many pieces of memory the kernel accepts for one write. The library's atomic writes have one piece.
-    pub segments: usize,
-}
-
-impl AtomicLimits {
-    /// Makes the limits of `statx`'s three fields; none if the shortest is 0.
-    pub(crate) fn of_statx(min: u32, max: u32, segments: u32) -> Option<Self> {
-        (min != 0).then_some(Self { min: min as usize, max: max as usize, segments: segments as usize })
-    }
 }
 
 /// Shows that the locks of this process are held over each fork: see [`hold_over_forks`](super::hold_over_forks).
@@ -344,6 +308,11 @@ impl Target {
         self.closed.load(Ordering::SeqCst)
     }
 
+    /// Returns whether it has a descriptor, and is not the stand-in for a path.
+    pub(super) fn has_fd(&self) -> bool {
+        self.fd.is_some()
+    }
+
     pub(crate) fn raw_fd(&self) -> i32 {
         self.as_fd().as_raw_fd()
     }
@@ -463,127 +432,6 @@ impl Drop for Target {
     fn drop(&mut self) {
         numbers().0.push(self.number);
     }
-}
-
-/// A file in use.
-pub(crate) struct Entry {
-    pub target: Arc<Target>,
-    in_flight: u32,
-    uses: u32,
-    /// The kind of ring with which it is registered.
-    registered: Option<RingKind>,
-    /// A pipe, a socket, a terminal or another device.
-    pub is_stream: bool,
-    closing: bool,
-}
-
-/// The files that one driver has in use, by number.
-#[derive(Default)]
-pub(crate) struct Files(Vec<Option<Entry>>);
-
-impl Files {
-    /// Notes an operation on `target`.
-    #[inline]
-    pub(crate) fn enter(&mut self, target: &Arc<Target>, driver: u64) -> &mut Entry {
-        let index = target.number as usize;
-        if !self.0.get(index).is_some_and(Option::is_some) {
-            self.add(target, driver);
-        }
-        // Called only after the check, so that the common case stays small: `get_or_insert_with` would be inlined.
-        let Some(entry) = &mut self.0[index] else { unreachable!("it was added") };
-        debug_assert!(Arc::ptr_eq(&entry.target, target));
-        entry.in_flight += 1;
-        entry
-    }
-
-    #[cold]
-    fn add(&mut self, target: &Arc<Target>, driver: u64) {
-        let index = target.number as usize;
-        if self.0.len() <= index {
-            self.0.resize_with(index + 1, || None);
-        }
-        if let Some(mut users) = target.lock_users() {
-            users.push(driver);
-        }
-        self.0[index] = Some(Entry {
-            target: Arc::clone(target),
-            in_flight: 0,
-            uses: 0,
-            registered: None,
-            is_stream: target.kind == FileKind::Other,
-            closing: false,
-        });
-    }
-
-    /// Returns the file with this number, if it is in use.
-    #[inline]
-    pub(crate) fn target(&self, number: u32) -> Option<&Target> {
-        Some(&self.0.get(number as usize)?.as_ref()?.target)
-    }
-
-    /// Returns the file with this number, to submit an operation on it.
-    #[inline]
-    pub(crate) fn entry(&mut self, number: u32) -> Option<&mut Entry> {
-        self.0.get_mut(number as usize)?.as_mut()
-    }
-
-    /// Notes that an operation has ended. A file whose last handle was dropped meanwhile is released.
-    #[inline]
-    pub(crate) fn leave(&mut self, number: u32) -> Option<ClosedFile> {
-        let entry = self.entry(number)?;
-        entry.in_flight -= 1;
-        if entry.closing { self.release(number) } else { None }
-    }
-
-    /// Releases a file whose last handle was dropped, now or when its last operation ends.
-    pub(crate) fn close(&mut self, number: u32) -> Option<ClosedFile> {
-        self.entry(number)?.closing = true;
-        self.release(number)
-    }
-
-    /// Releases a file, if no operation uses it.
-    pub(super) fn release(&mut self, number: u32) -> Option<ClosedFile> {
-        let place = self.0.get_mut(number as usize)?;
-        let entry = place.take_if(|entry| entry.in_flight == 0)?;
-        Some(ClosedFile { registered: entry.registered.map(|_| number), target: entry.target })
-    }
-
-    /// Returns a number above those of all files in use.
-    pub(super) fn end(&self) -> u32 {
-        self.0.len() as u32
-    }
-}
-
-impl Entry {
-    /// Returns the file number for an entry of `ring`, and whether it is registered.
-    #[inline]
-    pub(super) fn descriptor(&mut self, kind: RingKind, ring: &mut Ring) -> (i32, bool) {
-        if self.registered == Some(kind) {
-            return (self.target.number as i32, true);
-        }
-        self.register_if_it_pays(kind, ring);
-        (self.target.raw_fd(), false)
-    }
-
-    #[cold]
-    fn register_if_it_pays(&mut self, kind: RingKind, ring: &mut Ring) {
-        let has_none = self.target.fd.is_none();
-        if has_none || self.target.ring != kind || self.uses > USES_BEFORE_REGISTERING {
-            return;
-        }
-        self.uses += 1;
-        if self.uses == USES_BEFORE_REGISTERING {
-            let is_registered = ring.set_file(self.target.number, Some(self.target.raw_fd()));
-            self.registered = is_registered.then_some(kind);
-            self.uses += 1;
-        }
-    }
-}
-
-/// A file that a driver has released; its ring must end the registration before the target is dropped.
-pub(crate) struct ClosedFile {
-    pub registered: Option<u32>,
-    pub target: Arc<Target>,
 }
 
 /// `linux/fs.h`: `_IOR(0x12, 114, size_t)`, which gives 64 bits on every machine.

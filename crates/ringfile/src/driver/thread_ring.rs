@@ -5,7 +5,7 @@
 //! When the last [`ThreadRing`] of a thread is dropped, the driver is drained and released, or, if it keeps the ring,
 //! idle and without files.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::OnceCell;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,21 +15,12 @@ use std::time::Instant;
 use linux_raw_sys::io_uring::io_uring_op::IORING_OP_MSG_RING;
 
 use super::deferred::Deferred;
-use super::leave;
+use super::leave::{THREAD_RINGS, leave};
 use super::ring_kind::RingKind;
 use super::shared::Shared;
 use super::state::{is_ending, with};
 use super::turn::{own_shared, turn, turn_with};
 use crate::ring::{Ring, RingOptions};
-
-thread_local! {
-    static THREAD_RINGS: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Returns whether the thread has a `ThreadRing`.
-pub(super) fn is_any() -> bool {
-    THREAD_RINGS.try_with(|count| count.get() > 0) == Ok(true)
-}
 
 pub(crate) struct ThreadRing {
     /// The thread, after its driver was created.

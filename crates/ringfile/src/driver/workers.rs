@@ -7,11 +7,9 @@
 //! taken ends; if no thread can be started, the caller carries it out; the poller neither carries out nor ends a
 //! request, unless no worker can be started, since that may run anybody's code.
 
-use std::any::Any;
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -25,6 +23,7 @@ use super::op::plain::{self, Attempt};
 use super::remote::RemoteRequest;
 use super::result::Handler;
 use super::target::FileKind;
+use super::worker_queue::{PROCESS, are_of_another_process, lock};
 use crate::once::Value;
 use crate::ring::fork;
 use crate::{event, panics};
@@ -34,40 +33,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// The maximum number of threads; 0 for the default.
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
-struct Queue {
-    remotes: VecDeque<RemoteRequest>,
-    idle: usize,
-    threads: usize,
-    /// Threads that wait for a pipe, a socket or a terminal.
-    on_streams: usize,
-    /// Requests that the poller is to take.
-    waiting: Vec<RemoteRequest>,
-    /// The descriptor that wakes the poller, if it runs.
-    poller: Option<Arc<OwnedFd>>,
-}
-
-/// The process that sent the first remote request. Set under the queue's lock, so that no fork finds it half done.
-static PROCESS: OnceLock<fork::Mark> = OnceLock::new();
-
-static QUEUE: Mutex<Queue> = Mutex::new(Queue {
-    remotes: VecDeque::new(),
-    idle: 0,
-    threads: 0,
-    on_streams: 0,
-    waiting: Vec::new(),
-    poller: None,
-});
 /// Notified when a request has come.
 static CAME: Condvar = Condvar::new();
-
-fn lock() -> MutexGuard<'static, Queue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes the lock of the queue, for a fork.
-pub(super) fn hold() -> Box<dyn Any> {
-    Box::new(lock())
-}
 
 /// Sets how many [worker threads](crate::Route::Workers) there may be; 0 for the default, four per core and at least
 /// 16. They also carry out the syncs of other executors' tasks, while at least two of them are free.
@@ -85,11 +52,6 @@ fn most() -> usize {
         0 => *USUAL.get_or(usual),
         most => most,
     }
-}
-
-/// Returns whether the workers belong to another process, so that this is a forked child.
-pub(crate) fn are_of_another_process() -> bool {
-    PROCESS.get().is_some_and(|process| !process.is_current())
 }
 
 /// Returns whether more than one worker is free, or can be started: then a request does not delay others, and if it hangs,

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
-use super::{File, unaligned};
+use super::File;
 use crate::driver::{self, Alignment, AtomicLimits, Ended, FileKind, Kind, Request};
 use crate::error::Error;
 use crate::memory::Held;
@@ -111,7 +111,7 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
         return Err(error(file, request, ErrorKind::InvalidInput, BEYOND));
     }
     let Some(direct) = file.0.target.direct() else { return Ok(true) };
-    if unaligned::fits(request, held, direct) || request.want == 0 {
+    if direct.fits(request, held) || request.want == 0 {
         return Ok(true);
     }
     does_not_fit(file, request, direct)
@@ -164,7 +164,7 @@ fn room(held: &Held, is_read: bool) -> usize {
 pub(crate) fn fits_in_place(file: &File, offset: u64, start: *mut u8, len: usize) -> bool {
     (1..=driver::MOST_AT_ONCE).contains(&len)
         && range_ends_in_a_file(offset, len)
-        && file.0.target.direct().is_none_or(|direct| unaligned::piece_fits(offset, start, len, direct))
+        && file.0.target.direct().is_none_or(|direct| direct.fits_piece(offset, start, len))
 }
 
 /// Returns whether a range ends within the largest size of a file.

@@ -13,25 +13,6 @@ use crate::memory::{Held, reserve};
 /// The largest read into the reserve.
 const CHUNK: usize = 256 << 10;
 
-/// Returns whether offset, length and memory of an operation are aligned for direct I/O.
-#[inline]
-pub(super) fn fits(request: &Request, held: &Held, direct: Alignment) -> bool {
-    let is_read = request.kind.is_read();
-    let fits = |ptr: *mut u8, len: usize| piece_fits(request.offset, ptr, len, direct);
-    if held.count() == 1 {
-        // The range of the request, which may be the aligned part of a buffer.
-        return held.part(0).is_some_and(|part| fits(part.ptr.wrapping_add(request.start), request.want));
-    }
-    held.parts().all(|part| fits(part.ptr, if is_read { part.capacity } else { part.len }))
-}
-
-/// Returns whether one piece of memory, and the offset, are.
-#[inline]
-pub(super) fn piece_fits(offset: u64, ptr: *mut u8, len: usize, direct: Alignment) -> bool {
-    let (mask, memory_mask) = (direct.bytes - 1, direct.memory - 1);
-    (offset as usize & mask) | (ptr.addr() & memory_mask) | (len & mask) == 0
-}
-
 /// The progress of such a read. It starts nothing itself: its driver begins a piece, carries it out, and ends it.
 #[derive(Default)]
 pub(crate) struct Pieces {

@@ -1,7 +1,5 @@
 //! The namespace, and what is known of its limits.
 
-#[cfg(test)]
-use super::status::Status;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -19,7 +17,7 @@ pub(crate) struct Namespace {
     /// The size of the namespace in blocks.
     pub blocks: u64,
     pub access: Access,
-    pub limits: Limits,
+    pub limits: CommandLimits,
     /// The most bytes that one command can move, as far as is known.
     pub(super) most: AtomicUsize,
     /// Whether the kernel accepts registered memory.
@@ -30,7 +28,7 @@ pub(crate) struct Namespace {
 
 /// The limits of one command, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct CommandLimits {
     /// The limit for data in contiguous pages.
     pub most: usize,
     /// The limit for data in scattered pages, of which the kernel also limits the number of segments.
@@ -84,11 +82,14 @@ impl Namespace {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+    use crate::driver::namespace::device::{Access, CommandLimits, Namespace};
+    use crate::driver::namespace::status::Status;
 
     pub(crate) const BOTH: Access = Access { read: true, write: true };
-    pub(crate) const LIMITS: Limits =
-        Limits { most: 65536, scattered: 16384, discard: 1 << 20, zeros: 1 << 20 };
+    pub(crate) const LIMITS: CommandLimits =
+        CommandLimits { most: 65536, scattered: 16384, discard: 1 << 20, zeros: 1 << 20 };
 
     /// 1000 blocks of 4096 bytes.
     pub(crate) fn namespace(access: Access) -> Namespace {

@@ -13,7 +13,7 @@ use std::task::Waker;
 
 use linux_raw_sys::io_uring::io_uring_op;
 
-use super::device::{Access, Limits, Namespace};
+use super::device::{Access, CommandLimits, Namespace};
 use super::identify::{self, About, Controller, Format};
 use crate::driver::refused::{self, Lack};
 use crate::driver::ring_kind::RingKind;
@@ -54,7 +54,7 @@ pub(crate) fn look(
     let format = identify::identify(file, id, About::Namespace).map_err(asking)?;
     let controller = identify::identify(file, id, About::Controller).map_err(asking)?;
     let Format { blocks, shift } = Format::read(&format).map_err(not_understood)?;
-    let queue = Queue::read(&device, id)?;
+    let queue = QueueLimits::read(&device, id)?;
     can_send()?;
     let claim = if access.write { Some(claim(&device)?) } else { None };
     let limits = queue.limits(Controller::read(&controller), shift);
@@ -85,14 +85,14 @@ fn device_of(file: &fs::File) -> Option<PathBuf> {
 
 /// The limits that the kernel has for the block device.
 #[derive(Clone, Copy)]
-struct Queue {
+struct QueueLimits {
     max_hw_sectors_kb: u64,
     max_segments: u64,
     discard_max_hw_bytes: u64,
     write_zeroes_max_bytes: u64,
 }
 
-impl Queue {
+impl QueueLimits {
     fn read(device: &Path, id: u32) -> Result<Self, Error> {
         let text = |name: &str| fs::read_to_string(device.join(name));
         let number = |name: &str| {
@@ -123,7 +123,7 @@ impl Queue {
     }
 
     /// Returns the limits of one command: the smaller of the drive's and the kernel's, in whole blocks.
-    fn limits(self, drive: Controller, shift: u32) -> Limits {
+    fn limits(self, drive: Controller, shift: u32) -> CommandLimits {
         let whole = |bytes: u64, blocks: u64| {
             let bytes = bytes.min(blocks << shift) >> shift << shift;
             usize::try_from(bytes).unwrap_or(usize::MAX >> shift << shift)
@@ -132,7 +132,7 @@ impl Queue {
         // Data that begins within a page has one segment more.
         let scattered = self.max_segments.saturating_sub(1).max(1) * PAGE as u64;
         let (most, scattered) = (whole(most, MOST_BLOCKS), whole(most.min(scattered), MOST_BLOCKS));
-        Limits {
+        CommandLimits {
             // Each command must move at least one block.
             most: most.max(1 << shift),
             scattered: scattered.max(1 << shift),
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     const DRIVE: Controller = Controller { most: 512 << 10, discards: true, writes_zeros: true };
-    const QUEUE: Queue = Queue {
+    const QUEUE: QueueLimits = QueueLimits {
         max_hw_sectors_kb: 1024,
         max_segments: 33,
         discard_max_hw_bytes: u64::MAX,
@@ -204,19 +204,19 @@ mod tests {
     #[test]
     fn f48_one_command_does_what_drive_and_kernel_both_allow() {
         let limits = QUEUE.limits(DRIVE, 9);
-        let expected = Limits {
+        let expected = CommandLimits {
             most: 512 << 10,
             scattered: 32 * 4096,
             discard: (u32::MAX as usize) << 9,
             zeros: 131_072,
         };
         assert_eq!(limits, expected);
-        let limits = Queue { max_hw_sectors_kb: 127, ..QUEUE }.limits(DRIVE, 12);
+        let limits = QueueLimits { max_hw_sectors_kb: 127, ..QUEUE }.limits(DRIVE, 12);
         assert_eq!((limits.most, limits.scattered), (124 << 10, 124 << 10), "whole blocks");
-        let unlimited = Queue { max_hw_sectors_kb: u64::MAX >> 10, max_segments: 65535, ..QUEUE };
+        let unlimited = QueueLimits { max_hw_sectors_kb: u64::MAX >> 10, max_segments: 65535, ..QUEUE };
         let limits = unlimited.limits(Controller { most: usize::MAX, ..DRIVE }, 9);
         assert_eq!(limits.most, 65536 << 9, "the number of blocks has 16 bits");
-        let tiny = Queue { max_hw_sectors_kb: 4, max_segments: 1, ..QUEUE };
+        let tiny = QueueLimits { max_hw_sectors_kb: 4, max_segments: 1, ..QUEUE };
         assert_eq!(tiny.limits(DRIVE, 16).most, 65536, "no less than a block");
         let limits = QUEUE.limits(Controller { discards: false, writes_zeros: false, ..DRIVE }, 9);
         assert_eq!((limits.discard, limits.zeros), (0, 0));

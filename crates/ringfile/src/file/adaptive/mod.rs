@@ -31,7 +31,7 @@ pub use self::room::assume_memory_is_free;
 use self::sketch::{BLOCK, READS_BEFORE, Sketch};
 pub(crate) use self::streams::Id;
 use super::open::magic;
-use super::{File, io, unaligned};
+use super::{File, io};
 use crate::driver::{self, Ended, Kind, Request, Target, Targets, cached_pages};
 use crate::error::Result;
 use crate::event;
@@ -125,7 +125,7 @@ pub(crate) enum Way {
     /// Reads the whole range through one descriptor.
     By(Descriptor),
     /// Reads this many bytes from the cache, if they are still there, and the rest directly, in pieces (see
-    /// [`unaligned`]).
+    /// [`unaligned`](super::unaligned)).
     CachedBeginning(usize),
     /// The read continues a stream, and its data may have been read ahead: [`read_stream`] carries it out.
     Stream(Id),
@@ -220,7 +220,7 @@ pub(crate) fn choose_checked(file: &File, request: &Request, held: &Held, alone:
     }
     // A vectored read either bypasses the cache as a whole, or not at all.
     let direct = adaptive.direct.0.target.direct();
-    let fits = direct.is_none_or(|direct| unaligned::fits(request, held, direct));
+    let fits = direct.is_none_or(|direct| direct.fits(request, held));
     Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
 }
 
