@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -23,6 +23,9 @@ const RWF_DONTCACHE: u32 = 0x80;
 
 /// The alignment of memory for NVMe drives, which read and write it in words of four bytes.
 const COMMAND_MEMORY: usize = 4;
+
+/// The alignment for buffered I/O.
+const BUFFERED: Alignment = Alignment { bytes: 1, memory: 1, atomic: None };
 
 /// The kind of file, as far as it matters for continuing short reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +54,8 @@ pub(crate) struct Target {
     is_direct: AtomicBool,
     /// What direct I/O requires, as found at opening; 1 for buffered I/O.
     multiples: Alignment,
+    /// Whether I/O may become buffered if direct I/O turns out not to work.
+    pub falls_back: bool,
     /// Additional flags of buffered operations: `RWF_DONTCACHE`, or 0.
     cache_flags: AtomicU32,
     /// Whether buffered operations carried `RWF_DONTCACHE` when the file was opened.
@@ -65,7 +70,7 @@ pub(crate) struct Target {
     write_flags: u32,
     /// The namespace, if operations are NVMe commands.
     namespace: Option<Box<Namespace>>,
-    pub path: Option<PathBuf>,
+    path: Option<PathBuf>,
     pub lanes: Lanes,
     /// The file's length when it was last checked: it may be longer by now, or shorter if it was cut.
     known_size: AtomicU64,
@@ -163,7 +168,8 @@ impl Target {
             number: new_number(),
             kind: FileKind::Regular,
             is_direct: AtomicBool::new(false),
-            multiples: Alignment { bytes: 1, memory: 1, atomic: None },
+            multiples: BUFFERED,
+            falls_back: false,
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
             ring: RingKind::Main,
@@ -185,6 +191,16 @@ impl Target {
     #[inline]
     pub(crate) fn direct(&self) -> Option<Alignment> {
         self.is_direct.load(Ordering::Relaxed).then_some(self.multiples)
+    }
+
+    /// Returns the multiples that I/O requires now.
+    pub(crate) fn alignment(&self) -> Alignment {
+        self.direct().unwrap_or(BUFFERED)
+    }
+
+    /// Returns the path by which the file was opened, or that operations name.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// Rounds `done` down to a block. The block size stays the same when I/O becomes buffered, which does no harm: an

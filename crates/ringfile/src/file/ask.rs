@@ -4,7 +4,7 @@ use std::future::Future;
 
 use bytes::Bytes;
 
-use super::durable::AfterWrite;
+use super::durability::AfterWrite;
 use super::{File, OpenOptions};
 use crate::driver::Request;
 use crate::memory::{AnyBuffer, Buffer, Held, IoBuf};

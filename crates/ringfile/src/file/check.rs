@@ -1,12 +1,11 @@
 //! Checks for operations that the kernel would refuse with a bare errno, and explains failures.
 //!
-//! Knows files and requests; shared by single futures and batches.
+//! Knows targets and requests; shared by single futures and batches.
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
 
-use super::File;
-use crate::driver::{self, Alignment, AtomicLimits, Ended, FileKind, Kind, Request};
+use crate::driver::{self, Alignment, AtomicLimits, Ended, FileKind, Kind, Request, Target};
 use crate::error::Error;
 use crate::memory::Held;
 use crate::ring::fork;
@@ -27,17 +26,17 @@ const LOST: &str = "an earlier sync of this file failed, so data may be lost alt
     open the file again, and check or rewrite what was written since the last successful sync";
 
 /// Returns whether an operation failed as all later syncs of the file do.
-fn is_lost(file: &File, request: &Request, errno: i32) -> bool {
-    request.is_sync() && file.0.target.failed_sync() == errno
+fn is_lost(file: &Target, request: &Request, errno: i32) -> bool {
+    request.is_sync() && file.failed_sync() == errno
 }
 
 /// Returns why an operation that moves no data failed.
 #[cold]
-pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i32) -> Error {
+pub(crate) fn why_not_done(file: &Target, request: &Request, held: &Held, errno: i32) -> Error {
     let refused = driver::why_refused(errno);
     let what = || request.kind.verb(request.op_flags);
     let error = refused.unwrap_or_else(|| Error::from_errno(driver::errno_of(errno), what())).on(file.path());
-    if file.0.target.namespace().is_some() {
+    if file.namespace().is_some() {
         return explain_command(file, request, errno, error);
     }
     match errno {
@@ -58,7 +57,7 @@ pub(crate) fn why_not_done(file: &File, request: &Request, held: &Held, errno: i
 
 /// Adds to a failed operation on an NVMe namespace why it failed.
 #[cold]
-fn explain_command(file: &File, request: &Request, errno: i32, error: Error) -> Error {
+fn explain_command(file: &Target, request: &Request, errno: i32, error: Error) -> Error {
     let status = driver::Status::of_errno(errno);
     if is_lost(file, request, errno) {
         let lost = |status| format!("{status}; {LOST}");
@@ -103,14 +102,14 @@ fn with_new_path(held: &Held, error: Error) -> Error {
 /// Fails if the kernel would refuse it without giving a reason, and if it reaches beyond its memory: there, the kernel would
 /// follow the request.
 #[inline(always)]
-pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, Error> {
+pub(crate) fn fits(file: &Target, request: &Request, held: &Held) -> Result<bool, Error> {
     if !lies_within(request, held) {
         return Err(beyond_memory(file, request, held));
     }
     if !range_ends_in_a_file(request.offset, request.want) {
         return Err(error(file, request, ErrorKind::InvalidInput, BEYOND));
     }
-    let Some(direct) = file.0.target.direct() else { return Ok(true) };
+    let Some(direct) = file.direct() else { return Ok(true) };
     if direct.fits(request, held) || request.want == 0 {
         return Ok(true);
     }
@@ -119,7 +118,7 @@ pub(crate) fn fits(file: &File, request: &Request, held: &Held) -> Result<bool, 
 
 /// Returns how an operation that moves no bytes ends.
 #[cold]
-pub(crate) fn moves_nothing(file: &File, request: &Request, held: &Held) -> Result<Ended, Error> {
+pub(crate) fn moves_nothing(file: &Target, request: &Request, held: &Held) -> Result<Ended, Error> {
     if request.kind.is_read() && matches!(held, Held::Bytes(_)) {
         let why = "cannot read into shared bytes; read into a buffer of a Pool or a vector";
         return Err(error(file, request, ErrorKind::InvalidInput, why));
@@ -128,7 +127,7 @@ pub(crate) fn moves_nothing(file: &File, request: &Request, held: &Held) -> Resu
 }
 
 #[cold]
-fn beyond_memory(file: &File, request: &Request, held: &Held) -> Error {
+fn beyond_memory(file: &Target, request: &Request, held: &Held) -> Error {
     let (start, room) = (request.start, room(held, request.kind.is_read()));
     let why = match start.checked_add(request.want) {
         Some(end) => format!("the part {start}..{end} does not lie within the buffer's {room} bytes"),
@@ -161,10 +160,10 @@ fn room(held: &Held, is_read: bool) -> usize {
 
 /// Returns whether a read into this memory can be submitted as it is, and with one entry.
 #[inline]
-pub(crate) fn fits_in_place(file: &File, offset: u64, start: *mut u8, len: usize) -> bool {
+pub(crate) fn fits_in_place(file: &Target, offset: u64, start: *mut u8, len: usize) -> bool {
     (1..=driver::MOST_AT_ONCE).contains(&len)
         && range_ends_in_a_file(offset, len)
-        && file.0.target.direct().is_none_or(|direct| direct.fits_piece(offset, start, len))
+        && file.direct().is_none_or(|direct| direct.fits_piece(offset, start, len))
 }
 
 /// Returns whether a range ends within the largest size of a file.
@@ -178,7 +177,7 @@ pub(super) const BEYOND: &str = "the end would be beyond 2^63 bytes";
 /// Checks an operation that moves no data. Routes would treat a long range to sync differently: a ring's entry has 32 bits
 /// for the length, so a longer range would become one that extends to the end of the file.
 #[cold]
-pub(crate) fn fits_without_data(file: &File, request: &Request, held: &Held) -> Result<(), Error> {
+pub(crate) fn fits_without_data(file: &Target, request: &Request, held: &Held) -> Result<(), Error> {
     let refused = || Error::new(ErrorKind::InvalidInput, request.kind.verb(request.op_flags)).on(file.path());
     if request.kind.names_paths() && !matches!(held, Held::Paths(_)) {
         return Err(refused().because("a path contains a NUL byte"));
@@ -189,7 +188,7 @@ pub(crate) fn fits_without_data(file: &File, request: &Request, held: &Held) -> 
         return Err(refused().at(to.offset).because(BEYOND));
     }
     if !matches!(request.kind, Kind::SyncRange | Kind::Copy)
-        || file.0.target.namespace().is_some()
+        || file.namespace().is_some()
         || range_ends_in_a_file(request.offset, request.want)
     {
         return Ok(());
@@ -198,7 +197,7 @@ pub(crate) fn fits_without_data(file: &File, request: &Request, held: &Held) -> 
 }
 
 #[cold]
-fn does_not_fit(file: &File, request: &Request, direct: Alignment) -> Result<bool, Error> {
+fn does_not_fit(file: &Target, request: &Request, direct: Alignment) -> Result<bool, Error> {
     let refused = |why| Err(error(file, request, ErrorKind::InvalidInput, why));
     if request.is_atomic() {
         return refused(atomic_advice(file));
@@ -232,8 +231,8 @@ fn advice(request: &Request, Alignment { bytes: block, memory, .. }: Alignment) 
 
 /// Describes which atomic writes the file supports, and what to do about it.
 #[cold]
-fn atomic_advice(file: &File) -> String {
-    match file.0.target.direct() {
+fn atomic_advice(file: &Target) -> String {
+    match file.direct() {
         None => "atomic writes need direct I/O; open with direct(true)".into(),
         Some(Alignment { atomic: None, .. }) => "this file does not support atomic writes (XFS with reflinks does \
             since Linux 6.16, ext4 and block devices if the device does); write a copy elsewhere first, and sync it"
@@ -245,14 +244,14 @@ fn atomic_advice(file: &File) -> String {
     }
 }
 
-fn what(file: &File, request: &Request) -> String {
-    let direct = if file.is_direct() { "direct " } else { "" };
+fn what(file: &Target, request: &Request) -> String {
+    let direct = if file.direct().is_some() { "direct " } else { "" };
     format!("{direct}{} of {} bytes", request.kind.verb(request.op_flags), request.want)
 }
 
 #[cold]
 pub(crate) fn error(
-    file: &File,
+    file: &Target,
     request: &Request,
     kind: ErrorKind,
     why: impl Into<Cow<'static, str>>,
@@ -262,10 +261,10 @@ pub(crate) fn error(
 
 /// Returns why a read or write did not do all that was requested.
 #[cold]
-pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: Ended) -> Error {
+pub(crate) fn failure(file: &Target, request: &Request, Ended { done, errno }: Ended) -> Error {
     let is_read = request.kind.is_read();
     if errno == 0 {
-        let gave_less = done > 0 && file.0.target.kind == FileKind::Other;
+        let gave_less = done > 0 && file.kind == FileKind::Other;
         let (kind, why) = match is_read {
             true if gave_less => (ErrorKind::UnexpectedEof, "one read gave less; read on with read_at"),
             true => (ErrorKind::UnexpectedEof, "the file is too short"),
@@ -281,21 +280,21 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
     }
     let error = Error::from_errno(driver::errno_of(errno), what(file, request));
     let error = error.at(request.offset).on(file.path()).after(done);
-    if file.0.target.namespace().is_some() {
+    if file.namespace().is_some() {
         return explain_command(file, request, errno, error);
     }
     match errno {
         libc::EBADF if is_read => error.because(NOT_FOR_READING),
         libc::EBADF => error.because(NOT_FOR_WRITING),
         libc::EINVAL | libc::EOPNOTSUPP if request.is_atomic() => error.because(atomic_advice(file)),
-        libc::EINVAL if file.is_direct() => error.because(
+        libc::EINVAL if file.direct().is_some() => error.because(
             "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)",
         ),
-        libc::EOPNOTSUPP if !file.0.target.ring.announces() => {
+        libc::EOPNOTSUPP if !file.ring.announces() => {
             error.because("the file system can't poll for completions; open without poll")
         }
         libc::ECANCELED => cancelled(error),
-        libc::EAGAIN if file.0.target.kind != FileKind::Other => error.because(NO_THREAD),
+        libc::EAGAIN if file.kind != FileKind::Other => error.because(NO_THREAD),
         _ if is_lost(file, request, errno) => error.because(LOST),
         _ => error,
     }
@@ -304,12 +303,11 @@ pub(crate) fn failure(file: &File, request: &Request, Ended { done, errno }: End
 /// Returns whether an operation must be repeated with buffered I/O: direct I/O turned out to be refused, and the user
 /// allowed buffered I/O instead. Another operation may have found that out while this one was in flight.
 #[cold]
-pub(crate) fn falls_back(file: &File, request: &Request, ended: Ended) -> bool {
-    let target = &file.0.target;
+pub(crate) fn falls_back(file: &Target, request: &Request, ended: Ended) -> bool {
     // An atomic write is refused for other reasons, and no buffered one is atomic.
     request.kind.moves_data()
         && !request.is_atomic()
         && ended.done == 0
-        && file.0.buffered_fallback
-        && (target.direct().is_none() || target.turn_buffered().is_ok())
+        && file.falls_back
+        && (file.direct().is_none() || file.turn_buffered().is_ok())
 }

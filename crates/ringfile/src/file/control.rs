@@ -9,7 +9,7 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 use pin_project_lite::pin_project;
 
 use super::ask::{Ask, Asked};
-use super::io::Operation;
+use super::io::OperationFuture;
 use super::{File, check};
 use crate::driver::{self, Kind, Request};
 use crate::error::{Error, Result};
@@ -101,7 +101,7 @@ pin_project! {
     /// `Send`. Dropping it cancels the operation where the kernel still can.
     #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
     pub struct Control<'a> {
-        operation: Operation<'a>,
+        operation: OperationFuture<&'a File>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -111,11 +111,7 @@ impl<'a> Control<'a> {
     fn new(file: &'a File, kind: Kind, op_flags: u32, offset: u64, want: u64) -> Self {
         let want = want as usize;
         let request = Request { op_flags, offset, want, ..Request::of(kind) };
-        Self { operation: Operation::new(file, request, Held::None), pinned: PhantomPinned }
-    }
-
-    pub(super) fn into_operation(self) -> Operation<'a> {
-        self.operation
+        Self { operation: OperationFuture::new(file, request, Held::None), pinned: PhantomPinned }
     }
 }
 
@@ -163,16 +159,16 @@ impl File {
     /// Remembers a failed sync that the program made itself, on [`as_fd`](std::os::fd::AsFd::as_fd): Linux has reported
     /// the failure there, and would let the next sync of this open file succeed. See [`sync_all`](Self::sync_all).
     pub fn note_failed_sync(&self, errno: i32) {
-        self.0.target.settle_sync(&Request::of(Kind::Sync), errno);
+        self.target().settle_sync(&Request::of(Kind::Sync), errno);
     }
 
     /// Returns the failure that each later sync of this file repeats, if a sync has failed: see
     /// [`sync_all`](Self::sync_all). A program that syncs by calls of its own must not do so after a failure either.
     #[must_use]
     pub fn failed_sync(&self) -> Option<Error> {
-        let errno = self.0.target.failed_sync();
+        let errno = self.target().failed_sync();
         let sync = Request::of(Kind::Sync);
-        (errno != 0).then(|| check::why_not_done(self, &sync, &Held::None, errno))
+        (errno != 0).then(|| check::why_not_done(self.target(), &sync, &Held::None, errno))
     }
 
     /// Starts writing the dirty pages of a range of bytes to the disk, or waits for them (`sync_file_range`); `len` 0 means

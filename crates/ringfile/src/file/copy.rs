@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 
 use super::File;
 use super::ask::{Ask, Asked};
-use super::io::Operation;
+use super::io::OperationFuture;
 use crate::driver::{Kind, Request};
 use crate::error::Result;
 use crate::memory::{Destination, Held};
@@ -21,7 +21,7 @@ pin_project! {
     /// `Send`. Dropping it ends the copy within 16 MiB; what was copied stays.
     #[must_use = "nothing is copied until it is awaited, or added to a batch or a queue"]
     pub struct CopyRange<'a> {
-        operation: Operation<'a>,
+        operation: OperationFuture<&'a File>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -75,6 +75,9 @@ impl File {
     pub fn copy_range(&self, offset: u64, to: &File, at: u64, len: u64) -> CopyRange<'_> {
         let request = Request { offset, want: len as usize, ..Request::of(Kind::Copy) };
         let to = Destination::new(to.target().clone(), at);
-        CopyRange { operation: Operation::new(self, request, Held::Destination(to)), pinned: PhantomPinned }
+        CopyRange {
+            operation: OperationFuture::new(self, request, Held::Destination(to)),
+            pinned: PhantomPinned,
+        }
     }
 }

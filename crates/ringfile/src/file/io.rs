@@ -4,7 +4,7 @@
 //! step's result.
 
 use std::borrow::Borrow;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io::ErrorKind;
 use std::marker::{PhantomData, PhantomPinned};
 use std::ops::RangeBounds;
@@ -13,9 +13,9 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
-use super::adaptive::{self, Descriptor, Id};
+use super::adaptive::{Follow, Id};
 use super::ask::{AnyMemory, Ask, Asked};
-use super::durable::{AfterWrite, WriteDurable};
+use super::durability::AfterWrite;
 use super::record::{Begun, Record};
 use super::{File, OpenOptions, check};
 use crate::driver::{
@@ -32,7 +32,7 @@ pin_project! {
     /// the operation if the kernel still can.
     #[must_use = "nothing is read or written until it is awaited, or added to a batch or a queue"]
     pub struct Io<'a, B> {
-        transfer: Transfer<'a, B>,
+        pub(super) transfer: Transfer<'a, B>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -52,29 +52,27 @@ pin_project! {
 
 /// A read or a write of memory of type `B`.
 pub(super) struct Transfer<'a, B> {
-    operation: Operation<'a>,
+    operation: OperationFuture<&'a File>,
     buffer: PhantomData<fn() -> B>,
 }
 
 /// One operation of a task: its record, and where it is carried out. Dropping it cancels the operation if the kernel
 /// still can.
-pub(crate) struct Operation<'a, F = &'a File> {
+pub(crate) struct OperationFuture<F> {
     pub(crate) file: F,
     pub(super) record: Record<Kept>,
-    stage: Stage<'a>,
+    stage: Stage,
 }
 
-type Boxed<'a> = Pin<Box<dyn Future<Output = (Held, Result<Ended, Error>)> + Send + 'a>>;
-
-enum Stage<'a> {
+enum Stage {
     Start,
     /// It was begun, and other tasks run before it is started.
     Begun,
     Running(Ticket),
     /// Another thread carries it out.
     Elsewhere(RemoteOperation),
-    /// It reads the continuation of a stream.
-    Stream(Boxed<'a>),
+    /// It takes what was read ahead of its stream.
+    Stream(Box<Follow>),
     /// The kernel's answer. It is left here rather than returned: building a result and copying it at once costs a
     /// failed store forwarding on every operation.
     Over(Ended),
@@ -87,7 +85,7 @@ impl<'a, B> Transfer<'a, B> {
     fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64, exact: bool) -> Self {
         let op_flags = file.target().flags_of(kind);
         let request = Request { op_flags, offset, want, exact, ..Request::of(kind) };
-        Self { operation: Operation::new(file, request, held), buffer: PhantomData }
+        Self { operation: OperationFuture::new(file, request, held), buffer: PhantomData }
     }
 
     pub(super) fn file(&self) -> &'a File {
@@ -111,7 +109,7 @@ impl<'a, B> Transfer<'a, B> {
     /// Returns whether the finished operation did all that was requested.
     #[inline]
     fn is_good(&mut self) -> bool {
-        let Operation { record, stage, .. } = &mut self.operation;
+        let OperationFuture { record, stage, .. } = &mut self.operation;
         match stage {
             Stage::Over(ended) => {
                 ended.errno == 0 && (ended.done == record.request.want || may_be_short(record))
@@ -126,8 +124,8 @@ impl<'a, B> Transfer<'a, B> {
     }
 
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
-    pub(super) fn start_with(&mut self, sync: &mut Operation<'_>, context: &Context<'_>) -> bool {
-        let Operation { file, record, stage } = &mut self.operation;
+    pub(super) fn start_with(&mut self, sync: &mut OperationFuture<&File>, context: &Context<'_>) -> bool {
+        let OperationFuture { file, record, stage } = &mut self.operation;
         if !matches!(record.fits(file), Ok(true))
             // A link does not cover a write of several submissions.
             || !(1..=driver::MOST_AT_ONCE).contains(&record.request.want)
@@ -193,11 +191,6 @@ impl<'a, B: IoBuf> Io<'a, B> {
         let mut write = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset, true);
         write.request().op_flags |= RWF_ATOMIC;
         Self::of(write)
-    }
-
-    /// Makes the write durable.
-    pub(super) fn durable(self) -> WriteDurable<'a, B> {
-        WriteDurable::new(self.transfer)
     }
 }
 
@@ -265,7 +258,7 @@ impl Ask for IoVectored<'_, Buffer> {
     }
 }
 
-impl<F: Borrow<File>> Operation<'_, F> {
+impl<F: Borrow<File>> OperationFuture<F> {
     #[inline(always)]
     pub(crate) fn new(file: F, request: Request, held: Held) -> Self {
         let held = Kept::of(held, request.kind.is_read());
@@ -298,11 +291,6 @@ impl<F: Borrow<File>> Operation<'_, F> {
         self.record.held.take()
     }
 
-    /// Returns whether the operation ends only when another thread runs its loop.
-    pub(super) fn needs_another_loop(&self) -> bool {
-        matches!(&self.stage, Stage::Running(ticket) if ticket.needs_another_loop())
-    }
-
     /// Returns how the operation ended; an errno counts as a result here.
     pub(super) fn result(&mut self) -> Result<Ended, Error> {
         match std::mem::replace(&mut self.stage, Stage::Taken) {
@@ -310,7 +298,7 @@ impl<F: Borrow<File>> Operation<'_, F> {
             Stage::Failed(error) => Err(error),
             _ => {
                 let why = "the result was taken before the operation had finished, or twice";
-                Err(check::error(self.file.borrow(), &self.record.request, ErrorKind::Other, why))
+                Err(check::error(self.file.borrow().target(), &self.record.request, ErrorKind::Other, why))
             }
         }
     }
@@ -329,9 +317,7 @@ impl<F: Borrow<File>> Operation<'_, F> {
             Err(error) => error,
         }
     }
-}
 
-impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome. Polling it after that does
     /// nothing.
     #[inline(always)]
@@ -355,11 +341,17 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
                 self.stage = Stage::Begun;
                 self.ended(ended, context)
             }
-            Stage::Stream(read) => {
-                let (held, result) = ready!(read.as_mut().poll(context));
-                self.record.held.put(held);
-                self.stage = result.map_or_else(Stage::Failed, Stage::Over);
-                Poll::Ready(())
+            Stage::Stream(follow) => {
+                let (own, Record { request, held, .. }) = (self.file.borrow().target(), &mut self.record);
+                let done = ready!(follow.poll(own, request, held.own(), context));
+                if done == request.want {
+                    self.stage = Stage::Over(Ended { done, errno: 0 });
+                    return Poll::Ready(());
+                }
+                if let Stage::Stream(follow) = std::mem::replace(&mut self.stage, Stage::Start) {
+                    self.record.read_rest(done, follow);
+                }
+                self.begin(context)
             }
             // Polling a future after it was ready has no defined meaning; this one stays pending.
             _ => Poll::Pending,
@@ -419,9 +411,13 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
 
     #[cold]
     fn begin_stream(&mut self, id: Id, context: &mut Context<'_>) -> Poll<()> {
-        let (file, held) = (self.file.clone(), self.record.held.lend());
-        self.stage = Stage::Stream(Box::pin(adaptive::read_stream(file, id, self.record.request, held)));
-        self.poll_otherwise(context)
+        match self.file.borrow().follow(id, self.record.request.want) {
+            Some(follow) => {
+                self.stage = Stage::Stream(follow);
+                self.poll_otherwise(context)
+            }
+            None => self.start(context),
+        }
     }
 
     /// Starts the operation, which the kernel would not refuse without a reason.
@@ -456,20 +452,6 @@ impl<'a, F: Borrow<File> + Clone + Send + Sync + Unpin + 'a> Operation<'a, F> {
     }
 }
 
-/// Carries out one operation, by this descriptor of an adaptive file.
-pub(super) async fn carry_out(
-    file: &File,
-    descriptor: Descriptor,
-    request: Request,
-    held: Held,
-) -> (Held, Result<Ended, Error>) {
-    let mut operation = Operation::new(file, request, held);
-    operation.record.descriptor = descriptor;
-    poll_fn(|context| operation.poll(context)).await;
-    let result = operation.result();
-    (operation.take_held(), result)
-}
-
 #[cfg(test)]
 mod tests {
     use std::task::Waker;
@@ -480,7 +462,7 @@ mod tests {
     fn a_read_that_cannot_begin_keeps_what_was_read_before() {
         let file = File::open("/proc/self/exe").unwrap();
         let beyond = Request { offset: i64::MAX as u64, start: 4, want: 4, ..Request::of(Kind::Read) };
-        let mut read = Operation::new(&file, beyond, Held::Vec(b"readmore".to_vec()));
+        let mut read = OperationFuture::new(&file, beyond, Held::Vec(b"readmore".to_vec()));
         assert!(read.poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert!(read.result().is_err());
         assert!(matches!(read.take_held(), Held::Vec(bytes) if bytes == b"read"));

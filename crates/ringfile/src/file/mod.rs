@@ -9,102 +9,36 @@ pub(crate) mod ask;
 pub(crate) mod check;
 mod control;
 mod copy;
-pub(crate) mod durable;
+mod durability;
+mod durable;
+mod handle;
 pub(crate) mod io;
 mod open;
+mod probe;
 pub(crate) mod record;
 mod stream;
 pub(crate) mod unaligned;
 
 use std::ops::RangeBounds;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use self::adaptive::Adaptive;
 #[doc(hidden)]
 pub use adaptive::assume_memory_is_free;
 pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Record, Settle};
 pub use ask::Operation;
 pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use copy::CopyRange;
-pub use durable::{Durability, WriteDurable};
+pub use durability::Durability;
+pub use durable::WriteDurable;
+pub use handle::File;
 pub use io::{Io, IoVectored};
 pub use open::OpenOptions;
 pub use stream::{Next, Pieces, Reader};
 
-use crate::driver::{self, Alignment, Target};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{IoBuf, IoBufMut};
 
-/// A file for positional I/O with owned buffers.
-///
-/// Cheap to clone; every clone is the same open file. The descriptor is closed when the last clone has been dropped and
-/// the last operation has ended. Any number of operations may be in flight on one file, from any number of threads.
-///
-/// Operations are futures, for any executor: nothing happens until they are polled. Or they are
-/// [added](Operation) to a [`Batch`](crate::Batch) or a [`Queue`](crate::Queue). On a ringfile thread (inside
-/// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) they use the thread's own ring. **Dropping** a
-/// future cancels its operation if the kernel still can; the library keeps the buffer until the kernel has finished
-/// with it. What a write has already written stays in the file.
-///
-/// ```
-/// # fn main() -> std::io::Result<()> {
-/// # let path = std::env::temp_dir().join(format!("ringfile-doc-file-{}", std::process::id()));
-/// use ringfile::{OpenOptions, Pool};
-/// let pool = Pool::new(1 << 20);
-/// ringfile::block_on(async {
-///     let file = OpenOptions::new().read(true).write(true).create(true).open(&path)?;
-///     let mut page = pool.get(4096)?;
-///     page.resize(4096, 7);
-///     let page = file.write_at(page, 0).await?;
-///     file.sync_data().await?;
-///     let page = file.read_at(page, 0).await?;
-///     assert_eq!(&page[..4], [7, 7, 7, 7]);
-///     std::io::Result::Ok(())
-/// })?;
-/// # std::fs::remove_file(&path)
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct File(Arc<Handle>);
-
-/// The state that clones of a file share. When it is dropped, drivers release the file.
-struct Handle {
-    target: Arc<Target>,
-    /// The descriptor for [`AsFd`]; `None` if it is the target's own.
-    user: Option<OwnedFd>,
-    buffered_fallback: bool,
-    durable: durable::Choice,
-    /// The additional state of an adaptive file.
-    adaptive: Option<Box<Adaptive>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        driver::close(&self.target);
-    }
-}
-
 impl File {
-    /// Returns the file as drivers see it.
-    pub(crate) fn target(&self) -> &Arc<Target> {
-        &self.0.target
-    }
-
-    /// Creates a placeholder for a path, for operations on that path. It has no descriptor.
-    pub(crate) fn of_path(path: PathBuf) -> Self {
-        let (target, durable) = (
-            Arc::new(Target::of_path(path, driver::hold_over_forks())),
-            durable::Choice::new(Durability::Auto),
-        );
-        Self(Arc::new(Handle { target, user: None, buffered_fallback: false, durable, adaptive: None }))
-    }
-
-    pub(crate) fn durability(&self) -> &durable::Choice {
-        &self.0.durable
-    }
-
     /// Opens a file for buffered reads. [`OpenOptions`] opens files in all other ways.
     ///
     /// # Errors
@@ -233,7 +167,7 @@ impl File {
     /// is remembered**: each later sync and durable write of this `File` and its clones fails with the same errno until
     /// the file is opened again, see [`sync_all`](Self::sync_all).
     pub fn write_durable_at<B: IoBuf>(&self, buffer: B, offset: u64) -> WriteDurable<'_, B> {
-        Io::write(self, buffer, offset).durable()
+        WriteDurable::new(Io::write(self, buffer, offset))
     }
 
     /// Writes a part of the buffer as [`write_part_at`](Self::write_part_at) does, and waits until it is durable.
@@ -246,7 +180,7 @@ impl File {
         part: impl RangeBounds<usize>,
         offset: u64,
     ) -> WriteDurable<'_, B> {
-        Io::write_part(self, buffer, part, offset).durable()
+        WriteDurable::new(Io::write_part(self, buffer, part, offset))
     }
 
     /// Writes the whole buffer at `offset` so that a power cut leaves all of it or none (`RWF_ATOMIC`, Linux 6.11): the
@@ -304,81 +238,5 @@ impl File {
     #[must_use]
     pub fn reader(&self, pool: &crate::Pool) -> Reader {
         Reader::new(self.clone(), pool.clone())
-    }
-
-    /// Returns whether I/O bypasses the page cache.
-    #[must_use]
-    pub fn is_direct(&self) -> bool {
-        self.0.target.direct().is_some()
-    }
-
-    /// Returns whether the file is adaptive, so that uncached data is read directly from the drive. Returns false if
-    /// [`adaptive`](OpenOptions::adaptive) was not set, or turned out not to work here.
-    #[must_use]
-    pub fn is_adaptive(&self) -> bool {
-        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.direct.is_direct())
-    }
-
-    /// Returns whether a read must choose between two descriptors.
-    #[inline]
-    pub(crate) fn has_two_ways(&self, request: &crate::driver::Request) -> bool {
-        request.kind.is_read() && self.has_adaptive_reads()
-    }
-
-    /// As [`has_two_ways`](Self::has_two_ways), of reads.
-    #[inline]
-    pub(crate) fn has_adaptive_reads(&self) -> bool {
-        self.0.adaptive.is_some()
-    }
-
-    /// Returns whether buffered I/O leaves nothing in the page cache. Returns false if
-    /// [`dont_cache`](OpenOptions::dont_cache) was not set, or if an operation has found that it does not work here.
-    #[must_use]
-    pub fn is_uncached(&self) -> bool {
-        self.0.target.cache_flags() != 0
-    }
-
-    /// Returns the multiples that direct writes require. Direct reads that are not aligned cost a copy.
-    #[must_use]
-    pub fn alignment(&self) -> Alignment {
-        self.0.target.direct().unwrap_or(Alignment { bytes: 1, memory: 1, atomic: None })
-    }
-
-    /// Reads size, times and permissions with one `fstat`. Blocks only if the file system must ask a server.
-    ///
-    /// # Errors
-    /// Those of `fstat(2)`.
-    pub fn metadata(&self) -> Result<std::fs::Metadata> {
-        self.0
-            .target
-            .metadata()
-            .map_err(|error| Error::from_io(&error, "reading the metadata").on(self.path()))
-    }
-
-    /// Returns the size in bytes, of the file or the block device; for an NVMe namespace, its size when it was opened.
-    ///
-    /// # Errors
-    /// Those of `fstat(2)`.
-    pub fn size(&self) -> Result<u64> {
-        self.0.target.size().map_err(|error| Error::from_io(&error, "reading the size").on(self.path()))
-    }
-
-    /// Returns the path by which the file was opened.
-    #[must_use]
-    pub fn path(&self) -> Option<&Path> {
-        self.0.target.path.as_deref()
-    }
-}
-
-/// Lends a descriptor of the file that I/O does not use, so closing or replacing it does not affect operations.
-impl AsFd for File {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.user.as_ref().map_or_else(|| self.0.target.as_fd(), AsFd::as_fd)
-    }
-}
-
-impl std::fmt::Debug for File {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("File").field("path", &self.path()).field("direct", &self.is_direct()).finish()
     }
 }

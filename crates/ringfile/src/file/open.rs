@@ -1,4 +1,4 @@
-//! Opening files, and finding out what direct I/O on them needs.
+//! Opening files.
 //!
 //! Direct I/O is switched on after the file was opened and checked for it, and truncation comes last, so that a file
 //! system without direct I/O costs no data. Invariant: the descriptor that I/O uses is a duplicate that is known only
@@ -9,26 +9,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use linux_raw_sys::general::STATX_WRITE_ATOMIC;
-use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::adaptive::{self, Adaptive};
-use super::durable::Choice;
-use super::{Durability, File, Handle};
-use crate::driver::{
-    self, Access, Alignment, AtomicLimits, FileKind, FileSystem, Lanes, Namespace, RingKind, Route, Target,
-};
+use super::durability::Durability;
+use super::handle::File;
+use super::probe::{FOR_DIRECT, NO_DIRECT, alignment, file_system, kind_of, no_direct};
+use crate::driver::{self, Access, Alignment, FileKind, Lanes, Namespace, RingKind, Route, Target};
 use crate::error::{Error, Result};
 use crate::event;
-
-/// The alignment that is assumed if the kernel does not report what direct I/O needs.
-const USUAL_ALIGNMENT: u32 = 4096;
-
-/// File systems that accept O_DIRECT and ignore it, because their files are memory (include/uapi/linux/magic.h).
-const IN_MEMORY: [(u32, &str); 3] =
-    [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
-const FUSE: u32 = 0x6573_5546;
 
 /// Options for opening a file: those of [`std::fs::OpenOptions`], and ringfile's own.
 ///
@@ -297,7 +287,7 @@ impl OpenOptions {
             .map_err(|errno| with_namespace_hint(path, failed(errno, "opening")))?;
         let file = self.finish(opened, path)?;
         if self.truncate {
-            let truncated = retry_on_intr(|| rustix::fs::ftruncate(file.0.target.as_fd(), 0));
+            let truncated = retry_on_intr(|| rustix::fs::ftruncate(file.target(), 0));
             truncated.map_err(|errno| failed(errno, "truncating"))?;
         }
         Ok(file)
@@ -364,8 +354,7 @@ impl OpenOptions {
             path.map(Path::to_owned),
             driver::hold_over_forks(),
         ));
-        let durable = Choice::new(self.durability);
-        Ok(File(Arc::new(Handle { target, user, buffered_fallback: false, durable, adaptive: None })))
+        Ok(File::new(target, user, self.durability, None))
     }
 
     /// Creates a [`File`] from a file that is already open, as [`From<std::fs::File>`](File) does, and applies the options that
@@ -465,6 +454,14 @@ impl OpenOptions {
         direct: Option<Alignment>,
         path: Option<&Path>,
     ) -> File {
+        let target = self.target_of(own, direct, path);
+        let is_adaptive = self.adaptive && direct.is_none() && target.kind != FileKind::Other;
+        let adaptive = if is_adaptive { self.adaptive_of(&target) } else { None };
+        File::new(target, user, self.durability, adaptive)
+    }
+
+    /// Makes the target of a descriptor for I/O.
+    fn target_of(&self, own: OwnedFd, direct: Option<Alignment>, path: Option<&Path>) -> Arc<Target> {
         let kind = kind_of(&own);
         let route = self.route.unwrap_or_else(driver::default_route);
         let ring = match route {
@@ -473,31 +470,22 @@ impl OpenOptions {
             _ => RingKind::Main,
         };
         let lanes = Lanes::new(route, file_system(&own));
-        let target = Arc::new(Target::new(
-            own,
-            kind,
-            direct,
-            ring,
-            path.map(Path::to_owned),
-            lanes,
-            driver::hold_over_forks(),
-        ));
+        let path = path.map(Path::to_owned);
+        let mut target = Target::new(own, kind, direct, ring, path, lanes, driver::hold_over_forks());
+        target.falls_back = self.buffered_fallback;
         if self.dont_cache && direct.is_none() && kind != FileKind::Other {
             target.do_not_cache();
         }
-        let is_adaptive = self.adaptive && direct.is_none() && kind != FileKind::Other;
-        let adaptive = if is_adaptive { self.adaptive_of(&target) } else { None };
-        let (buffered_fallback, durable) = (self.buffered_fallback, Choice::new(self.durability));
-        File(Arc::new(Handle { target, user, buffered_fallback, durable, adaptive }))
+        Arc::new(target)
     }
 
     /// Returns the additional state of an adaptive file; `None` if it is simply buffered.
     fn adaptive_of(&self, own: &Target) -> Option<Box<Adaptive>> {
         // Everything that can be checked before opening has been checked: see `adaptive::is_possible`.
-        let multiples = alignment(own.as_fd()).ok().filter(|_| adaptive::is_possible(own))?;
-        let again = adaptive::open_again(&own.as_fd())?;
+        let multiples = alignment(own).ok().filter(|_| adaptive::is_possible(own))?;
+        let again = adaptive::open_again(own)?;
         let options = Self { buffered_fallback: true, route: self.route, ..Self::new() };
-        let direct = options.file_of(again.into(), None, Some(multiples), own.path.as_deref());
+        let direct = options.target_of(again.into(), Some(multiples), own.path());
         Some(Box::new(Adaptive::new(own, direct)))
     }
 }
@@ -523,14 +511,6 @@ fn with_namespace_hint(path: &Path, error: Error) -> Error {
     }
 }
 
-const FOR_DIRECT: &str = "opening for direct I/O";
-const NO_DIRECT: &str = "this file does not support direct I/O";
-
-/// Adds to an error why there is no direct I/O, and what to do.
-fn no_direct(error: Error, why: &str) -> Error {
-    error.because(format!("{why}; open without direct, or with buffered_fallback(true)"))
-}
-
 fn set_direct(file: &fs::File) -> std::io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
@@ -539,75 +519,6 @@ fn set_direct(file: &fs::File) -> std::io::Result<()> {
 fn duplicate(file: impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 0)
         .map_err(|errno| Error::from_errno(errno.raw_os_error(), "duplicating the descriptor"))
-}
-
-fn kind_of(file: impl AsFd) -> FileKind {
-    use rustix::fs::FileType;
-    match rustix::fs::fstat(file).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-        Ok(FileType::RegularFile) => FileKind::Regular,
-        Ok(FileType::BlockDevice) => FileKind::Block,
-        _ => FileKind::Other,
-    }
-}
-
-/// Returns the multiples that direct I/O on the file requires.
-fn alignment(file: impl AsFd) -> Result<Alignment> {
-    let file = file.as_fd();
-    let refused = |why: &str| no_direct(Error::new(std::io::ErrorKind::Unsupported, FOR_DIRECT), why);
-    let asked = StatxFlags::DIOALIGN | StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
-    if let Ok(facts) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, asked)
-        && facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0
-    {
-        return match facts.stx_dio_mem_align.max(facts.stx_dio_offset_align) {
-            0 => Err(refused(NO_DIRECT)),
-            block => Ok(Alignment { atomic: atomic(&facts), ..multiples(block, facts.stx_dio_mem_align) }),
-        };
-    }
-    match kind_of(file) {
-        FileKind::Regular => {}
-        FileKind::Block => {
-            return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
-        }
-        FileKind::Other => {
-            // On a pipe this flag selects packet mode.
-            return Err(refused("only regular files and block devices support direct I/O"));
-        }
-    }
-    match in_memory(magic(file)) {
-        Some(name) => Err(refused(&format!("{name} accepts O_DIRECT but ignores it"))),
-        None => Ok(multiples(USUAL_ALIGNMENT, 1)),
-    }
-}
-
-/// Returns the magic number of the file system; 0 if it is unknown.
-pub(super) fn magic(file: impl AsFd) -> u32 {
-    rustix::fs::fstatfs(file).map_or(0, |facts| facts.f_type as u32)
-}
-
-/// Returns the name of a file system whose files are memory.
-fn in_memory(magic: u32) -> Option<&'static str> {
-    IN_MEMORY.iter().find(|(known, _)| *known == magic).map(|(_, name)| *name)
-}
-
-fn file_system(file: impl AsFd) -> FileSystem {
-    match magic(file) {
-        FUSE => FileSystem::Fuse,
-        magic if in_memory(magic).is_some() => FileSystem::Memory,
-        _ => FileSystem::Other,
-    }
-}
-
-/// Memory is aligned as blocks are, which is safe if the kernel does not say, but to no more than a pool's alignment:
-/// since Linux 6.12 blocks may be larger than a page, but a device's address alignment may not (`blk_validate_limits`).
-fn multiples(block: u32, memory: u32) -> Alignment {
-    let memory = memory.max(block.min(USUAL_ALIGNMENT));
-    Alignment { bytes: block as usize, memory: memory as usize, atomic: None }
-}
-
-/// Returns the limits of atomic writes: none before Linux 6.11, which leaves the fields 0.
-fn atomic(facts: &Statx) -> Option<AtomicLimits> {
-    let [min, max] = [facts.stx_atomic_write_unit_min, facts.stx_atomic_write_unit_max];
-    AtomicLimits::of_statx(min, max, facts.stx_atomic_write_segments_max)
 }
 
 /// Takes a file that was opened elsewhere. It is direct if its descriptor has O_DIRECT.

@@ -6,14 +6,13 @@
 
 use std::sync::Arc;
 
-use super::adaptive::{self, Descriptor, Id, Way};
+use super::adaptive::{Descriptor, Follow, Id, Way};
 use super::ask::Asked;
-use super::durable::{self, AfterWrite};
+use super::durability::{AfterWrite, SYNC};
 use super::unaligned::Pieces;
 use super::{File, OpenOptions, check};
 use crate::driver::{Ended, Finished, Kind, Lend, Request, Target};
 use crate::error::{Error, Result};
-use crate::fs;
 use crate::memory::Held;
 
 /// See the module. `M` keeps the buffer.
@@ -37,6 +36,8 @@ struct Detour<M> {
     held: M,
     /// The progress of a read in pieces.
     pieces: Pieces,
+    /// Marks the read as one of a stream.
+    follow: Option<Box<Follow>>,
     opening: Option<Opening>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) enum Begun {
     Over(Ended),
     /// Nothing: it has failed.
     Refused(Error),
-    /// It continues a stream, which [`adaptive::read_stream`] reads.
+    /// It continues a stream: its driver [follows](File::follow) it, and reads the [rest](Record::read_rest).
     Stream(Id),
 }
 
@@ -160,7 +161,7 @@ impl<M: Lend> Record<M> {
     /// Starts another request in place of this one; the buffer stays here.
     pub(crate) fn go_by(&mut self, request: Request, held: Held, pieces: Pieces) {
         let held = M::of(held, request.kind.is_read());
-        self.detour = Some(Box::new(Detour { request, held, pieces, opening: None }));
+        self.detour = Some(Box::new(Detour { request, held, pieces, follow: None, opening: None }));
     }
 
     /// Returns the request to this operation itself, and what was to be started in its place is forgotten.
@@ -177,20 +178,20 @@ impl<M: Lend> Record<M> {
         match self.fits(file) {
             Ok(true) if self.request.want > 0 => {
                 if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) {
-                    if !adaptive::is_own_unchecked(file, &self.request) {
+                    if !file.is_own_unchecked(&self.request) {
                         return self.begin_adaptive(file, follows);
                     }
                     self.descriptor = Descriptor::Own;
                 }
                 Begun::Start
             }
-            fits => self.begin_unusual(self.descriptor.of(file), fits),
+            fits => self.begin_unusual(file.target_of(self.descriptor), fits),
         }
     }
 
     #[inline(never)]
     fn begin_otherwise(&mut self, file: &File) -> Begun {
-        let on = self.descriptor.of(file);
+        let on = file.target_of(self.descriptor);
         if !self.request.kind.moves_data() {
             return self.begin_without_data(on);
         }
@@ -206,7 +207,7 @@ impl<M: Lend> Record<M> {
 
     /// Begins an operation that cannot be submitted as it is, or need not.
     #[cold]
-    fn begin_unusual(&mut self, file: &File, fits: Result<bool>) -> Begun {
+    fn begin_unusual(&mut self, file: &Target, fits: Result<bool>) -> Begun {
         match fits {
             Ok(_) if self.request.want == 0 => self.begin_empty(file),
             Ok(_) => self.begin_piece(file),
@@ -217,13 +218,13 @@ impl<M: Lend> Record<M> {
     /// Returns whether the operation can be submitted as it is, see [`check::fits`].
     #[inline(always)]
     pub(super) fn fits(&self, file: &File) -> Result<bool> {
-        check::fits(self.descriptor.of(file), &self.request, self.held.get())
+        check::fits(file.target_of(self.descriptor), &self.request, self.held.get())
     }
 
     /// Begins a read of an adaptive file.
     #[inline(never)]
     fn begin_adaptive(&mut self, file: &File, follows: bool) -> Begun {
-        match adaptive::choose_checked(file, &self.request, self.held.get(), follows) {
+        match file.choose_checked(&self.request, self.held.get(), follows) {
             Way::Stream(id) if follows => Begun::Stream(id),
             way => {
                 self.go(way);
@@ -247,8 +248,18 @@ impl<M: Lend> Record<M> {
         };
     }
 
+    /// Reads what follows the first `done` bytes directly, until then as a read of the stream.
+    #[cold]
+    pub(super) fn read_rest(&mut self, done: usize, follow: Box<Follow>) {
+        self.descriptor = Descriptor::Direct;
+        self.go_by(self.request, Held::None, Pieces::after(done));
+        if let Some(detour) = &mut self.detour {
+            detour.follow = Some(follow);
+        }
+    }
+
     /// Begins an operation that moves no data.
-    fn begin_without_data(&mut self, file: &File) -> Begun {
+    fn begin_without_data(&mut self, file: &Target) -> Begun {
         let (request, held, opening) = match &self.detour {
             None => (&self.request, &self.held, None),
             Some(detour) => (&detour.request, &detour.held, detour.opening.as_ref()),
@@ -261,7 +272,7 @@ impl<M: Lend> Record<M> {
     }
 
     /// Ends an operation that moves nothing.
-    fn begin_empty(&mut self, file: &File) -> Begun {
+    fn begin_empty(&mut self, file: &Target) -> Begun {
         match check::moves_nothing(file, &self.request, self.held.get()) {
             Ok(ended) => {
                 self.show_nothing();
@@ -272,7 +283,7 @@ impl<M: Lend> Record<M> {
     }
 
     /// Begins the next piece of a read that goes in pieces.
-    fn begin_piece(&mut self, file: &File) -> Begun {
+    fn begin_piece(&mut self, file: &Target) -> Begun {
         if self.detour.is_none() {
             self.go_by(self.request, Held::None, Pieces::by(self.descriptor));
         }
@@ -289,13 +300,13 @@ impl<M: Lend> Record<M> {
     /// Returns what a driver starts for a begun operation: the file, the request and the memory.
     #[inline]
     pub(crate) fn begun<'a>(&'a mut self, file: &'a File) -> (&'a Arc<Target>, &'a Request, &'a mut M) {
-        let file = self.descriptor.of(file);
+        let target = file.target_of(self.descriptor);
         match &mut self.detour {
-            None => (file.target(), &self.request, &mut self.held),
+            None => (target, &self.request, &mut self.held),
             Some(detour) => {
                 let Detour { request, held, opening, .. } = &mut **detour;
                 let opened = opening.as_ref().and_then(|opening| opening.file.as_ref());
-                (opened.unwrap_or(file).target(), request, held)
+                (opened.map_or(target, File::target), request, held)
             }
         }
     }
@@ -304,7 +315,10 @@ impl<M: Lend> Record<M> {
     /// must begin again, to do the rest. Not needed after success if it [is one step](Self::is_one_step).
     #[cold]
     pub(crate) fn end(&mut self, file: &File, ended: Ended) -> Option<Result<Ended>> {
-        let over = self.end_step(self.descriptor.of(file), ended)?;
+        let over = self.end_step(file, ended)?;
+        if let Some(detour) = &mut self.detour {
+            detour.follow = None;
+        }
         if let Ok(Ended { done: 0, .. }) = over {
             self.show_nothing();
         }
@@ -318,7 +332,7 @@ impl<M: Lend> Record<M> {
         if self.rest != AfterWrite::NOTHING && (ended.errno == 0 || self.request.kind == Kind::Sync) {
             return self.end_durable(file, ended).map(Ok);
         }
-        if ended.errno == libc::EINVAL && !self.fell_back && check::falls_back(file, &self.request, ended) {
+        if ended.errno == libc::EINVAL && !self.fell_back && self.falls_back(file, ended) {
             self.fell_back = true;
             if let Some(detour) = &mut self.detour {
                 let memory = std::mem::take(detour.held.own());
@@ -333,12 +347,16 @@ impl<M: Lend> Record<M> {
         over.map(Ok)
     }
 
+    fn falls_back(&self, file: &File, ended: Ended) -> bool {
+        check::falls_back(file.target_of(self.descriptor), &self.request, ended)
+    }
+
     /// Ends a durable write, or its sync. If the sync must follow, the operation begins again.
     fn end_durable(&mut self, file: &File, ended: Ended) -> Option<Ended> {
         let want = self.request.want;
         if self.request.kind == Kind::Write && self.request.synced && ended.done == want {
             self.request.kind = Kind::Sync;
-            self.request.op_flags = durable::SYNC.op_flags;
+            self.request.op_flags = SYNC.op_flags;
             return None;
         }
         let done = if self.request.kind == Kind::Sync { want } else { ended.done };
@@ -356,12 +374,12 @@ impl<M: Lend> Record<M> {
             && opening.file.is_none()
             && ended.errno == 0
         {
-            match fs::opened(&opening.options, path, std::mem::take(detour.held.own())) {
+            match opened(&opening.options, path, std::mem::take(detour.held.own())) {
                 Ok(file) => opening.file = Some(file),
                 Err(error) => return Some(Err(error)),
             }
             if opening.options.truncates() {
-                detour.request = fs::TRUNCATION;
+                detour.request = TRUNCATION;
                 return None;
             }
         }
@@ -407,7 +425,7 @@ impl<M: Lend> Record<M> {
     /// Returns why the operation, which ended this way, did not do all that was requested.
     #[cold]
     pub(crate) fn failure(&self, file: &File, ended: Ended) -> Error {
-        let on = self.descriptor.of(file);
+        let on = file.target_of(self.descriptor);
         if self.request.kind.moves_data() {
             check::failure(on, &self.request, ended)
         } else {
@@ -415,3 +433,16 @@ impl<M: Lend> Record<M> {
         }
     }
 }
+
+/// Makes a [`File`] from the descriptor of an open, not yet truncated.
+fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
+    let opened = if let Held::Paths(paths) = held { paths.opened } else { None };
+    match (opened, path.path()) {
+        (Some(opened), Some(path)) => options.finish(opened, path),
+        // A successful open has left a descriptor.
+        (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),
+    }
+}
+
+/// The operation that truncates an opened file.
+const TRUNCATION: Request = Request::of(Kind::Truncate);

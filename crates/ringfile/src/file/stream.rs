@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_core::Stream;
 
 use super::File;
-use super::io::Operation;
+use super::io::OperationFuture;
 use crate::driver::{Ended, FileKind, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
@@ -70,7 +70,7 @@ struct Waiting {
 
 /// A read ahead: in flight, or finished before its turn.
 struct Ahead {
-    read: Operation<'static, File>,
+    read: OperationFuture<File>,
     /// What was read, and the error after it, if there was one.
     ended: Option<(Bytes, Option<Error>)>,
     wanted: usize,
@@ -79,7 +79,7 @@ struct Ahead {
 impl Reader {
     pub(super) fn new(file: File, pool: Pool) -> Self {
         Self {
-            gives_what_is_there: file.0.target.kind == FileKind::Other,
+            gives_what_is_there: file.target().kind == FileKind::Other,
             file,
             pool,
             block: 256 << 10,
@@ -138,7 +138,7 @@ impl Reader {
                 want: if past == 0 && !self.gives_what_is_there { buffer.capacity() } else { wanted },
                 ..Request::of(Kind::Read)
             };
-            let read = Operation::new(self.file.clone(), request, Held::Pooled(buffer));
+            let read = OperationFuture::new(self.file.clone(), request, Held::Pooled(buffer));
             self.next += wanted as u64;
             let mut ahead = Ahead { read, ended: None, wanted };
             ahead.poll(context);

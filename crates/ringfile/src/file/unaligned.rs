@@ -50,6 +50,11 @@ impl Pieces {
         Self { cached, ..Self::by(Descriptor::Direct) }
     }
 
+    /// Reads directly what follows the first `done` bytes, which are there.
+    pub(crate) fn after(done: usize) -> Self {
+        Self { done, ..Self::by(Descriptor::Direct) }
+    }
+
     /// Returns the descriptor for the next piece.
     pub(crate) fn descriptor(&self) -> Descriptor {
         if self.done < self.cached { Descriptor::Own } else { self.descriptor }

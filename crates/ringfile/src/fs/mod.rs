@@ -66,36 +66,23 @@ use pin_project_lite::pin_project;
 use crate::driver::{Kind, Request};
 use crate::error::{Error, Result};
 use crate::file::ask::{Ask, Asked};
-use crate::file::io::Operation;
+use crate::file::io::OperationFuture;
 use crate::file::{File, OpenOptions};
 use crate::memory::{Held, Paths};
 
 /// Permission bits of a directory that is created; the umask applies.
 const DIRECTORY: u32 = 0o777;
 
-/// Creates an operation on paths, of which `path` is the first. [`Operation::poll_control`] fails if one contains a NUL byte, and
+/// Creates an operation on paths, of which `path` is the first. [`OperationFuture::poll_control`] fails if one contains a NUL byte, and
 /// `paths` is `None`.
-fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> Operation<'static, File> {
+fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> OperationFuture<File> {
     let request = Request { op_flags, ..Request::of(kind) };
-    Operation::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))
+    OperationFuture::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))
 }
 
-fn change(operation: Operation<'static, File>) -> Change {
+fn change(operation: OperationFuture<File>) -> Change {
     Change { operation, pinned: PhantomPinned }
 }
-
-/// Makes a [`File`] from the descriptor of an open, not yet truncated.
-pub(crate) fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
-    let opened = if let Held::Paths(paths) = held { paths.opened } else { None };
-    match (opened, path.path()) {
-        (Some(opened), Some(path)) => options.finish(opened, path),
-        // A successful open has left a descriptor.
-        (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),
-    }
-}
-
-/// The operation that truncates an opened file.
-pub(crate) const TRUNCATION: Request = Request::of(Kind::Truncate);
 
 pin_project! {
     /// The opening of a file: see [`open`]. Awaited, it returns the file. Or [add](crate::Operation) it to a batch or a
@@ -104,7 +91,7 @@ pin_project! {
     /// `Send`; it borrows nothing, and works in any executor.
     #[must_use = "nothing is opened until it is awaited, or added to a batch or a queue"]
     pub struct Open {
-        operation: Operation<'static, File>,
+        operation: OperationFuture<File>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -134,7 +121,7 @@ pin_project! {
     /// `Send`; it borrows nothing, and works in any executor.
     #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
     pub struct Change {
-        operation: Operation<'static, File>,
+        operation: OperationFuture<File>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -160,7 +147,7 @@ pin_project! {
     /// `Send`; it borrows nothing, and works in any executor.
     #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
     pub struct GetMetadata {
-        operation: Operation<'static, File>,
+        operation: OperationFuture<File>,
         #[pin]
         pinned: PhantomPinned,
     }

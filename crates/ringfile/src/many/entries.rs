@@ -14,7 +14,7 @@ use super::op::{At, Op};
 use crate::driver::{Ended, Finished, InPlace, PlaceOfRead};
 use crate::error::Error;
 use crate::file::File;
-use crate::file::adaptive::{self, Way};
+use crate::file::adaptive::Way;
 use crate::file::ask::Asked;
 
 const CANCELLED: &str = "it was cancelled";
@@ -268,7 +268,7 @@ impl Entries {
             return Ok(());
         }
         let ops = self.to_start.iter().filter_map(|&index| self.list[index as usize].op.as_ref());
-        let targets = adaptive::targets(file, ops.map(|op| op.record.descriptor));
+        let targets = file.targets(ops.map(|op| op.record.descriptor));
         let mut reads = WaitingReads { list: &mut self.list, to_start: &self.to_start };
         let all = AssertUnwindSafe(|| engine.read_in_place(targets, &mut reads, usize::MAX));
         let read = catch_unwind(all);

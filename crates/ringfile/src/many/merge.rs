@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::files::Files;
 use super::op::{At, NONE, Op, Stage};
 use crate::driver::{Ended, FileKind, Finished, Kind, Request};
-use crate::file::adaptive::{self, Descriptor, Way};
+use crate::file::adaptive::{Descriptor, Way};
 use crate::file::check;
 use crate::file::unaligned::Pieces;
 use crate::memory::{Buffer, Held, reserve};
@@ -31,8 +31,8 @@ fn may_merge(op: &Op, files: &Files) -> bool {
         && matches!(file.target().kind, FileKind::Regular | FileKind::Block)
         && file.target().ring.announces()
         // An adaptive file may use either descriptor.
-        && matches!(check::fits(file, &op.record.request, &op.record.held), Ok(true))
-        && matches!(check::fits(Descriptor::Direct.of(file), &op.record.request, &op.record.held), Ok(true))
+        && matches!(check::fits(file.target(), &op.record.request, &op.record.held), Ok(true))
+        && matches!(check::fits(file.target_of(Descriptor::Direct), &op.record.request, &op.record.held), Ok(true))
 }
 
 /// Puts the reads of a range into groups.
@@ -109,7 +109,7 @@ pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u
     leader.stage = Stage::Begun(At::Nowhere);
     let request = Request { kind: Kind::ReadVectored, want, ..leader.record.request };
     let (file, held) = (files.get(leader.file), Held::Buffers(parts));
-    if let Way::By(descriptor) = adaptive::choose(file, &request, &held, false) {
+    if let Way::By(descriptor) = file.choose(&request, &held, false) {
         leader.record.descriptor = descriptor;
     }
     leader.record.go_by(request, held, Pieces::default());

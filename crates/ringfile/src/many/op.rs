@@ -9,7 +9,7 @@ use super::done::{Done, OnPath};
 use super::files::Files;
 use crate::driver::{Ended, Finished, Kind, Place, PlaceOfRead, Request, Target};
 use crate::error::{Error, Result};
-use crate::file::adaptive::{self, Descriptor};
+use crate::file::adaptive::Descriptor;
 use crate::file::ask::Asked;
 use crate::file::record::{Begun, Record};
 use crate::file::{File, check};
@@ -205,19 +205,19 @@ impl Op {
     /// [`InPlace`](crate::driver::InPlace). Chooses the descriptor of a read that may be, if the file is adaptive.
     #[inline(always)]
     pub(super) fn can_stay_in_place(&mut self, file: &File, is_adaptive: bool) -> bool {
-        if is_adaptive { self.chooses_to_stay_in_place(file) } else { self.fits_in_place(file) }
+        if is_adaptive { self.chooses_to_stay_in_place(file) } else { self.fits_in_place(file.target()) }
     }
 
     #[inline(never)]
     fn chooses_to_stay_in_place(&mut self, file: &File) -> bool {
-        if self.record.descriptor == Descriptor::Open && self.fits_in_place(file) {
-            self.record.go(adaptive::choose(file, &self.record.request, &self.record.held, false));
+        if self.record.descriptor == Descriptor::Open && self.fits_in_place(file.target()) {
+            self.record.go(file.choose(&self.record.request, &self.record.held, false));
         }
-        self.fits_in_place(self.record.descriptor.of(file))
+        self.fits_in_place(file.target_of(self.record.descriptor))
     }
 
     #[inline(always)]
-    fn fits_in_place(&self, file: &File) -> bool {
+    fn fits_in_place(&self, file: &Target) -> bool {
         match &self.record.held {
             Held::Pooled(buffer) => {
                 self.record.request.kind == Kind::Read

@@ -10,7 +10,6 @@ use super::merge;
 use super::op::{At, NONE, Op, Stage};
 use crate::driver::{Ended, Finished, InPlace, PlaceOfRead};
 use crate::error::Error;
-use crate::file::adaptive;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
@@ -70,7 +69,7 @@ impl Plan {
         let is_adaptive = file.has_adaptive_reads();
         let mut can_stay = |op: &mut Op| op.file == number && op.can_stay_in_place(file, is_adaptive);
         if in_any_order && self.batch.ops.iter_mut().all(&mut can_stay) {
-            let targets = adaptive::targets(file, self.batch.ops.iter().map(|op| op.record.descriptor));
+            let targets = file.targets(self.batch.ops.iter().map(|op| op.record.descriptor));
             engine.read_in_place(targets, &mut self.batch.ops[..], self.batch.most);
             self.ended += self.batch.ops.iter().filter(|op| op.is_over()).count();
             if self.is_over() {

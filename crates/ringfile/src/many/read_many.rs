@@ -12,9 +12,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use super::done::Done;
 use super::entries::Token;
 use super::queue::Queue;
-use crate::driver::{Ended, InPlace, Kind, PlaceOfRead, Request};
+use crate::driver::{Ended, InPlace, Kind, PlaceOfRead, Request, Target};
 use crate::error::{Error, Result};
-use crate::file::adaptive::{self, Descriptor, Way};
+use crate::file::adaptive::{Descriptor, Way};
 use crate::file::{File, check};
 use crate::memory::{AnyBuffer, Buffer, Held, Lending, ReadMemory, RequestMemory, WriteMemory};
 
@@ -84,7 +84,7 @@ impl<M: ReadMemory> ReadRequest<M> {
     fn explain(&mut self, file: &File) {
         if let Stage::Failed(descriptor, errno) = self.stage {
             let request = self.request();
-            self.result = Err(check::failure(descriptor.of(file), &request, Ended { done: 0, errno }));
+            self.result = Err(check::failure(file.target_of(descriptor), &request, Ended { done: 0, errno }));
             self.stage = Stage::Over;
         }
     }
@@ -97,17 +97,19 @@ impl<M: ReadMemory> ReadRequest<M> {
     #[inline]
     fn choose(&mut self, file: &File, is_adaptive: bool) {
         let mut way = NOT_CHOSEN;
-        if is_adaptive && self.fits_in_place(file) {
-            way = adaptive::choose(file, &self.request(), &Held::None, false);
+        if is_adaptive && self.fits_in_place(file.target()) {
+            way = file.choose(&self.request(), &Held::None, false);
         }
         self.stage = match way {
-            Way::By(descriptor) if self.fits_in_place(descriptor.of(file)) => Stage::InPlace(descriptor),
+            Way::By(descriptor) if self.fits_in_place(file.target_of(descriptor)) => {
+                Stage::InPlace(descriptor)
+            }
             way => Stage::Otherwise(way),
         };
     }
 
     #[inline]
-    fn fits_in_place(&mut self, file: &File) -> bool {
+    fn fits_in_place(&mut self, file: &Target) -> bool {
         let place = self.buffer.place();
         check::fits_in_place(file, self.offset, place.start(), place.len())
     }
@@ -278,7 +280,7 @@ impl Queue {
             Stage::InPlace(descriptor) => Some(descriptor),
             _ => None,
         });
-        let targets = adaptive::targets(file, in_place);
+        let targets = file.targets(in_place);
         let must_turn = self.engine.read_in_place(targets, requests, usize::MAX);
         if requests.iter().any(|request| request.stage != Stage::Over) {
             requests.iter_mut().for_each(|request| request.explain(file));

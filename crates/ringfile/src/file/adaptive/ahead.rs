@@ -9,27 +9,24 @@
 //!   when the piece was read, would go unnoticed, so that time is long. If writes took no time, two ticks of the clock
 //!   would be enough.
 //! - Only files that were opened for reading alone are read ahead, on file systems that are known to record that time.
-//! - Pieces are started, driven and dropped without the lock, which is held for a few instructions.
+//! - AheadState are started, driven and dropped without the lock, which is held for a few instructions.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Advice, OFlags};
 
-use super::super::File;
-use super::super::io::Operation;
-use super::super::open::magic;
+use super::piece::{AheadPiece, Changed};
 use super::room;
 use super::streams::{Id, Passes, Seen, Streams};
-use crate::driver::{self, Ended, FileKind, Kind, Request, Target, cached_pages};
-use crate::memory::{self, Buffer, Held};
-use crate::metrics::CacheEvent;
+use crate::driver::{FileKind, Target, cached_pages};
+use crate::file::probe::magic;
+use crate::memory;
 use crate::ring::fork;
 
 /// A file is read ahead only if it has not changed for this time, which is longer than a write takes.
@@ -41,43 +38,39 @@ const QUIET: Duration = Duration::from_secs(5);
 /// changes, at the commit.
 const KEEP_TIMES: [u32; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
-/// The change time, in seconds and nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Changed(i64, u64);
-
 /// See the module.
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     /// Whether the file may be read ahead at all.
     is_allowed: bool,
-    state: Mutex<State>,
+    state: Mutex<AheadState>,
     /// Whether a stream passes through the page cache.
     any_passes: AtomicBool,
     process: fork::Mark,
 }
 
 #[derive(Default)]
-struct State {
+struct AheadState {
     streams: Streams,
-    pieces: Vec<Piece>,
+    pieces: Vec<AheadPiece>,
     /// Whether the file is among [`FILES`].
     is_listed: bool,
 }
 
 /// The files that may have pieces, in the order in which they got them.
-static FILES: Mutex<VecDeque<Weak<Ahead>>> = Mutex::new(VecDeque::new());
+static FILES: Mutex<VecDeque<Weak<ReadAhead>>> = Mutex::new(VecDeque::new());
 
 /// Whether a read belongs to a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Membership {
     /// To none that is known.
     Alone,
-    /// To this one, in which it is in flight until [`Ahead::ended`]; and whether reading ahead of it is worthwhile.
+    /// To this one, in which it is in flight until [`ReadAhead::ended`]; and whether reading ahead of it is worthwhile.
     InStream(Id, bool),
     /// To one of which several large reads are in flight. See [`Seen::IsOneOfSeveral`].
     OneOfSeveral,
 }
 
-impl Place {
+impl Membership {
     /// Returns the stream in which the read is in flight, and whether reading ahead of it is worthwhile.
     pub(super) fn stream(self) -> Option<(Id, bool)> {
         match self {
@@ -87,19 +80,7 @@ impl Place {
     }
 }
 
-/// A piece whose read is in flight or has finished.
-pub(super) struct Piece {
-    stream: Id,
-    range: Range<u64>,
-    changed: Changed,
-    read: Operation<'static, File>,
-    is_over: bool,
-    /// The data; `None` if the read failed.
-    content: Option<Buffer>,
-    used: u64,
-}
-
-impl Ahead {
+impl ReadAhead {
     pub(super) fn new(own: &Target) -> Arc<Self> {
         let flags = rustix::fs::fcntl_getfl(own.as_fd()).unwrap_or(OFlags::RDWR);
         let is_allowed = own.kind == FileKind::Regular
@@ -114,7 +95,7 @@ impl Ahead {
     }
 
     /// Takes the lock; `None` if another thread holds it, or held it when this process was forked.
-    fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, AheadState>> {
         match self.state.try_lock() {
             _ if !self.process.is_current() => None,
             Ok(state) => Some(state),
@@ -124,21 +105,21 @@ impl Ahead {
     }
 
     /// Takes the lock, which is held for a few instructions, and never taken in a forked child.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AheadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a direct read.
-    pub(super) fn note(&self, range: &Range<u64>) -> Place {
-        let Some(mut state) = self.try_lock() else { return Place::Alone };
+    pub(super) fn note(&self, range: &Range<u64>) -> Membership {
+        let Some(mut state) = self.try_lock() else { return Membership::Alone };
         let pieces = match state.streams.note(range) {
-            Seen::Continues(id) => return Place::InStream(id, state.streams.is_steady(id)),
-            Seen::IsOneOfSeveral => return Place::OneOfSeveral,
+            Seen::Continues(id) => return Membership::InStream(id, state.streams.is_steady(id)),
+            Seen::IsOneOfSeveral => return Membership::OneOfSeveral,
             Seen::Begins { gone } => gone.map(|gone| state.take_of(gone)),
         };
         drop(state);
         drop(pieces);
-        Place::Alone
+        Membership::Alone
     }
 
     /// Returns whether several reads of a stream are in flight, so that the library does not read ahead.
@@ -196,7 +177,7 @@ impl Ahead {
 
     /// Returns whether data that is read ahead now could be used later.
     pub(super) fn is_quiet(&self, own: &Target) -> bool {
-        self.is_allowed && state_of(own).is_some_and(|(changed, _)| changed.is_long_ago())
+        self.is_allowed && state_of(own).is_some_and(|(changed, _)| is_long_ago(changed))
     }
 
     /// Notes that a read of a stream has finished.
@@ -207,19 +188,19 @@ impl Ahead {
     }
 
     /// Takes the piece that has the byte at `offset`.
-    pub(super) fn take(&self, offset: u64) -> Option<Piece> {
+    pub(super) fn take(&self, offset: u64) -> Option<AheadPiece> {
         let mut state = self.try_lock()?;
         let at = state.pieces.iter().position(|piece| piece.range.contains(&offset))?;
         let wanted = state.pieces.swap_remove(at);
-        let is_behind = |piece: &mut Piece| piece.stream == wanted.stream && piece.range.end <= offset;
-        let passed_over: Vec<Piece> = state.pieces.extract_if(.., is_behind).collect();
+        let is_behind = |piece: &mut AheadPiece| piece.stream == wanted.stream && piece.range.end <= offset;
+        let passed_over: Vec<AheadPiece> = state.pieces.extract_if(.., is_behind).collect();
         drop(state);
         drop(passed_over);
         Some(wanted)
     }
 
     /// Puts back a piece that was used up to `end`, or drops it if nothing is left.
-    pub(super) fn put_back(self: &Arc<Self>, piece: Piece, end: u64) {
+    pub(super) fn put_back(self: &Arc<Self>, piece: AheadPiece, end: u64) {
         if end < piece.range.end {
             return self.keep(piece);
         }
@@ -227,7 +208,7 @@ impl Ahead {
     }
 
     /// Keeps a piece, unless its stream was replaced meanwhile, so that no read would ask for it.
-    fn keep(self: &Arc<Self>, piece: Piece) {
+    fn keep(self: &Arc<Self>, piece: AheadPiece) {
         let mut state = self.lock();
         if !state.streams.is_followed(piece.stream) {
             drop(state);
@@ -243,7 +224,7 @@ impl Ahead {
     }
 
     /// Returns whether a piece still matches the file. If not, all pieces are dropped.
-    pub(super) fn is_trusted(&self, piece: &Piece, own: &Target) -> bool {
+    pub(super) fn is_trusted(&self, piece: &AheadPiece, own: &Target) -> bool {
         let is_same = state_of(own).is_some_and(|(changed, _)| changed == piece.changed);
         if !is_same {
             self.drop_pieces();
@@ -258,11 +239,11 @@ impl Ahead {
     }
 
     /// Starts reading ahead of a stream whose last read had `len` bytes. Returns whether any read was started.
-    pub(super) fn go_on(self: &Arc<Self>, own: &Target, direct: &File, id: Id, len: u64) -> bool {
+    pub(super) fn go_on(self: &Arc<Self>, own: &Target, direct: &Arc<Target>, id: Id, len: u64) -> bool {
         if !self.is_allowed || !self.process.is_current() {
             return false;
         }
-        let Some((changed, size)) = state_of(own).filter(|(changed, _)| changed.is_long_ago()) else {
+        let Some((changed, size)) = state_of(own).filter(|(changed, _)| is_long_ago(*changed)) else {
             return false;
         };
         let mut started = false;
@@ -277,6 +258,9 @@ impl Ahead {
             }
             let Some(range) = state.streams.next_piece(id, size) else { return started };
             drop(state);
+            // The blocks of a drive may be larger than those in which pieces are planned.
+            let block = direct.alignment().bytes as u64;
+            let range = range.start / block * block..range.end.next_multiple_of(block);
             let Ok(memory) = memory::ahead().try_get((range.end - range.start) as usize) else {
                 self.lock().streams.give_back(id, range.start);
                 if !std::mem::take(&mut may_steal) || !self.steal() {
@@ -284,7 +268,7 @@ impl Ahead {
                 }
                 continue;
             };
-            let mut piece = Piece::new(direct, id, range, changed, memory);
+            let mut piece = AheadPiece::new(direct, id, range, changed, memory);
             // No task waits for the piece yet.
             let _ = piece.poll(&mut Context::from_waker(Waker::noop()));
             self.keep(piece);
@@ -321,9 +305,9 @@ impl Ahead {
     }
 }
 
-impl State {
+impl AheadState {
     /// Takes all pieces, so that the caller can drop them without the lock.
-    fn take_all(&mut self) -> Vec<Piece> {
+    fn take_all(&mut self) -> Vec<AheadPiece> {
         let pieces = std::mem::take(&mut self.pieces);
         for piece in &pieces {
             self.streams.give_back(piece.stream, piece.range.start);
@@ -332,8 +316,8 @@ impl State {
     }
 
     /// Takes the pieces of a stream, so that the caller can drop them without the lock.
-    fn take_of(&mut self, id: Id) -> Vec<Piece> {
-        let pieces: Vec<Piece> = self.pieces.extract_if(.., |piece| piece.stream == id).collect();
+    fn take_of(&mut self, id: Id) -> Vec<AheadPiece> {
+        let pieces: Vec<AheadPiece> = self.pieces.extract_if(.., |piece| piece.stream == id).collect();
         if !pieces.is_empty() {
             self.streams.judge(false);
         }
@@ -341,12 +325,11 @@ impl State {
     }
 }
 
-impl Changed {
-    fn is_long_ago(self) -> bool {
-        let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return false };
-        let changed = Duration::new(u64::try_from(self.0).unwrap_or(0), self.1 as u32);
-        now.checked_sub(changed).is_some_and(|age| age >= QUIET)
-    }
+/// Returns whether a file that was changed then has been quiet long enough.
+fn is_long_ago(Changed(seconds, nanoseconds): Changed) -> bool {
+    let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return false };
+    let changed = Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds as u32);
+    now.checked_sub(changed).is_some_and(|age| age >= QUIET)
 }
 
 /// Returns whether nothing of a range is in the page cache.
@@ -360,76 +343,23 @@ fn state_of(own: &Target) -> Option<(Changed, u64)> {
     Some((Changed(stat.st_ctime as i64, stat.st_ctime_nsec as u64), stat.st_size as u64))
 }
 
-impl Piece {
-    fn new(direct: &File, stream: Id, range: Range<u64>, changed: Changed, memory: Buffer) -> Self {
-        let want = (range.end - range.start) as usize;
-        let request = Request { offset: range.start, want, ..Request::of(Kind::Read) };
-        let read = Operation::new(direct.clone(), request, Held::Pooled(memory));
-        Self { stream, range, changed, read, is_over: false, content: None, used: 0 }
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if !self.is_over {
-            ready!(self.read.poll(context));
-            self.is_over = true;
-            let is_good = matches!(self.read.result(), Ok(Ended { errno: 0, .. }));
-            // An error is ignored here: the read that needs the data will get the same error.
-            if let Held::Pooled(buffer) = self.read.take_held()
-                && is_good
-            {
-                self.content = Some(buffer);
-            }
-        }
-        Poll::Ready(())
-    }
-
-    /// Returns whether the read ends only when another thread runs its loop, which may be waiting for this one.
-    pub(super) fn needs_another_loop(&self) -> bool {
-        !self.is_over && self.read.needs_another_loop()
-    }
-
-    /// Waits until the read has ended.
-    pub(super) async fn over(&mut self) {
-        poll_fn(|context| self.poll(context)).await;
-    }
-
-    /// Returns the piece's content from `offset`, at most `most` bytes, fewer at the end of the file. Counts them as
-    /// used.
-    pub(super) fn use_at(&mut self, offset: u64, most: usize) -> &[u8] {
-        let skipped = (offset - self.range.start) as usize;
-        let content = self.content.as_deref().and_then(|content| content.get(skipped..)).unwrap_or_default();
-        let content = &content[..content.len().min(most)];
-        self.used += content.len() as u64;
-        driver::count_cache(CacheEvent::AheadUsed, content.len() as u64);
-        content
-    }
-}
-
-impl Drop for Piece {
-    fn drop(&mut self) {
-        let unused = (self.range.end - self.range.start).saturating_sub(self.used);
-        if unused > 0 {
-            driver::count_cache(CacheEvent::AheadUnused, unused);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::File;
 
     const PAGE: u64 = 4096;
 
     /// Returns a file of which the second page was read ahead.
-    fn read_ahead() -> Arc<Ahead> {
+    fn read_ahead() -> Arc<ReadAhead> {
         let path = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&path, [7; 4096]).unwrap();
         let file = File::open(&path).unwrap();
-        let ahead = Ahead::new(&file.0.target);
-        assert_eq!(ahead.note(&(0..PAGE)), Place::Alone);
+        let ahead = ReadAhead::new(file.target());
+        assert_eq!(ahead.note(&(0..PAGE)), Membership::Alone);
         let (id, _) = ahead.note(&(PAGE..PAGE + 1)).stream().unwrap();
         let memory = memory::ahead().try_get(PAGE as usize).unwrap();
-        let piece = Piece::new(&file, id, PAGE..2 * PAGE, Changed(0, 0), memory);
+        let piece = AheadPiece::new(file.target(), id, PAGE..2 * PAGE, Changed(0, 0), memory);
         let mut state = ahead.lock();
         state.pieces.push(piece);
         state.is_listed = true;
@@ -438,13 +368,13 @@ mod tests {
         ahead
     }
 
-    fn is_in_list(ahead: &Arc<Ahead>) -> bool {
+    fn is_in_list(ahead: &Arc<ReadAhead>) -> bool {
         let files = FILES.lock().unwrap();
         files.iter().any(|file| std::ptr::eq(file.as_ptr(), Arc::as_ptr(ahead)))
     }
 
     /// Other tests may have files in the list.
-    fn steal_from(ahead: &Arc<Ahead>) {
+    fn steal_from(ahead: &Arc<ReadAhead>) {
         while is_in_list(ahead) {
             ahead.steal();
         }
@@ -456,7 +386,7 @@ mod tests {
         ONE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pieces(ahead: &Ahead) -> usize {
+    fn pieces(ahead: &ReadAhead) -> usize {
         ahead.lock().pieces.len()
     }
 

@@ -1,43 +1,40 @@
 //! Adaptive files: cached data is read from the page cache, other data by direct I/O.
 //!
-//! An adaptive [`File`] has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
+//! An adaptive [`File`](super::File) has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
 //! starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache, except large ones
 //! of a file that is much larger than memory. If it is full, [`sketch`] decides what is worth caching; [`streams`] finds
 //! sequential reads, and [`ahead`] reads ahead of them, or lets them pass through the cache and removes what they have
-//! brought. After a series of hits, most reads are decided in [`is_own_unchecked`], by a few loads. Invariant: through
+//! brought. After a series of hits, most reads are decided in [`Adaptive::is_own_unchecked`], by a few loads. Invariant: through
 //! either descriptor, a read returns what was written before it began, since the kernel writes dirty pages back before a
 //! direct read. So the decisions here affect only the speed of a read, even those that are skipped because another thread
 //! holds the lock.
 
 mod ahead;
+mod follow;
+mod piece;
 mod room;
 mod sketch;
 mod streams;
 
-use std::borrow::Borrow;
 use std::cell::Cell;
-use std::future::poll_fn;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use self::ahead::{Ahead, Place};
+use self::ahead::{Membership, ReadAhead};
+pub(super) use self::follow::Follow;
 pub use self::room::assume_memory_is_free;
 use self::sketch::{BLOCK, READS_BEFORE, Sketch};
 pub(crate) use self::streams::Id;
-use super::open::magic;
-use super::{File, io};
-use crate::driver::{self, Ended, Kind, Request, Target, Targets, cached_pages};
-use crate::error::Result;
+use super::probe::magic;
+use crate::driver::{self, Kind, Request, Target, cached_pages};
 use crate::event;
 use crate::memory::{Held, page_size};
 use crate::metrics::CacheEvent;
-use crate::runtime;
 
 /// After this many hits in a row, only some reads are checked.
 const WARM: i32 = 32;
@@ -93,30 +90,11 @@ pub(crate) enum Descriptor {
 }
 
 impl Descriptor {
-    /// Returns the file to read.
-    #[inline]
-    pub(crate) fn of(self, file: &File) -> &File {
-        match (self, &file.0.adaptive) {
-            (Self::Direct, Some(adaptive)) => &adaptive.direct,
-            (Self::Open | Self::Own | Self::Direct, _) => file,
-        }
-    }
-
-    /// Returns its index among the file's [`targets`].
+    /// Returns its index among the file's [`targets`](super::File::targets).
     #[inline]
     pub(crate) fn index(self) -> usize {
         usize::from(self == Self::Direct)
     }
-}
-
-/// Returns the targets of the descriptors that these reads of a file use.
-pub(crate) fn targets(file: &File, reads: impl Iterator<Item = Descriptor>) -> Targets<'_> {
-    if !file.has_adaptive_reads() {
-        return [Some(file.target()), None];
-    }
-    let mut targets = [None; 2];
-    reads.for_each(|descriptor| targets[descriptor.index()] = Some(descriptor.of(file).target()));
-    targets
 }
 
 /// How a read is carried out.
@@ -127,7 +105,7 @@ pub(crate) enum Way {
     /// Reads this many bytes from the cache, if they are still there, and the rest directly, in pieces (see
     /// [`unaligned`](super::unaligned)).
     CachedBeginning(usize),
-    /// The read continues a stream, and its data may have been read ahead: [`read_stream`] carries it out.
+    /// The read continues a stream, and its data may have been read ahead: see [`Follow`].
     Stream(Id),
 }
 
@@ -139,13 +117,13 @@ enum Cached {
     Some(usize),
 }
 
-const OWN: Way = Way::By(Descriptor::Own);
+pub(super) const OWN: Way = Way::By(Descriptor::Own);
 const DIRECT: Way = Way::By(Descriptor::Direct);
 
 /// The additional state of an adaptive file.
 pub(crate) struct Adaptive {
-    /// The twin. It may turn out not to be direct.
-    pub(super) direct: File,
+    /// The second descriptor. It may turn out not to be direct.
+    pub(super) direct: Arc<Target>,
     /// If positive, how many checks in a row found all in the cache, up to [`HOT`]; if negative, how many found nothing
     /// there, up to [`COLD`].
     streak: AtomicI32,
@@ -156,7 +134,7 @@ pub(crate) struct Adaptive {
     sketch: Mutex<Option<Sketch>>,
     /// Whether the file was [`VAST`] times as large as the memory that this process may use when the sketch was created.
     is_vast: AtomicBool,
-    ahead: Arc<Ahead>,
+    ahead: Arc<ReadAhead>,
 }
 
 /// Returns whether the file can be read, and the kernel reports what the cache holds of it. Checked before the second
@@ -191,100 +169,6 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
         })
         .ok()
         .map(Into::into)
-}
-
-/// Decides how to carry out a non-empty read; a file that is not adaptive uses its own descriptor. Streams are detected
-/// only if the read is `alone`, not one of many operations. Only a vectored read needs `held`.
-#[inline]
-pub(crate) fn choose(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
-    if is_own_unchecked(file, request) { OWN } else { choose_checked(file, request, held, alone) }
-}
-
-/// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones have
-/// hit. If not, [`choose_checked`] decides.
-#[inline]
-pub(crate) fn is_own_unchecked(file: &File, request: &Request) -> bool {
-    file.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_own_unchecked(&file.0.target, request))
-}
-
-/// Does what [`choose`] does, for a read that is checked or may not use the file's own descriptor.
-#[cold]
-pub(crate) fn choose_checked(file: &File, request: &Request, held: &Held, alone: bool) -> Way {
-    let Some(adaptive) = &file.0.adaptive else { return OWN };
-    let way = adaptive.choose(&file.0.target, request, alone && request.kind == Kind::Read);
-    if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
-        driver::count_cache(CacheEvent::Partial, 1);
-    }
-    if request.kind == Kind::Read || way == OWN {
-        return way;
-    }
-    // A vectored read either bypasses the cache as a whole, or not at all.
-    let direct = adaptive.direct.0.target.direct();
-    let fits = direct.is_none_or(|direct| direct.fits(request, held));
-    Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
-}
-
-/// Reads the continuation of a stream: takes data that was read ahead, and reads the rest directly.
-pub(super) async fn read_stream(
-    file: impl Borrow<File>,
-    id: Id,
-    request: Request,
-    mut held: Held,
-) -> (Held, Result<Ended>) {
-    let file = file.borrow();
-    let Some(adaptive) = &file.0.adaptive else {
-        return io::carry_out(file, Descriptor::Own, request, held).await;
-    };
-    let (own, ahead) = (&file.0.target, &adaptive.ahead);
-    let _reading = Reading(ahead, id);
-    if ahead.go_on(own, &adaptive.direct, id, request.want as u64) && runtime::is_in_loop() {
-        // The loop submits only when all its tasks have run, but this task may find all its data ready and never wait.
-        let mut has_yielded = false;
-        poll_fn(|context| {
-            if std::mem::replace(&mut has_yielded, true) {
-                return Poll::Ready(());
-            }
-            context.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
-    }
-    let mut done = 0;
-    while done < request.want {
-        let offset = request.offset + done as u64;
-        // This thread must not depend on when another thread runs its loop, so such a piece is dropped.
-        let taken = ahead.take(offset).filter(|piece| !piece.needs_another_loop());
-        let Some(mut piece) = taken else { break };
-        piece.over().await;
-        if !ahead.is_trusted(&piece, own) {
-            break;
-        }
-        let content = piece.use_at(offset, request.want - done);
-        held.copy_in(request.start + done, content);
-        let moved = content.len();
-        done += moved;
-        ahead.put_back(piece, offset + moved as u64);
-        if moved == 0 {
-            break;
-        }
-    }
-    if done == request.want {
-        return (held, Ok(Ended { done, errno: 0 }));
-    }
-    let (offset, start) = (request.offset + done as u64, request.start + done);
-    let rest = Request { offset, start, want: request.want - done, ..request };
-    let (held, result) = io::carry_out(file, Descriptor::Direct, rest, held).await;
-    let add = |ended: Ended| Ended { done: done + ended.done, ..ended };
-    (held, result.map(add).map_err(|error| error.after(done)))
-}
-
-/// Marks a read that continues a stream as in flight, until this is dropped.
-struct Reading<'a>(&'a Ahead, Id);
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.ended(self.1);
-    }
 }
 
 /// What a thread remembers of its reads of a file.
@@ -336,21 +220,28 @@ impl Recent {
     }
 }
 
+impl Drop for Adaptive {
+    fn drop(&mut self) {
+        driver::close(&self.direct);
+    }
+}
+
 impl Adaptive {
-    pub(super) fn new(own: &Target, direct: File) -> Self {
+    pub(super) fn new(own: &Target, direct: Arc<Target>) -> Self {
         Self {
             direct,
             streak: AtomicI32::new(0),
             rereads: AtomicU32::new(0),
             sketch: Mutex::new(None),
             is_vast: AtomicBool::new(false),
-            ahead: Ahead::new(own),
+            ahead: ReadAhead::new(own),
         }
     }
 
-    /// See [`is_own_unchecked`]. Counts the read if it returns true; then [`Adaptive::choose`] would return [`OWN`].
+    /// See [`File::is_own_unchecked`](super::File::is_own_unchecked). Counts the read if it returns true; then
+    /// [`Adaptive::choose`] would return [`OWN`].
     #[inline]
-    fn is_own_unchecked(&self, own: &Target, request: &Request) -> bool {
+    pub(super) fn is_own_unchecked(&self, own: &Target, request: &Request) -> bool {
         let streak = self.streak.load(Ordering::Relaxed);
         let is_warm = streak >= WARM;
         let may_be_own = is_warm || (is_small(request) && room::is_free());
@@ -371,9 +262,27 @@ impl Adaptive {
         })
     }
 
-    /// Decides how a read is done. `own` is the adaptive file's own target.
-    fn choose(&self, own: &Target, request: &Request, follows: bool) -> Way {
-        if !self.direct.is_direct() {
+    /// Decides how a read is carried out: see [`File::choose`](super::File::choose). `own` is the adaptive file's own target.
+    pub(super) fn choose(&self, own: &Target, request: &Request, held: &Held, alone: bool) -> Way {
+        let way = self.decide(own, request, alone && request.kind == Kind::Read);
+        if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
+            driver::count_cache(CacheEvent::Partial, 1);
+        }
+        if request.kind == Kind::Read || way == OWN {
+            return way;
+        }
+        // A vectored read either bypasses the cache as a whole, or not at all.
+        let fits = self.direct.direct().is_none_or(|direct| direct.fits(request, held));
+        Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
+    }
+
+    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead.
+    pub(super) fn follow(&self, own: &Target, id: Id, want: usize) -> Follow {
+        Follow::new(Arc::clone(&self.ahead), own, &self.direct, id, want)
+    }
+
+    fn decide(&self, own: &Target, request: &Request, follows: bool) -> Way {
+        if self.direct.direct().is_none() {
             return OWN;
         }
         let is_small = is_small(request);
@@ -403,16 +312,16 @@ impl Adaptive {
         // Finding out that a small read that does not continue this thread's last one belongs to no stream costs up to
         // a tenth of the read.
         let may_follow = follows && (!is_quick || looks || run > 0);
-        let place = if is_free && may_follow { self.ahead.note(&range) } else { Place::Alone };
+        let place = if is_free && may_follow { self.ahead.note(&range) } else { Membership::Alone };
         let mut stream = place.stream();
         // The kernel would read ahead of a file's first byte.
-        let mut is_random = place == Place::Alone && !(follows && (request.offset == 0 || run > 0));
+        let mut is_random = place == Membership::Alone && !(follows && (request.offset == 0 || run > 0));
         // The kernel's read-ahead is faster than small direct reads, even several at once.
         if is_quick && let Some((id, _)) = stream.take_if(|(id, _)| self.ahead.has_several(*id)) {
             self.ahead.ended(id);
             is_random = true;
         }
-        let cached = if looks || (is_free && !is_random && place != Place::OneOfSeveral) {
+        let cached = if looks || (is_free && !is_random && place != Membership::OneOfSeveral) {
             self.cached(own, request)
         } else {
             Cached::Nothing
@@ -470,7 +379,7 @@ impl Adaptive {
                     self.ahead.ended(id);
                     return OWN;
                 }
-                match self.follow(own, stream) {
+                match self.go_on(own, stream) {
                     // If data is cached, data that was read ahead must not be used, since it may be older.
                     Way::Stream(id)
                         if !looks && !is_free && !matches!(self.cached(own, request), Cached::Nothing) =>
@@ -507,7 +416,7 @@ impl Adaptive {
     }
 
     /// Decides how an uncached read is done, which may continue a stream: its id, and whether it is steady.
-    fn follow(&self, own: &Target, stream: Option<(Id, bool)>) -> Way {
+    fn go_on(&self, own: &Target, stream: Option<(Id, bool)>) -> Way {
         let Some((id, is_steady)) = stream else { return DIRECT };
         if !is_steady || self.ahead.is_quiet(own) {
             return Way::Stream(id);
@@ -599,14 +508,14 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&file, [1; 4096]).unwrap();
         let file = OpenOptions::new().read(true).adaptive(true).open(&file).unwrap();
-        let Some(adaptive) = &file.0.adaptive else { return };
+        let Some(adaptive) = file.adaptive() else { return };
         // Large, so that the result does not depend on free memory.
         let read = |at| Request { offset: at << 20, want: BLOCK as usize, ..Request::of(Kind::Read) };
         for (streak, every) in [(-COLD, 1), (0, 1), (WARM - 1, 1), (WARM, 16), (HOT - 1, 16), (HOT, 64)] {
             adaptive.streak.store(streak, Ordering::Relaxed);
             // The next read is checked, so that counting begins with it.
-            recent_reads(&file.0.target, &(0..1), 1);
-            let unchecked = |at: &u64| is_own_unchecked(&file, &read(*at));
+            recent_reads(file.target(), &(0..1), 1);
+            let unchecked = |at: &u64| file.is_own_unchecked(&read(*at));
             assert_eq!((1..1000).take_while(unchecked).count(), every - 1, "after {streak} hits");
             adaptive.count(&Cached::All, streak, 1);
             assert_eq!(adaptive.streak.load(Ordering::Relaxed), (streak.max(0) + 1).min(HOT));
@@ -619,11 +528,11 @@ mod tests {
         let path = folder.path().join("data");
         std::fs::write(&path, vec![1; 3 << 20]).unwrap();
         let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
-        let Some(adaptive) = &file.0.adaptive else { return };
+        let Some(adaptive) = file.adaptive() else { return };
         let read = |offset, want| Request { offset, want, ..Request::of(Kind::Read) };
         for (offset, is_read_again) in [(0, true), (2 << 20, true), (1 << 50, false)] {
             let worth =
-                [(); 4].map(|()| adaptive.is_worth_caching(&file.0.target, &read(offset, 1 << 50), false));
+                [(); 4].map(|()| adaptive.is_worth_caching(file.target(), &read(offset, 1 << 50), false));
             assert_eq!(worth[3], is_read_again, "{offset}: {worth:?}");
         }
     }

@@ -28,7 +28,7 @@ use self::plan::Plan;
 use self::shared::Shared;
 use self::waiters::Goal;
 
-use super::open::magic;
+use super::probe::magic;
 use super::{AllocateMode, File};
 use crate::driver::{FileKind, filler};
 use crate::error::{Error, Result};

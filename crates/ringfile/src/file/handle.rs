@@ -1,0 +1,215 @@
+//! An open file, which all its clones share, and what is known of it.
+//!
+//! Starts no I/O: the operations of a [`File`] are above, and use what is here.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::adaptive::{Adaptive, Descriptor, Follow, Id, OWN, Way};
+use super::durability::{Durability, DurabilityChoice};
+use crate::driver::{self, Alignment, Request, Target, Targets};
+use crate::error::{Error, Result};
+use crate::memory::Held;
+
+/// A file for positional I/O with owned buffers.
+///
+/// Cheap to clone; every clone is the same open file. The descriptor is closed when the last clone has been dropped and
+/// the last operation has ended. Any number of operations may be in flight on one file, from any number of threads.
+///
+/// Operations are futures, for any executor: nothing happens until they are polled. Or they are
+/// [added](Operation) to a [`Batch`](crate::Batch) or a [`Queue`](crate::Queue). On a ringfile thread (inside
+/// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) they use the thread's own ring. **Dropping** a
+/// future cancels its operation if the kernel still can; the library keeps the buffer until the kernel has finished
+/// with it. What a write has already written stays in the file.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("ringfile-doc-file-{}", std::process::id()));
+/// use ringfile::{OpenOptions, Pool};
+/// let pool = Pool::new(1 << 20);
+/// ringfile::block_on(async {
+///     let file = OpenOptions::new().read(true).write(true).create(true).open(&path)?;
+///     let mut page = pool.get(4096)?;
+///     page.resize(4096, 7);
+///     let page = file.write_at(page, 0).await?;
+///     file.sync_data().await?;
+///     let page = file.read_at(page, 0).await?;
+///     assert_eq!(&page[..4], [7, 7, 7, 7]);
+///     std::io::Result::Ok(())
+/// })?;
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct File(Arc<Handle>);
+
+/// The state that clones of a file share. When it is dropped, drivers release the file.
+struct Handle {
+    target: Arc<Target>,
+    /// The descriptor for [`AsFd`]; `None` if it is the target's own.
+    user: Option<OwnedFd>,
+    durability: DurabilityChoice,
+    /// The additional state of an adaptive file.
+    adaptive: Option<Box<Adaptive>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        driver::close(&self.target);
+    }
+}
+
+impl File {
+    /// Returns the file as drivers see it.
+    pub(crate) fn target(&self) -> &Arc<Target> {
+        &self.0.target
+    }
+
+    /// Creates a file with this target. `user` is the descriptor for [`AsFd`], if it is not the target's own.
+    pub(super) fn new(
+        target: Arc<Target>,
+        user: Option<OwnedFd>,
+        durability: Durability,
+        adaptive: Option<Box<Adaptive>>,
+    ) -> Self {
+        let durability = DurabilityChoice::new(durability);
+        Self(Arc::new(Handle { target, user, durability, adaptive }))
+    }
+
+    /// Creates a placeholder for a path, for operations on that path. It has no descriptor.
+    pub(crate) fn of_path(path: PathBuf) -> Self {
+        let target = Arc::new(Target::of_path(path, driver::hold_over_forks()));
+        Self::new(target, None, Durability::Auto, None)
+    }
+
+    pub(crate) fn durability(&self) -> &DurabilityChoice {
+        &self.0.durability
+    }
+
+    /// Returns whether I/O bypasses the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.0.target.direct().is_some()
+    }
+
+    /// Returns whether the file is adaptive, so that uncached data is read directly from the drive. Returns false if
+    /// [`adaptive`](OpenOptions::adaptive) was not set, or turned out not to work here.
+    #[must_use]
+    pub fn is_adaptive(&self) -> bool {
+        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.direct.direct().is_some())
+    }
+
+    /// Returns whether a read must choose between two descriptors.
+    #[inline]
+    pub(crate) fn has_two_ways(&self, request: &Request) -> bool {
+        request.kind.is_read() && self.has_adaptive_reads()
+    }
+
+    /// As [`has_two_ways`](Self::has_two_ways), of reads.
+    #[inline]
+    pub(crate) fn has_adaptive_reads(&self) -> bool {
+        self.0.adaptive.is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn adaptive(&self) -> Option<&Adaptive> {
+        self.0.adaptive.as_deref()
+    }
+
+    /// Returns the target of one of its descriptors.
+    #[inline]
+    pub(crate) fn target_of(&self, descriptor: Descriptor) -> &Arc<Target> {
+        match (descriptor, &self.0.adaptive) {
+            (Descriptor::Direct, Some(adaptive)) => &adaptive.direct,
+            (Descriptor::Open | Descriptor::Own | Descriptor::Direct, _) => &self.0.target,
+        }
+    }
+
+    /// Returns the targets of the descriptors that these reads use.
+    pub(crate) fn targets(&self, reads: impl Iterator<Item = Descriptor>) -> Targets<'_> {
+        if !self.has_adaptive_reads() {
+            return [Some(self.target()), None];
+        }
+        let mut targets = [None; 2];
+        reads.for_each(|descriptor| targets[descriptor.index()] = Some(self.target_of(descriptor)));
+        targets
+    }
+
+    /// Decides how to carry out a non-empty read; a file that is not adaptive uses its own descriptor. Streams are detected
+    /// only if the read is `alone`, not one of many operations. Only a vectored read needs `held`.
+    #[inline]
+    pub(crate) fn choose(&self, request: &Request, held: &Held, alone: bool) -> Way {
+        if self.is_own_unchecked(request) { OWN } else { self.choose_checked(request, held, alone) }
+    }
+
+    /// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones have
+    /// hit. If not, [`choose_checked`](Self::choose_checked) decides.
+    #[inline]
+    pub(crate) fn is_own_unchecked(&self, request: &Request) -> bool {
+        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_own_unchecked(&self.0.target, request))
+    }
+
+    /// Does what [`choose`](Self::choose) does, for a read that is checked or may not use the file's own descriptor.
+    #[cold]
+    pub(crate) fn choose_checked(&self, request: &Request, held: &Held, alone: bool) -> Way {
+        let Some(adaptive) = &self.0.adaptive else { return OWN };
+        adaptive.choose(&self.0.target, request, held, alone)
+    }
+
+    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead.
+    pub(crate) fn follow(&self, id: Id, want: usize) -> Option<Box<Follow>> {
+        self.0.adaptive.as_ref().map(|adaptive| Box::new(adaptive.follow(&self.0.target, id, want)))
+    }
+
+    /// Returns whether buffered I/O leaves nothing in the page cache. Returns false if
+    /// [`dont_cache`](OpenOptions::dont_cache) was not set, or if an operation has found that it does not work here.
+    #[must_use]
+    pub fn is_uncached(&self) -> bool {
+        self.0.target.cache_flags() != 0
+    }
+
+    /// Returns the multiples that direct writes require. Direct reads that are not aligned cost a copy.
+    #[must_use]
+    pub fn alignment(&self) -> Alignment {
+        self.0.target.alignment()
+    }
+
+    /// Reads size, times and permissions with one `fstat`. Blocks only if the file system must ask a server.
+    ///
+    /// # Errors
+    /// Those of `fstat(2)`.
+    pub fn metadata(&self) -> Result<std::fs::Metadata> {
+        self.0
+            .target
+            .metadata()
+            .map_err(|error| Error::from_io(&error, "reading the metadata").on(self.path()))
+    }
+
+    /// Returns the size in bytes, of the file or the block device; for an NVMe namespace, its size when it was opened.
+    ///
+    /// # Errors
+    /// Those of `fstat(2)`.
+    pub fn size(&self) -> Result<u64> {
+        self.0.target.size().map_err(|error| Error::from_io(&error, "reading the size").on(self.path()))
+    }
+
+    /// Returns the path by which the file was opened.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.0.target.path()
+    }
+}
+
+/// Lends a descriptor of the file that I/O does not use, so closing or replacing it does not affect operations.
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.user.as_ref().map_or_else(|| self.0.target.as_fd(), AsFd::as_fd)
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("path", &self.path()).field("direct", &self.is_direct()).finish()
+    }
+}
