@@ -28,10 +28,10 @@ pub type BufResult<B> = std::result::Result<B, BufError<B>>;
 /// ```
 pub struct Error(
     /// `None` if there is no memory even for this: [`NO_MEMORY`].
-    Option<Box<Context>>,
+    Option<Box<Details>>,
 );
 
-struct Context {
+struct Details {
     kind: io::ErrorKind,
     errno: Option<i32>,
     what: Cow<'static, str>,
@@ -41,7 +41,7 @@ struct Context {
     reason: Option<Cow<'static, str>>,
 }
 
-static NO_MEMORY: Context = Context {
+static NO_MEMORY: Details = Details {
     kind: io::ErrorKind::OutOfMemory,
     errno: None,
     what: Cow::Borrowed("adding an operation to a batch"),
@@ -84,7 +84,7 @@ impl Error {
 
     pub(crate) fn new(kind: io::ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
         let what = what.into();
-        Self(Some(Box::new(Context {
+        Self(Some(Box::new(Details {
             kind,
             errno: None,
             what,
@@ -100,11 +100,11 @@ impl Error {
         Self(None)
     }
 
-    fn context(&self) -> &Context {
+    fn context(&self) -> &Details {
         self.0.as_deref().unwrap_or(&NO_MEMORY)
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Context)) -> Self {
+    fn with(mut self, set: impl FnOnce(&mut Details)) -> Self {
         if let Some(context) = &mut self.0 {
             set(context);
         }

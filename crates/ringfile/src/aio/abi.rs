@@ -46,7 +46,7 @@ const _: () = assert!(size_of::<Iocb>() == 64 && std::mem::offset_of!(Iocb, opco
 /// One completion: `struct io_event`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Event {
+pub(super) struct IoEvent {
     pub data: u64,
     /// The address of the operation's [`Iocb`].
     pub iocb: u64,
@@ -54,7 +54,7 @@ pub(super) struct Event {
     pub result2: i64,
 }
 
-const _: () = assert!(size_of::<Event>() == 32);
+const _: () = assert!(size_of::<IoEvent>() == 32);
 
 /// The beginning of the completion ring, `struct aio_ring`; the events follow.
 #[repr(C)]
@@ -79,18 +79,18 @@ pub(super) const MAGIC: u32 = 0xa10a_10a1;
 
 /// Names a context: `aio_context_t`, the address at which the kernel has mapped the completion ring.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Context(pub libc::c_ulong);
+pub(super) struct ContextId(pub libc::c_ulong);
 
 /// Creates a context for `operations` in flight (`io_setup(2)`).
-pub(super) fn setup(operations: u32) -> io::Result<Context> {
-    let mut context = Context(0);
+pub(super) fn setup(operations: u32) -> io::Result<ContextId> {
+    let mut context = ContextId(0);
     // SAFETY: the kernel writes one number of this type.
     check(unsafe { libc::syscall(libc::SYS_io_setup, operations, &raw mut context.0) })?;
     Ok(context)
 }
 
 /// Destroys a context (`io_destroy(2)`): cancels the operations that can be cancelled, and waits for the others.
-pub(super) fn destroy(context: Context) {
+pub(super) fn destroy(context: ContextId) {
     // SAFETY: no memory is passed. The caller does not use the completion ring any more, which is unmapped.
     unsafe { libc::syscall(libc::SYS_io_destroy, context.0) };
 }
@@ -102,7 +102,7 @@ pub(super) fn destroy(context: Context) {
 /// Each address is that of a record. Until its completion has been seen, the record and the memory that it names must
 /// stay valid and must not move. The kernel writes to the record, and for a read to the memory, and nothing else may
 /// access them.
-pub(super) unsafe fn submit(context: Context, all: &[*mut Iocb]) -> io::Result<u32> {
+pub(super) unsafe fn submit(context: ContextId, all: &[*mut Iocb]) -> io::Result<u32> {
     // SAFETY: by this function's contract; the list itself is read during the call.
     check(unsafe { libc::syscall(libc::SYS_io_submit, context.0, all.len() as libc::c_long, all.as_ptr()) })
 }
@@ -110,9 +110,9 @@ pub(super) unsafe fn submit(context: Context, all: &[*mut Iocb]) -> io::Result<u
 /// Waits for at least `at_least` completions, but no longer than `at_most`. Puts all completions that have arrived, as
 /// far as there is room, into `events` (`io_getevents(2)`).
 pub(super) fn get_events(
-    context: Context,
+    context: ContextId,
     at_least: u32,
-    events: &mut [Event],
+    events: &mut [IoEvent],
     at_most: Option<Duration>,
 ) -> io::Result<u32> {
     let time = at_most.map(|at_most| libc::timespec {
@@ -132,8 +132,8 @@ pub(super) fn get_events(
 ///
 /// # Safety
 /// `iocb` is the address of a record that may be read.
-pub(super) unsafe fn cancel(context: Context, iocb: *mut Iocb) {
-    let mut unused = Event::default();
+pub(super) unsafe fn cancel(context: ContextId, iocb: *mut Iocb) {
+    let mut unused = IoEvent::default();
     // SAFETY: by this function's contract; the kernel writes at most one event.
     unsafe { libc::syscall(libc::SYS_io_cancel, context.0, iocb, &raw mut unused) };
 }

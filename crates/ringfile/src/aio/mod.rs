@@ -26,14 +26,14 @@ use std::time::Duration;
 use linux_raw_sys::io_uring::io_uring_op as op;
 
 use crate::ring::{Cqe, Sqe, fork};
-use abi::{Event, Header, Iocb};
+use abi::{Header, IoEvent, Iocb};
 
 /// The smallest number of operations for which a context is worthwhile.
 const FEWEST: u32 = 16;
 
 /// Operations on files, submitted together and collected as they end.
 pub(crate) struct Aio {
-    context: abi::Context,
+    context: abi::ContextId,
     ring: Option<CompletionRing>,
     /// The records: one for each operation, and the last one for the wake-up. They never move, because the kernel
     /// identifies operations by their addresses.
@@ -47,7 +47,7 @@ pub(crate) struct Aio {
     /// How many open operations signal no descriptor when they complete.
     silent: u32,
     /// Events from `io_getevents`. Those from `next` to `fetched` have not been taken yet.
-    events: Box<[Event]>,
+    events: Box<[IoEvent]>,
     next: usize,
     fetched: usize,
     wakeup: Wakeup,
@@ -67,14 +67,14 @@ struct Wakeup {
 
 struct CompletionRing {
     header: NonNull<Header>,
-    events: NonNull<Event>,
+    events: NonNull<IoEvent>,
     /// The number of events that it has room for.
     len: u32,
 }
 
 impl CompletionRing {
     /// Returns the completion ring of a context; `None` if its layout is unknown. `io_getevents` is used then.
-    fn of(context: abi::Context) -> Option<Self> {
+    fn of(context: abi::ContextId) -> Option<Self> {
         let header = NonNull::new(std::ptr::with_exposed_provenance_mut::<Header>(context.0 as usize))?;
         // SAFETY: a context's name is the address of its ring, which is mapped, readable and writable, until the
         // context is destroyed, and at least a page long.
@@ -98,7 +98,7 @@ impl CompletionRing {
     }
 
     #[inline]
-    fn take(&self) -> Option<Event> {
+    fn take(&self) -> Option<IoEvent> {
         let head = self.header().head.load(Ordering::Relaxed);
         // Acquire: the kernel wrote the event before it moved the tail.
         if head == self.header().tail.load(Ordering::Acquire) || head >= self.len {
@@ -148,7 +148,7 @@ impl Aio {
             queued: Vec::with_capacity(places),
             open: 0,
             silent: 0,
-            events: vec![Event::default(); places].into(),
+            events: vec![IoEvent::default(); places].into(),
             next: 0,
             fetched: 0,
             wakeup: Wakeup { poll, is_armed: false },

@@ -185,7 +185,7 @@ fn f45_a_completion_that_is_none_of_ours_frees_no_record() {
     let position = push(&mut aio, &read(&file, 5, &mut memory), None).unwrap();
     let iocb = aio.iocbs[position as usize].get().expose_provenance() as u64;
     for (data, iocb) in [(1 << 32 | 9, iocb), (1 << 32 | 5, 0), (1 << 32 | 5, u64::MAX)] {
-        aio.events[0] = Event { data, iocb, result: 1, result2: 0 };
+        aio.events[0] = IoEvent { data, iocb, result: 1, result2: 0 };
         (aio.next, aio.fetched) = (0, 1);
         assert!(aio.complete().is_some());
         assert_eq!(aio.open(), 1);

@@ -8,7 +8,7 @@ use crate::aio::Aio;
 
 /// The context of a driver.
 #[derive(Default)]
-pub(super) struct Context {
+pub(super) struct AioContext {
     pub aio: Option<Aio>,
     /// When and why creating a context failed.
     pub(super) failed: Option<(Instant, i32)>,
@@ -21,7 +21,7 @@ pub(super) struct Context {
     pub(super) refused: Option<i32>,
 }
 
-impl Context {
+impl AioContext {
     /// Returns whether there is a context that takes such operations.
     pub(super) fn may_take(&self, target: &Target, request: &Request) -> bool {
         let kind = request.kind;

@@ -13,7 +13,7 @@ use super::result::Handler;
 use super::ring_kind::RingKind;
 use super::shared;
 use super::slot::{Owner, State};
-use super::state::{AGAIN, Asked, Driver, Rest, Waiting, with};
+use super::state::{AGAIN, CancelledStreams, Driver, Rest, Waiting, with};
 use super::wake::Wake;
 use crate::memory::Held;
 
@@ -92,7 +92,7 @@ impl Driver {
 
     #[cold]
     fn cancel_what_is_left(&mut self) {
-        let Asked { keys, last } = &mut self.asked;
+        let CancelledStreams { keys, last } = &mut self.asked;
         keys.retain(|&key| self.slots.get(key).is_some_and(|slot| slot.state == State::InFlight));
         if last.is_some_and(|last| last.elapsed() >= AGAIN) {
             *last = Some(Instant::now());

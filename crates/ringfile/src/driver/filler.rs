@@ -26,7 +26,7 @@ pub(crate) const PIECE: usize = 256 << 10;
 const ALIGNED: usize = 64 << 10;
 
 /// What to write: zeros, in a range of whole blocks.
-pub(crate) struct Piece {
+pub(crate) struct FillPiece {
     pub target: Arc<Target>,
     /// Space to allocate first.
     pub allocate: Option<Range<u64>>,
@@ -37,7 +37,7 @@ pub(crate) struct Piece {
 /// An appender whose file is filled.
 pub(crate) trait Filled: Send + Sync {
     /// Starts the next piece; `None` if nothing more is to be filled.
-    fn begin_piece(&self) -> Option<Piece>;
+    fn begin_piece(&self) -> Option<FillPiece>;
 
     /// Ends the piece that was started, with the number of zeros written. Returns whether there are more.
     fn end_piece(&self, result: rustix::io::Result<u64>) -> bool;
@@ -46,7 +46,7 @@ pub(crate) trait Filled: Send + Sync {
 /// The device and the number of a file.
 pub(crate) type Inode = (u64, u64);
 
-struct Queue {
+struct FillQueue {
     waiting: VecDeque<(Inode, Weak<dyn Filled>)>,
     current: Option<Inode>,
     /// Of tasks that wait until another file is current.
@@ -55,12 +55,12 @@ struct Queue {
     runs: Option<fork::Mark>,
 }
 
-static QUEUE: Mutex<Queue> =
-    Mutex::new(Queue { waiting: VecDeque::new(), current: None, wakers: Vec::new(), runs: None });
+static QUEUE: Mutex<FillQueue> =
+    Mutex::new(FillQueue { waiting: VecDeque::new(), current: None, wakers: Vec::new(), runs: None });
 /// Notified when a request has come.
 static CAME: Condvar = Condvar::new();
 
-fn lock() -> MutexGuard<'static, Queue> {
+fn lock() -> MutexGuard<'static, FillQueue> {
     QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -69,7 +69,7 @@ pub(super) fn hold() -> Box<dyn Any> {
     Box::new(lock())
 }
 
-impl Queue {
+impl FillQueue {
     fn is_ours(&self) -> bool {
         self.runs.is_some_and(fork::Mark::is_current)
     }
@@ -125,7 +125,7 @@ fn fill(filled: &Weak<dyn Filled>, zeros: &[u8]) -> bool {
     filled.upgrade().is_some_and(|filled| filled.end_piece(result))
 }
 
-fn write(piece: &Piece, zeros: &[u8]) -> rustix::io::Result<u64> {
+fn write(piece: &FillPiece, zeros: &[u8]) -> rustix::io::Result<u64> {
     let fd = piece.target.as_fd();
     // The kernel would send SIGXFSZ, which ends the program.
     let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
@@ -191,7 +191,7 @@ mod tests {
     struct Held(Mutex<(Sender<()>, Receiver<()>)>);
 
     impl Filled for Held {
-        fn begin_piece(&self) -> Option<Piece> {
+        fn begin_piece(&self) -> Option<FillPiece> {
             let ends = self.0.lock().unwrap();
             ends.0.send(()).unwrap();
             ends.1.recv().unwrap();

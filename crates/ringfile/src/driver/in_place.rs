@@ -26,7 +26,7 @@ pub(crate) trait InPlace {
     fn count(&self) -> usize;
 
     /// Returns a read's place; `None` if it must be read otherwise.
-    fn begin(&mut self, at: usize) -> Option<Place<'_>>;
+    fn begin(&mut self, at: usize) -> Option<ReadInPlace<'_>>;
 
     /// Takes a read's result, and sets its buffer's length. Not called for one that the caller must carry out, or
     /// repeat: a short one may be continued, and most errnos mean that it may succeed, now or in another way.
@@ -34,7 +34,7 @@ pub(crate) trait InPlace {
 }
 
 /// What a read reads, and where to.
-pub(crate) struct Place<'a> {
+pub(crate) struct ReadInPlace<'a> {
     /// All of it is read.
     pub memory: Borrowed<'a>,
     /// The offset in the file, in bytes.
@@ -152,7 +152,12 @@ impl Driver {
 
     /// Returns whether the read was put into the queue, instead of left to the caller; `None` if there is no room.
     #[inline]
-    fn push_in_place(&mut self, targets: &Targets<'_>, read: Option<Place<'_>>, at: usize) -> Option<bool> {
+    fn push_in_place(
+        &mut self,
+        targets: &Targets<'_>,
+        read: Option<ReadInPlace<'_>>,
+        at: usize,
+    ) -> Option<bool> {
         let rings = self.rings.as_mut()?;
         // The thread cannot sleep without an entry that polls its wake-up descriptor.
         let kept_free = u32::from(!*rings.wakeup_of(RingKind::Main));
@@ -160,7 +165,7 @@ impl Driver {
         if ring.space() <= kept_free {
             return None;
         }
-        let Some(Place { memory, offset, target }) = read else { return Some(false) };
+        let Some(ReadInPlace { memory, offset, target }) = read else { return Some(false) };
         let Some(target) = targets[target] else { return Some(false) };
         let file = self.files.entry(target.number)?;
         let (start, len) = (memory.start(), memory.len());

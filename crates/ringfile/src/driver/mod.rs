@@ -66,7 +66,7 @@ pub(crate) use counts::{count_cache, publish_counts};
 pub use counts::{metrics, ring_features, thread_metrics};
 pub(crate) use deferred::Deferred;
 pub(crate) use forks::{hold_over_forks, why_refused};
-pub(crate) use in_place::{InPlace, Place as PlaceOfRead, Targets, read as read_in_place};
+pub(crate) use in_place::{InPlace, ReadInPlace, Targets, read as read_in_place};
 pub use iothreads::set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};

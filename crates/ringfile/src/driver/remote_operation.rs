@@ -19,11 +19,11 @@ pub(crate) struct RemoteOperation {
 }
 
 struct Outcome {
-    state: Mutex<State>,
+    state: Mutex<OutcomeState>,
     process: fork::Mark,
 }
 
-enum State {
+enum OutcomeState {
     /// The waker to call at the end.
     Open(Waker),
     Ended(Finished),
@@ -32,7 +32,7 @@ enum State {
 }
 
 impl Outcome {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutcomeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -40,9 +40,9 @@ impl Outcome {
 impl Handler for Outcome {
     fn done(self: Arc<Self>, _: u32, finished: Finished) {
         let mut state = self.lock();
-        let rest = match std::mem::replace(&mut *state, State::Closed) {
-            State::Open(waker) => {
-                *state = State::Ended(finished);
+        let rest = match std::mem::replace(&mut *state, OutcomeState::Closed) {
+            OutcomeState::Open(waker) => {
+                *state = OutcomeState::Ended(finished);
                 drop(state);
                 return waker.wake();
             }
@@ -54,7 +54,7 @@ impl Handler for Outcome {
     }
 
     fn is_wanted(&self, _: u32) -> bool {
-        !matches!(*self.lock(), State::Closed)
+        !matches!(*self.lock(), OutcomeState::Closed)
     }
 
     fn address(&self) -> *const () {
@@ -65,7 +65,7 @@ impl Handler for Outcome {
 impl RemoteOperation {
     /// Creates a remote operation; `send` takes its handler, and returns the I/O thread that has the request.
     pub(super) fn new(waker: &Waker, send: impl FnOnce(Arc<dyn Handler>) -> Option<Arc<Shared>>) -> Self {
-        let state = Mutex::new(State::Open(waker.clone()));
+        let state = Mutex::new(OutcomeState::Open(waker.clone()));
         let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
         let mut operation = Self { outcome, carrier: None };
         operation.carrier = send(Arc::clone(&operation.outcome) as Arc<dyn Handler>);
@@ -82,24 +82,24 @@ impl RemoteOperation {
             // outcome, which may hold it by now, is leaked: no other code uses or drops the buffer.
             return Poll::Ready(unsafe { held.reclaim() });
         }
-        if matches!(&*self.outcome.lock(), State::Open(waker) if waker.will_wake(context.waker())) {
+        if matches!(&*self.outcome.lock(), OutcomeState::Open(waker) if waker.will_wake(context.waker())) {
             return Poll::Pending;
         }
         // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
         let waker = context.waker().clone();
         let mut state = self.outcome.lock();
-        let before = if matches!(*state, State::Open(_)) {
-            std::mem::replace(&mut *state, State::Open(waker))
+        let before = if matches!(*state, OutcomeState::Open(_)) {
+            std::mem::replace(&mut *state, OutcomeState::Open(waker))
         } else {
-            std::mem::replace(&mut *state, State::Closed)
+            std::mem::replace(&mut *state, OutcomeState::Closed)
         };
         drop(state);
         match before {
-            State::Ended(finished) => {
+            OutcomeState::Ended(finished) => {
                 held.put(finished.held);
                 Poll::Ready(finished.ended)
             }
-            State::Open(_) | State::Closed => Poll::Pending,
+            OutcomeState::Open(_) | OutcomeState::Closed => Poll::Pending,
         }
     }
 }
@@ -111,8 +111,8 @@ impl Drop for RemoteOperation {
             std::mem::forget(Arc::clone(&self.outcome));
             return;
         }
-        let before = std::mem::replace(&mut *self.outcome.lock(), State::Closed);
-        if let State::Open(_) = &before {
+        let before = std::mem::replace(&mut *self.outcome.lock(), OutcomeState::Closed);
+        if let OutcomeState::Open(_) = &before {
             workers::withdraw(&*self.outcome, None);
             if let Some(carrier) = &self.carrier {
                 carrier.post_cancellation(Arc::clone(&self.outcome) as Arc<dyn Handler>);

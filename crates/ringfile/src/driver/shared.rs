@@ -43,7 +43,7 @@ pub(crate) enum Mail {
 }
 
 #[derive(Default)]
-pub(crate) struct Inner {
+pub(crate) struct SharedState {
     /// Whether the thread is in its loop, so that mail gets read.
     pub in_loop: bool,
     pub mail: Vec<Mail>,
@@ -57,7 +57,7 @@ pub(crate) struct Inner {
 
 /// Messages of other threads to the loop of a driver's thread.
 #[derive(Default)]
-pub(crate) struct Tasks {
+pub(crate) struct LoopMail {
     pub woken: Vec<TaskNumber>,
     pub calls: Vec<Call>,
     /// There is no loop.
@@ -81,8 +81,8 @@ pub(crate) struct Shared {
     /// The thread leaves its loop, and waits for those.
     pub leaving: AtomicBool,
     process: fork::Mark,
-    inner: Mutex<Inner>,
-    tasks: Mutex<Tasks>,
+    inner: Mutex<SharedState>,
+    tasks: Mutex<LoopMail>,
     pub counters: Counters,
 }
 
@@ -96,24 +96,24 @@ impl Shared {
             remotes: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
             process: fork::Mark::current(),
-            inner: Mutex::new(Inner::default()),
+            inner: Mutex::new(SharedState::default()),
             tasks: Mutex::default(),
             counters: Counters::new(),
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SharedState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// State of the thread's loop.
-    pub(crate) fn tasks(&self) -> MutexGuard<'_, Tasks> {
+    pub(crate) fn tasks(&self) -> MutexGuard<'_, LoopMail> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Posts a message to the thread's loop, and wakes it. `put` is dropped instead, not under the lock, if the loop has
     /// ended, or if its thread exists only in the process that forked this one.
-    pub(crate) fn post_to_loop(&self, put: impl FnOnce(&mut Tasks)) {
+    pub(crate) fn post_to_loop(&self, put: impl FnOnce(&mut LoopMail)) {
         if self.has_gone() {
             return;
         }
@@ -135,7 +135,7 @@ impl Shared {
     }
 
     /// As [`post`](Self::post), with `inner` locked by the caller.
-    pub(crate) fn post_locked(&self, inner: &mut Inner, mail: Mail) {
+    pub(crate) fn post_locked(&self, inner: &mut SharedState, mail: Mail) {
         if (inner.in_loop || matches!(mail, Mail::Close(_))) && !self.has_gone() {
             inner.mail.push(mail);
             self.sleep.mail_came();

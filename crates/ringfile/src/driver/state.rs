@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::aio_context::Context;
+use super::aio_context::AioContext;
 use super::files::{ClosedFile, FilesInUse};
 use super::kept::Kept;
 use super::key::Key;
@@ -103,7 +103,7 @@ pub(super) struct Driver {
     /// The wake-up descriptor, if it was created.
     pub(super) wakeup: Option<Arc<OwnedFd>>,
     /// The AIO context, used if there are no rings.
-    pub(super) context: Context,
+    pub(super) context: AioContext,
     /// The kernel refuses operations for lack of a resource.
     pub(super) refusals: Option<Refusals>,
     /// Whether the thread has nothing else to do in this turn, and may pause before it asks again.
@@ -111,7 +111,7 @@ pub(super) struct Driver {
     pub(super) slots: Slots,
     pub(super) files: FilesInUse,
     pub(super) waiting: VecDeque<Waiting>,
-    pub(super) asked: Asked,
+    pub(super) asked: CancelledStreams,
     pub(super) answers: Answers,
     /// Operations that have a slot and no answer yet, including those that wait for room.
     pub(super) in_flight: usize,
@@ -151,13 +151,13 @@ impl Driver {
             failed: None,
             signal: None,
             wakeup: None,
-            context: Context::default(),
+            context: AioContext::default(),
             refusals: None,
             may_pause: false,
             slots: Slots::new(),
             files: FilesInUse::default(),
             waiting: VecDeque::new(),
-            asked: Asked::default(),
+            asked: CancelledStreams::default(),
             answers: Answers::default(),
             in_flight: 0,
             on_streams: false,
@@ -293,13 +293,13 @@ pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
 /// Operations that may wait forever, which the kernel was asked to cancel.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct CancelledStreams {
     pub(super) keys: Vec<Key>,
     /// When the kernel was last asked to cancel them.
     pub(super) last: Option<Instant>,
 }
 
-impl Asked {
+impl CancelledStreams {
     /// Returns the deadline of a wait, before which the kernel must be asked again.
     #[inline]
     pub(super) fn limit(&self, deadline: Option<Instant>) -> Option<Instant> {

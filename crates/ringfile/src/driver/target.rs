@@ -84,11 +84,11 @@ pub(crate) struct Target {
 }
 
 /// Numbers that are free again, and the first number that was never used.
-pub(super) type Numbers = (Vec<u32>, u32);
+pub(super) type FileNumbers = (Vec<u32>, u32);
 
-static NUMBERS: Mutex<Numbers> = Mutex::new((Vec::new(), 0));
+static NUMBERS: Mutex<FileNumbers> = Mutex::new((Vec::new(), 0));
 
-pub(super) fn numbers() -> MutexGuard<'static, Numbers> {
+pub(super) fn numbers() -> MutexGuard<'static, FileNumbers> {
     NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

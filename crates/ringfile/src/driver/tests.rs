@@ -12,7 +12,7 @@ use super::key::Key;
 use super::marks::SLICE;
 use super::remote::RemoteRequest;
 use super::slot::State;
-use super::state::{Asked, Driver, with};
+use super::state::{CancelledStreams, Driver, with};
 use super::{Ended, Kept, Kind, Lend, RemoteOperation, Request};
 use crate::memory::Held;
 use crate::patience::patience;
@@ -333,7 +333,7 @@ fn f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever() {
         with(|driver| {
             let key = live_keys(driver)[0];
             // As if the kernel had been asked.
-            driver.asked = Asked { keys: vec![key], last: Some(std::time::Instant::now()) };
+            driver.asked = CancelledStreams { keys: vec![key], last: Some(std::time::Instant::now()) };
         });
         let error = (&mut read).await.unwrap_err();
         assert_eq!(error.errno(), Some(libc::ECANCELED));

@@ -17,10 +17,10 @@ use crate::{event, panics};
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The number makes equal times differ.
-type Key = (Instant, u64);
+type TimerKey = (Instant, u64);
 
 struct Timers {
-    wakers: BTreeMap<Key, Waker>,
+    wakers: BTreeMap<TimerKey, Waker>,
     next: u64,
     /// Whether a thread keeps the time, or starts to.
     is_kept: bool,
@@ -47,7 +47,7 @@ pub(super) fn hold() -> Box<dyn Any> {
 }
 
 /// A timer. Dropping it drops its waker, if that has not been called.
-pub(crate) struct Timer(Key);
+pub(crate) struct Timer(TimerKey);
 
 impl Drop for Timer {
     fn drop(&mut self) {

@@ -28,7 +28,7 @@ pin_project! {
 struct Steps<'a, B> {
     write: Transfer<'a, B>,
     has_begun: bool,
-    linked: Option<Linked<'a, B>>,
+    linked: Option<LinkedSync<'a, B>>,
 }
 
 /// Creates the sync of a file's data.
@@ -37,7 +37,7 @@ fn sync_of(file: &File) -> OperationFuture<&File> {
 }
 
 /// A sync that began when the write had ended, or was cancelled because the write was short.
-struct Linked<'a, B> {
+struct LinkedSync<'a, B> {
     sync: OperationFuture<&'a File>,
     /// The sync's result, if it ended before the write's result was seen.
     synced: Option<Result<usize>>,
@@ -67,13 +67,13 @@ impl<'a, B: IoBuf> Steps<'a, B> {
             if self.write.start_with(&mut sync, context) {
                 let mut rest = std::mem::take(self.write.rest());
                 rest.begin();
-                self.linked = Some(Linked { sync, synced: None, is_again: false, written: None, rest });
+                self.linked = Some(LinkedSync { sync, synced: None, is_again: false, written: None, rest });
             }
         }
     }
 }
 
-impl<'a, B: IoBuf> Linked<'a, B> {
+impl<'a, B: IoBuf> LinkedSync<'a, B> {
     fn poll(&mut self, write: &mut Transfer<'a, B>, context: &mut Context<'_>) -> Poll<BufResult<B>> {
         if self.written.is_none() {
             match write.poll(context) {

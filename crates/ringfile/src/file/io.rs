@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use super::adaptive::{Follow, Id};
 use super::ask::{AnyMemory, Ask, Asked};
 use super::durability::AfterWrite;
-use super::record::{Begun, Record};
+use super::record::{Begun, OperationRecord};
 use super::{File, OpenOptions, check};
 use crate::driver::{
     self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
@@ -60,11 +60,11 @@ pub(super) struct Transfer<'a, B> {
 /// still can.
 pub(crate) struct OperationFuture<F> {
     pub(crate) file: F,
-    pub(super) record: Record<Kept>,
-    stage: Stage,
+    pub(super) record: OperationRecord<Kept>,
+    stage: FutureStage,
 }
 
-enum Stage {
+enum FutureStage {
     Start,
     /// It was begun, and other tasks run before it is started.
     Begun,
@@ -111,7 +111,7 @@ impl<'a, B> Transfer<'a, B> {
     fn is_good(&mut self) -> bool {
         let OperationFuture { record, stage, .. } = &mut self.operation;
         match stage {
-            Stage::Over(ended) => {
+            FutureStage::Over(ended) => {
                 ended.errno == 0 && (ended.done == record.request.want || may_be_short(record))
             }
             _ => false,
@@ -136,15 +136,15 @@ impl<'a, B> Transfer<'a, B> {
         let (_, sync_request, sync_held) = sync.record.begun(sync.file);
         let places = driver::start_linked(target, (request, held), (sync_request, sync_held), context);
         let Some([write, behind]) = places else { return false };
-        *stage = Stage::Running(Ticket::new(write));
-        sync.stage = Stage::Running(Ticket::new(behind));
+        *stage = FutureStage::Running(Ticket::new(write));
+        sync.stage = FutureStage::Running(Ticket::new(behind));
         true
     }
 }
 
 /// Returns whether a shorter result counts as success; not for a buffer whose length cannot show it.
 #[cold]
-fn may_be_short(record: &mut Record<Kept>) -> bool {
+fn may_be_short(record: &mut OperationRecord<Kept>) -> bool {
     !record.request.exact && !record.held.own().hides_length()
 }
 
@@ -262,7 +262,7 @@ impl<F: Borrow<File>> OperationFuture<F> {
     #[inline(always)]
     pub(crate) fn new(file: F, request: Request, held: Held) -> Self {
         let held = Kept::of(held, request.kind.is_read());
-        Self { file, record: Record::over(request, held), stage: Stage::Start }
+        Self { file, record: OperationRecord::over(request, held), stage: FutureStage::Start }
     }
 
     /// Makes it the opening of a file with these options.
@@ -293,9 +293,9 @@ impl<F: Borrow<File>> OperationFuture<F> {
 
     /// Returns how the operation ended; an errno counts as a result here.
     pub(super) fn result(&mut self) -> Result<Ended, Error> {
-        match std::mem::replace(&mut self.stage, Stage::Taken) {
-            Stage::Over(ended) => Ok(ended),
-            Stage::Failed(error) => Err(error),
+        match std::mem::replace(&mut self.stage, FutureStage::Taken) {
+            FutureStage::Over(ended) => Ok(ended),
+            FutureStage::Failed(error) => Err(error),
             _ => {
                 let why = "the result was taken before the operation had finished, or twice";
                 Err(check::error(self.file.borrow().target(), &self.record.request, ErrorKind::Other, why))
@@ -322,11 +322,11 @@ impl<F: Borrow<File>> OperationFuture<F> {
     /// nothing.
     #[inline(always)]
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let Stage::Running(ticket) = &mut self.stage {
+        if let FutureStage::Running(ticket) = &mut self.stage {
             let Poll::Ready(ended) = ticket.poll(context, self.record.memory()) else { return Poll::Pending };
             return self.ended(ended, context);
         }
-        if let Stage::Start | Stage::Begun = self.stage {
+        if let FutureStage::Start | FutureStage::Begun = self.stage {
             return self.begin(context);
         }
         self.poll_otherwise(context)
@@ -335,20 +335,21 @@ impl<F: Borrow<File>> OperationFuture<F> {
     #[cold]
     fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match &mut self.stage {
-            Stage::Elsewhere(operation) => {
+            FutureStage::Elsewhere(operation) => {
                 let ended = ready!(operation.poll(context, self.record.memory()));
                 // Drops the operation, which `ended` does not.
-                self.stage = Stage::Begun;
+                self.stage = FutureStage::Begun;
                 self.ended(ended, context)
             }
-            Stage::Stream(follow) => {
-                let (own, Record { request, held, .. }) = (self.file.borrow().target(), &mut self.record);
+            FutureStage::Stream(follow) => {
+                let (own, OperationRecord { request, held, .. }) =
+                    (self.file.borrow().target(), &mut self.record);
                 let done = ready!(follow.poll(own, request, held.own(), context));
                 if done == request.want {
-                    self.stage = Stage::Over(Ended { done, errno: 0 });
+                    self.stage = FutureStage::Over(Ended { done, errno: 0 });
                     return Poll::Ready(());
                 }
-                if let Stage::Stream(follow) = std::mem::replace(&mut self.stage, Stage::Start) {
+                if let FutureStage::Stream(follow) = std::mem::replace(&mut self.stage, FutureStage::Start) {
                     self.record.read_rest(done, follow);
                 }
                 self.begin(context)
@@ -362,7 +363,7 @@ impl<F: Borrow<File>> OperationFuture<F> {
     pub(crate) fn poll_control(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         ready!(self.poll(context));
         Poll::Ready(match self.stage {
-            Stage::Over(Ended { errno: 0, done }) => Ok(done),
+            FutureStage::Over(Ended { errno: 0, done }) => Ok(done),
             _ => Err(self.take_error()),
         })
     }
@@ -371,7 +372,7 @@ impl<F: Borrow<File>> OperationFuture<F> {
     #[inline]
     fn ended(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
         if ended.errno == 0 && self.record.is_one_step() {
-            std::mem::forget(std::mem::replace(&mut self.stage, Stage::Over(ended)));
+            std::mem::forget(std::mem::replace(&mut self.stage, FutureStage::Over(ended)));
             return Poll::Ready(());
         }
         self.ended_otherwise(ended, context)
@@ -380,16 +381,16 @@ impl<F: Borrow<File>> OperationFuture<F> {
     #[cold]
     fn ended_otherwise(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
         self.stage = match self.record.end(self.file.borrow(), ended) {
-            Some(Ok(ended)) => Stage::Over(ended),
-            Some(Err(error)) => Stage::Failed(error),
-            None => Stage::Start,
+            Some(Ok(ended)) => FutureStage::Over(ended),
+            Some(Err(error)) => FutureStage::Failed(error),
+            None => FutureStage::Start,
         };
-        if let Stage::Start = self.stage { self.begin(context) } else { Poll::Ready(()) }
+        if let FutureStage::Start = self.stage { self.begin(context) } else { Poll::Ready(()) }
     }
 
     #[inline]
     fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if !matches!(self.stage, Stage::Begun) {
+        if !matches!(self.stage, FutureStage::Begun) {
             match self.record.begin(self.file.borrow(), true) {
                 Begun::Start => {}
                 begun => return self.begin_unusual(begun, context),
@@ -401,9 +402,9 @@ impl<F: Borrow<File>> OperationFuture<F> {
     #[cold]
     fn begin_unusual(&mut self, begun: Begun, context: &mut Context<'_>) -> Poll<()> {
         self.stage = match begun {
-            Begun::Start => Stage::Begun,
-            Begun::Over(ended) => Stage::Over(ended),
-            Begun::Refused(error) => Stage::Failed(error),
+            Begun::Start => FutureStage::Begun,
+            Begun::Over(ended) => FutureStage::Over(ended),
+            Begun::Refused(error) => FutureStage::Failed(error),
             Begun::Stream(id) => return self.begin_stream(id, context),
         };
         Poll::Ready(())
@@ -413,7 +414,7 @@ impl<F: Borrow<File>> OperationFuture<F> {
     fn begin_stream(&mut self, id: Id, context: &mut Context<'_>) -> Poll<()> {
         match self.file.borrow().follow(id, self.record.request.want) {
             Some(follow) => {
-                self.stage = Stage::Stream(follow);
+                self.stage = FutureStage::Stream(follow);
                 self.poll_otherwise(context)
             }
             None => self.start(context),
@@ -428,16 +429,16 @@ impl<F: Borrow<File>> OperationFuture<F> {
             Ok(Started::Queued(place)) => {
                 // The operation had not started or had finished: there is nothing to drop.
                 let ticket = Ticket::new(place);
-                std::mem::forget(std::mem::replace(&mut self.stage, Stage::Running(ticket)));
+                std::mem::forget(std::mem::replace(&mut self.stage, FutureStage::Running(ticket)));
                 Poll::Pending
             }
             Ok(Started::Done(ended)) => self.ended(ended, context),
             Ok(Started::Elsewhere(operation)) => {
-                self.stage = Stage::Elsewhere(operation);
+                self.stage = FutureStage::Elsewhere(operation);
                 Poll::Pending
             }
             Ok(Started::Yield) => {
-                self.stage = Stage::Begun;
+                self.stage = FutureStage::Begun;
                 context.waker().wake_by_ref();
                 Poll::Pending
             }
@@ -447,7 +448,7 @@ impl<F: Borrow<File>> OperationFuture<F> {
 
     #[cold]
     fn not_started(&mut self, error: Error) -> Poll<()> {
-        self.stage = Stage::Failed(self.record.not_started(self.file.borrow(), error));
+        self.stage = FutureStage::Failed(self.record.not_started(self.file.borrow(), error));
         Poll::Ready(())
     }
 }

@@ -1,22 +1,22 @@
 //! The record of one operation: what was asked, its buffer, what was done, and every rule that leads from one step to the
 //! next. Futures, batches, queues, readers and the appender drive it, and none of them repeats a rule.
 //!
-//! Does no I/O: its driver starts what [`Record::begun`] returns, puts the memory back and calls [`Record::end`]. Invariant:
-//! the buffer is either here or with a driver, never both.
+//! Does no I/O: its driver starts what [`OperationRecord::begun`] returns, puts the memory back and calls
+//! [`OperationRecord::end`]. Invariant: the buffer is either here or with a driver, never both.
 
 use std::sync::Arc;
 
 use super::adaptive::{Descriptor, Follow, Id, Way};
 use super::ask::Asked;
 use super::durability::{AfterWrite, SYNC};
-use super::unaligned::Pieces;
+use super::unaligned::ReadInPieces;
 use super::{File, OpenOptions, check};
 use crate::driver::{Ended, Finished, Kind, Lend, Request, Target};
 use crate::error::{Error, Result};
 use crate::memory::Held;
 
 /// See the module. `M` keeps the buffer.
-pub(crate) struct Record<M = Held> {
+pub(crate) struct OperationRecord<M = Held> {
     pub(crate) request: Request,
     /// The buffer, before and after.
     pub(crate) held: M,
@@ -29,13 +29,13 @@ pub(crate) struct Record<M = Held> {
     fell_back: bool,
 }
 
-/// The operation that is started in place of the user's: a piece of a read (see [`Pieces`]), the one read of a group,
+/// The operation that is started in place of the user's: a piece of a read (see [`ReadInPieces`]), the one read of a group,
 /// or a step of opening a file.
 struct Detour<M> {
     request: Request,
     held: M,
     /// The progress of a read in pieces.
-    pieces: Pieces,
+    pieces: ReadInPieces,
     /// Marks the read as one of a stream.
     follow: Option<Box<Follow>>,
     opening: Option<Opening>,
@@ -56,11 +56,11 @@ pub(crate) enum Begun {
     Over(Ended),
     /// Nothing: it has failed.
     Refused(Error),
-    /// It continues a stream: its driver [follows](File::follow) it, and reads the [rest](Record::read_rest).
+    /// It continues a stream: its driver [follows](File::follow) it, and reads the [rest](OperationRecord::read_rest).
     Stream(Id),
 }
 
-impl Record {
+impl OperationRecord {
     /// No operation; it becomes one in place, since building one elsewhere and copying it takes several times as long.
     pub(crate) const NOTHING: Self = Self::over(Request::of(Kind::Read), Held::None);
 
@@ -77,7 +77,7 @@ impl Record {
     }
 }
 
-impl<M> Record<M> {
+impl<M> OperationRecord<M> {
     /// Creates the record of an operation on this memory.
     #[inline]
     pub(crate) const fn over(request: Request, held: M) -> Self {
@@ -131,7 +131,7 @@ impl<M> Record<M> {
     }
 }
 
-impl<M: Lend> Record<M> {
+impl<M: Lend> OperationRecord<M> {
     /// Returns what to add to a batch or a queue, of an operation that was not begun.
     #[inline(always)]
     pub(super) fn into_asked(mut self) -> Asked {
@@ -152,14 +152,14 @@ impl<M: Lend> Record<M> {
     #[cold]
     pub(super) fn opens_with(&mut self, options: Box<OpenOptions>) {
         let held = self.held.lend();
-        self.go_by(self.request, held, Pieces::default());
+        self.go_by(self.request, held, ReadInPieces::default());
         if let Some(detour) = &mut self.detour {
             detour.opening = Some(Opening { options, file: None });
         }
     }
 
     /// Starts another request in place of this one; the buffer stays here.
-    pub(crate) fn go_by(&mut self, request: Request, held: Held, pieces: Pieces) {
+    pub(crate) fn go_by(&mut self, request: Request, held: Held, pieces: ReadInPieces) {
         let held = M::of(held, request.kind.is_read());
         self.detour = Some(Box::new(Detour { request, held, pieces, follow: None, opening: None }));
     }
@@ -238,7 +238,7 @@ impl<M: Lend> Record<M> {
         self.descriptor = match way {
             Way::By(descriptor) => descriptor,
             Way::CachedBeginning(cached) => {
-                let pieces = Pieces::with_cached_beginning(cached);
+                let pieces = ReadInPieces::with_cached_beginning(cached);
                 let descriptor = pieces.descriptor();
                 self.go_by(self.request, Held::None, pieces);
                 descriptor
@@ -252,7 +252,7 @@ impl<M: Lend> Record<M> {
     #[cold]
     pub(super) fn read_rest(&mut self, done: usize, follow: Box<Follow>) {
         self.descriptor = Descriptor::Direct;
-        self.go_by(self.request, Held::None, Pieces::after(done));
+        self.go_by(self.request, Held::None, ReadInPieces::after(done));
         if let Some(detour) = &mut self.detour {
             detour.follow = Some(follow);
         }
@@ -285,7 +285,7 @@ impl<M: Lend> Record<M> {
     /// Begins the next piece of a read that goes in pieces.
     fn begin_piece(&mut self, file: &Target) -> Begun {
         if self.detour.is_none() {
-            self.go_by(self.request, Held::None, Pieces::by(self.descriptor));
+            self.go_by(self.request, Held::None, ReadInPieces::by(self.descriptor));
         }
         let Some(detour) = &mut self.detour else { return Begun::Start };
         match detour.pieces.begin(&self.request, file.alignment(), self.held.own()) {

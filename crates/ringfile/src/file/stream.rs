@@ -58,18 +58,18 @@ pub struct Reader {
     gives_what_is_there: bool,
     next: u64,
     end: u64,
-    in_flight: VecDeque<Ahead>,
-    memory: Option<Waiting>,
+    in_flight: VecDeque<ReadInTurn>,
+    memory: Option<WaitingForMemory>,
 }
 
 /// Waits for memory of the pool.
-struct Waiting {
+struct WaitingForMemory {
     len: usize,
     memory: Pin<Box<dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send>>,
 }
 
 /// A read ahead: in flight, or finished before its turn.
-struct Ahead {
+struct ReadInTurn {
     read: OperationFuture<File>,
     /// What was read, and the error after it, if there was one.
     ended: Option<(Bytes, Option<Error>)>,
@@ -140,7 +140,7 @@ impl Reader {
             };
             let read = OperationFuture::new(self.file.clone(), request, Held::Pooled(buffer));
             self.next += wanted as u64;
-            let mut ahead = Ahead { read, ended: None, wanted };
+            let mut ahead = ReadInTurn { read, ended: None, wanted };
             ahead.poll(context);
             self.in_flight.push_back(ahead);
         }
@@ -160,7 +160,7 @@ impl Reader {
                 Err(PoolError::Full { .. }) => {
                     let pool = self.pool.clone();
                     let memory = Box::pin(async move { pool.get_async(len).await });
-                    self.memory = Some(Waiting { len, memory });
+                    self.memory = Some(WaitingForMemory { len, memory });
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -263,7 +263,7 @@ impl Iterator for Pieces {
     }
 }
 
-impl Ahead {
+impl ReadInTurn {
     fn poll(&mut self, context: &mut Context<'_>) {
         if self.ended.is_some() || self.read.poll(context).is_pending() {
             return;

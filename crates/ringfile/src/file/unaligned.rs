@@ -15,9 +15,9 @@ const CHUNK: usize = 256 << 10;
 
 /// The progress of such a read. It starts nothing itself: its driver begins a piece, carries it out, and ends it.
 #[derive(Default)]
-pub(crate) struct Pieces {
+pub(crate) struct ReadInPieces {
     done: usize,
-    piece: Piece,
+    piece: LastPiece,
     /// The descriptor for everything except the cached beginning.
     descriptor: Descriptor,
     /// The file's own descriptor reads this many bytes, since the page cache has them.
@@ -25,7 +25,7 @@ pub(crate) struct Pieces {
 }
 
 /// The piece that was begun last, if any.
-enum Piece {
+enum LastPiece {
     /// Reads whole blocks of this many bytes directly into the user's memory.
     Into { want: usize },
     /// Reads blocks into the reserve. They begin with this many bytes that were not requested. The number is kept here,
@@ -33,13 +33,13 @@ enum Piece {
     Through { skipped: usize },
 }
 
-impl Default for Piece {
+impl Default for LastPiece {
     fn default() -> Self {
         Self::Into { want: 0 }
     }
 }
 
-impl Pieces {
+impl ReadInPieces {
     /// Reads everything through one descriptor.
     pub(crate) fn by(descriptor: Descriptor) -> Self {
         Self { descriptor, ..Self::default() }
@@ -86,7 +86,7 @@ impl Pieces {
             && held.part(0).is_some_and(|part| (part.ptr.addr() + start).is_multiple_of(memory));
         let body = left - left % block;
         if skipped == 0 && memory_fits && body > 0 {
-            self.piece = Piece::Into { want: body };
+            self.piece = LastPiece::Into { want: body };
             let piece = Request { kind: Kind::Read, offset: at, start, want: body, ..*request };
             return Ok((piece, std::mem::take(held)));
         }
@@ -95,7 +95,7 @@ impl Pieces {
             self.show_done(request, held);
             Error::from(error).after(self.done)
         })?;
-        self.piece = Piece::Through { skipped };
+        self.piece = LastPiece::Through { skipped };
         let piece = Request { kind: Kind::Read, offset: at - skipped as u64, start: 0, want, ..*request };
         Ok((piece, Held::Pooled(blocks)))
     }
@@ -105,18 +105,18 @@ impl Pieces {
         let Finished { held: memory, ended: Ended { done, errno } } = finished;
         let left = request.want - self.done;
         let (moved, asked) = match (&self.piece, memory) {
-            (Piece::Into { want }, memory) => {
+            (LastPiece::Into { want }, memory) => {
                 *held = memory;
                 (done, *want)
             }
-            (Piece::Through { skipped }, Held::Pooled(blocks)) => {
+            (LastPiece::Through { skipped }, Held::Pooled(blocks)) => {
                 let got = blocks.get(*skipped..).unwrap_or_default();
                 let moved = got.len().min(left);
                 held.copy_in(request.start + self.done, &got[..moved]);
                 (moved, left.min(blocks.capacity() - skipped))
             }
             // In a forked child, the blocks belong to the parent.
-            (Piece::Through { .. }, _) => (0, left),
+            (LastPiece::Through { .. }, _) => (0, left),
         };
         self.done += moved;
         let is_over = errno != 0 || moved < asked || self.done == request.want;
@@ -128,7 +128,7 @@ impl Pieces {
 
     /// Takes back the memory of a piece that could not be carried out.
     pub(crate) fn give_back(&self, request: &Request, held: &mut Held, memory: Held) {
-        if let Piece::Into { .. } = self.piece {
+        if let LastPiece::Into { .. } = self.piece {
             *held = memory;
         }
         self.show_done(request, held);
@@ -154,7 +154,7 @@ mod tests {
     fn read(file: &[u8], offset: usize, buffer: Buffer) -> (Buffer, usize, usize) {
         let want = buffer.capacity();
         let request = Request { offset: offset as u64, want, ..Request::of(Kind::Read) };
-        let (mut held, mut pieces) = (Held::Pooled(buffer), Pieces::default());
+        let (mut held, mut pieces) = (Held::Pooled(buffer), ReadInPieces::default());
         let (mut into, mut seen) = (0, offset / BLOCK * BLOCK);
         loop {
             let (piece, mut memory) = pieces.begin(&request, ALIGNMENT, &mut held).unwrap();
@@ -181,7 +181,7 @@ mod tests {
         let request = Request { offset: 1, want: 8, ..Request::of(Kind::Read) };
         for done in [0, 4] {
             let mut held = Held::Vec(b"readmore".to_vec());
-            let mut pieces = Pieces { done, ..Pieces::default() };
+            let mut pieces = ReadInPieces { done, ..ReadInPieces::default() };
             assert!(pieces.begin(&request, huge, &mut held).is_err());
             assert!(matches!(held, Held::Vec(bytes) if bytes == b"readmore"[..done]));
         }

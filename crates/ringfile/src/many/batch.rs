@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use super::done::Done;
 use super::engine::{Engine, Source, ThreadEngine};
 use super::op::Op;
-use super::plan::{List, Plan};
+use super::plan::{BatchPlan, List};
 use super::remote::RemoteResults;
 use crate::driver::{self, Ended};
 use crate::file::File;
@@ -228,7 +228,7 @@ impl Batch {
     /// thread.
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
-        let mut plan = Plan::new(self.0);
+        let mut plan = BatchPlan::new(self.0);
         if crate::runtime::is_in_loop() {
             plan.end_all(|op, files| op.refuse(op.would_block(files, IN_LOOP)));
             return plan.into_results();
@@ -261,7 +261,7 @@ impl IntoFuture for Batch {
     type IntoFuture = BatchRun;
 
     fn into_future(self) -> BatchRun {
-        BatchRun(State::Start(self))
+        BatchRun(RunState::Start(self))
     }
 }
 
@@ -271,12 +271,12 @@ impl IntoFuture for Batch {
 /// Dropping it starts no more operations, and cancels those in flight if the kernel still can; buffers are dropped when
 /// the kernel has finished with them.
 #[must_use = "nothing is read or written until the future is awaited"]
-pub struct BatchRun(State);
+pub struct BatchRun(RunState);
 
-enum State {
+enum RunState {
     Start(Batch),
     // Boxed, so that the future stays small.
-    Running(Box<(Plan, Engine)>),
+    Running(Box<(BatchPlan, Engine)>),
     Taken,
 }
 
@@ -292,15 +292,15 @@ impl BatchRun {
     }
 
     /// Returns the operations in flight; `None` if the results were taken.
-    fn running(&mut self) -> Option<&mut (Plan, Engine)> {
-        if let State::Start(_) = &self.0
-            && let State::Start(batch) = std::mem::replace(&mut self.0, State::Taken)
+    fn running(&mut self) -> Option<&mut (BatchPlan, Engine)> {
+        if let RunState::Start(_) = &self.0
+            && let RunState::Start(batch) = std::mem::replace(&mut self.0, RunState::Taken)
         {
-            self.0 = State::Running(Box::new((Plan::new(batch.0), Engine::new(false))));
+            self.0 = RunState::Running(Box::new((BatchPlan::new(batch.0), Engine::new(false))));
         }
         match &mut self.0 {
-            State::Running(running) => Some(running),
-            State::Start(_) | State::Taken => None,
+            RunState::Running(running) => Some(running),
+            RunState::Start(_) | RunState::Taken => None,
         }
     }
 }
@@ -330,16 +330,16 @@ impl Future for BatchRun {
             }
         }
         driver::publish_counts();
-        match std::mem::replace(&mut this.0, State::Taken) {
-            State::Running(running) => Poll::Ready(running.0.into_results()),
-            State::Start(_) | State::Taken => Poll::Pending,
+        match std::mem::replace(&mut this.0, RunState::Taken) {
+            RunState::Running(running) => Poll::Ready(running.0.into_results()),
+            RunState::Start(_) | RunState::Taken => Poll::Pending,
         }
     }
 }
 
 /// A batch whose polling has panicked. It starts nothing more, and drops the results that arrive from now on.
 pub(super) struct Abandoned {
-    plan: Plan,
+    plan: BatchPlan,
     /// Alive while an operation is in flight: each one owns a reference.
     in_flight: Weak<RemoteResults>,
     why: &'static str,
@@ -348,8 +348,8 @@ pub(super) struct Abandoned {
 impl Abandoned {
     /// Cancels the operations in flight. `waker` is called when the last of them has ended, if that comes later.
     pub(super) fn new(mut run: BatchRun, waker: Waker, why: &'static str) -> Self {
-        let (mut plan, mut in_flight) = (Plan::default(), Weak::new());
-        if let State::Running(running) = std::mem::replace(&mut run.0, State::Taken) {
+        let (mut plan, mut in_flight) = (BatchPlan::default(), Weak::new());
+        if let RunState::Running(running) = std::mem::replace(&mut run.0, RunState::Taken) {
             let engine;
             (plan, engine) = *running;
             in_flight = Arc::downgrade(&engine.remote);
@@ -377,7 +377,7 @@ impl Abandoned {
 
 impl Drop for BatchRun {
     fn drop(&mut self) {
-        if let State::Running(running) = &self.0 {
+        if let RunState::Running(running) = &self.0 {
             running.1.close();
         }
     }

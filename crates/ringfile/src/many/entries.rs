@@ -11,7 +11,7 @@ use super::done::Done;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
 use super::op::{At, Op};
-use crate::driver::{Ended, Finished, InPlace, PlaceOfRead};
+use crate::driver::{Ended, Finished, InPlace, ReadInPlace};
 use crate::error::Error;
 use crate::file::File;
 use crate::file::adaptive::Way;
@@ -237,7 +237,7 @@ impl InPlace for WaitingReads<'_> {
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<PlaceOfRead<'_>> {
+    fn begin(&mut self, at: usize) -> Option<ReadInPlace<'_>> {
         self.list[self.to_start[at] as usize].op.as_mut()?.begin_in_place()
     }
 

@@ -6,9 +6,9 @@ use crate::file::File;
 
 /// Files in use, each listed once, under the number of its target, which is small and unique among open files.
 #[derive(Default)]
-pub(super) struct Files(Vec<Option<Entry>>);
+pub(super) struct Files(Vec<Option<NumberedFile>>);
 
-struct Entry {
+struct NumberedFile {
     file: File,
     uses: usize,
 }
@@ -34,7 +34,7 @@ impl Files {
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
         }
-        self.0[index] = Some(Entry { file: file.clone(), uses: 1 });
+        self.0[index] = Some(NumberedFile { file: file.clone(), uses: 1 });
     }
 
     /// Notes that the result of an operation was taken. A file without operations is released.

@@ -17,12 +17,12 @@ use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 /// See the module.
 pub(super) struct Mailbox<T> {
-    inner: Mutex<Inner<T>>,
+    inner: Mutex<MailboxState<T>>,
     /// Whether there are results.
     has_some: AtomicBool,
 }
 
-struct Inner<T> {
+struct MailboxState<T> {
     results: Vec<T>,
     waker: Option<Waker>,
     /// The number of results at which the waker is called.
@@ -32,15 +32,15 @@ struct Inner<T> {
 
 impl<T> Mailbox<T> {
     pub(super) fn new() -> Self {
-        let inner = Inner { results: Vec::new(), waker: None, wake_at: 0, closed: false };
+        let inner = MailboxState { results: Vec::new(), waker: None, wake_at: 0, closed: false };
         Self { inner: Mutex::new(inner), has_some: AtomicBool::new(false) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner<T>> {
+    fn lock(&self) -> MutexGuard<'_, MailboxState<T>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, Inner<T>>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, MailboxState<T>>> {
         match self.inner.try_lock() {
             Ok(inner) => Some(inner),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -79,7 +79,7 @@ impl<T> Mailbox<T> {
 
     fn put_locked(
         &self,
-        mut inner: MutexGuard<'_, Inner<T>>,
+        mut inner: MutexGuard<'_, MailboxState<T>>,
         result: T,
         under_lock: impl FnOnce(),
     ) -> Result<(), T> {

@@ -11,7 +11,7 @@ use super::op::{At, NONE, Op, Stage};
 use crate::driver::{Ended, FileKind, Finished, Kind, Request};
 use crate::file::adaptive::{Descriptor, Way};
 use crate::file::check;
-use crate::file::unaligned::Pieces;
+use crate::file::unaligned::ReadInPieces;
 use crate::memory::{Buffer, Held, reserve};
 
 /// The limits of a group, in bytes and in reads. Longer groups gain nothing, and the device cannot overlap them.
@@ -112,7 +112,7 @@ pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u
     if let Way::By(descriptor) = file.choose(&request, &held, false) {
         leader.record.descriptor = descriptor;
     }
-    leader.record.go_by(request, held, Pieces::default());
+    leader.record.go_by(request, held, ReadInPieces::default());
     true
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::done::{Done, OnPath};
 use super::files::Files;
-use crate::driver::{Ended, Finished, Kind, Place, PlaceOfRead, Request, Target};
+use crate::driver::{Ended, Finished, Kind, Place, ReadInPlace, Request, Target};
 use crate::error::{Error, Result};
 use crate::file::adaptive::Descriptor;
 use crate::file::ask::Asked;
-use crate::file::record::{Begun, Record};
+use crate::file::record::{Begun, OperationRecord};
 use crate::file::{File, check};
 use crate::fs::Metadata;
 use crate::memory::{AnyBuffer, Borrowed, Held};
@@ -43,7 +43,7 @@ pub(super) enum At {
 
 /// See the module.
 pub(super) struct Op {
-    pub record: Record,
+    pub record: OperationRecord,
     pub stage: Stage,
     /// The number of its file among [`Files`].
     pub file: u32,
@@ -55,9 +55,9 @@ pub(super) struct Op {
 const _: () = assert!(size_of::<Op>() <= 128);
 
 impl Op {
-    /// No operation; it becomes one in place, see [`Record::NOTHING`].
+    /// No operation; it becomes one in place, see [`OperationRecord::NOTHING`].
     pub(super) const NOTHING: Self =
-        Self { record: Record::NOTHING, stage: Stage::Waiting, file: 0, next: NONE };
+        Self { record: OperationRecord::NOTHING, stage: Stage::Waiting, file: 0, next: NONE };
 
     /// Becomes an operation on a file, which has this number among [`Files`].
     #[inline(always)]
@@ -156,7 +156,7 @@ impl Op {
         matches!(self.stage, Stage::Over(Ended { errno: libc::ECANCELED, done }) if !is_told(done))
     }
 
-    /// Returns whether it has failed, see [`Record::has_failed`].
+    /// Returns whether it has failed, see [`OperationRecord::has_failed`].
     pub(super) fn has_failed(&self) -> bool {
         match self.stage {
             Stage::Over(ended) => self.record.has_failed(ended),
@@ -233,10 +233,10 @@ impl Op {
     }
 
     #[inline]
-    pub(super) fn begin_in_place(&mut self) -> Option<PlaceOfRead<'_>> {
+    pub(super) fn begin_in_place(&mut self) -> Option<ReadInPlace<'_>> {
         let Held::Pooled(buffer) = &mut self.record.held else { return None };
         let (offset, target) = (self.record.request.offset, self.record.descriptor.index());
-        Some(PlaceOfRead { memory: Borrowed::of_buffer(buffer), offset, target })
+        Some(ReadInPlace { memory: Borrowed::of_buffer(buffer), offset, target })
     }
 
     #[inline]
@@ -253,7 +253,7 @@ fn what(request: &Request) -> &'static str {
 }
 
 /// Returns the error of an operation that was not begun.
-fn unbegun(record: &Record, file: &File) -> Error {
+fn unbegun(record: &OperationRecord, file: &File) -> Error {
     let error = Error::from_errno(libc::ECANCELED, what(&record.request)).on(file.path());
     if record.request.kind.moves_data() { error.at(record.request.offset) } else { error }
 }

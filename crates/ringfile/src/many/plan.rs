@@ -8,7 +8,7 @@ use super::engine::{Source, ThreadEngine};
 use super::files::Files;
 use super::merge;
 use super::op::{At, NONE, Op, Stage};
-use crate::driver::{Ended, Finished, InPlace, PlaceOfRead};
+use crate::driver::{Ended, Finished, InPlace, ReadInPlace};
 use crate::error::Error;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
@@ -31,7 +31,7 @@ pub(super) struct List {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct BatchPlan {
     batch: List,
     /// The operations before which all earlier ones must have ended, the next one first.
     barriers: std::vec::IntoIter<u32>,
@@ -50,7 +50,7 @@ pub(super) struct Plan {
     cancelled: Option<&'static str>,
 }
 
-impl Plan {
+impl BatchPlan {
     pub(super) fn new(mut batch: List) -> Self {
         let mut plan =
             Self { barriers: std::mem::take(&mut batch.barriers).into_iter(), batch, ..Self::default() };
@@ -192,7 +192,7 @@ impl InPlace for [Op] {
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<PlaceOfRead<'_>> {
+    fn begin(&mut self, at: usize) -> Option<ReadInPlace<'_>> {
         self[at].begin_in_place()
     }
 
@@ -202,7 +202,7 @@ impl InPlace for [Op] {
     }
 }
 
-impl Source for Plan {
+impl Source for BatchPlan {
     #[inline]
     fn next(&mut self) -> Option<u32> {
         if let Some(index) = self.given_back.take() {

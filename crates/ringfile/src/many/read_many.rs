@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use super::done::Done;
 use super::entries::Token;
 use super::queue::Queue;
-use crate::driver::{Ended, InPlace, Kind, PlaceOfRead, Request, Target};
+use crate::driver::{Ended, InPlace, Kind, ReadInPlace, Request, Target};
 use crate::error::{Error, Result};
 use crate::file::adaptive::{Descriptor, Way};
 use crate::file::{File, check};
@@ -31,7 +31,7 @@ pub struct ReadRequest<M = Buffer> {
     /// The number of bytes read, fewer than the memory holds only at the end of the file, or the error. 0 before the
     /// call.
     pub result: Result<usize>,
-    stage: Stage,
+    stage: RequestStage,
 }
 
 /// One write of [`Queue::write_many`]: of a [`Buffer`], or of a `&[u8]` that the caller only borrows.
@@ -43,11 +43,11 @@ pub struct WriteRequest<M = Buffer> {
     pub offset: u64,
     /// The number of bytes written, which is all, or the error. 0 before the call.
     pub result: Result<usize>,
-    stage: Stage,
+    stage: RequestStage,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum RequestStage {
     /// It can be read in place, through this descriptor.
     InPlace(Descriptor),
     /// It must become an operation of the queue, in this way if that was chosen.
@@ -62,7 +62,7 @@ enum Stage {
 /// The way of a request that no call has begun.
 const NOT_CHOSEN: Way = Way::By(Descriptor::Open);
 
-impl Stage {
+impl RequestStage {
     /// Returns the way of a read that becomes an operation of the queue.
     fn way(self) -> Way {
         match self {
@@ -77,15 +77,15 @@ impl<M: ReadMemory> ReadRequest<M> {
     /// Creates a request to fill the memory from `offset`.
     #[must_use]
     pub fn new(buffer: M, offset: u64) -> Self {
-        Self { buffer, offset, result: Ok(0), stage: Stage::Otherwise(NOT_CHOSEN) }
+        Self { buffer, offset, result: Ok(0), stage: RequestStage::Otherwise(NOT_CHOSEN) }
     }
 
     /// Makes the error of a read that has failed in place.
     fn explain(&mut self, file: &File) {
-        if let Stage::Failed(descriptor, errno) = self.stage {
+        if let RequestStage::Failed(descriptor, errno) = self.stage {
             let request = self.request();
             self.result = Err(check::failure(file.target_of(descriptor), &request, Ended { done: 0, errno }));
-            self.stage = Stage::Over;
+            self.stage = RequestStage::Over;
         }
     }
 
@@ -102,9 +102,9 @@ impl<M: ReadMemory> ReadRequest<M> {
         }
         self.stage = match way {
             Way::By(descriptor) if self.fits_in_place(file.target_of(descriptor)) => {
-                Stage::InPlace(descriptor)
+                RequestStage::InPlace(descriptor)
             }
-            way => Stage::Otherwise(way),
+            way => RequestStage::Otherwise(way),
         };
     }
 
@@ -119,7 +119,7 @@ impl<M: WriteMemory> WriteRequest<M> {
     /// Creates a request to write the memory at `offset`.
     #[must_use]
     pub fn new(buffer: M, offset: u64) -> Self {
-        Self { buffer, offset, result: Ok(0), stage: Stage::Otherwise(NOT_CHOSEN) }
+        Self { buffer, offset, result: Ok(0), stage: RequestStage::Otherwise(NOT_CHOSEN) }
     }
 }
 
@@ -131,9 +131,9 @@ trait OneOfMany {
 
     fn memory(&mut self) -> &mut Self::Memory;
 
-    fn state(&mut self) -> (&mut Result<usize>, &mut Stage);
+    fn state(&mut self) -> (&mut Result<usize>, &mut RequestStage);
 
-    fn stage(&self) -> Stage;
+    fn stage(&self) -> RequestStage;
 
     fn offset(&self) -> u64;
 
@@ -150,11 +150,11 @@ impl<M: ReadMemory> OneOfMany for ReadRequest<M> {
         &mut self.buffer
     }
 
-    fn state(&mut self) -> (&mut Result<usize>, &mut Stage) {
+    fn state(&mut self) -> (&mut Result<usize>, &mut RequestStage) {
         (&mut self.result, &mut self.stage)
     }
 
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> RequestStage {
         self.stage
     }
 
@@ -176,11 +176,11 @@ impl<M: WriteMemory> OneOfMany for WriteRequest<M> {
         &mut self.buffer
     }
 
-    fn state(&mut self) -> (&mut Result<usize>, &mut Stage) {
+    fn state(&mut self) -> (&mut Result<usize>, &mut RequestStage) {
         (&mut self.result, &mut self.stage)
     }
 
-    fn stage(&self) -> Stage {
+    fn stage(&self) -> RequestStage {
         self.stage
     }
 
@@ -200,21 +200,21 @@ impl<M: ReadMemory> InPlace for [ReadRequest<M>] {
     }
 
     #[inline]
-    fn begin(&mut self, at: usize) -> Option<PlaceOfRead<'_>> {
+    fn begin(&mut self, at: usize) -> Option<ReadInPlace<'_>> {
         let request = &mut self[at];
-        let Stage::InPlace(descriptor) = request.stage else { return None };
+        let RequestStage::InPlace(descriptor) = request.stage else { return None };
         let (offset, target) = (request.offset, descriptor.index());
-        Some(PlaceOfRead { memory: request.buffer.place(), offset, target })
+        Some(ReadInPlace { memory: request.buffer.place(), offset, target })
     }
 
     #[inline]
     fn end(&mut self, at: usize, ended: Ended) {
         let request = &mut self[at];
-        let Stage::InPlace(descriptor) = request.stage else { return };
+        let RequestStage::InPlace(descriptor) = request.stage else { return };
         request.buffer.set_len(ended.done);
         (request.result, request.stage) = match ended.errno {
-            0 => (Ok(ended.done), Stage::Over),
-            errno => (Ok(0), Stage::Failed(descriptor, errno)),
+            0 => (Ok(ended.done), RequestStage::Over),
+            errno => (Ok(0), RequestStage::Failed(descriptor, errno)),
         };
     }
 }
@@ -277,12 +277,12 @@ impl Queue {
         let is_adaptive = file.has_adaptive_reads();
         requests.iter_mut().for_each(|request| request.choose(file, is_adaptive));
         let in_place = requests.iter().filter_map(|request| match request.stage {
-            Stage::InPlace(descriptor) => Some(descriptor),
+            RequestStage::InPlace(descriptor) => Some(descriptor),
             _ => None,
         });
         let targets = file.targets(in_place);
         let must_turn = self.engine.read_in_place(targets, requests, usize::MAX);
-        if requests.iter().any(|request| request.stage != Stage::Over) {
+        if requests.iter().any(|request| request.stage != RequestStage::Over) {
             requests.iter_mut().for_each(|request| request.explain(file));
             self.carry_out(file, requests);
         }
@@ -323,7 +323,7 @@ impl Queue {
         requests: &mut [WriteRequest<M>],
     ) -> Result<()> {
         may_wait(file, "writing many blocks")?;
-        requests.iter_mut().for_each(|request| request.stage = Stage::Otherwise(NOT_CHOSEN));
+        requests.iter_mut().for_each(|request| request.stage = RequestStage::Otherwise(NOT_CHOSEN));
         self.carry_out(file, requests);
         if self.entries.open > 0 {
             self.submit();
@@ -367,7 +367,7 @@ impl Queue {
         while window.open < AT_ONCE && window.next < window.last {
             let at = window.next;
             window.next += 1;
-            if lending.requests()[at].stage() != Stage::Over {
+            if lending.requests()[at].stage() != RequestStage::Over {
                 let buffer = lending.lend(at, R::memory);
                 let request = &mut lending.requests()[at];
                 let token = R::add(self, file, buffer, request.offset());
@@ -375,7 +375,7 @@ impl Queue {
                 if way != NOT_CHOSEN {
                     self.entries.go(token, way);
                 }
-                *request.state().1 = Stage::Open(token);
+                *request.state().1 = RequestStage::Open(token);
                 window.open += 1;
             }
         }
@@ -385,14 +385,14 @@ impl Queue {
         if enough > 0 {
             self.engine.wait(&mut self.entries, None, |entries| {
                 let has_ended = |request: &&R| {
-                    matches!(request.stage(), Stage::Open(token) if entries.is_done(token) != Some(false))
+                    matches!(request.stage(), RequestStage::Open(token) if entries.is_done(token) != Some(false))
                 };
                 enough.saturating_sub(requests[window.first..].iter().filter(has_ended).count())
             });
         }
         let before = window.open;
         for request in &mut requests[window.first..] {
-            if let Stage::Open(token) = request.stage()
+            if let RequestStage::Open(token) = request.stage()
                 && let Some(done) = self.take_by(token)
             {
                 window.open -= 1;
@@ -401,7 +401,7 @@ impl Queue {
         }
         let is_stuck = before > 0 && window.open == before;
         for request in &mut requests[window.first..] {
-            if is_stuck && let Stage::Open(token) = request.stage() {
+            if is_stuck && let RequestStage::Open(token) = request.stage() {
                 // One that was not started is taken back with its memory.
                 self.cancel(token);
                 if let Some(done) = self.take_by(token) {
@@ -410,7 +410,7 @@ impl Queue {
                 lose(request, file);
             }
             // One that a panic has kept from being added has ended too.
-            if matches!(request.stage(), Stage::Open(_)) {
+            if matches!(request.stage(), RequestStage::Open(_)) {
                 break;
             }
             window.first += 1;
@@ -446,7 +446,7 @@ fn finish(request: &mut impl OneOfMany, done: Done) {
         request.memory().take_back(buffer);
     }
     let (result, stage) = request.state();
-    (*result, *stage) = (done.result, Stage::Over);
+    (*result, *stage) = (done.result, RequestStage::Over);
 }
 
 /// Gives up waiting: the queue keeps the buffer of an operation that was started.
@@ -454,5 +454,5 @@ fn lose<R: OneOfMany>(request: &mut R, file: &File) {
     let error = Error::new(ErrorKind::Unsupported, R::DOING).on(file.path()).at(request.offset());
     let why = "cannot wait for the operation: this is a forked child, or the thread is ending";
     let (result, stage) = request.state();
-    (*result, *stage) = (Err(error.because(why)), Stage::Over);
+    (*result, *stage) = (Err(error.because(why)), RequestStage::Over);
 }

@@ -20,9 +20,9 @@ const PANICKED: &str = "the batch was abandoned, because polling it panicked";
 
 /// A batch that [`Batch::start`] has started. Dropping this changes nothing: the batch continues, and reports its end.
 #[derive(Clone)]
-pub struct StartedBatch(Arc<Started>);
+pub struct StartedBatch(Arc<StartedRun>);
 
-struct Started {
+struct StartedRun {
     /// The I/O thread.
     thread: Arc<Shared>,
     /// Whether the I/O thread was asked to poll the batch.
@@ -35,11 +35,11 @@ struct Started {
 }
 
 struct Running {
-    run: Run,
+    run: PolledRun,
     done: Box<dyn FnOnce(Vec<Done>) + Send>,
 }
 
-enum Run {
+enum PolledRun {
     Polled(BatchRun),
     /// Polling has panicked.
     Abandoned(Abandoned),
@@ -78,12 +78,15 @@ impl Batch {
     /// # }
     /// ```
     pub fn start(self, done: impl FnOnce(Vec<Done>) + Send + 'static) -> Result<StartedBatch> {
-        let started = Arc::new(Started {
+        let started = Arc::new(StartedRun {
             thread: driver::choose_io_thread()?,
             posted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             len: self.len(),
-            running: Mutex::new(Some(Running { run: Run::Polled(self.into_future()), done: Box::new(done) })),
+            running: Mutex::new(Some(Running {
+                run: PolledRun::Polled(self.into_future()),
+                done: Box::new(done),
+            })),
         });
         started.post();
         Ok(StartedBatch(started))
@@ -100,7 +103,7 @@ impl StartedBatch {
     }
 }
 
-impl Started {
+impl StartedRun {
     fn lock(&self) -> MutexGuard<'_, Option<Running>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -121,18 +124,18 @@ impl Started {
         let Some(Running { run, done }) = taken else { return };
         let waker = Waker::from(Arc::clone(&self));
         let run = match run {
-            Run::Polled(mut run) => match panics::catch(|| self.poll_run(&mut run, &waker)) {
+            PolledRun::Polled(mut run) => match panics::catch(|| self.poll_run(&mut run, &waker)) {
                 Ok(Poll::Ready(results)) => return done(results),
-                Ok(Poll::Pending) => Run::Polled(run),
+                Ok(Poll::Pending) => PolledRun::Polled(run),
                 Err(_) => {
                     event::emit(|| tracing::error!("a batch was abandoned, because polling it panicked"));
-                    Run::Abandoned(Abandoned::new(run, waker, PANICKED))
+                    PolledRun::Abandoned(Abandoned::new(run, waker, PANICKED))
                 }
             },
-            abandoned @ Run::Abandoned(_) => abandoned,
+            abandoned @ PolledRun::Abandoned(_) => abandoned,
         };
         match run {
-            Run::Abandoned(abandoned) if abandoned.is_over() => done(self.results_of(abandoned)),
+            PolledRun::Abandoned(abandoned) if abandoned.is_over() => done(self.results_of(abandoned)),
             run => *self.lock() = Some(Running { run, done }),
         }
     }
@@ -153,7 +156,7 @@ impl Started {
     }
 }
 
-impl Wake for Started {
+impl Wake for StartedRun {
     fn wake(self: Arc<Self>) {
         self.post();
     }

@@ -52,7 +52,7 @@ pub(crate) trait Linked {
 
 /// A push was refused: the block must be returned under the pool's lock.
 #[derive(Debug)]
-pub(crate) struct Refused;
+pub(crate) struct PushRefused;
 
 /// The stack of free blocks that one shard keeps for one size class.
 #[repr(align(16))]
@@ -119,13 +119,13 @@ impl Cell {
         this: *const Cell,
         blocks: *const B,
         block: NonNull<B::Block>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PushRefused> {
         // Acquire, here and when the exchange fails: the top block's link, which its height is read from.
         // SAFETY: the caller still has the block. Dereferenced anew for each use: no reference outlives the exchange.
         let mut head = unsafe { (*this).head.load(Ordering::Acquire) };
         loop {
             if head & (WAITING | CLOSED) != 0 {
-                return Err(Refused);
+                return Err(PushRefused);
             }
             let below = head & INDEX;
             // SAFETY: as above; what is on the stack has a link.
@@ -241,7 +241,7 @@ mod tests {
         Nodes((0..n).map(|index| Node(index, AtomicU64::new(0))).collect())
     }
 
-    fn push(cell: &Cell, nodes: &Nodes, index: u32) -> Result<(), Refused> {
+    fn push(cell: &Cell, nodes: &Nodes, index: u32) -> Result<(), PushRefused> {
         // SAFETY: all outlive the call.
         unsafe { Cell::push(cell, nodes, nodes.block(index)) }
     }

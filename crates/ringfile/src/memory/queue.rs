@@ -62,8 +62,8 @@ impl WaitingGets {
 
 /// Calls all wakers, even if one panics, because no request is woken twice. Called without a lock.
 pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
-    struct Rest<I: Iterator<Item = Waker>>(I);
-    impl<I: Iterator<Item = Waker>> Drop for Rest<I> {
+    struct Unwoken<I: Iterator<Item = Waker>>(I);
+    impl<I: Iterator<Item = Waker>> Drop for Unwoken<I> {
         fn drop(&mut self) {
             for waker in self.0.by_ref() {
                 // The first panic is propagated.
@@ -71,5 +71,5 @@ pub(crate) fn wake_all(wakers: impl Iterator<Item = Waker>) {
             }
         }
     }
-    Rest(wakers).0.by_ref().for_each(Waker::wake);
+    Unwoken(wakers).0.by_ref().for_each(Waker::wake);
 }

@@ -69,13 +69,13 @@ pub(crate) fn is_child() -> bool {
 }
 
 /// Takes locks in the order in which they are nested elsewhere, and returns their guards.
-pub(crate) type Hold = fn() -> Box<dyn Any>;
+pub(crate) type TakeLocks = fn() -> Box<dyn Any>;
 
 /// The function that takes the locks of pools and lent memory. Threads that hold one of these may take those of the
 /// driver.
-pub(crate) static MEMORY: Value<Hold> = Value::new();
+pub(crate) static MEMORY: Value<TakeLocks> = Value::new();
 /// The function that takes the locks of the driver.
-pub(crate) static DRIVER: Value<Hold> = Value::new();
+pub(crate) static DRIVER: Value<TakeLocks> = Value::new();
 
 thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
@@ -84,7 +84,7 @@ thread_local! {
 /// Makes a thread that forks hold the locks of [`MEMORY`] or [`DRIVER`] from now on, so that the child finds them free
 /// and their state consistent. Every call for one of them passes the same function.
 #[inline]
-pub(crate) fn hold_over_forks(locks: &'static Value<Hold>, hold: Hold) {
+pub(crate) fn hold_over_forks(locks: &'static Value<TakeLocks>, hold: TakeLocks) {
     if locks.get().is_none() {
         locks.get_or(|| hold);
         heed_forks();
@@ -101,7 +101,7 @@ fn heed_forks() {
     }
 }
 
-/// Takes a lock that is in `owner`, for a [`Hold`].
+/// Takes a lock that is in `owner`, for a [`TakeLocks`].
 pub(crate) fn hold<T: 'static, U: 'static>(
     owner: Arc<T>,
     lock: for<'a> fn(&'a T) -> MutexGuard<'a, U>,

@@ -173,12 +173,12 @@ impl LoopHandle {
 }
 
 /// The data of a task's waker. If the number was reassigned meanwhile, the other task gets a spurious wake-up.
-struct Handle {
+struct TaskWaker {
     remote: Arc<LoopHandle>,
     number: TaskNumber,
 }
 
-impl Wake for Handle {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.remote.wake(self.number);
     }
@@ -206,7 +206,7 @@ pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<L
             (tasks.places.len() - 1) as TaskNumber
         })
     });
-    let waker = Waker::from(Arc::new(Handle { remote, number }));
+    let waker = Waker::from(Arc::new(TaskWaker { remote, number }));
     with_tasks(|tasks| {
         tasks.places[number as usize].task = Some(Box::pin(TaskCell { waker, future }));
         tasks.make_ready(number);
@@ -246,7 +246,7 @@ impl Loop {
     }
 
     pub(super) fn run_until<F: Future>(&mut self, mut future: Pin<&mut F>) -> F::Output {
-        let waker = Waker::from(Arc::new(Handle { remote: self.remote(), number: MAIN }));
+        let waker = Waker::from(Arc::new(TaskWaker { remote: self.remote(), number: MAIN }));
         let mut main_is_ready = true;
         loop {
             if main_is_ready {

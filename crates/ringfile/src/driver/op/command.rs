@@ -35,7 +35,7 @@ const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE.cast_unsigned();
 
 /// The command for an operation from some byte on, and the number of bytes that it covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum CommandStep {
     /// No command: the answer is already known.
     Answer(Result<usize, i32>),
     Move(usize),
@@ -49,16 +49,16 @@ enum Step {
 
 /// Returns the command for `request` from byte `began` on. Called once for the submission and once for its answer. If a
 /// command's limit has shrunk in between, the second result is shorter, and some bytes are moved twice.
-fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> Step {
+fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> CommandStep {
     let limits = namespace.limits;
     let offset = request.offset.saturating_add(began as u64);
     let left = request.want.saturating_sub(began);
-    let answer = |errno| Step::Answer(Err(errno));
+    let answer = |errno| CommandStep::Answer(Err(errno));
     let is_read = request.kind.is_read();
     let may = if is_read { namespace.access.read } else { namespace.access.write };
     let is_whole = |bytes: usize| (offset | bytes as u64) & (namespace.block() as u64 - 1) == 0;
     match request.kind.family() {
-        Family::Control(ControlKind::Sync) => Step::Flush,
+        Family::Control(ControlKind::Sync) => CommandStep::Flush,
         Family::Write if request.is_atomic() => answer(libc::EOPNOTSUPP),
         Family::Read | Family::Write if !may => answer(libc::EBADF),
         Family::Read | Family::Write => {
@@ -70,19 +70,20 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
             }
             let bytes = transfer::len(held, is_read, request.start + began, room);
             match bytes {
-                0 => Step::Answer(Ok(0)),
+                0 => CommandStep::Answer(Ok(0)),
                 _ if !is_whole(bytes) => answer(libc::EINVAL),
                 _ if request.op_flags & !RWF_DSYNC != 0 => answer(libc::EOPNOTSUPP),
-                _ => Step::Move(bytes),
+                _ => CommandStep::Move(bytes),
             }
         }
         Family::Control(ControlKind::Allocate) if !may => answer(libc::EBADF),
         Family::Control(ControlKind::Allocate) if left == 0 || !is_whole(left) => answer(libc::EINVAL),
         Family::Control(ControlKind::Allocate) => match request.op_flags {
-            DISCARD if limits.discard > 0 => Step::Discard(left.min(limits.discard)),
-            ZERO_RANGE | PUNCH_HOLE if limits.zeros > 0 => {
-                Step::Zero { bytes: left.min(limits.zeros), deallocates: request.op_flags == PUNCH_HOLE }
-            }
+            DISCARD if limits.discard > 0 => CommandStep::Discard(left.min(limits.discard)),
+            ZERO_RANGE | PUNCH_HOLE if limits.zeros > 0 => CommandStep::Zero {
+                bytes: left.min(limits.zeros),
+                deallocates: request.op_flags == PUNCH_HOLE,
+            },
             _ => answer(libc::EOPNOTSUPP),
         },
         Family::Control(ControlKind::SyncRange | ControlKind::Truncate | ControlKind::Advise)
@@ -100,11 +101,13 @@ pub(crate) fn answer(
     result: i32,
 ) -> Result<usize, i32> {
     match (step(request, held, began, namespace), result) {
-        (Step::Answer(answer), 0) => answer,
+        (CommandStep::Answer(answer), 0) => answer,
         (_, ..0) => Err(result.saturating_neg()),
         (_, 1..) => Err(Status::to_errno(result)),
-        (Step::Flush, 0) => Ok(0),
-        (Step::Move(bytes) | Step::Discard(bytes) | Step::Zero { bytes, .. }, 0) => Ok(bytes),
+        (CommandStep::Flush, 0) => Ok(0),
+        (CommandStep::Move(bytes) | CommandStep::Discard(bytes) | CommandStep::Zero { bytes, .. }, 0) => {
+            Ok(bytes)
+        }
     }
 }
 
@@ -130,13 +133,13 @@ pub(crate) fn fill(
         command.cdw12 = (bytes >> namespace.shift) as u32 - 1;
     };
     match step(request, held, began, namespace) {
-        Step::Answer(_) => {
+        CommandStep::Answer(_) => {
             // The answer is known; it arrives as all others do.
             sqe.opcode = op::IORING_OP_NOP as u8;
             sqe.command_op = 0;
         }
-        Step::Flush => command.opcode = FLUSH,
-        Step::Move(bytes) => {
+        CommandStep::Flush => command.opcode = FLUSH,
+        CommandStep::Move(bytes) => {
             command.opcode = if request.kind.is_read() { READ } else { WRITE };
             blocks(bytes, command);
             command.cdw12 |= if request.op_flags & RWF_DSYNC != 0 { FORCE_UNIT_ACCESS } else { 0 };
@@ -154,7 +157,7 @@ pub(crate) fn fill(
             command.addr = parts.addresses.as_ptr().expose_provenance() as u64;
             command.data_len = parts.addresses.len() as u32;
         }
-        Step::Discard(bytes) => {
+        CommandStep::Discard(bytes) => {
             let ranges = &mut parts.get().ranges;
             let blocks = ((bytes >> namespace.shift) as u32).to_le();
             ranges.clear();
@@ -165,7 +168,7 @@ pub(crate) fn fill(
             // One range: the field holds the number of ranges minus one.
             (command.cdw10, command.cdw11) = (0, DEALLOCATE);
         }
-        Step::Zero { bytes, deallocates } => {
+        CommandStep::Zero { bytes, deallocates } => {
             command.opcode = WRITE_ZEROS;
             blocks(bytes, command);
             command.cdw12 |= if deallocates { DEALLOCATE_ZEROS } else { 0 };
@@ -236,7 +239,7 @@ mod tests {
     fn f48_a_read_ends_with_the_namespace() {
         let (held, _) = memory(8 << 12);
         let across = request(Kind::Read, END - (2 << 12), 8 << 12, 0);
-        assert_eq!(step(&across, &held, 0, &namespace(BOTH)), Step::Move(2 << 12));
+        assert_eq!(step(&across, &held, 0, &namespace(BOTH)), CommandStep::Move(2 << 12));
         for (offset, began) in [(END - (2 << 12), 2 << 12), (END, 0), (END + 4096, 0), (1 << 60, 0)] {
             let read = request(Kind::Read, offset, 8 << 12, 0);
             let (sqe, ..) = filled(&read, &held, began, Some(1));
@@ -260,7 +263,7 @@ mod tests {
         // More parts than one call accepts, each shorter than a block, so the length is not a multiple of a block.
         let held = Held::Vecs((0..2000).map(|_| vec![0; 30]).collect());
         let odd = request(Kind::WriteVectored, 0, 60000, 0);
-        assert_eq!(step(&odd, &held, 0, &namespace(BOTH)), Step::Answer(Err(libc::EINVAL)));
+        assert_eq!(step(&odd, &held, 0, &namespace(BOTH)), CommandStep::Answer(Err(libc::EINVAL)));
     }
 
     #[test]

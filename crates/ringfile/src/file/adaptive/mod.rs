@@ -173,7 +173,7 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
 
 /// What a thread remembers of its reads of a file.
 #[derive(Clone, Copy)]
-struct Recent {
+struct RecentReads {
     /// Reads since it last checked the cache, or [`NO_READ`].
     unseen: u8,
     /// How many reads in a row began where the one before ended, up to [`IN_ORDER`].
@@ -185,28 +185,28 @@ struct Recent {
 thread_local! {
     /// By the low bits of the file's number. With a single count, a file might never be checked if two files are read
     /// in turn.
-    static RECENT: [Cell<Recent>; 32] =
-        const { [const { Cell::new(Recent { unseen: NO_READ, run: 0, end: 0 }) }; 32] };
+    static RECENT: [Cell<RecentReads>; 32] =
+        const { [const { Cell::new(RecentReads { unseen: NO_READ, run: 0, end: 0 }) }; 32] };
 }
 
 /// Counts a read. Returns how many were counted since the last one that was checked, if this one is to be checked
-/// because one in `every` reads is, and [`Recent::run`]. A thread's first read is checked, since a thread may end soon.
+/// because one in `every` reads is, and [`RecentReads::run`]. A thread's first read is checked, since a thread may end soon.
 fn recent_reads(own: &Target, range: &Range<u64>, every: u8) -> (Option<u64>, u8) {
     with_recent(own, |file| {
         let recent = file.get();
         let (checks, run) = (recent.checks(every), recent.run_with(range.start));
         let counted = if recent.unseen == NO_READ { 1 } else { recent.unseen + 1 };
-        file.set(Recent { unseen: if checks { 0 } else { counted }, run, end: range.end });
+        file.set(RecentReads { unseen: if checks { 0 } else { counted }, run, end: range.end });
         (checks.then_some(counted.into()), run)
     })
 }
 
 #[inline]
-fn with_recent<R>(own: &Target, with: impl FnOnce(&Cell<Recent>) -> R) -> R {
+fn with_recent<R>(own: &Target, with: impl FnOnce(&Cell<RecentReads>) -> R) -> R {
     RECENT.with(|files| with(&files[own.number as usize % files.len()]))
 }
 
-impl Recent {
+impl RecentReads {
     /// Returns whether the next read is checked, if one in `every` is.
     #[inline]
     fn checks(self, every: u8) -> bool {
@@ -256,7 +256,7 @@ impl Adaptive {
                 !recent.checks(looks_after(streak)) && (is_warm || (run == 0 && request.offset != 0));
             if is_unchecked {
                 let end = request.offset + request.want as u64;
-                file.set(Recent { unseen: recent.unseen + 1, run, end });
+                file.set(RecentReads { unseen: recent.unseen + 1, run, end });
             }
             is_unchecked
         })

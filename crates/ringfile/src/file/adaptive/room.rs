@@ -46,7 +46,7 @@ pub(super) fn bytes() -> u64 {
     static ROOM: Value<u64> = Value::new();
     *ROOM.get_or(|| {
         let mut least = None;
-        Limits::new().of_process(|limit| least = Some(least.unwrap_or(u64::MAX).min(limit.bytes)));
+        MemoryLimits::new().of_process(|limit| least = Some(least.unwrap_or(u64::MAX).min(limit.bytes)));
         least.unwrap_or(1 << 30) / 2
     })
 }
@@ -62,7 +62,7 @@ pub(super) fn is_free() -> bool {
 
 /// Looks whether memory is free, unless the last look was just now. Returns what [`is_free`] does.
 pub(super) fn look() -> bool {
-    static LIMITS: Mutex<Limits> = Mutex::new(Limits::new());
+    static LIMITS: Mutex<MemoryLimits> = Mutex::new(MemoryLimits::new());
     let (now, was_free) = (now(), STATE.load(Ordering::Relaxed) == IS_FREE);
     if now < NEXT.load(Ordering::Relaxed) {
         return was_free;
@@ -101,13 +101,13 @@ fn has_free(limit: Limit, was_free: bool) -> bool {
 }
 
 /// Finds the limits on this process's memory. Its strings are used again, so that a look does not allocate.
-struct Limits {
+struct MemoryLimits {
     groups: String,
     path: String,
     text: String,
 }
 
-impl Limits {
+impl MemoryLimits {
     const fn new() -> Self {
         Self { groups: String::new(), path: String::new(), text: String::new() }
     }
@@ -197,7 +197,7 @@ mod tests {
         };
         let found = |groups: &str| {
             let mut found = Vec::new();
-            Limits::new().of_groups(groups, read, |limit| found.push((limit.bytes, limit.free)));
+            MemoryLimits::new().of_groups(groups, read, |limit| found.push((limit.bytes, limit.free)));
             found
         };
         assert_eq!(found("4:memory:/y\n0::/\n"), [(4096, 0), (1000, 1000)]);

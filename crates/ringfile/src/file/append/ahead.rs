@@ -17,7 +17,7 @@ const MANY: u64 = 64 << 10;
 const UNIT: u64 = 4096;
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ahead {
+pub(super) struct FillAhead {
     /// The maximum number of bytes to fill behind what is appended; 0 fills nothing.
     budget: u64,
     unit: u64,
@@ -45,7 +45,7 @@ pub(super) struct Fill {
     pub zeros: Range<u64>,
 }
 
-impl Ahead {
+impl FillAhead {
     pub fn new(budget: u64, block: u64, len: u64) -> Self {
         let unit = UNIT.next_multiple_of(block);
         // A piece consists of whole units.
@@ -145,13 +145,13 @@ mod tests {
     const BUDGET: u64 = 1 << 20;
 
     /// Returns one that has seen many syncs of `bytes`.
-    fn after_syncs_of(bytes: u64) -> Ahead {
-        let mut ahead = Ahead::new(BUDGET, 512, 0);
+    fn after_syncs_of(bytes: u64) -> FillAhead {
+        let mut ahead = FillAhead::new(BUDGET, 512, 0);
         (0..100).for_each(|_| ahead.synced(bytes));
         ahead
     }
 
-    fn fill(ahead: &mut Ahead, appended: u64) -> Vec<Fill> {
+    fn fill(ahead: &mut FillAhead, appended: u64) -> Vec<Fill> {
         ahead.begin_run(appended);
         let mut all = Vec::new();
         while let Some(fill) = ahead.next(appended, appended) {
@@ -183,8 +183,8 @@ mod tests {
     #[test]
     fn large_syncs_and_logs_that_are_not_synced_are_not_filled() {
         assert!(!after_syncs_of(2 * MANY).wants_run(10 << 20));
-        assert!(!Ahead::new(BUDGET, 512, 0).wants_run(10 << 20));
-        assert!(!Ahead::new(0, 512, 0).wants_run(10 << 20));
+        assert!(!FillAhead::new(BUDGET, 512, 0).wants_run(10 << 20));
+        assert!(!FillAhead::new(0, 512, 0).wants_run(10 << 20));
         assert!(after_syncs_of(1000).wants_run(10 << 20));
     }
 
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_log_that_is_shorter_than_when_it_was_opened_is_not_filled() {
         // Before a truncation that has failed is recorded as a cut.
-        let mut ahead = Ahead::new(BUDGET, 512, BUDGET);
+        let mut ahead = FillAhead::new(BUDGET, 512, BUDGET);
         (0..100).for_each(|_| ahead.synced(1000));
         assert!(!ahead.wants_run(100));
     }

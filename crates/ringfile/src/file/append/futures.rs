@@ -12,14 +12,14 @@ use bytes::BufMut;
 
 use super::chunks::{Chunks, Record};
 use super::plan::Plan;
-use super::shared::Shared;
-use super::waiters::{Goal, Place};
+use super::shared::AppenderShared;
+use super::waiters::{Goal, WaiterPlace};
 use crate::error::{Error, Result};
 use crate::file::check;
 use crate::memory::{Buffer, PoolError};
 
 /// Waits for memory of the pool.
-type Waiting = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
+type MemoryFuture = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
 
 /// What an [`Appending`] appends.
 pub(super) trait Content {
@@ -51,9 +51,9 @@ impl Content for &[u8] {
 }
 
 /// A record of at most so many bytes, and the function that writes it in place.
-pub(super) struct InPlace<F>(pub usize, pub Option<F>);
+pub(super) struct InPlaceRecord<F>(pub usize, pub Option<F>);
 
-impl<F: FnOnce(&mut Record<'_>)> Content for InPlace<F> {
+impl<F: FnOnce(&mut Record<'_>)> Content for InPlaceRecord<F> {
     const IN_PIECES: bool = false;
 
     #[inline]
@@ -75,7 +75,7 @@ impl<F: FnOnce(&mut Record<'_>)> Content for InPlace<F> {
 pub struct Append<'a>(Appending<'a, &'a [u8]>);
 
 impl<'a> Append<'a> {
-    pub(super) fn new(shared: &'a Shared, record: &'a [u8]) -> Self {
+    pub(super) fn new(shared: &'a AppenderShared, record: &'a [u8]) -> Self {
         Self(Appending::new(shared, record))
     }
 }
@@ -91,8 +91,8 @@ impl Future for Append<'_> {
 
 /// A future's place in the list of waiters, which it leaves at the end.
 struct Waits<'a> {
-    shared: &'a Shared,
-    place: Option<Place>,
+    shared: &'a AppenderShared,
+    place: Option<WaiterPlace>,
 }
 
 impl Waits<'_> {
@@ -121,11 +121,11 @@ pub(super) struct Appending<'a, R> {
     /// How many bytes of the record have been appended. Only a record longer than a chunk is appended in several steps.
     done: usize,
     offset: Option<u64>,
-    memory: Option<Pin<Box<Waiting>>>,
+    memory: Option<Pin<Box<MemoryFuture>>>,
 }
 
 /// The result of an attempt to append.
-enum Attempt {
+enum AppendAttempt {
     /// The whole record was appended, at this offset; the flag says whether to drive writes that can now start.
     Done(u64, bool),
     /// It is not this task's turn, or there is no room.
@@ -136,11 +136,11 @@ enum Attempt {
 const APPENDING: &str = "appending to a file";
 
 impl<'a, R: Content> Appending<'a, R> {
-    pub fn new(shared: &'a Shared, record: R) -> Self {
+    pub fn new(shared: &'a AppenderShared, record: R) -> Self {
         Self { waits: Waits { shared, place: None }, record, done: 0, offset: None, memory: None }
     }
 
-    fn attempt(&mut self) -> Result<Attempt> {
+    fn attempt(&mut self) -> Result<AppendAttempt> {
         let shared = self.waits.shared;
         // Dropped after the lock.
         let mut leaves = Waits { shared, place: None };
@@ -150,7 +150,7 @@ impl<'a, R: Content> Appending<'a, R> {
         }
         let state = &mut *state;
         if state.has_failed() || !state.waiters.is_first(self.waits.place) {
-            return Ok(Attempt::NoRoom);
+            return Ok(AppendAttempt::NoRoom);
         }
         let left = self.record.left();
         let why = if state.plan.is_closing() {
@@ -171,10 +171,10 @@ impl<'a, R: Content> Appending<'a, R> {
         loop {
             let piece = self.record.left().min(state.chunks.size());
             if !state.plan.has_room(piece) {
-                return Ok(Attempt::NoRoom);
+                return Ok(AppendAttempt::NoRoom);
             }
             if !state.chunks.has_memory(piece) {
-                return Ok(Attempt::NoMemory);
+                return Ok(AppendAttempt::NoMemory);
             }
             let before = state.plan.appended();
             let filling = if R::IN_PIECES {
@@ -191,7 +191,7 @@ impl<'a, R: Content> Appending<'a, R> {
             shared.publish_appended(state);
             if is_whole {
                 state.metrics.appends += 1;
-                return Ok(Attempt::Done(offset, state.has_work()));
+                return Ok(AppendAttempt::Done(offset, state.has_work()));
             }
             if self.waits.place.is_none() {
                 // No other task appends before this record is complete. A new place in the list has no waker to return.
@@ -227,18 +227,18 @@ impl<'a, R: Content> Appending<'a, R> {
         let mut waits = self.waits.place.is_some();
         loop {
             match self.attempt()? {
-                Attempt::Done(offset, has_work) => {
+                AppendAttempt::Done(offset, has_work) => {
                     if has_work {
                         self.waits.shared.drive();
                     }
                     return Poll::Ready(Ok(offset));
                 }
-                Attempt::NoMemory => {
+                AppendAttempt::NoMemory => {
                     if self.poll_memory(context)?.is_ready() {
                         continue;
                     }
                 }
-                Attempt::NoRoom => {}
+                AppendAttempt::NoRoom => {}
             }
             if !std::mem::replace(&mut waits, true) {
                 self.waits.shared.lock().metrics.waits += 1;
@@ -285,7 +285,7 @@ pub(super) struct Truncating<'a> {
 const TRUNCATING: &str = "truncating an appender's file";
 
 impl<'a> Truncating<'a> {
-    pub fn new(shared: &'a Shared, len: u64) -> Self {
+    pub fn new(shared: &'a AppenderShared, len: u64) -> Self {
         Self { waits: Waits { shared, place: None }, len, goal: None }
     }
 
@@ -357,7 +357,7 @@ pub struct Settle<'a> {
 }
 
 impl<'a> Settle<'a> {
-    pub(super) fn new(shared: &'a Shared, what: &'static str, ask: fn(&mut Plan) -> Goal) -> Self {
+    pub(super) fn new(shared: &'a AppenderShared, what: &'static str, ask: fn(&mut Plan) -> Goal) -> Self {
         Self { waits: Waits { shared, place: None }, what, ask, goal: None }
     }
 

@@ -7,11 +7,10 @@ use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
-use super::plan::Step;
-use super::shared::Shared;
+use super::plan::AppendStep;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
@@ -23,7 +22,7 @@ const ZEROS: usize = 256 << 10;
 const SECTOR: usize = 512;
 
 /// The job of a lane: a step, and the memory of what it writes.
-pub(super) type Job = (Step, Buffer);
+pub(super) type Job = (AppendStep, Buffer);
 
 /// The first bytes of the block in which a truncated file ends. Other steps have none.
 pub(super) type Carried = Vec<u8>;
@@ -38,48 +37,29 @@ impl Desk {
     }
 }
 
-/// Wakes the tasks that wait for the appender, and records which lane to poll.
-struct LaneWaker {
-    shared: Weak<Shared>,
-    woken: AtomicBool,
-}
-
-impl Wake for LaneWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that lock.
-        self.woken.store(true, Ordering::SeqCst);
-        if let Some(shared) = self.shared.upgrade() {
-            shared.stirred();
-        }
-    }
-}
-
-struct Lane {
+struct AppendLane {
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
     desk: Arc<Desk>,
-    wake: Arc<LaneWaker>,
+    /// Whether it must be polled.
+    woken: Arc<AtomicBool>,
     waker: Waker,
     /// The step whose job it has, until the result is taken.
-    step: Option<Step>,
+    step: Option<AppendStep>,
 }
 
 /// All lanes of an appender. A task takes them out of the shared state to poll them.
-pub(super) struct Lanes(Vec<Lane>);
+pub(super) struct AppendLanes(Vec<AppendLane>);
 
 async fn carry_out(file: &File, cuts: bool, (step, buffer): Job) -> Result<Carried> {
     match step {
-        Step::Full(piece) | Step::Rest { piece, durable: false } => {
+        AppendStep::Full(piece) | AppendStep::Rest { piece, durable: false } => {
             drop(file.write_at(buffer, piece.start).await?);
         }
-        Step::Rest { piece, durable: true } => drop(file.write_durable_at(buffer, piece.start).await?),
-        Step::Sync => file.sync_data().await?,
-        Step::SyncAll => file.sync_all().await?,
-        Step::Cut(len) => file.set_len(len).await?,
-        Step::Truncate { len, end } => return truncate(file, cuts, len, end).await,
+        AppendStep::Rest { piece, durable: true } => drop(file.write_durable_at(buffer, piece.start).await?),
+        AppendStep::Sync => file.sync_data().await?,
+        AppendStep::SyncAll => file.sync_all().await?,
+        AppendStep::Cut(len) => file.set_len(len).await?,
+        AppendStep::Truncate { len, end } => return truncate(file, cuts, len, end).await,
     }
     Ok(Vec::new())
 }
@@ -133,14 +113,15 @@ async fn work(file: File, cuts: bool, desk: Arc<Desk>) {
     }
 }
 
-impl Lanes {
-    pub fn new(count: usize, file: &File, cuts: bool, shared: &Weak<Shared>) -> Self {
+impl AppendLanes {
+    /// Creates idle lanes. `waker` makes the waker of one, which sets its flag.
+    pub fn new(count: usize, file: &File, cuts: bool, waker: impl Fn(Arc<AtomicBool>) -> Waker) -> Self {
         let lane = |_| {
             let desk = Arc::<Desk>::default();
-            let wake = Arc::new(LaneWaker { shared: shared.clone(), woken: AtomicBool::new(false) });
+            let woken = Arc::<AtomicBool>::default();
             let future = Box::pin(work(file.clone(), cuts, Arc::clone(&desk)));
-            let waker = Waker::from(Arc::clone(&wake));
-            Lane { future, desk, wake, waker, step: None }
+            let waker = waker(Arc::clone(&woken));
+            AppendLane { future, desk, woken, waker, step: None }
         };
         Self((0..count).map(lane).collect())
     }
@@ -156,14 +137,14 @@ impl Lanes {
         if let Some(lane) = idle {
             lane.step = Some(job.0);
             lane.desk.lock().0 = Some(job);
-            lane.wake.woken.store(true, Ordering::SeqCst);
+            lane.woken.store(true, Ordering::SeqCst);
         }
     }
 
     /// Polls the lanes that were woken, and those with a new job.
     pub fn poll(&mut self) {
         for lane in &mut self.0 {
-            if lane.step.is_none() || !lane.wake.woken.swap(false, Ordering::SeqCst) {
+            if lane.step.is_none() || !lane.woken.swap(false, Ordering::SeqCst) {
                 continue;
             }
             let mut context = Context::from_waker(&lane.waker);
@@ -181,7 +162,7 @@ impl Lanes {
     }
 
     /// Returns the steps that have ended since the last call.
-    pub fn ended(&mut self) -> impl Iterator<Item = (Step, Result<Carried>)> + '_ {
+    pub fn ended(&mut self) -> impl Iterator<Item = (AppendStep, Result<Carried>)> + '_ {
         self.0.iter_mut().filter_map(|lane| {
             let result = lane.desk.lock().1.take()?;
             Some((lane.step.take()?, result))
@@ -190,12 +171,12 @@ impl Lanes {
 
     /// Returns whether a lane must be polled again.
     pub fn is_woken(&self) -> bool {
-        self.0.iter().any(|lane| lane.step.is_some() && lane.wake.woken.load(Ordering::SeqCst))
+        self.0.iter().any(|lane| lane.step.is_some() && lane.woken.load(Ordering::SeqCst))
     }
 }
 
 #[cfg(test)]
-impl Lanes {
+impl AppendLanes {
     /// Makes an idle lane busy with a future of a test.
     pub fn occupy(&mut self, future: impl Future<Output = ()> + Send + 'static) {
         let lane = self.0.iter_mut().find(|lane| lane.step.is_none()).unwrap();
@@ -205,11 +186,11 @@ impl Lanes {
             desk.lock().1 = Some(Ok(Vec::new()));
             std::future::pending().await
         });
-        lane.step = Some(Step::Cut(0));
+        lane.step = Some(AppendStep::Cut(0));
         self.stir();
     }
 
     pub fn stir(&mut self) {
-        self.0.iter().for_each(|lane| lane.wake.woken.store(true, Ordering::SeqCst));
+        self.0.iter().for_each(|lane| lane.woken.store(true, Ordering::SeqCst));
     }
 }

@@ -23,9 +23,10 @@ use std::time::Duration;
 use self::chunks::Chunks;
 pub use self::chunks::Record;
 pub use self::futures::{Append, Settle};
-use self::futures::{Appending, InPlace, Truncating};
+use self::futures::{Appending, InPlaceRecord, Truncating};
 use self::plan::Plan;
-use self::shared::Shared;
+pub use self::shared::AppenderMetrics;
+use self::shared::AppenderShared;
 use self::waiters::Goal;
 
 use super::probe::magic;
@@ -100,23 +101,7 @@ use crate::memory::{LARGEST, Pool};
 /// although a later sync would succeed (see [`File::sync_all`]). When a call has failed in this way, the appender has
 /// nothing in flight. In a forked child every call fails.
 #[derive(Clone)]
-pub struct Appender(Arc<Shared>);
-
-/// Counters of an [`Appender`] since it was opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub struct AppenderMetrics {
-    /// Records appended.
-    pub appends: u64,
-    /// Appends that had to wait for their turn, for room or for memory.
-    pub waits: u64,
-    /// Writes started, durable ones included.
-    pub writes: u64,
-    /// Syncs started: durable writes, and separate syncs.
-    pub syncs: u64,
-    /// Bytes of zeros written ahead; see [`OpenAppender::fill_ahead`].
-    pub filled: u64,
-}
+pub struct Appender(Arc<AppenderShared>);
 
 /// The largest number of operations in flight. Each has a future, which is allocated when the appender is opened.
 const DEEPEST: usize = 1024;
@@ -241,7 +226,7 @@ impl OpenAppender {
             .paced(!sync_interval.is_zero())
             .filled_ahead(ahead);
         let chunks = Chunks::new(chunk, alignment, depth, &carried);
-        Ok(Appender(Shared::new(file, inode, pool, depth, plan, chunks, sync_interval)))
+        Ok(Appender(AppenderShared::new(file, inode, pool, depth, plan, chunks, sync_interval)))
     }
 }
 
@@ -392,7 +377,7 @@ impl Appender {
         most: usize,
         fill: F,
     ) -> impl Future<Output = Result<u64>> + use<'_, F> {
-        Appending::new(&self.0, InPlace(most, Some(fill)))
+        Appending::new(&self.0, InPlaceRecord(most, Some(fill)))
     }
 
     /// Waits until everything appended before is in the file, where others can read it. That does not make it durable.

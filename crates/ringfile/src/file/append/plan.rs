@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::ahead::{Ahead, Fill};
+use super::ahead::{Fill, FillAhead};
 
 /// The bytes of one write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Piece {
 
 /// One operation on the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(super) enum AppendStep {
     /// Writes a piece that was sealed full.
     Full(Piece),
     /// Writes the bytes appended since the last piece, and seals them. `durable`: the write itself makes them durable.
@@ -37,7 +37,7 @@ pub(super) enum Step {
     SyncAll,
 }
 
-impl Step {
+impl AppendStep {
     pub fn is_sync(self) -> bool {
         match self {
             Self::Sync | Self::SyncAll | Self::Truncate { .. } => true,
@@ -103,7 +103,7 @@ pub(super) struct Plan {
     truncating: Option<u64>,
     /// How often it was cut.
     truncations: u64,
-    ahead: Ahead,
+    ahead: FillAhead,
 }
 
 impl Plan {
@@ -128,7 +128,7 @@ impl Plan {
 
     /// Fills the file with zeros ahead, up to `budget` bytes.
     pub fn filled_ahead(self, budget: u64) -> Self {
-        let ahead = Ahead::new(budget, self.block, self.appended);
+        let ahead = FillAhead::new(budget, self.block, self.appended);
         Self { ahead, ..self }
     }
 
@@ -270,25 +270,25 @@ impl Plan {
     }
 
     /// Returns the step that can start now. The caller starts it, and reports when it has [ended](Self::ended).
-    pub fn next(&mut self) -> Option<Step> {
+    pub fn next(&mut self) -> Option<AppendStep> {
         let step = self.peek()?;
         // A group consists of the requests that have arrived when its first step starts.
         self.group = self.group();
         match step {
-            Step::Full(piece) => {
+            AppendStep::Full(piece) => {
                 self.full.pop_front();
                 self.in_flight.push(piece);
             }
-            Step::Rest { piece, durable } => {
+            AppendStep::Rest { piece, durable } => {
                 self.sealed = piece.end;
                 self.in_flight.push(piece);
                 if durable {
                     self.starts_sync(piece.end);
                 }
             }
-            Step::Sync => self.starts_sync(self.written()),
-            Step::Cut(_) | Step::SyncAll => self.covers = Some(self.appended),
-            Step::Truncate { len, .. } => self.covers = Some(len),
+            AppendStep::Sync => self.starts_sync(self.written()),
+            AppendStep::Cut(_) | AppendStep::SyncAll => self.covers = Some(self.appended),
+            AppendStep::Truncate { len, .. } => self.covers = Some(len),
         }
         Some(step)
     }
@@ -316,15 +316,15 @@ impl Plan {
     }
 
     /// Returns the step that [`next`](Self::next) would return.
-    pub fn peek(&self) -> Option<Step> {
+    pub fn peek(&self) -> Option<AppendStep> {
         // Syncs are checked before pieces: if appending keeps up with writing, there is another piece whenever a lane is
         // free, so a sync would never start.
         self.next_sync().or_else(|| self.next_write())
     }
 
-    fn next_write(&self) -> Option<Step> {
+    fn next_write(&self) -> Option<AppendStep> {
         if let Some(&piece) = self.full.front() {
-            return self.is_free(piece).then_some(Step::Full(piece));
+            return self.is_free(piece).then_some(AppendStep::Full(piece));
         }
         let all = self.closing == Closing::Asked || self.is_truncating();
         let wanted = if all { self.appended } else { self.wanted_written.max(self.group().unwrap_or(0)) };
@@ -338,47 +338,50 @@ impl Plan {
         let is_all_that_is_not_durable =
             self.group().is_some() && self.in_flight.is_empty() && self.durable == piece.from;
         let durable = is_all_that_is_not_durable && self.covers.is_none() && !all;
-        Some(Step::Rest { piece, durable })
+        Some(AppendStep::Rest { piece, durable })
     }
 
-    fn next_sync(&self) -> Option<Step> {
+    fn next_sync(&self) -> Option<AppendStep> {
         if self.covers.is_some() {
             return None;
         }
         let is_written = || self.written() == self.appended;
         if let Some(len) = self.truncating {
             // Tasks that wait for what will be cut get it first, and don't wait for a pause.
-            let step =
-                if self.wants_durable() { Step::Sync } else { Step::Truncate { len, end: self.appended } };
+            let step = if self.wants_durable() {
+                AppendStep::Sync
+            } else {
+                AppendStep::Truncate { len, end: self.appended }
+            };
             return (is_written() && !self.is_filling()).then_some(step);
         }
         match self.closing {
-            Closing::No => self.group().filter(|&group| group <= self.written()).map(|_| Step::Sync),
+            Closing::No => self.group().filter(|&group| group <= self.written()).map(|_| AppendStep::Sync),
             Closing::Asked | Closing::Cut if !is_written() || self.is_filling() => None,
-            Closing::Asked if self.is_too_long() => Some(Step::Cut(self.appended)),
-            Closing::Asked | Closing::Cut => Some(Step::SyncAll),
+            Closing::Asked if self.is_too_long() => Some(AppendStep::Cut(self.appended)),
+            Closing::Asked | Closing::Cut => Some(AppendStep::SyncAll),
             Closing::Done => None,
         }
     }
 
     /// Records that a step has succeeded.
-    pub fn ended(&mut self, step: Step) {
+    pub fn ended(&mut self, step: AppendStep) {
         match step {
-            Step::Full(piece) => self.was_written(piece),
-            Step::Rest { piece, durable } => {
+            AppendStep::Full(piece) => self.was_written(piece),
+            AppendStep::Rest { piece, durable } => {
                 self.was_written(piece);
                 if durable {
                     self.synced();
                 }
             }
-            Step::Sync => self.synced(),
-            Step::Cut(len) => {
+            AppendStep::Sync => self.synced(),
+            AppendStep::Cut(len) => {
                 (self.padded, self.covers) = (false, None);
                 self.ahead.was_cut(len);
                 self.closing = Closing::Cut;
             }
-            Step::Truncate { len, .. } => self.truncated(len),
-            Step::SyncAll => {
+            AppendStep::Truncate { len, .. } => self.truncated(len),
+            AppendStep::SyncAll => {
                 self.synced();
                 self.closing = Closing::Done;
             }
@@ -478,27 +481,27 @@ mod tests {
     }
 
     /// Steps in flight, and the bytes that each sync covers: those written when it started.
-    type Running = Vec<(Step, Vec<bool>)>;
+    type Running = Vec<(AppendStep, Vec<bool>)>;
 
     fn start(plan: &mut Plan, model: &mut Model, running: &mut Running, depth: usize) {
         while running.len() < depth
             && let Some(step) = plan.next()
         {
-            if matches!(step, Step::Sync | Step::Rest { durable: true, .. }) {
+            if matches!(step, AppendStep::Sync | AppendStep::Rest { durable: true, .. }) {
                 assert!(model.open || plan.is_truncating(), "a sync without a pause");
                 model.open = !plan.paced;
             }
-            if matches!(step, Step::Cut(_) | Step::Truncate { .. }) {
+            if matches!(step, AppendStep::Cut(_) | AppendStep::Truncate { .. }) {
                 assert!(running.is_empty() && model.fills.is_none(), "the file is cut while it is written");
             }
-            if let Step::Full(piece) | Step::Rest { piece, .. } = step {
+            if let AppendStep::Full(piece) | AppendStep::Rest { piece, .. } = step {
                 assert_eq!(piece.start % model.block, 0);
                 assert!(piece.start <= piece.from && piece.from - piece.start < model.block);
                 assert!(piece.from < piece.end, "a write of nothing");
                 let end = piece.end.next_multiple_of(model.block);
                 assert!(model.fills.as_ref().is_none_or(|zeros| end <= zeros.start), "a fill overwrites it");
                 for (other, _) in running.iter() {
-                    if let Step::Full(other) | Step::Rest { piece: other, .. } = other {
+                    if let AppendStep::Full(other) | AppendStep::Rest { piece: other, .. } = other {
                         assert!(
                             other.end.next_multiple_of(model.block) <= piece.start,
                             "two writes of one block"
@@ -506,7 +509,7 @@ mod tests {
                     }
                 }
             } else {
-                let is_sync = |step: &Step| step.is_sync() || matches!(step, Step::Cut(_));
+                let is_sync = |step: &AppendStep| step.is_sync() || matches!(step, AppendStep::Cut(_));
                 assert!(!running.iter().any(|(step, _)| is_sync(step)), "two syncs at once");
             }
             running.push((step, model.written.clone()));
@@ -543,18 +546,18 @@ mod tests {
         }
     }
 
-    fn end(plan: &mut Plan, model: &mut Model, (step, covers): (Step, Vec<bool>)) {
+    fn end(plan: &mut Plan, model: &mut Model, (step, covers): (AppendStep, Vec<bool>)) {
         match step {
-            Step::Full(piece) => model.write(piece, false),
-            Step::Rest { piece, durable } => model.write(piece, durable),
-            Step::Cut(len) => model.len = len,
-            Step::Truncate { len, end } => {
+            AppendStep::Full(piece) => model.write(piece, false),
+            AppendStep::Rest { piece, durable } => model.write(piece, durable),
+            AppendStep::Cut(len) => model.len = len,
+            AppendStep::Truncate { len, end } => {
                 assert_eq!((end, Model::prefix(&model.written)), (plan.appended(), end));
                 model.len = len;
                 model.written.truncate(len as usize);
                 model.durable = vec![true; len as usize];
             }
-            Step::Sync | Step::SyncAll => {
+            AppendStep::Sync | AppendStep::SyncAll => {
                 model.durable.resize(model.durable.len().max(covers.len()), false);
                 for (durable, covered) in model.durable.iter_mut().zip(covers) {
                     *durable |= covered;
@@ -616,7 +619,7 @@ mod tests {
                 }
                 _ if !running.is_empty() => {
                     let step = running.swap_remove(random.below(running.len() as u64) as usize);
-                    let is_truncation = matches!(step.0, Step::Truncate { .. });
+                    let is_truncation = matches!(step.0, AppendStep::Truncate { .. });
                     end(&mut plan, &mut model, step);
                     if is_truncation {
                         truncations += 1;
@@ -646,7 +649,7 @@ mod tests {
                 break;
             }
             let step = running.swap_remove(random.below(running.len() as u64) as usize);
-            truncations += u64::from(matches!(step.0, Step::Truncate { .. }));
+            truncations += u64::from(matches!(step.0, AppendStep::Truncate { .. }));
             end(&mut plan, &mut model, step);
         }
         for goal in goals {
@@ -685,7 +688,7 @@ mod tests {
         plan.append(100);
         plan.want_durable();
         let first = plan.next();
-        assert!(matches!(first, Some(Step::Rest { durable: true, .. })));
+        assert!(matches!(first, Some(AppendStep::Rest { durable: true, .. })));
         for _ in 0..5 {
             plan.append(100);
             plan.want_durable();
@@ -695,10 +698,10 @@ mod tests {
                 "nothing starts while the group's write of the same block is in flight"
             );
         }
-        plan.ended(first.unwrap_or(Step::Sync));
+        plan.ended(first.unwrap_or(AppendStep::Sync));
         assert_eq!(plan.durable(), 100);
         let piece = Piece { start: 0, from: 100, end: 600 };
-        assert_eq!(plan.next(), Some(Step::Rest { piece, durable: true }));
+        assert_eq!(plan.next(), Some(AppendStep::Rest { piece, durable: true }));
         assert_eq!(plan.next(), None);
     }
 
@@ -722,8 +725,8 @@ mod tests {
             }
             let from = plan.durable();
             let piece = Piece { start: 0, from, end: from + 100 * appends };
-            assert_eq!(plan.next(), Some(Step::Rest { piece, durable: true }));
-            plan.ended(Step::Rest { piece, durable: true });
+            assert_eq!(plan.next(), Some(AppendStep::Rest { piece, durable: true }));
+            plan.ended(AppendStep::Rest { piece, durable: true });
             assert_eq!((plan.durable(), plan.next(), plan.wants_pause()), (piece.end, None, false));
         };
         sync(false, 1);
@@ -736,14 +739,14 @@ mod tests {
         plan.begin_pause();
         plan.want_written();
         let piece = Piece { start: 0, from: 700, end: 800 };
-        assert_eq!(plan.next(), Some(Step::Rest { piece, durable: false }));
-        plan.ended(Step::Rest { piece, durable: false });
+        assert_eq!(plan.next(), Some(AppendStep::Rest { piece, durable: false }));
+        plan.ended(AppendStep::Rest { piece, durable: false });
         assert_eq!(plan.next(), None);
         plan.close();
-        assert_eq!(plan.next(), Some(Step::Cut(800)));
-        plan.ended(Step::Cut(800));
-        assert_eq!(plan.next(), Some(Step::SyncAll));
-        plan.ended(Step::SyncAll);
+        assert_eq!(plan.next(), Some(AppendStep::Cut(800)));
+        plan.ended(AppendStep::Cut(800));
+        assert_eq!(plan.next(), Some(AppendStep::SyncAll));
+        plan.ended(AppendStep::SyncAll);
         assert!(plan.is_closed());
         plan.end_pause();
         assert!(plan.is_closed() && plan.next().is_none() && !plan.wants_pause());
@@ -755,7 +758,7 @@ mod tests {
         plan.append(4096);
         plan.want_durable();
         let write = plan.next();
-        plan.ended(write.unwrap_or(Step::Sync));
+        plan.ended(write.unwrap_or(AppendStep::Sync));
         assert_eq!((plan.durable(), plan.is_closed()), (4096, false));
         plan.close();
         assert!(plan.is_closed() && plan.next().is_none());
@@ -764,12 +767,12 @@ mod tests {
         plan.append(1);
         plan.want_durable();
         let write = plan.next();
-        plan.ended(write.unwrap_or(Step::Sync));
+        plan.ended(write.unwrap_or(AppendStep::Sync));
         plan.close();
-        assert_eq!(plan.next(), Some(Step::Cut(1)));
-        plan.ended(Step::Cut(1));
-        assert_eq!(plan.next(), Some(Step::SyncAll));
-        plan.ended(Step::SyncAll);
+        assert_eq!(plan.next(), Some(AppendStep::Cut(1)));
+        plan.ended(AppendStep::Cut(1));
+        assert_eq!(plan.next(), Some(AppendStep::SyncAll));
+        plan.ended(AppendStep::SyncAll);
         assert!(plan.is_closed());
         // A durable write in flight ends closing too.
         let mut plan = Plan::new(1, 1 << 20, 4, 0, true);
@@ -778,7 +781,7 @@ mod tests {
         let write = plan.next();
         plan.close();
         assert_eq!((plan.next(), plan.is_closed()), (None, false));
-        plan.ended(write.unwrap_or(Step::Sync));
+        plan.ended(write.unwrap_or(AppendStep::Sync));
         assert!(plan.is_closed());
     }
 
@@ -789,16 +792,16 @@ mod tests {
         plan.seal_full();
         plan.want_durable();
         let write = plan.next();
-        assert!(matches!(write, Some(Step::Full(_))));
-        plan.ended(write.unwrap_or(Step::Sync));
-        assert_eq!(plan.next(), Some(Step::Sync));
+        assert!(matches!(write, Some(AppendStep::Full(_))));
+        plan.ended(write.unwrap_or(AppendStep::Sync));
+        assert_eq!(plan.next(), Some(AppendStep::Sync));
         plan.append(4096);
         plan.seal_full();
-        assert!(matches!(plan.next(), Some(Step::Full(_))));
+        assert!(matches!(plan.next(), Some(AppendStep::Full(_))));
         plan.append(1);
         plan.want_durable();
         assert_eq!(plan.next(), None, "the rest waits for its group");
-        plan.ended(Step::Sync);
+        plan.ended(AppendStep::Sync);
         assert_eq!(plan.durable(), 4096);
     }
 
@@ -814,7 +817,7 @@ mod tests {
             // One lane, and a full piece waits for it whenever it is free.
             plan.append(4096);
             plan.seal_full();
-            plan.ended(step.unwrap_or(Step::Sync));
+            plan.ended(step.unwrap_or(AppendStep::Sync));
             steps += 1;
             assert!(steps <= 2, "the sync does not get its turn");
         }

@@ -8,17 +8,16 @@
 //! until it is dropped: records are appended in order of arrival.
 
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::AppenderMetrics;
 use super::chunks::Chunks;
-use super::lanes::{Job, Lanes};
-use super::plan::{Plan, Step};
-use super::waiters::{Goal, Place, Waiters, Wakers};
-use crate::driver::filler::{self, Filled, Inode, Piece};
+use super::lanes::{AppendLanes, Job};
+use super::plan::{AppendStep, Plan};
+use super::waiters::{Goal, WaiterPlace, Waiters, Wakers};
+use crate::driver::filler::{self, FillPiece, Filled, Inode};
 use crate::driver::is_main_polled;
 use crate::driver::timer::{self, Timer};
 use crate::error::{Error, Result};
@@ -33,7 +32,23 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// How often one task polls the lanes in a row while other tasks add work.
 const MOST_TURNS: usize = 64;
 
-pub(super) struct Shared {
+/// Counters of an [`Appender`](super::Appender) since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct AppenderMetrics {
+    /// Records appended.
+    pub appends: u64,
+    /// Appends that had to wait for their turn, for room or for memory.
+    pub waits: u64,
+    /// Writes started, durable ones included.
+    pub writes: u64,
+    /// Syncs started: durable writes, and separate syncs.
+    pub syncs: u64,
+    /// Bytes of zeros written ahead; see [`OpenAppender::fill_ahead`](super::OpenAppender::fill_ahead).
+    pub filled: u64,
+}
+
+pub(super) struct AppenderShared {
     pub file: File,
     pub pool: Pool,
     /// The size of a chunk in bytes.
@@ -42,21 +57,21 @@ pub(super) struct Shared {
     /// The file, for the thread that fills it ahead.
     inode: Inode,
     /// Itself, for that thread.
-    this: Weak<Shared>,
-    state: Mutex<State>,
+    this: Weak<AppenderShared>,
+    state: Mutex<AppenderState>,
     /// The thread that calls a function under the lock, as [`this_thread`] names it; otherwise 0.
     filling: AtomicUsize,
     /// See [`ends`](Self::ends).
     ends: [AtomicU64; 3],
 }
 
-pub(super) struct State {
+pub(super) struct AppenderState {
     pub plan: Plan,
     pub chunks: Chunks,
     pub waiters: Waiters,
     pub metrics: AppenderMetrics,
     /// `None` while a task polls them.
-    lanes: Option<Lanes>,
+    lanes: Option<AppendLanes>,
     /// Lanes that have a job.
     busy: usize,
     depth: usize,
@@ -80,8 +95,28 @@ pub(super) struct State {
     watch: Option<Timer>,
 }
 
+/// Wakes the tasks that wait for the appender, and records which lane to poll.
+struct LaneWaker {
+    shared: Weak<AppenderShared>,
+    woken: Arc<AtomicBool>,
+}
+
+impl Wake for LaneWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that lock.
+        self.woken.store(true, Ordering::SeqCst);
+        if let Some(shared) = self.shared.upgrade() {
+            shared.stirred();
+        }
+    }
+}
+
 /// Ends a pause between two syncs.
-struct PauseWaker(Weak<Shared>);
+struct PauseWaker(Weak<AppenderShared>);
 
 impl Wake for PauseWaker {
     fn wake(self: Arc<Self>) {
@@ -92,7 +127,7 @@ impl Wake for PauseWaker {
 }
 
 /// Wakes all tasks, if the one that was woken has not driven.
-struct OverdueWaker(Weak<Shared>);
+struct OverdueWaker(Weak<AppenderShared>);
 
 impl Wake for OverdueWaker {
     fn wake(self: Arc<Self>) {
@@ -102,7 +137,7 @@ impl Wake for OverdueWaker {
     }
 }
 
-impl Shared {
+impl AppenderShared {
     pub fn new(
         file: File,
         inode: Inode,
@@ -114,8 +149,9 @@ impl Shared {
     ) -> Arc<Self> {
         let (chunk, len) = (chunks.size(), plan.appended());
         Arc::new_cyclic(|shared| {
-            let lanes = Lanes::new(depth, &file, plan.cuts(), shared);
-            let state = State {
+            let waker = |woken| Waker::from(Arc::new(LaneWaker { shared: shared.clone(), woken }));
+            let lanes = AppendLanes::new(depth, &file, plan.cuts(), waker);
+            let state = AppenderState {
                 plan,
                 chunks,
                 waiters: Waiters::default(),
@@ -143,7 +179,7 @@ impl Shared {
     /// # Panics
     /// If this thread writes a record in place: waiting for the lock would never end.
     #[inline]
-    pub fn lock(&self) -> MutexGuard<'_, State> {
+    pub fn lock(&self) -> MutexGuard<'_, AppenderState> {
         let filling = self.filling.load(Ordering::Relaxed);
         assert!(
             filling == 0 || filling != this_thread(),
@@ -183,19 +219,19 @@ impl Shared {
         self.ends.each_ref().map(|end| end.load(Ordering::Acquire))
     }
 
-    pub fn publish(&self, state: &State) {
+    pub fn publish(&self, state: &AppenderState) {
         let [_, written, durable] = &self.ends;
         durable.store(state.plan.durable(), Ordering::Release);
         written.store(state.plan.written(), Ordering::Release);
         self.publish_appended(state);
     }
 
-    pub fn publish_appended(&self, state: &State) {
+    pub fn publish_appended(&self, state: &AppenderState) {
         self.ends[0].store(state.plan.appended(), Ordering::Release);
     }
 
     /// Returns the error with which every call fails now, if there is one.
-    pub fn refusal(&self, state: &State, what: &'static str) -> Option<Error> {
+    pub fn refusal(&self, state: &AppenderState, what: &'static str) -> Option<Error> {
         let why = state.failure.as_ref().filter(|_| state.is_idle())?;
         let without_errno = || Error::new(why.kind(), what);
         let error = why.errno().map_or_else(without_errno, |errno| Error::from_errno(errno, what));
@@ -207,14 +243,14 @@ impl Shared {
     }
 
     /// Registers a task. The waker is cloned, and the previous one dropped, without the lock.
-    pub fn register(&self, place: &mut Option<Place>, goal: Goal, waker: &Waker) {
+    pub fn register(&self, place: &mut Option<WaiterPlace>, goal: Goal, waker: &Waker) {
         let waker = Some(waker.clone());
         let before = self.lock().waiters.register(place, goal, waker, this_thread());
         drop(before);
     }
 
     /// Wakes one task that waits, which drives. If there are others, a timer makes sure of that.
-    fn wake_one(&self, mut state: MutexGuard<'_, State>) {
+    fn wake_one(&self, mut state: MutexGuard<'_, AppenderState>) {
         let Some((waker, has_more)) = state.waiters.take_one(this_thread()) else { return };
         let mut is_watched = true;
         if has_more && state.watch.is_none() {
@@ -269,13 +305,13 @@ impl Shared {
 
     /// Removes a task from the list. If it was the first that waited to append, the next one is woken.
     #[inline]
-    pub fn leave(&self, place: &mut Option<Place>) {
+    pub fn leave(&self, place: &mut Option<WaiterPlace>) {
         if place.is_some() && self.is_ours() {
             self.leave_list(place);
         }
     }
 
-    fn leave_list(&self, place: &mut Option<Place>) {
+    fn leave_list(&self, place: &mut Option<WaiterPlace>) {
         let before = self.lock().waiters.leave(place);
         drop(before);
         self.wake(false);
@@ -287,7 +323,7 @@ impl Shared {
         loop {
             let mut wakers = Wakers::default();
             let mut state = self.lock();
-            let State { waiters, plan, .. } = &mut *state;
+            let AppenderState { waiters, plan, .. } = &mut *state;
             let more = waiters.take(&mut cursor, everyone, plan, &mut wakers);
             drop(state);
             for waker in wakers.into_iter().flatten() {
@@ -353,7 +389,7 @@ impl Shared {
     }
 
     /// Takes the lanes, with jobs for idle ones, or sets the flag for the task that has them.
-    fn begin(&self) -> Option<Lanes> {
+    fn begin(&self) -> Option<AppendLanes> {
         let mut state = self.lock();
         let Some(mut lanes) = state.lanes.take() else {
             state.again = true;
@@ -375,7 +411,7 @@ impl Shared {
     }
 
     /// Handles the results of polling the lanes once. Returns whether a step has ended, and whether there is more work.
-    fn end(&self, mut lanes: Lanes) -> (bool, bool) {
+    fn end(&self, mut lanes: AppendLanes) -> (bool, bool) {
         // Dropped after the lock.
         let mut unused = None;
         let mut state = self.lock();
@@ -385,13 +421,13 @@ impl Shared {
             state.busy -= 1;
             match result {
                 Ok(carried) => {
-                    if matches!(step, Step::Truncate { .. }) {
+                    if matches!(step, AppendStep::Truncate { .. }) {
                         unused = state.chunks.restart(&carried);
                     }
                     state.plan.ended(step);
                 }
                 Err(error) => {
-                    if let Step::Truncate { len, .. } = step {
+                    if let AppendStep::Truncate { len, .. } = step {
                         state.plan.was_not_truncated(len);
                     }
                     state.fail(error);
@@ -416,15 +452,15 @@ impl Shared {
     }
 }
 
-impl Filled for Shared {
-    fn begin_piece(&self) -> Option<Piece> {
+impl Filled for AppenderShared {
+    fn begin_piece(&self) -> Option<FillPiece> {
         let mut state = self.lock();
         if state.has_failed() {
             state.plan.stop_filling();
             return None;
         }
         let fill = state.plan.next_fill()?;
-        Some(Piece { target: Arc::clone(self.file.target()), allocate: fill.allocate, zeros: fill.zeros })
+        Some(FillPiece { target: Arc::clone(self.file.target()), allocate: fill.allocate, zeros: fill.zeros })
     }
 
     fn end_piece(&self, result: rustix::io::Result<u64>) -> bool {
@@ -446,8 +482,8 @@ impl Filled for Shared {
     }
 }
 
-/// See [`Shared::begin_filling`].
-pub(super) struct Filling<'a>(&'a Shared);
+/// See [`AppenderShared::begin_filling`].
+pub(super) struct Filling<'a>(&'a AppenderShared);
 
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
@@ -461,7 +497,7 @@ fn this_thread() -> usize {
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
-impl State {
+impl AppenderState {
     /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
         self.stirred
@@ -510,11 +546,13 @@ impl State {
         self.pause();
         let step = self.plan.next()?;
         let buffer = match step {
-            Step::Full(_) => self.chunks.take_full()?,
-            Step::Rest { .. } => self.chunks.take_rest()?,
-            Step::Sync | Step::SyncAll | Step::Cut(_) | Step::Truncate { .. } => Buffer::nothing(),
+            AppendStep::Full(_) => self.chunks.take_full()?,
+            AppendStep::Rest { .. } => self.chunks.take_rest()?,
+            AppendStep::Sync | AppendStep::SyncAll | AppendStep::Cut(_) | AppendStep::Truncate { .. } => {
+                Buffer::nothing()
+            }
         };
-        let is_write = matches!(step, Step::Full(_) | Step::Rest { .. });
+        let is_write = matches!(step, AppendStep::Full(_) | AppendStep::Rest { .. });
         if step.is_sync() && !self.sync_interval.is_zero() {
             self.synced = Some(Instant::now());
         }
@@ -531,12 +569,12 @@ mod tests {
 
     use crate::file::OpenOptions;
 
-    fn shared(depth: usize, sync_interval: Duration) -> (tempfile::TempDir, Arc<Shared>) {
+    fn shared(depth: usize, sync_interval: Duration) -> (tempfile::TempDir, Arc<AppenderShared>) {
         let folder = tempfile::tempdir().unwrap();
         let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
         let plan = Plan::new(1, 1 << 20, depth, 0, true).paced(!sync_interval.is_zero());
         let chunks = Chunks::new(4096, 1, depth, &[]);
-        (folder, Shared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks, sync_interval))
+        (folder, AppenderShared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks, sync_interval))
     }
 
     #[test]

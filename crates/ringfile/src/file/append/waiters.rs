@@ -34,7 +34,7 @@ impl Goal {
 
 /// A place in the list of [`Waiters`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place(usize);
+pub(super) struct WaiterPlace(usize);
 
 #[derive(Default)]
 pub(super) struct Waiters {
@@ -53,7 +53,7 @@ impl Waiters {
     #[must_use]
     pub fn register(
         &mut self,
-        place: &mut Option<Place>,
+        place: &mut Option<WaiterPlace>,
         goal: Goal,
         waker: Option<Waker>,
         thread: usize,
@@ -72,14 +72,14 @@ impl Waiters {
         if goal == Goal::Turn {
             self.appending.push_back(index);
         }
-        *place = Some(Place(index));
+        *place = Some(WaiterPlace(index));
         None
     }
 
     /// Removes a task from the list. The caller drops the returned value without the lock.
     #[must_use]
-    pub fn leave(&mut self, place: &mut Option<Place>) -> Option<Waker> {
-        let Place(index) = place.take()?;
+    pub fn leave(&mut self, place: &mut Option<WaiterPlace>) -> Option<Waker> {
+        let WaiterPlace(index) = place.take()?;
         let (goal, waker, _) = self.all.get_mut(index)?.take()?;
         self.free.push(index);
         if goal == Goal::Turn {
@@ -89,8 +89,8 @@ impl Waiters {
     }
 
     /// Returns whether the task at `place`, or a new one, may append before all others.
-    pub fn is_first(&self, place: Option<Place>) -> bool {
-        self.appending.front().map(|&first| Place(first)) == place || self.appending.is_empty()
+    pub fn is_first(&self, place: Option<WaiterPlace>) -> bool {
+        self.appending.front().map(|&first| WaiterPlace(first)) == place || self.appending.is_empty()
     }
 
     /// Returns whether there is a task to wake.
