@@ -1,7 +1,7 @@
 //! The files that a driver has in use.
 //!
-//! A driver keeps the target of every operation in flight alive with its own count, without touching a shared reference count
-//! for each operation, and registers a file with its ring after it was used a few times.
+//! A driver keeps the target of every operation in flight alive with its own count, without touching a shared
+//! reference count for each operation, and registers a file with its ring after it was used a few times.
 
 use std::sync::Arc;
 

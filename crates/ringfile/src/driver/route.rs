@@ -307,8 +307,8 @@ impl Lane {
             TIMED => Choice::Inline,
             QUEUED => Choice::Ring,
             OFFERED if self.is_cold() => Choice::Ring,
-            // A call that need not wait is a memory copy, and cheaper than a ring's entry and completion (by itself: see
-            // `goes_together`); one that would have to costs less than 1 µs before the ring does it.
+            // A call that need not wait is a memory copy, and cheaper than a ring's entry and completion (by itself:
+            // see `goes_together`); one that would have to costs less than 1 µs before the ring does it.
             _ => Choice::Attempt,
         }
     }

@@ -1,8 +1,8 @@
 //! How durable writes of a file become durable: `RWF_DSYNC`, or a write and an fdatasync after it.
 //!
 //! Which is cheaper depends on the device: forced unit access is faster than flushing the whole cache on data-centre
-//! drives, and slower on consumer drives. `Auto` measures the file's first writes, many of one kind and many of the other
-//! in turns, and how many of each end in the same time: where many are in flight, one flush serves many of them.
+//! drives, and slower on consumer drives. `Auto` measures the file's first writes, many of one kind and many of the
+//! other in turns, and how many of each end in the same time: where many are in flight, one flush serves many of them.
 //! [`DurabilityChoice`] decides for futures, batches and queues; it does not know which of them asks.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,8 +14,8 @@ use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 use crate::driver::{Kind, Request};
 use crate::once::Value;
 
-/// Selects how durable writes ([`File::write_durable_at`](crate::File::write_durable_at), awaited or added to a batch or a queue) make their data
-/// durable.
+/// Selects how durable writes ([`File::write_durable_at`](crate::File::write_durable_at), awaited or added to a batch
+/// or a queue) make their data durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Durability {
@@ -31,8 +31,8 @@ pub enum Durability {
 
 /// Writes of each kind that `Auto` measures.
 const TRIALS: u64 = 64;
-/// How many of a kind follow each other. Those that are in flight when the kind changes blur the measurement, so they should be
-/// few of all.
+/// How many of a kind follow each other. Those that are in flight when the kind changes blur the measurement, so they
+/// should be few of all.
 const BLOCK: u64 = 32;
 
 /// The `fdatasync` after a write.

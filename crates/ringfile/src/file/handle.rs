@@ -18,7 +18,7 @@ use crate::memory::Held;
 /// the last operation has ended. Any number of operations may be in flight on one file, from any number of threads.
 ///
 /// Operations are futures, for any executor: nothing happens until they are polled. Or they are
-/// [added](Operation) to a [`Batch`](crate::Batch) or a [`Queue`](crate::Queue). On a ringfile thread (inside
+/// [added](crate::Operation) to a [`Batch`](crate::Batch) or a [`Queue`](crate::Queue). On a ringfile thread (inside
 /// [`block_on`](crate::block_on) or a [`Runtime`](crate::Runtime)) they use the thread's own ring. **Dropping** a
 /// future cancels its operation if the kernel still can; the library keeps the buffer until the kernel has finished
 /// with it. What a write has already written stays in the file.
@@ -94,7 +94,7 @@ impl File {
     }
 
     /// Returns whether the file is adaptive, so that uncached data is read directly from the drive. Returns false if
-    /// [`adaptive`](OpenOptions::adaptive) was not set, or turned out not to work here.
+    /// [`adaptive`](crate::OpenOptions::adaptive) was not set, or turned out not to work here.
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
         self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.direct.direct().is_some())
@@ -136,15 +136,15 @@ impl File {
         targets
     }
 
-    /// Decides how to carry out a non-empty read; a file that is not adaptive uses its own descriptor. Streams are detected
-    /// only if the read is `alone`, not one of many operations. Only a vectored read needs `held`.
+    /// Decides how to carry out a non-empty read; a file that is not adaptive uses its own descriptor. Streams are
+    /// detected only if the read is `alone`, not one of many operations. Only a vectored read needs `held`.
     #[inline]
     pub(crate) fn choose(&self, request: &Request, held: &Held, alone: bool) -> Way {
         if self.is_own_unchecked(request) { OWN } else { self.choose_checked(request, held, alone) }
     }
 
-    /// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones have
-    /// hit. If not, [`choose_checked`](Self::choose_checked) decides.
+    /// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones
+    /// have hit. If not, [`choose_checked`](Self::choose_checked) decides.
     #[inline]
     pub(crate) fn is_own_unchecked(&self, request: &Request) -> bool {
         self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_own_unchecked(&self.0.target, request))
@@ -163,7 +163,8 @@ impl File {
     }
 
     /// Returns whether buffered I/O leaves nothing in the page cache. Returns false if
-    /// [`dont_cache`](OpenOptions::dont_cache) was not set, or if an operation has found that it does not work here.
+    /// [`dont_cache`](crate::OpenOptions::dont_cache) was not set, or if an operation has found that it does not work
+    /// here.
     #[must_use]
     pub fn is_uncached(&self) -> bool {
         self.0.target.cache_flags() != 0

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use pin_project_lite::pin_project;
 
-use super::adaptive::{Follow, Id};
+use super::adaptive::Follow;
 use super::ask::{AnyMemory, Ask, Asked};
 use super::durability::AfterWrite;
 use super::record::{Begun, OperationRecord};
@@ -405,20 +405,12 @@ impl<F: Borrow<File>> OperationFuture<F> {
             Begun::Start => FutureStage::Begun,
             Begun::Over(ended) => FutureStage::Over(ended),
             Begun::Refused(error) => FutureStage::Failed(error),
-            Begun::Stream(id) => return self.begin_stream(id, context),
+            Begun::Stream(follow) => {
+                self.stage = FutureStage::Stream(follow);
+                return self.poll_otherwise(context);
+            }
         };
         Poll::Ready(())
-    }
-
-    #[cold]
-    fn begin_stream(&mut self, id: Id, context: &mut Context<'_>) -> Poll<()> {
-        match self.file.borrow().follow(id, self.record.request.want) {
-            Some(follow) => {
-                self.stage = FutureStage::Stream(follow);
-                self.poll_otherwise(context)
-            }
-            None => self.start(context),
-        }
     }
 
     /// Starts the operation, which the kernel would not refuse without a reason.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::adaptive::{Descriptor, Follow, Id, Way};
+use super::adaptive::{Descriptor, Follow, Way};
 use super::ask::Asked;
 use super::durability::{AfterWrite, SYNC};
 use super::unaligned::ReadInPieces;
@@ -29,8 +29,8 @@ pub(crate) struct OperationRecord<M = Held> {
     fell_back: bool,
 }
 
-/// The operation that is started in place of the user's: a piece of a read (see [`ReadInPieces`]), the one read of a group,
-/// or a step of opening a file.
+/// The operation that is started in place of the user's: a piece of a read (see [`ReadInPieces`]), the one read of a
+/// group, or a step of opening a file.
 struct Detour<M> {
     request: Request,
     held: M,
@@ -56,8 +56,8 @@ pub(crate) enum Begun {
     Over(Ended),
     /// Nothing: it has failed.
     Refused(Error),
-    /// It continues a stream: its driver [follows](File::follow) it, and reads the [rest](OperationRecord::read_rest).
-    Stream(Id),
+    /// It continues a stream: its driver polls this, and then reads the [rest](OperationRecord::read_rest).
+    Stream(Box<Follow>),
 }
 
 impl OperationRecord {
@@ -225,7 +225,9 @@ impl<M: Lend> OperationRecord<M> {
     #[inline(never)]
     fn begin_adaptive(&mut self, file: &File, follows: bool) -> Begun {
         match file.choose_checked(&self.request, self.held.get(), follows) {
-            Way::Stream(id) if follows => Begun::Stream(id),
+            Way::Stream(id) if follows => {
+                file.follow(id, self.request.want).map_or(Begun::Start, Begun::Stream)
+            }
             way => {
                 self.go(way);
                 self.begin(file, follows)

@@ -73,8 +73,8 @@ use crate::memory::{Held, Paths};
 /// Permission bits of a directory that is created; the umask applies.
 const DIRECTORY: u32 = 0o777;
 
-/// Creates an operation on paths, of which `path` is the first. [`OperationFuture::poll_control`] fails if one contains a NUL byte, and
-/// `paths` is `None`.
+/// Creates an operation on paths, of which `path` is the first. [`OperationFuture::poll_control`] fails if one
+/// contains a NUL byte, and `paths` is `None`.
 fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> OperationFuture<File> {
     let request = Request { op_flags, ..Request::of(kind) };
     OperationFuture::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))

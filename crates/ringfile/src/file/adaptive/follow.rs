@@ -10,7 +10,8 @@ use crate::driver::{Request, Target};
 use crate::memory::Held;
 use crate::runtime;
 
-/// Marks a read that continues a stream as in flight until this is dropped, and takes its data from what was read ahead.
+/// Marks a read that continues a stream as in flight until this is dropped, and takes its data from what was read
+/// ahead.
 pub(crate) struct Follow {
     ahead: Arc<ReadAhead>,
     id: Id,

@@ -1,13 +1,13 @@
 //! Adaptive files: cached data is read from the page cache, other data by direct I/O.
 //!
-//! An adaptive [`File`](super::File) has a second descriptor, with O_DIRECT. This module decides which of the two each read uses; it
-//! starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache, except large ones
-//! of a file that is much larger than memory. If it is full, [`sketch`] decides what is worth caching; [`streams`] finds
-//! sequential reads, and [`ahead`] reads ahead of them, or lets them pass through the cache and removes what they have
-//! brought. After a series of hits, most reads are decided in [`Adaptive::is_own_unchecked`], by a few loads. Invariant: through
-//! either descriptor, a read returns what was written before it began, since the kernel writes dirty pages back before a
-//! direct read. So the decisions here affect only the speed of a read, even those that are skipped because another thread
-//! holds the lock.
+//! An adaptive [`File`](super::File) has a second descriptor, with O_DIRECT. This module decides which of the two each
+//! read uses; it starts no read itself. [`room`] tells whether memory is free: then all reads go through the cache,
+//! except large ones of a file that is much larger than memory. If it is full, [`sketch`] decides what is worth
+//! caching; [`streams`] finds sequential reads, and [`ahead`] reads ahead of them, or lets them pass through the cache
+//! and removes what they have brought. After a series of hits, most reads are decided in
+//! [`Adaptive::is_own_unchecked`], by a few loads. Invariant: through either descriptor, a read returns what was
+//! written before it began, since the kernel writes dirty pages back before a direct read. So the decisions here
+//! affect only the speed of a read, even those that are skipped because another thread holds the lock.
 
 mod ahead;
 mod follow;
@@ -190,7 +190,8 @@ thread_local! {
 }
 
 /// Counts a read. Returns how many were counted since the last one that was checked, if this one is to be checked
-/// because one in `every` reads is, and [`RecentReads::run`]. A thread's first read is checked, since a thread may end soon.
+/// because one in `every` reads is, and [`RecentReads::run`]. A thread's first read is checked, since a thread may end
+/// soon.
 fn recent_reads(own: &Target, range: &Range<u64>, every: u8) -> (Option<u64>, u8) {
     with_recent(own, |file| {
         let recent = file.get();
@@ -262,7 +263,8 @@ impl Adaptive {
         })
     }
 
-    /// Decides how a read is carried out: see [`File::choose`](super::File::choose). `own` is the adaptive file's own target.
+    /// Decides how a read is carried out: see [`File::choose`](super::File::choose). `own` is the adaptive file's own
+    /// target.
     pub(super) fn choose(&self, own: &Target, request: &Request, held: &Held, alone: bool) -> Way {
         let way = self.decide(own, request, alone && request.kind == Kind::Read);
         if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
