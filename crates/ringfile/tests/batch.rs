@@ -537,3 +537,27 @@ fn futures_are_send_and_batches_too() {
     check(&batch.into_future());
     must_end("an empty batch", || futures::executor::block_on(Batch::new().into_future()));
 }
+
+#[test]
+fn a_merged_read_that_is_too_short_stops_what_comes_behind_it() {
+    let folder = Folder::new();
+    let file = File::open(folder.file("data", &content(0, PAGE + 100))).unwrap();
+    let pool = Pool::new(1 << 20);
+    for merged in [false, true] {
+        for stops in [false, true] {
+            let batch = if merged { Batch::new().merge_reads(0) } else { Batch::new() };
+            let mut batch = batch.stop_on_error(stops).in_flight(1);
+            batch.add(file.read_exact_at(pool.get(PAGE).unwrap(), 0));
+            batch.add(file.read_exact_at(pool.get(PAGE).unwrap(), PAGE as u64));
+            if !stops {
+                batch.barrier();
+            }
+            batch.add(file.sync_data());
+            let done = batch.run();
+            assert_eq!(done[0].result.as_ref().ok(), Some(&PAGE));
+            assert_eq!(done[1].result.as_ref().unwrap_err().kind(), ErrorKind::UnexpectedEof);
+            let behind = done[2].result.as_ref().map_err(ringfile::Error::errno);
+            assert_eq!(behind, Err(Some(libc::ECANCELED)), "merged: {merged}, stops: {stops}");
+        }
+    }
+}

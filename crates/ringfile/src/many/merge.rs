@@ -145,13 +145,18 @@ fn give_parts(ops: &mut [Op], first: u32, held: Held) {
     });
 }
 
-/// Distributes the result to the reads of a group. Returns how many ended; after an error they are done one by one
-/// instead.
-pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Vec<u32>) -> usize {
+/// Distributes the result to the reads of a group, and calls `over` for each, which has ended. After an error they are done
+/// one by one instead.
+pub(super) fn end(
+    ops: &mut [Op],
+    first: u32,
+    finished: Finished,
+    again: &mut Vec<u32>,
+    mut over: impl FnMut(&Op),
+) {
     let Finished { held, ended: Ended { done, errno } } = finished;
     if errno != 0 {
-        take_back(ops, first, held, again);
-        return 0;
+        return take_back(ops, first, held, again);
     }
     give_parts(ops, first, held);
     let start = ops[first as usize].record.request.offset;
@@ -160,7 +165,8 @@ pub(super) fn end(ops: &mut [Op], first: u32, finished: Finished, again: &mut Ve
         // The driver has continued short reads, except at the end of the file.
         let before = (op.record.request.offset - start) as usize;
         op.end_with(Ended { done: done.saturating_sub(before).min(op.record.request.want), errno: 0 });
-    })
+        over(op);
+    });
 }
 
 /// Cancels an operation that was not begun, and those merged with it. Returns how many ended.

@@ -165,9 +165,16 @@ impl BatchPlan {
     }
 
     /// Counts an ended operation.
+    #[inline]
     fn count(&mut self, index: u32) {
-        self.ended += 1;
-        if self.batch.ops[index as usize].has_failed() {
+        self.count_ended(1, self.batch.ops[index as usize].has_failed());
+    }
+
+    /// Counts so many ended operations; `any_failed`: at least one of them has failed.
+    #[inline]
+    fn count_ended(&mut self, ended: usize, any_failed: bool) {
+        self.ended += ended;
+        if any_failed {
             self.failed = true;
             if self.batch.stop_on_error {
                 self.stopped = Some(STOPPED);
@@ -232,7 +239,12 @@ impl Source for BatchPlan {
         self.in_flight -= 1;
         if self.batch.ops[index as usize].next != NONE {
             let finished = std::mem::replace(finished, Finished::NOTHING);
-            self.ended += merge::end(&mut self.batch.ops, index, finished, &mut self.again);
+            let (mut ended, mut any_failed) = (0, false);
+            merge::end(&mut self.batch.ops, index, finished, &mut self.again, |op| {
+                ended += 1;
+                any_failed |= op.has_failed();
+            });
+            self.count_ended(ended, any_failed);
         } else if self.batch.ops[index as usize].end(&self.batch.files, finished) {
             self.count(index);
         } else {
