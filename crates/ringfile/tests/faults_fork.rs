@@ -801,3 +801,26 @@ fn f22_a_child_does_not_wait_behind_the_parent_s_blocked_threads() {
         assert_eq!(blocked.join().unwrap(), 2 * PAGE, "the parent's thread still waits its turn");
     });
 }
+
+#[test]
+fn f22_a_long_read_in_pieces_does_not_overflow_the_stack_of_a_child() {
+    let name = "f22_a_long_read_in_pieces_does_not_overflow_the_stack_of_a_child";
+    if !in_child(name) {
+        return;
+    }
+    const LEN: usize = 128 << 20;
+    let folder = Folder::new();
+    let path = folder.file("data", &vec![7; LEN]);
+    std::fs::File::open(&path).unwrap().sync_all().unwrap();
+    let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path).unwrap();
+    let small_stack = std::thread::Builder::new().stack_size(192 << 10);
+    let thread = small_stack.spawn(move || {
+        block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap();
+        // Each piece ends at once there.
+        assert_passed(fork(|| {
+            let got = futures::executor::block_on(file.read_at(Vec::with_capacity(LEN), 1)).unwrap();
+            assert_eq!(got.len(), LEN - 1);
+        }));
+    });
+    thread.unwrap().join().unwrap();
+}

@@ -80,6 +80,13 @@ enum FutureStage {
     Taken,
 }
 
+/// What has become of a step that was begun.
+enum FutureStep {
+    /// It ended at once, and its result is to be taken.
+    Ended(Ended),
+    Polled(Poll<()>),
+}
+
 impl<'a, B> Transfer<'a, B> {
     #[inline(always)]
     fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64, exact: bool) -> Self {
@@ -378,22 +385,39 @@ impl<F: Borrow<File>> OperationFuture<F> {
         self.ended_otherwise(ended, context)
     }
 
+    /// A loop: with a call of its own for each step that ends at once, a long read in pieces would overflow the stack.
     #[cold]
-    fn ended_otherwise(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
-        self.stage = match self.record.end(self.file.borrow(), ended) {
-            Some(Ok(ended)) => FutureStage::Over(ended),
-            Some(Err(error)) => FutureStage::Failed(error),
-            None => FutureStage::Start,
-        };
-        if let FutureStage::Start = self.stage { self.begin(context) } else { Poll::Ready(()) }
+    fn ended_otherwise(&mut self, mut ended: Ended, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            self.stage = match self.record.end(self.file.borrow(), ended) {
+                Some(Ok(ended)) => FutureStage::Over(ended),
+                Some(Err(error)) => FutureStage::Failed(error),
+                None => FutureStage::Start,
+            };
+            if !matches!(self.stage, FutureStage::Start) {
+                return Poll::Ready(());
+            }
+            match self.begin_step(context) {
+                FutureStep::Ended(now) => ended = now,
+                FutureStep::Polled(polled) => return polled,
+            }
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match self.begin_step(context) {
+            FutureStep::Ended(ended) => self.ended(ended, context),
+            FutureStep::Polled(polled) => polled,
+        }
+    }
+
+    #[inline(always)]
+    fn begin_step(&mut self, context: &mut Context<'_>) -> FutureStep {
         if !matches!(self.stage, FutureStage::Begun) {
             match self.record.begin(self.file.borrow(), true) {
                 Begun::Start => {}
-                begun => return self.begin_unusual(begun, context),
+                begun => return FutureStep::Polled(self.begin_unusual(begun, context)),
             }
         }
         self.start(context)
@@ -415,26 +439,26 @@ impl<F: Borrow<File>> OperationFuture<F> {
 
     /// Starts the operation, which the kernel would not refuse without a reason.
     #[inline(always)]
-    fn start(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn start(&mut self, context: &mut Context<'_>) -> FutureStep {
         let (target, request, memory) = self.record.begun(self.file.borrow());
         match driver::start(target, request, memory, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
                 // The operation had not started or had finished: there is nothing to drop.
                 let ticket = Ticket::new(place);
                 std::mem::forget(std::mem::replace(&mut self.stage, FutureStage::Running(ticket)));
-                Poll::Pending
+                FutureStep::Polled(Poll::Pending)
             }
-            Ok(Started::Done(ended)) => self.ended(ended, context),
+            Ok(Started::Done(ended)) => FutureStep::Ended(ended),
             Ok(Started::Elsewhere(operation)) => {
                 self.stage = FutureStage::Elsewhere(operation);
-                Poll::Pending
+                FutureStep::Polled(Poll::Pending)
             }
             Ok(Started::Yield) => {
                 self.stage = FutureStage::Begun;
                 context.waker().wake_by_ref();
-                Poll::Pending
+                FutureStep::Polled(Poll::Pending)
             }
-            Err(error) => self.not_started(error),
+            Err(error) => FutureStep::Polled(self.not_started(error)),
         }
     }
 
