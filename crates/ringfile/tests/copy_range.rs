@@ -8,9 +8,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ringfile::{Batch, File, OpenOptions, Pool, Queue, block_on};
+use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, block_on};
 use support::forms::routes;
-use support::{Folder, content, wait_for};
+use support::mounts::Loop;
+use support::{Folder, content, in_child, must_end, wait_for, workers_are_forced};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -137,6 +138,9 @@ fn a_hole_is_not_made_where_it_would_destroy_data() {
     // The hole in front would be made over the source's own data.
     let overlap = block_on(file.copy_range(0, &file, MIB as u64, 4 * MIB as u64)).unwrap_err();
     assert_eq!((overlap.errno(), overlap.done()), (Some(libc::EINVAL), 0));
+    // The copy would make the source longer, and never come to its end.
+    let grows = block_on(file.copy_range(0, &file, 4 * MIB as u64, 1 << 40)).unwrap_err();
+    assert_eq!((grows.errno(), grows.done()), (Some(libc::EINVAL), 0));
     assert!(std::fs::read(&path).unwrap() == before);
     let log = folder.file("log", b"records");
     let appending = OpenOptions::new().write(true).custom_flags(libc::O_APPEND).open(&log).unwrap();
@@ -235,4 +239,84 @@ fn a_cancelled_copy_says_how_much_was_copied() {
         before < LEN as u64
     });
     assert!(was_cut);
+}
+
+#[test]
+fn ranges_of_one_device_that_overlap_are_refused() {
+    let data = content(0, 4 * MIB);
+    let Some(device) = Loop::over("ranges_of_one_device_that_overlap_are_refused", &data) else { return };
+    let (file, other) = (both().open(device.device()).unwrap(), both().open(device.device()).unwrap());
+    let overlap = block_on(file.copy_range(0, &other, PAGE as u64, MIB as u64)).unwrap_err();
+    assert_eq!((overlap.errno(), overlap.done()), (Some(libc::EINVAL), 0));
+    assert_eq!(block_on(file.copy_range(0, &other, MIB as u64, MIB as u64)).unwrap(), MIB as u64);
+    let mut now = vec![0; 4 * MIB];
+    std::fs::File::open(device.device()).unwrap().read_exact_at(&mut now, 0).unwrap();
+    assert!(
+        now[..MIB] == data[..MIB] && now[MIB..2 * MIB] == data[..MIB] && now[2 * MIB..] == data[2 * MIB..]
+    );
+}
+
+#[test]
+fn a_direct_file_gets_the_hole_at_the_end() {
+    let folder = Folder::new();
+    let (from, to) = (folder.file("from", b""), folder.file("to", b""));
+    sparse(&from, 4 * MIB);
+    let source = std::fs::OpenOptions::new().write(true).open(&from).unwrap();
+    for len in [8 * MIB, 8 * MIB + 100] {
+        source.set_len(len as u64).unwrap();
+        std::fs::write(&to, b"").unwrap();
+        let into = both().direct(true).buffered_fallback(true).open(&to).unwrap();
+        let from = File::open(&from).unwrap();
+        assert_eq!(block_on(from.copy_range(0, &into, 0, u64::MAX >> 2)).unwrap(), len as u64);
+        assert!(std::fs::read(&to).unwrap() == std::fs::read(folder.path().join("from")).unwrap());
+    }
+}
+
+#[test]
+fn a_copy_of_a_file_that_is_longer_than_any_data_ends() {
+    let memory = InMemory::new("vast");
+    let (from, to) = (memory.file("from", b""), memory.file("to", b""));
+    std::fs::OpenOptions::new().write(true).open(&from).unwrap().set_len(1 << 60).unwrap();
+    let (source, into) = (File::open(&from).unwrap(), both().open(&to).unwrap());
+    let copied = must_end("a copy", move || block_on(source.copy_range(0, &into, 0, 1 << 61)).unwrap());
+    assert!(copied > (1 << 55) && copied < (1 << 56), "{copied}");
+    assert_eq!(std::fs::metadata(&to).unwrap().len(), copied);
+}
+
+#[test]
+fn a_thread_that_is_ending_copies_between_file_systems() {
+    /// Copies when the thread's own values are dropped.
+    struct AtEnd(File, File);
+
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            let mut copy = std::pin::pin!(self.0.copy_range(0, &self.1, 0, 100));
+            let context = &mut std::task::Context::from_waker(std::task::Waker::noop());
+            // Inline, so that it ends at once.
+            let copied = std::future::Future::poll(copy.as_mut(), context);
+            assert!(matches!(copied, std::task::Poll::Ready(Ok(100))));
+        }
+    }
+
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<AtEnd>> = const { std::cell::RefCell::new(None) };
+    }
+
+    let name = "a_thread_that_is_ending_copies_between_file_systems";
+    // If it fails, the process is aborted.
+    if workers_are_forced() || !in_child(name) {
+        return;
+    }
+    let (folder, memory) = (Folder::new(), InMemory::new("ending"));
+    let (from, to) = (memory.file("from", &[1; 100]), folder.file("to", b""));
+    let source = OpenOptions::new().read(true).route(Route::Inline).open(&from).unwrap();
+    let into = both().open(&to).unwrap();
+    let thread = std::thread::spawn(move || {
+        LAST.set(Some(AtEnd(source.clone(), into.clone())));
+        // What the library keeps for the thread is made later, and dropped first.
+        futures::executor::block_on(source.copy_range(0, &into, 0, 100)).unwrap();
+        std::fs::write(&to, b"").unwrap();
+        to
+    });
+    assert_eq!(std::fs::read(thread.join().unwrap()).unwrap(), [1; 100]);
 }

@@ -803,6 +803,44 @@ fn f22_a_child_does_not_wait_behind_the_parent_s_blocked_threads() {
 }
 
 #[test]
+fn f38_a_child_copies_while_the_parent_looks_for_holes() {
+    let name = "f38_a_child_copies_while_the_parent_looks_for_holes";
+    if workers_are_forced() || !in_child(name) {
+        return;
+    }
+    const HOLES: usize = 64;
+    let folder = Folder::new();
+    let path = folder.file("from", b"");
+    let data = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    data.set_len((HOLES * 16 * PAGE) as u64).unwrap();
+    for at in 0..HOLES {
+        std::os::unix::fs::FileExt::write_all_at(&data, &content(0, PAGE), (at * 16 * PAGE) as u64).unwrap();
+    }
+    let source = OpenOptions::new().read(true).route(Route::Inline).open(&path).unwrap();
+    let open = |name| OpenOptions::new().write(true).open(folder.file(name, b"")).unwrap();
+    let (to, to_in_child) = (open("to"), open("to in the child"));
+    let copy = |to: &File| {
+        let copied = futures::executor::block_on(source.copy_range(0, to, 0, u64::MAX >> 2));
+        assert_eq!(copied.unwrap(), (HOLES * 16 * PAGE) as u64);
+    };
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                copy(&to);
+            }
+        });
+        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..200 {
+                assert_passed(fork(|| copy(&to_in_child)));
+            }
+        }));
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        passed.unwrap();
+    });
+}
+
+#[test]
 fn f22_a_long_read_in_pieces_does_not_overflow_the_stack_of_a_child() {
     let name = "f22_a_long_read_in_pieces_does_not_overflow_the_stack_of_a_child";
     if !in_child(name) {

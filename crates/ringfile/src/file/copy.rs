@@ -43,7 +43,7 @@ impl Future for CopyRange<'_> {
 
 impl File {
     /// Copies `len` bytes from `offset` of this file to `at` of another one, or of the same (`copy_file_range`). Returns how
-    /// many bytes were copied: fewer only if this file ends earlier.
+    /// many bytes were copied: fewer only if this file ends earlier, or after almost 2^56 bytes.
     ///
     /// The data does not pass through the program. File systems with reflinks (btrfs, XFS) share the blocks, and network file
     /// systems copy on the server. Where the kernel cannot copy between the two, as between file systems, the library
@@ -57,7 +57,7 @@ impl File {
     ///
     /// # Errors
     /// Those of `copy_file_range(2)`; [`done`](crate::Error::done) says how much was copied before. `InvalidInput` if a
-    /// range ends beyond 2^63 - 1 bytes, and if the two ranges overlap in the same file. After an error the other file may
+    /// range ends beyond 2^63 - 1 bytes, and if the two ranges, with all of `len`, overlap in the same file. After an error the other file may
     /// end before a hole that was counted as copied.
     ///
     /// ```

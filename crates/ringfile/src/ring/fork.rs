@@ -51,6 +51,11 @@ impl Mark {
         Self { page, value: page.load(Ordering::Acquire) }
     }
 
+    /// Returns a number other than 0 that is not that of a parent of the process.
+    pub(crate) fn number(self) -> u64 {
+        self.value
+    }
+
     /// Returns whether this is still the process that took the mark.
     #[inline]
     pub(crate) fn is_current(self) -> bool {

@@ -5,44 +5,61 @@
 
 use std::cell::RefCell;
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, FileType, OFlags, SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::progress::MOST_DONE;
 use super::request::Request;
 use crate::driver::target::Target;
 use crate::memory::{Destination, Held, page_size};
+use crate::ring::fork;
 
 /// A call copies at most this much: 4 to 20 ms on a drive that reads and writes 1 to 4 GB/s.
 const STEP: usize = 16 << 20;
+/// A copy ends here, as if its source did. A hole may be longer than any data.
+const MOST: usize = MOST_DONE - MOST_DONE % STEP;
 /// The memory through which this copies where the kernel does not.
 const PIECE: usize = 256 << 10;
 
 /// Makes one call for the copy from byte `began` on. Returns the number of bytes copied; 0 at the end of the source.
 pub(super) fn call(source: &Target, request: &Request, held: &Held, began: usize) -> Result<usize, i32> {
     let Held::Destination(to) = held else { return Err(libc::EFAULT) };
-    let copied = copy(source.as_fd(), request.offset + began as u64, to, began, request.want - began);
+    let copied = copy(source.as_fd(), request, to, began);
     copied.map_err(Errno::raw_os_error)
 }
 
-fn copy(
-    source: BorrowedFd<'_>,
-    offset: u64,
-    to: &Destination,
-    began: usize,
-    rest: usize,
-) -> Result<usize, Errno> {
-    let at = to.offset + began as u64;
+fn copy(source: BorrowedFd<'_>, request: &Request, to: &Destination, began: usize) -> Result<usize, Errno> {
+    let (offset, at) = (request.offset + began as u64, to.offset + began as u64);
     let (status, into) = (rustix::fs::fstat(source)?, rustix::fs::fstat(to.file())?);
-    if overlaps(&status, offset, &into, at, began, rest) {
+    // The kernel would find that out only of each call, not where this makes holes, and not of a block device.
+    if are_same(&status, &into) && offset.abs_diff(at) < request.want as u64 {
         return Err(Errno::INVAL);
     }
+    let copied = copy_step(source, &status, offset, to, &into, at, request.want.min(MOST) - began)?;
+    if copied == 0 && began > 0 {
+        // The source ends earlier than it did, perhaps right behind a hole that was not made.
+        make_end(to.file(), &into, at)?;
+    }
+    Ok(copied)
+}
+
+fn copy_step(
+    source: BorrowedFd<'_>,
+    status: &Stat,
+    offset: u64,
+    to: &Destination,
+    into: &Stat,
+    at: u64,
+    rest: usize,
+) -> Result<usize, Errno> {
     let mut left = rest.min(STEP);
-    if let Some(found) = hole_at(source, &status, offset, rest) {
+    if let Some(found) = hole_at(source, status, offset, rest) {
         match found {
             (0, data) => left = left.min(data),
-            (hole, data) if make_hole(to.file(), &into, at, hole, data == 0)? => return Ok(hole),
+            (hole, data) if make_hole(to.file(), into, at, hole, data == 0)? => return Ok(hole),
             // The destination cannot have holes: zeros are copied.
             (hole, _) => left = left.min(hole),
         }
@@ -64,15 +81,13 @@ fn copy(
 /// Returns the length of the hole at `offset`, and of the data behind it, within `most` bytes. `None` if the file has no
 /// holes, or does not tell.
 fn hole_at(source: BorrowedFd<'_>, status: &Stat, offset: u64, most: usize) -> Option<(usize, usize)> {
-    /// Seeking moves the position of the descriptor, which is restored: another copy must not take it for the user's.
-    static SEEKING: Mutex<()> = Mutex::new(());
     let size = u64::try_from(status.st_size).ok()?;
     let is_sparse = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile
         && (status.st_blocks.cast_unsigned()).saturating_mul(512) < size;
     if !is_sparse || offset >= size {
         return None;
     }
-    let _seeking = SEEKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _seeking = Seeking::begin(status);
     let position = rustix::fs::tell(source).ok()?;
     let end = size.min(offset.saturating_add(most as u64));
     let data = match rustix::fs::seek(source, SeekFrom::Data(offset)) {
@@ -87,6 +102,42 @@ fn hole_at(source: BorrowedFd<'_>, status: &Stat, offset: u64, most: usize) -> O
     });
     _ = rustix::fs::seek(source, SeekFrom::Start(position));
     found
+}
+
+/// Held while the position of a descriptor is moved, until it is restored: another copy must not take it for the user's.
+struct Seeking(&'static AtomicU64);
+
+/// Several, so that a file system that does not answer delays few other files. Each has the mark of the process in which a
+/// thread moves a position, or 0. No `Mutex`: a child that is forked meanwhile would wait forever for a thread that it does
+/// not have.
+static SEEKING: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+
+impl Seeking {
+    fn begin(status: &Stat) -> Self {
+        let place = &SEEKING[status.st_ino as usize % SEEKING.len()];
+        let own = fork::Mark::current().number();
+        let mut attempts = 0;
+        loop {
+            let owner = place.load(Ordering::Relaxed);
+            if owner != own
+                && place.compare_exchange(owner, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Self(place);
+            }
+            attempts += 1;
+            if attempts < 16 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+}
+
+impl Drop for Seeking {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
+    }
 }
 
 /// Makes a range of the destination read as zeros, without blocks. Beyond its end nothing needs to be done, unless no data
@@ -107,17 +158,36 @@ fn make_hole(to: BorrowedFd<'_>, status: &Stat, at: u64, len: usize, last: bool)
             Err(errno) => return Err(errno),
         }
     }
-    // Setting the size would cut off what another writer has appended meanwhile.
-    Ok(!last || end <= size || retry_on_intr(|| rustix::io::pwrite(to, &[0], end - 1))? == 1)
+    if last { make_end(to, status, end) } else { Ok(true) }
 }
 
-/// Returns whether both ranges, of which `began` bytes were copied, have bytes of the same file in common. The kernel would
-/// find that out only of each call, and not where this makes holes.
-fn overlaps(source: &Stat, offset: u64, into: &Stat, at: u64, began: usize, rest: usize) -> bool {
-    let first = offset - began as u64;
-    let there = source.st_size.cast_unsigned().saturating_sub(first);
+/// Makes the destination reach to `end`, if it does not. Returns false if that cannot be done without writing all that is
+/// missing.
+fn make_end(to: BorrowedFd<'_>, status: &Stat, end: u64) -> Result<bool, Errno> {
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile
+        || end <= status.st_size.cast_unsigned()
+    {
+        return Ok(true);
+    }
+    // Setting the size would cut off what another writer has appended meanwhile.
+    match retry_on_intr(|| rustix::fs::fallocate(to, FallocateFlags::empty(), end - 1, 1)) {
+        Ok(()) => return Ok(true),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(errno) => return Err(errno),
+    }
+    match retry_on_intr(|| rustix::io::pwrite(to, &[0], end - 1)) {
+        Ok(written) => Ok(written == 1),
+        // Direct I/O.
+        Err(Errno::INVAL) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Returns whether both are the same file, or the same device.
+fn are_same(source: &Stat, into: &Stat) -> bool {
+    let is_block = |status: &Stat| FileType::from_raw_mode(status.st_mode) == FileType::BlockDevice;
     (source.st_dev, source.st_ino) == (into.st_dev, into.st_ino)
-        && offset.abs_diff(at) < there.min((began + rest) as u64)
+        || is_block(source) && is_block(into) && source.st_rdev == into.st_rdev
 }
 
 thread_local! {
@@ -132,7 +202,7 @@ fn by_hand(
     at: u64,
     left: usize,
 ) -> Result<usize, Errno> {
-    MEMORY.with_borrow_mut(|memory| {
+    let copy = |memory: &mut Vec<u8>| {
         let page = page_size();
         memory.resize(PIECE + page, 0);
         let start = memory.as_ptr().addr().wrapping_neg() % page;
@@ -147,5 +217,8 @@ fn by_hand(
             }
         }
         Ok(written)
-    })
+    };
+    // A thread that is ending has no reusable memory.
+    let kept = MEMORY.try_with(|memory| copy(&mut memory.borrow_mut()));
+    kept.unwrap_or_else(|_| copy(&mut Vec::new()))
 }

@@ -35,8 +35,12 @@ pub(crate) trait Rules {
     fn is_done_in_parts(&self) -> bool;
 }
 
-/// See the module. Packed into 64 bits, so that a slot stays two cache lines: the bytes done in the upper 56 bits (no
-/// address space holds more), and the attempts without progress since the last success in the lower 8.
+/// The most that an operation can have done. No address space holds more, and a copy, whose source may be a longer hole,
+/// ends there.
+pub(super) const MOST_DONE: usize = usize::MAX >> 8;
+
+/// See the module. Packed into 64 bits, so that a slot stays two cache lines: the bytes done in the upper 56 bits, and the
+/// attempts without progress since the last success in the lower 8.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Progress(u64);
 
@@ -64,6 +68,7 @@ impl Progress {
 
     #[inline]
     fn set(&mut self, done: usize, attempts: u8) {
+        debug_assert!(done <= MOST_DONE);
         self.0 = (done as u64) << 8 | u64::from(attempts);
     }
 
