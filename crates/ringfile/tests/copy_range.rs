@@ -257,6 +257,20 @@ fn ranges_of_one_device_that_overlap_are_refused() {
 }
 
 #[test]
+fn a_copy_within_a_file_ends_where_the_file_ended_before() {
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 2 * PAGE + 100));
+    let file = both().open(&path).unwrap();
+    assert_eq!(
+        block_on(file.copy_range(PAGE as u64, &file, MIB as u64, MIB as u64 / 2)).unwrap(),
+        PAGE as u64 + 100
+    );
+    let now = std::fs::read(&path).unwrap();
+    assert_eq!(now.len(), MIB + PAGE + 100);
+    assert_eq!(now[MIB..], content(PAGE as u64, PAGE + 100));
+}
+
+#[test]
 fn a_direct_file_gets_the_hole_at_the_end() {
     let folder = Folder::new();
     let (from, to) = (folder.file("from", b""), folder.file("to", b""));

@@ -25,20 +25,31 @@ const MOST: usize = MOST_DONE - MOST_DONE % STEP;
 const PIECE: usize = 256 << 10;
 
 /// Makes one call for the copy from byte `began` on. Returns the number of bytes copied; 0 at the end of the source.
-pub(super) fn call(source: &Target, request: &Request, held: &Held, began: usize) -> Result<usize, i32> {
+pub(super) fn call(source: &Target, request: &Request, held: &mut Held, began: usize) -> Result<usize, i32> {
     let Held::Destination(to) = held else { return Err(libc::EFAULT) };
     let copied = copy(source.as_fd(), request, to, began);
     copied.map_err(Errno::raw_os_error)
 }
 
-fn copy(source: BorrowedFd<'_>, request: &Request, to: &Destination, began: usize) -> Result<usize, Errno> {
+fn copy(
+    source: BorrowedFd<'_>,
+    request: &Request,
+    to: &mut Destination,
+    began: usize,
+) -> Result<usize, Errno> {
     let (offset, at) = (request.offset + began as u64, to.offset + began as u64);
     let (status, into) = (rustix::fs::fstat(source)?, rustix::fs::fstat(to.file())?);
-    // The kernel would find that out only of each call, not where this makes holes, and not of a block device.
-    if are_same(&status, &into) && offset.abs_diff(at) < request.want as u64 {
-        return Err(Errno::INVAL);
+    if are_same(&status, &into) {
+        // The kernel would find that out only of each call, not where this makes holes, and not of a block device.
+        if offset.abs_diff(at) < request.want as u64 {
+            return Err(Errno::INVAL);
+        }
+        if began == 0 && FileType::from_raw_mode(status.st_mode) == FileType::RegularFile {
+            to.end = status.st_size.cast_unsigned();
+        }
     }
-    let copied = copy_step(source, &status, offset, to, &into, at, request.want.min(MOST) - began)?;
+    let left = to.end.saturating_sub(offset).min((request.want.min(MOST) - began) as u64);
+    let copied = copy_step(source, &status, offset, to, &into, at, left as usize)?;
     if copied == 0 && began > 0 {
         // The source ends earlier than it did, perhaps right behind a hole that was not made.
         make_end(to.file(), &into, at)?;
