@@ -165,7 +165,16 @@ fn what_cannot_be_copied_is_an_error_that_says_why() {
     assert_eq!(unwritable.errno(), Some(libc::EBADF));
     assert!(unwritable.to_string().contains("not for writing"), "{unwritable}");
     let writing = OpenOptions::new().write(true).open(&other).unwrap();
-    assert_eq!(block_on(writing.copy_range(0, &file, 0, 10)).unwrap_err().errno(), Some(libc::EBADF));
+    let refused = |from: &File, to: &File| {
+        let refused = block_on(from.copy_range(0, to, 100 * PAGE as u64, 4 * PAGE as u64)).unwrap_err();
+        assert_eq!((refused.errno(), refused.done()), (Some(libc::EBADF), 0));
+    };
+    refused(&writing, &file);
+    // Neither if there are only holes.
+    std::fs::OpenOptions::new().write(true).open(&other).unwrap().set_len(8 * PAGE as u64).unwrap();
+    refused(&writing, &file);
+    refused(&reading, &reading);
+    std::fs::write(&other, b"").unwrap();
     for (offset, at, len) in [(u64::MAX, 0, 1), (0, u64::MAX, 1), (0, 0, u64::MAX), (0, i64::MAX as u64, 1)] {
         let mut batch = Batch::new();
         batch.add(file.copy_range(offset, &writing, at, len));
@@ -333,4 +342,23 @@ fn a_thread_that_is_ending_copies_between_file_systems() {
         to
     });
     assert_eq!(std::fs::read(thread.join().unwrap()).unwrap(), [1; 100]);
+}
+
+#[test]
+fn where_the_kernel_does_not_copy_the_same_files_are_refused() {
+    let name = "where_the_kernel_does_not_copy_the_same_files_are_refused";
+    if workers_are_forced() || !in_child(name) {
+        return;
+    }
+    support::filters::deny(libc::SYS_copy_file_range, libc::ENOSYS);
+    let folder = Folder::new();
+    let (from, log) = (folder.file("from", &content(0, PAGE)), folder.file("log", b"records"));
+    let from = OpenOptions::new().read(true).route(Route::Inline).open(&from).unwrap();
+    let appending = OpenOptions::new().write(true).custom_flags(libc::O_APPEND).open(&log).unwrap();
+    let refused = block_on(from.copy_range(0, &appending, 100, 200)).unwrap_err();
+    assert_eq!((refused.errno(), refused.done()), (Some(libc::EBADF), 0));
+    assert_eq!(std::fs::read(&log).unwrap(), b"records");
+    let writing = OpenOptions::new().write(true).open(&log).unwrap();
+    assert_eq!(block_on(from.copy_range(0, &writing, 0, 200)).unwrap(), 200);
+    assert_eq!(std::fs::read(&log).unwrap(), content(0, 200));
 }

@@ -39,6 +39,9 @@ fn copy(
 ) -> Result<usize, Errno> {
     let (offset, at) = (request.offset + began as u64, to.offset + began as u64);
     let (status, into) = (rustix::fs::fstat(source)?, rustix::fs::fstat(to.file())?);
+    if began == 0 {
+        check_access(source, to.file())?;
+    }
     if are_same(&status, &into) {
         // The kernel would find that out only of each call, not where this makes holes, and not of a block device.
         if offset.abs_diff(at) < request.want as u64 {
@@ -157,9 +160,6 @@ fn make_hole(to: BorrowedFd<'_>, status: &Stat, at: u64, len: usize, last: bool)
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
         return Ok(false);
     }
-    if rustix::fs::fcntl_getfl(to)?.contains(OFlags::APPEND) {
-        return Err(Errno::BADF);
-    }
     let (end, size) = (at + len as u64, status.st_size.cast_unsigned());
     if at < size {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -192,6 +192,16 @@ fn make_end(to: BorrowedFd<'_>, status: &Stat, end: u64) -> Result<bool, Errno> 
         Err(Errno::INVAL) => Ok(false),
         Err(errno) => Err(errno),
     }
+}
+
+/// Refuses files that the kernel would refuse, since this makes holes, and may read and write itself: with `O_APPEND`,
+/// a write goes to the end.
+fn check_access(source: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<(), Errno> {
+    let (from, into) = (rustix::fs::fcntl_getfl(source)?, rustix::fs::fcntl_getfl(to)?);
+    let is_refused = from & OFlags::RWMODE == OFlags::WRONLY
+        || into & OFlags::RWMODE == OFlags::RDONLY
+        || into.contains(OFlags::APPEND);
+    if is_refused { Err(Errno::BADF) } else { Ok(()) }
 }
 
 /// Returns whether both are the same file, or the same device.
