@@ -2,7 +2,7 @@
 //! a difference, and how often it finds a real one.
 //!
 //! Each world is simulated `RINGFILE_SIMULATED_SESSIONS` times, 40 by default. Seeds are fixed, so rates are counts
-//! that never change; the figures in ARCHITECTURE.md are from 1000 sessions of each world.
+//! that never change; the figures in docs/architecture/decisions.md are from 1000 sessions of each world.
 
 use super::recorded::{Truth, World, all_the_same};
 use super::tests::on;
