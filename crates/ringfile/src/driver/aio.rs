@@ -2,8 +2,8 @@
 //!
 //! Its operations have slots like all others, and the same code as for rings continues, ends and cancels them.
 //! Invariants: AIO gets direct reads, and direct writes within the file as it was when last checked, since `io_submit`
-//! waits for everything else. A sleeping thread is woken by its context: without a ring it waits in the context; with a
-//! ring, each finished operation signals the wake-up descriptor, which the ring polls.
+//! waits for everything else. The end of an operation wakes a sleeping thread: without a ring the thread sleeps in the
+//! context; with a ring, each operation that ends signals the wake-up descriptor, which the ring polls.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::aio::Aio;
 /// The size of a context, if the system's limit allows it: many times a drive's queue depth.
 const OPERATIONS: u32 = 512;
 
-/// The pause if the kernel refuses a wait, for instance because of a seccomp filter that was installed meanwhile, or
-/// refuses to poll the wake-up descriptor.
+/// How long a thread pauses if the kernel refuses the wait, for instance because of a seccomp filter that was installed
+/// meanwhile, or refuses to poll the wake-up descriptor.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns whether AIO may carry out an operation, on this thread or another.
@@ -40,7 +40,7 @@ pub(super) fn is_for_aio(target: &Target, request: &Request) -> bool {
 }
 
 impl Driver {
-    /// Checks as [`may_start`](Driver::may_start) does, for an operation that must use AIO; creates the context if
+    /// Does what [`may_start`](Driver::may_start) does, for an operation that must use AIO. Creates the context if
     /// there is none.
     pub(super) fn prepare_aio(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
         if !is_for_aio(target, request) {
@@ -73,7 +73,8 @@ impl Driver {
         })
     }
 
-    /// As [`prepare_aio`](Self::prepare_aio), for an operation whose ring is missing, for the given reason.
+    /// Does what [`prepare_aio`](Self::prepare_aio) does, for an operation that wanted a ring. `lack` says why there is
+    /// none.
     #[cold]
     pub(super) fn prepare_aio_instead(
         &mut self,
@@ -110,7 +111,7 @@ impl Driver {
     /// kernel's errno. Returns whether the kernel refuses operations for now.
     pub(super) fn submit_to_aio(&mut self, most: u32, deferred: &mut Deferred) -> bool {
         if self.context.signals && self.context.aio.is_some() {
-            // Before completions are collected, so that one which arrives meanwhile signals again.
+            // Reset before completions are collected, so that one that arrives meanwhile signals again.
             self.reset_wakeup();
         }
         self.context.is_full = false;
@@ -170,8 +171,8 @@ impl Driver {
         }
     }
 
-    /// Asks the kernel to cancel an operation. It does not cancel file operations, so the operation ends as it would
-    /// have.
+    /// Asks the kernel to cancel an operation. The kernel cannot cancel reads and writes of files, so the operation
+    /// ends as if nobody had asked.
     #[cold]
     pub(super) fn cancel_in_aio(&mut self, key: Key) {
         if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight)
@@ -198,7 +199,8 @@ impl Driver {
         if wanted == 0 || !is_idle || aio.open() == 0 {
             return aio.look();
         }
-        // If the kernel takes no poll either, the thread looks for messages of other threads from time to time.
+        // If the kernel refuses to poll the wake-up descriptor, no other thread can wake this one: it looks for
+        // messages from time to time.
         let latest = if aio.is_wakeup_armed() { None } else { Some(Instant::now() + PAUSE) };
         let deadline = deadline.into_iter().chain(latest).min();
         if self.shared.sleep.about_to_sleep_in_ring() {
@@ -225,7 +227,7 @@ impl Driver {
         Ok(self.wakeup.clone())
     }
 
-    /// Resets the wake-up descriptor. If code outside the driver waits for it, it stays readable while an operation is
+    /// Resets the wake-up descriptor. Leaves it readable if code outside the driver waits for it, and an operation is
     /// in flight that will not signal it.
     #[cold]
     pub(super) fn reset_wakeup(&self) {

@@ -22,7 +22,7 @@ pub(super) struct AioContext {
 }
 
 impl AioContext {
-    /// Returns whether there is a context that takes such operations.
+    /// Returns whether there is a context, and it may take this operation.
     pub(super) fn may_take(&self, target: &Target, request: &Request) -> bool {
         let kind = request.kind;
         self.aio.is_some()
@@ -46,15 +46,16 @@ impl AioContext {
         self.aio.as_ref().is_some_and(may_submit)
     }
 
-    /// Returns whether a thread must not sleep in its ring: because something must be submitted or collected, or
-    /// finishes without a signal.
+    /// Returns whether the thread must not sleep in its ring: there are operations to submit or completions to collect,
+    /// or an operation in flight will end without a signal.
     #[inline]
     pub(super) fn keeps_awake(&self) -> bool {
         let must_look = |aio: &Aio| aio.has_completions() || aio.silent() > 0;
         self.has_unsubmitted() || self.aio.as_ref().is_some_and(must_look)
     }
 
-    /// Returns whether operations that wait for room wait for the end of another one.
+    /// Returns whether the context is full: operations that wait for room cannot be submitted before another one has
+    /// ended.
     #[inline]
     pub(super) fn is_out_of_room(&self) -> bool {
         self.aio.as_ref().is_some_and(|aio| !aio.has_room())

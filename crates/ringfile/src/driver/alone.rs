@@ -1,8 +1,8 @@
 //! A thread that has nothing else to do makes the plain call for its only sync or durable write.
 //!
-//! io_uring passes each of these to a kernel thread. A thread that would only sleep meanwhile makes the call itself, which
-//! costs less. Whether it has anything else to do is known when it is about to sleep: until then the operation waits
-//! in [`Driver::waiting`](super::Driver), and is withdrawn or submitted from there like all others.
+//! io_uring passes each of these to a kernel thread. A thread that would only sleep meanwhile makes the call itself,
+//! which costs less. Only when the thread is about to sleep does it know that it has nothing else to do. Until then the
+//! operation waits in [`Driver::waiting`](super::Driver), and is withdrawn or submitted from there like all others.
 //!
 //! Invariants: such an operation is counted, remembered and ended by the same code as on the ring; nothing else of this
 //! thread is in flight during the call.
@@ -15,7 +15,7 @@ use super::slot::{Owner, State};
 use super::state::{Driver, Waiting, with};
 
 /// Carries out the thread's only operation by a plain call, if it is a sync or a durable write that was not submitted.
-/// Returns whether it did. For a thread that is about to sleep, and has no other task.
+/// Returns whether it made a call. Called by a thread that is about to sleep, and has no other task.
 ///
 /// Messages of other threads wait until the call returns.
 pub(crate) fn call_alone(deferred: &mut Deferred) -> bool {
@@ -27,7 +27,7 @@ pub(crate) fn call_alone(deferred: &mut Deferred) -> bool {
 }
 
 impl Driver {
-    /// Returns whether an operation that is about to be queued may turn out to be such a one.
+    /// Returns whether the thread may turn out to have nothing but this operation to do, which is about to be queued.
     #[inline]
     pub(super) fn may_be_alone(&self, request: &Request) -> bool {
         self.in_flight == 0 && request.is_sync()
@@ -89,7 +89,7 @@ impl Driver {
         self.counts.inline_ops += 1;
         let failed = slot.request.linked && (ended.errno != 0 || ended.done < slot.request.want);
         self.end(key, deferred);
-        // As the kernel does with what is linked to a write that failed or was short.
+        // The kernel, too, cancels an operation that is linked to a failed or short write.
         if failed && let Some(Waiting::Operation(next)) = self.waiting.pop_front() {
             self.slots.at(next.slot()).errno = libc::ECANCELED as u16;
             self.end(next, deferred);

@@ -42,7 +42,8 @@ pub(crate) fn cancel_on_rings(handler: &Arc<dyn Handler>, drivers: &[u64]) {
 }
 
 impl Driver {
-    /// Withdraws an operation, or asks the kernel to cancel it. `None` if it belongs to another process.
+    /// Withdraws the operation of a dropped future, or asks the kernel to cancel it. `None` if its result is not in a
+    /// slot of this driver any more, or goes to another thread.
     pub(super) fn cancel(&mut self, key: Key) -> Option<Rest> {
         let slot = self.slots.get(key)?;
         if slot.owner == Owner::Afar {
@@ -131,7 +132,7 @@ impl Driver {
     }
 
     /// Cancels operations that wait for another process or a person, which would keep the thread from leaving its loop:
-    /// each ends as if the kernel had cancelled it. Operations that are started as a result are left to the next call.
+    /// each ends as if the kernel had cancelled it. The next call cancels operations that are started as a result.
     pub(super) fn cancel_on_streams(&mut self, deferred: &mut Deferred) {
         if !self.on_streams && self.waiting.is_empty() {
             return;
@@ -147,14 +148,14 @@ impl Driver {
         }
     }
 
-    /// Whether an operation may wait for another process or a person.
+    /// Returns whether an operation may wait for another process or a person.
     fn may_wait_forever(&mut self, key: Key) -> bool {
         let slot = self.slots.at(key.slot());
         let kind = slot.request.kind;
         self.files.target(slot.file).is_some_and(|target| target.may_wait_forever(kind))
     }
 
-    /// [`cancel_queued`](Self::cancel_queued) for each remote request whose result `handler` no longer wants.
+    /// Cancels each remote request whose result `handler` no longer wants.
     pub(super) fn cancel_handler(&mut self, handler: &Arc<dyn Handler>, deferred: &mut Deferred) {
         for key in self.slots.unwanted_of(handler) {
             self.cancel_queued(key, deferred);

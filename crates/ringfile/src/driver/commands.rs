@@ -3,8 +3,8 @@
 //! If a thread has only commands in flight, it sleeps in their ring, and one system call submits and waits, as on the
 //! main ring. Otherwise it sleeps in the main ring, which polls a descriptor that the ring for commands signals. If a
 //! queue's user waits for the main ring's descriptor, both rings signal that one: a descriptor that is signalled
-//! through another is not signalled twice (`io_eventfd_do_signal` in Linux 6.12). Invariant: a completion of a ring
-//! that announces them wakes a thread that sleeps in either.
+//! through another is not signalled twice (`io_eventfd_do_signal` in Linux 6.12). Invariant: a completion of the main
+//! ring or of the ring for commands wakes a thread that sleeps in either of them.
 
 use std::os::fd::AsRawFd;
 
@@ -27,7 +27,7 @@ pub(super) struct Entered {
     pub home: RingKind,
     /// The number of completions to wait for; 0 if the thread must not wait.
     pub wanted: u32,
-    /// The kernel refused the entries of one of the rings.
+    /// Whether the kernel refused the entries of one of the rings.
     pub refused: bool,
 }
 
@@ -41,7 +41,7 @@ impl Driver {
         let on_main = self.in_flight - rings.unannounced - rings.commands;
         let signal = rings.main.signal();
         let shares = rings.get(RingKind::Commands).map_or(Ok(false), |ring| ring.signal_as(signal));
-        // The main ring polled another descriptor.
+        // If the signal has just changed, the main ring still polls the previous one.
         rings.commands_announced &= !matches!(shares, Ok(true));
         let only_commands = rings.commands > 0 && on_main == 0;
         let home = if only_commands { RingKind::Commands } else { RingKind::Main };
@@ -70,7 +70,7 @@ impl Driver {
         let is_some = home.others().any(|kind| rings.get(kind).is_some_and(has_some));
         // One completion on the main ring announces any number of commands.
         let wanted = if mixed { wanted.min(1) } else { wanted };
-        // A refused entry has ended without a completion, or must be submitted again.
+        // A refused entry has ended without a completion, or must be submitted again: the thread must not sleep.
         let wanted = if is_told && !spins && !is_some && !refused { wanted } else { 0 };
         Entered { home, wanted, refused }
     }
@@ -108,7 +108,7 @@ impl Driver {
         }
     }
 
-    /// As [`completed`](Self::completed), for a command, whose answer 0 means complete success.
+    /// Handles the completion of a command, whose answer 0 means that all of it was done.
     #[inline(never)]
     fn command_completed(&mut self, kind: RingKind, cqe: Cqe, deferred: &mut Deferred) {
         let key = Key::from_user_data(cqe.user_data);
@@ -164,8 +164,8 @@ mod tests {
     use crate::driver::{Access, Deferred, RingKind, route};
     use crate::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
-    /// Returns a namespace whose drive answers every command at once, and does nothing: `/dev/null` accepts all
-    /// commands since Linux 6.1. `None`, with a message, if that is not available.
+    /// Returns a namespace on `/dev/null`, which accepts all commands since Linux 6.1, answers them at once and does
+    /// nothing. `None`, with a message, if it does not accept them.
     fn null(test: &str, access: Access) -> Option<File> {
         let null = std::fs::File::open("/dev/null").unwrap();
         let file = OpenOptions::new().file_of_namespace(null, namespace(access), None).unwrap();
@@ -242,7 +242,8 @@ mod tests {
     fn f48_a_wait_for_commands_beside_others_ends_with_the_first_completion() {
         let name = "f48_a_wait_for_commands_beside_others_ends_with_the_first_completion";
         let Some(_ring) = null(name, BOTH) else { return };
-        // As if three commands and two operations of the main ring were in flight: its completions number three at most.
+        // The driver counts three commands and two operations of the main ring. The main ring gets three completions at
+        // most, one of which announces all commands.
         let entered = with(|driver| {
             driver.in_flight = 5;
             driver.rings.iter_mut().for_each(|rings| rings.commands = 3);

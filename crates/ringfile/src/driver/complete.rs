@@ -1,4 +1,4 @@
-//! Completion: a turn of the driver, and the meaning of each answer of the kernel for its operation.
+//! Completion: a turn of the driver, and what each answer of the kernel does to its operation.
 //!
 //! Invariants: an operation ends exactly once, in [`Driver::end`].
 
@@ -47,8 +47,8 @@ impl Driver {
         self.publish_counts();
     }
 
-    /// Publishes the counters, if this turn ended operations. A thread that waits turns many times for each operation,
-    /// and most turns end none.
+    /// Publishes the counters, outside a loop only if operations have ended since the last time: a thread that waits
+    /// there turns many times for each operation, and most turns end none.
     #[inline]
     pub(super) fn publish_counts(&mut self) {
         if self.in_loop || self.published_ops != self.counts.ops {
@@ -147,7 +147,7 @@ impl Driver {
         }
     }
 
-    /// Returns whether the kernel's answer ends the operation; if it was done in part, submits the rest.
+    /// Returns whether the kernel's answer ends the operation. If not, submits the rest of it, or all of it again.
     #[cold]
     pub(super) fn is_over(&mut self, key: Key, answer: Result<usize, i32>) -> bool {
         let slot = self.slots.at(key.slot());
@@ -182,7 +182,8 @@ impl Driver {
         }
     }
 
-    /// Ends an operation. The only place that does.
+    /// Ends an operation. Nothing else does; only an operation whose future was dropped before the kernel had it is
+    /// withdrawn without an end.
     #[inline(always)]
     pub(super) fn end(&mut self, key: Key, deferred: &mut Deferred) {
         self.no_longer_in_flight(key);

@@ -1,4 +1,4 @@
-//! What a thread counts.
+//! The counters of a thread.
 
 use super::shared;
 use crate::metrics::{self, Counters};
@@ -24,7 +24,7 @@ pub(super) fn count_end(counts: &mut Metrics, kind: Kind, ended: Ended) {
     }
 }
 
-/// Counts an operation that this thread carried out with a plain call, also in the count of its route.
+/// Counts an operation that this thread carried out with a plain call, and adds it to the counter of its route.
 pub(super) fn count(of_route: impl FnOnce(&mut Metrics) -> &mut u64, request: &Request, ended: Ended) {
     add_to_counts(|counts| {
         count_end(counts, request.kind, ended);
@@ -32,8 +32,8 @@ pub(super) fn count(of_route: impl FnOnce(&mut Metrics) -> &mut u64, request: &R
     });
 }
 
-/// Publishes this thread's counters now. A loop does so only with each turn, but other threads may see the results of
-/// its plain calls before.
+/// Publishes this thread's counters now. A loop publishes them with each turn; other threads may see the result of a
+/// plain call before that, and shall find it counted.
 pub(crate) fn publish_counts() {
     with(|driver| driver.shared.counters.publish(driver.current_counts()));
 }
@@ -94,7 +94,7 @@ pub fn ring_features() -> Result<Vec<String>, Error> {
 #[must_use]
 pub fn metrics() -> Metrics {
     let sum = Counters::new();
-    // Both under one lock: a thread that ends in between would be counted twice.
+    // Both sums are made under one lock: a thread that ended in between would be counted twice.
     shared::for_each_driver(|counters| sum.add(counters), || metrics::add_ended(&sum));
     sum.load()
 }

@@ -1,8 +1,8 @@
 //! Work deferred until the driver is no longer borrowed: waking tasks, dropping buffers and files, emitting events,
 //! delivering results.
 //!
-//! Knows tasks, buffers and remote requests, and no ring. Invariants: this work may run user code, which may call the
-//! driver again; if it panics, the rest is done the next time, or when the list is dropped.
+//! Knows tasks, buffers and remote requests, and no ring. The work may run user code, which may call the driver again.
+//! Invariant: if user code panics, the rest of the work is done by the next call, or when the list is dropped.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -16,8 +16,8 @@ use super::workers;
 use crate::memory::Held;
 use crate::{event, panics};
 
-/// Results by the index of their operation. Their places remain after they were taken, and are filled in place:
-/// building a result elsewhere and copying it takes several times as long.
+/// Results, each with the index of its operation. The places stay allocated when results are taken, and later results
+/// are built in them: building a result elsewhere and copying it takes several times as long.
 #[derive(Default)]
 struct OwnResults {
     places: Vec<(u32, Finished)>,
@@ -28,7 +28,7 @@ struct OwnResults {
 impl Drop for OwnResults {
     fn drop(&mut self) {
         for (_, finished) in std::mem::take(&mut self.places) {
-            // A result that was taken leaves nothing to drop, and dropping it would be a call.
+            // A result that was taken has nothing left to drop. Forgetting it saves a call.
             if matches!(finished.held, Held::None) {
                 std::mem::forget(finished);
             }
@@ -51,7 +51,7 @@ pub(crate) struct Deferred {
     /// The number of the handler that turns the driver, and its results, which it collects itself.
     pub(crate) own: Option<LocalHandler>,
     own_results: OwnResults,
-    /// Remote requests that this thread could not carry out, with the reason; those without a reason go to workers.
+    /// Remote requests that this thread could not carry out, with an errno. Those without one go to workers.
     pub(super) remotes: Vec<(RemoteRequest, Option<i32>)>,
 }
 
@@ -61,7 +61,7 @@ impl Deferred {
         match wake {
             Wake::Task(task) => self.tasks.push(task),
             Wake::Waker(waker) => self.wakers.push(waker),
-            // Taken when a remote request ends; what remains belongs to one that was withdrawn.
+            // A remote request that ends has lost its handler before; one that still has it was withdrawn.
             Wake::Handler(..) | Wake::Local(..) | Wake::Nobody => {}
         }
     }
@@ -139,7 +139,7 @@ impl Deferred {
 }
 
 impl Drop for Deferred {
-    /// Does what a panic has left undone, because a task waits for each result and each wake-up.
+    /// Does the work that a panic has interrupted: a task waits for each result and each wake-up.
     fn drop(&mut self) {
         while self.has_something() && panics::catch(|| self.settle_all()).is_err() {}
     }

@@ -1,9 +1,9 @@
 //! A thread that fills appenders' files with zeros ahead, by plain system calls.
 //!
 //! It starts with the first request, serves files in turn, one piece at a time, and ends after being idle for a while.
-//! Invariants: no waker is called or dropped under the lock; while a piece may be written, its file is `current`, and
-//! until the next one begins it is `waiting`, so that the next appender of the file can wait for the end, also if the one
-//! that asked for the pieces was dropped.
+//! Invariants: no waker is called or dropped under the lock; a file is `current` while a piece of it may be written,
+//! and `waiting` between its pieces. So the next appender of the file can wait for the end of the writes, even if the
+//! appender that asked for them was dropped.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -49,15 +49,15 @@ pub(crate) type Inode = (u64, u64);
 struct FillQueue {
     waiting: VecDeque<(Inode, Weak<dyn Filled>)>,
     current: Option<Inode>,
-    /// Of tasks that wait until another file is current.
+    /// The wakers of tasks that wait for a file. All are called when a piece has ended.
     wakers: Vec<Waker>,
-    /// The process whose thread runs.
+    /// The process in which the thread runs.
     runs: Option<fork::Mark>,
 }
 
 static QUEUE: Mutex<FillQueue> =
     Mutex::new(FillQueue { waiting: VecDeque::new(), current: None, wakers: Vec::new(), runs: None });
-/// Notified when a request has come.
+/// Notified when a request was added.
 static CAME: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, FillQueue> {
@@ -82,8 +82,8 @@ impl FillQueue {
     }
 }
 
-/// Asks for pieces of a file to be filled, until there are no more. Returns false if no thread can be started. Called with
-/// no lock held.
+/// Makes the thread fill pieces of a file until there are no more. Returns false if no thread can be started. Called
+/// with no lock held.
 pub(crate) fn ask(inode: Inode, filled: Weak<dyn Filled>) -> bool {
     let mut queue = lock();
     if !queue.is_ours() {
@@ -103,8 +103,8 @@ pub(crate) fn ask(inode: Inode, filled: Weak<dyn Filled>) -> bool {
     true
 }
 
-/// Waits until no piece of this file is being written, nor will be, for an appender that has no handle any more: a thread
-/// that wakes one of its tasks may still keep it, or its last handle was leaked.
+/// Waits until no piece of this file is being written, or will be. An earlier appender may have asked for the pieces
+/// and still exist without handles: a thread that wakes one of its tasks keeps it, or its last handle was leaked.
 pub(crate) fn poll_idle(inode: Inode, context: &Context<'_>) -> Poll<()> {
     let waker = context.waker().clone();
     let mut queue = lock();
@@ -119,7 +119,7 @@ pub(crate) fn poll_idle(inode: Inode, context: &Context<'_>) -> Poll<()> {
 
 /// Carries out one piece. Returns whether there are more.
 fn fill(filled: &Weak<dyn Filled>, zeros: &[u8]) -> bool {
-    // The appender is not kept meanwhile: dropping its last handle drops it at once.
+    // This thread does not keep the appender during the write: dropping its last handle drops it at once.
     let Some(piece) = filled.upgrade().and_then(|filled| filled.begin_piece()) else { return false };
     let result = write(&piece, zeros);
     filled.upgrade().is_some_and(|filled| filled.end_piece(result))
@@ -127,7 +127,7 @@ fn fill(filled: &Weak<dyn Filled>, zeros: &[u8]) -> bool {
 
 fn write(piece: &FillPiece, zeros: &[u8]) -> rustix::io::Result<u64> {
     let fd = piece.target.as_fd();
-    // The kernel would send SIGXFSZ, which ends the program.
+    // Beyond this limit the kernel sends SIGXFSZ, which ends the program.
     let most = rustix::process::getrlimit(rustix::process::Resource::Fsize).current.unwrap_or(u64::MAX);
     if piece.allocate.as_ref().map_or(piece.zeros.end, |space| space.end) > most {
         return Err(Errno::FBIG);
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Says when a piece begins, and waits to be told that it ends.
+    /// Reports that a piece begins, then blocks until the test lets it end.
     struct Held(Mutex<(Sender<()>, Receiver<()>)>);
 
     impl Filled for Held {
@@ -225,7 +225,7 @@ mod tests {
         end.send(()).unwrap();
         woken.recv().unwrap();
         assert!(poll_idle(file, &context).is_ready());
-        // Nothing is begun for one that was dropped.
+        // No piece begins for an appender that was dropped.
         let gone = Arc::downgrade(&held);
         drop(held);
         assert!(ask(other, gone));
@@ -247,7 +247,8 @@ mod tests {
         let held: Arc<dyn Filled> = Arc::new(Held(Mutex::new((begins, ends))));
         assert!(ask(busy, Arc::downgrade(&held)));
         began.recv().unwrap();
-        // Another file has its turn. This appender has no handle any more, but a thread that wakes a task keeps it.
+        // The thread fills another file. This appender has no handle any more, but a thread that wakes one of its tasks
+        // keeps it.
         let kept: Arc<dyn Filled> = Arc::new(Held(Mutex::new((channel().0, channel().1))));
         assert!(ask(file, Arc::downgrade(&kept)));
         assert!(poll_idle(file, &context).is_pending());

@@ -1,4 +1,4 @@
-//! What a fork meets: the locks that are held over it, and what a child may do.
+//! Forks: the locks that the forking thread holds, and what the child may do.
 
 use std::any::Any;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -35,7 +35,8 @@ pub(super) fn hold_locks() -> Box<dyn Any> {
     ))
 }
 
-/// Returns why another thread did not start an operation, if this number, in place of an errno, means that.
+/// Returns why another thread has refused to start an operation, if `errno` is a number that stands for such a reason;
+/// `None` for any other.
 #[cold]
 pub(crate) fn why_refused(errno: i32) -> Option<Error> {
     if errno == libc::EOPNOTSUPP && is_forked_child() {
@@ -50,13 +51,13 @@ pub(super) fn new_driver(options: RingOptions) -> Box<Driver> {
     Driver::new(options)
 }
 
-/// Arranges that the locks are held over each fork.
+/// Makes each thread that forks hold the locks.
 pub(crate) fn hold_over_forks() -> HeldOverForks {
     fork::hold_over_forks(&fork::DRIVER, hold_locks);
     HeldOverForks(())
 }
 
-/// Returns whether this thread's driver, or the threads that carry operations out for others, are of another process.
+/// Returns whether this is a forked child whose parent has this thread's driver, or the workers.
 pub(super) fn is_forked_child() -> bool {
     with(|driver| driver.shared.is_inherited()) == Some(true) || worker_queue::are_of_another_process()
 }

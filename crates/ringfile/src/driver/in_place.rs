@@ -1,5 +1,5 @@
-//! Reads into buffers that stay with their caller, who waits for all of them: each needs no slot, and its buffer does
-//! not move.
+//! Reads into buffers that stay with their caller, which waits for all of them. Such a read has no slot, and its buffer
+//! does not move.
 //!
 //! A slot keeps the memory of every other operation until the kernel has answered. Here the buffers are borrowed until
 //! then. Invariant: [`read`] neither returns nor unwinds before the kernel has answered every read that it took.
@@ -20,22 +20,22 @@ use super::thread_ring::RingGuard;
 use crate::memory::Borrowed;
 use crate::ring::Sqe;
 
-/// Several reads, by their place in an order.
+/// A list of reads.
 pub(crate) trait InPlace {
     /// Returns the number of reads.
     fn count(&self) -> usize;
 
-    /// Returns a read's place; `None` if it must be read otherwise.
+    /// Returns the memory and the position of the read with this index; `None` if it cannot be read in place.
     fn begin(&mut self, at: usize) -> Option<ReadInPlace<'_>>;
 
-    /// Takes a read's result, and sets its buffer's length. Not called for one that the caller must carry out, or
-    /// repeat: a short one may be continued, and most errnos mean that it may succeed, now or in another way.
+    /// Takes a read's result, and sets its buffer's length. Not called for a read that was short, or failed with an
+    /// errno after which it may succeed if it is tried again: the caller carries it out.
     fn end(&mut self, at: usize, ended: Ended);
 }
 
-/// What a read reads, and where to.
+/// The memory and the position of a read.
 pub(crate) struct ReadInPlace<'a> {
-    /// All of it is read.
+    /// The memory to fill.
     pub memory: Borrowed<'a>,
     /// The offset in the file, in bytes.
     pub offset: u64,
@@ -43,11 +43,11 @@ pub(crate) struct ReadInPlace<'a> {
     pub target: usize,
 }
 
-/// The targets of a call: a file, or the two descriptors of an adaptive one; `None` for one that no read uses.
+/// The targets of a call: that of a file, or the two of an adaptive file. `None` in place of one that no read uses.
 pub(crate) type Targets<'a> = [Option<&'a Arc<Target>>; 2];
 
-/// Reads those that their file's route sends to this thread's ring, at most `most` at a time, and waits for them. The
-/// caller carries out the others, and those that the kernel's answer did not end.
+/// Carries out the reads that their file's route sends to this thread's ring, at most `most` at a time, and waits for
+/// them. The caller carries out the others, and those that the kernel's answer did not end.
 pub(crate) fn read(
     guard: &RingGuard<'_>,
     deferred: &mut Deferred,
@@ -62,7 +62,8 @@ pub(crate) fn read(
         // User code that a turn calls may panic. The buffers are not given up before the kernel has answered.
         let waited = catch_unwind(AssertUnwindSafe(|| {
             guard.wait(deferred, None, |_| {
-                // On a thread that is ending, user code may have dropped the driver, which waits for the kernel.
+                // On a thread that is ending, user code may have dropped the driver, which has then waited for the
+                // kernel.
                 with(|driver| driver.read_in_place(id, &targets, reads, most, &mut next)).flatten()
             });
         }));
@@ -70,7 +71,7 @@ pub(crate) fn read(
             Ok(()) => break,
             Err(payload) => {
                 next = reads.count();
-                // Another one is leaked: dropping it might panic here.
+                // The payload of a second panic is leaked: dropping it might panic here.
                 if panic.is_none() {
                     panic = Some(payload);
                 } else {
@@ -87,13 +88,14 @@ pub(crate) fn read(
 }
 
 impl Driver {
-    /// Makes room for the answers of so many reads, and returns this driver's id. Removes the targets whose reads do
-    /// not go to this thread's ring; `None` if none is left.
+    /// Makes room for the answers to `count` reads, and returns this driver's id. Removes the targets whose reads do
+    /// not go to this thread's ring. `None` if no target is left.
     fn prepare_in_place(&mut self, targets: &mut Targets<'_>, count: usize) -> Option<u64> {
         let first = self.answers.list.len();
         let has_indices = first + count < (u32::MAX - FIRST as u32) as usize;
-        // If one descriptor of an adaptive file submits to the ring, the other one's reads cost no call of their own
-        // there. Apart from it they would be plain calls, made only after the ring's have ended.
+        // If reads through one descriptor of an adaptive file go to the ring, reads through the other one join them
+        // there without a system call of their own. Otherwise they would be plain calls, made only after the ring's
+        // reads have ended.
         let is_submitted = targets.iter().flatten().any(|target| target.lanes.goes_to_ring(Kind::Read));
         let are_many = count >= MANY || (is_submitted && count > 1);
         for target in &mut *targets {
@@ -108,8 +110,8 @@ impl Driver {
         Some(self.id)
     }
 
-    /// Returns whether a target's reads go to this thread's ring, of a call that has `count`; `are_many`: enough to be
-    /// submitted together.
+    /// Returns whether a target's reads go to this thread's ring. The call has `count` reads; `are_many` says whether
+    /// these are enough to be submitted together.
     fn may_read_in_place(&mut self, target: &Target, count: usize, are_many: bool) -> bool {
         let request = Request { want: 1, ..Request::of(Kind::Read) };
         let may_be_a_call = count == 1 && target.may_wait_inline(&request);
@@ -145,12 +147,12 @@ impl Driver {
             open += usize::from(pushed);
         }
         self.answers.calls.last_mut()?.open = open;
-        // The device always has many in flight.
+        // Waits for a quarter only, so that the device always has many in flight.
         let enough = if *next < count { open.div_ceil(4).max(1) } else { open };
         (enough > 0).then_some(enough as u32)
     }
 
-    /// Returns whether the read was put into the queue, instead of left to the caller; `None` if there is no room.
+    /// Puts a read into the queue. Returns false if it is left to the caller instead; `None` if there is no room.
     #[inline]
     fn push_in_place(
         &mut self,
@@ -208,7 +210,7 @@ impl Driver {
         true
     }
 
-    /// Passes the answers on, and removes them.
+    /// Passes the answers to the caller, and removes them.
     fn end_in_place(
         &mut self,
         id: u64,
@@ -226,7 +228,7 @@ impl Driver {
             let len = place.memory.len();
             let ended = match answer.number {
                 number if usize::try_from(number) == Ok(len) => Ended { done: len, errno: 0 },
-                // A device that fails may take long to do so.
+                // Not left to the caller, which would try again: a failing device may take long to answer.
                 number if number == -libc::EIO => Ended { done: 0, errno: libc::EIO },
                 _ => continue,
             };
@@ -238,7 +240,7 @@ impl Driver {
         Some(targets.map(|target| self.leave_file(target?.number)))
     }
 
-    /// Ends the open reads of a forked child: the answers go to the parent, into the parent's memory.
+    /// Ends the open reads in a forked child: the kernel answers the parent, and writes to the parent's memory.
     #[cold]
     fn disown_in_place(&mut self) {
         let first = self.answers.calls.last().map_or(0, |call| call.first);

@@ -108,11 +108,11 @@ fn pick() -> Option<&'static Arc<Shared>> {
     Some(&io.threads[io.next.fetch_add(1, Ordering::Relaxed) % io.threads.len()])
 }
 
-/// Gives a remote request to an I/O thread, and returns which. Returns the request if there is none, as in a forked
-/// child.
+/// Gives a remote request to an I/O thread, and returns that thread. Returns the request if there is none, as in a
+/// forked child.
 pub(crate) fn send(remote: RemoteRequest) -> Result<Arc<Shared>, RemoteRequest> {
     let Some(thread) = pick() else { return Err(remote) };
-    // It never leaves its loop.
+    // The thread never leaves its loop, so it reads the message.
     thread.lock().remotes.push(remote);
     thread.sleep.mail_came();
     thread.notify();

@@ -17,17 +17,17 @@ pub(crate) trait Lend {
     /// Returns the buffer, if it is not lent.
     fn get(&self) -> &Held;
 
-    /// Hands out the buffer, to a place that is empty.
+    /// Moves the buffer to `to`, which is empty.
     fn lend_to(&mut self, to: &mut Held);
 
-    /// Hands out the buffer.
+    /// Returns the buffer, to be put back later.
     fn lend(&mut self) -> Held {
         let mut held = Held::None;
         self.lend_to(&mut held);
         held
     }
 
-    /// Returns the buffer, for a call that has finished when it returns.
+    /// Returns the buffer for a plain call, which has finished with it when it returns.
     fn own(&mut self) -> &mut Held;
 }
 

@@ -1,4 +1,4 @@
-//! What names an operation that was started.
+//! The identity of a started operation, and the outcome of starting one.
 
 use super::op::Ended;
 
@@ -45,8 +45,7 @@ pub(crate) struct Place {
     pub(super) key: Key,
 }
 
-/// The outcome of starting an operation. `R` is what its receiver keeps of an operation that another thread carries
-/// out.
+/// The outcome of starting an operation. `R` represents an operation that another thread carries out.
 pub(crate) enum Started<R> {
     /// A plain call has done it.
     Done(Ended),

@@ -49,7 +49,7 @@ fn wait_for_all(shared: &Shared, deferred: &mut Deferred) {
     loop {
         // The notification is cleared before its causes are checked.
         shared.sleep.take_notification();
-        // Only polls that the thread keeps in flight itself.
+        // Whether all operations in flight belong to queues, which outlive the loop.
         let only_lasting =
             |driver: &mut Driver| driver.slots.of_loop(&driver.local_handlers).next().is_none();
         if with(Driver::must_drain) == Some(true) && !(has_thread_ring() && with(only_lasting) == Some(true))
@@ -63,7 +63,7 @@ fn wait_for_all(shared: &Shared, deferred: &mut Deferred) {
             // Operations that other threads carry out for this one hold its buffers too.
             turn(true, deferred);
         } else if with(|driver| driver.must_turn_again()) == Some(true) {
-            // The rest of a queue's operation, for which nobody may turn the driver before it has ended.
+            // A queue's operation has a rest to submit. Perhaps no other call turns the driver for it.
             turn(false, deferred);
             with(|driver| driver.pause_if_refused());
         } else {
@@ -123,8 +123,8 @@ impl Driver {
         }
     }
 
-    /// Ends the parent's operations in a forked child: their completions go to the parent, into the parent's memory, of
-    /// which this process has a copy. Does nothing in the process that made the driver.
+    /// Ends the parent's operations in a forked child: the kernel completes them in the parent, and writes to the
+    /// parent's memory, of which this process has a copy. Does nothing in the process that made the driver.
     #[cold]
     pub(super) fn disown(&mut self, deferred: &mut Deferred) {
         if !self.shared.is_inherited() {
@@ -138,7 +138,7 @@ impl Driver {
         }
     }
 
-    /// Cancels all operations, if the kernel still can, and waits for them. For a thread that ends although an
+    /// Cancels all operations, if the kernel still can, and waits for them. Called for a thread that ends while an
     /// operation's owner was leaked, or outlives the driver.
     pub(super) fn drain(&mut self) {
         if !self.must_drain() {

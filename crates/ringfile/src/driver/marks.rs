@@ -1,4 +1,4 @@
-//! The numbers in entries that belong to no operation with a slot, and the flags of entries.
+//! The user data of entries that belong to no operation with a slot, and the flags of entries.
 
 use linux_raw_sys::io_uring as uapi;
 
@@ -25,10 +25,10 @@ pub(super) const ASYNC: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_ASYNC_BIT 
 
 pub(super) const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
-/// The user data of the first read. As no operation with a slot, these have generation 0, in the upper half.
+/// The user data of the first read in place; the others follow. Their upper half is 0, a generation that no slot has.
 pub(super) const FIRST: u64 = 1 << 16;
 
-/// Returns the index among all answers of the read whose entry has this user data.
+/// Returns the index, among all answers, of the read in place with this user data; `None` if it belongs to none.
 #[inline]
 pub(super) fn index(user_data: u64) -> Option<usize> {
     (FIRST..=u32::MAX.into()).contains(&user_data).then(|| (user_data - FIRST) as usize)

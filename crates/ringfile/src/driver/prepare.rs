@@ -12,7 +12,8 @@ use super::target::Target;
 use crate::ring::Ring;
 
 impl Driver {
-    /// Ensures that an operation on `target` can be submitted, and returns where; `own` as for [`takes`](Self::takes).
+    /// Ensures that an operation on `target` can be submitted, and returns the kind of ring that takes it. For `own`
+    /// see [`takes`](Self::takes).
     #[inline]
     pub(super) fn may_start(
         &mut self,
@@ -91,8 +92,9 @@ impl Driver {
         }
     }
 
-    /// Returns whether the thread may sleep in its ring, or in the AIO context: not in a parent's ring after a fork, not in a
-    /// ring that must not be entered when nothing is in flight, and in the AIO context only while it has operations.
+    /// Returns whether the thread may sleep in its ring, or in the AIO context: not in the parent's ring after a fork,
+    /// not in a ring that the kernel refuses to enter while nothing is in flight, and in the AIO context only while it
+    /// has operations.
     #[inline]
     pub(super) fn can_sleep_in_ring(&self) -> bool {
         match &self.rings {

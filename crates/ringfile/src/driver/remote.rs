@@ -60,9 +60,9 @@ pub(crate) struct RemoteRequest {
     pub target: Arc<Target>,
     pub request: Request,
     pub held: Held,
-    /// What a worker has written to a pipe, a socket or a terminal that was full then.
+    /// How much a worker has written to a pipe, a socket or a terminal until that was full.
     pub(super) progress: Progress,
-    /// Taken when it ends, or when a ring has taken it over.
+    /// `None` once the request has ended, or a ring has taken it over.
     pub(super) handler: Option<Arc<dyn Handler>>,
     pub index: u32,
     /// Keeps the sending thread in its loop until the request has ended.
@@ -99,7 +99,7 @@ impl RemoteRequest {
         self.end_once(ended);
     }
 
-    /// Ends it without having begun, or where a worker has left it.
+    /// Ends a request that was not begun, or of which a worker has done only a part.
     pub(crate) fn refuse(mut self, errno: i32) {
         self.refuse_once(errno);
     }

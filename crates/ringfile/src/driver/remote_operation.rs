@@ -1,4 +1,4 @@
-//! A remote request as its future holds it.
+//! The future's side of a remote request.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};

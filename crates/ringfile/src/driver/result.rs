@@ -1,4 +1,4 @@
-//! How an operation ended, and who is told.
+//! How an operation ended, and the receiver of its result.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ pub(crate) enum RingKind {
 }
 
 impl RingKind {
-    /// Returns every other kind of ring.
+    /// Returns every other kind of ring. AIO is not a ring.
     pub(super) fn others(self) -> impl Iterator<Item = Self> {
         let all = [Self::Main, Self::Polled, Self::Commands, Self::PolledCommands];
         all.into_iter().filter(move |&kind| kind != self)
@@ -51,7 +51,7 @@ impl RingKind {
         }
     }
 
-    /// Returns the kind of ring for operations without data, of a file whose reads and writes go here.
+    /// Returns the kind of ring for operations without data of a file whose reads and writes go to this kind.
     pub(super) fn without_data(self) -> Self {
         match self {
             Self::Main | Self::Polled | Self::Aio => Self::Main,

@@ -1,4 +1,4 @@
-//! The rings of a thread: one of each kind, created when the first operation needs it; without io_uring, AIO.
+//! The rings of a thread: one of each kind, created when the first operation needs it.
 //!
 //! Knows what each kind can do, and no operation in flight. Invariant: the properties of a kind are decided here, by
 //! matches without a wildcard, so that a new kind of ring does not compile before each has an answer.
@@ -13,7 +13,8 @@ use super::target::Target;
 use crate::memory::{Held, Part};
 use crate::ring::Ring;
 
-/// Returns the errno of a failed set-up that is not retried yet: on `ENOMEM` an attempt takes 200 ms.
+/// Returns the errno of a set-up that failed less than a second ago, and so is not tried again yet: on `ENOMEM` an
+/// attempt takes 200 ms.
 pub(super) fn recent(failed: Option<(Instant, i32)>) -> Option<i32> {
     failed.filter(|(when, _)| when.elapsed() < Duration::from_secs(1)).map(|(_, errno)| errno)
 }
@@ -27,13 +28,13 @@ pub(super) struct Rings {
     pub unannounced: usize,
     /// Operations in flight on the ring for commands that announces them.
     pub commands: usize,
-    /// The main ring polls the signal of the ring for commands.
+    /// Whether the main ring polls the signal of the ring for commands.
     pub commands_announced: bool,
     pub wakeup_armed: bool,
-    /// The ring for commands polls the wake-up descriptor.
+    /// Whether the ring for commands polls the wake-up descriptor.
     pub commands_wakeup_armed: bool,
     pub wakeup_repeats: bool,
-    /// The kernel refused the last `io_uring_enter` outright: a filter was installed since the ring was made.
+    /// Whether the kernel refused the last `io_uring_enter` outright: a filter was installed since the ring was made.
     pub shut: bool,
 }
 
@@ -53,7 +54,7 @@ impl Rings {
         }
     }
 
-    /// Returns the count of operations in flight on such rings.
+    /// Returns the counter of operations in flight on rings of this kind; `None` if there is none.
     #[cold]
     pub(super) fn in_flight(&mut self, kind: RingKind) -> Option<&mut usize> {
         match kind {

@@ -60,11 +60,11 @@ pub(crate) struct SharedState {
 pub(crate) struct LoopMail {
     pub woken: Vec<TaskNumber>,
     pub calls: Vec<Call>,
-    /// There is no loop.
+    /// Whether the loop has ended.
     pub closed: bool,
 }
 
-/// Something to do on the thread.
+/// A function to run on the thread.
 pub(crate) type Call = Box<dyn FnOnce() + Send>;
 
 pub(crate) struct Shared {
@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     unparks: AtomicU32,
     /// Operations of this thread's loop that other threads carry out: each must end before the thread leaves the loop.
     pub remotes: AtomicUsize,
-    /// The thread leaves its loop, and waits for those.
+    /// Whether the thread is leaving its loop, and waits for `remotes`.
     pub leaving: AtomicBool,
     process: fork::Mark,
     inner: Mutex<SharedState>,
@@ -106,7 +106,7 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// State of the thread's loop.
+    /// Locks the messages to the thread's loop.
     pub(crate) fn tasks(&self) -> MutexGuard<'_, LoopMail> {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,8 +158,8 @@ impl Shared {
         self.is_inherited() && self.id != FORKED_BY.load(Ordering::Relaxed)
     }
 
-    /// Cancels the remote requests that a handler no longer wants. The handler lives at least until
-    /// then, so that no other one has its address.
+    /// Makes the thread cancel the remote requests that a handler no longer wants. The message keeps the handler alive
+    /// until then, so that no other handler has its address.
     pub(crate) fn post_cancellation(&self, handler: Arc<dyn Handler>) {
         // In a forked child the thread does not exist.
         if !self.is_inherited() {
@@ -178,7 +178,7 @@ impl Shared {
         Ok(fd.as_raw_fd())
     }
 
-    /// Returns that descriptor, if it was created and the thread has not ended.
+    /// Returns the wake-up descriptor, if it was created and the thread has not ended.
     fn wakeup(&self) -> Option<Arc<OwnedFd>> {
         self.eventfd.get().and_then(Weak::upgrade)
     }
@@ -252,7 +252,7 @@ static ALL: Mutex<All> = Mutex::new(None);
 
 type All = Option<HashMap<u64, Arc<Shared>>>;
 
-/// The driver of the thread that forked last, or 0 if it had none. Set while all drivers' locks are held.
+/// The driver of the thread that forked last, or 0 if it had none. Set while the list of drivers is locked.
 static FORKED_BY: AtomicU64 = AtomicU64::new(0);
 
 /// Locks the list of all drivers, and the shared part of each, for a fork by the thread with the driver `own`.
@@ -294,7 +294,7 @@ pub(crate) fn for_each_driver(look: impl Fn(&Counters), last: impl FnOnce()) {
     });
 }
 
-/// Drops a driver whose thread has ended, once no future waits for a result of it.
+/// Removes a driver from the list if its thread has ended, and no future waits for a result of it.
 pub(crate) fn retire(shared: &Shared) {
     all(|map| {
         let inner = shared.lock();

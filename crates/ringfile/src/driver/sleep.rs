@@ -20,7 +20,7 @@ pub(crate) enum Asleep {
     Nobody,
     /// It sleeps in `io_uring_enter`: the eventfd wakes it.
     InRing,
-    /// It sleeps without a ring: `unpark` wakes it.
+    /// It sleeps without a ring: a futex wakes it.
     Parked,
 }
 
@@ -70,7 +70,7 @@ impl Sleep {
     /// Notes that the thread is about to sleep in its ring. Returns false if it was notified, or has mail to read; in
     /// that case it must not sleep.
     pub(crate) fn about_to_sleep_in_ring(&self) -> bool {
-        // The notification of the mail may have been taken for that of a task.
+        // `take_notification` may have cleared the notification that came with the mail.
         !self.has_mail.load(Ordering::Acquire) && self.sleeps_as(IN_RING)
     }
 
