@@ -87,15 +87,15 @@ const QUICK: u64 = 35;
 /// copies, and the ring's workers are no faster at it. A write that waits for a read or for the disk's throttling takes
 /// longer.
 const QUICK_WRITE: u64 = 435;
-/// The same for direct I/O: less time than any drive takes that gains from a filled queue, and more than zram takes.
+/// For direct I/O: longer than zram takes, and shorter than any drive takes that gains from a filled queue.
 const QUICK_DIRECT: u64 = 22;
 /// The time added for each 4 KiB that is moved, since the memory may not be in the processor's cache (2 GB/s where a copy
 /// took 0.23 µs).
 const FOR_A_COPY: u64 = 9;
 
-/// A lane's initial score, also after a return: a file whose calls wait 1 ms leaves for the ring with the second call, one
-/// whose calls wait 70 µs within 10 calls. A single slow call means nothing: the first access to a pool's memory may make the
-/// kernel clear a huge page, which takes 150 to 440 µs.
+/// The score of a lane at first, and when it returns from the ring: a file whose calls wait 1 ms leaves for the ring
+/// with the second call, one whose calls wait 70 µs within 10 calls. A single slow call means nothing: the first access
+/// to a pool's memory may make the kernel clear a huge page, which takes 150 to 440 µs.
 const ON_TRIAL: u32 = FULL - 64;
 /// The score at which a lane leaves for the ring. A slow call adds the factor by which it was slower than quick; a
 /// quick call subtracts one. So a thread that was preempted for a few milliseconds has no effect, but calls that wait
@@ -107,14 +107,14 @@ const MOST_FOR_ONE: u32 = 256;
 const STALL: Duration = Duration::from_millis(20);
 
 /// The minimum time for which a lane stays on the ring (100 ms where a copy took 0.23 µs). It stays for a hundred times
-/// the slow call, so that a retry costs one per cent; the time doubles each time that the first call afterwards is slow
-/// again.
+/// as long as the slow call took, so that a retry costs one per cent. The time doubles with each time that it leaves,
+/// until [`FORGIVEN_AFTER`] calls in a row were quick.
 const AWAY: u32 = 435_000;
 const LONGEST_AWAY: Duration = Duration::from_secs(60);
-/// After this many operations in a row that had to wait, and went to the ring after an attempt in vain, most go there
-/// without one: with reads that are not cached, attempts took a tenth of the CPU time.
+/// After this many operations in a row whose attempt would have had to wait, most go to the ring without an attempt:
+/// with reads that are not cached, attempts took a tenth of the CPU time.
 const COLD: u32 = 8;
-/// One in this many of them is still attempted.
+/// Among those, one in this many is still attempted.
 const LOOKS: u32 = 8;
 
 /// After this many attempts in a row that did not have to wait, a thread that does nothing else calls without
@@ -127,7 +127,7 @@ const ATTEMPTS: u64 = 8;
 /// all timed, since a single one may stall until the disk has written what others made dirty.
 const TIMINGS: u64 = 4;
 
-/// The number of quick calls after which earlier slow calls are forgotten.
+/// After this many quick calls in a row, it is forgotten how often the lane has left.
 const FORGIVEN_AFTER: u32 = 4096;
 
 /// The limits for inline calls of a kind.
@@ -172,7 +172,8 @@ pub(crate) struct Lane {
     score: AtomicU32,
     times_away: AtomicU32,
     quick: AtomicU32,
-    /// The operations since the last one that did not have to wait, up to [`COLD`]; then a count of those that ask.
+    /// How many operations in a row would have had to wait, up to [`COLD`]. Above that it counts all operations, in a
+    /// circle, of which one in [`LOOKS`] is attempted.
     waited: AtomicU32,
     /// The attempts in a row that did not have to wait, up to [`FOUND_CACHED`].
     found: AtomicU32,
@@ -186,8 +187,8 @@ fn now() -> u64 {
     START.get_or(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
-/// Returns whether an operation with this number is the one in `every`, a power of two, that is looked at. Threads share no
-/// counter for it.
+/// Returns whether the operation with this number is one of those that are sampled: one in `every`, which is a power of
+/// two. Needs no counter that threads share.
 #[inline]
 fn is_one_in(every: u64, number: u64) -> bool {
     // Fibonacci hashing: the upper bits of the product depend on all bits of the number.
@@ -207,7 +208,7 @@ impl Lane {
         }
     }
 
-    /// Forgets everything, because the file has changed its kind of I/O.
+    /// Forgets what was learned, because the file has changed its kind of I/O.
     pub(crate) fn reset(&self) {
         self.state.store(UNKNOWN, Ordering::Relaxed);
         self.score.store(ON_TRIAL, Ordering::Relaxed);
@@ -216,7 +217,7 @@ impl Lane {
         self.away_until.store(0, Ordering::Relaxed);
     }
 
-    /// Notes that an operation which the ring now has would have had to wait.
+    /// Notes that an operation went to the ring because its attempt would have had to wait.
     pub(crate) fn would_wait(&self) {
         let waited = self.waited.load(Ordering::Relaxed);
         if waited < COLD {
@@ -227,7 +228,7 @@ impl Lane {
     /// Notes that an operation did not have to wait.
     #[inline]
     pub(crate) fn did_not_wait(&self) {
-        // As in `is_offered`.
+        // Checked first, as in `is_offered`.
         if self.waited.load(Ordering::Relaxed) != 0 {
             self.waited.store(0, Ordering::Relaxed);
         }
@@ -259,7 +260,7 @@ impl Lane {
         waited - COLD != LOOKS - 1
     }
 
-    /// Notes that the kernel took `RWF_NOWAIT`, or said `EAGAIN`.
+    /// Notes that the kernel accepted `RWF_NOWAIT`, or returned `EAGAIN`.
     pub(crate) fn is_offered(&self, direct: bool) {
         let state = if direct { QUEUED } else { OFFERED };
         // Checked first: it is noted with each operation, and a store would take the cache line from other threads.
@@ -361,8 +362,9 @@ pub(crate) enum FileSystem {
     /// Its files are memory.
     Memory,
     /// A FUSE server answers. Where it bypasses the page cache (`FOPEN_DIRECT_IO`), Linux waits for its answer to a
-    /// buffered read within `io_uring_enter` (5.10, 6.1 and 6.12 do, 6.18 does not): FUSE can be polled, which counts
-    /// as not having to wait (`io_file_supports_nowait`), and its reads were asynchronous with `O_DIRECT` alone.
+    /// buffered read within `io_uring_enter` (5.10, 6.1 and 6.12 do, 6.18 does not). The reason: FUSE can be polled,
+    /// which counts as not having to wait (`io_file_supports_nowait`), but only its reads with `O_DIRECT` were
+    /// asynchronous.
     Fuse,
     Other,
 }
@@ -399,7 +401,7 @@ impl Lanes {
         }
     }
 
-    /// Returns whether such an operation fails if the route's way is not available.
+    /// Returns whether an operation of this kind fails if the file's route is not available to it.
     pub(crate) fn insists(&self, kind: Kind) -> bool {
         match self.route {
             Route::Ring => true,
@@ -439,7 +441,7 @@ pub(crate) enum Backend {
     Aio,
 }
 
-/// Read once.
+/// Returns the backends that may be used. The environment is read once.
 #[inline]
 pub(crate) fn backend() -> Backend {
     /// 0 if it has not been read yet. This is not a `OnceLock`, which a forked child might find half initialised.

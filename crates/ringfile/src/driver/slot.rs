@@ -1,7 +1,7 @@
 //! Operations in flight: their buffers, their progress, and which task to wake.
 //!
-//! A slot owns its buffer until the kernel has answered. Slots are reused; a generation tells the operations of one
-//! slot apart. Nothing here allocates once there is a slot for each operation of the largest number ever in flight.
+//! A slot owns its buffer until the kernel has answered. Slots are reused; a generation distinguishes the operations of
+//! one slot. Nothing here allocates once there is a slot for each operation of the largest number ever in flight.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ pub(crate) enum Owner {
     Nobody,
 }
 
-/// At most 128 bytes, aligned: two cache lines per operation, which the copying of data has evicted from the first
-/// level by the time they are used.
+/// At most two cache lines, aligned: by the time they are used, copying data has evicted them from the first-level
+/// cache.
 #[repr(align(64))]
 pub(crate) struct Slot {
     pub generation: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Slot {
     /// Whether every submission so far used a registered buffer.
     pub fixed: bool,
     pub owner: Owner,
-    /// Whether the kernel's next answer ends the operation.
+    /// Whether the operation was cancelled: the kernel's next answer ends it.
     pub cancelled: bool,
     /// The kind of ring that it is submitted to.
     pub ring: RingKind,
@@ -165,14 +165,14 @@ impl Slots {
         (&mut self.slots[index as usize], PartsOf { all: &mut self.parts, index })
     }
 
-    /// Frees the slot of an operation that is done, or never began, whose waker was taken.
+    /// Frees the slot of an operation that has ended or was withdrawn. Its waker was taken before.
     #[inline]
     pub(super) fn take(&mut self, index: u32) -> Finished {
         let held = std::mem::take(&mut self.at(index).held);
         Finished { held, ended: self.free(index) }
     }
 
-    /// Frees such a slot whose buffer was taken too.
+    /// Frees the slot of an operation whose waker and buffer were taken before.
     #[inline]
     pub(super) fn free(&mut self, index: u32) -> Ended {
         let free = self.free;

@@ -1,8 +1,8 @@
 //! The one place that decides how an operation starts, and starts it: for futures, batches, queues and forked children.
 //!
 //! Invariants: an operation that was started has either ended, or ends exactly once at its receiver; its buffer was
-//! taken unless it has ended or was put off. Called with no driver borrowed and no lock held, since an operation may
-//! end, and wake a task, before its start returns.
+//! taken, unless it has ended at once or must be started again later. Called with no driver borrowed and no lock held,
+//! since an operation may end, and wake a task, before its start returns.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ pub(crate) trait Receiver {
     /// has other tasks, which must not wait for a long series of plain calls.
     fn is_own(&self) -> bool;
 
-    /// Returns a number that tells the tasks of this thread apart, or [`NO_TASK`].
+    /// Returns a number that identifies the task on this thread, or [`NO_TASK`].
     fn task(&self) -> usize;
 
     /// Returns what this thread's driver does when the operation ends.
     fn wake(&self) -> Wake;
 
-    /// Makes another thread carry the operation out: `send` takes the handler of its result, and the operation's index
-    /// there, and returns the I/O thread that has it.
+    /// Makes another thread carry the operation out. `send` takes the handler of the result and the operation's index
+    /// for it, and returns the I/O thread that has the operation, if one has.
     fn send(&self, send: impl FnOnce(Arc<dyn Handler>, u32) -> Option<Arc<Shared>>) -> Self::Remote;
 }
 
@@ -77,7 +77,7 @@ impl Receiver for Context<'_> {
     }
 }
 
-/// A completion handler, which tells its operations apart by an index.
+/// A completion handler, which identifies its operations by an index.
 pub(crate) struct HandlerOf<'a> {
     pub handler: &'a Arc<dyn Handler>,
     pub index: u32,
@@ -111,15 +111,15 @@ impl Receiver for HandlerOf<'_> {
     }
 }
 
-/// At least this many operations submitted together all go to the ring, even if each alone would be a plain call that
-/// does not wait: with 2 to 4 operations, both ways took the same time.
+/// If at least this many operations are submitted together, all go to the ring, even if each alone would be a plain
+/// call that does not wait. With 2 to 4 operations, both ways took the same time.
 pub(super) const MANY: usize = 8;
 
 /// Starts an operation on its route.
 ///
 /// # Errors
-/// Leaves the buffer in place if the operation cannot be carried out: if the route asks for a ring and there is none,
-/// or if a forked child would need its parent's ring or threads.
+/// If the route asks for a ring and there is none, or if a forked child would need its parent's ring or threads. The
+/// buffer then stays in place.
 #[inline(always)]
 pub(crate) fn start<R: Receiver>(
     target: &Arc<Target>,
@@ -129,7 +129,7 @@ pub(crate) fn start<R: Receiver>(
     hint: SubmitHint,
 ) -> Result<Started<R::Remote>, Error> {
     if request.is_sync() && target.failed_sync() != 0 {
-        // It would succeed now, although data of the failed one may be lost.
+        // The kernel would report success now, although data of the failed sync may be lost.
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     let lanes = &target.lanes;
@@ -257,7 +257,7 @@ fn is_here(own: bool) -> bool {
         == Some(true)
 }
 
-/// Which other tasks of this thread's loop start operations that may be plain calls.
+/// How many other tasks of this thread's loop start operations that may be plain calls.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Others {
     /// So many that all send them through the ring together: 16 tasks that read cached blocks had 1.2 times the IOPS
@@ -269,7 +269,8 @@ enum Others {
     None,
 }
 
-/// Counts the polled task among those of this turn. Returns which others started such operations in the last one.
+/// Counts the polled task among those of this turn. Returns how many other tasks started such operations in the turn
+/// before.
 #[inline]
 fn other_tasks() -> Others {
     let task = wake::polled_task();
@@ -331,9 +332,9 @@ pub(crate) fn start_linked(
 /// How long a task may continue with operations that end at once, before the thread's other tasks run: with 16 tasks,
 /// none waits for more than about 0.3 ms. Yielding costs 0.2 µs.
 const TURN: Duration = Duration::from_micros(14);
-/// If the same task comes back after its turn, as often as this, each of its turns is twice as long as the one before: up to
-/// 0.1 ms. It seems to be alone, and where the executor has several threads, a task that yields is taken over by another one,
-/// which must be woken: in tokio, that took a third of the time of a lone task that read cached blocks.
+/// A task that comes back after its turn seems to be alone: each of its turns is twice as long as the one before, up to
+/// this many times (0.1 ms). Yielding may cost it much: where the executor has several threads, another thread takes
+/// the task over, and must be woken. In tokio, that took a third of the time of a lone task that read cached blocks.
 const MOST_DOUBLED: u32 = 3;
 /// The clock is read only once for this many operations: reading it costs 25 ns, and the shortest operation takes 500.
 const LOOK_AT_CLOCK: u32 = 4;
@@ -342,7 +343,7 @@ const LONG: Duration = Duration::from_micros(8);
 /// The number of bytes that a thread copies in about that time.
 const LONG_COPY: usize = 32 << 10;
 
-/// It is not known which task starts an operation.
+/// The number of a task that is not known.
 const NO_TASK: usize = 0;
 
 /// The inline operations since this thread's last yield.
@@ -352,7 +353,7 @@ struct Turn {
     /// The inline operations of this thread, in all turns.
     total: u32,
     began: Option<Instant>,
-    /// The next operation waits for the other tasks.
+    /// Whether the next operation waits for the other tasks.
     is_over: bool,
     /// The task of the last operation, and how many of its turns have ended in a row, up to [`MOST_DOUBLED`].
     task: usize,
@@ -387,8 +388,8 @@ impl Turn {
         TURN * (1 << self.alone)
     }
 
-    /// Returns a number by which some operations are chosen to be looked at. It differs by offset and by time, so that
-    /// reads of several files in turn, or of the same few blocks over and over, are looked at too.
+    /// Returns the number by which an operation is sampled. It differs by offset and by time, so that reads of several
+    /// files in turn, or of the same few blocks over and over, are sampled too.
     #[inline]
     fn number_of(self, request: &Request) -> u64 {
         request.offset.wrapping_add(self.total.into())
@@ -404,7 +405,7 @@ enum Called {
     Over(Ended),
     /// No plain call was made, since other tasks must run first.
     Later,
-    /// The operation takes this route, because a plain call was not made, or, if true, would have waited.
+    /// No plain call has carried it out, and it goes this way. True if a call was tried, and would have had to wait.
     Left(Choice, bool),
 }
 
@@ -540,7 +541,7 @@ mod tests {
     fn turns_grow_while_the_same_task_comes_back() {
         let mut turn = Turn::NEW;
         let mut end = |task| {
-            // Its time is up.
+            // The turn has used up its time.
             turn.began = Instant::now().checked_sub(Duration::from_secs(1));
             turn.operations = LOOK_AT_CLOCK - 1;
             assert!(!turn.goes_on(task));

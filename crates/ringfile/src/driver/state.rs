@@ -50,7 +50,7 @@ pub(super) enum Waiting {
 #[derive(Default)]
 pub(super) struct ActiveTasks {
     pub(super) last: Option<TaskNumber>,
-    /// The number since the last turn, and the number in the turn before.
+    /// The number in this turn; `before` is that of the turn before.
     pub(super) tasks: usize,
     pub(super) before: usize,
 }
@@ -104,7 +104,7 @@ pub(super) struct Driver {
     pub(super) wakeup: Option<Arc<OwnedFd>>,
     /// The AIO context, used if there are no rings.
     pub(super) context: AioContext,
-    /// The kernel refuses operations for lack of a resource.
+    /// Set while the kernel refuses operations for lack of a resource.
     pub(super) refusals: Option<Refusals>,
     /// Whether the thread has nothing else to do in this turn, and may pause before it asks again.
     pub(super) may_pause: bool,
@@ -311,8 +311,8 @@ impl CancelledStreams {
     }
 }
 
-/// The answers to all such reads of a thread. A call that user code makes within a turn of another one appends its own,
-/// and removes them before the other one continues.
+/// The answers to all reads in place of a thread. If user code makes a call within a turn of another call, the inner
+/// call appends its answers, and removes them before the outer one continues.
 #[derive(Default)]
 pub(super) struct Answers {
     pub(super) list: Vec<Answer>,

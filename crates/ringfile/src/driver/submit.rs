@@ -1,4 +1,5 @@
-//! Submission: entries for the queues of the rings. The one place where a pointer is passed to the kernel.
+//! Submission: entries for the queues of the rings. Entries that name memory come only from here, and from
+//! [`super::commands`] and [`super::in_place`].
 //!
 //! Invariant: an entry names only memory that its slot owns (`held`, and `parts`, which lists addresses inside `held`),
 //! and a slot releases that memory only when the operation was withdrawn or answered ([`super::slot`]). A buffer's
@@ -32,7 +33,8 @@ use crate::ring::{Ring, Sqe, Until};
 /// result.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(1);
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
-/// How much of the time between two attempts counts at most: in a longer one, the kernel might have accepted.
+/// The time between two attempts counts as at most this much: the kernel might have accepted entries in a longer one,
+/// if it had been asked.
 const REFUSED_GAP: Duration = Duration::from_millis(100);
 
 impl Driver {
@@ -78,7 +80,7 @@ impl Driver {
             let count = self.rings.as_mut().and_then(|rings| rings.in_flight(ring));
             count.into_iter().for_each(|count| *count += 1);
         }
-        // Operations without room wait: the next turns submit them, a slice each.
+        // If there is no room, the operation waits; each of the next turns submits some of those that wait.
         self.submit_again(key);
     }
 
@@ -116,7 +118,7 @@ impl Driver {
         }
     }
 
-    /// Returns whether an operation has ended or was withdrawn while it waited: nothing is left to do.
+    /// Returns whether an operation has ended or was withdrawn while it waited, so that nothing is left to submit.
     pub(super) fn is_withdrawn(&mut self, next: Waiting) -> bool {
         match next {
             Waiting::Operation(key) => self.slots.get(key).is_none_or(|slot| slot.state != State::Waiting),
@@ -166,8 +168,7 @@ impl Driver {
             // One completion here may announce several finished operations there.
             wanted = wanted.min(1);
         }
-        // Reset before asking the kernel for held-back completions: later ones signal again, and are not lost with the
-        // signal.
+        // Reset before the kernel is asked for the completions that it holds back, so that later ones signal again.
         rings.main.reset_completion_signal();
         let before = if rings.has_beside {
             self.enter_beside(wanted, deferred)
@@ -224,10 +225,10 @@ impl Driver {
         self.was_refused(home, answer, deferred)
     }
 
-    /// Ends a linked operation if the kernel took only the first of the two: submitted now, it would not wait, and a
-    /// sync would succeed without its write. It ends as if the first had cancelled it, and a durable write then syncs
-    /// again when the write has ended. The kernel takes entries in order, so it never takes the second without the
-    /// first.
+    /// Ends the second of two linked operations, if the kernel took only the first. Submitted now, it would not wait
+    /// for the first, and a sync could succeed before its write. It ends as if the first had cancelled it, and a
+    /// durable write then syncs again when the write has ended. The kernel takes entries in order, so it never takes
+    /// the second without the first.
     #[cold]
     fn end_cut_off(&mut self, key: Key, deferred: &mut Deferred) {
         if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) {
@@ -273,7 +274,7 @@ impl Driver {
                 slot.errno = errno as u16;
                 self.end(key, deferred);
             } else if let Some(index) = super::marks::index(user_data) {
-                // Its caller has to look, and nothing else wakes the thread.
+                // The caller of the read in place has to look at the answer, and nothing else wakes the thread.
                 self.answered_in_place(index, -errno);
                 self.shared.sleep.notify();
             } else if user_data == WAKEUP
@@ -288,8 +289,8 @@ impl Driver {
         }
     }
 
-    /// Returns whether to try again after the kernel refused operations: after completions were collected, otherwise
-    /// after a pause if the thread waits, so that it does not spin.
+    /// Returns whether to try again after the kernel refused operations. Pauses first if there are no completions to
+    /// collect and the thread has nothing else to do, so that it does not spin.
     pub(super) fn may_ask_again(&mut self) -> bool {
         let has_completions =
             self.rings.as_ref().is_some_and(|rings| rings.each().any(Ring::has_completions));
@@ -363,7 +364,7 @@ fn push(rings: &mut Rings, file: &mut FileInUse, key: Key, slot: &mut Slot, part
     rings.get(slot.ring).is_some_and(|ring| push_to(ring, file, key, slot, parts))
 }
 
-/// As [`push`], on a given ring that takes no commands.
+/// Does what [`push`] does, on this ring, which takes no commands.
 #[inline(always)]
 fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, parts: PartsOf<'_>) -> bool {
     let request = &slot.request;
@@ -396,7 +397,7 @@ fn base(target: &Target, key: Key, request: &Request, fd: i32) -> Sqe {
         fd,
         user_data: key.to_user_data(),
         offset: target.offset(request.offset),
-        // Of the operations that move data, only atomic writes lack it, and they do not use the cache.
+        // Of the operations that move data, only atomic writes have no fixed form, and they do not use the cache.
         op_flags: request.op_flags | if request.kind.has_fixed_form() { target.cache_flags() } else { 0 },
         ..Sqe::default()
     }

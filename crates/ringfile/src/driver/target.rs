@@ -76,7 +76,7 @@ pub(crate) struct Target {
     known_size: AtomicU64,
     /// The errno of the first sync or durable write that failed; 0 for none. Never forgotten, see [`Self::settle_sync`].
     failed_sync: AtomicI32,
-    /// The last handle is gone.
+    /// Whether the last handle was dropped.
     closed: AtomicBool,
     /// The numbers of the drivers that use it.
     users: Mutex<Vec<u64>>,
@@ -437,7 +437,7 @@ impl Rules for Target {
         true
     }
 
-    /// True for a namespace: one command deallocates, or writes zeros, only as far as the drive's limits allow.
+    /// Returns true for a namespace: one command deallocates, or writes zeros, only as far as the drive's limits allow.
     #[cold]
     fn is_done_in_parts(&self) -> bool {
         self.namespace.is_some()
@@ -453,8 +453,8 @@ impl Drop for Target {
 /// `linux/fs.h`: `_IOR(0x12, 114, size_t)`, which gives 64 bits on every machine.
 const BLKGETSIZE64: u32 = rustix::ioctl::opcode::read::<usize>(0x12, 114);
 
-/// Returns the size of a block device in bytes. Seeking would move the user's position, or, by a descriptor opened for that,
-/// drop the process's record locks on the device when that is closed.
+/// Returns the size of a block device in bytes. Does not seek: that would move the user's position. Nor does it open
+/// another descriptor to seek in: closing that would drop the process's record locks on the device.
 fn device_size(device: BorrowedFd<'_>) -> std::io::Result<u64> {
     let mut size = 0_u64;
     // SAFETY: the kernel writes 64 bits, which live on this stack frame.

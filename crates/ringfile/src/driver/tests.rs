@@ -56,7 +56,7 @@ fn zeros(test: &str) -> Option<File> {
     }
 }
 
-/// Returns the ends of a pipe, of which reads go to the ring.
+/// Returns the ends of a pipe. Reads of it go to the ring.
 fn pipe(test: &str) -> Option<(File, std::io::PipeWriter)> {
     let (reader, writer) = std::io::pipe().unwrap();
     Some((on_ring(test, std::os::fd::OwnedFd::from(reader))?, writer))
@@ -71,7 +71,7 @@ fn durable(test: &str) -> Option<(NamedTempFile, File)> {
     needs_ring(test).then(|| options.open(&data).unwrap()).map(|file| (data, file))
 }
 
-/// Makes the kernel answer an operation with the key `key`, whatever it is.
+/// Makes the kernel post a completion with this key, whether or not there is such an operation.
 fn forge_answer(driver: &mut Driver, key: Key) {
     let ring = &mut driver.rings.as_mut().unwrap().main;
     let nop = Sqe {
@@ -148,7 +148,7 @@ fn f04_cancellations_and_answers_in_either_order() {
             let before = thread_metrics();
             let mut read = Box::pin(file.read_at(Vec::with_capacity(4096), 0));
             assert!(poll!(&mut read).is_pending());
-            // The kernel has answered, since the read completes as it is submitted, but the answer is not collected yet.
+            // The read completes as it is submitted, so the kernel has answered; the answer is not collected yet.
             with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None))
                 .unwrap()
                 .unwrap();
@@ -221,7 +221,8 @@ fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
     }
 }
 
-/// If a thread of the kernel takes the entries, nobody learns where it stopped: the sync follows the write.
+/// A kernel thread that takes the entries does not say where it stopped. So the sync is submitted after the write has
+/// ended.
 #[test]
 fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
     let name = "f42_a_ring_that_can_not_tell_of_a_cut_link_has_none";
@@ -263,7 +264,7 @@ fn a_remote_request_that_is_dropped_ends_with_an_error() {
     assert!(matches!(held.get(), Held::Vec(vec) if vec.is_empty()), "nothing was read");
 }
 
-/// A loop does not wait for a dropped queue's operations before other tasks run, so they end without it.
+/// A loop runs other tasks before the operations of a dropped queue have ended, so they end without the queue.
 #[test]
 fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation() {
     let name = "a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation";
@@ -332,7 +333,7 @@ fn f02_the_kernel_is_asked_again_to_cancel_a_read_that_waits_forever() {
         turn_over().await;
         with(|driver| {
             let key = live_keys(driver)[0];
-            // As if the kernel had been asked.
+            // The driver has asked the kernel, as far as it knows.
             driver.asked = CancelledStreams { keys: vec![key], last: Some(std::time::Instant::now()) };
         });
         let error = (&mut read).await.unwrap_err();

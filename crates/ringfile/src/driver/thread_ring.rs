@@ -25,7 +25,7 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) struct ThreadRing {
     /// The thread, after its driver was created.
     shared: OnceCell<Arc<Shared>>,
-    /// The thread keeps its ring, and the ring its share of registered memory, for the next `ThreadRing`.
+    /// Whether the thread keeps its ring, and the ring its share of registered memory, for the next `ThreadRing`.
     keeps_ring: bool,
     thread: PhantomData<*const ()>,
 }
@@ -60,12 +60,12 @@ impl ThreadRing {
 impl Drop for ThreadRing {
     fn drop(&mut self) {
         let last = THREAD_RINGS.try_with(|count| count.replace(count.get() - 1) == 1) == Ok(true);
-        // If the thread has entered a loop meanwhile, the loop does that when it is left.
+        // If the thread has entered a loop meanwhile, the end of the loop drains the driver.
         if last && with(|driver| driver.in_loop) == Some(false) {
             let mut deferred = Deferred::default();
             let is_idle = with(|driver| driver.is_idle());
             if self.keeps_ring && is_idle == Some(true) && !is_ending() {
-                // A file that was closed elsewhere would stay open.
+                // Otherwise a file that is closed elsewhere would stay open.
                 with(|driver| driver.give_up_files(&mut deferred));
                 deferred.settle();
             } else {
@@ -149,7 +149,7 @@ impl Drop for RingGuard<'_> {
 /// Descriptors that are readable when a thread may have completions to take.
 #[derive(Default)]
 pub(crate) struct CompletionSignals {
-    /// The ring's descriptor. If there is no ring, the first one that the thread makes gets it.
+    /// The ring's descriptor. If the thread has no ring yet, its first one will signal it.
     ring: Option<Arc<OwnedFd>>,
     /// The wake-up descriptor, which AIO signals.
     wakeup: Option<Arc<OwnedFd>>,

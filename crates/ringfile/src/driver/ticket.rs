@@ -27,7 +27,7 @@ impl Ticket {
         Self { driver: place.driver, key: place.key }
     }
 
-    /// Returns whether the operation ends here only when another thread runs its loop.
+    /// Returns whether the operation is another thread's, and ends only when that thread runs its loop.
     pub(crate) fn needs_another_loop(&self) -> bool {
         if with(|driver| driver.id == self.driver) == Some(true) {
             return false;

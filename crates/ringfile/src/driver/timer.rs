@@ -1,9 +1,10 @@
 //! Threads that call wakers at given times, for waits that must not depend on a loop, a ring or a worker.
 //!
 //! One thread at a time keeps the time. It gives that up before it calls a waker, which may run anybody's code, and
-//! another thread takes over while there are timers. So there is usually one thread, or two, and one more for each waker that
-//! blocks. A thread starts when it is needed, and ends after being idle for a while. Invariants: no waker is called or
-//! dropped under the lock; while there are timers, a thread keeps the time or is about to, unless none can be started.
+//! another thread takes over if there are more timers. So there is usually one thread, or two, and one more for each
+//! waker that blocks. A thread starts when it is needed, and ends after being idle for a while. Invariants: no waker is
+//! called or dropped under the lock; while there are timers, a thread keeps the time or is about to, unless none can be
+//! started.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -24,9 +25,9 @@ struct Timers {
     next: u64,
     /// Whether a thread keeps the time, or starts to.
     is_kept: bool,
-    /// Threads that wait to keep it.
+    /// The number of threads that wait to keep the time.
     idle: usize,
-    /// The process that has the threads.
+    /// The process in which the threads run.
     process: Option<fork::Mark>,
 }
 

@@ -11,8 +11,8 @@ use super::target::Target;
 use crate::event;
 use crate::ring::RingOptions;
 
-/// Returns the calling thread, after creating its driver if needed. A thread that is ending has it until it
-/// [leaves](leave).
+/// Returns the shared part of this thread's driver, which is created if there is none. A thread that is ending has that
+/// driver until it [leaves](super::leave::leave).
 pub(super) fn own_shared(options: RingOptions) -> Arc<Shared> {
     DRIVER.with(|cell| {
         let mut driver = cell.borrow_mut();
@@ -42,7 +42,7 @@ pub(crate) fn turn(may_sleep: bool, deferred: &mut Deferred) {
 pub(super) fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
     let need_not_park = with(|driver| {
         driver.turn(may_sleep, deadline, wanted, deferred);
-        // A subscriber may wake a task of this thread, which is not notified.
+        // A subscriber of a deferred event may wake a task of this thread, and that does not notify the thread.
         driver.can_sleep_in_ring() || deferred.may_wake_someone() || event::are_deferred()
     });
     deferred.settle();

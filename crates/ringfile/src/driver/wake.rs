@@ -81,7 +81,7 @@ pub(crate) enum Wake {
     Waker(Waker),
     /// A remote request: the result goes to this handler, with this index.
     Handler(Arc<dyn Handler>, u32),
-    /// An operation of a handler that the driver knows by a number, see [`super::start::LocalHandlers`].
+    /// An operation of a handler that the driver knows by a number, see [`super::local::LocalHandlers`].
     Local(LocalOperation),
 }
 

@@ -5,7 +5,7 @@
 //! Requests that wait for a pipe, a socket or a terminal occupy at most half of the workers, and each only for 20 ms:
 //! then one more thread, the poller, has them until they can be carried out. Invariants: a remote request that was
 //! taken ends; if no thread can be started, the caller carries it out; the poller neither carries out nor ends a
-//! request, unless no worker can be started, since that may run anybody's code.
+//! request, since that may run anybody's code, unless no worker can be started.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ pub fn set_worker_threads(threads: usize) {
 /// Returns the maximum number of threads. The default fills a disk's queue, with more threads than cores, since they
 /// mostly wait.
 fn most() -> usize {
-    // Read once: it reads files of the cgroup.
+    // Computed once: it reads files of the control group.
     static USUAL: Value<usize> = Value::new();
     let usual = || std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(4).max(16);
     match MOST.load(Ordering::Relaxed) {
@@ -122,8 +122,8 @@ fn refuse_unwanted(remote: RemoteRequest) {
 /// How long a worker waits for a pipe, and how often the poller checks whether requests are still wanted.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Carries out a remote request. If it would wait for another process or a person, it is given back, or to the poller,
-/// so that other requests are not delayed, and no data goes to a read that is no longer wanted.
+/// Carries out a remote request. If it would wait for another process or a person, it is returned, or given to the
+/// poller, so that it does not delay other requests, and no data goes to a read that is no longer wanted.
 fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
         refuse_unwanted(remote);
@@ -157,7 +157,7 @@ fn try_stream(remote: &mut RemoteRequest) -> Option<Attempt> {
         return Some(Attempt::WouldWait);
     }
     match plain::attempt_rest(&remote.target, &remote.request, &mut remote.held, &mut remote.progress) {
-        // Before Linux 6.4 and 6.5.
+        // Before Linux 6.4 and 6.5, pipes and sockets have no non-blocking writes.
         Attempt::NotOffered if remote.request.kind.is_write() && is_pipe_or_stream_socket(remote) => {
             Some(write_pages(remote))
         }
@@ -246,7 +246,7 @@ fn poll_all(signal: &OwnedFd) {
         let timeout =
             if waiting.is_empty() { Timespec { tv_sec: IDLE.as_secs() as i64, tv_nsec: 0 } } else { LOOK };
         let ready = look(signal, &waiting, &timeout);
-        // In their order.
+        // `ready` has the signal first, then the requests in their order.
         let mut at = 0;
         let (go, stay) = std::mem::take(&mut waiting).into_iter().partition(|remote: &RemoteRequest| {
             at += 1;
@@ -254,7 +254,7 @@ fn poll_all(signal: &OwnedFd) {
         });
         waiting = stay;
         for remote in go {
-            // It calls user code if no worker can be started.
+            // This calls user code if no worker can be started.
             if panics::catch(|| send(remote)).is_err() {
                 event::emit(|| tracing::error!("a waker or a buffer panicked on the thread that polls"));
             }
@@ -287,7 +287,8 @@ fn look(signal: &OwnedFd, waiting: &[RemoteRequest], timeout: &Timespec) -> Vec<
         }
         Err(Errno::INTR) => (0..=waiting.len()).map(|at| at == 0).collect(),
         Err(_) => {
-            // More requests than RLIMIT_NOFILE allows to poll, or no memory: the workers try, from time to time.
+            // RLIMIT_NOFILE allows to poll fewer descriptors, or there is no memory: the workers try each request from
+            // time to time.
             std::thread::sleep(Duration::from_nanos(LOOK.tv_nsec as u64));
             Vec::new()
         }

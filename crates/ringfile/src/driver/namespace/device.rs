@@ -1,4 +1,4 @@
-//! The namespace, and what is known of its limits.
+//! The namespace, and what is known about its limits.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -64,8 +64,8 @@ impl Namespace {
     /// `attempts` times in a row.
     ///
     /// The kernel returns `EINVAL` for memory in more segments than the drive supports, and before Linux 6.12 for
-    /// registered memory of which an operation uses a part (`blk_rq_map_user_bvec`). Two refusals are allowed, since the
-    /// refused submission may be older than another operation's discovery of that. A drive's status is not an errno.
+    /// registered memory of which an operation uses a part (`blk_rq_map_user_bvec`). Allows two refusals: the refused
+    /// submission may have been made before another operation found that out. A drive's status is not an errno.
     #[cold]
     pub(crate) fn asks_less(&self, errno: i32, left: usize, attempts: u8) -> bool {
         if errno != libc::EINVAL || attempts > 2 {

@@ -1,7 +1,7 @@
 //! Which parts of a file the page cache holds (`cachestat`, Linux 6.5).
 //!
 //! `RWF_NOWAIT` cannot answer that: a buffered read that carries it and finds nothing starts reading the pages in, for
-//! the cache (`page_cache_sync_ra` in mm/filemap.c), before it says `EAGAIN`.
+//! the cache (`page_cache_sync_ra` in mm/filemap.c), before it returns `EAGAIN`.
 
 use linux_raw_sys::general::{__NR_cachestat, cachestat, cachestat_range};
 

@@ -33,7 +33,7 @@ const DEALLOCATE: u32 = 1 << 2;
 
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE.cast_unsigned();
 
-/// The command for an operation from some byte on, and the number of bytes that it covers.
+/// The next command of an operation, and the number of bytes that it covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CommandStep {
     /// No command: the answer is already known.
@@ -64,7 +64,7 @@ fn step(request: &Request, held: &Held, began: usize, namespace: &Namespace) -> 
         Family::Read | Family::Write => {
             let mut room = left.min(namespace.most());
             if is_read {
-                // As at the end of any file. The drive would refuse the whole command.
+                // A read ends with the namespace, as with any file. The drive would refuse the whole command.
                 let to_end = namespace.size().saturating_sub(offset);
                 room = room.min(usize::try_from(to_end).unwrap_or(usize::MAX));
             }
@@ -134,7 +134,7 @@ pub(crate) fn fill(
     };
     match step(request, held, began, namespace) {
         CommandStep::Answer(_) => {
-            // The answer is known; it arrives as all others do.
+            // No command is needed. The known answer arrives with the completion of a no-op.
             sqe.opcode = op::IORING_OP_NOP as u8;
             sqe.command_op = 0;
         }

@@ -1,4 +1,4 @@
-//! Copies from one file to another (`copy_file_range`), for which io_uring has no opcode: a worker's calls.
+//! Copies from one file to another (`copy_file_range`). io_uring has no opcode for it, so workers make the calls.
 //!
 //! Each call copies at most [`STEP`] bytes, so that a cancelled copy ends soon. Holes of the source become holes. Where the
 //! kernel cannot copy between two files, this reads and writes.
@@ -83,7 +83,7 @@ fn copy_step(
         rustix::fs::copy_file_range(source, Some(&mut from), to.file(), Some(&mut behind), left)
     }) {
         Ok(moved) if moved > 0 => Ok(moved),
-        // Files of /proc and the like end at once here.
+        // For files of /proc and the like the kernel reports the end at once.
         Ok(_) => by_hand(source, offset, to.file(), at, left),
         Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
             by_hand(source, offset, to.file(), at, left)
@@ -92,8 +92,8 @@ fn copy_step(
     }
 }
 
-/// Returns the length of the hole at `offset`, and of the data behind it, within `most` bytes. `None` if the file has no
-/// holes, or does not tell.
+/// Returns the length of the hole at `offset`, and of the data behind it, within `most` bytes. `None` if the file has
+/// no holes, or its file system does not report them.
 fn hole_at(source: BorrowedFd<'_>, status: &Stat, offset: u64, most: usize) -> Option<(usize, usize)> {
     let size = u64::try_from(status.st_size).ok()?;
     let is_sparse = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile
@@ -106,7 +106,7 @@ fn hole_at(source: BorrowedFd<'_>, status: &Stat, offset: u64, most: usize) -> O
     let end = size.min(offset.saturating_add(most as u64));
     let data = match rustix::fs::seek(source, SeekFrom::Data(offset)) {
         Ok(data) => Some(data.clamp(offset, end)),
-        // There is no data behind.
+        // No data follows.
         Err(Errno::NXIO) => Some(end),
         Err(_) => None,
     };

@@ -34,14 +34,14 @@ pub(crate) fn fill(
     }
 }
 
-/// As [`fill`], for an operation that moves no data to or from memory. Not inlined with it, since the kinds of these
-/// families make a long table of jumps.
+/// Does what [`fill`] does, for an operation that moves no data to or from memory. Not inlined with it, since the kinds
+/// of these families make a long table of jumps.
 #[cold]
 fn fill_without_data(request: &Request, held: &Held, sqe: &mut Sqe) {
     match request.kind.family() {
         Family::Control(kind) => kind.fill(request.op_flags, request.want, sqe),
         Family::Path(kind) => kind.fill(held, sqe),
-        // No ring supports the last; the others have data.
+        // Reads and writes do not come here, and no ring has copies.
         Family::Read | Family::Write | Family::Copy => {}
     }
 }
@@ -65,7 +65,7 @@ pub(super) fn call(
     }
 }
 
-/// As [`call`], for an operation that moves no data to or from memory.
+/// Does what [`call`] does, for an operation that moves no data to or from memory.
 #[inline(never)]
 fn call_without_data(
     target: &Target,
@@ -79,7 +79,7 @@ fn call_without_data(
         }
         Family::Path(kind) => kind.call(request.op_flags, held),
         Family::Copy => copy::call(target, request, held, began),
-        // They have data.
+        // Reads and writes do not come here.
         Family::Read | Family::Write => Err(libc::EINVAL),
     }
 }

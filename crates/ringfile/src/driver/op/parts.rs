@@ -1,4 +1,4 @@
-//! What the entries and calls of several families need besides the request and the buffer.
+//! What the entries and calls of several families need, besides the request and the buffer.
 
 /// One submission moves at most this much: the length field has 32 bits, and the kernel stops at 2 GiB less a page.
 pub(crate) const MOST_AT_ONCE: usize = 1 << 30;
@@ -24,7 +24,7 @@ pub(crate) struct Parts {
     pub(super) ranges: Vec<Range>,
 }
 
-/// The [`Parts`] of an operation, which are made when they are first needed.
+/// The [`Parts`] of an operation, created when they are first needed.
 pub(crate) struct PartsOf<'a> {
     pub all: &'a mut Vec<Parts>,
     /// The slot of the operation.

@@ -81,7 +81,7 @@ fn go(
         let answer = call(target, request, held, progress.began(request, target), bounds);
         match answer {
             Err(libc::EAGAIN) if must_not_wait => return Attempt::WouldWait,
-            // Of a stream, a part may have been done another way.
+            // A part of an operation on a stream may have been done by calls of another form.
             Err(libc::EOPNOTSUPP)
                 if must_not_wait && (progress.done() == 0 || target.kind == FileKind::Other) =>
             {
@@ -113,7 +113,7 @@ fn go(
     Attempt::Over(Ended { done: progress.done(), errno })
 }
 
-/// Returns whether the file is longer than a read has seen that met its end after `done` bytes.
+/// Returns whether a read that seems to have met the end of the file, after `done` bytes, has not met it.
 #[cold]
 fn goes_on(target: &Target, request: &Request, done: usize) -> bool {
     let at = request.offset.saturating_add(done as u64);

@@ -9,14 +9,15 @@ use super::request::{Kind, Request};
 /// The number of attempts without progress (EINTR, EAGAIN) after which the operation ends with the errno.
 const ATTEMPTS: u8 = 250;
 
-/// The errno for an operation that the ring ended because it could not create a thread for it. Not one of Linux's.
+/// The errno for an operation that the ring ended because it could not create a thread for it. Linux has no such errno.
 pub(crate) const NO_THREAD: i32 = 4096;
 
-/// Attempts after [`NO_THREAD`]. The kernel itself tries three times if a signal came, so that the cause is mostly a limit on
-/// threads (RLIMIT_NPROC, or pids.max of the cgroup), which more attempts would not lift.
+/// The number of attempts after [`NO_THREAD`]. The kernel itself tries three times if a signal came, so the cause is
+/// mostly a limit on threads (RLIMIT_NPROC, or pids.max of the cgroup), which more attempts would not lift.
 const THREAD_ATTEMPTS: u8 = 8;
 
-/// `ERESTARTSYS` and its like, which no call returns, and rings of Linux 6.1 do for a read of a terminal that a signal ends.
+/// `ERESTARTSYS` and its like. No call returns them, but rings of Linux 6.1 do, for a read of a terminal that a signal
+/// ends.
 const INTERRUPTED: [i32; 4] = [512, 513, 514, 516];
 
 /// Properties of a file that decide how an operation continues.
@@ -143,7 +144,7 @@ impl Progress {
             return Step::Over(0);
         }
         if !is_wanted() {
-            // What was copied is of use to its caller, who must learn that it is not all.
+            // The caller can use what was copied, and must learn that it is only a part.
             return Step::Over(if request.kind.is_copy() { libc::ECANCELED } else { 0 });
         }
         // The rest of an atomic write would be a second write.
@@ -189,7 +190,7 @@ mod tests {
         Request { want, ..Request::of(kind) }
     }
 
-    /// The kernel's answers in turn; returns where each submission started, how the last answer was handled, and the
+    /// Gives the kernel's answers in turn. Returns where each submission started, what the last answer led to, and the
     /// bytes done.
     fn run(request: &Request, file: &File, answers: &[Result<usize, i32>]) -> (Vec<usize>, Step, usize) {
         let (mut progress, mut began, mut step) = (Progress::default(), Vec::new(), Step::GoOn);

@@ -46,7 +46,7 @@ pub(crate) fn piece(is_read: bool, start: *const u8, len: usize, index: Option<u
     }
 }
 
-/// Where the memory of an operation on one piece starts.
+/// Returns the address of the memory of an operation on one piece.
 // Not inlined, since `entry` would then not be inlined itself.
 #[inline(never)]
 pub(super) fn start_of(held: &Held) -> *const u8 {
@@ -102,13 +102,13 @@ fn taken(
     taken.filter(|part| part.iov_len > 0).take(MOST_PARTS)
 }
 
-/// Collects the addresses of that part.
+/// Collects the addresses of the part that [`taken`] returns.
 pub(super) fn gather(held: &Held, is_read: bool, skip: usize, room: usize, parts: &mut Addresses) {
     parts.clear();
     parts.extend(taken(held, is_read, skip, room));
 }
 
-/// Returns the length of that part in bytes.
+/// Returns the length in bytes of the part that [`taken`] returns.
 pub(super) fn len(held: &Held, is_read: bool, skip: usize, room: usize) -> usize {
     taken(held, is_read, skip, room).map(|part| part.iov_len).sum()
 }
@@ -159,7 +159,7 @@ fn call_on(
     // no further than its capacity.
     let moved = unsafe {
         match parts {
-            // The simpler calls save the kernel reading the list.
+            // With the simpler calls, the kernel need not read the list.
             [part] if flags == 0 && offset >= 0 && is_read => {
                 libc::pread64(fd, part.iov_base, part.iov_len, offset)
             }
