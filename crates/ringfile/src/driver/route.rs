@@ -172,8 +172,8 @@ pub(crate) struct Lane {
     score: AtomicU32,
     times_away: AtomicU32,
     quick: AtomicU32,
-    /// How many operations in a row would have had to wait, up to [`COLD`]. Above that it counts all operations, in a
-    /// circle, of which one in [`LOOKS`] is attempted.
+    /// How many operations in a row would have had to wait, up to [`COLD`]. From there on it counts operations modulo
+    /// [`LOOKS`], one of which is attempted.
     waited: AtomicU32,
     /// The attempts in a row that did not have to wait, up to [`FOUND_CACHED`].
     found: AtomicU32,

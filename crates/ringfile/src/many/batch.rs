@@ -119,7 +119,7 @@ impl Batch {
         })
     }
 
-    /// Adds an operation that was not started, such as [`File::read_at`] or [`fs::rename`](crate::fs::rename) returns it.
+    /// Adds an operation that was not started, as returned by [`File::read_at`] or [`fs::rename`](crate::fs::rename).
     /// Returns the index of its result.
     ///
     /// Allocates only to hold more operations; if there is no memory for that, the operation's result is an error. A sync
@@ -147,7 +147,7 @@ impl Batch {
 
     #[inline]
     fn add_asked(&mut self, file: &File, asked: Asked) -> usize {
-        // Once an operation was refused, all later ones are, so that results stay in the order of their operations.
+        // Once an operation was refused, so are all later ones: results stay in the order of their operations.
         let has_room = self.0.refused == 0 && self.0.ops.len() < MOST_OPERATIONS;
         let wanted = self.0.ops.len() + 1;
         if has_room && self.0.ops.try_reserve(1).is_ok() && self.0.results.try_reserve(wanted).is_ok() {
@@ -235,8 +235,8 @@ impl Batch {
         }
         let mut engine = ThreadEngine::new(true);
         plan.read_in_place(&mut engine);
-        // If that panics in a user's buffer or waker, the engine is dropped, which cancels and drops the operations in
-        // flight.
+        // If a user's buffer or waker panics in this call, the engine is dropped, which cancels and drops the
+        // operations in flight.
         engine.wait(&mut plan, None, |plan| plan.open());
         drop(engine);
         if !plan.is_over() {
@@ -354,7 +354,7 @@ impl Abandoned {
             (plan, engine) = *running;
             in_flight = Arc::downgrade(&engine.remote);
             engine.remote.tell_end(waker);
-            // Drops results. If a buffer panics there, the operations are still to be cancelled.
+            // This drops results. If a buffer's destructor panics, the second call still cancels the operations.
             if panics::catch(|| engine.close()).is_err() {
                 let _ = panics::catch(|| engine.close());
             }

@@ -8,7 +8,7 @@ use crate::fs::Metadata;
 use crate::memory::{AnyBuffer, Buffer};
 
 /// The result of one operation of a batch or a queue.
-// In this order a copy of the whole, and one of the buffer out of that, are made in the same pieces, see `memory::held`.
+// With the fields in this order, the whole and the buffer in it are copied in the same pieces: see `memory::held`.
 #[derive(Debug)]
 #[non_exhaustive]
 #[repr(C)]

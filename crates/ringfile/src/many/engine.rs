@@ -31,7 +31,7 @@ pub(super) trait Source {
     /// Takes a result.
     fn end(&mut self, index: u32, finished: &mut Finished);
 
-    /// Takes back an operation that cannot be carried out, with the reason.
+    /// Takes back an operation that cannot be carried out, and the reason.
     fn refuse(&mut self, index: u32, error: Error);
 
     /// Takes back an operation that was not started, to return it again later.
@@ -46,7 +46,7 @@ pub(super) trait Source {
     /// Returns how many operations have not ended.
     fn open(&self) -> usize;
 
-    /// Ends an operation that was begun and is not to be started any more.
+    /// Ends an operation that was begun, and will not be started.
     #[cold]
     fn end_unstarted(&mut self, index: u32) {
         let (op, files) = self.op(index);
@@ -64,7 +64,7 @@ pub(super) struct Engine {
     handler: Arc<dyn Handler>,
     /// The number that this thread's driver has for the handler.
     local: Option<LocalHandler>,
-    /// Operations that other threads have, and those that a ring has.
+    /// The number of operations that other threads have; `on_ring` is that of operations on a ring.
     elsewhere: usize,
     on_ring: usize,
     /// The drivers that have, or had, operations of an awaited batch.
@@ -89,8 +89,8 @@ impl Engine {
         !self.process.is_current()
     }
 
-    /// Takes the results that had arrived before a fork, and the buffers of operations on this thread's ring, in the
-    /// child. All other results arrive in the parent.
+    /// In a forked child, takes the results that arrived before the fork, and the buffers of operations on this
+    /// thread's ring. All other results arrive in the parent.
     #[cold]
     pub(super) fn take_in_inherited(&mut self, source: &mut impl Source) {
         driver::disown();
@@ -184,7 +184,7 @@ impl Engine {
     /// Cancels all operations in flight, and drops their results.
     pub(super) fn close(&self) {
         if self.is_inherited() {
-            // Another thread may have held the locks, and the operations continue in the parent.
+            // Another thread may have held the locks at the fork, and the operations continue in the parent.
             return;
         }
         self.remote.mailbox.close();
@@ -228,12 +228,12 @@ pub(super) struct ThreadEngine {
     pub(super) engine: Engine,
     deferred: Deferred,
     ring: ThreadRing,
-    /// The kernel has refused operations, and nothing announces that they should be submitted again.
+    /// Whether the kernel has refused operations. Nothing announces when to submit them again.
     pub(super) is_refused: bool,
 }
 
 impl ThreadEngine {
-    /// With `keeps_ring`, the thread keeps its ring afterwards, for the next engine.
+    /// Creates an engine. With `keeps_ring`, the thread keeps its ring afterwards, for the next engine.
     pub(super) fn new(keeps_ring: bool) -> Self {
         let ring = ThreadRing::new(keeps_ring);
         Self { engine: Engine::new(true), deferred: Deferred::default(), ring, is_refused: false }
@@ -261,7 +261,7 @@ impl ThreadEngine {
         let Self { engine, deferred, is_refused, .. } = self;
         *is_refused = false;
         let went_on = if guard.is_in_loop() {
-            // The loop submits and collects, and leaves results in `remote`, since it knows its own tasks.
+            // The loop submits and collects, and delivers the results to `remote`.
             engine.go_on(source)
         } else {
             engine.know(deferred);
@@ -298,8 +298,8 @@ impl ThreadEngine {
                 if more == 0 {
                     return None;
                 }
-                // User code that starting an operation has called, such as a subscriber of events, may have turned the
-                // driver: the results are here then.
+                // Starting an operation may have called user code, such as a subscriber of events, which has turned the
+                // driver. Then the results are here already.
                 if engine.elsewhere == 0 && !engine.remote.mailbox.has_some() {
                     if deadline.is_none() && driver::call_alone(deferred) {
                         continue;
@@ -315,9 +315,9 @@ impl ThreadEngine {
         *is_refused = guard.must_turn_again() && engine.submit_all(&guard, source, deferred);
     }
 
-    /// Reads those that go to this thread's ring into buffers that stay with their caller, and waits for them: see
-    /// [`driver::read_in_place`]. Results of other operations that arrive meanwhile are taken by the next call. Returns
-    /// whether another turn must come now, for these.
+    /// Carries out the reads that go to this thread's ring, into buffers that stay with their caller, and waits for
+    /// them: see [`driver::read_in_place`]. The next call takes the results of other operations that arrive meanwhile.
+    /// Returns whether the driver must be turned again now, for those other operations.
     pub(super) fn read_in_place(
         &mut self,
         targets: Targets<'_>,
@@ -332,7 +332,7 @@ impl ThreadEngine {
         guard.must_turn_again()
     }
 
-    /// Descriptors that are readable while this thread's ring, or AIO, may have completions.
+    /// Returns the descriptors that are readable while this thread's ring, or AIO, may have completions.
     ///
     /// # Errors
     /// Those of `eventfd(2)`, and of registering the descriptor.
@@ -367,7 +367,7 @@ impl ThreadEngine {
 }
 
 impl Engine {
-    /// Makes the handler known to this thread's driver. It takes its results from `deferred` in its own turns.
+    /// Adds the handler to this thread's driver. In turns of this engine, its results stay in `deferred`.
     #[inline]
     fn know(&mut self, deferred: &mut Deferred) {
         if self.local.is_none() {
@@ -383,8 +383,8 @@ impl Engine {
         self.take_in(source);
     }
 
-    /// Waits for the operations that other threads have, on a thread that is ending and has no driver any more: that has
-    /// waited for those on its rings.
+    /// Waits for the operations that other threads have, on a thread that is ending and has no driver any more. When
+    /// the driver was dropped, it waited for the operations on its rings.
     #[cold]
     fn wait_for_others<S: Source>(
         &mut self,
@@ -392,7 +392,7 @@ impl Engine {
         deadline: Option<Instant>,
         mut wanted: impl FnMut(&mut S) -> usize,
     ) {
-        // Only parks, and belongs to no driver.
+        // It parks this thread, and belongs to no driver.
         let thread = Arc::new(Shared::new(0));
         loop {
             thread.sleep.take_notification();
@@ -407,9 +407,10 @@ impl Engine {
         }
     }
 
-    /// Turns the driver once, and again as long as there is work: a result may let another operation start, and the kernel
-    /// may have done a part of an operation, of this engine or another one. All of that must happen now, since the program
-    /// may wait for the descriptor next. Returns true if the kernel refuses the rest for now: the caller must come back.
+    /// Turns the driver, again and again while there is something to submit: a result may let another operation start,
+    /// and the kernel may have done a part of an operation, of this engine or another one. The program may wait for the
+    /// descriptor next, so nothing may be left. Returns true if the kernel refuses the rest for now, and the caller
+    /// must come back.
     fn submit_all(
         &mut self,
         guard: &RingGuard<'_>,

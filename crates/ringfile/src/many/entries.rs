@@ -1,7 +1,7 @@
 //! The operations of a queue: their requests, their progress, and the order in which they ended.
 //!
-//! Starts none itself. Invariants: an operation is waiting, started, or ended, and is counted as that; a token names
-//! one operation, and none once its result was taken.
+//! Starts none itself. Invariants: an operation is waiting, started, or ended, and is counted in exactly one of these
+//! states; a token names one operation, and none once its result was taken.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -191,7 +191,7 @@ impl Entries {
         (0..self.list.len() as u32).filter(|&index| self.mark_cancelled(index)).collect()
     }
 
-    /// Returns the first ended operation that was not taken, to be taken now.
+    /// Returns the first ended operation that was not taken. The caller takes it.
     #[inline]
     pub(super) fn next_ended(&mut self) -> Option<Token> {
         while let Some(token) = self.ended.pop_front() {
@@ -251,7 +251,8 @@ impl InPlace for WaitingReads<'_> {
 
 impl Entries {
     /// If all open operations are reads of one file that were not started, carries out those that go to this thread's
-    /// ring, in place. Returns the payload of user code that has panicked meanwhile; the reads have ended all the same.
+    /// ring, in place. Returns the payload if user code has panicked meanwhile; the reads that were begun have ended
+    /// even then.
     pub(super) fn read_in_place(&mut self, engine: &mut ThreadEngine) -> std::thread::Result<()> {
         let Some(&first) = self.to_start.front().filter(|_| self.to_start.len() == self.open) else {
             return Ok(());
@@ -284,7 +285,7 @@ impl Entries {
         read.map(drop)
     }
 
-    /// Removes operations that were taken by token from the list, if an untaken result at its front keeps them there.
+    /// Removes operations that were taken by token from the list, where an untaken result in front of them keeps them.
     #[cold]
     fn forget_taken(&mut self) {
         let mut ended = std::mem::take(&mut self.ended);

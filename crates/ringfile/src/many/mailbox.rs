@@ -6,7 +6,7 @@
 //! - results that arrive after the mailbox was closed are returned, and those in it are dropped, both outside the lock;
 //! - wakers are cloned, woken and dropped outside the lock;
 //! - a descriptor that is raised under the lock, and lowered only before a check for results, is readable while there
-//!   are results, and only then, once the thread that fetches them has had its turn.
+//!   are results; after the thread that fetches them has lowered it, it is readable only then.
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_mailbox`.
 
@@ -148,7 +148,7 @@ impl Raised {
     /// there are some: those that arrive before the flag is cleared do not raise it themselves.
     pub(super) fn lower(&self, read: impl FnOnce()) {
         if self.0.load(Ordering::SeqCst) {
-            // Before the flag is cleared: it would also take away what a result that arrives after that writes.
+            // Read before the flag is cleared: once it is, the next result writes, and this must not take that away.
             read();
             // A swap, so that the check sees the results for which the flag was found set.
             self.0.swap(false, Ordering::SeqCst);

@@ -22,7 +22,7 @@ fn end_of(op: &Op) -> u64 {
     op.record.request.offset + op.record.request.want as u64
 }
 
-/// Returns whether a read may be part of a group. Anything else is carried out, and fails, separately.
+/// Returns whether a read may be part of a group. All others are carried out separately.
 fn may_merge(op: &Op, files: &Files) -> bool {
     let file = files.get(op.file);
     op.record.request.kind == Kind::Read
@@ -63,8 +63,8 @@ pub(super) fn plan(ops: &mut [Op], files: &Files, range: Range<u32>, gap: usize)
     }
 }
 
-/// Visits the members of a group in the order of their offsets, and returns how many there are. `look` may take each
-/// out of the group.
+/// Visits the members of a group in the order of their offsets, and returns how many there are. `look` may take any of
+/// them out of the group.
 fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) -> usize {
     let (mut index, mut count) = (first, 0);
     while index != NONE {
@@ -125,13 +125,13 @@ fn take_apart(ops: &mut [Op], first: u32, again: &mut Vec<u32>) {
     });
 }
 
-/// Returns their buffers to the reads of a group, to begin one by one.
+/// Gives the reads of a group their buffers back. They begin again, one by one.
 pub(super) fn take_back(ops: &mut [Op], first: u32, held: Held, again: &mut Vec<u32>) {
     give_parts(ops, first, held);
     take_apart(ops, first, again);
 }
 
-/// Returns their buffers to the reads of a group, without those of the gaps.
+/// Gives the reads of a group their buffers back, and drops those of the gaps.
 fn give_parts(ops: &mut [Op], first: u32, held: Held) {
     let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
     ops[first as usize].record.go_itself();

@@ -150,7 +150,8 @@ impl Op {
         matches!(self.stage, Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_))
     }
 
-    /// Returns whether the kernel cancelled it, or a driver before the kernel had it, and nothing that was done must be told.
+    /// Returns whether it was cancelled, by the kernel or before the kernel had it, and has done nothing that its
+    /// caller must learn of.
     pub(super) fn was_cancelled(&self) -> bool {
         let is_told = |done| done > 0 && !self.record.request.kind.moves_data();
         matches!(self.stage, Stage::Over(Ended { errno: libc::ECANCELED, done }) if !is_told(done))
@@ -201,8 +202,8 @@ impl Op {
         Error::new(ErrorKind::WouldBlock, what(&self.record.request)).on(path).because(why)
     }
 
-    /// Returns whether it is a read that was not begun and can be submitted as it is, see
-    /// [`InPlace`](crate::driver::InPlace). Chooses the descriptor of a read that may be, if the file is adaptive.
+    /// Returns whether it is a read that was not begun and can be carried out in place, see
+    /// [`InPlace`](crate::driver::InPlace). If the file is adaptive, first chooses the read's descriptor.
     #[inline(always)]
     pub(super) fn can_stay_in_place(&mut self, file: &File, is_adaptive: bool) -> bool {
         if is_adaptive { self.chooses_to_stay_in_place(file) } else { self.fits_in_place(file.target()) }

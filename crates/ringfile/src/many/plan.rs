@@ -21,7 +21,7 @@ pub(super) struct List {
     pub files: Files,
     /// Empty, with room reserved for the results, so that no result is lost for lack of memory.
     pub results: Vec<Done>,
-    /// Operations beyond those, for which there was no memory.
+    /// The number of further operations, for which there was no memory.
     pub refused: usize,
     pub barriers: Vec<u32>,
     pub most: usize,
@@ -35,9 +35,9 @@ pub(super) struct BatchPlan {
     batch: List,
     /// The operations before which all earlier ones must have ended, the next one first.
     barriers: std::vec::IntoIter<u32>,
-    /// Returns the position of the next barrier, or the end.
+    /// The position of the next barrier, or the end.
     border: u32,
-    /// The first operation that was not considered yet.
+    /// The next operation to consider.
     next: u32,
     /// Operations to begin again.
     again: Vec<u32>,
@@ -157,7 +157,7 @@ impl BatchPlan {
                 }
                 begun
             }
-            // It was begun or has ended with its group, or it is listed twice among those to begin again.
+            // It was begun or has ended with its group, or is listed twice in `again`.
             Stage::Merged | Stage::Begun(_) | Stage::Over(_) | Stage::Refused(_) | Stage::Cancelled(_) => {
                 false
             }
@@ -256,7 +256,7 @@ impl Source for BatchPlan {
     fn refuse(&mut self, index: u32, error: Error) {
         self.in_flight -= 1;
         if self.batch.ops[index as usize].next != NONE {
-            // Each later operation finds that out for itself.
+            // Each read of the group is started by itself, and gets its own error.
             let held = std::mem::take(self.batch.ops[index as usize].begun(&self.batch.files).2);
             merge::take_back(&mut self.batch.ops, index, held, &mut self.again);
         } else {
@@ -275,7 +275,7 @@ impl Source for BatchPlan {
         let left = self.border - self.next;
         let known = left as usize + self.again.len() + usize::from(self.given_back.is_some());
         let room = self.batch.most - self.in_flight;
-        // Behind a barrier, or after an error, the next call of `next` decides.
+        // At a barrier, or after an error, the next call of `next` decides what may start.
         let at_border = self.next == self.border && !self.is_over();
         known.max(usize::from(at_border || self.stopped.is_some())).min(room)
     }

@@ -94,8 +94,8 @@ impl Queue {
         Self { entries, engine, counter: None }
     }
 
-    /// Adds an operation that was not started, such as [`File::read_at`](crate::File::read_at) or
-    /// [`fs::open`](crate::fs::open) returns it. `user_data` comes back with its result.
+    /// Adds an operation that was not started, as returned by [`File::read_at`](crate::File::read_at) or
+    /// [`fs::open`](crate::fs::open). `user_data` comes back with its result.
     ///
     /// Allocates only to hold more operations than ever before.
     ///
@@ -164,7 +164,7 @@ impl Queue {
     }
 
     /// Submits the operations that were added, and returns once a result is available, or no operation is open. For
-    /// tasks in ringfile's loop, whose other tasks run meanwhile. Dropping the future changes nothing.
+    /// tasks in ringfile's loop: other tasks run meanwhile. Dropping the future changes nothing.
     pub async fn ready(&mut self) -> usize {
         poll_fn(|context| {
             let went_on = self.look();
@@ -172,7 +172,7 @@ impl Queue {
             if done > 0 || open == 0 {
                 return Poll::Ready(done);
             }
-            // Operations whose results were taken since may have to begin again.
+            // `counts` has taken results since, and their operations may have to begin again.
             let all_goes_on = went_on && !self.entries.begins_again;
             if all_goes_on && self.engine.engine.remote.mailbox.wake(context.waker(), 1) {
                 return Poll::Pending;
@@ -368,7 +368,7 @@ impl Drop for Queue {
         let entries = &mut self.entries;
         let open = entries.mark_all_cancelled();
         self.engine.cancel(entries, &open);
-        // In a loop, the loop waits for them when it ends.
+        // Inside a loop, the end of the loop waits for them.
         if !crate::runtime::is_in_loop() {
             self.engine.wait(entries, None, |entries| entries.open);
         }

@@ -52,14 +52,14 @@ enum RequestStage {
     InPlace(Descriptor),
     /// It must become an operation of the queue, in this way if that was chosen.
     Otherwise(Way),
-    /// It is an operation of the queue.
+    /// It is an operation of the queue, with this token.
     Open(Token),
     /// It has failed in place, with this errno; its error is not made yet.
     Failed(Descriptor, i32),
     Over,
 }
 
-/// The way of a request that no call has begun.
+/// The way of a request for which none was chosen.
 const NOT_CHOSEN: Way = Way::By(Descriptor::Open);
 
 impl RequestStage {
@@ -296,7 +296,7 @@ impl Queue {
     /// Writes many blocks of a file from memory that stays in its requests, and waits for all of them: the counterpart
     /// of [`read_many`](Self::read_many), for [`Buffer`]s and for `&[u8]` that the caller only borrows.
     ///
-    /// The writes may be carried out in any order. A short write is continued. Durable is what was written only after a
+    /// The writes may be carried out in any order. A short write is continued. What was written is durable only after a
     /// [`File::sync_data`]. A direct write must be aligned, as for [`File::write_at`].
     ///
     /// Blocks, allocates and behaves after a panic as `read_many` does. At most 256 writes are in flight.
@@ -343,7 +343,7 @@ impl Queue {
                 catch_unwind(AssertUnwindSafe(|| self.carry_out_some(file, &mut lending, &mut window)));
             if let Err(payload) = turned {
                 window.last = window.next;
-                // Another one is leaked: dropping it might panic here.
+                // The payload of a second panic is leaked: dropping it might panic here.
                 if panic.is_none() {
                     panic = Some(payload);
                 } else {
@@ -380,7 +380,7 @@ impl Queue {
             }
         }
         let requests = &mut lending.requests()[..window.next];
-        // Only a part is waited for, so that the device always has many in flight.
+        // Waits for only a part of them, so that the device always has many in flight.
         let enough = if window.next == window.last { window.open } else { window.open.div_ceil(4) };
         if enough > 0 {
             self.engine.wait(&mut self.entries, None, |entries| {
@@ -402,14 +402,14 @@ impl Queue {
         let is_stuck = before > 0 && window.open == before;
         for request in &mut requests[window.first..] {
             if is_stuck && let RequestStage::Open(token) = request.stage() {
-                // One that was not started is taken back with its memory.
+                // An operation that was not started gives its memory back.
                 self.cancel(token);
                 if let Some(done) = self.take_by(token) {
                     finish(request, done);
                 }
                 lose(request, file);
             }
-            // One that a panic has kept from being added has ended too.
+            // A request that a panic has kept from being added counts as ended too.
             if matches!(request.stage(), RequestStage::Open(_)) {
                 break;
             }
@@ -423,13 +423,13 @@ impl Queue {
 
 /// The requests that [`Queue::carry_out`] works on.
 struct Window {
-    /// All before have ended.
+    /// All requests before this one have ended.
     first: usize,
-    /// None from here on has begun.
+    /// No request from here on has begun.
     next: usize,
-    /// The number of those in between that are operations of the queue.
+    /// The number of requests in between that are operations of the queue.
     open: usize,
-    /// None from here on will begin.
+    /// No request from here on will begin.
     last: usize,
 }
 

@@ -23,11 +23,11 @@ pub(super) struct RemoteResults {
     cancelled: Mutex<BTreeSet<u32>>,
     /// Readable while a result is available; created when first asked for.
     signal: OnceLock<OwnedFd>,
-    /// Whether it was made readable.
+    /// Whether `signal` was made readable.
     raised: Raised,
-    /// Set for a queue, whose thread may leave a loop while its operations continue.
+    /// True for a queue, whose thread may leave a loop while its operations continue.
     outlive_loops: bool,
-    /// Called when this is dropped, which is when the last operation has ended.
+    /// Called when this is dropped, after the last operation has ended.
     at_end: OnceLock<Waker>,
     process: fork::Mark,
 }
@@ -119,7 +119,8 @@ impl Drop for RemoteResults {
 impl Handler for RemoteResults {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
         let refused = if self.process.is_current() {
-            // Under the lock: a descriptor that became readable after the result was taken would stay so.
+            // Signalled under the lock: otherwise the descriptor could become readable after the result was taken, and
+            // stay so.
             self.mailbox.put((index, finished), || self.raise_signal())
         } else {
             self.mailbox.put_if_free((index, finished))

@@ -118,7 +118,7 @@ impl StartedRun {
 
     /// Polls the batch, on the I/O thread.
     fn poll(self: Arc<Self>) {
-        // The flag is cleared before its causes are checked.
+        // The flag is cleared first, so that a later wake-up posts again.
         self.posted.store(false, Ordering::SeqCst);
         let taken = self.lock().take();
         let Some(Running { run, done }) = taken else { return };
@@ -207,7 +207,7 @@ mod tests {
         }
         assert_eq!(done.pop().unwrap().buffer.unwrap().into_vec().unwrap().capacity(), 4);
         started.cancel();
-        // The function was dropped when it had been called.
+        // The function was dropped after its call.
         assert!(matches!(told.recv_timeout(patience()), Err(mpsc::RecvTimeoutError::Disconnected)));
         drop(writer);
     }
