@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_counts_grows_and_what_does_not_says_why() {
+    fn a_counter_grows_or_gives_the_reason_why_it_cannot_count() {
         begin();
         let Some(before) = so_far() else {
             let why = why_not().expect("a reason");

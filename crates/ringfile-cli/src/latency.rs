@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_process_saw_another_has_too() {
+    fn latencies_survive_the_way_to_another_process() {
         let mut recorder = Recorder::new();
         for nanos in [1, 7, 4096, 1_000_003, 90_000_000_000] {
             recorder.record_many(Duration::from_nanos(nanos), nanos % 5 + 1);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_passes() {
+    fn written_blocks_pass_the_check() {
         let verifier = Verifier::new(4096, 4);
         for offset in [0, 4096, 4096, 3 * 4096] {
             let bytes = written_block(&verifier, offset);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_while_the_other_polls_is_woken_afterwards() {
+    fn a_caller_that_comes_while_another_polls_is_woken_afterwards() {
         let count = Arc::new(Count::default());
         let waits = met_by_complete(&count, || Poll::Pending);
         assert!(waits.write().now_or_never().is_none());

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_overlaps_is_read_once_and_merging_has_a_bound() {
+    fn overlapping_ranges_are_read_once_and_merging_has_a_limit() {
         assert_eq!(spans(&[0..100, 50..60, 90..120], 1, 0), [(0..120, vec![0, 1, 2])]);
         let half = 1 << 19;
         let all = [0..half, half..2 * half, 2 * half..3 * half];

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_published_leaves_nothing_and_no_name_is_taken_twice() {
+    fn an_unpublished_object_leaves_nothing_and_no_name_is_taken_twice() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("new/deep/object");
         let (first, mut file) = Staged::create(&target).expect("it is created");

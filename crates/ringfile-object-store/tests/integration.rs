@@ -121,7 +121,7 @@ macro_rules! suite {
             }
 
             #[tokio::test]
-            async fn memory_goes_back_and_comes_from_outside_rather_than_never() {
+            async fn a_full_pool_is_exceeded_and_all_memory_comes_back() {
                 let folder = folder();
                 let store = RingfileStore::builder().prefix(folder.path()).memory(1 << 20).build().unwrap();
                 let path = Path::from("object");

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn f38_a_child_does_not_wait_for_a_thread_that_it_has_not() {
+    fn f38_a_child_does_not_wait_for_a_thread_that_it_lacks() {
         static OUTER: Value<u64> = Value::new();
         static VALUE: Value<u64> = Value::new();
         let (found, finds) = std::sync::mpsc::channel();

@@ -92,7 +92,7 @@ fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
 }
 
 #[test]
-fn while_memory_is_free_small_reads_fill_the_cache_at_once_and_large_ones_when_they_come_again() {
+fn while_memory_is_free_small_reads_fill_the_cache_at_once_and_large_ones_when_they_repeat() {
     let _alone = alone();
     let folder = folder();
     for way in 0..WAYS {
@@ -159,7 +159,7 @@ fn while_memory_is_free_large_reads_of_a_file_larger_than_memory_are_admitted_th
 }
 
 #[test]
-fn while_memory_is_free_streams_are_read_ahead_until_they_come_again() {
+fn while_memory_is_free_streams_are_read_ahead_until_they_repeat() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("while_memory_is_free_streams", &folder, "data") else { return };

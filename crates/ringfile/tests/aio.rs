@@ -260,8 +260,8 @@ fn f45_where_completions_can_not_be_waited_for_workers_carry_everything() {
 
 /// Installs the filter when the context already exists, as a program does that drops its rights late.
 #[test]
-fn f45_a_filter_that_comes_later_fails_no_operation() {
-    let name = "f45_a_filter_that_comes_later_fails_no_operation";
+fn f45_a_filter_installed_later_fails_no_operation() {
+    let name = "f45_a_filter_installed_later_fails_no_operation";
     let _alone = alone();
     if !needs_aio(name) || !in_child(name) {
         return;
@@ -371,8 +371,8 @@ fn hoards_when_asked() {
 }
 
 #[test]
-fn f45_small_contexts_are_taken_and_without_any_workers_go_on() {
-    let name = "f45_small_contexts_are_taken_and_without_any_workers_go_on";
+fn f45_a_small_context_is_used_and_workers_replace_a_missing_one() {
+    let name = "f45_a_small_context_is_used_and_workers_replace_a_missing_one";
     let alone = alone();
     if !needs_aio(name) || !in_child(name) {
         return;
@@ -505,8 +505,8 @@ async fn wait_for_in_loop(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn f45_cancelled_operations_end_once_and_untouched_or_done() {
-    let name = "f45_cancelled_operations_end_once_and_untouched_or_done";
+fn f45_a_cancelled_operation_ends_once_and_is_done_or_untouched() {
+    let name = "f45_a_cancelled_operation_ends_once_and_is_done_or_untouched";
     let _alone = alone();
     if !needs_aio(name) {
         return;
@@ -582,8 +582,8 @@ fn collect_by_descriptor(queue: &mut Queue, expected: usize, mut each: impl FnMu
 }
 
 #[test]
-fn f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it() {
-    let name = "f45_a_queues_descriptor_tells_of_aio_and_of_the_ring_beside_it";
+fn f45_a_queues_descriptor_announces_completions_of_aio_and_of_the_ring() {
+    let name = "f45_a_queues_descriptor_announces_completions_of_aio_and_of_the_ring";
     let _alone = alone();
     if !needs_aio(name) {
         return;

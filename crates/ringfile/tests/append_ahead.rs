@@ -71,8 +71,8 @@ fn small_syncs_go_into_zeros_written_ahead_and_closing_cuts_what_is_left() {
 }
 
 #[test]
-fn nothing_is_filled_where_that_gains_nothing() {
-    let name = "nothing_is_filled_where_that_gains_nothing";
+fn files_that_would_not_gain_from_zeros_are_not_filled() {
+    let name = "files_that_would_not_gain_from_zeros_are_not_filled";
     let Some(mount) = mounted(name) else { return };
     let Some(memory) = Mount::tmpfs(name, 16 << 20) else { return };
     type Set = fn(OpenAppender) -> OpenAppender;

@@ -38,7 +38,7 @@ fn write(record: &mut Record<'_>, data: &[u8], way: u64) {
 }
 
 #[test]
-fn what_is_written_is_appended_and_a_record_that_panics_leaves_nothing() {
+fn a_record_written_in_place_is_appended_and_one_that_panics_leaves_nothing() {
     let mut random = Random::new();
     let (_folder, path, log) = log();
     let mut expected = Vec::new();

@@ -143,8 +143,8 @@ fn the_first_sector_of_what_a_recycled_log_loses_is_durably_gone_before_the_rest
 }
 
 #[test]
-fn a_cut_that_fails_promises_nothing_behind_its_length() {
-    let name = "a_cut_that_fails_promises_nothing_behind_its_length";
+fn after_a_failed_cut_nothing_beyond_its_length_counts_as_durable() {
+    let name = "after_a_failed_cut_nothing_beyond_its_length_counts_as_durable";
     let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
     let file = options(Route::Auto, false).open(server.path()).unwrap();
     block_on(async {

@@ -314,8 +314,8 @@ impl Wake for Calls {
 }
 
 #[test]
-fn a_future_that_nobody_polls_stops_no_other() {
-    let name = "a_future_that_nobody_polls_stops_no_other";
+fn an_unpolled_future_stops_no_other() {
+    let name = "an_unpolled_future_stops_no_other";
     for route in held_routes() {
         let Some(server) = Server::or_skip(name, Vec::new()) else { return };
         let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
@@ -558,7 +558,7 @@ fn memory_is_bounded_and_appends_wait_for_room_in_order() {
 }
 
 #[test]
-fn a_pool_of_two_blocks_keeps_it_going() {
+fn a_pool_of_two_blocks_is_enough_for_an_appender() {
     let folder = folder();
     let path = folder.path().join("log");
     for route in routes() {
@@ -781,7 +781,7 @@ fn files_that_cannot_be_appended_to_are_refused_at_once() {
 }
 
 #[test]
-fn the_largest_settings_are_taken_for_the_most_there_can_be() {
+fn settings_above_the_limits_become_the_limits() {
     let folder = folder();
     let file = options(Route::Auto, false).open(folder.path().join("log")).unwrap();
     let pool = Pool::new(1 << 20);

@@ -61,7 +61,7 @@ fn each_read_returns_its_bytes_with_every_way_of_waiting() {
 }
 
 #[test]
-fn abort_returns_with_the_memory_though_nothing_ever_comes() {
+fn abort_returns_the_memory_of_a_read_that_gets_no_data() {
     must_end("abort", || {
         let (pipe, _other, _folder) = silent_pipe();
         let mut reads = Queue::new();
@@ -81,8 +81,8 @@ fn abort_returns_with_the_memory_though_nothing_ever_comes() {
 }
 
 #[test]
-fn abort_waits_for_a_kernel_that_is_not_done() {
-    let Some(server) = Server::or_skip("abort_waits_for_a_kernel_that_is_not_done", content(0, 8 * PAGE))
+fn abort_waits_until_the_kernel_has_finished() {
+    let Some(server) = Server::or_skip("abort_waits_until_the_kernel_has_finished", content(0, 8 * PAGE))
     else {
         return;
     };

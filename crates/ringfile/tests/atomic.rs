@@ -80,8 +80,8 @@ fn xfs(test: &str) -> Option<(Mount, AtomicLimits)> {
 }
 
 #[test]
-fn atomic_writes_go_every_way_on_every_route() {
-    let test = "atomic_writes_go_every_way_on_every_route";
+fn atomic_writes_work_in_every_form_on_every_route() {
+    let test = "atomic_writes_work_in_every_form_on_every_route";
     let Some((mount, limits)) = xfs(test) else { return };
     assert!(limits.segments >= 1 && limits.min.is_power_of_two() && limits.max.is_power_of_two());
     let pool = Pool::new(1 << 20);
@@ -169,7 +169,7 @@ fn without_atomic_writes_the_error_says_what_to_do() {
 }
 
 #[test]
-fn an_empty_one_and_one_beyond_the_end_of_files_need_no_kernel() {
+fn empty_atomic_writes_and_those_beyond_the_largest_offset_need_no_kernel() {
     let folder = Folder::new();
     let mut options = OpenOptions::new();
     let file = options.write(true).create(true).open(folder.path().join("file")).unwrap();
@@ -179,8 +179,8 @@ fn an_empty_one_and_one_beyond_the_end_of_files_need_no_kernel() {
 }
 
 #[test]
-fn metadata_tells_the_limits() {
-    let Some((mount, limits)) = xfs("metadata_tells_the_limits") else { return };
+fn metadata_has_the_limits_of_atomic_writes() {
+    let Some((mount, limits)) = xfs("metadata_has_the_limits_of_atomic_writes") else { return };
     let metadata = block_on(ringfile::fs::metadata(mount.path().join("probe"))).unwrap();
     assert_eq!(metadata.direct.unwrap().atomic, Some(limits));
 }

@@ -277,7 +277,7 @@ fn an_operation_that_takes_long_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn a_million_reads_are_a_batch() {
+fn a_batch_takes_a_million_reads() {
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, PAGE))).unwrap();
     let count = 1_000_000;
@@ -368,7 +368,7 @@ fn merged_batches_return_the_same_as_others() {
 }
 
 #[test]
-fn inside_a_ringfile_thread_it_is_awaited_and_run_says_so() {
+fn on_a_ringfile_thread_run_fails_and_awaiting_works() {
     let folder = Folder::new();
     let file = direct(&folder.file("data", &content(0, 64 * PAGE)));
     let pool = Pool::new(4 << 20);
@@ -407,7 +407,7 @@ fn eight_threads_run_batches_at_once() {
 }
 
 #[test]
-fn any_executor_can_await_it() {
+fn any_executor_can_await_a_batch() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 64 * PAGE));
     let pool = Pool::new(16 << 20);
@@ -530,7 +530,7 @@ fn a_task_that_waits_for_a_batch_is_woken_once() {
 }
 
 #[test]
-fn futures_are_send_and_batches_too() {
+fn futures_and_batches_are_send() {
     fn check<T: Send + Unpin>(_: &T) {}
     let batch = Batch::new();
     check(&batch);

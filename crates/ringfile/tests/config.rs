@@ -156,7 +156,7 @@ fn pools_are_aligned_go_outside_and_are_left_out_as_the_settings_say() {
 }
 
 #[test]
-fn what_is_no_file_of_settings_is_told() {
+fn a_file_that_holds_no_settings_is_an_error() {
     let folder = Folder::new();
     let error = Config::load(folder.path().join("none.toml")).unwrap_err();
     assert_eq!((error.kind(), error.errno()), (ErrorKind::NotFound, Some(libc::ENOENT)));
@@ -247,7 +247,7 @@ fn written_settings_are_read_back_unchanged_by_comments() {
 }
 
 #[test]
-fn no_text_is_a_panic() {
+fn no_text_makes_reading_settings_panic() {
     let mut random = Random::new();
     for _ in 0..20_000 {
         let text = random_text(&mut random);
@@ -262,7 +262,7 @@ fn no_text_is_a_panic() {
 }
 
 #[test]
-fn huge_pages_are_those_of_the_pool() {
+fn the_huge_pages_setting_applies_to_pools() {
     let flags = |pool: &Pool| -> String {
         let buffer = pool.get(4 << 20).unwrap();
         let at = buffer.as_ptr() as usize;
@@ -285,7 +285,7 @@ fn huge_pages_are_those_of_the_pool() {
     let never = flags(&config("huge_pages = 'never'\ncapacity = '8m'").pool().build().unwrap());
     if never.is_empty() || !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
         skip(
-            "huge_pages_are_those_of_the_pool",
+            "the_huge_pages_setting_applies_to_pools",
             "this kernel has no transparent huge pages, or does not show them",
         );
     } else {
@@ -300,8 +300,8 @@ fn huge_pages_are_those_of_the_pool() {
 }
 
 #[test]
-fn the_depth_is_that_of_batches() {
-    let test = "the_depth_is_that_of_batches";
+fn the_depth_setting_applies_to_batches() {
+    let test = "the_depth_setting_applies_to_batches";
     let Some(server) = Server::or_skip(test, content(0, 64 * PAGE)) else { return };
     server.rule(Op::Read, 0..u64::MAX, 8, Act::Hold);
     let route = if is_without_ring() { Route::Workers } else { Route::Ring };
@@ -326,7 +326,7 @@ fn the_depth_is_that_of_batches() {
 }
 
 #[test]
-fn depth_and_block_size_are_those_of_appenders() {
+fn depth_and_block_size_settings_apply_to_appenders() {
     let folder = Folder::new();
     let file = File::create(folder.path().join("log")).unwrap();
     let (config, pool) = (config("depth = 1\nblock_size = '16k'"), Pool::new(4 << 20));
@@ -342,7 +342,7 @@ fn depth_and_block_size_are_those_of_appenders() {
 }
 
 #[test]
-fn depth_and_block_size_are_those_of_readers() {
+fn depth_and_block_size_settings_apply_to_readers() {
     let folder = Folder::new();
     let file = File::open(folder.file("data", &content(0, 1 << 20))).unwrap();
     let (config, pool) = (config("depth = 5\nblock_size = '16k'"), Pool::new(4 << 20));
@@ -384,7 +384,7 @@ fn buffers_are_registered_or_not() {
 }
 
 #[test]
-fn direct_is_how_files_are_opened() {
+fn the_direct_setting_applies_to_opened_files() {
     let folder = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     let path = folder.file("data", &content(0, PAGE));
     let open = |text: &str| config(text).open_options().read(true).open(&path);
@@ -393,7 +393,7 @@ fn direct_is_how_files_are_opened() {
         (Ok(file), _) => assert!(file.is_direct() && file.alignment().bytes > 1),
         (Err(error), Err(same)) => {
             assert_eq!(error.to_string(), same.to_string());
-            skip("direct_is_how_files_are_opened", error);
+            skip("the_direct_setting_applies_to_opened_files", error);
         }
         (Err(error), Ok(_)) => panic!("{error}"),
     }
@@ -402,8 +402,8 @@ fn direct_is_how_files_are_opened() {
 }
 
 #[test]
-fn the_route_is_that_of_files_opened_with_the_settings() {
-    let name = "the_route_is_that_of_files_opened_with_the_settings";
+fn the_route_setting_applies_to_opened_files() {
+    let name = "the_route_setting_applies_to_opened_files";
     if !in_child(name) {
         return;
     }
@@ -428,8 +428,8 @@ fn the_route_is_that_of_files_opened_with_the_settings() {
 }
 
 #[test]
-fn applied_the_route_is_every_files_and_workers_are_as_many() {
-    let name = "applied_the_route_is_every_files_and_workers_are_as_many";
+fn applied_settings_set_the_default_route_and_the_number_of_workers() {
+    let name = "applied_settings_set_the_default_route_and_the_number_of_workers";
     if !in_child(name) {
         return;
     }

@@ -152,7 +152,7 @@ fn a_hole_is_not_made_where_it_would_destroy_data() {
 }
 
 #[test]
-fn what_cannot_be_copied_is_an_error_that_says_why() {
+fn a_copy_that_is_not_possible_fails_with_a_reason() {
     let folder = Folder::new();
     let path = folder.file("data", &content(0, 10 * PAGE));
     let (file, other) = (both().open(&path).unwrap(), folder.file("other", b""));

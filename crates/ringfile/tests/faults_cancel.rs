@@ -431,8 +431,8 @@ fn f05_a_future_polled_elsewhere_gets_the_result_that_is_already_there() {
 }
 
 #[test]
-fn f05_a_result_that_nobody_wants_any_more_is_not_kept() {
-    if !needs_ring("f05_a_result_that_nobody_wants_any_more_is_not_kept") {
+fn f05_an_unwanted_result_is_not_kept() {
+    if !needs_ring("f05_an_unwanted_result_is_not_kept") {
         return;
     }
     let folder = Folder::new();

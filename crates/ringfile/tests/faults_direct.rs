@@ -98,8 +98,8 @@ fn f16_unaligned_reads_turn_buffered_where_allowed() {
 }
 
 #[test]
-fn f16_a_read_near_the_end_of_all_offsets_leaves_the_file_direct() {
-    let name = "f16_a_read_near_the_end_of_all_offsets_leaves_the_file_direct";
+fn f16_a_read_near_the_largest_offset_leaves_the_file_direct() {
+    let name = "f16_a_read_near_the_largest_offset_leaves_the_file_direct";
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     let mut options = ring_options();
@@ -177,8 +177,8 @@ fn a_reader_takes_any_number_of_bytes_for_a_block() {
 }
 
 #[test]
-fn f17_direct_on_tmpfs_is_found_out() {
-    let name = "f17_direct_on_tmpfs_is_found_out";
+fn f17_direct_io_on_tmpfs_is_refused_or_becomes_buffered() {
+    let name = "f17_direct_io_on_tmpfs_is_refused_or_becomes_buffered";
     let Some(disk) = Mount::tmpfs(name, 1 << 20) else { return };
     let path = disk.path().join("data");
     std::fs::write(&path, content(0, 2 * PAGE)).unwrap();
@@ -371,8 +371,8 @@ fn f19_files_without_non_blocking_io_are_read_and_written_all_the_same() {
 }
 
 #[test]
-fn f19_polling_on_a_file_that_can_not_is_a_clear_error() {
-    let name = "f19_polling_on_a_file_that_can_not_is_a_clear_error";
+fn f19_polling_on_a_file_without_it_is_a_clear_error() {
+    let name = "f19_polling_on_a_file_without_it_is_a_clear_error";
     if !needs_ring(name) {
         return;
     }

@@ -376,7 +376,7 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
 /// A thread that goes to sleep just when its event arrives: an I/O thread that gets an operation, or a plain thread
 /// that is notified by an I/O thread or a worker. 600,000 round trips in release builds.
 #[test]
-fn f24_no_operation_is_slept_over_between_threads() {
+fn f24_a_thread_that_goes_to_sleep_misses_no_event_of_another_thread() {
     let rounds = if cfg!(debug_assertions) { 4000 } else { 100_000 };
     let folder = Folder::new();
     let path = folder.file("data", &content(0, PAGE));

@@ -198,8 +198,8 @@ fn f22_operations_in_flight_stay_the_parents() {
 }
 
 #[test]
-fn f22_memory_that_a_child_gets_back_wakes_who_waits_for_it() {
-    let name = "f22_memory_that_a_child_gets_back_wakes_who_waits_for_it";
+fn f22_memory_returned_in_a_child_wakes_tasks_that_wait_for_it() {
+    let name = "f22_memory_returned_in_a_child_wakes_tasks_that_wait_for_it";
     if !needs_ring(name) {
         return;
     }
@@ -355,8 +355,8 @@ fn f22_a_child_that_polls_a_read_which_another_thread_carries_out_gets_an_error_
 }
 
 #[test]
-fn f22_a_queue_that_made_plain_calls_begins_nothing_in_the_child_that_it_would_not_wait_for() {
-    let name = "f22_a_queue_that_made_plain_calls_begins_nothing_in_the_child_that_it_would_not_wait_for";
+fn f22_a_queue_used_before_a_fork_starts_no_operation_on_a_ring_in_the_child() {
+    let name = "f22_a_queue_used_before_a_fork_starts_no_operation_on_a_ring_in_the_child";
     if !needs_ring(name) {
         return;
     }

@@ -93,8 +93,8 @@ fn f11_interrupted_operations_are_done_again_in_every_form() {
 }
 
 #[test]
-fn f12_eagain_and_large_direct_reads_that_stop_half_way_go_on_in_every_form() {
-    let name = "f12_eagain_and_large_direct_reads_that_stop_half_way_go_on_in_every_form";
+fn f12_eagain_and_large_direct_reads_that_stop_half_way_are_continued_in_every_form() {
+    let name = "f12_eagain_and_large_direct_reads_that_stop_half_way_are_continued_in_every_form";
     let half = (3 * MIB / 2) as u64;
     for route in routes() {
         let Some(server) = Server::or_skip(name, content(0, 2 * MIB)) else { return };
@@ -241,8 +241,8 @@ fn f14_short_writes_are_continued_in_every_form() {
 }
 
 #[test]
-fn f16_direct_refused_at_io_is_told_or_turns_buffered_in_every_form() {
-    let name = "f16_direct_refused_at_io_is_told_or_turns_buffered_in_every_form";
+fn f16_direct_refused_at_io_is_an_error_or_turns_buffered_in_every_form() {
+    let name = "f16_direct_refused_at_io_is_an_error_or_turns_buffered_in_every_form";
     for route in routes() {
         for form in READING {
             for fallback in [false, true] {
@@ -268,7 +268,7 @@ fn f16_direct_refused_at_io_is_told_or_turns_buffered_in_every_form() {
 }
 
 #[test]
-fn f18_direct_io_that_does_not_fit_is_bounced_or_told_in_every_form() {
+fn f18_unaligned_direct_io_is_bounced_or_refused_in_every_form() {
     let folder = Folder::new();
     let size = 300_000;
     let path = folder.file("data", &content(0, size));

@@ -49,8 +49,8 @@ fn f06_more_completions_than_the_queue_holds_all_arrive() {
 }
 
 #[test]
-fn f07_a_full_submission_queue_is_submitted_and_gone_on_with() {
-    let name = "f07_a_full_submission_queue_is_submitted_and_gone_on_with";
+fn f07_operations_beyond_a_full_submission_queue_are_carried_out() {
+    let name = "f07_operations_beyond_a_full_submission_queue_are_carried_out";
     for entries in [1, 2, 3, 16] {
         let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
         server.rule(Op::Read, 0..u64::MAX, usize::MAX, Act::Hold);
@@ -110,11 +110,11 @@ fn most(what: libc::__rlimit_resource_t) -> u64 {
 }
 
 #[test]
-fn f09_a_thread_that_gets_no_ring_says_so_and_others_go_on() {
-    if !needs_ring("f09_a_thread_that_gets_no_ring_says_so_and_others_go_on") {
+fn f09_a_thread_without_a_ring_reports_why_and_others_continue() {
+    if !needs_ring("f09_a_thread_without_a_ring_reports_why_and_others_continue") {
         return;
     }
-    if !in_child("f09_a_thread_that_gets_no_ring_says_so_and_others_go_on") {
+    if !in_child("f09_a_thread_without_a_ring_reports_why_and_others_continue") {
         return;
     }
     let folder = Folder::new();
@@ -245,8 +245,8 @@ fn with_refusals<F: Future<Output = ()>>(errno: i32, test: impl FnOnce(File, Poo
 }
 
 #[test]
-fn f07_a_submission_that_fails_is_the_answer_to_what_was_not_taken() {
-    if !needs_ring("f07_a_submission_that_fails_is_the_answer_to_what_was_not_taken") {
+fn f07_a_failed_submission_fails_the_operations_that_were_not_taken() {
+    if !needs_ring("f07_a_failed_submission_fails_the_operations_that_were_not_taken") {
         return;
     }
     with_refusals(libc::ENXIO, async |file, pool| {
@@ -259,8 +259,8 @@ fn f07_a_submission_that_fails_is_the_answer_to_what_was_not_taken() {
 }
 
 #[test]
-fn f07_a_kernel_that_is_short_of_memory_is_asked_again() {
-    if !needs_ring("f07_a_kernel_that_is_short_of_memory_is_asked_again") {
+fn f07_submission_is_retried_while_the_kernel_is_short_of_memory() {
+    if !needs_ring("f07_submission_is_retried_while_the_kernel_is_short_of_memory") {
         return;
     }
     for errno in [libc::EAGAIN, libc::EBUSY, libc::ENOMEM] {
@@ -283,8 +283,8 @@ fn f07_a_kernel_that_is_short_of_memory_is_asked_again() {
 }
 
 #[test]
-fn f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on() {
-    if !needs_ring("f07_a_kernel_that_stays_short_of_memory_is_told_and_not_spun_on") {
+fn f07_a_lasting_shortage_of_memory_is_an_error_and_the_thread_does_not_spin() {
+    if !needs_ring("f07_a_lasting_shortage_of_memory_is_an_error_and_the_thread_does_not_spin") {
         return;
     }
     with_refusals(libc::EAGAIN, async |file, pool| {
@@ -399,8 +399,8 @@ fn f07_submitting_does_not_wait_for_a_kernel_that_is_short_of_memory() {
 }
 
 #[test]
-fn f09_a_file_without_a_descriptor_of_its_own_is_what_it_was() {
-    if !in_child("f09_a_file_without_a_descriptor_of_its_own_is_what_it_was") {
+fn f09_a_file_that_gets_no_descriptor_of_its_own_still_works() {
+    if !in_child("f09_a_file_that_gets_no_descriptor_of_its_own_still_works") {
         return;
     }
     let folder = Folder::new();
@@ -478,8 +478,8 @@ impl Drop for NoNewThreads {
 
 /// The threads of a ring count towards the user's limit.
 #[test]
-fn f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_signal() {
-    let name = "f09_an_operation_for_which_the_ring_gets_no_thread_says_so_and_speaks_of_no_signal";
+fn f09_an_operation_without_a_kernel_thread_fails_with_that_reason_and_names_no_signal() {
+    let name = "f09_an_operation_without_a_kernel_thread_fails_with_that_reason_and_names_no_signal";
     if !needs_ring(name) {
         return;
     }

@@ -59,7 +59,7 @@ fn f33_bytes_of_a_foreign_owner_come_back_untouched() {
 }
 
 #[test]
-fn f33_a_buffer_behind_a_foreign_owner_is_told_from_frozen_parts_beside_it() {
+fn f33_a_buffer_behind_a_foreign_owner_is_not_taken_for_frozen_parts_beside_it() {
     let pool = Pool::new(1 << 20);
     let mut middle = pool.get(3 * PAGE).unwrap();
     middle.resize(3 * PAGE, 3);

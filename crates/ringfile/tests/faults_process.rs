@@ -169,8 +169,8 @@ fn f03_threads_that_end_again_and_again_with_operations_in_flight_leave_nothing(
 }
 
 #[test]
-fn f29_thousands_of_files_are_told_apart() {
-    let name = "f29_thousands_of_files_are_told_apart";
+fn f29_thousands_of_files_are_never_confused() {
+    let name = "f29_thousands_of_files_are_never_confused";
     if !in_child(name) {
         return;
     }

@@ -134,8 +134,8 @@ fn f12_eagain_completions_are_submitted_again() {
 }
 
 #[test]
-fn f12_a_large_direct_read_that_stops_half_way_goes_on_from_there() {
-    let name = "f12_a_large_direct_read_that_stops_half_way_goes_on_from_there";
+fn f12_a_large_direct_read_that_stops_half_way_continues_there() {
+    let name = "f12_a_large_direct_read_that_stops_half_way_continues_there";
     let Some(server) = Server::or_skip(name, content(0, 5 * MIB)) else { return };
     let file = ring_options().read(true).direct(true).open(server.path()).unwrap();
     assert_eq!(file.alignment().bytes, 4096);
@@ -316,8 +316,8 @@ fn f14_short_writes_are_continued_until_all_is_written() {
 
 /// On a server that answers later, io_uring itself continues with the rest.
 #[test]
-fn f14_a_short_direct_write_goes_on_where_it_stopped() {
-    let name = "f14_a_short_direct_write_goes_on_where_it_stopped";
+fn f14_a_short_direct_write_continues_where_it_stopped() {
+    let name = "f14_a_short_direct_write_continues_where_it_stopped";
     for cut in [PAGE, 2 * PAGE, 1000] {
         let Some(server) = Server::blocking_or_skip(name, vec![0; 16 * PAGE]) else { return };
         let file = ring_options().write(true).direct(true).open(server.path()).unwrap();

@@ -278,8 +278,8 @@ fn f51_a_sync_that_was_not_tried_is_not_remembered() {
 }
 
 #[test]
-fn f43_a_full_disk_after_a_part_of_a_direct_write_is_told_as_such() {
-    let name = "f43_a_full_disk_after_a_part_of_a_direct_write_is_told_as_such";
+fn f43_a_full_disk_after_a_part_of_a_direct_write_is_reported_as_such() {
+    let name = "f43_a_full_disk_after_a_part_of_a_direct_write_is_reported_as_such";
     let pool = Pool::new(64 * MIB);
     for kind in ["ext4", "xfs"] {
         let Some(disk) =
@@ -309,8 +309,8 @@ fn f43_a_full_disk_after_a_part_of_a_direct_write_is_told_as_such() {
 }
 
 #[test]
-fn f43_a_direct_write_over_the_end_of_a_device_is_told_as_such() {
-    let name = "f43_a_direct_write_over_the_end_of_a_device_is_told_as_such";
+fn f43_a_direct_write_over_the_end_of_a_device_is_reported_as_such() {
+    let name = "f43_a_direct_write_over_the_end_of_a_device_is_reported_as_such";
     let pool = Pool::new(64 * MIB);
     // The second length ends with a partial page.
     for len in [MIB, MIB + 3 * 512] {
@@ -350,8 +350,8 @@ fn fill_up(path: &Path, but: u64) {
 }
 
 #[test]
-fn f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block() {
-    let name = "f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block";
+fn f43_a_direct_write_that_stops_inside_a_block_continues_at_that_block() {
+    let name = "f43_a_direct_write_that_stops_inside_a_block_continues_at_that_block";
     // Not through io_uring: Linux 6.18 itself continues a short direct write of FUSE there, at the wrong offset. The
     // ring's operations continue by the same rule, `Target::goes_on_at`.
     for route in [Route::Inline, Route::Workers] {
@@ -386,7 +386,7 @@ fn f43_a_direct_write_that_stops_inside_a_block_goes_on_from_that_block() {
 }
 
 #[test]
-fn f51_a_sync_that_failed_outside_of_the_library_can_be_told() {
+fn f51_a_sync_failure_outside_of_the_library_can_be_noted() {
     let folder = support::Folder::new();
     let path = folder.file("data", &content(0, PAGE));
     for route in routes() {

@@ -86,8 +86,8 @@ fn every_operation_works_in_other_executors_and_moves_between_threads() {
 
 /// Opening a cached path must not be a plain call of the polling thread, since an uncached one would block it.
 #[test]
-fn no_operation_is_a_call_of_the_polling_thread() {
-    let name = "no_operation_is_a_call_of_the_polling_thread";
+fn operations_on_paths_are_never_calls_of_the_polling_thread() {
+    let name = "operations_on_paths_are_never_calls_of_the_polling_thread";
     if !in_child(name) {
         return;
     }
@@ -336,7 +336,7 @@ fn a_loop_waits_for_files_that_a_dropped_queue_was_opening() {
 }
 
 #[test]
-fn what_is_cancelled_before_it_is_submitted_is_not_carried_out() {
+fn an_operation_cancelled_before_its_submission_is_not_carried_out() {
     let folder = Folder::new();
     let (made, path) = (folder.path().join("made"), folder.file("data", b"content"));
     let mut queue = Queue::new();

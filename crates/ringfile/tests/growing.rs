@@ -132,7 +132,7 @@ fn parts_of_a_buffer_grow_apart() {
 }
 
 #[test]
-fn what_may_not_grow_says_so_and_stays_as_it_is() {
+fn a_buffer_that_may_not_grow_fails_with_a_reason_and_stays_as_it_is() {
     let fixed = Pool::builder().capacity(1 << 20).growing(false).build().unwrap();
     let gone = Pool::new(1 << 20);
     let memory = RegisteredMemory::new(vec![0; 512]);

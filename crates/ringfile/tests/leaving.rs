@@ -61,7 +61,7 @@ fn a_sync_of_a_directory_is_waited_for() {
 }
 
 #[test]
-fn reads_that_wait_for_room_when_the_loop_ends_are_over_and_never_begun() {
+fn reads_that_wait_for_room_when_the_loop_ends_end_without_being_begun() {
     const READS: usize = 600;
     must_end("a loop with more reads of a pipe than its ring has room for", || {
         let (pipe, mut writer) = pipe();
@@ -131,8 +131,8 @@ fn a_thread_that_has_ended_has_no_descriptor_open_for_results_that_were_not_take
 }
 
 #[test]
-fn what_a_dropped_batch_has_in_flight_is_waited_for() {
-    let name = "what_a_dropped_batch_has_in_flight_is_waited_for";
+fn operations_in_flight_of_a_dropped_batch_are_waited_for() {
+    let name = "operations_in_flight_of_a_dropped_batch_are_waited_for";
     for route in [Route::Ring, Route::Workers] {
         if route == Route::Ring && is_without_ring() {
             continue;

@@ -113,7 +113,7 @@ fn a_task_that_waits_for_all_is_woken_when_all_have_come() {
 }
 
 #[test]
-fn what_comes_after_the_end_is_given_back() {
+fn results_after_the_mailbox_was_closed_are_given_back() {
     loom::model(|| {
         let mailbox = Arc::new(Mailbox::new());
         let putter = {

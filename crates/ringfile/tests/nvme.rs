@@ -214,8 +214,8 @@ fn f48_writes_are_what_the_block_device_shows() {
 }
 
 #[test]
-fn f48_queues_and_their_descriptors_know_commands() {
-    let Some(drive) = Drive::main("f48_queues_and_their_descriptors_know_commands") else { return };
+fn f48_queues_and_their_descriptors_work_with_commands() {
+    let Some(drive) = Drive::main("f48_queues_and_their_descriptors_work_with_commands") else { return };
     let (file, pool) = (drive.open(), Pool::new(8 << 20));
     drive.block_layer().write(0, &content(0, 1 << 20));
     let mut queue = Queue::new();
@@ -318,8 +318,9 @@ fn f48_another_thread_wakes_one_that_waits_for_commands_alone() {
 }
 
 #[test]
-fn f48_what_is_longer_than_a_command_goes_in_several() {
-    let Some(drive) = Drive::of("RINGFILE_NVME_SMALL", "f48_what_is_longer_than_a_command_goes_in_several")
+fn f48_an_operation_longer_than_a_command_takes_several() {
+    let Some(drive) =
+        Drive::of("RINGFILE_NVME_SMALL", "f48_an_operation_longer_than_a_command_takes_several")
     else {
         return;
     };
@@ -380,8 +381,10 @@ fn f48_discarding_and_zeroing_a_range_touches_no_other() {
 }
 
 #[test]
-fn f48_beyond_the_end_the_drive_says_why_and_the_ring_goes_on() {
-    let Some(drive) = Drive::main("f48_beyond_the_end_the_drive_says_why_and_the_ring_goes_on") else {
+fn f48_a_write_beyond_the_end_fails_with_the_drives_status_and_the_ring_stays_usable() {
+    let Some(drive) =
+        Drive::main("f48_a_write_beyond_the_end_fails_with_the_drives_status_and_the_ring_stays_usable")
+    else {
         return;
     };
     let file = drive.open();
@@ -474,8 +477,8 @@ fn f48_completions_are_polled_for_on_request() {
 }
 
 #[test]
-fn f48_opening_says_what_is_in_the_way() {
-    let Some(drive) = Drive::main("f48_opening_says_what_is_in_the_way") else { return };
+fn f48_an_open_that_fails_names_the_cause() {
+    let Some(drive) = Drive::main("f48_an_open_that_fails_names_the_cause") else { return };
     let error = OpenOptions::new().write(true).open(&drive.path).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     assert!(error.to_string().contains("namespace_writes(true)"), "{error}");
@@ -506,7 +509,7 @@ fn f48_opening_says_what_is_in_the_way() {
     let device = drive.block_device();
     let made = std::process::Command::new("mkfs.ext2").arg(&device).output();
     if !made.is_ok_and(|made| made.status.success()) {
-        return skip("f48_opening_says_what_is_in_the_way (mounted)", "there is no mkfs.ext2");
+        return skip("f48_an_open_that_fails_names_the_cause (mounted)", "there is no mkfs.ext2");
     }
     let folder = support::Folder::new();
     let mounted =
@@ -518,10 +521,13 @@ fn f48_opening_says_what_is_in_the_way() {
 }
 
 #[test]
-fn f48_a_kernel_without_namespaces_says_so() {
+fn f48_opening_a_namespace_on_an_old_kernel_fails_with_a_reason() {
     let Some(path) = std::env::var_os("RINGFILE_NVME").map(PathBuf::from).filter(|path| !path.exists())
     else {
-        return skip("f48_a_kernel_without_namespaces_says_so", "this kernel has them, or none is named");
+        return skip(
+            "f48_opening_a_namespace_on_an_old_kernel_fails_with_a_reason",
+            "this kernel has them, or none is named",
+        );
     };
     let error = OpenOptions::new().read(true).open(&path).unwrap_err();
     assert_eq!(error.errno(), Some(libc::ENOENT));
@@ -539,8 +545,8 @@ fn f48_a_format_with_metadata_is_refused() {
 }
 
 #[test]
-fn f48_a_namespace_that_may_not_be_written_says_so() {
-    let test = "f48_a_namespace_that_may_not_be_written_says_so";
+fn f48_a_write_to_a_protected_namespace_fails_with_the_drives_status() {
+    let test = "f48_a_write_to_a_protected_namespace_fails_with_the_drives_status";
     let Some(drive) = Drive::of("RINGFILE_NVME_READONLY", test) else { return };
     let file = drive.open();
     block_on(async {

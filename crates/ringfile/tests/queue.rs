@@ -109,7 +109,7 @@ fn a_wait_ends_in_time_and_the_operation_goes_on() {
 }
 
 #[test]
-fn dropping_it_waits_for_the_kernel_and_returns_the_memory() {
+fn dropping_a_queue_waits_for_the_kernel_and_returns_the_memory() {
     must_end("a queue's drop", || {
         let (ours, _theirs) = std::io::pipe().unwrap();
         let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(ours)));

@@ -109,7 +109,7 @@ fn unsubmitted_operations_are_never_carried_out() {
 }
 
 #[test]
-fn what_a_loop_put_off_and_was_cancelled_is_never_carried_out() {
+fn a_deferred_operation_that_is_cancelled_is_never_carried_out() {
     const LEN: usize = 256 << 10;
     if support::is_without_ring() {
         return support::skip("operations that a loop defers", "workers have begun it");
@@ -446,8 +446,8 @@ fn f03_a_queue_with_very_many_operations_on_workers_is_dropped_at_once() {
 }
 
 #[test]
-fn f03_a_loop_waits_for_what_a_queue_that_was_dropped_in_it_left() {
-    let name = "f03_a_loop_waits_for_what_a_queue_that_was_dropped_in_it_left";
+fn f03_a_loop_waits_for_the_operations_of_a_queue_dropped_in_it() {
+    let name = "f03_a_loop_waits_for_the_operations_of_a_queue_dropped_in_it";
     if !support::needs_ring(name) {
         return;
     }

@@ -91,8 +91,8 @@ fn each_read_has_its_own_result_on_every_route() {
 }
 
 #[test]
-fn they_are_one_system_call_and_use_registered_memory() {
-    let name = "they_are_one_system_call_and_use_registered_memory";
+fn many_reads_are_one_system_call_and_use_registered_memory() {
+    let name = "many_reads_are_one_system_call_and_use_registered_memory";
     // Alone: memory that another test frees interrupts a wait, so that there is another call.
     if !needs_ring(name) || !support::in_child(name) {
         return;

@@ -219,8 +219,8 @@ const IN_CHILD: &str = "RINGFILE_TEST_FILE_OF_UNPRIVILEGED_CHILD";
 
 /// In its own process: the limit is per process, and root has none.
 #[test]
-fn refused_registration_goes_on_without_and_warns_once() {
-    let name = "refused_registration_goes_on_without_and_warns_once";
+fn io_continues_after_a_refused_registration_with_one_warning() {
+    let name = "io_continues_after_a_refused_registration_with_one_warning";
     if !needs_ring(name) || !needs_registered_buffers(name) {
         return;
     }
@@ -232,7 +232,7 @@ fn refused_registration_goes_on_without_and_warns_once() {
     let (path, _file) = file_of("refused", 64 << 10);
     let mut child = Command::new(std::env::current_exe().unwrap());
     child
-        .args(["--exact", "refused_registration_goes_on_without_and_warns_once", "--nocapture"])
+        .args(["--exact", "io_continues_after_a_refused_registration_with_one_warning", "--nocapture"])
         .env(IN_CHILD, &*path);
     if rustix::process::geteuid().is_root() {
         // A user that no other process has: locked memory is counted over all processes of a user.

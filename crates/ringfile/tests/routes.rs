@@ -73,8 +73,8 @@ const BOTH: u64 = 2 * PAGES as u64;
 const BYTES: u64 = (PAGES * PAGE) as u64;
 
 #[test]
-fn the_ring_takes_what_is_sent_there() {
-    let name = "the_ring_takes_what_is_sent_there";
+fn operations_with_the_ring_route_go_to_the_ring() {
+    let name = "operations_with_the_ring_route_go_to_the_ring";
     if !needs_ring(name) {
         return;
     }
@@ -120,7 +120,7 @@ fn inline_calls_are_made_by_the_thread_that_polls() {
 }
 
 #[test]
-fn workers_take_what_is_sent_there() {
+fn operations_with_the_workers_route_go_to_workers() {
     let path = on_disk("workers");
     let file = options(Route::Workers).open(&path).unwrap();
     let before = ringfile::metrics();
@@ -382,11 +382,11 @@ fn f02_a_read_dropped_in_another_executor_is_cancelled_on_its_ring() {
 }
 
 #[test]
-fn a_task_that_finds_everything_at_hand_yields_to_others() {
+fn a_task_whose_operations_never_wait_yields_to_others() {
     let path = filled("/dev/shm", "yields");
     let file = options(Route::Inline).open(&path).unwrap();
     let theirs = file.clone();
-    must_end("a_task_that_finds_everything_at_hand_yields_to_others", move || {
+    must_end("a_task_whose_operations_never_wait_yields_to_others", move || {
         block_on(async {
             let turns = std::rc::Rc::new(std::cell::Cell::new(0));
             let count = std::rc::Rc::clone(&turns);
@@ -444,9 +444,9 @@ fn a_ring_that_is_switched_off_is_a_clear_error_where_it_was_asked_for() {
 
 /// In its own process, because the setting is global.
 #[test]
-fn the_default_route_is_that_of_files_opened_afterwards() {
+fn the_default_route_applies_to_files_opened_afterwards() {
     const CHILD: &str = "RINGFILE_TEST_DEFAULT_ROUTE";
-    let name = "the_default_route_is_that_of_files_opened_afterwards";
+    let name = "the_default_route_applies_to_files_opened_afterwards";
     if !needs_ring(name) {
         return;
     }

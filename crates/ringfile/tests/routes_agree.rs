@@ -219,7 +219,7 @@ fn folders() -> [Folder; 2] {
 }
 
 #[test]
-fn odd_operations_come_to_the_same_on_every_route() {
+fn unusual_operations_end_the_same_on_every_route() {
     for folder in folders() {
         let mut first: Option<(Route, Outcomes)> = None;
         for route in routes() {

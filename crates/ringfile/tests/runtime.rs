@@ -52,7 +52,7 @@ impl Drop for Never {
 }
 
 #[test]
-fn block_on_gives_the_result_and_runs_what_was_spawned() {
+fn block_on_returns_the_result_and_runs_spawned_tasks() {
     let result = block_on(async {
         let shared = Rc::new(20);
         let mine = Rc::clone(&shared);
@@ -71,7 +71,7 @@ fn block_on_can_be_called_again_and_again() {
 }
 
 #[test]
-fn block_on_drops_what_has_not_ended() {
+fn block_on_drops_tasks_that_have_not_ended() {
     let dropped = Arc::new(AtomicUsize::new(0));
     let handle = block_on(async {
         let handle = spawn(Never(Arc::clone(&dropped)));
@@ -340,11 +340,11 @@ fn a_thread_whose_queue_was_full_is_woken_by_others() {
 }
 
 #[test]
-fn a_kernel_thread_submits_where_asked_to() {
-    if !needs_ring("a_kernel_thread_submits_where_asked_to") {
+fn a_kernel_thread_submits_if_requested() {
+    if !needs_ring("a_kernel_thread_submits_if_requested") {
         return;
     }
-    must_end("a_kernel_thread_submits_where_asked_to", || {
+    must_end("a_kernel_thread_submits_if_requested", || {
         let content: Vec<u8> = (0..64).collect();
         let (_path, file) = file_of("sqpoll", &content);
         let runtime = Runtime::builder().threads(1).sqpoll(Some(Duration::from_millis(5))).build().unwrap();
@@ -536,11 +536,11 @@ fn in_block_on<F: Future<Output = ()>>(
 }
 
 #[test]
-fn f24_a_result_waited_for_elsewhere_is_not_slept_over() {
-    if !needs_ring("f24_a_result_waited_for_elsewhere_is_not_slept_over") {
+fn f24_a_result_awaited_on_another_thread_wakes_a_sleeping_thread() {
+    if !needs_ring("f24_a_result_awaited_on_another_thread_wakes_a_sleeping_thread") {
         return;
     }
-    must_end("f24_a_result_waited_for_elsewhere_is_not_slept_over", || {
+    must_end("f24_a_result_awaited_on_another_thread_wakes_a_sleeping_thread", || {
         let (_path, file) = file_for_good("slept-over", b"result");
         let (over, comes_over) = mpsc::channel();
         let (polled, was_polled) = mpsc::channel();
@@ -566,11 +566,11 @@ fn f24_a_result_waited_for_elsewhere_is_not_slept_over() {
 }
 
 #[test]
-fn f24_a_cancellation_from_elsewhere_is_not_slept_over() {
-    if !needs_ring("f24_a_cancellation_from_elsewhere_is_not_slept_over") {
+fn f24_a_cancellation_on_another_thread_wakes_a_sleeping_thread() {
+    if !needs_ring("f24_a_cancellation_on_another_thread_wakes_a_sleeping_thread") {
         return;
     }
-    must_end("f24_a_cancellation_from_elsewhere_is_not_slept_over", || {
+    must_end("f24_a_cancellation_on_another_thread_wakes_a_sleeping_thread", || {
         let pool = Pool::new(1 << 20);
         let (file, writer) = pipe();
         let file = keep(file);
@@ -595,8 +595,8 @@ fn f24_a_cancellation_from_elsewhere_is_not_slept_over() {
 }
 
 #[test]
-fn f24_a_file_closed_elsewhere_is_not_slept_over() {
-    must_end("f24_a_file_closed_elsewhere_is_not_slept_over", || {
+fn f24_a_file_closed_on_another_thread_wakes_a_sleeping_thread() {
+    must_end("f24_a_file_closed_on_another_thread_wakes_a_sleeping_thread", || {
         let (path, file) = file_of("closed-elsewhere", b"x");
         let open = move || {
             let all = std::fs::read_dir("/proc/self/fd").unwrap();
@@ -745,8 +745,8 @@ fn park_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn looking_at_rings_leaves_none_behind() {
-    if !needs_ring("looking_at_rings_leaves_none_behind") {
+fn querying_ring_features_leaves_no_ring_behind() {
+    if !needs_ring("querying_ring_features_leaves_no_ring_behind") {
         return;
     }
     std::thread::spawn(|| {
@@ -762,7 +762,7 @@ fn looking_at_rings_leaves_none_behind() {
 }
 
 #[test]
-fn threads_that_can_be_had_are_needed() {
+fn a_runtime_without_threads_is_an_error() {
     let error = Runtime::builder().threads(0).build().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
 }

@@ -44,7 +44,7 @@ fn a_stream_leaves_no_pages_where_a_usual_one_does() {
 }
 
 #[test]
-fn a_file_system_without_it_caches_and_says_so() {
+fn a_file_system_without_uncached_io_caches_and_reports_it() {
     let folder = Folder::inside(std::path::Path::new("/dev/shm"));
     let path = folder.file("data", &content(0, LEN));
     for route in routes() {
@@ -65,7 +65,7 @@ fn a_file_system_without_it_caches_and_says_so() {
 }
 
 #[test]
-fn direct_files_and_pipes_are_as_without() {
+fn direct_files_and_pipes_ignore_dont_cache() {
     let folder = Folder::inside(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")));
     let path = folder.file("data", &content(0, LEN));
     let mut options = OpenOptions::new();

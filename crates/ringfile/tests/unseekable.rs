@@ -115,8 +115,8 @@ fn timers_and_counters_are_streams() {
 }
 
 #[test]
-fn an_exact_read_of_a_stream_tells_less_from_the_end() {
-    on_each_route("an_exact_read_of_a_stream_tells_less_from_the_end", |route| {
+fn an_exact_read_of_a_stream_distinguishes_a_short_read_from_the_end() {
+    on_each_route("an_exact_read_of_a_stream_distinguishes_a_short_read_from_the_end", |route| {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let file = file(reader);
         writer.write_all(b"word").unwrap();

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn order_and_rounding_do_not_matter_and_all_else_does() {
+    fn rows_are_equal_but_for_order_and_rounding() {
         let expected = rows(&[Some("a"), Some("b"), None], &[1.0, 2.0, 3.0], &[1, 2, 3]);
         let same = rows(&[None, Some("a"), Some("b")], &[3.0 + 1e-12, 1.0, 2.0], &[3, 1, 2]);
         same.expect(&expected).unwrap();

@@ -327,8 +327,8 @@ fn no_child_waits_for_a_batch_that_a_thread_of_the_parent_uses() {
 }
 
 #[test]
-fn f38_a_child_rests_its_thread_while_others_closed_its_files() {
-    let name = "tests::forks::f38_a_child_rests_its_thread_while_others_closed_its_files";
+fn f38_a_child_can_rest_its_thread_after_other_threads_closed_its_files() {
+    let name = "tests::forks::f38_a_child_can_rest_its_thread_after_other_threads_closed_its_files";
     if !apart(name, &[]) {
         return;
     }

@@ -180,7 +180,7 @@ fn a_batch_is_used_by_one_thread_at_a_time() {
 }
 
 #[test]
-fn memory_that_is_not_there_is_not_registered() {
+fn unmapped_memory_is_not_registered() {
     let (mut own, mut memory) = (vec![0_u8; PAGE], ptr::null_mut());
     let data = own.as_mut_ptr().cast::<c_void>();
     let past_the_end = (1_usize << 56) - data.addr();
@@ -198,7 +198,7 @@ fn memory_that_is_not_there_is_not_registered() {
 }
 
 #[test]
-fn the_library_tells_of_itself() {
+fn the_library_reports_its_version_and_features() {
     // SAFETY: a NUL-terminated string.
     let version = unsafe { CStr::from_ptr(ringfile_version()) }.to_str().unwrap();
     let parts = [RINGFILE_VERSION_MAJOR, RINGFILE_VERSION_MINOR, RINGFILE_VERSION_PATCH];

@@ -51,7 +51,7 @@ fn f51_no_call_syncs_after_a_sync_has_failed() {
 }
 
 #[test]
-fn what_is_written_is_read_by_blocking_calls_on_every_route() {
+fn blocking_calls_read_what_they_have_written_on_every_route() {
     for route in [RINGFILE_ROUTE_DEFAULT, ring(), RINGFILE_ROUTE_INLINE, RINGFILE_ROUTE_WORKERS] {
         let folder = tempfile::tempdir().unwrap();
         let file = open(&folder.path().join("data"), READ_WRITE | RINGFILE_CREATE, route);

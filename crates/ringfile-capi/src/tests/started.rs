@@ -66,7 +66,7 @@ fn pipe() -> (std::io::PipeWriter, *mut ringfile_file) {
 }
 
 #[test]
-fn the_end_is_told_by_another_thread_and_the_batch_starts_again() {
+fn another_thread_reports_the_end_and_the_batch_starts_again() {
     let folder = tempfile::tempdir().unwrap();
     let (file, batch, mut memory) = (new_file(&folder, 8), batch(), vec![99; 8 * PAGE]);
     let (ends, ended) = mpsc::channel();

@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_memory_was_refused_to_is_not_called_unusable() {
+    fn a_feature_that_was_refused_memory_is_not_called_unusable() {
         let trial = Trial("x", "x", "9.9", "y");
         let of = |errno| trial.judge(Err(io::Error::from_raw_os_error(errno)));
         assert_eq!(of(libc::ENOMEM).usable, None);

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_is_told_apart_from_not_knowing_how() {
+    fn eagain_shows_support_of_nowait_and_eopnotsupp_shows_its_absence() {
         let of = |errno| takes_nowait(&Err(io::Error::from_raw_os_error(errno)));
         assert_eq!(takes_nowait(&Ok(0)), Some(true));
         assert_eq!(of(libc::EAGAIN), Some(true));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_process_says_the_other_understands() {
+    fn a_message_between_processes_is_read_back() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let looked = here(folder.path()).expect("it is there");
         let text = serde_json::to_string(&Line::Known(Box::new(looked.clone()))).expect("JSON");

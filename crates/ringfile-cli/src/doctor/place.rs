@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_shows_is_found() {
+    fn files_of_the_kernel_have_a_mount() {
         let place = of(Path::new("/proc/self/status"));
         assert_eq!(place.mount.map(|mount| mount.filesystem).as_deref(), Some("proc"));
         assert_eq!(place.number, None);

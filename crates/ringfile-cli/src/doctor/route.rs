@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_operation_went_some_way() {
+    fn every_operation_is_counted_on_some_route() {
         let file = tempfile::tempfile().expect("temporary file");
         let taken = taken("buffered writes", file, true).expect("they were counted");
         // Other tests' operations count too.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_that_most_went() {
+    fn the_route_of_most_operations_is_named() {
         for ([ring, inline, workers, aio], most) in [
             ([15, 1, 0, 0], "io_uring"),
             ([8, 8, 0, 0], "io_uring"),

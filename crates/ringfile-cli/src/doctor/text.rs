@@ -389,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_fit_but_for_commands() {
+    fn all_lines_but_commands_fit() {
         let finding = |fix: &str| Page { text: String::new(), width: 30 }.with("   ", fix);
         let text = finding(
             "as root: `echo none > /sys/block/vda/queue/scheduler` or leave it as it is, for it is little",
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_say_what_they_may_become() {
+    fn a_limit_is_shown_with_what_it_may_be_raised_to() {
         let shown = |soft, hard| limit(&Limit { soft, hard }, |count| count.to_string());
         assert_eq!(shown(None, None), "unlimited");
         assert_eq!(shown(Some(5), Some(5)), "5");
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_move_the_cursor_do_not() {
+    fn control_characters_in_names_are_escaped() {
         let text = Page { text: String::new(), width: 80 }.with("", "a\nb\u{1b}[2J");
         assert_eq!(text, "a\\nb\\u{1b}[2J\n");
     }

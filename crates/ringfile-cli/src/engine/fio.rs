@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_drawn_with_replacement_has_no_random_map() {
+    fn random_offsets_with_repetition_use_no_random_map() {
         for engine in [Engine::Fio, Engine::FioBatch, Engine::FioPsync] {
             let any = arguments(engine, &job(Rw::RandRead, 2, Buffers::Normal));
             assert_has(&any, &["--norandommap", "--time_based"]);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error_and_not_a_figure() {
+    fn missing_data_is_an_error_and_not_a_figure() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let job = Job { duration: Duration::from_millis(5), ..job(Rw::RandRead, 1, 2, 8, false) };
         let (outcome, _) = run(&job, &bench(&file, &Interrupt::default()), &mut || {}).expect("a run");

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_that_is_surely_behind_is_said_at_the_top() {
+    fn the_page_begins_with_auto_if_auto_is_surely_behind() {
         use crate::advice::recorded::{Truth, World};
         let truth = |job: Setup| Truth {
             iops: if job.route == Some(Route::Auto) { 866_000.0 } else { 1_052_000.0 },
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_said_with_the_advice() {
+    fn the_advice_mentions_a_busy_machine() {
         use crate::advice::{advise, recorded::World, recorded::disk};
         for (noise, is_busy) in [(0.02, false), (0.6, true)] {
             let mut results = World { noise: (noise, noise), ..World::new(disk).quick() }.session(1);

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn over_the_rounds_each_has_each_place() {
+    fn over_the_rounds_each_run_has_each_position() {
         let steps = grid(&[Engine::Fio], 4).steps();
         let kind = |step: &Step| (step.setup.engine, step.setup.buffers);
         for cell in steps.chunks(4 * 5) {

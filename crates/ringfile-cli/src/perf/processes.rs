@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_says_nothing_is_told_by_what_it_complained() {
+    fn a_process_without_a_result_is_reported_with_its_error_output() {
         let run = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script]);

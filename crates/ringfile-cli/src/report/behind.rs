@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn with_one_round_it_is_said_to_be_unsure() {
+    fn with_one_round_the_conclusion_is_called_unsure() {
         let once = |truth| World { rounds: 1, ..quick(truth) }.session(1);
         let behind = cells_behind(&once(best_of_one).runs);
         assert!(!behind.is_empty() && behind.iter().all(|behind| !behind.is_sure()), "{behind:?}");

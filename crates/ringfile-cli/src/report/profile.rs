@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_some_kinds_only_are_told_where_they_are_no_chance() {
+    fn functions_of_only_some_kinds_are_listed_if_they_are_frequent() {
         let normal = [("copy", 60.0), ("gup_fast", 2.0), ("rare", 0.6), ("get_pages", 0.7)];
         let profiles = [
             profile(Buffers::Normal, 1000, &normal),

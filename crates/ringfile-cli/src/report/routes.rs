@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn why_memory_was_not_registered_is_what_the_library_says() {
+    fn the_report_gives_the_librarys_reason_for_unregistered_memory() {
         let fixed = [Buffers::Fixed, Buffers::VectoredFixed];
         for cause in ["this kernel has no sparse tables", "RLIMIT_MEMLOCK leaves no room"] {
             let note = registered(&plain(&fixed, Some(cause))).expect("a note");

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_counts_is_found_and_what_does_not_is_passed_by() {
+    fn memory_counters_are_found_and_other_events_are_ignored() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = |path: &str, text: &str| {
             let path = folder.path().join(path);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn it_counts_or_says_why_not() {
+    fn memory_traffic_is_counted_or_the_reason_is_given() {
         match why_not() {
             Some(why) => assert!(bytes_so_far().is_none() && why.len() > 20 && !why.contains('\n'), "{why}"),
             None => assert!(bytes_so_far().is_some()),

@@ -106,7 +106,7 @@ fn a_terminal_is_never_too_narrow() {
 }
 
 #[test]
-fn what_can_not_be_looked_at_is_one_line() {
+fn a_path_that_cannot_be_examined_is_an_error_of_one_line() {
     for path in ["/nonexistent", "/dev/null", "/nonexistent/x"] {
         for json in [false, true] {
             let finished = run(doctor(Path::new(path)).args(json.then_some("--json")));

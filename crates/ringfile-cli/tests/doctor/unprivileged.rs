@@ -22,7 +22,7 @@ fn another_user_with_little_memory() {
 }
 
 #[test]
-fn what_is_closed_to_a_user_is_said() {
+fn facts_that_a_user_may_not_read_are_named() {
     let Some((folder, program)) = for_other_users() else { return };
     let closed = folder.path().join("closed");
     std::fs::create_dir(&closed).expect("folder");
@@ -66,7 +66,7 @@ fn a_filter_that_forbids_io_uring_is_named() {
 }
 
 #[test]
-fn a_filter_that_ends_who_tries_is_named_and_survived() {
+fn a_filter_that_kills_the_caller_is_named_and_survived() {
     let report = without_ring(libc::SECCOMP_RET_KILL_PROCESS);
     assert_eq!(report["process"]["io_uring_kills"], true);
     assert_eq!(feature(&report, "io_uring")["usable"], false);

@@ -183,7 +183,7 @@ fn settings_of_the_queue_are_kept_and_each_call_is_counted() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn work_that_does_not_fit_is_refused() {
     for (command, options, part) in [
         ("file", "--io-size 10000", "no whole number of blocks"),
         ("file", "--io-size 4k --numjobs 2", "not a block for each of 2 threads"),

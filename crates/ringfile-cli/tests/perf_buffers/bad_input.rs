@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::support::{disk_folder, file_with, files_in, folder, ringfile, run};
 
 #[test]
-fn what_no_machine_can_do_is_told_in_one_line() {
+fn impossible_requests_are_errors_of_one_line() {
     for (arguments, part) in [
         ("--processes 1000", "lower --processes"),
         ("--bs 1g --iodepth 4096 --size 2g", "less --iodepth"),

@@ -49,7 +49,7 @@ fn stopped_after(wait: Duration, folder: &Path, out: &Path) -> Value {
 }
 
 #[test]
-fn what_was_stopped_is_completed_and_what_was_measured_stays() {
+fn a_stopped_session_is_completed_and_its_measurements_stay() {
     let folder = disk_folder();
     let out = folder.path().join("grid.json");
     let mut wait = Duration::from_millis(1500);
@@ -143,7 +143,7 @@ fn a_new_file_is_created_where_the_first_one_was() {
 }
 
 #[test]
-fn what_can_not_be_resumed_is_told_and_stays_as_it_is() {
+fn results_that_cannot_be_resumed_are_named_and_stay_as_they_are() {
     let folder = disk_folder();
     let path = folder.path().join("saved.json");
     for (text, part) in [
@@ -167,7 +167,7 @@ fn what_can_not_be_resumed_is_told_and_stays_as_it_is() {
 
 /// Each of these saved values would make the command panic, run out of memory or never end.
 #[test]
-fn what_was_saved_is_held_to_the_limits_of_the_command_line() {
+fn saved_settings_are_held_to_the_limits_of_the_command_line() {
     let folder = disk_folder();
     let path = folder.path().join("saved.json");
     let options =

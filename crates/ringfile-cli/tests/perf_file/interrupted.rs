@@ -23,7 +23,7 @@ fn is_ignored(signal: Signal) -> bool {
 }
 
 #[test]
-fn what_was_measured_is_printed_and_saved_and_the_file_is_gone() {
+fn an_interrupted_run_prints_and_saves_its_measurements_and_removes_the_file() {
     // The second signal of a pair is of a different kind, because the kernel would merge two of the same kind.
     for signals in [&[Signal::SIGHUP][..], &[Signal::SIGTERM, Signal::SIGINT]] {
         if is_ignored(signals[0]) {

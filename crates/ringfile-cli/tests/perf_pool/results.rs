@@ -100,7 +100,7 @@ fn segments_are_rolled_over_and_their_room_comes_back() {
 }
 
 #[test]
-fn a_rate_that_is_not_carried_is_told() {
+fn a_rate_that_is_not_reached_is_reported() {
     let folder = folder();
     let (finished, results) = measured(&mut short(folder.path(), "--memory vec --rate-limit 1t"));
     finished.says(&["the rate was NOT carried"]);

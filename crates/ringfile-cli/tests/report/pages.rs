@@ -183,7 +183,7 @@ fn multiply(run: &mut Value, factor: f64) {
 }
 
 #[test]
-fn what_differs_beside_the_figures_is_listed() {
+fn other_differences_than_figures_are_listed() {
     let (before, mut after) = (buffers(1, 1.0, 1.0), buffers(2, 1.0, 1.0));
     after["machine"]["kernel"] = json!("6.1.0");
     after["machine"]["filesystem"] = json!("xfs");
@@ -205,7 +205,7 @@ fn sessions_that_differ_in_one_choice_are_compared() {
 
 /// The A/A runs of a cell follow each other at once and agree; differences between rounds count as noise all the same.
 #[test]
-fn what_wanders_from_round_to_round_claims_nothing_between_sessions() {
+fn figures_that_vary_between_rounds_claim_nothing_between_sessions() {
     let wandering = |mut sample: Value| {
         let is_even = |run: &Value| run["round"].as_u64().expect("a number").is_multiple_of(2);
         let wanders = |run: &&mut Value| run["iodepth"] != json!(16) && is_even(run);

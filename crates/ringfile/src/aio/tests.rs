@@ -61,7 +61,7 @@ fn all(aio: &mut Aio) -> Vec<(u64, i32)> {
 }
 
 #[test]
-fn f45_the_completion_ring_is_read_in_memory_and_by_a_call_alike() {
+fn f45_completions_are_the_same_read_in_memory_and_by_a_call() {
     let (file, wakeup) = (file(), eventfd());
     for in_memory in [true, false] {
         let mut aio = Aio::new(FEWEST, wakeup.as_raw_fd(), WAKEUP).unwrap();
@@ -90,7 +90,7 @@ fn f45_the_completion_ring_is_read_in_memory_and_by_a_call_alike() {
 }
 
 #[test]
-fn f45_a_submission_stops_at_what_the_kernel_refuses_and_says_why_the_next_time() {
+fn f45_a_submission_stops_at_a_refused_operation_and_the_next_returns_the_errno() {
     let (file, wakeup) = (file(), eventfd());
     let mut aio = Aio::new(64, wakeup.as_raw_fd(), WAKEUP).unwrap();
     let mut memory = [[0; LEN]; 5];
@@ -115,7 +115,7 @@ fn f45_a_submission_stops_at_what_the_kernel_refuses_and_says_why_the_next_time(
 }
 
 #[test]
-fn f45_what_is_queued_is_withdrawn_and_what_the_kernel_has_is_not_cancelled() {
+fn f45_queued_operations_are_withdrawn_and_submitted_ones_are_not_cancelled() {
     let (file, wakeup) = (file(), eventfd());
     let mut aio = Aio::new(64, wakeup.as_raw_fd(), WAKEUP).unwrap();
     let mut memory = [[7; LEN]; 3];
@@ -135,7 +135,7 @@ fn f45_what_is_queued_is_withdrawn_and_what_the_kernel_has_is_not_cancelled() {
 }
 
 #[test]
-fn f45_the_wake_up_and_the_ends_of_operations_are_told_of() {
+fn f45_a_wake_up_and_the_ends_of_operations_are_signalled() {
     let (file, wakeup, signal) = (file(), eventfd(), eventfd());
     let mut aio = Aio::new(64, wakeup.as_raw_fd(), WAKEUP).unwrap();
     let mut memory = [[0; LEN]; 8];

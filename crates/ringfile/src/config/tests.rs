@@ -40,7 +40,7 @@ fn every_setting_is_in_the_table_the_docs_and_the_environment() {
 }
 
 #[test]
-fn every_word_of_a_setting_is_taken_and_written_again() {
+fn every_word_of_a_setting_is_accepted_and_written_back() {
     for setting in &SETTINGS {
         for word in setting.allowed.split('"').skip(1).step_by(2).filter(|word| !word.contains("iB")) {
             let line = format!("{} = \"{word}\"", setting.name);

@@ -274,9 +274,11 @@ mod tests {
     }
 
     #[test]
-    fn f48_what_a_namespace_can_not_do_says_so() {
+    fn f48_operations_that_a_namespace_lacks_fail_with_a_reason() {
         let access = Access { read: true, write: false };
-        let Some(file) = null("f48_what_a_namespace_can_not_do_says_so", access) else { return };
+        let Some(file) = null("f48_operations_that_a_namespace_lacks_fail_with_a_reason", access) else {
+            return;
+        };
         block_on(async {
             let error = file.set_len(4096).await.unwrap_err();
             assert_eq!(error.errno(), Some(libc::EOPNOTSUPP));

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_is_a_copys_time_or_the_usual_one() {
+    fn a_measured_time_is_limited_and_a_missing_one_is_replaced() {
         assert_eq!(believable(None), USUAL);
         assert_eq!(believable(Some(Duration::ZERO)), AT_LEAST, "a clock that stands still");
         assert_eq!(believable(Some(Duration::from_secs(1))), AT_MOST, "a process that was stopped");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_measured_once() {
+    fn the_time_of_a_copy_is_measured_once() {
         assert!(measure().is_some());
         assert_eq!(get(), get());
     }

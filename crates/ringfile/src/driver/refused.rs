@@ -198,7 +198,7 @@ mod tests {
     use crate::driver::forks::why_refused;
 
     #[test]
-    fn each_refusal_keeps_its_own_reason_where_an_errno_fits() {
+    fn a_refusal_passed_as_an_errno_keeps_its_reason() {
         let lacks = [
             (Lack::Ring(libc::ENOMEM), "RLIMIT_MEMLOCK"),
             (Lack::Ring(libc::EMFILE), "RLIMIT_NOFILE"),

@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_at_first_is_enough_and_a_page_fault_is_not() {
+    fn one_stall_sends_a_new_lane_to_the_ring_and_one_page_fault_does_not() {
         let lane = timed();
         assert!(!lane.is_away());
         lane.note(Duration::from_millis(100), READ);
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn after_quick_calls_a_preempted_one_changes_nothing_and_a_stall_does() {
+    fn after_quick_calls_a_preempted_call_changes_nothing_and_a_stall_does() {
         let lane = timed();
         (0..600).for_each(|_| lane.note(Duration::from_micros(2), READ));
         lane.note(Duration::from_millis(4), READ);
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_wait_over_and_over_leave_and_each_time_for_longer() {
+    fn a_lane_whose_calls_keep_waiting_leaves_for_longer_each_time() {
         let lane = timed();
         (0..600).for_each(|_| lane.note(Duration::from_micros(2), READ));
         let slow = (0..1000).position(|_| {
@@ -562,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn after_operations_that_had_to_wait_few_are_attempted_until_one_did_not() {
+    fn after_waiting_operations_few_are_attempted_until_one_does_not_wait() {
         let lane = Lane::new();
         lane.is_offered(false);
         let cold = |lane: &Lane, times: u32| (0..times).filter(|_| lane.is_cold()).count();
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_so_many_calls_is_looked_at_whatever_their_distance() {
+    fn one_call_in_eight_is_sampled_whatever_the_distance_of_their_offsets() {
         for step in [1, 512, 4097, 32 << 10, 1 << 20, 12_345] {
             let looks = (0..8000).filter(|n| is_one_in(8, n * step)).count();
             assert!((800..1200).contains(&looks), "{looks} of 8000 at a distance of {step}");

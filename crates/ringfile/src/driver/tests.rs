@@ -97,8 +97,8 @@ fn live_keys(driver: &mut Driver) -> Vec<Key> {
 }
 
 #[test]
-fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
-    let name = "f04_answers_that_belong_to_nobody_are_counted_and_never_used";
+fn f04_a_completion_of_no_operation_is_counted_and_never_used() {
+    let name = "f04_a_completion_of_no_operation_is_counted_and_never_used";
     let Some(file) = on_ring(name, temp_file(&[7; 4096])) else { return };
     block_on(async {
         let mut read = Box::pin(file.read_at(Vec::with_capacity(4096), 0));
@@ -124,8 +124,8 @@ fn f04_answers_that_belong_to_nobody_are_counted_and_never_used() {
 }
 
 #[test]
-fn f04_an_operation_that_is_answered_twice_has_the_first_result() {
-    let Some(file) = zeros("f04_an_operation_that_is_answered_twice_has_the_first_result") else { return };
+fn f04_an_operation_that_is_answered_twice_keeps_the_first_result() {
+    let Some(file) = zeros("f04_an_operation_that_is_answered_twice_keeps_the_first_result") else { return };
     block_on(async {
         let mut read = Box::pin(file.read_at(Vec::with_capacity(4096), 0));
         assert!(poll!(&mut read).is_pending());
@@ -141,8 +141,11 @@ fn f04_an_operation_that_is_answered_twice_has_the_first_result() {
 }
 
 #[test]
-fn f04_cancellations_and_answers_in_either_order() {
-    let Some(file) = zeros("f04_cancellations_and_answers_in_either_order") else { return };
+fn f04_an_operation_ends_once_whether_its_answer_or_its_cancellation_comes_first() {
+    let Some(file) = zeros("f04_an_operation_ends_once_whether_its_answer_or_its_cancellation_comes_first")
+    else {
+        return;
+    };
     block_on(async {
         for early in [false, true] {
             let before = thread_metrics();
@@ -200,8 +203,8 @@ fn f06_a_completion_queue_that_overflows_loses_nothing() {
 /// The kernel may stop between a write and the sync that is linked to it (`io_submit_sqes` without memory for the second):
 /// then it would begin the sync by itself, which could end before the write has.
 #[test]
-fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
-    let name = "f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it";
+fn f42_a_sync_cut_off_from_its_write_is_repeated_after_the_write() {
+    let name = "f42_a_sync_cut_off_from_its_write_is_repeated_after_the_write";
     let Some((data, file)) = durable(name) else { return };
     // 0: the kernel takes nothing at first. 1: only the write. 2: both.
     for (taken, syncs, cancelled) in [(0, 1, 0), (1, 2, 1), (2, 1, 0)] {
@@ -224,8 +227,8 @@ fn f42_a_sync_that_is_cut_off_from_its_write_is_begun_again_after_it() {
 /// A kernel thread that takes the entries does not say where it stopped. So the sync is submitted after the write has
 /// ended.
 #[test]
-fn f42_a_ring_that_can_not_tell_of_a_cut_link_has_none() {
-    let name = "f42_a_ring_that_can_not_tell_of_a_cut_link_has_none";
+fn f42_a_ring_with_a_submission_thread_links_no_operations() {
+    let name = "f42_a_ring_with_a_submission_thread_links_no_operations";
     let Some((data, file)) = durable(name) else { return };
     let options = RingOptions { sqpoll_idle: Some(10), ..RingOptions::default() };
     std::thread::spawn(move || {
@@ -266,8 +269,8 @@ fn a_remote_request_that_is_dropped_ends_with_an_error() {
 
 /// A loop runs other tasks before the operations of a dropped queue have ended, so they end without the queue.
 #[test]
-fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation() {
-    let name = "a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operation";
+fn a_queue_dropped_in_a_loop_frees_its_number_with_its_last_operation() {
+    let name = "a_queue_dropped_in_a_loop_frees_its_number_with_its_last_operation";
     let Some((pipe, _writer)) = pipe(name) else { return };
     let numbers = || with(|driver| driver.local_handlers.count());
     let mut kept = Queue::new();
@@ -297,8 +300,8 @@ fn a_queue_that_is_dropped_in_a_loop_gives_its_number_back_with_its_last_operati
 /// A read of a pipe may be in flight for so long that 2^32 entries are submitted after it, and another entry
 /// has the same position.
 #[test]
-fn f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now() {
-    let name = "f04_a_read_that_is_dropped_withdraws_no_other_that_has_its_position_by_now";
+fn f04_a_dropped_read_does_not_withdraw_a_later_entry_at_its_position() {
+    let name = "f04_a_dropped_read_does_not_withdraw_a_later_entry_at_its_position";
     let Some(file) = on_ring(name, temp_file(&[7; 4096])) else { return };
     let Some((pipe, mut writer)) = pipe(name) else { return };
     block_on(async {

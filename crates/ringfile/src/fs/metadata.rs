@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_tell_is_none() {
+    fn metadata_that_the_kernel_does_not_report_is_none() {
         let metadata = Metadata::new(&record());
         assert_eq!((metadata.created, metadata.direct), (None, None));
         assert_eq!(metadata.file_type, FileType::Unknown);

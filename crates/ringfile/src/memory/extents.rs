@@ -80,7 +80,7 @@ mod tests {
     use crate::memory::testing::Rng;
 
     #[test]
-    fn what_is_taken_never_overlaps_and_comes_back_in_one_piece() {
+    fn taken_extents_never_overlap_and_join_again_when_returned() {
         const LEN: usize = 1 << 20;
         let mut rng = Rng::new();
         let mut extents = Extents::new(LEN);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hopeless_size_has_hope_again_when_neighbours_come_back() {
+    fn a_size_that_did_not_fit_is_tried_again_after_neighbours_come_back() {
         let mut extents = Extents::new(16 << 10);
         for at in [0, 4096, 8192, 12288] {
             assert_eq!(extents.take(4096, 4096), Some(at));

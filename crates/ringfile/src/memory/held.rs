@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_written_from_keeps_its_content() {
+    fn memory_that_is_only_written_from_keeps_its_content() {
         fn check<B: IoBuf>(buffer: B) -> B {
             let address = buffer.as_ptr();
             let held = buffer.hold();

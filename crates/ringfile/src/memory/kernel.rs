@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_turn_away_those_who_have_no_lock() {
+    fn marks_refuse_threads_without_the_lock() {
         let nodes = nodes(2);
         let cell = Cell::new();
         push(&cell, &nodes, 0).unwrap();

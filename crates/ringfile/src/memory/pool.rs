@@ -342,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_runs_tasks_is_told_not_to_wait() {
+    fn a_thread_that_runs_tasks_gets_an_error_instead_of_waiting() {
         let pool = Pool::builder().capacity(4096).when_full(WhenFull::Wait).build().unwrap();
         let before = set_thread_must_not_block(true);
         let only = pool.get(4096).unwrap();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_registered_is_not_asked() {
+    fn unregistered_pools_and_outside_memory_never_register() {
         let pool = Pool::builder().registered(false).build().unwrap();
         let buffer = pool.get(4096).unwrap();
         assert!(buffer.region().unwrap().register(|_, _| unreachable!()).is_none());
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_is_one_and_aligned() {
+    fn there_is_one_reserve_and_it_is_aligned() {
         let buffer = reserve().get(100).unwrap();
         assert_eq!(buffer.as_ptr() as usize % page_size(), 0);
         assert!(std::ptr::eq(reserve(), reserve()));

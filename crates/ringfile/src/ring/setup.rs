@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn f10_what_can_not_be_stepped_down_is_an_error() {
+    fn f10_an_unknown_flag_that_cannot_be_given_up_is_an_error() {
         let options = RingOptions::default();
         let error = step_down(&options, 1 << 31).err().map(|error| error.raw_os_error());
         assert_eq!(error, Some(Some(libc::EINVAL)));

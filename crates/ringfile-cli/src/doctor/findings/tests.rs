@@ -115,7 +115,7 @@ fn a_healthy_machine_has_nothing_to_do() {
 }
 
 #[test]
-fn what_is_not_known_gives_no_finding() {
+fn unknown_facts_give_no_finding() {
     let nothing = Report {
         file: FileFacts { kind: Some(file::Kind::Folder), answered: true, ..FileFacts::default() },
         device: Some(Device::default()),
@@ -125,7 +125,7 @@ fn what_is_not_known_gives_no_finding() {
 }
 
 #[test]
-fn the_dearest_comes_first() {
+fn the_most_costly_finding_comes_first() {
     let all = found(|report| {
         disk(report).queue.scheduler = Some("bfq".into());
         report.process.io_uring_errno = Some(libc::EPERM);
@@ -138,7 +138,7 @@ fn the_dearest_comes_first() {
 }
 
 #[test]
-fn what_forbids_io_uring_is_named() {
+fn the_cause_that_forbids_io_uring_is_named() {
     let of = |errno, disabled, seccomp: &str| {
         only(|report| {
             report.process.io_uring_errno = Some(errno);
@@ -251,7 +251,7 @@ fn file_systems_that_are_no_disk() {
 }
 
 #[test]
-fn what_a_file_system_refuses() {
+fn refusals_of_a_file_system() {
     let writes = only(|report| report.file.nonblocking.buffered_writes = Some(false));
     assert!(writes.severity == Severity::Notable && writes.detail.contains("RWF_NOWAIT"));
     assert!(only(|report| report.file.nonblocking.buffered_reads = Some(false)).title.contains("reads"));

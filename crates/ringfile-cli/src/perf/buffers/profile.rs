@@ -286,7 +286,7 @@ ringfile-0  100/101   10.003001: cpu-clock:pppH:
     }
 
     #[test]
-    fn nothing_recorded_is_told() {
+    fn an_empty_profile_is_reported() {
         assert!(of_script(b"", &step()).is_err());
     }
 }

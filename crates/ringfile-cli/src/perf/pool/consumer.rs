@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_counted_and_a_changed_byte_is_an_error_that_says_where() {
+    fn written_blocks_are_counted_and_a_changed_byte_is_an_error_with_its_position() {
         let (consumed, checked) = consume(|_, _| {});
         assert_eq!((consumed.expect("all is well").latency.count(), checked), (2, 2));
         let (consumed, checked) = consume(|file, offset| {

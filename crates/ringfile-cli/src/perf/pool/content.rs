@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_filled_passes_and_no_other_does() {
+    fn a_filled_block_passes_its_own_check_and_no_other() {
         let content = Content::new(4096);
         let block = filled(&content, LABEL);
         assert_eq!(content.check(&block, LABEL), Ok(()));

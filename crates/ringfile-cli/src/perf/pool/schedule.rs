@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_before_a_time_is_what_the_due_times_say() {
+    fn the_number_due_before_a_time_matches_the_due_times() {
         for (rate, producers) in [(1_000_000, 1), (999_983, 3), (7, 5), (1 << 40, 1024)] {
             for producer in [0, producers - 1] {
                 let schedule = schedule(rate, producers, producer);

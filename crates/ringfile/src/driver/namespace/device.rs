@@ -106,7 +106,7 @@ pub(crate) mod testing {
     }
 
     #[test]
-    fn f48_what_the_kernel_refuses_is_asked_for_in_another_way_twice_at_most() {
+    fn f48_a_refused_submission_is_retried_in_another_form_at_most_twice() {
         let namespace = namespace(BOTH);
         assert!(!namespace.asks_less(libc::EIO, 65536, 1));
         assert!(!namespace.asks_less(Status::to_errno(2), 65536, 1), "the drive's answer");

@@ -202,7 +202,7 @@ mod tests {
     };
 
     #[test]
-    fn f48_one_command_does_what_drive_and_kernel_both_allow() {
+    fn f48_a_command_is_limited_by_the_drive_and_by_the_kernel() {
         let limits = QUEUE.limits(DRIVE, 9);
         let expected = CommandLimits {
             most: 512 << 10,

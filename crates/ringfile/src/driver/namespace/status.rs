@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f48_a_status_goes_where_an_errno_does_and_is_told_from_one() {
+    fn f48_a_status_is_passed_as_a_number_that_is_no_errno() {
         // The flags "do not retry", "more information" and "command retry delay" do not change its meaning.
         for answer in [0x080, 0x4080, 0x6080, 0x7880] {
             let errno = Status::to_errno(answer);

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn f48_what_moves_no_data() {
+    fn f48_flush_discard_and_zero_become_commands() {
         let (sqe, ..) = filled(&request(Kind::Sync, 0, 0, 0), &Held::None, 0, None);
         let flush = NvmeCommand { namespace: 3, ..NvmeCommand::default() };
         assert_eq!((sqe.command, sqe.opcode), (flush, op::IORING_OP_URING_CMD as u8));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn f48_what_makes_no_sense_is_refused_and_not_sent() {
+    fn f48_invalid_operations_fail_without_a_command() {
         let (held, _) = memory(4096);
         let reader = namespace(Access { read: true, write: false });
         let writer = namespace(Access { read: false, write: true });
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn f48_answers_are_a_status_an_errno_or_all_that_was_sent() {
+    fn f48_an_answer_is_a_status_an_errno_or_the_whole_length() {
         let (held, _) = memory(4096);
         let read = request(Kind::Read, 0, 4096, 0);
         let answered = |result| answer(&read, &held, 0, &namespace(BOTH), result);

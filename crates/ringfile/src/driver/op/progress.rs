@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn short_counts_go_on_where_they_stopped() {
+    fn a_short_count_continues_where_it_stopped() {
         let read = request(Kind::Read, 1000);
         assert_eq!(run(&read, &BUFFERED, &[Ok(1000)]), (vec![0], Step::Over(0), 1000));
         assert_eq!(
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_atomic_write_is_never_continued_and_never_tried_without_its_flag() {
+    fn an_atomic_write_is_never_continued_and_never_retried_without_its_flag() {
         let file = File { direct: true, len: u64::MAX, drops: true };
         let write = request(Kind::WriteAtomic, 4096);
         assert_eq!(run(&write, &file, &[Ok(4096)]), (vec![0], Step::Over(0), 4096));
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn direct_io_goes_on_from_a_whole_block_and_ends_with_the_file() {
+    fn direct_io_continues_at_a_whole_block_and_ends_with_the_file() {
         let file = File { direct: true, len: 700, drops: false };
         let read = request(Kind::Read, 2048);
         assert_eq!(run(&read, &file, &[Ok(600), Ok(188)]), (vec![0, 512], Step::Over(0), 700));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn passing_errors_are_tried_again_with_a_bound_and_count_from_the_last_progress() {
+    fn temporary_errors_are_retried_up_to_a_limit_since_the_last_progress() {
         let read = request(Kind::Read, 10);
         let mut answers = vec![Err(libc::EINTR); usize::from(ATTEMPTS) - 1];
         answers.push(Ok(5));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_can_not_be_created_is_asked_for_a_few_times_and_not_called_a_signal() {
+    fn a_missing_kernel_thread_is_retried_a_few_times_and_reported_as_eagain() {
         let allocate = request(Kind::Allocate, 10);
         let mut answers = vec![Err(NO_THREAD); usize::from(THREAD_ATTEMPTS)];
         assert_eq!(run(&allocate, &BUFFERED, &answers).1, Step::Over(libc::EAGAIN));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_is_not_tried_again() {
+    fn an_unwanted_operation_is_not_retried() {
         let read = request(Kind::Read, 10);
         let mut progress = Progress::default();
         assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Over(0));

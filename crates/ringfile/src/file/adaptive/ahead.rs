@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_whose_lock_is_busy_gives_its_pieces_up_too() {
+    fn pieces_are_given_up_even_if_the_lock_of_their_file_is_busy() {
         let _alone = alone();
         let ahead = read_ahead();
         let busy = ahead.lock();

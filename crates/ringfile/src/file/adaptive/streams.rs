@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_planned_behind_the_end_of_the_file() {
+    fn nothing_is_planned_beyond_the_end_of_the_file() {
         let mut streams = Streams::default();
         let len = 1000 * KIB + 17;
         let mut last = 0;
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_with_several_reads_in_flight_needs_no_help() {
+    fn a_reader_with_several_reads_in_flight_gets_no_read_ahead() {
         let mut streams = Streams::default();
         for at in 0..50 {
             let Seen::Continues(id) = streams.note(&(at * 64 * KIB..(at + 1) * 64 * KIB)) else { continue };
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_guesses_make_cautious_and_right_ones_bold() {
+    fn read_ahead_starts_later_after_wrong_guesses_and_earlier_after_right_ones() {
         let mut streams = Streams::default();
         (0..3).for_each(|_| streams.judge(false));
         let begins = |streams: &mut Streams, from: u64| {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_leaves_the_cache_behind_it_all_of_what_it_has_brought() {
+    fn a_stream_removes_from_the_cache_all_that_it_has_brought_there() {
         let mut streams = Streams::default();
         let regions = 3 * MOST_REGIONS;
         let (passed, left) = pass(&mut streams, 0..regions * REGION, |_| true);
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_passes_through_no_region_of_which_something_was_cached() {
+    fn a_stream_does_not_pass_through_a_region_that_was_partly_cached() {
         let mut streams = Streams::default();
         let cached = 20 * REGION..30 * REGION;
         let is_clear = |range: &Range<u64>| range.end <= cached.start || range.start >= cached.end;
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_skips_regions_looks_at_all_that_it_may_leave() {
+    fn a_stream_that_skips_regions_checks_each_one_that_it_may_leave() {
         let mut streams = Streams::default();
         pass(&mut streams, 0..10 * REGION, |_| true);
         // Longer reads have continued the stream meanwhile.
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_planned_again() {
+    fn a_piece_that_was_given_back_is_planned_again() {
         let mut streams = Streams::default();
         read(&mut streams, 0..64 * KIB, LONG);
         let Seen::Continues(id) = streams.note(&(64 * KIB..128 * KIB)) else { panic!("no stream") };

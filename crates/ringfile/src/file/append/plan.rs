@@ -683,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_while_a_sync_runs_shares_the_next_one() {
+    fn syncs_requested_while_one_runs_share_the_next() {
         let mut plan = Plan::new(4096, 1 << 20, 4, 0, true);
         plan.append(100);
         plan.want_durable();

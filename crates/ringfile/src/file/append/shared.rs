@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_that_panics_is_a_failure_that_waits_for_the_other_lanes() {
+    fn a_panic_of_a_lane_is_reported_after_the_other_lanes_have_ended() {
         let (_folder, shared) = shared(2, Duration::ZERO);
         let release = Arc::new(std::sync::atomic::AtomicBool::new(false));
         {

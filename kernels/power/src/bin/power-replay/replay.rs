@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn f47_what_was_flushed_before_its_report_is_there_after_every_cut() {
+    fn f47_data_flushed_before_its_report_survives_every_cut() {
         let log = run(FSYNC, |log, slot, version| {
             log.slot(FSYNC, slot, version, 0);
             log.flush();
