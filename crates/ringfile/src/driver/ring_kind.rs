@@ -11,7 +11,7 @@ pub(crate) enum RingKind {
     Polled,
     /// Entries have room for NVMe commands ([`super::commands`]).
     Commands,
-    /// As [`Commands`](Self::Commands), and completions are polled.
+    /// Entries have room for NVMe commands, and completions are polled.
     PolledCommands,
     /// Not a ring: the thread's AIO context, [`super::aio`].
     Aio,
@@ -24,7 +24,7 @@ impl RingKind {
         all.into_iter().filter(move |&kind| kind != self)
     }
 
-    /// Returns the place of such a ring among those beside the main one.
+    /// Returns the place of a ring of this kind in the list of rings beside the main one; `None` if it is not in it.
     pub(super) fn beside(self) -> Option<usize> {
         match self {
             Self::Main | Self::Aio => None,
@@ -59,7 +59,7 @@ impl RingKind {
         }
     }
 
-    /// Returns the options of such a ring, given those of the main one.
+    /// Returns the options of a ring of this kind, given those of the main one.
     pub(super) fn options(self, options: &RingOptions) -> RingOptions {
         let (iopoll, commands) = (!self.announces(), self.takes_commands());
         RingOptions { iopoll, commands, sqpoll_idle: None, ..*options }

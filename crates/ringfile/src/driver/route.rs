@@ -152,7 +152,7 @@ impl Limits {
         took > self.quick
     }
 
-    /// As [`of`](Self::of), for a machine on which a copy takes this long.
+    /// Returns what [`of`](Self::of) returns on a machine on which a copy takes this long.
     fn with(copy: Duration, kind: Kind, direct: bool, len: usize) -> Self {
         let quick = match (direct, kind.is_write()) {
             (true, _) => QUICK_DIRECT,

@@ -134,7 +134,7 @@ impl Shared {
         self.post_locked(&mut inner, mail);
     }
 
-    /// As [`post`](Self::post), with `inner` locked by the caller.
+    /// Does what [`post`](Self::post) does; the caller has locked `inner`.
     pub(crate) fn post_locked(&self, inner: &mut SharedState, mail: Mail) {
         if (inner.in_loop || matches!(mail, Mail::Close(_))) && !self.has_gone() {
             inner.mail.push(mail);

@@ -2,7 +2,7 @@
 //!
 //! Knows only atomics (through `sync.rs`), so that loom can run all of it; the caller wakes the thread. Invariant:
 //! whatever another thread stores before it notifies is seen by this thread. A thread that was notified before it slept
-//! does not sleep; for a thread that sleeps, exactly one notifier is told to wake it.
+//! does not sleep; for a thread that sleeps, exactly one notifier learns that it must wake it.
 //!
 //! The proof is `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile --test loom_sleep`.
 
@@ -74,7 +74,7 @@ impl Sleep {
         !self.has_mail.load(Ordering::Acquire) && self.sleeps_as(IN_RING)
     }
 
-    /// As [`about_to_sleep_in_ring`](Self::about_to_sleep_in_ring), for a thread that parks for as long as
+    /// Does what [`about_to_sleep_in_ring`](Self::about_to_sleep_in_ring) does, for a thread that parks for as long as
     /// [`is_parked`](Self::is_parked).
     pub(crate) fn about_to_park(&self) -> bool {
         !self.has_mail.load(Ordering::Acquire) && self.sleeps_as(PARKED)

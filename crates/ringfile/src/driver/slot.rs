@@ -1,7 +1,7 @@
 //! Operations in flight: their buffers, their progress, and which task to wake.
 //!
 //! A slot owns its buffer until the kernel has answered. Slots are reused; a generation distinguishes the operations of
-//! one slot. Nothing here allocates once there is a slot for each operation of the largest number ever in flight.
+//! one slot. Nothing here allocates once there are as many slots as there were ever operations in flight.
 
 use std::sync::Arc;
 

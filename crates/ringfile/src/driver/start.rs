@@ -1,4 +1,5 @@
 //! The one place that decides how an operation starts, and starts it: for futures, batches, queues and forked children.
+//! Only reads in place start elsewhere ([`super::in_place`]), by the same rule ([`is_for_ring`]).
 //!
 //! Invariants: an operation that was started has either ended, or ends exactly once at its receiver; its buffer was
 //! taken, unless it has ended at once or must be started again later. Called with no driver borrowed and no lock held,

@@ -218,11 +218,11 @@ impl Target {
     /// interrupted, not possible with this file) are only passed on. Called only with the kernel's answer: an operation
     /// that was never submitted, for want of a ring for instance, has lost nothing.
     ///
-    /// EPERM and EACCES, with which seccomp filters refuse calls, are no such errnos, and neither is EFBIG: NFS reports
-    /// lost pages with whatever the server has answered to their write (`nfs_mapping_set_error`). The same holds for
-    /// ENOMEM, EMFILE and ENFILE in the kernel's answer to a durable write: the answer does not tell whether the write
-    /// was refused or its sync has reported pages that were lost for want of memory (XFS), or of a FUSE server's
-    /// descriptors.
+    /// EPERM and EACCES, with which seccomp filters refuse calls, are not among these errnos, and neither is EFBIG: NFS
+    /// reports lost pages with whatever the server has answered to their write (`nfs_mapping_set_error`). The same
+    /// holds for ENOMEM, EMFILE and ENFILE in the kernel's answer to a durable write: the answer does not tell whether
+    /// the write was refused or its sync has reported pages that were lost for want of memory (XFS), or of a FUSE
+    /// server's descriptors.
     #[cold]
     pub(crate) fn settle_sync(&self, request: &Request, errno: i32) -> i32 {
         match errno {
@@ -286,17 +286,17 @@ impl Target {
         self.lanes.file_system == FileSystem::Fuse && self.direct().is_none()
     }
 
-    /// Returns whether io_uring may write a part of such an operation to the wrong place, so that it must not go to a
-    /// ring. A direct write may be short if a FUSE server has no asynchronous direct I/O, which cannot be queried.
-    /// Since Linux 6.0 io_uring then continues by itself (`need_complete_io` in io_uring/rw.c), from the position to
-    /// which the file system has advanced; `fuse_direct_IO` does not advance it (6.18), so the rest overwrites the data
-    /// just written. Plain calls and AIO return the short count.
+    /// Returns whether io_uring may write a part of an operation of this kind to the wrong place, so that it must not
+    /// go to a ring. A direct write may be short if a FUSE server has no asynchronous direct I/O, which cannot be
+    /// queried. Since Linux 6.0 io_uring then continues by itself (`need_complete_io` in io_uring/rw.c), from the
+    /// position to which the file system has advanced; `fuse_direct_IO` does not advance it (6.18), so the rest
+    /// overwrites the data just written. Plain calls and AIO return the short count.
     #[inline]
     pub(super) fn is_misplaced_by_rings(&self, kind: Kind) -> bool {
         kind.is_write() && self.lanes.file_system == FileSystem::Fuse && self.direct().is_some()
     }
 
-    /// Returns whether such an operation may wait for another process or a person, and so forever.
+    /// Returns whether an operation of this kind may wait for another process or a person, and so forever.
     #[inline]
     pub(crate) fn may_wait_forever(&self, kind: Kind) -> bool {
         self.kind == FileKind::Other && kind.moves_data()

@@ -37,7 +37,7 @@ pub(crate) fn turn(may_sleep: bool, deferred: &mut Deferred) {
     turn_with(may_sleep, None, 1, deferred);
 }
 
-/// As [`turn`], sleeping at most until the deadline, and until there are `wanted` completions.
+/// Does what [`turn`] does, but sleeps until there are `wanted` completions, and at most until the deadline.
 #[inline]
 pub(super) fn turn_with(may_sleep: bool, deadline: Option<Instant>, wanted: u32, deferred: &mut Deferred) {
     let need_not_park = with(|driver| {

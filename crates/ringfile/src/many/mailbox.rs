@@ -67,8 +67,8 @@ impl<T> Mailbox<T> {
         self.put_locked(self.lock(), result, under_lock)
     }
 
-    /// As [`put`](Self::put) in a forked child. Returns the result if another thread holds the lock, which may last
-    /// forever.
+    /// Does what [`put`](Self::put) does, in a forked child. Also returns the result if another thread holds the lock,
+    /// which may last forever.
     #[cold]
     pub(super) fn put_if_free(&self, result: T) -> Result<(), T> {
         match self.try_lock() {

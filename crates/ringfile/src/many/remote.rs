@@ -50,7 +50,7 @@ impl RemoteResults {
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
     }
 
-    /// Notes that the result of such an operation has arrived.
+    /// Notes that the result of an operation on another thread has arrived.
     pub(super) fn is_over(&self, index: u32) {
         if !self.process.is_current() {
             return;
