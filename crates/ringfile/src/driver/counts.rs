@@ -33,7 +33,7 @@ pub(super) fn count(of_route: impl FnOnce(&mut Metrics) -> &mut u64, request: &R
 }
 
 /// Publishes this thread's counters now. A loop publishes them with each turn; other threads may see the result of a
-/// plain call before that, and shall find it counted.
+/// plain call before that, and must find it counted.
 pub(crate) fn publish_counts() {
     with(|driver| driver.shared.counters.publish(driver.current_counts()));
 }

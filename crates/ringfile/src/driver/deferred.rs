@@ -61,7 +61,7 @@ impl Deferred {
         match wake {
             Wake::Task(task) => self.tasks.push(task),
             Wake::Waker(waker) => self.wakers.push(waker),
-            // A remote request that ends has lost its handler before; one that still has it was withdrawn.
+            // If a remote request has ended, its handler was taken then. One that still has it was withdrawn.
             Wake::Handler(..) | Wake::Local(..) | Wake::Nobody => {}
         }
     }

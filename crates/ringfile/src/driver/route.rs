@@ -127,7 +127,7 @@ const ATTEMPTS: u64 = 8;
 /// all timed, since a single one may stall until the disk has written what others made dirty.
 const TIMINGS: u64 = 4;
 
-/// After this many quick calls in a row, it is forgotten how often the lane has left.
+/// After this many quick calls in a row, a lane forgets how often it has left.
 const FORGIVEN_AFTER: u32 = 4096;
 
 /// The limits for inline calls of a kind.
