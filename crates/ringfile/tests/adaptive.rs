@@ -723,7 +723,7 @@ fn f49_data_read_ahead_is_dropped_when_the_file_changes() {
 }
 
 #[test]
-fn it_works_in_any_executor_and_from_many_threads() {
+fn adaptive_files_work_in_any_executor_and_from_many_threads() {
     let _alone = alone();
     let folder = folder();
     let Some((file, path)) = cold("it_works_in_any_executor", &folder, "data") else { return };

@@ -130,8 +130,8 @@ fn other_operations(path: &Path, file: &File, pool: &Pool) {
 }
 
 #[test]
-fn f45_the_route_carries_every_form_and_workers_what_makes_the_file_longer() {
-    let name = "f45_the_route_carries_every_form_and_workers_what_makes_the_file_longer";
+fn f45_aio_carries_every_form_and_workers_carry_writes_that_make_the_file_longer() {
+    let name = "f45_aio_carries_every_form_and_workers_carry_writes_that_make_the_file_longer";
     let _alone = alone();
     if !needs_aio(name) || !in_child(name) {
         return;

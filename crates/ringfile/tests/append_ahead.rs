@@ -40,8 +40,8 @@ fn assert_log(path: &Path, len: u64) -> u64 {
 }
 
 #[test]
-fn small_syncs_go_into_zeros_written_ahead_and_closing_cuts_what_is_left() {
-    let name = "small_syncs_go_into_zeros_written_ahead_and_closing_cuts_what_is_left";
+fn small_syncs_go_into_zeros_written_ahead_and_closing_cuts_the_rest_off() {
+    let name = "small_syncs_go_into_zeros_written_ahead_and_closing_cuts_the_rest_off";
     let Some(mount) = mounted(name) else { return };
     for (direct, ahead) in [(true, None), (true, Some(BUDGET)), (false, Some(BUDGET))] {
         for route in routes() {

@@ -15,8 +15,8 @@ use support::{Random, content, poll_once};
 const PAGE: usize = 4096;
 
 #[test]
-fn a_log_that_is_cut_anywhere_has_what_came_before_and_after() {
-    let name = "a_log_that_is_cut_anywhere_has_what_came_before_and_after";
+fn a_log_that_is_cut_anywhere_has_the_records_before_and_after_the_cut() {
+    let name = "a_log_that_is_cut_anywhere_has_the_records_before_and_after_the_cut";
     let (folder, mut random) = (folder(), Random::new());
     let path = folder.path().join("log");
     for direct in kinds(name, &folder) {
@@ -115,8 +115,8 @@ fn a_cut_behind_the_end_or_after_closing_is_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn the_first_sector_of_what_a_recycled_log_loses_is_durably_gone_before_the_rest() {
-    let name = "the_first_sector_of_what_a_recycled_log_loses_is_durably_gone_before_the_rest";
+fn a_cut_of_a_recycled_log_durably_removes_its_first_sector_before_the_rest() {
+    let name = "a_cut_of_a_recycled_log_durably_removes_its_first_sector_before_the_rest";
     let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
     let file = options(Route::Auto, false).open(server.path()).unwrap();
     block_on(async {

@@ -278,8 +278,8 @@ fn f04_f05_batches_and_futures_dropped_elsewhere_at_any_moment_disturb_no_other(
 }
 
 #[test]
-fn f09_batches_and_handles_go_on_where_a_thread_gets_no_ring() {
-    let name = "f09_batches_and_handles_go_on_where_a_thread_gets_no_ring";
+fn f09_batches_and_handles_work_on_a_thread_that_gets_no_ring() {
+    let name = "f09_batches_and_handles_work_on_a_thread_that_gets_no_ring";
     if !in_child(name) {
         return;
     }

@@ -155,8 +155,8 @@ fn f09_a_thread_without_a_ring_reports_why_and_others_continue() {
 }
 
 #[test]
-fn f09_without_descriptors_for_a_ring_the_workers_go_on() {
-    let name = "f09_without_descriptors_for_a_ring_the_workers_go_on";
+fn f09_without_descriptors_for_a_ring_workers_carry_everything() {
+    let name = "f09_without_descriptors_for_a_ring_workers_carry_everything";
     if !in_child(name) {
         return;
     }
@@ -680,8 +680,8 @@ fn f20_64_kib_of_locked_memory_give_a_ring_without_registration_and_one_warning(
 }
 
 #[test]
-fn f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large() {
-    let name = "f20_8_mib_of_locked_memory_register_the_small_and_go_on_with_the_large";
+fn f20_with_8_mib_of_locked_memory_small_pools_are_registered_and_large_ones_work_unregistered() {
+    let name = "f20_with_8_mib_of_locked_memory_small_pools_are_registered_and_large_ones_work_unregistered";
     if !needs_ring(name) {
         return;
     }

@@ -315,7 +315,7 @@ impl Callback {
 }
 
 #[test]
-fn f44_wakers_of_those_who_wait_for_memory_come_back_to_the_pool() {
+fn f44_wakers_of_tasks_that_wait_for_memory_may_use_the_pool() {
     must_end("waiting for memory with wakers that use the pool", || {
         let pool = Pool::new(PAGE);
         let callback = |calls| Arc::new(Callback { pool: pool.clone(), calls: AtomicUsize::new(calls) });

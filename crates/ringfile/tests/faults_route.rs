@@ -329,8 +329,8 @@ fn f31_a_slow_file_without_non_blocking_io_is_not_read_inline_after_the_first_me
 }
 
 #[test]
-fn f32_on_an_overlay_every_byte_is_right_and_what_is_cached_goes_inline() {
-    let name = "f32_on_an_overlay_every_byte_is_right_and_what_is_cached_goes_inline";
+fn f32_on_an_overlay_every_byte_is_right_and_cached_reads_are_inline() {
+    let name = "f32_on_an_overlay_every_byte_is_right_and_cached_reads_are_inline";
     let layers = Folder::new();
     let Some(overlay) = Mount::overlay(name, &content(0, 256 * PAGE), &layers) else { return };
     block_on(async {

@@ -436,8 +436,8 @@ fn f51_a_durable_write_whose_submission_is_refused_is_not_remembered() {
 /// As above, if the filter is about the plain calls. A write that syncs might have failed in its sync, so only a write
 /// that does not is known to have lost nothing.
 #[test]
-fn f51_what_a_filter_refuses_is_remembered_if_it_may_have_been_a_failed_sync() {
-    let name = "f51_what_a_filter_refuses_is_remembered_if_it_may_have_been_a_failed_sync";
+fn f51_a_refusal_by_a_filter_is_remembered_if_it_may_have_been_a_failed_sync() {
+    let name = "f51_a_refusal_by_a_filter_is_remembered_if_it_may_have_been_a_failed_sync";
     if support::workers_are_forced() {
         return support::skip(name, "workers would keep the filter of the thread that started them");
     }

@@ -734,7 +734,7 @@ fn a_short_read_into_a_box_says_how_much_it_is() {
 }
 
 #[test]
-fn a_stream_whose_pool_is_too_small_says_so() {
+fn a_stream_whose_pool_is_too_small_fails_with_a_reason() {
     let path = TempPath::on_disk("too-small");
     std::fs::write(&path, vec![1; 100_000]).unwrap();
     let file = File::open(&path).unwrap();

@@ -83,8 +83,8 @@ fn a_loop_ends_though_a_buffer_panicked_on_a_worker() {
 }
 
 #[test]
-fn other_threads_go_on_though_a_buffer_panicked_on_them() {
-    let name = "other_threads_go_on_though_a_buffer_panicked_on_them";
+fn threads_of_the_library_continue_though_a_buffer_panicked_on_them() {
+    let name = "threads_of_the_library_continue_though_a_buffer_panicked_on_them";
     for route in routes() {
         let Some(server) = Server::or_skip(name, content(0, PAGE)) else { return };
         let file = OpenOptions::new().read(true).route(route).open(server.path()).unwrap();
@@ -151,7 +151,7 @@ fn a_waker_that_panics_costs_an_appenders_other_tasks_nothing() {
 }
 
 #[test]
-fn a_runtimes_other_tasks_go_on_though_a_waker_panicked_on_their_thread() {
+fn other_tasks_of_a_runtime_continue_though_a_waker_panicked_on_their_thread() {
     let ((bad, mut word), (good, mut later)) = (pipe(), pipe());
     must_end("a task beside a waker that panics", move || {
         let runtime = Runtime::builder().threads(1).build().unwrap();
@@ -300,8 +300,8 @@ impl Drop for Counted {
 }
 
 #[test]
-fn a_runtimes_tasks_go_on_though_a_subscriber_panicked_beside_them() {
-    let name = "a_runtimes_tasks_go_on_though_a_subscriber_panicked_beside_them";
+fn tasks_of_a_runtime_continue_though_a_subscriber_panicked_on_their_thread() {
+    let name = "tasks_of_a_runtime_continue_though_a_subscriber_panicked_on_their_thread";
     if !in_child(name) {
         return;
     }
@@ -360,8 +360,8 @@ fn a_loop_drops_its_tasks_though_a_subscriber_panics() {
 }
 
 #[test]
-fn other_threads_go_on_though_a_subscriber_panicked_on_them() {
-    let name = "other_threads_go_on_though_a_subscriber_panicked_on_them";
+fn threads_of_the_library_continue_though_a_subscriber_panicked_on_them() {
+    let name = "threads_of_the_library_continue_though_a_subscriber_panicked_on_them";
     if !in_child(name) {
         return;
     }
@@ -512,8 +512,8 @@ fn read_after<P: Send + 'static>(file: &ringfile::File, payload: impl Fn() -> P 
 }
 
 #[test]
-fn a_worker_goes_on_though_the_payload_of_a_panic_panics_or_uses_it() {
-    let name = "a_worker_goes_on_though_the_payload_of_a_panic_panics_or_uses_it";
+fn a_worker_continues_though_the_payload_of_a_panic_panics_or_uses_the_worker() {
+    let name = "a_worker_continues_though_the_payload_of_a_panic_panics_or_uses_the_worker";
     if !in_child(name) {
         return;
     }
@@ -527,8 +527,8 @@ fn a_worker_goes_on_though_the_payload_of_a_panic_panics_or_uses_it() {
 }
 
 #[test]
-fn an_io_thread_goes_on_though_the_payload_of_a_panic_panics() {
-    let name = "an_io_thread_goes_on_though_the_payload_of_a_panic_panics";
+fn an_io_thread_continues_though_the_payload_of_a_panic_panics() {
+    let name = "an_io_thread_continues_though_the_payload_of_a_panic_panics";
     if is_without_ring() || !in_child(name) {
         return;
     }

@@ -296,7 +296,7 @@ fn lone_pool() -> Pool {
 }
 
 #[test]
-fn f27_bytes_outlive_the_pool_and_its_memory_goes_once() {
+fn f27_bytes_outlive_the_pool_and_its_memory_is_freed_once() {
     let pool = lone_pool();
     let mut buffer = pool.get(10_000).unwrap();
     for at in 0..10_000 {

@@ -82,7 +82,7 @@ fn writes_and_syncs_go_through_it_and_a_failure_is_the_one_operations_result() {
 }
 
 #[test]
-fn a_wait_ends_in_time_and_the_operation_goes_on() {
+fn a_wait_ends_in_time_and_the_operation_continues() {
     must_end("a wait with a timeout", || {
         for file in ["ring", "workers"] {
             let (ours, mut theirs) = std::io::pipe().unwrap();

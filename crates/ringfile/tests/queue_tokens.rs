@@ -145,7 +145,7 @@ fn a_deferred_operation_that_is_cancelled_is_never_carried_out() {
 }
 
 #[test]
-fn a_read_of_a_silent_pipe_is_cancelled_and_others_of_the_queue_go_on() {
+fn a_read_of_a_silent_pipe_is_cancelled_and_other_operations_of_the_queue_continue() {
     must_end("cancelling a pipe's read", || {
         let (pipe, mut writer) = silent_pipe();
         let (other, mut other_writer) = silent_pipe();
@@ -489,7 +489,7 @@ fn f03_a_loop_waits_for_the_operations_of_a_queue_dropped_in_it() {
 }
 
 #[test]
-fn f03_an_operation_of_a_queue_goes_on_when_the_loop_that_it_was_submitted_in_ends() {
+fn f03_an_operation_of_a_queue_continues_after_the_loop_in_which_it_was_submitted() {
     for route in routes().filter(|&route| route != Route::Inline) {
         must_end("a read of a pipe, over the end of a loop", move || {
             let (reader, mut writer) = std::io::pipe().unwrap();

@@ -277,8 +277,8 @@ fn without_registration(path: &str) {
 
 /// Sharing the pool's registration, and giving it back, are two more system calls for a loop's only operation.
 #[test]
-fn loops_of_one_operation_stop_sharing_what_each_would_give_back() {
-    let name = "loops_of_one_operation_stop_sharing_what_each_would_give_back";
+fn loops_of_one_operation_stop_taking_shares_that_each_would_give_back() {
+    let name = "loops_of_one_operation_stop_taking_shares_that_each_would_give_back";
     if !needs_ring(name) || !needs_registered_buffers(name) {
         return;
     }

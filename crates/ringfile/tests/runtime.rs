@@ -87,7 +87,7 @@ fn block_on_drops_tasks_that_have_not_ended() {
 }
 
 #[test]
-fn a_panic_is_the_tasks_error_and_the_loop_goes_on() {
+fn a_panic_is_the_tasks_error_and_the_loop_continues() {
     block_on(async {
         let failed = spawn(async { panic!("on purpose") }).await;
         let Err(JoinError::Panicked(panic)) = failed else { panic!("{failed:?}") };
@@ -155,7 +155,7 @@ fn join_on_a_ringfile_thread_would_block() {
 }
 
 #[test]
-fn a_task_goes_on_without_its_handle() {
+fn a_task_continues_without_its_handle() {
     let done = Arc::new(AtomicBool::new(false));
     let runtime = Runtime::builder().threads(1).build().unwrap();
     let flag = Arc::clone(&done);
@@ -812,7 +812,7 @@ fn a_task_that_is_always_ready_starves_no_io_and_is_not_starved() {
 }
 
 #[test]
-fn a_runtime_whose_last_handle_goes_on_its_own_thread_ends() {
+fn a_runtime_whose_last_handle_is_dropped_on_its_own_thread_ends() {
     for shut_down in [false, true] {
         let (ended, ends) = mpsc::channel();
         let runtime = Arc::new(Runtime::builder().threads(3).build().unwrap());

@@ -119,9 +119,9 @@ fn a_blocking_read_of_a_cancelled_thread_that_is_ending_does_its_work() {
 }
 
 #[test]
-fn what_a_cancelled_thread_leaves_open_is_closed_at_its_end() {
+fn objects_of_a_cancelled_thread_are_closed_at_its_end() {
     static BYTES: [AtomicU8; 2] = [const { AtomicU8::new(0) }; 2];
-    cancelled("tests::cancelled::what_a_cancelled_thread_leaves_open_is_closed_at_its_end", |own| {
+    cancelled("tests::cancelled::objects_of_a_cancelled_thread_are_closed_at_its_end", |own| {
         let (file, mut queue) = (own.open(), ptr::null_mut());
         // SAFETY: the memory is valid until the process ends.
         unsafe {

@@ -63,7 +63,7 @@ fn only_parts_gain(job: Setup) -> Truth {
 }
 
 #[test]
-fn where_blocks_in_parts_decide_the_advice_says_so() {
+fn advice_that_depends_on_vectored_blocks_mentions_them() {
     for seed in 0..3 {
         let advice = on(&World::new(only_parts_gain).session(seed), Setting::Buffers);
         let said = &advice.because;

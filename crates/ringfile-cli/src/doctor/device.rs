@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn dm_and_md_are_told_apart() {
+    fn dm_and_md_are_distinguished() {
         let sys = sysfs(
             "devices",
             &[

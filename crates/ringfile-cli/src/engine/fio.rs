@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn output_after_a_warning_is_read_and_errors_are_told() {
+    fn output_after_a_warning_is_read_and_errors_are_reported() {
         let success = ExitStatus::from_raw(0);
         let json = r#"note: something
             {"jobs":[{"error":0,"mixed":{"total_ios":7,"runtime":200,"lat_ns":{"max":9,"mean":4.5,

@@ -12,7 +12,7 @@ use crate::support::{Loop, Mounted, disk_folder, files_in, folder, run, skip};
 use crate::{assert_finds, doctor, report, text};
 
 #[test]
-fn memory_is_said_to_be_memory() {
+fn a_file_system_in_memory_is_reported_as_such() {
     let report = report(Path::new("/dev/shm"));
     if report["file"]["filesystem"] != "tmpfs" {
         return skip("/dev/shm is no tmpfs here");
@@ -49,7 +49,7 @@ fn a_read_only_file_system_is_looked_at() {
 }
 
 #[test]
-fn a_full_file_system_is_said_to_be_full() {
+fn a_full_file_system_is_reported_as_full() {
     let folder = folder();
     let Some(_mounted) = Mounted::tmpfs(folder.path(), MsFlags::empty(), "size=1m") else { return };
     let _ = std::fs::write(folder.path().join("all"), vec![1; 2 << 20]);

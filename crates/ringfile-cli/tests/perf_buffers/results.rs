@@ -112,7 +112,7 @@ fn an_existing_file_is_only_read() {
 }
 
 #[test]
-fn memory_is_measured_through_the_page_cache_and_that_is_said() {
+fn memory_is_measured_through_the_page_cache_and_the_report_says_so() {
     let path = format!("/dev/shm/ringfile-test-{}.bin", std::process::id());
     let (results, text) = measure(&format!("{SHORT} --rw randread"), Some(Path::new(&path)));
     if results["params"]["direct"] == true {

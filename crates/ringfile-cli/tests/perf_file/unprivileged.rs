@@ -33,7 +33,7 @@ fn small_memlock_limits_one_after_the_other() {
 }
 
 #[test]
-fn mixed_reads_without_a_control_group_are_told_apart() {
+fn mixed_reads_without_a_control_group_have_a_note() {
     let Some((folder, program)) = for_other_users() else { return };
     let arguments =
         "perf file --cache mixed --quiet --size 256m --bs 64k --duration 30ms --warmup 1ms --file";

@@ -54,7 +54,7 @@ mod tests {
     use crate::memory::testing::Rng;
 
     #[test]
-    fn a_class_serves_its_own_size_and_what_is_just_above_the_one_before() {
+    fn a_class_serves_sizes_from_just_above_the_class_before_up_to_its_own() {
         assert_eq!(of(0), Some(0));
         for class in 0..CLASSES {
             assert_eq!(of(size(class)), Some(class), "size {}", size(class));

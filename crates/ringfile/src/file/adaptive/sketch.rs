@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_one_block_are_told_apart_and_a_page_read_again_is_found() {
+    fn pages_of_one_block_are_counted_apart_and_a_page_read_again_is_found() {
         let mut sketch = Sketch::new(64 * MIB, 64 * MIB);
         assert!(
             (0..16).all(|page| !sketch.note(page * PAGE..(page + 1) * PAGE, READS_BEFORE)),

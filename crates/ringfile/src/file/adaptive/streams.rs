@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn several_streams_go_on_beside_random_reads() {
+    fn several_streams_continue_beside_random_reads() {
         let (mut random, mut streams) = (Rng::new(), Streams::default());
         let mut ends = [0; 6];
         for round in 0..100 {

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn f47_a_log_that_was_cut_short_or_says_what_is_not_known_is_refused() {
+    fn f47_a_log_that_was_cut_short_or_has_unknown_records_is_refused() {
         let log = run(FSYNC, |log, slot, version| log.report(FSYNC, slot, version));
         assert!(Log::of(log[..log.len() - 1].to_vec(), size(FSYNC)).is_err());
         assert!(Log::of(vec![0; SECTOR], size(FSYNC)).is_err());
