@@ -9,7 +9,7 @@
 //!   when the piece was read, would go unnoticed, so that time is long. If writes took no time, two ticks of the clock
 //!   would be enough.
 //! - Only files that were opened for reading alone are read ahead, on file systems that are known to record that time.
-//! - AheadState are started, driven and dropped without the lock, which is held for a few instructions.
+//! - Pieces are started, driven and dropped without the lock, which is held for a few instructions.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
