@@ -362,3 +362,31 @@ fn where_the_kernel_does_not_copy_the_same_files_are_refused() {
     assert_eq!(block_on(from.copy_range(0, &writing, 0, 200)).unwrap(), 200);
     assert_eq!(std::fs::read(&log).unwrap(), content(0, 200));
 }
+
+#[test]
+fn others_have_their_turn_during_a_long_copy() {
+    let name = "others_have_their_turn_during_a_long_copy";
+    if !in_child(name) {
+        return;
+    }
+    const LEN: usize = 256 * MIB;
+    ringfile::set_worker_threads(1);
+    let memory = InMemory::new("turns");
+    let (from, to) = (memory.file("from", b""), memory.file("to", b""));
+    let file = std::fs::File::create(&from).unwrap();
+    let block = content(0, MIB);
+    (0..LEN / MIB).for_each(|at| file.write_all_at(&block, (at * MIB) as u64).unwrap());
+    let (source, into) =
+        (OpenOptions::new().read(true).route(Route::Workers).open(&from).unwrap(), both().open(&to).unwrap());
+    // This thread may sleep for as long as a copy takes.
+    let is_between = (0..20).any(|_| {
+        let mut queue = Queue::new();
+        let copy = queue.add(source.copy_range(0, &into, 0, LEN as u64), 0);
+        let read = queue.add(source.read_at(Vec::with_capacity(PAGE), 0), 1);
+        assert_eq!(queue.wait_by(read).unwrap().result.unwrap(), PAGE);
+        let is_between = !queue.is_done(copy);
+        assert_eq!(queue.wait_by(copy).unwrap().result.unwrap(), LEN);
+        is_between
+    });
+    assert!(is_between, "a read waited for a whole copy");
+}

@@ -123,7 +123,8 @@ fn refuse_unwanted(remote: RemoteRequest) {
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Carries out a remote request. If it would wait for another process or a person, it is returned, or given to the
-/// poller, so that it does not delay other requests, and no data goes to a read that is no longer wanted.
+/// poller, so that it does not delay other requests, and no data goes to a read that is no longer wanted. A copy is
+/// returned after each of its calls.
 fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
         refuse_unwanted(remote);
@@ -136,9 +137,16 @@ fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
             None => {}
         }
     }
-    let (handler, index) = (&remote.handler, remote.index);
-    let is_wanted = || handler.as_ref().is_some_and(|handler| handler.is_wanted(index));
-    let ended = plain::run(&remote.target, &remote.request, &mut remote.held, is_wanted);
+    let RemoteRequest { target, request, held, progress, handler, index, .. } = &mut remote;
+    let is_wanted = || handler.as_ref().is_some_and(|handler| handler.is_wanted(*index));
+    if request.kind.is_copy() {
+        // It may take hours: others that wait have their turn after each call.
+        return match plain::copy_on(target, request, held, progress, is_wanted) {
+            Attempt::Over(ended) => end(remote, ended),
+            Attempt::WouldWait | Attempt::NotOffered => Some(remote),
+        };
+    }
+    let ended = plain::run(target, request, held, is_wanted);
     end(remote, ended)
 }
 

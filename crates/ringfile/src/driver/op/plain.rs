@@ -24,7 +24,7 @@ pub(crate) enum Attempt {
 
 const WAITS: Bounds = Bounds { nowait: 0, most: MOST_AT_ONCE };
 const WAITS_NOT: Bounds = Bounds { nowait: RWF_NOWAIT, most: MOST_AT_ONCE };
-/// A pipe that `poll` calls writable takes at least a page (`pipe(7)`), and a socket more.
+/// One call. A pipe that `poll` calls writable takes at least a page (`pipe(7)`), and a socket more.
 const A_PAGE: Bounds = Bounds { nowait: 0, most: libc::PIPE_BUF };
 
 /// Carries an operation out, and waits for it. If it is no longer wanted, it is not retried.
@@ -66,6 +66,17 @@ pub(crate) fn write_page(
     progress: &mut Progress,
 ) -> Attempt {
     go(target, request, held, progress, A_PAGE, || true)
+}
+
+/// Makes one call for what is left of a copy. Returns [`Attempt::WouldWait`] if more is left.
+pub(crate) fn copy_on(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    progress: &mut Progress,
+    is_wanted: impl Fn() -> bool,
+) -> Attempt {
+    go(target, request, held, progress, A_PAGE, is_wanted)
 }
 
 fn go(
