@@ -243,3 +243,28 @@ fn by_hand(
     let kept = MEMORY.try_with(|memory| copy(&mut memory.borrow_mut()));
     kept.unwrap_or_else(|_| copy(&mut Vec::new()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+
+    use super::super::request::Kind;
+    use super::*;
+
+    #[test]
+    fn a_source_that_is_cut_behind_a_hole_leaves_the_hole() {
+        const HOLE: usize = 1 << 20;
+        let (source, to) = (tempfile::tempfile().unwrap(), Arc::new(tempfile::tempfile().unwrap()));
+        source.write_all_at(&[1; 4096], HOLE as u64).unwrap();
+        let mut destination = Destination::new(Arc::clone(&to) as _, 0);
+        let request = Request { want: 2 * HOLE, ..Request::of(Kind::Copy) };
+        let mut copy = |began| copy(source.as_fd(), &request, &mut destination, began);
+        let first = copy(0).unwrap();
+        assert!(first <= HOLE);
+        source.set_len(first as u64).unwrap();
+        assert_eq!(copy(first), Ok(0));
+        assert_eq!(to.metadata().unwrap().len(), first as u64);
+    }
+}
