@@ -1,15 +1,14 @@
 //! The counters of a thread.
 
-use super::shared;
-use crate::metrics::{self, Counters};
 use std::task::Waker;
 
 use super::forks::new_driver;
 use super::op::{Ended, Kind, Request};
 use super::refused::{set_up_errno, set_up_failed};
+use super::shared;
 use super::state::{DRIVER, is_ending, with};
 use crate::error::Error;
-use crate::metrics::{CacheEvent, Metrics};
+use crate::metrics::{self, CacheEvent, Counters, Metrics};
 use crate::ring::{Ring, RingOptions};
 
 /// Counts an operation that has ended.

@@ -100,13 +100,7 @@ impl File {
         self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.direct.direct().is_some())
     }
 
-    /// Returns whether a read must choose between two descriptors.
-    #[inline]
-    pub(crate) fn has_two_ways(&self, request: &Request) -> bool {
-        request.kind.is_read() && self.has_adaptive_reads()
-    }
-
-    /// As [`has_two_ways`](Self::has_two_ways), of reads.
+    /// Returns whether reads must choose between two descriptors.
     #[inline]
     pub(crate) fn has_adaptive_reads(&self) -> bool {
         self.0.adaptive.is_some()

@@ -186,9 +186,10 @@ impl File {
     /// Writes the whole buffer at `offset` so that a power cut leaves all of it or none (`RWF_ATOMIC`, Linux 6.11): the
     /// old content is never left half overwritten, so the program need not keep a copy of it.
     ///
-    /// [`Alignment::atomic`] has the limits: the length is a power of two between the shortest and the longest, the
-    /// offset a multiple of the length. Direct I/O only, on file systems and devices that support it: in Linux 6.18,
-    /// XFS with reflinks, from one block on, whatever the device; ext4 and block devices if the device does.
+    /// [`Alignment::atomic`](crate::Alignment::atomic) has the limits: the length is a power of two between the shortest
+    /// and the longest, the offset a multiple of the length. Direct I/O only, on file systems and devices that support
+    /// it: in Linux 6.18, XFS with reflinks, from one block on, whatever the device; ext4 and block devices if the
+    /// device does.
     ///
     /// The write is not durable when it returns: call [`sync_data`](Self::sync_data) afterwards. Two atomic writes
     /// together are not atomic. A concurrent read may see a part. Registered memory may be used, but is passed to the

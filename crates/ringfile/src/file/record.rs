@@ -177,7 +177,10 @@ impl<M: Lend> OperationRecord<M> {
         }
         match self.fits(file) {
             Ok(true) if self.request.want > 0 => {
-                if self.descriptor == Descriptor::Open && file.has_two_ways(&self.request) {
+                if self.descriptor == Descriptor::Open
+                    && self.request.kind.is_read()
+                    && file.has_adaptive_reads()
+                {
                     if !file.is_own_unchecked(&self.request) {
                         return self.begin_adaptive(file, follows);
                     }
