@@ -2,7 +2,8 @@
 //!
 //! io_uring passes each of these to a kernel thread. A thread that would only sleep meanwhile makes the call itself,
 //! which costs less. Only when the thread is about to sleep does it know that it has nothing else to do. Until then the
-//! operation waits in [`Driver::waiting`](super::Driver), and is withdrawn or submitted from there like all others.
+//! operation waits in [`Driver::waiting`](super::state::Driver), and is withdrawn or submitted from there like all
+//! others.
 //!
 //! Invariants: such an operation is counted, remembered and ended by the same code as on the ring; nothing else of this
 //! thread is in flight during the call.

@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::ring::Cqe;
 
 impl Driver {
-    /// Runs one turn: see [`super::turn`].
+    /// Runs one turn: see [`super::turn`](super::turn()).
     pub(super) fn turn(
         &mut self,
         may_sleep: bool,

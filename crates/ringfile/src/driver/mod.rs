@@ -1,13 +1,14 @@
 //! One driver per thread: operations in flight, their buffers, retries, cancellation.
 //!
-//! Knows files as [`Target`]s and buffers as [`Held`]; knows nothing of futures' types, nor of tasks. Invariants:
+//! Knows files as [`Target`]s and buffers as [`Held`](crate::memory::Held); knows nothing of futures' types, nor of
+//! tasks. Invariants:
 //!
-//! - a slot owns its buffer from [`start`] until the completion was seen, whatever was dropped meanwhile (reads [in
-//!   place](in_place) have no slot, and borrow their buffers for as long);
+//! - a slot owns its buffer from [`start`](start()) until the completion was seen, whatever was dropped meanwhile
+//!   (reads [in place](in_place) have no slot, and borrow their buffers for as long);
 //! - each operation gets its own result, with its errno and how many bytes were done; a completion that matches no
 //!   operation is counted and never used;
 //! - wakers are called, and users' buffers dropped, only while the driver is not borrowed: both may call the driver;
-//! - when the thread has left its loop ([`leave`]) nothing of that loop is in flight.
+//! - when the thread has left its loop ([`leave`](leave())) nothing of that loop is in flight.
 
 mod aio;
 mod aio_context;

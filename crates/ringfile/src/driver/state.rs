@@ -80,7 +80,7 @@ pub(super) fn drop_driver() {
 }
 
 /// Returns whether the thread is ending and has dropped its driver: code that creates another one releases it when
-/// done, see [`leave`]. Otherwise the driver is dropped when the thread ends.
+/// done, see [`leave`](super::leave::leave). Otherwise the driver is dropped when the thread ends.
 pub(super) fn is_ending() -> bool {
     AT_THE_END.try_with(|_| ()).is_err()
 }
@@ -125,7 +125,7 @@ pub(super) struct Driver {
     pub(super) in_loop: bool,
     /// The number of operations when the thread entered its last loop.
     pub(super) ops_at_entry: u64,
-    /// How many nested waits for its own operations the thread is in: see [`thread_ring`].
+    /// How many nested waits for its own operations the thread is in: see [`super::thread_ring`].
     pub(super) guards: u32,
     pub(super) active_tasks: ActiveTasks,
     /// The number of operations when counters were last published.

@@ -1,6 +1,6 @@
 //! A namespace of an NVMe drive, opened by its character device, with the limits of its commands.
 //!
-//! Knows what was found at opening ([`look`]) and what the kernel has refused since. Invariant: `most` only shrinks, so
+//! Knows what was found at opening ([`look`](look())) and what the kernel has refused since. Invariant: `most` only shrinks, so
 //! an answer never counts as more bytes than were submitted.
 
 mod device;
