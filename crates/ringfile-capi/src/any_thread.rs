@@ -14,7 +14,7 @@ use ringfile::{Batch, BatchRun, Error};
 
 use crate::error::{Fault, Result, call, done};
 use crate::file::{self, ringfile_file};
-use crate::fork::{self, Guard};
+use crate::fork::{self, Lock};
 use crate::table::Table;
 use crate::{local, memory, raw};
 
@@ -23,12 +23,8 @@ pub struct ringfile_async_read {
     _opaque: [u8; 0],
 }
 
-static ASYNC_READS: Table<Arc<Under>> = Table::new("ringfile_async_read", 15);
-
-/// Locks the table of reads, and the window, while the process forks.
-pub(crate) fn hold() -> [Guard; 2] {
-    [ASYNC_READS.hold(), Box::new(WINDOW.lock())]
-}
+static ASYNC_READS: Table<Arc<Under>> =
+    Table::new("ringfile_async_read", 15, Lock::AsyncReads, || ASYNC_READS.hold());
 
 /// The maximum number of reads in flight at once. A device completes what it has begun, so the other reads wait in the
 /// [`Window`], where cancelling costs nothing. More would not fill a device's queue better.
@@ -55,6 +51,7 @@ impl Window {
 
     /// Starts a read, or lets it wait for a place.
     fn enter(&self, under: &Arc<Under>) {
+        fork::heed(Lock::Window, || Some(Box::new(WINDOW.lock())));
         let mut reads = self.lock();
         if reads.in_flight == MOST_IN_FLIGHT {
             if reads.waiting.len() == reads.waiting.capacity() {

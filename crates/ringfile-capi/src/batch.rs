@@ -15,7 +15,7 @@ use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File, RangeSync, Start
 
 use crate::error::{Fault, Result, call, done, errno, remember};
 use crate::file::{self, ringfile_file};
-use crate::fork::{self, Guard};
+use crate::fork::{self, Lock};
 use crate::memory::Span;
 use crate::raw::{self, Growing};
 use crate::table::Table;
@@ -56,12 +56,8 @@ pub struct ringfile_batch_options {
 // SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_batch_options {}
 
-static BATCHES: Table<Arc<Whole>> = Table::new("ringfile_batch", 13);
-
-/// Locks the table of batches while the process forks. Batches themselves are not locked.
-pub(crate) fn hold() -> Guard {
-    BATCHES.hold()
-}
+// Forks lock the table, but not the batches.
+static BATCHES: Table<Arc<Whole>> = Table::new("ringfile_batch", 13, Lock::Batches, || BATCHES.hold());
 
 struct Whole {
     state: Mutex<State>,

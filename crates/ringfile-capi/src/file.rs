@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use ringfile::{Durability, File, OpenOptions, Route};
 
 use crate::error::{Fault, Result, call, done};
-use crate::fork::Guard;
+use crate::fork::Lock;
 use crate::raw::{self, Growing};
 use crate::table::Table;
 
@@ -15,12 +15,7 @@ pub struct ringfile_file {
     _opaque: [u8; 0],
 }
 
-static FILES: Table<File> = Table::new("ringfile_file", 7);
-
-/// Locks the files while the process forks.
-pub(crate) fn hold() -> Guard {
-    FILES.hold()
-}
+static FILES: Table<File> = Table::new("ringfile_file", 7, Lock::Files, || FILES.hold());
 
 /// Returns the file behind a handle.
 #[inline]

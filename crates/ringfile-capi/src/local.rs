@@ -11,18 +11,13 @@ use ringfile::{Queue, ReadRequest, WriteRequest};
 use crate::cancel::Delayed;
 use crate::error::{Fault, Result};
 use crate::file::ringfile_file;
-use crate::fork::Guard;
+use crate::fork::Lock;
 use crate::log;
 use crate::path::ringfile_metadata;
 use crate::table::Table;
 
 /// The handles of all threads.
-static QUEUES: Table<()> = Table::new("ringfile_queue", 11);
-
-/// Locks the handles, while the process forks.
-pub(crate) fn hold() -> Guard {
-    QUEUES.hold()
-}
+static QUEUES: Table<()> = Table::new("ringfile_queue", 11, Lock::Queues, || QUEUES.hold());
 
 /// A queue of this thread.
 pub(crate) struct Own {

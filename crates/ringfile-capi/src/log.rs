@@ -15,7 +15,7 @@ use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::error::{Fault, done};
-use crate::fork::{self, Guard};
+use crate::fork::{self, Guard, Lock};
 
 /// The level of a message: a defect, or something was lost.
 pub const RINGFILE_LOG_ERROR: c_int = 1;
@@ -51,7 +51,7 @@ thread_local! {
 }
 
 /// Locks the log while the process forks; not inside the caller's function, during which it is locked already.
-pub(crate) fn hold() -> Option<Guard> {
+fn hold() -> Option<Guard> {
     (!INSIDE.get()).then(|| Box::new(LOG.write().unwrap_or_else(PoisonError::into_inner)) as Guard)
 }
 
@@ -165,7 +165,7 @@ pub extern "C" fn ringfile_set_log(callback: ringfile_log, context: *mut c_void)
         if is_inside() {
             return Err(Fault::new(libc::EDEADLK, "ringfile_set_log was called by the function that it set"));
         }
-        fork::heed();
+        fork::heed(Lock::Log, hold);
         if callback.is_some()
             && !INSTALLED.load(Ordering::Acquire)
             && tracing::subscriber::set_global_default(Teller).is_ok()

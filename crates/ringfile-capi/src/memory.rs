@@ -12,7 +12,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use ringfile::{Buffer, RegisteredMemory};
 
 use crate::error::{Fault, Result, call, done};
-use crate::fork::{self, Guard};
+use crate::fork::{self, Lock};
 use crate::raw;
 use crate::table::Table;
 
@@ -26,16 +26,12 @@ static KNOWN: RwLock<BTreeMap<usize, Buffer>> = RwLock::new(BTreeMap::new());
 /// The number of known pieces, so that the lock is not taken if there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-static REGISTERED: Table<Registered> = Table::new("ringfile_memory", 3);
+static REGISTERED: Table<Registered> =
+    Table::new("ringfile_memory", 3, Lock::RegisteredMemory, || REGISTERED.hold());
 
 #[derive(Clone, Copy)]
 struct Registered {
     start: usize,
-}
-
-/// Locks the known memory, then the table of registered memory, while the process forks.
-pub(crate) fn hold() -> [Guard; 2] {
-    [Box::new(known()), REGISTERED.hold()]
 }
 
 fn known() -> RwLockWriteGuard<'static, BTreeMap<usize, Buffer>> {
@@ -44,7 +40,7 @@ fn known() -> RwLockWriteGuard<'static, BTreeMap<usize, Buffer>> {
 
 /// Makes operations find a buffer by its address. Returns it if a part of it is known already.
 pub(crate) fn add(buffer: Buffer) -> std::result::Result<(), Buffer> {
-    fork::heed();
+    fork::heed(Lock::KnownMemory, || Some(Box::new(known())));
     let start = buffer.as_ptr().addr();
     let mut known = known();
     let before = known.range(..start + buffer.capacity()).next_back();

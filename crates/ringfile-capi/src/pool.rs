@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ringfile::{HugePages, Pool, WhenFull};
 
 use crate::error::{Fault, Result, call, done};
-use crate::fork::Guard;
+use crate::fork::Lock;
 use crate::memory;
 use crate::raw::{self, Growing};
 use crate::table::Table;
@@ -24,13 +24,8 @@ pub struct ringfile_buffer {
     _opaque: [u8; 0],
 }
 
-static POOLS: Table<Pool> = Table::new("ringfile_pool", 1);
-static BUFFERS: Table<Arc<Known>> = Table::new("ringfile_buffer", 5);
-
-/// Locks pools and buffers while the process forks.
-pub(crate) fn hold() -> [Guard; 2] {
-    [POOLS.hold(), BUFFERS.hold()]
-}
+static POOLS: Table<Pool> = Table::new("ringfile_pool", 1, Lock::Pools, || POOLS.hold());
+static BUFFERS: Table<Arc<Known>> = Table::new("ringfile_buffer", 5, Lock::Buffers, || BUFFERS.hold());
 
 struct Known {
     start: usize,

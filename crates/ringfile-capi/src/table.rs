@@ -6,7 +6,7 @@
 use std::sync::{PoisonError, RwLock};
 
 use crate::error::{Fault, Result};
-use crate::fork::{self, Guard};
+use crate::fork::{self, Guard, Hold, Lock};
 
 /// The low bits of a handle are its kind. Allocated memory never has an odd address.
 const TAG_BITS: u32 = 4;
@@ -16,6 +16,8 @@ const PLACE_BITS: u32 = 24;
 pub(crate) struct Table<T> {
     what: &'static str,
     tag: usize,
+    lock: Lock,
+    hold: Hold,
     slots: RwLock<Slots<T>>,
 }
 
@@ -30,22 +32,23 @@ struct Slot<T> {
 }
 
 impl<T> Table<T> {
-    /// Creates a table. `tag` must be odd, below 16, and different for each table.
-    pub(crate) const fn new(what: &'static str, tag: usize) -> Self {
-        Self { what, tag, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
+    /// Creates a table. `tag` must be odd, below 16, and different for each table; `lock` is the table's own, which
+    /// `hold` takes with [`hold`](Self::hold).
+    pub(crate) const fn new(what: &'static str, tag: usize, lock: Lock, hold: Hold) -> Self {
+        Self { what, tag, lock, hold, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
     }
 
     /// Locks the table while the process forks.
-    pub(crate) fn hold(&'static self) -> Guard
+    pub(crate) fn hold(&'static self) -> Option<Guard>
     where
         T: 'static,
     {
-        Box::new(self.slots.write().unwrap_or_else(PoisonError::into_inner))
+        Some(Box::new(self.slots.write().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Adds a value, and returns its handle.
     pub(crate) fn add<H>(&self, value: T) -> Result<*mut H> {
-        fork::heed();
+        fork::heed(self.lock, self.hold);
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let place = match slots.free.pop() {
             Some(place) => place,
@@ -76,6 +79,7 @@ impl<T> Table<T> {
     /// Accesses the value behind a handle.
     #[inline]
     pub(crate) fn with<H, R>(&self, handle: *const H, look: impl FnOnce(&T) -> R) -> Result<R> {
+        fork::heed(self.lock, self.hold);
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let found = self.place(handle.cast()).and_then(|(place, generation)| {
             slots.slots.get(place).filter(|slot| slot.generation == generation)?.value.as_ref()
@@ -88,6 +92,7 @@ impl<T> Table<T> {
 
     /// Closes a handle, and returns its value.
     pub(crate) fn remove<H>(&self, handle: *const H) -> Result<T> {
+        fork::heed(self.lock, self.hold);
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let slots = &mut *slots;
         let found = self.place(handle.cast()).and_then(|(place, generation)| {
