@@ -190,6 +190,76 @@
 // What the library detected and decided.
 #define RINGFILE_LOG_DEBUG 4
 
+// ringfile_op.kind: reads up to `length` bytes from `offset` of `file` into `data`. Result: the bytes read, fewer than
+// `length` only at the end of the file.
+#define RINGFILE_OP_READ 1
+
+// Writes all of `length` bytes from `data` at `offset` of `file`. Result: `length`.
+#define RINGFILE_OP_WRITE 2
+
+// As RINGFILE_OP_WRITE; when it has finished, the write is durable, as with ringfile_write_durable.
+#define RINGFILE_OP_WRITE_DURABLE 3
+
+// As RINGFILE_OP_WRITE; a power cut leaves all of the write or nothing, as with ringfile_write_atomic.
+#define RINGFILE_OP_WRITE_ATOMIC 4
+
+// As RINGFILE_OP_READ, into the `count` pieces of memory at `parts`, one after another, instead of `data`. The array
+// is copied, and may be freed when the call returns. Allocates.
+#define RINGFILE_OP_READV 5
+
+// As RINGFILE_OP_WRITE, from the `count` pieces of memory at `parts`. The array is copied. Allocates.
+#define RINGFILE_OP_WRITEV 6
+
+// Syncs `file`, as ringfile_sync_data, which covers the writes that have finished when it starts. Result: 0.
+#define RINGFILE_OP_SYNC_DATA 7
+
+// Syncs `file` with its metadata, as ringfile_sync_all. Result: 0.
+#define RINGFILE_OP_SYNC_ALL 8
+
+// Writes back `length` bytes from `offset` of `file`, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE
+// starts that, all three RINGFILE_SYNC_RANGE_... wait until it is done; others are -EINVAL. Result: 0.
+#define RINGFILE_OP_SYNC_RANGE 9
+
+// Allocates or frees blocks of `length` bytes from `offset` of `file`, as ringfile_allocate. `flags`: one of
+// RINGFILE_ALLOCATE_.... Result: 0.
+#define RINGFILE_OP_ALLOCATE 10
+
+// Sets the size of `file` to `length` bytes, as ringfile_truncate. Result: 0.
+#define RINGFILE_OP_TRUNCATE 11
+
+// Tells the page cache what to expect of `length` bytes from `offset` of `file`, as ringfile_advise. `flags`: one of
+// RINGFILE_ADVICE_.... Result: 0.
+#define RINGFILE_OP_ADVISE 12
+
+// Copies `length` bytes from `offset` of `file` to `to_offset` of `to`, or of the same file (copy_file_range(2)). The
+// file system shares blocks or copies on the server if it can; holes stay holes. Where the kernel cannot copy, as
+// between file systems, the library reads and writes. Not durable: sync `to`. Result: the bytes copied, fewer than
+// `length` only if `file` ends earlier. After an error or a cancellation, ringfile_last_error() says how much was
+// copied. -EINVAL: the ranges overlap in one file, or end beyond 2^63 - 1.
+#define RINGFILE_OP_COPY_RANGE 13
+
+// Opens the file at `path` with `options`, as ringfile_open, without blocking the thread that a queue belongs to: the
+// kernel or a worker looks the path up, and cuts the file for RINGFILE_TRUNCATE. Result: 0, and `*opened` has the
+// handle.
+#define RINGFILE_OP_OPEN 14
+
+// Renames the file or the directory at `path` to `to_path` (rename(2)), and replaces an existing file. Result: 0.
+#define RINGFILE_OP_RENAME 15
+
+// Removes the file at `path` (unlink(2)). Another thread carries it out, so that freeing the blocks of a large file
+// does not block this one. The blocks of a file that is still open are freed by the thread that closes it last.
+// Result: 0.
+#define RINGFILE_OP_UNLINK 16
+
+// Removes the empty directory at `path` (rmdir(2)). Result: 0.
+#define RINGFILE_OP_RMDIR 17
+
+// Creates a directory at `path` (mkdir(2), with mode 0777 less the umask). Result: 0.
+#define RINGFILE_OP_MKDIR 18
+
+// Reads the metadata of the file at `path` (statx(2)), following symbolic links. Result: 0, and `*metadata` is filled.
+#define RINGFILE_OP_STATX 19
+
 // ringfile_pool_options.huge_pages: huge pages if the system provides them transparently.
 #define RINGFILE_HUGE_PAGES_AUTO 0
 
@@ -243,18 +313,6 @@ typedef struct ringfile_batch_options {
     size_t merge_gap;
 } ringfile_batch_options;
 
-// The function that is called when a batch has ended, with its context and the number of operations that failed.
-typedef void (*ringfile_batch_done)(void *context, int64_t failed);
-
-// The result of one operation of a batch or a queue.
-typedef struct ringfile_result {
-    // The number that was passed with the operation.
-    uint64_t user_data;
-    // Bytes read or written, 0 for a sync, or a negative errno. A read returns fewer bytes than requested only at the
-    // end of the file; a write writes all.
-    int64_t result;
-} ringfile_result;
-
 // Options for opening a file. A field that is 0 selects the default; only `size` and `flags` must be set.
 typedef struct ringfile_open_options {
     // sizeof(ringfile_open_options).
@@ -272,6 +330,95 @@ typedef struct ringfile_open_options {
     // 0.
     uint32_t reserved;
 } ringfile_open_options;
+
+// Metadata of a file. Filled by RINGFILE_OP_STATX. Times are nanoseconds since 1970, INT64_MIN if the file system
+// does not record it.
+typedef struct ringfile_metadata {
+    // sizeof(ringfile_metadata), set by the caller.
+    size_t size;
+    // The size of the file in bytes.
+    uint64_t length;
+    // Allocated storage in bytes.
+    uint64_t allocated;
+    // The inode number, unique within the file system.
+    uint64_t inode;
+    // The file system, as st_dev.
+    uint64_t device;
+    // The kind of file and its permissions, as st_mode.
+    uint32_t mode;
+    // Number of hard links.
+    uint32_t links;
+    // Its owner.
+    uint32_t uid;
+    // Its group.
+    uint32_t gid;
+    // Time of the last access.
+    int64_t accessed;
+    // Time of the last change of the content.
+    int64_t modified;
+    // Time of the last change of content or metadata.
+    int64_t changed;
+    // Time of creation.
+    int64_t created;
+    // Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not report
+    // it, or the file does not support direct I/O.
+    uint32_t direct_bytes;
+    // Addresses of direct I/O must be multiples of this; 0 as above.
+    uint32_t direct_memory;
+} ringfile_metadata;
+
+// An operation: its kind, and what that kind needs, see RINGFILE_OP_READ and the others. All other fields must be 0:
+// otherwise -EINVAL, as for an unknown kind. The record is copied, and may be changed or freed when the call returns.
+//
+// Operations on paths copy the path and the options. A relative path starts at the process's working directory when
+// the operation is carried out. They allocate a few hundred bytes.
+typedef struct ringfile_op {
+    // sizeof(ringfile_op), or the offset of a field if that and all later ones are unused: those are then not read.
+    size_t size;
+    // RINGFILE_OP_...
+    uint32_t kind;
+    // RINGFILE_SYNC_RANGE_..., RINGFILE_ALLOCATE_... or RINGFILE_ADVICE_..., by kind.
+    uint32_t flags;
+    // The file; for RINGFILE_OP_COPY_RANGE the one to copy from.
+    const struct ringfile_file *file;
+    // The memory to read into or to write, see MEMORY FOR I/O at the top of this file.
+    void *data;
+    // Bytes.
+    uint64_t length;
+    // Where in the file, in bytes.
+    uint64_t offset;
+    // RINGFILE_OP_READV, RINGFILE_OP_WRITEV: an array of pieces of memory.
+    const struct iovec *parts;
+    // The number of pieces at `parts`.
+    size_t count;
+    // RINGFILE_OP_COPY_RANGE: the file to copy to.
+    const struct ringfile_file *to;
+    // RINGFILE_OP_COPY_RANGE: where in that file, in bytes.
+    uint64_t to_offset;
+    // Operations on paths: a NUL-terminated string.
+    const char *path;
+    // RINGFILE_OP_RENAME: the new path, a NUL-terminated string.
+    const char *to_path;
+    // RINGFILE_OP_OPEN: a struct whose `size` is set.
+    const struct ringfile_open_options *options;
+    // RINGFILE_OP_OPEN: where to store the handle. Written when the result is taken from a queue, before a run of a
+    // batch returns, or before the end of a started batch is reported: never otherwise, nor after an error. Valid
+    // until then.
+    struct ringfile_file **opened;
+    // RINGFILE_OP_STATX: a struct whose `size` is set, to be filled. Written and valid as `opened`.
+    struct ringfile_metadata *metadata;
+} ringfile_op;
+
+// The function that is called when a batch has ended, with its context and the number of operations that failed.
+typedef void (*ringfile_batch_done)(void *context, int64_t failed);
+
+// The result of one operation of a batch or a queue.
+typedef struct ringfile_result {
+    // The number that was passed with the operation.
+    uint64_t user_data;
+    // The operation's result, as its RINGFILE_OP_... says, or a negative errno.
+    int64_t result;
+} ringfile_result;
 
 // Counters of operations since the process or the thread began. Filled by ringfile_metrics and
 // ringfile_thread_metrics.
@@ -353,42 +500,6 @@ typedef struct ringfile_write_request {
 // A function that receives the library's messages: its context, a level (RINGFILE_LOG_...), and one line, which
 // belongs to the library and is valid until the function returns.
 typedef void (*ringfile_log)(void *context, int level, const char *message);
-
-// Metadata of a file. Filled by ringfile_queue_statx. Times are nanoseconds since 1970, INT64_MIN if the file system
-// does not record it.
-typedef struct ringfile_metadata {
-    // sizeof(ringfile_metadata), set by the caller.
-    size_t size;
-    // The size of the file in bytes.
-    uint64_t length;
-    // Allocated storage in bytes.
-    uint64_t allocated;
-    // The inode number, unique within the file system.
-    uint64_t inode;
-    // The file system, as st_dev.
-    uint64_t device;
-    // The kind of file and its permissions, as st_mode.
-    uint32_t mode;
-    // Number of hard links.
-    uint32_t links;
-    // Its owner.
-    uint32_t uid;
-    // Its group.
-    uint32_t gid;
-    // Time of the last access.
-    int64_t accessed;
-    // Time of the last change of the content.
-    int64_t modified;
-    // Time of the last change of content or metadata.
-    int64_t changed;
-    // Time of creation.
-    int64_t created;
-    // Offsets and lengths of direct I/O must be multiples of this; 0 if the kernel or the file system does not report
-    // it, or the file does not support direct I/O.
-    uint32_t direct_bytes;
-    // Addresses of direct I/O must be multiples of this; 0 as above.
-    uint32_t direct_memory;
-} ringfile_metadata;
 
 // Options of a pool. A field that is 0 selects the default; only `size` and `capacity` must be set.
 typedef struct ringfile_pool_options {
@@ -493,115 +604,19 @@ int64_t ringfile_async_read_wait(struct ringfile_async_read *read);
 int ringfile_batch_create(const struct ringfile_batch_options *options,
                           struct ringfile_batch **batch);
 
-// Adds a read of `length` bytes from `offset` into `data`. Returns the index of its result.
+// Adds an operation. Returns the index of its result. After an error nothing was added.
 //
-// Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must exist then.
+// A sync covers the writes that have finished when it starts: put a ringfile_batch_barrier between the batch's writes
+// and their sync.
 //
-// Pointers: `length` bytes at `data` while the batch is run, or from ringfile_batch_start until the end was reported, as at
-// the top of this file.
-int64_t ringfile_batch_read(struct ringfile_batch *batch,
-                            const struct ringfile_file *file,
-                            void *data,
-                            size_t length,
-                            uint64_t offset,
-                            uint64_t user_data);
-
-// Adds a write of `length` bytes from `data` at `offset`; otherwise as ringfile_batch_read.
+// Any thread. Does not block; does no I/O. -EINVAL: an unknown kind, or a field that it does not use is not 0. The
+// memory is used when the batch is run, and must exist then. Errors of the operation itself are its result.
 //
-// Pointers: as ringfile_batch_read.
-int64_t ringfile_batch_write(struct ringfile_batch *batch,
-                             const struct ringfile_file *file,
-                             const void *data,
-                             size_t length,
-                             uint64_t offset,
-                             uint64_t user_data);
-
-// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_batch_write. A
-// failure is remembered, see ringfile_sync_data.
-//
-// Pointers: as ringfile_batch_read.
-int64_t ringfile_batch_write_durable(struct ringfile_batch *batch,
-                                     const struct ringfile_file *file,
-                                     const void *data,
-                                     size_t length,
-                                     uint64_t offset,
-                                     uint64_t user_data);
-
-// Adds an atomic write (RWF_ATOMIC), of which a power cut leaves all or nothing, see ringfile_write_atomic; otherwise
-// as ringfile_batch_write.
-//
-// Pointers: as ringfile_batch_read.
-int64_t ringfile_batch_write_atomic(struct ringfile_batch *batch,
-                                    const struct ringfile_file *file,
-                                    const void *data,
-                                    size_t length,
-                                    uint64_t offset,
-                                    uint64_t user_data);
-
-// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_batch_read. The array of
-// parts is copied, and may be freed when this returns.
-//
-// Pointers: `count` parts at `parts`, and memory for each as ringfile_batch_read.
-int64_t ringfile_batch_readv(struct ringfile_batch *batch,
-                             const struct ringfile_file *file,
-                             const struct iovec *parts,
-                             size_t count,
-                             uint64_t offset,
-                             uint64_t user_data);
-
-// Adds a write of several parts, one after another, at `offset`; otherwise as ringfile_batch_readv.
-//
-// Pointers: as ringfile_batch_readv.
-int64_t ringfile_batch_writev(struct ringfile_batch *batch,
-                              const struct ringfile_file *file,
-                              const struct iovec *parts,
-                              size_t count,
-                              uint64_t offset,
-                              uint64_t user_data);
-
-// Adds an fdatasync. It covers writes that have finished when it starts: put a ringfile_batch_barrier between the
-// batch's writes and their sync. Returns the index of its result. Any thread; does not block.
-int64_t ringfile_batch_sync_data(struct ringfile_batch *batch,
-                                 const struct ringfile_file *file,
-                                 uint64_t user_data);
-
-// Adds an fsync; otherwise as ringfile_batch_sync_data.
-int64_t ringfile_batch_sync_all(struct ringfile_batch *batch,
-                                const struct ringfile_file *file,
-                                uint64_t user_data);
-
-// Adds the writeback of a range's dirty pages, as ringfile_queue_sync_range. Returns the index of its result. Any
-// thread; does not block.
-int64_t ringfile_batch_sync_range(struct ringfile_batch *batch,
-                                  const struct ringfile_file *file,
-                                  uint64_t offset,
-                                  uint64_t length,
-                                  uint32_t flags,
-                                  uint64_t user_data);
-
-// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). Returns
-// the index of its result. Any thread; does not block.
-int64_t ringfile_batch_allocate(struct ringfile_batch *batch,
-                                const struct ringfile_file *file,
-                                uint32_t mode,
-                                uint64_t offset,
-                                uint64_t length,
-                                uint64_t user_data);
-
-// Adds a change of the file's size, as ringfile_truncate. Returns the index of its result. Any thread; does not block.
-int64_t ringfile_batch_truncate(struct ringfile_batch *batch,
-                                const struct ringfile_file *file,
-                                uint64_t length,
-                                uint64_t user_data);
-
-// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...). Returns the index of its result. Any
-// thread; does not block.
-int64_t ringfile_batch_advise(struct ringfile_batch *batch,
-                              const struct ringfile_file *file,
-                              uint64_t offset,
-                              uint64_t length,
-                              uint32_t advice,
-                              uint64_t user_data);
+// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
+// and for additional results while the batch is run, or from ringfile_batch_start until the end was reported.
+int64_t ringfile_batch_add(struct ringfile_batch *batch,
+                           const struct ringfile_op *op,
+                           uint64_t user_data);
 
 // Operations added after the barrier start only once all earlier ones have finished. If one of those failed, the later
 // ones do not start, and end with -ECANCELED. Any thread; does not block.
@@ -993,72 +1008,15 @@ int ringfile_memory_unregister(struct ringfile_memory *memory);
 // Returns whether an operation uses some of the registered memory: 1 or 0. Any thread; does not block.
 int ringfile_memory_is_in_use(const struct ringfile_memory *memory);
 
-// Adds the opening of a file, as ringfile_open, without blocking this thread: the kernel or a worker looks the path
-// up, and cuts the file for RINGFILE_TRUNCATE. If the result is 0, `*file` gets the handle when the result is taken.
-// It is not touched before, nor when the queue is freed, which closes the file.
+// Carries out one operation, blocking the calling thread. Returns its result: what RINGFILE_OP_... says, or a negative
+// errno. Additional results (`opened`, `metadata`) are written before it returns.
 //
-// `user_data` and `token` as ringfile_queue_read. A relative path starts at the process's working directory when the
-// operation is carried out. The path and the options are copied, and may be freed when this returns. Allocates a few
-// hundred bytes. The queue's own thread; does not block. Errors of open(2) are the operation's result.
+// Any thread. Blocks. The functions for single kinds (ringfile_read, ringfile_sync_data, ...) do the same. A sync
+// range that must not use a ring, as in a forked child, is ringfile_sync_range.
 //
-// Pointers: `path` is a NUL-terminated string; `options` points to a struct whose `size` is set; `file` points to
-// memory for the handle, which stays valid until the result was taken; `token` is NULL or points to memory for the
-// token.
-int ringfile_queue_open_file(struct ringfile_queue *queue,
-                             const char *path,
-                             const struct ringfile_open_options *options,
-                             struct ringfile_file **file,
-                             uint64_t user_data,
-                             uint64_t *token);
-
-// Adds the renaming of a file or a directory (rename(2)), which replaces an existing file. Otherwise as
-// ringfile_queue_unlink.
-//
-// Pointers: `from` and `to` are NUL-terminated strings; `token` as ringfile_queue_unlink.
-int ringfile_queue_rename(struct ringfile_queue *queue,
-                          const char *from,
-                          const char *to,
-                          uint64_t user_data,
-                          uint64_t *token);
-
-// Adds the removal of a file (unlink(2)). The result is 0, or a negative errno. Another thread carries it out, so that
-// freeing the blocks of a large file does not block this one. The blocks of a file that is still open are freed by the
-// thread that closes it last.
-//
-// `user_data` and `token` as ringfile_queue_read. A relative path starts at the process's working directory when the
-// operation is carried out. The path is copied, and may be freed when this returns. Allocates a few hundred bytes. The
-// queue's own thread; does not block.
-//
-// Pointers: `path` is a NUL-terminated string; `token` is NULL or points to memory for the token.
-int ringfile_queue_unlink(struct ringfile_queue *queue,
-                          const char *path,
-                          uint64_t user_data,
-                          uint64_t *token);
-
-// Adds the removal of an empty directory (rmdir(2)); otherwise as ringfile_queue_unlink.
-//
-// Pointers: as ringfile_queue_unlink.
-int ringfile_queue_rmdir(struct ringfile_queue *queue, const char *path, uint64_t user_data, uint64_t *token);
-
-// Adds the creation of a directory (mkdir(2), with mode 0777 less the umask); otherwise as ringfile_queue_unlink.
-//
-// Pointers: as ringfile_queue_unlink.
-int ringfile_queue_mkdir(struct ringfile_queue *queue,
-                         const char *path,
-                         uint64_t user_data,
-                         uint64_t *token);
-
-// Adds the reading of a path's metadata (statx(2)), following symbolic links. If the result is 0, `*metadata` is
-// filled when the result is taken. It is not touched before, nor when the queue is freed. Otherwise as
-// ringfile_queue_unlink.
-//
-// Pointers: `metadata` points to a struct whose `size` is set, and stays valid until the result was taken; all else as
-// ringfile_queue_unlink.
-int ringfile_queue_statx(struct ringfile_queue *queue,
-                         const char *path,
-                         struct ringfile_metadata *metadata,
-                         uint64_t user_data,
-                         uint64_t *token);
+// Pointers: `op` points to a struct whose `size` is set, and its fields are valid as RINGFILE_OP_... says, until this
+// returns.
+int64_t ringfile_run(const struct ringfile_op *op);
 
 // Creates a pool. `*pool` gets the handle, to be closed with ringfile_pool_free.
 //
@@ -1123,144 +1081,25 @@ int ringfile_buffer_release(struct ringfile_buffer *buffer);
 int ringfile_queue_create(size_t depth,
                           struct ringfile_queue **queue);
 
-// Adds a read of `length` bytes from `offset` into `data`. It starts with ringfile_queue_submit or a wait. The memory
-// belongs to the library until the result was taken.
+// Adds an operation. It starts with ringfile_queue_submit or a wait. Its memory, and what its additional results are
+// written to, belong to the library until the result was taken.
 //
 // `user_data` is returned with the result. If `token` is not NULL, `*token` gets the number, never 0, that names the
-// operation in this queue until its result was taken.
+// operation in this queue until its result was taken. After an error nothing was added, and all memory still belongs
+// to the caller.
 //
-// The queue's own thread. Does not block.
+// A sync covers the writes that have finished when it is submitted. Freeing the queue closes a file that was opened
+// and not taken.
 //
-// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `token` is NULL or points
-// to memory for the token.
-int ringfile_queue_read(struct ringfile_queue *queue,
-                        const struct ringfile_file *file,
-                        void *data,
-                        size_t length,
-                        uint64_t offset,
-                        uint64_t user_data,
-                        uint64_t *token);
-
-// Adds a write of `length` bytes from `data` at `offset`; otherwise as ringfile_queue_read.
+// The queue's own thread. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
+// of the operation itself are its result.
 //
-// Pointers: as ringfile_queue_read.
-int ringfile_queue_write(struct ringfile_queue *queue,
-                         const struct ringfile_file *file,
-                         const void *data,
-                         size_t length,
-                         uint64_t offset,
-                         uint64_t user_data,
-                         uint64_t *token);
-
-// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_queue_write. A
-// failure is remembered, see ringfile_sync_data.
-//
-// Pointers: as ringfile_queue_read.
-int ringfile_queue_write_durable(struct ringfile_queue *queue,
-                                 const struct ringfile_file *file,
-                                 const void *data,
-                                 size_t length,
-                                 uint64_t offset,
-                                 uint64_t user_data,
-                                 uint64_t *token);
-
-// Adds an atomic write (RWF_ATOMIC), of which a power cut leaves all or nothing, see ringfile_write_atomic; otherwise
-// as ringfile_queue_write.
-//
-// Pointers: as ringfile_queue_read.
-int ringfile_queue_write_atomic(struct ringfile_queue *queue,
-                                const struct ringfile_file *file,
-                                const void *data,
-                                size_t length,
-                                uint64_t offset,
-                                uint64_t user_data,
-                                uint64_t *token);
-
-// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_queue_read. The array of
-// parts is copied, and may be freed when this returns. Allocates.
-//
-// Pointers: `count` parts at `parts`, and memory for each until the result was taken, as at the top of this file; `token` as
-// ringfile_queue_read.
-int ringfile_queue_readv(struct ringfile_queue *queue,
-                         const struct ringfile_file *file,
-                         const struct iovec *parts,
-                         size_t count,
-                         uint64_t offset,
-                         uint64_t user_data,
-                         uint64_t *token);
-
-// Adds a write of several parts, one after another, at `offset`; otherwise as ringfile_queue_readv.
-//
-// Pointers: as ringfile_queue_readv.
-int ringfile_queue_writev(struct ringfile_queue *queue,
-                          const struct ringfile_file *file,
-                          const struct iovec *parts,
-                          size_t count,
-                          uint64_t offset,
-                          uint64_t user_data,
-                          uint64_t *token);
-
-// Adds an fdatasync, which covers the writes that have finished when it is submitted. `token` as ringfile_queue_read.
-// The queue's own thread; does not block.
-//
-// Pointers: `token` is NULL or points to memory for the token.
-int ringfile_queue_sync_data(struct ringfile_queue *queue,
-                             const struct ringfile_file *file,
-                             uint64_t user_data,
-                             uint64_t *token);
-
-// Adds an fsync; otherwise as ringfile_queue_sync_data.
-//
-// Pointers: as ringfile_queue_sync_data.
-int ringfile_queue_sync_all(struct ringfile_queue *queue,
-                            const struct ringfile_file *file,
-                            uint64_t user_data,
-                            uint64_t *token);
-
-// Adds the writeback of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it,
-// all three RINGFILE_SYNC_RANGE_... wait until the pages are written; others are -EINVAL. Otherwise as
-// ringfile_queue_sync_data.
-//
-// Pointers: as ringfile_queue_sync_data.
-int ringfile_queue_sync_range(struct ringfile_queue *queue,
-                              const struct ringfile_file *file,
-                              uint64_t offset,
-                              uint64_t length,
-                              uint32_t flags,
-                              uint64_t user_data,
-                              uint64_t *token);
-
-// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...);
-// otherwise as ringfile_queue_sync_data.
-//
-// Pointers: as ringfile_queue_sync_data.
-int ringfile_queue_allocate(struct ringfile_queue *queue,
-                            const struct ringfile_file *file,
-                            uint32_t mode,
-                            uint64_t offset,
-                            uint64_t length,
-                            uint64_t user_data,
-                            uint64_t *token);
-
-// Adds a change of the file's size, as ringfile_truncate; otherwise as ringfile_queue_sync_data.
-//
-// Pointers: as ringfile_queue_sync_data.
-int ringfile_queue_truncate(struct ringfile_queue *queue,
-                            const struct ringfile_file *file,
-                            uint64_t length,
-                            uint64_t user_data,
-                            uint64_t *token);
-
-// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...); otherwise as ringfile_queue_sync_data.
-//
-// Pointers: as ringfile_queue_sync_data.
-int ringfile_queue_advise(struct ringfile_queue *queue,
-                          const struct ringfile_file *file,
-                          uint64_t offset,
-                          uint64_t length,
-                          uint32_t advice,
-                          uint64_t user_data,
-                          uint64_t *token);
+// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
+// and for additional results until the result was taken; `token` is NULL or points to memory for the token.
+int ringfile_queue_add(struct ringfile_queue *queue,
+                       const struct ringfile_op *op,
+                       uint64_t user_data,
+                       uint64_t *token);
 
 // Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
 // finished. An error of an operation is its result.
@@ -1338,3 +1177,5 @@ int ringfile_queue_free(struct ringfile_queue *queue);
 #endif  // __cplusplus
 
 #endif  /* RINGFILE_H */
+
+#include "ringfile_ops.h"

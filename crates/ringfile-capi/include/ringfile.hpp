@@ -122,6 +122,20 @@ inline ringfile_batch_options batch_options() noexcept {
     return options;
 }
 
+// Returns an operation of this kind, RINGFILE_OP_..., with all other fields 0.
+inline ringfile_op operation(std::uint32_t kind) noexcept {
+    ringfile_op op{};
+    op.size = sizeof op;
+    op.kind = kind;
+    return op;
+}
+
+// Carries out one operation, and returns its result: bytes, or 0.
+inline std::uint64_t run(const ringfile_op& op) { return static_cast<std::uint64_t>(check(ringfile_run(&op))); }
+inline std::uint64_t run(const ringfile_op& op, std::error_code& error) noexcept {
+    return static_cast<std::uint64_t>(check(ringfile_run(&op), error));
+}
+
 // A piece of a pool's memory.
 class buffer : public detail::owner<ringfile_buffer, ringfile_buffer_release> {
 public:
@@ -370,6 +384,16 @@ public:
     void truncate(std::uint64_t length, std::error_code& error) const noexcept {
         check(ringfile_truncate(get(), length), error);
     }
+    // Copies from this file to another one, or to the same. Returns the bytes copied, fewer only if this file ends
+    // earlier: see RINGFILE_OP_COPY_RANGE.
+    std::uint64_t copy_range(std::uint64_t offset, const file& to, std::uint64_t to_offset,
+                             std::uint64_t length) const {
+        return run(copy(offset, to, to_offset, length));
+    }
+    std::uint64_t copy_range(std::uint64_t offset, const file& to, std::uint64_t to_offset, std::uint64_t length,
+                             std::error_code& error) const noexcept {
+        return run(copy(offset, to, to_offset, length), error);
+    }
     std::uint64_t size() const { return static_cast<std::uint64_t>(check(ringfile_size(get()))); }
     std::uint64_t size(std::error_code& error) const noexcept {
         return static_cast<std::uint64_t>(check(ringfile_size(get()), error));
@@ -416,6 +440,18 @@ public:
         const int number = ringfile_fd(get());
         error = code_of(number);
         return number < 0 ? -1 : number;
+    }
+
+private:
+    ringfile_op copy(std::uint64_t offset, const file& to, std::uint64_t to_offset,
+                     std::uint64_t length) const noexcept {
+        ringfile_op op = operation(RINGFILE_OP_COPY_RANGE);
+        op.file = get();
+        op.offset = offset;
+        op.to = to.get();
+        op.to_offset = to_offset;
+        op.length = length;
+        return op;
     }
 };
 
@@ -481,7 +517,13 @@ public:
         return batch(handle);
     }
 
-    // Each of these functions adds an operation, and returns the index of its result.
+    // Each of these functions adds an operation, and returns the index of its result. `add` takes any kind.
+    std::size_t add(const ringfile_op& op, std::uint64_t user_data = 0) {
+        return index(check(ringfile_batch_add(get(), &op, user_data)));
+    }
+    std::size_t add(const ringfile_op& op, std::uint64_t user_data, std::error_code& error) noexcept {
+        return index(check(ringfile_batch_add(get(), &op, user_data), error));
+    }
     std::size_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
                      std::uint64_t user_data = 0) {
         return index(check(ringfile_batch_read(get(), from.get(), data, length, offset, user_data)));
@@ -643,7 +685,17 @@ public:
     }
 
     // Each of these functions adds an operation, and returns its token, which identifies the operation in this queue until
-    // its result has been taken.
+    // its result has been taken. `add` takes any kind.
+    std::uint64_t add(const ringfile_op& op, std::uint64_t user_data) {
+        std::uint64_t token = 0;
+        check(ringfile_queue_add(get(), &op, user_data, &token));
+        return token;
+    }
+    std::uint64_t add(const ringfile_op& op, std::uint64_t user_data, std::error_code& error) noexcept {
+        std::uint64_t token = 0;
+        check(ringfile_queue_add(get(), &op, user_data, &token), error);
+        return token;
+    }
     std::uint64_t read(const file& from, void* data, std::size_t length, std::uint64_t offset,
                        std::uint64_t user_data) {
         std::uint64_t token = 0;

@@ -10,31 +10,21 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use libc::iovec;
-use ringfile::{Advice, AllocateMode, Batch, Buffer, Done, File, RangeSync, StartedBatch};
+use ringfile::{Batch, Done, File, StartedBatch};
 
-use crate::error::{Fault, Result, call, done, errno, remember};
-use crate::file::{self, ringfile_file};
+use crate::error::{Fault, Result, call, done, remember};
+use crate::file;
 use crate::fork::{self, Lock};
 use crate::memory::Span;
+use crate::op::{self, Checked, OnFile, Plain, ringfile_op, ringfile_result};
+use crate::path::{OnPath, Room};
 use crate::raw::{self, Growing};
 use crate::table::Table;
-use crate::{control, local, log};
+use crate::{local, log};
 
 /// Operations that are carried out together.
 pub struct ringfile_batch {
     _opaque: [u8; 0],
-}
-
-/// The result of one operation of a batch or a queue.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ringfile_result {
-    /// The number that was passed with the operation.
-    pub user_data: u64,
-    /// Bytes read or written, 0 for a sync, or a negative errno. A read returns fewer bytes than requested only at the
-    /// end of the file; a write writes all.
-    pub result: i64,
 }
 
 /// Options of a batch. A field that is 0 selects the default; only `size` must be set.
@@ -70,6 +60,8 @@ struct State {
     steps: Vec<Step>,
     /// Operations among the steps.
     operations: usize,
+    /// Where additional results must be written, by the index of the result.
+    rooms: Vec<(usize, Room)>,
     results: Vec<ringfile_result>,
     errors: Vec<(usize, CString)>,
     in_use: InUse,
@@ -84,24 +76,19 @@ enum InUse {
     Started(StartedBatch),
 }
 
+/// What a batch keeps until it is run. The memory of operations is looked up only then.
 enum Step {
-    Operation { what: What, file: File, user_data: u64 },
+    OnFile {
+        on_file: OnFile<Vec<Span>>,
+        file: File,
+        user_data: u64,
+    },
+    /// Boxed, so that the others stay small.
+    OnPath {
+        on_path: Box<OnPath>,
+        user_data: u64,
+    },
     Barrier,
-}
-
-enum What {
-    Read { memory: Span, offset: u64 },
-    Write { memory: Span, offset: u64 },
-    WriteDurable { memory: Span, offset: u64 },
-    WriteAtomic { memory: Span, offset: u64 },
-    Readv { parts: Vec<Span>, offset: u64 },
-    Writev { parts: Vec<Span>, offset: u64 },
-    SyncData,
-    SyncAll,
-    SyncRange { offset: u64, length: u64, what: RangeSync },
-    Allocate { mode: AllocateMode, offset: u64, length: u64 },
-    Truncate { length: u64 },
-    Advise { offset: u64, length: u64, advice: Advice },
 }
 
 impl Whole {
@@ -152,32 +139,6 @@ fn with<R>(batch: *const ringfile_batch, act: impl FnOnce(&mut State) -> Result<
     act(&mut state)
 }
 
-fn add(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    user_data: u64,
-    what: impl FnOnce() -> Result<What>,
-) -> i64 {
-    call(|| {
-        with(batch, |state| {
-            let (what, file) = (what()?, file::get(file)?);
-            state.steps.push(Step::Operation { what, file, user_data });
-            state.operations += 1;
-            Ok(state.operations as i64 - 1)
-        })
-    })
-}
-
-/// Returns the parts of a vectored operation.
-///
-/// # Safety
-/// As [`raw::array`].
-unsafe fn parts(parts: *const iovec, count: usize) -> Result<Vec<Span>> {
-    // SAFETY: by this function's contract.
-    let parts = unsafe { raw::array(parts, count, "the parts") }?;
-    parts.iter().map(|part| Span::new(part.iov_base, part.iov_len)).collect()
-}
-
 /// Creates a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
 ///
 /// Any thread. Does not block.
@@ -194,8 +155,16 @@ pub unsafe extern "C" fn ringfile_batch_create(
         if batch.is_null() {
             return Err(Fault::null("the pointer to the batch's handle"));
         }
-        let (steps, results, errors) = (Vec::new(), Vec::new(), Vec::new());
-        let state = State { options, steps, operations: 0, results, errors, in_use: InUse::No };
+        let state = State {
+            options,
+            steps: Vec::new(),
+            operations: 0,
+            rooms: Vec::new(),
+            results: Vec::new(),
+            errors: Vec::new(),
+            in_use: InUse::No,
+        };
+        file::heed();
         let process = AtomicU32::new(fork::generation());
         let handle = BATCHES.add(Arc::new(Whole { state: Mutex::new(state), process }))?;
         // SAFETY: by the contract in the header.
@@ -203,182 +172,54 @@ pub unsafe extern "C" fn ringfile_batch_create(
     })
 }
 
-/// Adds a read of `length` bytes from `offset` into `data`. Returns the index of its result.
+/// Adds an operation. Returns the index of its result. After an error nothing was added.
 ///
-/// Any thread. Does not block; does no I/O. The memory is used when the batch is run, and must exist then.
+/// A sync covers the writes that have finished when it starts: put a ringfile_batch_barrier between the batch's writes
+/// and their sync.
 ///
-/// Pointers: `length` bytes at `data` while the batch is run, or from ringfile_batch_start until the end was reported, as at
-/// the top of this file.
+/// Any thread. Does not block; does no I/O. -EINVAL: an unknown kind, or a field that it does not use is not 0. The
+/// memory is used when the batch is run, and must exist then. Errors of the operation itself are its result.
+///
+/// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
+/// and for additional results while the batch is run, or from ringfile_batch_start until the end was reported.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_batch_read(
+pub unsafe extern "C" fn ringfile_batch_add(
     batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    data: *mut c_void,
-    length: usize,
-    offset: u64,
+    op: *const ringfile_op,
     user_data: u64,
 ) -> i64 {
-    add(batch, file, user_data, || Ok(What::Read { memory: Span::new(data, length)?, offset }))
-}
-
-/// Adds a write of `length` bytes from `data` at `offset`; otherwise as ringfile_batch_read.
-///
-/// Pointers: as ringfile_batch_read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_batch_write(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    data: *const c_void,
-    length: usize,
-    offset: u64,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || Ok(What::Write { memory: Span::new(data.cast_mut(), length)?, offset }))
-}
-
-/// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_batch_write. A
-/// failure is remembered, see ringfile_sync_data.
-///
-/// Pointers: as ringfile_batch_read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_batch_write_durable(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    data: *const c_void,
-    length: usize,
-    offset: u64,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || {
-        Ok(What::WriteDurable { memory: Span::new(data.cast_mut(), length)?, offset })
+    call(|| {
+        with(batch, |state| {
+            // SAFETY: by the contract in the header.
+            state.steps.push(unsafe {
+                match Plain::new(op) {
+                    Some(plain) => Step::OnFile {
+                        on_file: OnFile::Transfer(plain.transfer()),
+                        file: file::with(plain.file(), File::clone)?,
+                        user_data,
+                    },
+                    None => checked(op, user_data)?,
+                }
+            });
+            state.operations += 1;
+            Ok(state.operations as i64 - 1)
+        })
     })
 }
 
-/// Adds an atomic write (RWF_ATOMIC), of which a power cut leaves all or nothing, see ringfile_write_atomic; otherwise
-/// as ringfile_batch_write.
+/// Returns an operation of any kind, as a batch keeps it.
 ///
-/// Pointers: as ringfile_batch_read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_batch_write_atomic(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    data: *const c_void,
-    length: usize,
-    offset: u64,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || {
-        Ok(What::WriteAtomic { memory: Span::new(data.cast_mut(), length)?, offset })
+/// # Safety
+/// As [`op::check`].
+#[inline(never)]
+unsafe fn checked(op: *const ringfile_op, user_data: u64) -> Result<Step> {
+    // SAFETY: by this function's contract.
+    Ok(match unsafe { op::check(op) }? {
+        Checked::OnFile(file, on_file) => {
+            Step::OnFile { on_file, file: file::with(file, File::clone)?, user_data }
+        }
+        Checked::OnPath(on_path) => Step::OnPath { on_path, user_data },
     })
-}
-
-/// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_batch_read. The array of
-/// parts is copied, and may be freed when this returns.
-///
-/// Pointers: `count` parts at `parts`, and memory for each as ringfile_batch_read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_batch_readv(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    parts: *const iovec,
-    count: usize,
-    offset: u64,
-    user_data: u64,
-) -> i64 {
-    // SAFETY: by the contract in the header.
-    let what = || Ok(What::Readv { parts: unsafe { self::parts(parts, count) }?, offset });
-    add(batch, file, user_data, what)
-}
-
-/// Adds a write of several parts, one after another, at `offset`; otherwise as ringfile_batch_readv.
-///
-/// Pointers: as ringfile_batch_readv.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_batch_writev(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    parts: *const iovec,
-    count: usize,
-    offset: u64,
-    user_data: u64,
-) -> i64 {
-    // SAFETY: by the contract in the header.
-    let what = || Ok(What::Writev { parts: unsafe { self::parts(parts, count) }?, offset });
-    add(batch, file, user_data, what)
-}
-
-/// Adds an fdatasync. It covers writes that have finished when it starts: put a ringfile_batch_barrier between the
-/// batch's writes and their sync. Returns the index of its result. Any thread; does not block.
-#[unsafe(no_mangle)]
-pub extern "C" fn ringfile_batch_sync_data(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || Ok(What::SyncData))
-}
-
-/// Adds an fsync; otherwise as ringfile_batch_sync_data.
-#[unsafe(no_mangle)]
-pub extern "C" fn ringfile_batch_sync_all(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || Ok(What::SyncAll))
-}
-
-/// Adds the writeback of a range's dirty pages, as ringfile_queue_sync_range. Returns the index of its result. Any
-/// thread; does not block.
-#[unsafe(no_mangle)]
-pub extern "C" fn ringfile_batch_sync_range(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    offset: u64,
-    length: u64,
-    flags: u32,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || Ok(What::SyncRange { offset, length, what: control::range_sync(flags)? }))
-}
-
-/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...). Returns
-/// the index of its result. Any thread; does not block.
-#[unsafe(no_mangle)]
-pub extern "C" fn ringfile_batch_allocate(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    mode: u32,
-    offset: u64,
-    length: u64,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || Ok(What::Allocate { mode: control::allocate_mode(mode)?, offset, length }))
-}
-
-/// Adds a change of the file's size, as ringfile_truncate. Returns the index of its result. Any thread; does not block.
-#[unsafe(no_mangle)]
-pub extern "C" fn ringfile_batch_truncate(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    length: u64,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || Ok(What::Truncate { length }))
-}
-
-/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...). Returns the index of its result. Any
-/// thread; does not block.
-#[unsafe(no_mangle)]
-pub extern "C" fn ringfile_batch_advise(
-    batch: *mut ringfile_batch,
-    file: *const ringfile_file,
-    offset: u64,
-    length: u64,
-    advice: u32,
-    user_data: u64,
-) -> i64 {
-    add(batch, file, user_data, || Ok(What::Advise { offset, length, advice: control::advice(advice)? }))
 }
 
 /// Operations added after the barrier start only once all earlier ones have finished. If one of those failed, the later
@@ -523,6 +364,7 @@ fn start(batch: *mut ringfile_batch, report: impl FnOnce(i64) + Send + 'static) 
             Ok(started) => state.in_use = InUse::Started(started),
             Err(error) => {
                 state.results.clear();
+                state.rooms.clear();
                 return Err(error.into());
             }
         }
@@ -565,12 +407,25 @@ impl State {
         }
         self.results.clear();
         self.errors.clear();
+        self.rooms.clear();
         for step in self.steps.drain(..) {
-            let Step::Operation { what, file, user_data } = step else {
-                batch.barrier();
-                continue;
+            let user_data = match step {
+                Step::OnFile { on_file, file, user_data } => {
+                    // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until
+                    // the batch was carried out; for a write it is only read.
+                    unsafe { on_file.add_to(&file, &mut batch) };
+                    user_data
+                }
+                Step::OnPath { on_path, user_data } => {
+                    let (index, room) = op::add_on_path(*on_path, &mut batch);
+                    self.rooms.extend(room.map(|room| (index, room)));
+                    user_data
+                }
+                Step::Barrier => {
+                    batch.barrier();
+                    continue;
+                }
             };
-            add_to(&mut batch, what, &file);
             // This value stays if a defect ends the run.
             self.results.push(ringfile_result { user_data, result: -i64::from(libc::ECANCELED) });
         }
@@ -578,51 +433,35 @@ impl State {
         batch
     }
 
-    /// Keeps the results of the operations. Returns how many failed.
-    fn end(&mut self, done: Vec<Done>) -> i64 {
+    /// Keeps the results of the operations, and writes the additional ones. Returns how many failed.
+    fn end(&mut self, mut done: Vec<Done>) -> i64 {
+        let mut faults = Vec::new();
+        for (index, room) in self.rooms.drain(..) {
+            if let Some(done) = done.get_mut(index)
+                // SAFETY: by the contract in the header, it may be written to until the end was reported.
+                && let Err(fault) = unsafe { room.fill(done) }
+            {
+                faults.push((index, fault));
+            }
+        }
         for (index, (result, done)) in self.results.iter_mut().zip(done).enumerate() {
             result.result = match done.result {
                 Ok(bytes) => bytes as i64,
                 Err(error) => {
-                    let text = error.to_string();
-                    remember(text.as_str());
-                    self.errors.push((index, CString::new(text).unwrap_or_default()));
-                    -i64::from(errno(&error))
+                    faults.push((index, error.into()));
+                    0
                 }
             };
         }
+        for (index, fault) in faults {
+            remember(fault.text.as_str());
+            self.errors.push((index, CString::new(fault.text).unwrap_or_default()));
+            if let Some(result) = self.results.get_mut(index) {
+                result.result = -i64::from(fault.errno);
+            }
+        }
         self.results.iter().filter(|result| result.result < 0).count() as i64
     }
-}
-
-fn add_to(batch: &mut Batch, what: What, file: &File) {
-    // SAFETY: by the contract in the header, the memory is valid, and nothing else accesses it, until the batch was
-    // carried out; for a write it is only read.
-    unsafe {
-        match what {
-            What::Read { memory, offset } => batch.add(file.read_at(memory.buffer(), offset)),
-            What::Write { memory, offset } => batch.add(file.write_at(memory.buffer(), offset)),
-            What::WriteDurable { memory, offset } => {
-                batch.add(file.write_durable_at(memory.buffer(), offset))
-            }
-            What::WriteAtomic { memory, offset } => batch.add(file.write_atomic_at(memory.buffer(), offset)),
-            What::Readv { parts, offset } => batch.add(file.read_vectored_at(buffers(parts), offset)),
-            What::Writev { parts, offset } => batch.add(file.write_vectored_at(buffers(parts), offset)),
-            What::SyncData => batch.add(file.sync_data()),
-            What::SyncAll => batch.add(file.sync_all()),
-            What::SyncRange { offset, length, what } => batch.add(file.sync_range(offset, length, what)),
-            What::Allocate { mode, offset, length } => batch.add(file.allocate(mode, offset, length)),
-            What::Truncate { length } => batch.add(file.set_len(length)),
-            What::Advise { offset, length, advice } => batch.add(file.advise(offset, length, advice)),
-        };
-    }
-}
-
-/// # Safety
-/// As [`Span::buffer`], for each part.
-unsafe fn buffers(parts: Vec<Span>) -> Vec<Buffer> {
-    // SAFETY: by this function's contract.
-    parts.into_iter().map(|part| unsafe { part.buffer() }).collect()
 }
 
 /// Returns the number of results of the last run. `*results` gets the address of the results, in the order of adding.

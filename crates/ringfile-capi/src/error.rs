@@ -16,7 +16,7 @@ use crate::cancel::Delayed;
 /// Why a function failed.
 pub(crate) struct Fault {
     pub(crate) errno: i32,
-    text: String,
+    pub(crate) text: String,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Fault>;
@@ -90,6 +90,17 @@ impl From<PoolError> for Fault {
             _ => libc::ENOMEM,
         };
         Self::new(errno, text)
+    }
+}
+
+/// Returns the number that stands for a result in C, or the negative errno after keeping the error's text.
+pub(crate) fn number_or_errno(result: &ringfile::Result<usize>) -> i64 {
+    match result {
+        Ok(bytes) => *bytes as i64,
+        Err(error) => {
+            remember(error.to_string());
+            -i64::from(errno(error))
+        }
     }
 }
 

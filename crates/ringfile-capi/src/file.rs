@@ -28,10 +28,15 @@ pub(crate) fn add(file: File) -> Result<*mut ringfile_file> {
     FILES.add(file)
 }
 
-/// Uses the file behind a handle, which cannot be closed meanwhile: only for what does not block.
+/// Makes forks hold the lock of the files, as [`with`] requires.
+pub(crate) fn heed() {
+    FILES.heed();
+}
+
+/// Uses the file behind a handle, which cannot be closed meanwhile: only for what does not block, and after [`heed`].
 #[inline]
 pub(crate) fn with<R>(file: *const ringfile_file, act: impl FnOnce(&File) -> R) -> Result<R> {
-    FILES.with(file, act)
+    FILES.with_heeded(file, act)
 }
 
 /// ringfile_open_options.flags: open for reading.
@@ -257,14 +262,14 @@ pub extern "C" fn ringfile_size(file: *const ringfile_file) -> i64 {
 /// thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_is_direct(file: *const ringfile_file) -> c_int {
-    call(|| with(file, |file| i64::from(file.is_direct()))) as c_int
+    call(|| FILES.with(file, |file| i64::from(file.is_direct()))) as c_int
 }
 
 /// Returns whether the file is adaptive: 1 or 0. 1 with RINGFILE_ADAPTIVE if a second descriptor could be opened; may
 /// change from 1 to 0. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_is_adaptive(file: *const ringfile_file) -> c_int {
-    call(|| with(file, |file| i64::from(file.is_adaptive()))) as c_int
+    call(|| FILES.with(file, |file| i64::from(file.is_adaptive()))) as c_int
 }
 
 /// Stores the required multiples of direct I/O: of offsets and lengths (`*bytes`) and of addresses (`*memory`); 1 for
@@ -278,7 +283,7 @@ pub unsafe extern "C" fn ringfile_alignment(
     memory: *mut usize,
 ) -> c_int {
     done(|| {
-        let alignment = with(file, File::alignment)?;
+        let alignment = FILES.with(file, File::alignment)?;
         for (to, value) in [(bytes, alignment.bytes), (memory, alignment.memory)] {
             if !to.is_null() {
                 // SAFETY: by the contract in the header.
@@ -302,7 +307,7 @@ pub unsafe extern "C" fn ringfile_atomic_limits(
     segments: *mut usize,
 ) -> c_int {
     done(|| {
-        let limits = with(file, File::alignment)?.atomic;
+        let limits = FILES.with(file, File::alignment)?.atomic;
         let values = limits.map_or([0; 3], |limits| [limits.min, limits.max, limits.segments]);
         for (to, value) in [min, max, segments].into_iter().zip(values) {
             if !to.is_null() {
@@ -318,5 +323,5 @@ pub unsafe extern "C" fn ringfile_atomic_limits(
 /// for I/O: do not close it, or put another file in its place. It is closed with the file. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_fd(file: *const ringfile_file) -> c_int {
-    call(|| with(file, |file| i64::from(file.as_fd().as_raw_fd()))) as c_int
+    call(|| FILES.with(file, |file| i64::from(file.as_fd().as_raw_fd()))) as c_int
 }

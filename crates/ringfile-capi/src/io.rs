@@ -5,11 +5,12 @@
 use std::ffi::{c_int, c_void};
 
 use libc::iovec;
-use ringfile::{Buffer, Done, File, Queue, ReadRequest, WriteRequest};
+use ringfile::{Buffer, File, Queue, ReadRequest, WriteRequest};
 
-use crate::error::{self, Fault, Result, call};
+use crate::error::{Result, call, number_or_errno};
 use crate::file::{self, ringfile_file};
 use crate::local::{self, block_on};
+use crate::memory::Parts;
 use crate::pool::{self, ringfile_buffer};
 use crate::{memory, raw};
 
@@ -41,38 +42,12 @@ pub struct ringfile_write_request {
     pub result: i64,
 }
 
-/// Returns the number that stands for a result in C.
-pub(crate) fn number(done: Done) -> Result<i64> {
-    Ok(done.result? as i64)
-}
-
-/// Returns the number that stands for a result in C, or the negative errno after keeping the error's text.
-pub(crate) fn number_or_errno(result: &ringfile::Result<usize>) -> i64 {
-    match result {
-        Ok(bytes) => *bytes as i64,
-        Err(error) => {
-            error::remember(error.to_string());
-            -i64::from(error::errno(error))
-        }
-    }
-}
-
-fn lost() -> Fault {
-    Fault::new(
-        libc::EOPNOTSUPP,
-        "cannot wait for the operation: this is a forked child, or the thread is ending",
-    )
-}
-
 /// Carries out one operation.
 fn one(file: *const ringfile_file, add: impl FnOnce(&mut Queue, &File) -> Result<()>) -> Result<i64> {
     let file = file::get(file)?;
     local::blocking(|queue| {
         add(queue, &file)?;
-        if queue.wait(1, None) == 0 {
-            return Err(lost());
-        }
-        queue.take().ok_or_else(lost).and_then(|(_, done)| number(done))
+        Ok(local::wait_for_one(queue)?.result? as i64)
     })
 }
 
@@ -211,16 +186,13 @@ pub unsafe extern "C" fn ringfile_write_atomic(
 /// Returns the parts of a vectored operation as buffers, and their total length.
 ///
 /// # Safety
-/// As [`raw::array`] and, for each part, [`memory::at`].
-pub(crate) unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<Buffer>, usize)> {
+/// As [`memory::parts`] and [`Parts::of`].
+unsafe fn buffers(parts: *const iovec, count: usize) -> Result<(Vec<Buffer>, usize)> {
     // SAFETY: by this function's contract.
-    let parts = unsafe { raw::array(parts, count, "the parts") }?;
-    let known = memory::Lookup::new();
-    // SAFETY: by this function's contract.
-    let each = parts.iter().map(|part| unsafe { known.at(part.iov_base, part.iov_len) });
-    let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
-    let total = total.ok_or_else(|| Fault::invalid("the parts together are longer than any file"))?;
-    Ok((each.collect::<Result<_>>()?, total))
+    unsafe {
+        let (parts, total) = memory::parts(parts, count)?;
+        Ok((Parts::of(parts)?, total))
+    }
 }
 
 /// Reads as ringfile_read does, into several parts, one after another.

@@ -19,6 +19,7 @@ mod io;
 mod local;
 mod log;
 mod memory;
+mod op;
 mod path;
 mod pool;
 mod queue;

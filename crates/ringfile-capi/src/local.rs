@@ -6,14 +6,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-use ringfile::{Queue, ReadRequest, WriteRequest};
+use ringfile::{Done, Queue, ReadRequest, WriteRequest};
 
 use crate::cancel::Delayed;
 use crate::error::{Fault, Result};
-use crate::file::ringfile_file;
 use crate::fork::Lock;
 use crate::log;
-use crate::path::ringfile_metadata;
+use crate::path::Room;
 use crate::table::Table;
 
 /// The handles of all threads.
@@ -25,12 +24,6 @@ pub(crate) struct Own {
     pub(crate) queue: Queue,
     /// Where to write results that are more than a number, by operation token.
     pub(crate) rooms: HashMap<u64, Room>,
-}
-
-/// Where the result of an operation on a path must be written.
-pub(crate) enum Room {
-    File(*mut *mut ringfile_file),
-    Metadata(*mut ringfile_metadata),
 }
 
 impl Drop for Own {
@@ -136,9 +129,15 @@ pub(crate) fn with<H, R>(handle: *const H, act: impl FnOnce(&mut Queue) -> Resul
 /// Uses a queue of this thread, and the places for its results.
 #[inline]
 pub(crate) fn with_rooms<H, R>(handle: *const H, act: impl FnOnce(&mut Own) -> Result<R>) -> Result<R> {
-    own(|list| match list.iter_mut().find(|own| own.handle == handle.cast()) {
-        Some(own) => act(own),
-        None => Err(elsewhere(handle)),
+    own(|list| {
+        // Most threads have one queue.
+        let is_first = list.first().is_some_and(|own| own.handle == handle.cast());
+        let found =
+            if is_first { list.first_mut() } else { list.iter_mut().find(|own| own.handle == handle.cast()) };
+        match found {
+            Some(own) => act(own),
+            None => Err(elsewhere(handle)),
+        }
     })
 }
 
@@ -199,6 +198,18 @@ pub(crate) fn blocking_with_requests<R>(
         result
     });
     used.unwrap_or_else(|_| act(&mut Blocking::default()))
+}
+
+/// Waits for the only operation of a queue, and takes its result.
+pub(crate) fn wait_for_one(queue: &mut Queue) -> Result<Done> {
+    queue.wait(1, None);
+    let taken = queue.take().map(|(_, done)| done);
+    taken.ok_or_else(|| {
+        Fault::new(
+            libc::EOPNOTSUPP,
+            "cannot wait for the operation: this is a forked child, or the thread is ending",
+        )
+    })
 }
 
 /// Drops the queue of blocking operations, and what the thread's ring keeps.

@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use libc::iovec;
 use ringfile::{Buffer, RegisteredMemory};
 
 use crate::error::{Fault, Result, call, done};
@@ -94,6 +95,22 @@ impl Span {
         Ok(Self { data: data.cast(), len })
     }
 
+    /// Returns whether memory may be an operation's, without saying why not. Memory of no bytes at address 0 may, but
+    /// is left to [`new`](Self::new).
+    #[inline(always)]
+    pub(crate) fn is_possible(data: *mut c_void, len: usize) -> bool {
+        !data.is_null() && len <= isize::MAX as usize
+    }
+
+    /// # Safety
+    /// [`is_possible`](Self::is_possible) has returned true.
+    #[inline(always)]
+    pub(crate) unsafe fn new_unchecked(data: *mut c_void, len: usize) -> Self {
+        // SAFETY: by this function's contract.
+        unsafe { std::hint::assert_unchecked(Self::is_possible(data, len)) };
+        Self { data: data.cast(), len }
+    }
+
     /// Returns a buffer over this memory, with its length as capacity and length.
     ///
     /// # Safety
@@ -141,11 +158,57 @@ impl Lookup {
                 return unsafe { piece.share(at, len) };
             }
             // SAFETY: by this function's contract.
-            return unsafe { Buffer::from_raw_with_owner(data, len, parts(known, data.addr(), len)) };
+            return unsafe { Buffer::from_raw_with_owner(data, len, shares(known, data.addr(), len)) };
         }
         let data = if data.is_null() { std::ptr::dangling_mut() } else { data };
         // SAFETY: by this function's contract. Memory that comes from C counts as initialised, whatever it contains.
         unsafe { Buffer::from_raw(data, len) }
+    }
+}
+
+/// Returns the parts of a vectored operation, and their total length.
+///
+/// # Safety
+/// As [`raw::array`].
+#[inline]
+pub(crate) unsafe fn parts<'a>(parts: *const iovec, count: usize) -> Result<(&'a [iovec], usize)> {
+    // SAFETY: by this function's contract.
+    let parts = unsafe { raw::array(parts, count, "the parts") }?;
+    let total = parts.iter().try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len));
+    Ok((parts, total.ok_or_else(|| Fault::invalid("the parts together are longer than any file"))?))
+}
+
+/// The memory of a vectored operation: buffers, or spans whose buffers are looked up later.
+pub(crate) trait Parts: Sized {
+    /// # Safety
+    /// As [`Span::buffer`], for each part.
+    unsafe fn of(parts: &[iovec]) -> Result<Self>;
+
+    /// # Safety
+    /// As [`Span::buffer`], for each part.
+    unsafe fn into_buffers(self) -> Vec<Buffer>;
+}
+
+impl Parts for Vec<Buffer> {
+    unsafe fn of(parts: &[iovec]) -> Result<Self> {
+        let known = Lookup::new();
+        // SAFETY: by this function's contract.
+        parts.iter().map(|part| unsafe { known.at(part.iov_base, part.iov_len) }).collect()
+    }
+
+    unsafe fn into_buffers(self) -> Vec<Buffer> {
+        self
+    }
+}
+
+impl Parts for Vec<Span> {
+    unsafe fn of(parts: &[iovec]) -> Result<Self> {
+        parts.iter().map(|part| Span::new(part.iov_base, part.iov_len)).collect()
+    }
+
+    unsafe fn into_buffers(self) -> Vec<Buffer> {
+        // SAFETY: by this function's contract.
+        self.into_iter().map(|part| unsafe { part.buffer() }).collect()
     }
 }
 
@@ -161,18 +224,18 @@ fn last_overlapped(known: &BTreeMap<usize, Buffer>, start: usize, end: usize) ->
 /// # Safety
 /// As [`Span::buffer`], for `len` bytes from `start` on.
 #[cold]
-unsafe fn parts(known: &BTreeMap<usize, Buffer>, start: usize, len: usize) -> Vec<Buffer> {
+unsafe fn shares(known: &BTreeMap<usize, Buffer>, start: usize, len: usize) -> Vec<Buffer> {
     let mut end = start.saturating_add(len);
-    let mut parts = Vec::new();
+    let mut shares = Vec::new();
     while let Some(piece) = last_overlapped(known, start, end) {
         let first = piece.as_ptr().addr();
         let (low, high) = (start.max(first), end.min(first + piece.capacity()));
         // SAFETY: by this function's contract only the operation accesses the bytes, and they lie within the piece.
-        parts.push(unsafe { piece.share(low - first, high - low) });
+        shares.push(unsafe { piece.share(low - first, high - low) });
         // Known pieces do not overlap.
         end = first;
     }
-    parts
+    shares
 }
 
 /// Returns whether this process has memory at an address. A length that is too large would otherwise be noticed only by

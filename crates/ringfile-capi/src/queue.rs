@@ -1,17 +1,16 @@
 //! Queues: submission and completion as separate steps, for a program with its own loop.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
-use libc::iovec;
-use ringfile::{File, Queue, Token};
+use ringfile::{Buffer, Done, Queue, Token};
 
-use crate::batch::ringfile_result;
-use crate::error::{Fault, Result, call, done, done_in_memory};
-use crate::file::{self, ringfile_file};
-use crate::memory::Span;
-use crate::{control, io, local, path, raw};
+use crate::cancel::Delayed;
+use crate::error::{Fault, Result, call, done, done_in_memory, number_or_errno};
+use crate::local::{self, Own};
+use crate::op::{self, Checked, OnFile, Plain, ringfile_op, ringfile_result};
+use crate::{file, raw};
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
 pub struct ringfile_queue {
@@ -37,281 +36,80 @@ pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ri
         }
         // Freeing a queue waits for its operations.
         local::may_wait()?;
+        file::heed();
         let handle = local::add(Queue::with_capacity(depth))?;
         // SAFETY: by the contract in the header.
         unsafe { raw::put(queue, handle, "the pointer to the queue's handle") }
     })
 }
 
-/// Adds an operation, and writes its token to `token` if that is not null.
+/// Adds an operation. It starts with ringfile_queue_submit or a wait. Its memory, and what its additional results are
+/// written to, belong to the library until the result was taken.
 ///
-/// # Safety
-/// `token` is null, or may be written to.
-#[inline]
-unsafe fn add(
+/// `user_data` is returned with the result. If `token` is not NULL, `*token` gets the number, never 0, that names the
+/// operation in this queue until its result was taken. After an error nothing was added, and all memory still belongs
+/// to the caller.
+///
+/// A sync covers the writes that have finished when it is submitted. Freeing the queue closes a file that was opened
+/// and not taken.
+///
+/// The queue's own thread. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
+/// of the operation itself are its result.
+///
+/// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
+/// and for additional results until the result was taken; `token` is NULL or points to memory for the token.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringfile_queue_add(
     queue: *mut ringfile_queue,
-    file: *const ringfile_file,
+    op: *const ringfile_op,
+    user_data: u64,
     token: *mut u64,
-    add: impl FnOnce(&mut Queue, &File) -> Result<Token>,
 ) -> c_int {
     done_in_memory(|| {
-        let added = local::with(queue, |own| file::with(file, |file| add(own, file))?)?;
+        // SAFETY: by the contract in the header, here and below: the memory is valid, and nothing else accesses it,
+        // until the result was taken.
+        let added = match unsafe { Plain::new(op) } {
+            Some(plain) => local::with(queue, |own| {
+                // SAFETY: as above.
+                file::with(plain.file(), |file| unsafe {
+                    plain.transfer().add_to(file, &mut (own, user_data))
+                })
+            })?,
+            // SAFETY: as above.
+            None => unsafe { add_checked(queue, op, user_data) }?,
+        };
         if !token.is_null() {
-            // SAFETY: it may be written to, by this function's contract.
+            // SAFETY: it may be written to, by the contract in the header.
             unsafe { token.write(added.to_u64()) };
         }
         Ok(())
     })
 }
 
-/// Adds a read of `length` bytes from `offset` into `data`. It starts with ringfile_queue_submit or a wait. The memory
-/// belongs to the library until the result was taken.
+/// Adds an operation of any kind.
 ///
-/// `user_data` is returned with the result. If `token` is not NULL, `*token` gets the number, never 0, that names the
-/// operation in this queue until its result was taken.
-///
-/// The queue's own thread. Does not block.
-///
-/// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `token` is NULL or points
-/// to memory for the token.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_read(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    data: *mut c_void,
-    length: usize,
-    offset: u64,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: by the contract in the header, the token may be written to, the memory is valid, and nothing else
-    // accesses it, until the result was taken.
-    unsafe {
-        add(queue, file, token, |queue, file| {
-            let memory = Span::new(data, length)?;
-            Ok(queue.add(file.read_at(memory.buffer(), offset), user_data))
-        })
-    }
-}
-
-/// Adds a write of `length` bytes from `data` at `offset`; otherwise as ringfile_queue_read.
-///
-/// Pointers: as ringfile_queue_read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_write(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    data: *const c_void,
-    length: usize,
-    offset: u64,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: by the contract in the header, the token may be written to, and the memory is valid and unchanged until
-    // the result was taken.
-    unsafe {
-        add(queue, file, token, |queue, file| {
-            let memory = Span::new(data.cast_mut(), length)?;
-            Ok(queue.add(file.write_at(memory.buffer(), offset), user_data))
-        })
-    }
-}
-
-/// Adds a write that is durable when it has finished, see ringfile_write_durable; otherwise as ringfile_queue_write. A
-/// failure is remembered, see ringfile_sync_data.
-///
-/// Pointers: as ringfile_queue_read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_write_durable(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    data: *const c_void,
-    length: usize,
-    offset: u64,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: as for `ringfile_queue_write`.
-    unsafe {
-        add(queue, file, token, |queue, file| {
-            let memory = Span::new(data.cast_mut(), length)?;
-            Ok(queue.add(file.write_durable_at(memory.buffer(), offset), user_data))
-        })
-    }
-}
-
-/// Adds an atomic write (RWF_ATOMIC), of which a power cut leaves all or nothing, see ringfile_write_atomic; otherwise
-/// as ringfile_queue_write.
-///
-/// Pointers: as ringfile_queue_read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_write_atomic(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    data: *const c_void,
-    length: usize,
-    offset: u64,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: as for `ringfile_queue_write`.
-    unsafe {
-        add(queue, file, token, |queue, file| {
-            let memory = Span::new(data.cast_mut(), length)?;
-            Ok(queue.add(file.write_atomic_at(memory.buffer(), offset), user_data))
-        })
-    }
-}
-
-/// Adds a read from `offset` into several parts, one after another; otherwise as ringfile_queue_read. The array of
-/// parts is copied, and may be freed when this returns. Allocates.
-///
-/// Pointers: `count` parts at `parts`, and memory for each until the result was taken, as at the top of this file; `token` as
-/// ringfile_queue_read.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_readv(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    parts: *const iovec,
-    count: usize,
-    offset: u64,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: as for a read, with the memory of each part.
-    unsafe {
-        add(queue, file, token, |queue, file| {
-            Ok(queue.add(file.read_vectored_at(io::buffers(parts, count)?.0, offset), user_data))
-        })
-    }
-}
-
-/// Adds a write of several parts, one after another, at `offset`; otherwise as ringfile_queue_readv.
-///
-/// Pointers: as ringfile_queue_readv.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_writev(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    parts: *const iovec,
-    count: usize,
-    offset: u64,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: as for a write, with the memory of each part.
-    unsafe {
-        add(queue, file, token, |queue, file| {
-            Ok(queue.add(file.write_vectored_at(io::buffers(parts, count)?.0, offset), user_data))
-        })
-    }
-}
-
-/// Adds an fdatasync, which covers the writes that have finished when it is submitted. `token` as ringfile_queue_read.
-/// The queue's own thread; does not block.
-///
-/// Pointers: `token` is NULL or points to memory for the token.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_sync_data(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, |queue, file| Ok(queue.add(file.sync_data(), user_data))) }
-}
-
-/// Adds an fsync; otherwise as ringfile_queue_sync_data.
-///
-/// Pointers: as ringfile_queue_sync_data.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_sync_all(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, |queue, file| Ok(queue.add(file.sync_all(), user_data))) }
-}
-
-/// Adds the writeback of a range's dirty pages, as ringfile_sync_range. `flags`: RINGFILE_SYNC_RANGE_WRITE starts it,
-/// all three RINGFILE_SYNC_RANGE_... wait until the pages are written; others are -EINVAL. Otherwise as
-/// ringfile_queue_sync_data.
-///
-/// Pointers: as ringfile_queue_sync_data.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_sync_range(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    offset: u64,
-    length: u64,
-    flags: u32,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    let sync = |queue: &mut Queue, file: &File| {
-        Ok(queue.add(file.sync_range(offset, length, control::range_sync(flags)?), user_data))
-    };
-    // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, sync) }
-}
-
-/// Adds an allocation of a range's blocks, or a hole, as ringfile_allocate, by `mode` (RINGFILE_ALLOCATE_...);
-/// otherwise as ringfile_queue_sync_data.
-///
-/// Pointers: as ringfile_queue_sync_data.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_allocate(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    mode: u32,
-    offset: u64,
-    length: u64,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    let allocate = |queue: &mut Queue, file: &File| {
-        Ok(queue.add(file.allocate(control::allocate_mode(mode)?, offset, length), user_data))
-    };
-    // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, allocate) }
-}
-
-/// Adds a change of the file's size, as ringfile_truncate; otherwise as ringfile_queue_sync_data.
-///
-/// Pointers: as ringfile_queue_sync_data.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_truncate(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    length: u64,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, |queue, file| Ok(queue.add(file.set_len(length), user_data))) }
-}
-
-/// Adds advice for the page cache, as ringfile_advise (RINGFILE_ADVICE_...); otherwise as ringfile_queue_sync_data.
-///
-/// Pointers: as ringfile_queue_sync_data.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_advise(
-    queue: *mut ringfile_queue,
-    file: *const ringfile_file,
-    offset: u64,
-    length: u64,
-    advice: u32,
-    user_data: u64,
-    token: *mut u64,
-) -> c_int {
-    let advise = |queue: &mut Queue, file: &File| {
-        Ok(queue.add(file.advise(offset, length, control::advice(advice)?), user_data))
-    };
-    // SAFETY: by the contract in the header.
-    unsafe { add(queue, file, token, advise) }
+/// # Safety
+/// As [`op::check`]; the memory is valid until the result was taken.
+#[inline(never)]
+unsafe fn add_checked(queue: *mut ringfile_queue, op: *const ringfile_op, user_data: u64) -> Result<Token> {
+    // SAFETY: by this function's contract.
+    let checked = unsafe { op::check::<Vec<Buffer>>(op) }?;
+    // If it fails, it may drop the last reference to a file that another thread has closed, and close(2) is a
+    // cancellation point.
+    let _delayed = matches!(checked, Checked::OnFile(_, OnFile::Copy { .. })).then(Delayed::new);
+    local::with_rooms(queue, |own| match checked {
+        Checked::OnFile(file, on_file) => {
+            // SAFETY: by this function's contract.
+            file::with(file, |file| unsafe { on_file.add_to(file, &mut (&mut own.queue, user_data)) })
+        }
+        Checked::OnPath(on_path) => {
+            let (added, room) = op::add_on_path(*on_path, &mut (&mut own.queue, user_data));
+            if let Some(room) = room {
+                own.rooms.insert(added.to_u64(), room);
+            }
+            Ok(added)
+        }
+    })
 }
 
 /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
@@ -326,6 +124,39 @@ pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
             Ok(())
         })
     })
+}
+
+/// Takes the result of the operation that ended first: its `user_data`, and what [`deliver`] returns.
+///
+/// # Safety
+/// As [`deliver`], for each operation of the queue. Without `has_rooms`, none has an additional result.
+#[inline]
+unsafe fn take(own: &mut Own, has_rooms: bool) -> Option<(u64, i64)> {
+    if !has_rooms {
+        // Not moved out: a copy would be made in other pieces than the value was stored in.
+        let taken = own.queue.take();
+        return taken.as_ref().map(|(user_data, done)| (*user_data, number_or_errno(&done.result)));
+    }
+    let (token, user_data, done) = own.queue.take_with_token()?;
+    // SAFETY: by this function's contract.
+    Some((user_data, unsafe { deliver(own, token, done) }))
+}
+
+/// Writes an operation's additional result to the memory that its caller named; returns the number of the result, or
+/// the negative errno.
+///
+/// # Safety
+/// The memory that was named for the operation's result may be written to.
+#[inline]
+unsafe fn deliver(own: &mut Own, token: Token, mut done: Done) -> i64 {
+    if !own.rooms.is_empty()
+        && let Some(room) = own.rooms.remove(&token.to_u64())
+        // SAFETY: by this function's contract.
+        && let Err(fault) = unsafe { room.fill(&mut done) }
+    {
+        return fault.note();
+    }
+    number_or_errno(&done.result)
 }
 
 /// Submits the operations that were added, and waits until `at_least` operations have finished, or all, or `timeout_ns`
@@ -350,9 +181,10 @@ pub unsafe extern "C" fn ringfile_queue_wait(
         local::with_rooms(queue, |own| {
             own.queue.wait(at_least.min(room), timeout);
             let mut taken = 0;
+            let has_rooms = !own.rooms.is_empty();
             for to in results {
                 // SAFETY: by the contract in the header.
-                let Some((user_data, result)) = (unsafe { path::take(own) }) else { break };
+                let Some((user_data, result)) = (unsafe { take(own, has_rooms) }) else { break };
                 *to = ringfile_result { user_data, result };
                 taken += 1;
             }
@@ -377,7 +209,7 @@ pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64
         local::with_rooms(queue, |own| {
             let done = own.queue.wait_by(token)?;
             // SAFETY: by the contract in the header.
-            Ok(unsafe { path::deliver(own, token, done) })
+            Ok(unsafe { deliver(own, token, done) })
         })
     })
 }
@@ -393,7 +225,7 @@ pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) ->
     call(|| {
         local::with_rooms(queue, |own| match own.queue.take_by(token) {
             // SAFETY: by the contract in the header.
-            Some(done) => Ok(unsafe { path::deliver(own, token, done) }),
+            Some(done) => Ok(unsafe { deliver(own, token, done) }),
             None if own.queue.contains(token) => {
                 Err(Fault::new(libc::EAGAIN, "the operation has not finished"))
             }

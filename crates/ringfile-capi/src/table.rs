@@ -27,7 +27,8 @@ struct Slots<T> {
 }
 
 struct Slot<T> {
-    generation: u32,
+    /// The number of the last handle: its kind, the place of this slot, and a generation.
+    handle: usize,
     value: Option<T>,
 }
 
@@ -48,12 +49,12 @@ impl<T> Table<T> {
 
     /// Adds a value, and returns its handle.
     pub(crate) fn add<H>(&self, value: T) -> Result<*mut H> {
-        fork::heed(self.lock, self.hold);
+        self.heed();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let place = match slots.free.pop() {
             Some(place) => place,
             None if slots.slots.len() >> PLACE_BITS == 0 => {
-                slots.slots.push(Slot { generation: 0, value: None });
+                slots.slots.push(Slot { handle: 0, value: None });
                 slots.slots.len() - 1
             }
             None => {
@@ -64,27 +65,37 @@ impl<T> Table<T> {
             }
         };
         let slot = &mut slots.slots[place];
-        slot.generation = slot.generation.wrapping_add(1).max(1);
+        let generation = ((slot.handle >> 32) as u32).wrapping_add(1).max(1);
+        slot.handle = (generation as usize) << 32 | place << TAG_BITS | self.tag;
         slot.value = Some(value);
-        let number = (slot.generation as usize) << 32 | place << TAG_BITS | self.tag;
-        Ok(std::ptr::without_provenance_mut(number))
+        Ok(std::ptr::without_provenance_mut(slot.handle))
     }
 
-    fn place(&self, handle: *const ()) -> Option<(usize, u32)> {
-        let number = handle.addr();
-        let place = (number & 0xffff_ffff) >> TAG_BITS;
-        (number & ((1 << TAG_BITS) - 1) == self.tag).then_some((place, (number >> 32) as u32))
+    /// Returns the place of the slot whose last handle this may be.
+    fn place(number: usize) -> usize {
+        (number & 0xffff_ffff) >> TAG_BITS
+    }
+
+    /// Makes forks hold the lock of this table, before it is taken.
+    #[inline]
+    pub(crate) fn heed(&self) {
+        fork::heed(self.lock, self.hold);
     }
 
     /// Accesses the value behind a handle.
     #[inline]
     pub(crate) fn with<H, R>(&self, handle: *const H, look: impl FnOnce(&T) -> R) -> Result<R> {
-        fork::heed(self.lock, self.hold);
+        self.heed();
+        self.with_heeded(handle, look)
+    }
+
+    /// As [`with`](Self::with), after [`heed`](Self::heed).
+    #[inline]
+    pub(crate) fn with_heeded<H, R>(&self, handle: *const H, look: impl FnOnce(&T) -> R) -> Result<R> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
-        let found = self.place(handle.cast()).and_then(|(place, generation)| {
-            slots.slots.get(place).filter(|slot| slot.generation == generation)?.value.as_ref()
-        });
-        match found {
+        let number = handle.addr();
+        let slot = slots.slots.get(Self::place(number)).filter(|slot| slot.handle == number);
+        match slot.and_then(|slot| slot.value.as_ref()) {
             Some(value) => Ok(look(value)),
             None => Err(self.unknown(handle.cast())),
         }
@@ -92,15 +103,15 @@ impl<T> Table<T> {
 
     /// Closes a handle, and returns its value.
     pub(crate) fn remove<H>(&self, handle: *const H) -> Result<T> {
-        fork::heed(self.lock, self.hold);
+        self.heed();
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let slots = &mut *slots;
-        let found = self.place(handle.cast()).and_then(|(place, generation)| {
-            let slot = slots.slots.get_mut(place).filter(|slot| slot.generation == generation)?;
-            let value = slot.value.take()?;
-            slots.free.push(place);
-            Some(value)
-        });
+        let number = handle.addr();
+        let slot = slots.slots.get_mut(Self::place(number)).filter(|slot| slot.handle == number);
+        let found = slot.and_then(|slot| slot.value.take());
+        if found.is_some() {
+            slots.free.push(Self::place(number));
+        }
         found.ok_or_else(|| self.unknown(handle.cast()))
     }
 

@@ -212,6 +212,27 @@ void change_a_file_by_queue_and_batch(const ringfile::file& file) {
     expect(is_full_of(first, 'e') && is_full_of(second, 'f'), "the parts in their order");
 }
 
+// Copies the first page to the second one, in every way.
+void copy_by_record(const ringfile::file& file) {
+    ringfile_op op = ringfile::operation(RINGFILE_OP_COPY_RANGE);
+    op.file = op.to = file.get();
+    op.to_offset = op.length = page_size;
+    std::error_code error;
+    expect(ringfile::run(op) == page_size && ringfile::run(op, error) == page_size && !error, "run");
+    ringfile::batch batch = ringfile::batch::create();
+    expect(batch.add(op) == 0 && batch.add(op, 7, error) == 1 && !error && batch.run() == 0, "in a batch");
+    ringfile::queue queue = ringfile::queue::create(1);
+    expect(queue.wait_for(queue.add(op, 7)) == page_size, "in a queue");
+    expect(queue.wait_for(queue.add(op, 7, error)) == page_size && !error, "in a queue, with a code");
+    twice(file, FORMS(copy_range, 0, file, page_size, page_size));
+    std::vector<std::byte> pages(2 * page_size);
+    file.read(pages.data(), pages.size(), 0);
+    expect(std::equal(pages.begin(), pages.begin() + page_size, pages.begin() + page_size), "the page and its copy");
+    op.kind = 99;
+    queue.add(op, 7, error);
+    expect(error == std::errc::invalid_argument && queue.open() == 0, "no such kind");
+}
+
 void start_a_batch(const ringfile::file& file) {
     std::vector<char> data(page_size);
     auto batch = ringfile::batch::create();
@@ -445,6 +466,8 @@ void run(const std::string& folder) {
     run_a_queue(file);
     use_paths(folder);
     use_memory(file);
+    file.write(pages.data(), pages.size(), 0);
+    copy_by_record(file);
     set_and_count(folder);
     ringfile::set_log(nullptr);
 }

@@ -7,12 +7,14 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::AtomicU8;
 
+use super::ops::*;
 use super::*;
 use crate::batch::*;
 use crate::cancel;
 use crate::file::*;
 use crate::info::*;
 use crate::io::*;
+use crate::op::ringfile_result;
 use crate::queue::*;
 
 unsafe extern "C" {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::iovec;
 
+use super::ops::*;
 use super::*;
 use crate::any_thread::*;
 use crate::batch::*;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::iovec;
 
+use super::ops::*;
 use super::*;
 use crate::any_thread::*;
 use crate::batch::*;
@@ -14,6 +15,7 @@ use crate::file::*;
 use crate::info::*;
 use crate::io::*;
 use crate::memory::*;
+use crate::op::ringfile_result;
 use crate::pool::*;
 use crate::queue::*;
 

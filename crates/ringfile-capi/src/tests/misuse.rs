@@ -3,6 +3,7 @@
 use std::ffi::{CString, c_char};
 use std::ptr;
 
+use super::ops::*;
 use super::*;
 use crate::batch::*;
 use crate::error;

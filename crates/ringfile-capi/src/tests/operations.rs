@@ -7,6 +7,7 @@ use std::ptr;
 
 use libc::iovec;
 
+use super::ops::*;
 use super::*;
 use crate::batch::*;
 use crate::control::*;
@@ -14,6 +15,7 @@ use crate::file::*;
 use crate::info::*;
 use crate::io::*;
 use crate::memory::*;
+use crate::op::ringfile_result;
 use crate::pool::*;
 use crate::queue::*;
 

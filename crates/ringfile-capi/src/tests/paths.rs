@@ -4,9 +4,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use super::ops::*;
 use super::*;
-use crate::batch::ringfile_result;
 use crate::file::*;
+use crate::op::ringfile_result;
 use crate::path::*;
 use crate::queue::*;
 

@@ -6,12 +6,14 @@ use std::ptr;
 
 use libc::iovec;
 
+use super::ops::*;
 use super::*;
 use crate::batch::*;
 use crate::control::*;
 use crate::file::*;
 use crate::info::{ringfile_counts, ringfile_thread_metrics};
 use crate::io::ringfile_write_durable;
+use crate::op::ringfile_result;
 use crate::queue::*;
 
 fn queue() -> *mut ringfile_queue {

@@ -5,6 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
+use super::ops::*;
 use super::*;
 use crate::any_thread::*;
 use crate::batch::*;
