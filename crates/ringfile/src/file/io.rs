@@ -80,13 +80,6 @@ enum FutureStage {
     Taken,
 }
 
-/// What has become of a step that was begun.
-enum FutureStep {
-    /// It ended at once, and its result is to be taken.
-    Ended(Ended),
-    Polled(Poll<()>),
-}
-
 impl<'a, B> Transfer<'a, B> {
     #[inline(always)]
     fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64, exact: bool) -> Self {
@@ -327,42 +320,54 @@ impl<F: Borrow<File>> OperationFuture<F> {
 
     /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome. Polling it after that does
     /// nothing.
+    ///
+    /// A loop: with a call of its own for each step that ends at once, a long read in pieces would overflow the stack.
     #[inline(always)]
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        if let FutureStage::Running(ticket) = &mut self.stage {
-            let Poll::Ready(ended) = ticket.poll(context, self.record.memory()) else { return Poll::Pending };
-            return self.ended(ended, context);
+        loop {
+            let polled = match &mut self.stage {
+                FutureStage::Running(ticket) => {
+                    let ended = ready!(ticket.poll(context, self.record.memory()));
+                    self.ended(ended)
+                }
+                FutureStage::Start | FutureStage::Begun => self.begin(context),
+                _ => self.poll_otherwise(context),
+            };
+            if let Some(polled) = polled {
+                return polled;
+            }
         }
-        if let FutureStage::Start | FutureStage::Begun = self.stage {
-            return self.begin(context);
-        }
-        self.poll_otherwise(context)
     }
 
+    /// Does as [`poll`](Self::poll); `None` if the next step is to be taken, as in all that it calls.
     #[cold]
-    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Option<Poll<()>> {
         match &mut self.stage {
             FutureStage::Elsewhere(operation) => {
-                let ended = ready!(operation.poll(context, self.record.memory()));
+                let Poll::Ready(ended) = operation.poll(context, self.record.memory()) else {
+                    return Some(Poll::Pending);
+                };
                 // Drops the operation, which `ended` does not.
                 self.stage = FutureStage::Begun;
-                self.ended(ended, context)
+                self.ended(ended)
             }
             FutureStage::Stream(follow) => {
                 let (own, OperationRecord { request, held, .. }) =
                     (self.file.borrow().target(), &mut self.record);
-                let done = ready!(follow.poll(own, request, held.own(), context));
+                let Poll::Ready(done) = follow.poll(own, request, held.own(), context) else {
+                    return Some(Poll::Pending);
+                };
                 if done == request.want {
                     self.stage = FutureStage::Over(Ended { done, errno: 0 });
-                    return Poll::Ready(());
+                    return Some(Poll::Ready(()));
                 }
                 if let FutureStage::Stream(follow) = std::mem::replace(&mut self.stage, FutureStage::Start) {
                     self.record.read_rest(done, follow);
                 }
-                self.begin(context)
+                None
             }
             // Polling a future after it was ready has no defined meaning; this one stays pending.
-            _ => Poll::Pending,
+            _ => Some(Poll::Pending),
         }
     }
 
@@ -377,95 +382,73 @@ impl<F: Borrow<File>> OperationFuture<F> {
 
     /// Takes the result of what was started. A ticket in [`stage`](Self::stage) is spent: there is nothing to drop.
     #[inline]
-    fn ended(&mut self, ended: Ended, context: &mut Context<'_>) -> Poll<()> {
+    fn ended(&mut self, ended: Ended) -> Option<Poll<()>> {
         if ended.errno == 0 && self.record.is_one_step() {
             std::mem::forget(std::mem::replace(&mut self.stage, FutureStage::Over(ended)));
-            return Poll::Ready(());
+            return Some(Poll::Ready(()));
         }
-        self.ended_otherwise(ended, context)
+        self.ended_otherwise(ended)
     }
 
-    /// A loop: with a call of its own for each step that ends at once, a long read in pieces would overflow the stack.
     #[cold]
-    fn ended_otherwise(&mut self, mut ended: Ended, context: &mut Context<'_>) -> Poll<()> {
-        loop {
-            self.stage = match self.record.end(self.file.borrow(), ended) {
-                Some(Ok(ended)) => FutureStage::Over(ended),
-                Some(Err(error)) => FutureStage::Failed(error),
-                None => FutureStage::Start,
-            };
-            if !matches!(self.stage, FutureStage::Start) {
-                return Poll::Ready(());
-            }
-            match self.begin_step(context) {
-                FutureStep::Ended(now) => ended = now,
-                FutureStep::Polled(polled) => return polled,
-            }
-        }
+    fn ended_otherwise(&mut self, ended: Ended) -> Option<Poll<()>> {
+        self.stage = match self.record.end(self.file.borrow(), ended) {
+            Some(Ok(ended)) => FutureStage::Over(ended),
+            Some(Err(error)) => FutureStage::Failed(error),
+            None => FutureStage::Start,
+        };
+        (!matches!(self.stage, FutureStage::Start)).then_some(Poll::Ready(()))
     }
 
+    /// Begins the operation, and starts it if the kernel would not refuse it without a reason.
     #[inline(always)]
-    fn begin(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match self.begin_step(context) {
-            FutureStep::Ended(ended) => self.ended(ended, context),
-            FutureStep::Polled(polled) => polled,
-        }
-    }
-
-    #[inline(always)]
-    fn begin_step(&mut self, context: &mut Context<'_>) -> FutureStep {
+    fn begin(&mut self, context: &mut Context<'_>) -> Option<Poll<()>> {
         if !matches!(self.stage, FutureStage::Begun) {
             match self.record.begin(self.file.borrow(), true) {
                 Begun::Start => {}
-                begun => return FutureStep::Polled(self.begin_unusual(begun, context)),
+                begun => return self.begin_unusual(begun),
             }
         }
-        self.start(context)
-    }
-
-    #[cold]
-    fn begin_unusual(&mut self, begun: Begun, context: &mut Context<'_>) -> Poll<()> {
-        self.stage = match begun {
-            Begun::Start => FutureStage::Begun,
-            Begun::Over(ended) => FutureStage::Over(ended),
-            Begun::Refused(error) => FutureStage::Failed(error),
-            Begun::Stream(follow) => {
-                self.stage = FutureStage::Stream(follow);
-                return self.poll_otherwise(context);
-            }
-        };
-        Poll::Ready(())
-    }
-
-    /// Starts the operation, which the kernel would not refuse without a reason.
-    #[inline(always)]
-    fn start(&mut self, context: &mut Context<'_>) -> FutureStep {
         let (target, request, memory) = self.record.begun(self.file.borrow());
         match driver::start(target, request, memory, context, SubmitHint::ONE) {
             Ok(Started::Queued(place)) => {
                 // The operation had not started or had finished: there is nothing to drop.
                 let ticket = Ticket::new(place);
                 std::mem::forget(std::mem::replace(&mut self.stage, FutureStage::Running(ticket)));
-                FutureStep::Polled(Poll::Pending)
+                Some(Poll::Pending)
             }
-            Ok(Started::Done(ended)) => FutureStep::Ended(ended),
+            Ok(Started::Done(ended)) => self.ended(ended),
             Ok(Started::Elsewhere(operation)) => {
                 self.stage = FutureStage::Elsewhere(operation);
-                FutureStep::Polled(Poll::Pending)
+                Some(Poll::Pending)
             }
             Ok(Started::Yield) => {
                 self.stage = FutureStage::Begun;
                 context.waker().wake_by_ref();
-                FutureStep::Polled(Poll::Pending)
+                Some(Poll::Pending)
             }
-            Err(error) => FutureStep::Polled(self.not_started(error)),
+            Err(error) => self.not_started(error),
         }
     }
 
     #[cold]
-    fn not_started(&mut self, error: Error) -> Poll<()> {
+    fn begin_unusual(&mut self, begun: Begun) -> Option<Poll<()>> {
+        self.stage = match begun {
+            Begun::Start => FutureStage::Begun,
+            Begun::Over(ended) => FutureStage::Over(ended),
+            Begun::Refused(error) => FutureStage::Failed(error),
+            Begun::Stream(id) => {
+                let follow = self.file.borrow().follow(id, self.record.request.want);
+                follow.map_or(FutureStage::Begun, FutureStage::Stream)
+            }
+        };
+        (!matches!(self.stage, FutureStage::Begun | FutureStage::Stream(_))).then_some(Poll::Ready(()))
+    }
+
+    #[cold]
+    fn not_started(&mut self, error: Error) -> Option<Poll<()>> {
         self.stage = FutureStage::Failed(self.record.not_started(self.file.borrow(), error));
-        Poll::Ready(())
+        Some(Poll::Ready(()))
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::adaptive::{Descriptor, Follow, Way};
+use super::adaptive::{Descriptor, Follow, Id, Way};
 use super::ask::Asked;
 use super::durability::{AfterWrite, SYNC};
 use super::unaligned::ReadInPieces;
@@ -56,8 +56,8 @@ pub(crate) enum Begun {
     Over(Ended),
     /// Nothing: it has failed.
     Refused(Error),
-    /// It continues a stream: its driver polls this, and then reads the [rest](OperationRecord::read_rest).
-    Stream(Box<Follow>),
+    /// It continues a stream: its driver [follows](File::follow) it, then reads the [rest](OperationRecord::read_rest).
+    Stream(Id),
 }
 
 impl OperationRecord {
@@ -228,9 +228,7 @@ impl<M: Lend> OperationRecord<M> {
     #[inline(never)]
     fn begin_adaptive(&mut self, file: &File, follows: bool) -> Begun {
         match file.choose_checked(&self.request, self.held.get(), follows) {
-            Way::Stream(id) if follows => {
-                file.follow(id, self.request.want).map_or(Begun::Start, Begun::Stream)
-            }
+            Way::Stream(id) if follows => Begun::Stream(id),
             way => {
                 self.go(way);
                 self.begin(file, follows)
