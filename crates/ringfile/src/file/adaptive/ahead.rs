@@ -199,8 +199,12 @@ impl ReadAhead {
         Some(wanted)
     }
 
-    /// Puts back a piece that was used up to `end`, or drops it if nothing is left.
+    /// Puts back a piece that was used up to `end`, or drops it if nothing is left. In a forked child, which may have the
+    /// piece of a read that was in flight at the fork, it drops the piece.
     pub(super) fn put_back(self: &Arc<Self>, piece: AheadPiece, end: u64) {
+        if !self.process.is_current() {
+            return;
+        }
         if end < piece.range.end {
             return self.keep(piece);
         }
@@ -427,6 +431,29 @@ mod tests {
         }
         ahead.put_back(piece, PAGE + 1);
         assert_eq!(pieces(&ahead), 0, "nobody will ask for it");
+        steal_from(&ahead);
+    }
+
+    #[test]
+    fn a_forked_child_puts_no_piece_back_since_a_thread_that_it_lacks_may_have_the_lock() {
+        let _alone = alone();
+        let ahead = read_ahead();
+        let piece = ahead.take(PAGE).unwrap();
+        let busy = ahead.lock();
+        // SAFETY: the child takes no lock but those that are held over forks, and ends without running destructors.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends a child that waits, by a signal.
+            unsafe { libc::alarm(20) };
+            ahead.put_back(piece, PAGE + 1);
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: one valid number to write to.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child waited for the lock (14), or failed");
+        drop(busy);
         steal_from(&ahead);
     }
 }
