@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -23,7 +23,7 @@ use super::op::plain::{self, Attempt};
 use super::remote::RemoteRequest;
 use super::result::Handler;
 use super::target::FileKind;
-use super::worker_queue::{PROCESS, are_of_another_process, lock};
+use super::worker_queue::{PROCESS, WorkerQueue, are_of_another_process, lock};
 use crate::once::Value;
 use crate::ring::fork;
 use crate::{event, panics};
@@ -303,17 +303,41 @@ fn look(signal: &OwnedFd, waiting: &[RemoteRequest], timeout: &Timespec) -> Vec<
     }
 }
 
+/// Puts a request that was carried out in part behind the others that wait. Returns the queue, still locked: another
+/// thread that adds a request must not take this one for one that waits for a worker.
+fn give_back(rest: RemoteRequest) -> MutexGuard<'static, WorkerQueue> {
+    let mut queue = lock();
+    // Looked at under the lock: a withdrawal has either come before, or finds it in the queue.
+    if rest.is_wanted() {
+        queue.remotes.push_back(rest);
+        return queue;
+    }
+    drop(queue);
+    caught(|| {
+        refuse_unwanted(rest);
+        None
+    });
+    lock()
+}
+
+/// Runs what may call user code.
+fn caught(act: impl FnOnce() -> Option<RemoteRequest>) -> Option<RemoteRequest> {
+    let caught = panics::catch(act);
+    if caught.is_err() {
+        event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
+    }
+    caught.ok().flatten()
+}
+
 fn run() {
     let mut queue = lock();
     loop {
         if let Some(remote) = queue.remotes.pop_front() {
             drop(queue);
-            let caught = panics::catch(|| carry_out(remote));
-            if caught.is_err() {
-                event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
-            }
-            queue = lock();
-            queue.remotes.extend(caught.ok().flatten());
+            queue = match caught(|| carry_out(remote)) {
+                Some(rest) => give_back(rest),
+                None => lock(),
+            };
             continue;
         }
         queue.idle += 1;
@@ -324,5 +348,52 @@ fn run() {
             queue.threads -= 1;
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+
+    use super::super::op::{Kind, Request};
+    use super::super::result::Finished;
+    use super::*;
+    use crate::File;
+    use crate::memory::Held;
+
+    #[derive(Default)]
+    struct Receiver {
+        is_unwanted: AtomicBool,
+        ended: Mutex<Option<Ended>>,
+    }
+
+    impl Handler for Receiver {
+        fn done(self: Arc<Self>, _: u32, finished: Finished) {
+            *self.ended.lock().unwrap() = Some(finished.ended);
+        }
+
+        fn is_wanted(&self, _: u32) -> bool {
+            !self.is_unwanted.load(Ordering::SeqCst)
+        }
+
+        fn address(&self) -> *const () {
+            std::ptr::from_ref(self).cast()
+        }
+    }
+
+    #[test]
+    fn a_copy_that_is_withdrawn_between_two_calls_does_not_wait_for_a_worker() {
+        let file = File::open("/proc/self/exe").unwrap();
+        let receiver = Arc::new(Receiver::default());
+        let handler = Arc::clone(&receiver) as Arc<dyn Handler>;
+        let request = Request { want: 1, ..Request::of(Kind::Copy) };
+        let rest = RemoteRequest::new(file.target(), &request, Held::None, handler, 0);
+        receiver.is_unwanted.store(true, Ordering::SeqCst);
+        withdraw(&*receiver, None);
+        assert!(receiver.ended.lock().unwrap().is_none(), "it is in no queue");
+        drop(give_back(rest));
+        let ended = receiver.ended.lock().unwrap().take();
+        assert_eq!(ended, Some(Ended { done: 0, errno: libc::ECANCELED }), "no worker was asked");
     }
 }
