@@ -843,6 +843,9 @@ fn f38_a_child_copies_while_the_parent_looks_for_holes() {
 #[test]
 fn f22_a_long_read_in_pieces_does_not_overflow_the_stack_of_a_child() {
     let name = "f22_a_long_read_in_pieces_does_not_overflow_the_stack_of_a_child";
+    if workers_are_forced() {
+        return skip(name, "a child has none of its parent's workers");
+    }
     if !in_child(name) {
         return;
     }
