@@ -65,7 +65,8 @@ pub fn cut(world: &Arc<World>, mut random: Random) {
             let mut options = OpenOptions::new();
             options.read(true).route(route).direct(index % 2 == 0).buffered_fallback(true);
             let (file, random) = (options.open(&path).unwrap(), Random::from_seed(random.below(1 << 40)));
-            scope.spawn(move || read_what_is_cut(world, &file, random));
+            let what = format!("a read of the file that is cut, {route:?}, direct {}", index % 2 == 0);
+            scope.spawn(move || read_what_is_cut(world, &file, &what, random));
         }
         let mut version = 1;
         while !world.is_over() {
@@ -98,7 +99,7 @@ fn assert_cut(offset: u64, bytes: &[u8], wanted: usize, what: &str) {
     assert!(!zeros, "{what}: zeros where nobody wrote any");
 }
 
-fn read_what_is_cut(world: &Arc<World>, file: &File, mut random: Random) {
+fn read_what_is_cut(world: &Arc<World>, file: &File, what: &str, mut random: Random) {
     let mut any = || {
         let offset = 8 * random.below((LONGEST * PAGE / 8) as u64);
         (offset, 8 * (1 + random.below(3 * PAGE as u64 / 2)) as usize)
@@ -107,7 +108,7 @@ fn read_what_is_cut(world: &Arc<World>, file: &File, mut random: Random) {
         let (offset, len) = any();
         let read = file.read_at(world.pool.get(len).unwrap(), offset);
         let read = if len % 16 == 0 { block_on(read) } else { futures::executor::block_on(read) };
-        assert_cut(offset, &read.unwrap(), len, "a read of the file that is cut");
+        assert_cut(offset, &read.unwrap(), len, what);
         let (mut batch, mut asked) = (Batch::new().merge_reads(PAGE), Vec::new());
         for _ in 0..20 {
             let (offset, len) = any();
@@ -117,7 +118,7 @@ fn read_what_is_cut(world: &Arc<World>, file: &File, mut random: Random) {
         for (done, (offset, len)) in batch.run().into_iter().zip(asked) {
             let buffer = done.buffer.unwrap();
             assert_eq!(done.result.unwrap(), buffer.len());
-            assert_cut(offset, &buffer, len, "a batch of the file that is cut");
+            assert_cut(offset, &buffer, len, what);
         }
         world.counts.steps.fetch_add(1, Ordering::Relaxed);
     }
