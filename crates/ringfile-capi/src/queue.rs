@@ -250,7 +250,7 @@ pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64)
 }
 
 /// Cancels an operation, if the kernel still can. Returns 1, or 0 if it has finished. Its result still arrives, exactly
-/// once: what was done by then, or -ECANCELED. Until it was taken, the memory belongs to the library.
+/// once: its own if it ended before, or -ECANCELED. Until it was taken, the memory belongs to the library.
 ///
 /// An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 /// is cancelled; what a disk has begun runs to its end.

@@ -18,7 +18,7 @@ pub(crate) fn cancelled(error: Error) -> Error {
             .of_kind(ErrorKind::Unsupported)
             .because("the operation was in flight before a fork, and belongs to the parent process");
     }
-    error.because("the thread that was carrying it out has left its loop")
+    error.because("it was cancelled, or the thread that was carrying it out has left its loop")
 }
 
 /// The explanation of a failed sync.

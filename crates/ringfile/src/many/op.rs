@@ -153,7 +153,7 @@ impl Op {
     /// Returns whether it was cancelled, by the kernel or before the kernel had it, and has done nothing that its
     /// caller must learn of.
     pub(super) fn was_cancelled(&self) -> bool {
-        let is_told = |done| done > 0 && !self.record.request.kind.moves_data();
+        let is_told = |done| done > 0 && !self.record.request.kind.is_read();
         matches!(self.stage, Stage::Over(Ended { errno: libc::ECANCELED, done }) if !is_told(done))
     }
 

@@ -256,8 +256,9 @@ impl Queue {
         })
     }
 
-    /// Cancels an operation, if the kernel still can. Its result still arrives, exactly once: what was done by then, or
-    /// an error with `ECANCELED`. Returns false if it has finished, or the token names none.
+    /// Cancels an operation, if the kernel still can. Its result still arrives, exactly once: the operation's own if it
+    /// ended before, or an error with `ECANCELED`, whose [`done`](crate::Error::done) says how much of a write or a copy
+    /// was done. Returns false if it has finished, or the token names none.
     ///
     /// An operation that was not submitted is never carried out. The kernel cancels operations that wait for a pipe, a
     /// socket or a kernel thread; what a disk has begun runs to its end. Does not wait: [`wait_by`](Self::wait_by)

@@ -143,15 +143,18 @@ impl Progress {
         if done == request.want || moved == 0 {
             return Step::Over(0);
         }
-        if !is_wanted() {
-            // The caller can use what was copied, and must learn that it is only a part.
-            return Step::Over(if request.kind.is_copy() { libc::ECANCELED } else { 0 });
-        }
         // The rest of an atomic write would be a second write.
         let is_over = attempts >= ATTEMPTS
             || request.is_atomic()
             || rules.is_at_end(request.kind, request.offset, done);
-        if is_over { Step::Over(0) } else { Step::GoOn }
+        if is_over {
+            Step::Over(0)
+        } else if is_wanted() {
+            Step::GoOn
+        } else {
+            // If a part looked like success, a read would seem to end with its file.
+            Step::Over(libc::ECANCELED)
+        }
     }
 }
 
@@ -270,10 +273,12 @@ mod tests {
     fn an_unwanted_operation_is_not_retried() {
         let read = request(Kind::Read, 10);
         let mut progress = Progress::default();
-        assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Over(0));
-        assert_eq!(
-            progress.answered(&read, &BUFFERED, Err(libc::EINTR), || false),
-            Step::Over(libc::ECANCELED)
-        );
+        let cancelled = Step::Over(libc::ECANCELED);
+        assert_eq!(progress.answered(&read, &BUFFERED, Err(libc::EINTR), || false), cancelled);
+        assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), cancelled, "a part is not the end of the file");
+        assert_eq!(progress.done(), 5);
+        assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Over(0), "all of it");
+        let (mut progress, direct) = (Progress::default(), File { direct: true, len: 5, drops: false });
+        assert_eq!(progress.answered(&read, &direct, Ok(5), || false), Step::Over(0), "the end of the file");
     }
 }
