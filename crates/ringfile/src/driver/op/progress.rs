@@ -275,7 +275,11 @@ mod tests {
         let mut progress = Progress::default();
         let cancelled = Step::Over(libc::ECANCELED);
         assert_eq!(progress.answered(&read, &BUFFERED, Err(libc::EINTR), || false), cancelled);
-        assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), cancelled, "a part is not the end of the file");
+        assert_eq!(
+            progress.answered(&read, &BUFFERED, Ok(5), || false),
+            cancelled,
+            "a part is not the end of the file"
+        );
         assert_eq!(progress.done(), 5);
         assert_eq!(progress.answered(&read, &BUFFERED, Ok(5), || false), Step::Over(0), "all of it");
         let (mut progress, direct) = (Progress::default(), File { direct: true, len: 5, drops: false });

@@ -260,11 +260,9 @@ impl ReadAhead {
             if !started {
                 state.streams.widen(id, len);
             }
-            let Some(range) = state.streams.next_piece(id, size) else { return started };
-            drop(state);
-            // The blocks of a drive may be larger than those in which pieces are planned.
             let block = direct.alignment().bytes as u64;
-            let range = range.start / block * block..range.end.next_multiple_of(block);
+            let Some(range) = state.streams.next_piece(id, size, block) else { return started };
+            drop(state);
             let Ok(memory) = memory::ahead().try_get((range.end - range.start) as usize) else {
                 self.lock().streams.give_back(id, range.start);
                 if !std::mem::take(&mut may_steal) || !self.steal() {

@@ -282,14 +282,15 @@ impl Streams {
     }
 
     /// Returns the next piece to read ahead, in a file of `len` bytes: of full length if the window has room for it; a
-    /// shorter one only if nothing is ahead.
-    pub(super) fn next_piece(&mut self, id: Id, len: u64) -> Option<Range<u64>> {
+    /// shorter one only if nothing is ahead. It consists of whole blocks of `block` bytes, and of whole pages.
+    pub(super) fn next_piece(&mut self, id: Id, len: u64, block: u64) -> Option<Range<u64>> {
         let stream = self.get(id)?;
-        let start = stream.planned.max(stream.end / ALIGNMENT * ALIGNMENT);
+        let block = block.max(ALIGNMENT);
+        let start = stream.planned.max(stream.end / block * block);
         let border = (start + 1).next_multiple_of(PIECE);
-        let wanted = (stream.end + stream.window).next_multiple_of(ALIGNMENT);
+        let wanted = (stream.end + stream.window).next_multiple_of(block);
         let has_room = wanted >= border || start <= stream.end;
-        let end = border.min(wanted).min(len.next_multiple_of(ALIGNMENT));
+        let end = border.min(wanted).min(len.next_multiple_of(block));
         if !has_room || start >= end || start >= len {
             return None;
         }
@@ -323,11 +324,15 @@ mod tests {
 
     /// Notes a read of `range`; returns what to read ahead then.
     fn read(streams: &mut Streams, range: Range<u64>, len: u64) -> Vec<Range<u64>> {
+        read_blocks(streams, range, len, 512)
+    }
+
+    fn read_blocks(streams: &mut Streams, range: Range<u64>, len: u64, block: u64) -> Vec<Range<u64>> {
         let Seen::Continues(id) = streams.note(&range) else { return Vec::new() };
         let mut pieces = Vec::new();
         if streams.is_steady(id) {
             streams.widen(id, range.end - range.start);
-            while let Some(piece) = streams.next_piece(id, len) {
+            while let Some(piece) = streams.next_piece(id, len, block) {
                 pieces.push(piece);
             }
         }
@@ -553,8 +558,26 @@ mod tests {
         read(&mut streams, 0..64 * KIB, LONG);
         let Seen::Continues(id) = streams.note(&(64 * KIB..128 * KIB)) else { panic!("no stream") };
         streams.widen(id, 64 * KIB);
-        let piece = streams.next_piece(id, LONG).unwrap();
+        let piece = streams.next_piece(id, LONG, 512).unwrap();
         streams.give_back(id, piece.start);
-        assert_eq!(streams.next_piece(id, LONG), Some(piece));
+        assert_eq!(streams.next_piece(id, LONG, 512), Some(piece));
+    }
+
+    #[test]
+    fn pieces_on_a_drive_with_large_blocks_are_whole_blocks_and_overlap_nowhere() {
+        let (mut streams, block) = (Streams::default(), 64 * KIB);
+        let reads = (12 * KIB..2000 * KIB).step_by(20 << 10).map(|at| at..at + 20 * KIB);
+        let planned: Vec<_> =
+            reads.flat_map(|range| read_blocks(&mut streams, range, 1999 * KIB, block)).collect();
+        assert!(planned.len() > 4, "{planned:?}");
+        assert!(
+            planned.iter().all(|piece| [piece.start, piece.end].iter().all(|at| at.is_multiple_of(block)))
+        );
+        assert!(planned.windows(2).all(|pair| pair[0].end == pair[1].start), "{planned:?}");
+        assert_eq!(
+            planned.last().map(|piece| piece.end),
+            Some(2048 * KIB),
+            "the block in which the file ends"
+        );
     }
 }
