@@ -68,11 +68,11 @@ fn read(file: &File, offset: usize, len: usize) {
 }
 
 #[test]
-fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
+fn large_random_reads_leave_a_full_cache_alone_until_the_fifth_of_a_block() {
     let _alone = alone();
     let folder = folder();
-    let Some((file, path)) = cold("scans_leave_the_cache", &folder, "data") else { return };
-    for _ in 0..2 {
+    let Some((file, path)) = cold("large_random_reads_leave", &folder, "data") else { return };
+    for _ in 0..4 {
         let before = counts();
         // Backwards, so that the reads form no stream.
         (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
@@ -89,6 +89,25 @@ fn scans_leave_the_cache_alone_and_the_third_read_fills_it() {
     (0..LEN).step_by(128 << 10).rev().for_each(|offset| read(&file, offset, 128 << 10));
     // After that many misses, only some of the reads check the cache.
     assert!(since(before)[1] < 16);
+}
+
+#[test]
+fn large_reads_in_order_leave_a_full_cache_alone_until_the_third_of_a_block() {
+    let _alone = alone();
+    let folder = folder();
+    let Some((file, path)) = cold("large_reads_in_order_leave", &folder, "data") else { return };
+    for is_third in [false, false, true] {
+        let before = counts();
+        let mut queue = Queue::new();
+        for offset in (0..LEN).step_by(128 << 10) {
+            queue.add(file.read_at(Vec::with_capacity(128 << 10), offset as u64), 0);
+        }
+        queue.wait(usize::MAX, None);
+        let [hits, misses, admitted] = since(before);
+        // The first goes on nowhere.
+        assert_eq!((hits + misses, admitted), (64, if is_third { misses - 1 } else { 0 }));
+        assert!((cached_pages(&path) > LEN / PAGE * 9 / 10) == is_third);
+    }
 }
 
 #[test]
@@ -132,14 +151,14 @@ fn fill_free_memory(folder: &Folder, way: u32) {
 }
 
 #[test]
-fn while_memory_is_free_large_reads_of_a_file_larger_than_memory_are_admitted_the_third_time() {
+fn while_memory_is_free_large_reads_of_a_file_larger_than_memory_are_admitted_the_fifth_time() {
     let name = "while_memory_is_free_large_reads_of_a_file_larger_than_memory";
     let _alone = alone();
     let folder = folder();
     let Some((_, path)) = cold(name, &folder, "data") else { return };
     assume_memory_is_free(Some(true));
     // A hole, larger than twice the memory of any machine that runs tests.
-    for (len, passes) in [(1 << 30, 2), (8 << 40, 3)] {
+    for (len, passes) in [(1 << 30, 2), (8 << 40, 5)] {
         if std::fs::File::create(&path).unwrap().set_len(len).is_err() {
             return skip(name, "the file system has no files of 8 TiB");
         }

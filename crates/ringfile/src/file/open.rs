@@ -171,9 +171,9 @@ impl OpenOptions {
     ///
     /// While memory is free, reads of less than 64 KiB go through the cache at once, and larger ones and streams when they
     /// come again. When less than a 32nd of the machine's memory, or of a control group's limit, is free, only data that is
-    /// read repeatedly gets cached: the third read of a block of 64 KiB (for smaller reads, of a page) goes through the
-    /// cache, unless more data than half of the memory that the process may use was read in between. Memory counts as free
-    /// again when a 16th is. While a file is being read, this is looked at about 30 times a second. For reads of 64 KiB and
+    /// read repeatedly gets cached: the third read of a page, or of a block of 64 KiB by reads that are not smaller and go
+    /// on where the last one ended, and the fifth of such a block by others, goes through the cache, unless more data than
+    /// half of the memory that the process may use was read in between. Memory counts as free again when a 16th is. While a file is being read, this is looked at about 30 times a second. For reads of 64 KiB and
     /// more, memory always counts as full if the file is at least twice as large as the memory that the process may use.
     /// Writes are buffered. Any offset and length works; reads that are not multiples of the device's blocks cost a
     /// copy, see [`File::read_at`].

@@ -28,7 +28,7 @@ use rustix::io::{Errno, retry_on_intr};
 use self::ahead::{Membership, ReadAhead};
 pub(super) use self::follow::Follow;
 pub use self::room::assume_memory_is_free;
-use self::sketch::{BLOCK, READS_BEFORE, Sketch};
+use self::sketch::{BLOCK, RANDOM_READS_BEFORE, READS_BEFORE, Sketch};
 pub(crate) use self::streams::Id;
 use super::probe::magic;
 use crate::driver::{self, Kind, Request, Target, cached_pages};
@@ -348,7 +348,14 @@ impl Adaptive {
             Cached::Nothing | Cached::Some(_) if is_quick && is_random => true,
             Cached::Nothing | Cached::Some(_) => {
                 // A small read gets here if it begins or continues a stream, or if memory is full.
-                let was_read = self.is_worth_caching(own, request, is_free && !is_small);
+                let enough = if is_free && !is_small {
+                    1
+                } else if is_small || run > 0 {
+                    READS_BEFORE
+                } else {
+                    RANDOM_READS_BEFORE
+                };
+                let was_read = self.is_worth_caching(own, request, enough);
                 self.note_reread(was_read);
                 let is_admitted = match (is_free, is_random) {
                     (false, _) => was_read,
@@ -468,9 +475,9 @@ impl Adaptive {
         Cached::Some(((first + known) * page).saturating_sub(start) as usize)
     }
 
-    /// Records a read that missed the cache. Returns whether to read it through the cache because it was read before:
-    /// once if memory is free, twice if not.
-    fn is_worth_caching(&self, own: &Target, request: &Request, is_free: bool) -> bool {
+    /// Records a read that missed the cache. Returns whether to read it through the cache because it was read `enough`
+    /// times before.
+    fn is_worth_caching(&self, own: &Target, request: &Request, enough: u8) -> bool {
         let Ok(mut sketch) = self.sketch.try_lock() else { return false };
         let make = || {
             let (len, room) = (own.size().unwrap_or(0), room::bytes());
@@ -483,7 +490,6 @@ impl Adaptive {
             // A long read may end far beyond the file, where there is nothing to count.
             range.end = range.end.min(own.size().unwrap_or(0));
         }
-        let enough = if is_free { 1 } else { READS_BEFORE };
         !range.is_empty() && sketch.get_or_insert_with(make).note(range, enough)
     }
 }
@@ -533,8 +539,8 @@ mod tests {
         let Some(adaptive) = file.adaptive() else { return };
         let read = |offset, want| Request { offset, want, ..Request::of(Kind::Read) };
         for (offset, is_read_again) in [(0, true), (2 << 20, true), (1 << 50, false)] {
-            let worth =
-                [(); 4].map(|()| adaptive.is_worth_caching(file.target(), &read(offset, 1 << 50), false));
+            let worth = [(); 4]
+                .map(|()| adaptive.is_worth_caching(file.target(), &read(offset, 1 << 50), READS_BEFORE));
             assert_eq!(worth[3], is_read_again, "{offset}: {worth:?}");
         }
     }
