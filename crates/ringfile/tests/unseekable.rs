@@ -384,6 +384,27 @@ fn writes_that_wait_for_pipes_keep_no_worker_and_no_thread_and_continue_where_th
 }
 
 #[test]
+fn a_write_to_a_full_pipe_that_is_cancelled_says_what_has_arrived() {
+    on_each_route("a_write_to_a_full_pipe_that_is_cancelled_says_what_has_arrived", |route| {
+        if route == Route::Inline {
+            // Blocks the thread until all has been written.
+            return;
+        }
+        let (mut theirs, ours) = std::io::pipe().unwrap();
+        let (file, mut queue) = (file(ours), Queue::new());
+        let token = queue.add(file.write_at(vec![5; LARGE], 0), 0);
+        queue.wait(1, Some(Duration::from_millis(100)));
+        assert!(queue.cancel(token), "{route:?}: the pipe is full");
+        let error = queue.wait_by(token).unwrap().result.unwrap_err();
+        drop((queue, file));
+        let mut arrived = Vec::new();
+        theirs.read_to_end(&mut arrived).unwrap();
+        assert_eq!((error.errno(), error.done()), (Some(libc::ECANCELED), arrived.len()), "{route:?}");
+        assert!(!arrived.is_empty(), "{route:?}");
+    });
+}
+
+#[test]
 fn a_large_write_to_a_socket_of_messages_stays_one_message() {
     on_each_route("a_large_write_to_a_socket_of_messages_stays_one_message", |route| {
         let (socket, theirs) = UnixDatagram::pair().unwrap();
