@@ -100,6 +100,15 @@ pub fn read_in(file: &File, size: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Drops what the page cache holds of a file, after its first `size` bytes were in it. A virtual machine may have given
+/// memory that was free for seconds back to its host, and each page of it then costs several µs when it is first used: a run
+/// would be ten times slower after one that used no cache than after one that did.
+pub fn drop_cache(file: &File, size: u64) -> io::Result<()> {
+    file.sync_data()?;
+    read_in(file, size)?;
+    ringfile_cli::shared::drop_cache(file)
+}
+
 /// Returns the share of the first `size` bytes in the page cache, 0 to 1, by mincore(2). Unlike cachestat(2) it sees
 /// the pages of the file behind an overlayfs file.
 pub fn resident_share(file: &File, size: u64) -> io::Result<f64> {

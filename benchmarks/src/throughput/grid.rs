@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use ringfile::block_on;
-use ringfile_cli::shared::{self, MemoryGroup, Table, Whole};
+use ringfile_cli::shared::{MemoryGroup, Table, Whole};
 use serde::{Deserialize, Serialize};
 
 use super::LEFT;
@@ -184,9 +184,8 @@ pub fn measure(one: &One) -> io::Result<()> {
     let counter = ReadCounter::of(&job.path)?;
     let counter = counter.ok_or_else(|| io::Error::other("no block device counts this file's reads"))?;
     let plain = File::open(&job.path)?;
-    plain.sync_data()?;
     // Pages that are cached already would count against the group that read them.
-    shared::drop_cache(&plain)?;
+    device::drop_cache(&plain, job.size.min(one.memory.unwrap_or(u64::MAX)))?;
     let left = device::resident_share(&plain, job.size)?;
     if left > LEFT {
         return Err(io::Error::other(format!("{:.1} % of the file stays in the page cache", left * 100.0)));

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io;
 use std::time::Instant;
 
-use ringfile_cli::shared::{self, Spread};
+use ringfile_cli::shared::Spread;
 
 use crate::data::Place;
 use crate::device::{self, ReadCounter};
@@ -105,9 +105,7 @@ impl Trial {
         let trial = Self { file: File::open(&place.file)?, size, cache, counter };
         match cache {
             Cache::Empty => {
-                // Dirty pages cannot be dropped.
-                trial.file.sync_data()?;
-                shared::drop_cache(&trial.file)?;
+                device::drop_cache(&trial.file, size)?;
                 match trial.cached()? {
                     share if share <= LEFT => Ok(trial),
                     share => Err(io::Error::other(format!(
