@@ -519,7 +519,8 @@ mod tests {
     /// Begins or ends a pause, sometimes.
     fn pause(plan: &mut Plan, model: &mut Model, random: &mut Rng) {
         if plan.wants_pause() && random.below(2) == 0 {
-            assert!(!model.open && !model.pauses, "a pause too many");
+            // One that has begun is replaced if the sync of a truncation, which waits for none, came meanwhile.
+            assert!(!model.open, "a pause too many");
             plan.begin_pause();
             model.pauses = true;
         } else if model.pauses && random.below(2) == 0 {
