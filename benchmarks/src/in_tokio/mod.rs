@@ -58,8 +58,8 @@ impl Flavor {
             }
         };
         let mut sides = vec![
-            ("ringfile", "Route::Auto", Way::Auto),
-            ("io-thread", "ringfile, Route::Ring", Way::IoThread),
+            ("ringfile", "attach_to_tokio", Way::Auto),
+            ("io-thread", "ringfile, Route::Ring, not attached", Way::IoThread),
             ("io-threads-2", "the same, set_io_threads(2)", Way::TwoIoThreads),
             (BLOCKING, "one pread each", Way::SpawnBlocking),
             (DRIVEN, driven, Way::Driven),

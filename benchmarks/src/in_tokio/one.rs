@@ -54,7 +54,11 @@ pub fn measure(one: &One) -> io::Result<()> {
         Flavor::Multi => Builder::new_multi_thread().worker_threads(WORKERS).enable_io().build()?,
     };
     let tally = match one.way {
-        Way::Auto => with_ringfile(&runtime, job, Route::Auto),
+        Way::Auto => {
+            let _inside = runtime.enter();
+            ringfile::attach_to_tokio().map_err(io::Error::from)?;
+            with_ringfile(&runtime, job, Route::Auto)
+        }
         Way::IoThread => with_ringfile(&runtime, job, Route::Ring),
         Way::TwoIoThreads => {
             ringfile::set_io_threads(2);

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use ringfile::Pool;
+pub use ringfile::attach_to_tokio;
 
 use gate::Gate;
 use store::Store;

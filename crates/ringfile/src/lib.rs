@@ -60,7 +60,8 @@
 //! Futures work in every executor. On a ringfile thread (inside [`block_on`] or a [`Runtime`]) an operation goes to the
 //! thread's own ring: the loop runs every ready task, submits all their I/O with one system call, and waits in the same
 //! call. In tokio or another executor, a buffered read of cached data is done at once on the executor's thread; every
-//! operation that would wait goes to an I/O thread of the library ([`set_io_threads`]).
+//! operation that would wait goes to an I/O thread of the library ([`set_io_threads`]), or, with the feature `tokio` and after
+//! `attach_to_tokio`, to a ring that the threads of the tokio runtime use themselves.
 //!
 //! An operation belongs to the thread that polled it first. A future may move to another thread: it is `Send` if its
 //! buffer is, and polling it there costs a message between the two threads. Files, pools and buffers are `Send + Sync`.
@@ -135,6 +136,8 @@ mod runtime;
 
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
+#[cfg(feature = "tokio")]
+pub use driver::attach_to_tokio;
 pub use driver::{
     Alignment, AtomicLimits, Route, metrics, ring_features, set_default_route, set_io_threads,
     set_worker_threads, thread_metrics,

@@ -59,6 +59,9 @@ pub(crate) struct Aio {
     pub(crate) next_submission: Option<Result<usize, i32>>,
 }
 
+// SAFETY: the context belongs to the process, and the records to this value, which alone uses them.
+unsafe impl Send for Aio {}
+
 /// The descriptor with which other threads wake this one; the context polls it.
 struct Wakeup {
     poll: Iocb,

@@ -25,7 +25,11 @@ mod files;
 pub(crate) mod filler;
 mod forks;
 mod in_place;
+#[cfg(feature = "tokio")]
+mod in_tokio;
 mod iothreads;
+#[cfg(feature = "tokio")]
+mod joint;
 mod kept;
 mod key;
 mod leave;
@@ -57,6 +61,8 @@ mod thread_ring;
 mod ticket;
 pub(crate) mod timer;
 mod turn;
+#[cfg(feature = "tokio")]
+mod turns;
 mod wake;
 mod worker_queue;
 mod workers;
@@ -69,6 +75,8 @@ pub use counts::{metrics, ring_features, thread_metrics};
 pub(crate) use deferred::Deferred;
 pub(crate) use forks::{hold_over_forks, why_refused};
 pub(crate) use in_place::{InPlace, ReadInPlace, Targets, read as read_in_place};
+#[cfg(feature = "tokio")]
+pub use in_tokio::attach_to_tokio;
 pub use iothreads::set_io_threads;
 pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_one as is_io_thread};
 pub(crate) use kept::{Kept, Lend};

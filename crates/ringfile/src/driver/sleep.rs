@@ -74,6 +74,19 @@ impl Sleep {
         !self.has_mail.load(Ordering::Acquire) && self.sleeps_as(IN_RING)
     }
 
+    /// Returns whether there is mail.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only a joint driver needs it"))]
+    pub(crate) fn has_mail(&self) -> bool {
+        self.has_mail.load(Ordering::Acquire)
+    }
+
+    /// Does what [`about_to_sleep_in_ring`](Self::about_to_sleep_in_ring) does, except that mail without a notification
+    /// is left to the thread that has brought it.
+    #[cfg_attr(not(feature = "tokio"), allow(dead_code, reason = "only a joint driver needs it"))]
+    pub(crate) fn about_to_wait(&self) -> bool {
+        self.sleeps_as(IN_RING)
+    }
+
     /// Does what [`about_to_sleep_in_ring`](Self::about_to_sleep_in_ring) does, for a thread that parks for as long as
     /// [`is_parked`](Self::is_parked).
     pub(crate) fn about_to_park(&self) -> bool {

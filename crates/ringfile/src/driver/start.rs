@@ -226,7 +226,8 @@ fn start_otherwise<R: Receiver>(
         choice = Choice::Workers;
     }
     let remote = receiver.send(|handler, index| {
-        send(RemoteRequest::new(target, request, held.lend(), handler, index), choice)
+        let remote = RemoteRequest::new(target, request, held.lend(), handler, index);
+        send(remote, choice, R::IS_A_TASK)
     });
     event::emit_deferred();
     Ok(Started::Elsewhere(remote))
@@ -519,8 +520,9 @@ pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
     drop(removed);
 }
 
-/// Gives a remote request to another thread: to an I/O thread if there is one with a ring. Returns that I/O thread.
-fn send(mut remote: RemoteRequest, choice: Choice) -> Option<Arc<Shared>> {
+/// Gives a remote request to the ring of this thread's runtime, or to another thread: to an I/O thread if there is one
+/// with a ring. Returns the driver that has it. `at_once`: whether no others are sent together with it.
+fn send(mut remote: RemoteRequest, choice: Choice, at_once: bool) -> Option<Arc<Shared>> {
     // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
     if !outlives_loops {
@@ -528,10 +530,19 @@ fn send(mut remote: RemoteRequest, choice: Choice) -> Option<Arc<Shared>> {
         remote.hold = owner.flatten().map(Hold::on);
     }
     let sent = match choice {
-        Choice::Ring => iothreads::send(remote),
+        Choice::Ring => send_to_runtime(remote, at_once).or_else(iothreads::send),
         _ => Err(remote),
     };
     sent.map_err(workers::send).ok()
+}
+
+#[cfg(feature = "tokio")]
+use super::in_tokio::send as send_to_runtime;
+
+/// Stands in for the feature `tokio`.
+#[cfg(not(feature = "tokio"))]
+fn send_to_runtime(remote: RemoteRequest, _at_once: bool) -> Result<Arc<Shared>, RemoteRequest> {
+    Err(remote)
 }
 
 #[cfg(test)]

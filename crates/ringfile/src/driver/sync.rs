@@ -1,5 +1,10 @@
-//! The atomics that `sleep.rs` uses.
+//! The atomics and locks that `sleep.rs` and `turns.rs` use.
 //!
-//! A separate file, so that the loom model (`tests/loom_sleep.rs`) can compile `sleep.rs` with loom's atomics instead.
+//! A separate file, so that their loom models (`tests/loom_sleep.rs`, `tests/loom_turns.rs`) can compile them with loom's
+//! instead.
 
+#[cfg(feature = "tokio")]
+pub(crate) use std::sync::atomic::fence;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+#[cfg(feature = "tokio")]
+pub(crate) use std::sync::{Mutex, TryLockError};

@@ -74,6 +74,10 @@ pub(crate) struct Ring {
     mapping: setup::Mapping,
 }
 
+// SAFETY: the addresses lie in its own mapping, which it keeps. The kernel refuses to enter a ring that was made for one
+// thread from another.
+unsafe impl Send for Ring {}
+
 /// The flag of an entry for which the next one waits.
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
@@ -131,11 +135,13 @@ impl Ring {
         if options.no_iowait && params.features & uapi::IORING_FEAT_NO_IOWAIT != 0 {
             ring.enter_flags |= uapi::IORING_ENTER_NO_IOWAIT;
         }
-        ring.register_own_fd();
+        if !options.is_joint {
+            ring.register_own_fd();
+        }
         Ok(ring)
     }
 
-    /// Registers the ring's own descriptor, which saves the kernel a look-up on each `enter`.
+    /// Registers the ring's own descriptor with the calling thread, which saves the kernel a look-up on each `enter`.
     fn register_own_fd(&mut self) {
         let (opcode, own) = (register_op::IORING_REGISTER_RING_FDS, self.enter_fd as u64);
         // SAFETY: the operation expects a descriptor.
@@ -469,10 +475,7 @@ impl Ring {
     }
 
     fn set_completion_signal(&mut self, signal: Arc<OwnedFd>) -> io::Result<Arc<OwnedFd>> {
-        let mut fd = signal.as_raw_fd();
-        let opcode = register_op::IORING_REGISTER_EVENTFD as u32;
-        // SAFETY: one descriptor, read during the call.
-        unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut fd, 1) }?;
+        self.signal_through(&signal)?;
         // Completions posted before have no signal, so signal now.
         rustix::io::write(&*signal, &1_u64.to_ne_bytes())?;
         Ok(Arc::clone(self.completion_signal.insert(signal)))
@@ -493,6 +496,20 @@ impl Ring {
             self.completion_signal = None;
         }
         self.set_completion_signal(other).map(|_| true)
+    }
+
+    /// Makes this ring's completions signal a descriptor that nobody resets.
+    pub(crate) fn signal_through(&self, signal: &OwnedFd) -> io::Result<()> {
+        let mut fd = signal.as_raw_fd();
+        let opcode = register_op::IORING_REGISTER_EVENTFD as u32;
+        // SAFETY: one descriptor, read during the call.
+        unsafe { abi::register(self.mapping.fd.as_fd(), opcode, &mut fd, 1) }.map(drop)
+    }
+
+    /// Returns whether completions are posted when the thread that has submitted the operation next enters the kernel.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn is_cooperative(&self) -> bool {
+        self.mapping.params.flags & uapi::IORING_SETUP_COOP_TASKRUN != 0
     }
 
     /// Returns the descriptor of [`completion_signal`](Self::completion_signal), if it was created.

@@ -69,6 +69,8 @@ pub(crate) struct RingOptions {
     pub commands: bool,
     /// When the kernel finishes operations for the thread; no effect if a kernel thread submits.
     pub completions: Completions,
+    /// Whether several threads enter the ring, in turn.
+    pub is_joint: bool,
     /// Whether waiting for I/O is not counted as iowait, if the kernel supports that.
     pub no_iowait: bool,
     /// Additional flags to try, with which tests request unknown ones.
@@ -86,6 +88,7 @@ impl Default for RingOptions {
             iopoll: false,
             commands: false,
             completions: Completions::Deferred,
+            is_joint: false,
             no_iowait: false,
             extra_flags: 0,
         }
@@ -96,7 +99,6 @@ impl RingOptions {
     fn flags(&self) -> u32 {
         let common = uapi::IORING_SETUP_CLAMP
             | uapi::IORING_SETUP_SUBMIT_ALL
-            | uapi::IORING_SETUP_SINGLE_ISSUER
             | uapi::IORING_SETUP_NO_SQARRAY
             | self.extra_flags;
         let polled = if self.iopoll { uapi::IORING_SETUP_IOPOLL } else { 0 };
@@ -108,7 +110,8 @@ impl RingOptions {
             (None, Completions::Cooperative) => cooperative,
             (None, Completions::Interrupt) => 0,
         };
-        common | polled | large | own
+        let single = if self.is_joint { 0 } else { uapi::IORING_SETUP_SINGLE_ISSUER };
+        common | single | polled | large | own
     }
 }
 
@@ -124,6 +127,9 @@ struct Area {
     start: NonNull<u8>,
     len: usize,
 }
+
+// SAFETY: the mapping belongs to the process, and this value alone names it.
+unsafe impl Send for Area {}
 
 impl Area {
     fn map(fd: &OwnedFd, len: usize, offset: u32) -> io::Result<Self> {

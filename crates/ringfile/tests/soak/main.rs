@@ -205,7 +205,13 @@ fn start<'scope>(
                 2 => tokio::runtime::Builder::new_current_thread(),
                 _ => tokio::runtime::Builder::new_multi_thread(),
             };
-            let tokio = tokio.worker_threads(2).build().unwrap();
+            let tokio = tokio.worker_threads(2).enable_io().build().unwrap();
+            #[cfg(feature = "tokio")]
+            if way == 3 {
+                let _inside = tokio.enter();
+                // Refused without a ring.
+                let _ = ringfile::attach_to_tokio();
+            }
             tokio.block_on(async {
                 let tasks: Vec<_> = actors.into_iter().map(|actor| tokio::spawn(actor.run())).collect();
                 for task in tasks {

@@ -236,7 +236,13 @@ fn drop_tokio(world: &Arc<World>, mut random: Random) {
             0 => tokio::runtime::Builder::new_current_thread(),
             _ => tokio::runtime::Builder::new_multi_thread(),
         };
-        let tokio = tokio.worker_threads(2).enable_time().build().unwrap();
+        let tokio = tokio.worker_threads(2).enable_all().build().unwrap();
+        #[cfg(feature = "tokio")]
+        if random.below(4) > 0 {
+            let _inside = tokio.enter();
+            // Refused without a ring.
+            let _ = ringfile::attach_to_tokio();
+        }
         let how_long = Duration::from_millis(random.below(80));
         tokio.block_on(async {
             let tasks = (0..3).map(|_| {

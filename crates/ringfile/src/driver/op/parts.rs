@@ -24,6 +24,9 @@ pub(crate) struct Parts {
     pub(super) ranges: Vec<Range>,
 }
 
+// SAFETY: the addresses are those of the slot's buffer, which may itself move to another thread.
+unsafe impl Send for Parts {}
+
 /// The [`Parts`] of an operation, created when they are first needed.
 pub(crate) struct PartsOf<'a> {
     pub all: &'a mut Vec<Parts>,

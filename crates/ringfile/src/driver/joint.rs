@@ -1,0 +1,239 @@
+//! A driver that several threads use in turn, in place of an I/O thread: the thread that starts an operation submits it.
+//!
+//! Knows drivers and remote requests, and no executor: a *keeper* waits for [`Joint::signal`], and calls
+//! [`Joint::work`] when that is readable, so that completions are collected while no thread starts anything.
+//! Invariants:
+//!
+//! - the driver is used only by a thread that has its turn ([`Turns`]). No user code runs meanwhile, and no thread
+//!   waits for its turn: it leaves its request as mail, for the thread that has it;
+//! - while an operation is in flight, a timer looks once in a [`PATIENCE`] whether anybody collects completions, and
+//!   does so if not: the keeper may be unable to run for long, or have ended;
+//! - a forked child has neither the operations nor the keeper, and never takes a turn.
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::deferred::Deferred;
+use super::forks::new_driver;
+use super::op::Request;
+use super::remote::RemoteRequest;
+use super::ring_kind::RingKind;
+use super::shared::Shared;
+use super::sleep::Asleep;
+use super::state::Driver;
+use super::target::Target;
+use super::timer::{Timer, wake_at};
+use super::turns::Turns;
+use crate::ring::{Completions, RingOptions};
+
+/// How long completions may lie uncollected.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// After this many looks in a row that found nothing in flight, the timer is not set again. To set it anew takes a lock,
+/// and may wake a thread.
+const IDLE_LOOKS: u32 = 8;
+/// After this many turns in a row, a thread leaves the rest to the keeper: others may add work all the time.
+const MOST_TURNS: usize = 8;
+/// While at least this many operations are in flight, the keeper submits those that are started, together: the device has
+/// enough to do meanwhile. With 16 in flight, that took a quarter of the rate.
+const ENOUGH_IN_FLIGHT: usize = 32;
+
+pub(super) struct Joint {
+    turns: Turns<Box<Driver>>,
+    shared: Arc<Shared>,
+    /// The wake-up descriptor, which the ring's completions signal too.
+    signal: Arc<OwnedFd>,
+    keeper: Mutex<Option<Waker>>,
+    /// How many turns were taken.
+    taken: AtomicU32,
+    /// How many operations were in flight after the last one.
+    in_flight: AtomicUsize,
+    watch: Watch,
+}
+
+/// The timer; see the module.
+#[derive(Default)]
+struct Watch {
+    is_set: AtomicBool,
+    timer: Mutex<Option<Timer>>,
+    /// How many turns had been taken at the last look.
+    seen: AtomicU32,
+    /// How many looks in a row found nothing in flight.
+    idle: AtomicU32,
+}
+
+impl Joint {
+    /// Makes the driver and its ring. `None` if there is no ring, or if its completions would interrupt the thread that has
+    /// submitted the operation (before Linux 5.19), which costs more than an I/O thread.
+    pub(super) fn new() -> Option<Arc<Self>> {
+        let completions = Completions::Cooperative;
+        let mut driver = new_driver(RingOptions { completions, is_joint: true, ..RingOptions::default() });
+        let mut rings = driver.make_rings().ok()?;
+        let signal = Arc::clone(driver.wakeup.as_ref()?);
+        if !rings.main.is_cooperative() || rings.main.signal_through(&signal).is_err() {
+            return None;
+        }
+        // The keeper waits for the descriptor, so that the ring need not.
+        rings.wakeup_armed = true;
+        driver.rings = Some(rings);
+        driver.in_loop = true;
+        let shared = Arc::clone(&driver.shared);
+        shared.lock().in_loop = true;
+        Some(Arc::new(Self {
+            turns: Turns::new(driver),
+            shared,
+            signal,
+            keeper: Mutex::default(),
+            taken: AtomicU32::new(0),
+            in_flight: AtomicUsize::new(0),
+            watch: Watch::default(),
+        }))
+    }
+
+    /// Returns the descriptor that is readable when there is something to do. It is never read, so wait for edges.
+    pub(super) fn signal(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.signal)
+    }
+
+    /// Returns whether an operation can be sent here: not if it may wait forever, since its cancellation may have to be
+    /// repeated, nor if its ring does not announce completions.
+    pub(super) fn takes(&self, target: &Target, request: &Request) -> bool {
+        !self.shared.is_inherited()
+            && target.ring_for(request.kind) == RingKind::Main
+            && !target.may_wait_forever(request.kind)
+    }
+
+    /// Submits a remote request `at_once`, or lets the keeper submit it together with others that follow. Returns the shared
+    /// part of the driver.
+    pub(super) fn send(self: &Arc<Self>, remote: RemoteRequest, at_once: bool) -> Arc<Shared> {
+        self.shared.lock().remotes.push(remote);
+        self.shared.sleep.mail_came();
+        if at_once && !self.has_enough() || !self.wake_keeper() {
+            self.work();
+        }
+        if !self.watch.is_set.load(Ordering::SeqCst) && !self.watch.is_set.swap(true, Ordering::SeqCst) {
+            self.set_timer();
+        }
+        Arc::clone(&self.shared)
+    }
+
+    /// Returns whether so much is in flight that the keeper submits, after other tasks.
+    pub(super) fn has_enough(&self) -> bool {
+        self.in_flight.load(Ordering::Relaxed) >= ENOUGH_IN_FLIGHT
+    }
+
+    /// Returns false if there is no keeper.
+    fn wake_keeper(&self) -> bool {
+        let keeper = lock(&self.keeper).clone();
+        let has_one = keeper.is_some();
+        if self.shared.sleep.notify() == Asleep::InRing {
+            keeper.into_iter().for_each(Waker::wake);
+        }
+        has_one
+    }
+
+    /// Starts and submits what was sent, and collects completions, unless another thread does. Wakes tasks.
+    pub(super) fn work(&self) {
+        thread_local! {
+            static SPARE: Cell<Option<Box<Deferred>>> = const { Cell::new(None) };
+        }
+        let deferred = Cell::new(SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default());
+        let must_turn = Cell::new(false);
+        let turn = |driver: &mut Box<Driver>| {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            let mut work = deferred.take();
+            driver.read_mail(&mut work);
+            driver.turn(false, None, 1, &mut work);
+            self.in_flight.store(driver.in_flight, Ordering::Relaxed);
+            must_turn.set(driver.must_turn_again() && driver.refusals.is_none());
+            deferred.set(work);
+        };
+        let settle = || {
+            let mut work = deferred.take();
+            work.settle();
+            deferred.set(work);
+        };
+        let is_done = || !must_turn.get() && !self.shared.sleep.has_mail();
+        if !self.turns.take(MOST_TURNS, turn, settle, is_done) {
+            self.wake_keeper();
+        }
+        let _ = SPARE.try_with(|spare| spare.set(Some(deferred.take())));
+    }
+
+    /// Called by the keeper before it works; `waker` wakes it.
+    pub(super) fn keeper_runs(&self, waker: &Waker) {
+        let is_known = lock(&self.keeper).as_ref().is_some_and(|known| known.will_wake(waker));
+        if !is_known {
+            self.set_keeper(Some(waker.clone()));
+        }
+        self.shared.sleep.woke();
+        self.shared.sleep.take_notification();
+    }
+
+    /// From now on, only threads that send something and the timer collect.
+    pub(super) fn keeper_ends(&self) {
+        self.set_keeper(None);
+    }
+
+    fn set_keeper(&self, keeper: Option<Waker>) {
+        let before = std::mem::replace(&mut *lock(&self.keeper), keeper);
+        // Dropped without the lock, since that may run user code.
+        drop(before);
+    }
+
+    /// Called by the keeper before it waits. Returns false if it must work first.
+    pub(super) fn keeper_may_wait(&self) -> bool {
+        self.shared.sleep.about_to_wait()
+    }
+
+    fn set_timer(self: &Arc<Self>) {
+        let timer = wake_at(Instant::now() + PATIENCE, Waker::from(Arc::clone(self)));
+        self.watch.is_set.store(timer.is_some(), Ordering::SeqCst);
+        let before = std::mem::replace(&mut *lock(&self.watch.timer), timer);
+        drop(before);
+    }
+
+    /// Returns whether nothing is in flight; `None` if a thread has its turn.
+    fn is_idle(&self) -> Option<bool> {
+        self.turns.with(|driver| driver.is_idle()).map(|is_idle| is_idle && !self.shared.sleep.has_mail())
+    }
+
+    /// Returns whether the timer need not be set again.
+    fn may_end_watch(&self) -> bool {
+        if self.watch.idle.fetch_add(1, Ordering::Relaxed) < IDLE_LOOKS {
+            return false;
+        }
+        self.watch.idle.store(0, Ordering::Relaxed);
+        // A thread that sends something sees this after its turn, or has taken its turn before the next line.
+        self.watch.is_set.store(false, Ordering::SeqCst);
+        self.is_idle() == Some(true) || self.watch.is_set.swap(true, Ordering::SeqCst)
+    }
+}
+
+impl Wake for Joint {
+    /// Called when the time of the [watch](Watch) has come.
+    fn wake(self: Arc<Self>) {
+        if self.shared.is_inherited() {
+            return;
+        }
+        match self.is_idle() {
+            Some(true) if self.may_end_watch() => return,
+            Some(true) | None => {}
+            Some(false) => {
+                self.watch.idle.store(0, Ordering::Relaxed);
+                let taken = self.taken.load(Ordering::Relaxed);
+                if self.watch.seen.swap(taken, Ordering::Relaxed) == taken {
+                    self.work();
+                }
+            }
+        }
+        self.set_timer();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,348 @@
+//! Runtimes of tokio whose threads submit and collect by themselves.
+
+#![cfg(feature = "tokio")]
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
+
+mod support;
+
+use std::future::{IntoFuture, poll_fn};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use ringfile::{Batch, File, OpenOptions, Pool, attach_to_tokio, metrics};
+use support::{Folder, assert_content, content, in_child, keep, must_end, skip, wait_for};
+use tokio::runtime::{Builder, Runtime};
+
+const PAGE: usize = 4096;
+const PAGES: u64 = 256;
+
+/// Returns a folder in the build folder, which is usually on a disk.
+fn folder() -> Folder {
+    Folder::inside(Path::new(env!("CARGO_TARGET_TMPDIR")))
+}
+
+/// Makes an attached runtime with this many threads, 0 for one that runs on the thread that blocks on it. `None` if there
+/// is no ring for it here.
+fn runtime(test: &str, threads: usize) -> Option<Runtime> {
+    let mut builder = if threads == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
+    let runtime = builder.worker_threads(threads.max(1)).enable_all().build().unwrap();
+    let attached = {
+        let _inside = runtime.enter();
+        attach_to_tokio()
+    };
+    match attached {
+        Ok(()) => Some(runtime),
+        Err(error) => {
+            assert_eq!(error.errno(), Some(libc::EOPNOTSUPP), "{error}");
+            skip(test, error);
+            None
+        }
+    }
+}
+
+/// Opens a file of [`PAGES`] whose reads have to wait.
+fn direct(folder: &Folder) -> File {
+    let path = folder.file("data", &content(0, PAGES as usize * PAGE));
+    OpenOptions::new().read(true).write(true).direct(true).open(path).unwrap()
+}
+
+async fn read(file: &File, pool: &Pool, page: u64) {
+    let offset = page % PAGES * PAGE as u64;
+    let buffer = file.read_at(pool.get(PAGE).unwrap(), offset).await.unwrap();
+    assert_eq!(buffer.len(), PAGE);
+    assert_content(&buffer, offset);
+}
+
+/// Returns how many threads of this process have a name that begins like this.
+fn threads_called(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.filter(|comm| comm.starts_with(name)).count()
+}
+
+#[test]
+fn an_attached_runtime_needs_no_io_thread() {
+    let name = "an_attached_runtime_needs_no_io_thread";
+    if !in_child(name) {
+        return;
+    }
+    let folder = folder();
+    let file = direct(&folder);
+    let pool = Pool::new(8 << 20);
+    let mut expected = 0;
+    for threads in [0, 1, 2, 4] {
+        let Some(runtime) = runtime(name, threads) else { return };
+        // One task alone, and more than are submitted one by one.
+        for tasks in [1, 16, 200] {
+            expected += tasks * 50;
+            runtime.block_on(async {
+                let all = (0..tasks).map(|task| {
+                    let (file, pool) = (file.clone(), pool.clone());
+                    tokio::spawn(async move {
+                        for round in 0..50 {
+                            read(&file, &pool, task * 50 + round).await;
+                        }
+                    })
+                });
+                for task in all.collect::<Vec<_>>() {
+                    task.await.unwrap();
+                }
+            });
+        }
+    }
+    assert_eq!(metrics().ops, expected);
+    assert_eq!(threads_called("ringfile-io"), 0);
+}
+
+#[test]
+fn groups_of_operations_syncs_and_paths_end_in_an_attached_runtime() {
+    let name = "groups_of_operations_syncs_and_paths_end";
+    let folder = folder();
+    let file = direct(&folder);
+    let pool = Pool::new(8 << 20);
+    for threads in [0, 2] {
+        let Some(runtime) = runtime(name, threads) else { return };
+        runtime.block_on(async {
+            let mut reads: FuturesUnordered<_> =
+                (0..100).map(|page| file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64)).collect();
+            while let Some(result) = reads.next().await {
+                assert_eq!(result.unwrap().len(), PAGE);
+            }
+            let mut batch = Batch::new();
+            for page in 0..100 {
+                batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
+            }
+            for (page, done) in batch.into_future().await.into_iter().enumerate() {
+                assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
+            }
+            let mut page = pool.get(PAGE).unwrap();
+            page.extend_from_slice(&content(0, PAGE));
+            file.write_durable_at(page, 0).await.unwrap();
+            file.sync_all().await.unwrap();
+            let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+            std::fs::write(&from, b"named").unwrap();
+            ringfile::fs::rename(&from, &to).await.unwrap();
+            assert_eq!(ringfile::fs::metadata(&to).await.unwrap().size, 5);
+        });
+    }
+}
+
+#[test]
+fn dropped_reads_are_cancelled_or_end_and_their_memory_comes_back() {
+    let name = "dropped_reads_are_cancelled_or_end";
+    let folder = folder();
+    let file = direct(&folder);
+    let pool = Pool::new(4 << 20);
+    for threads in [0, 2] {
+        let Some(runtime) = runtime(name, threads) else { return };
+        runtime.block_on(async {
+            for round in 0..100 {
+                let mut reads: Vec<_> = (0..8)
+                    .map(|page| {
+                        Box::pin(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64).into_future())
+                    })
+                    .collect();
+                poll_fn(|context| {
+                    reads.iter_mut().for_each(|read| drop(read.as_mut().poll(context)));
+                    Poll::Ready(())
+                })
+                .await;
+                drop(reads);
+                read(&file, &pool, round).await;
+            }
+        });
+        wait_for("all memory", || pool.metrics().in_use == 0);
+    }
+}
+
+#[test]
+fn a_read_that_its_runtime_has_begun_ends_in_another_executor_after_the_runtime_has_gone() {
+    let name = "a_read_that_its_runtime_has_begun";
+    let folder = folder();
+    let file = keep(direct(&folder));
+    for threads in [0, 2] {
+        for _ in 0..20 {
+            let Some(runtime) = runtime(name, threads) else { return };
+            let mut reads = runtime.block_on(async {
+                let begin = |page: u64| {
+                    let read = file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), page * PAGE as u64);
+                    let mut read = Box::pin(read.into_future());
+                    let polled = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                    (read, polled)
+                };
+                (0..8).map(begin).collect::<Vec<_>>()
+            });
+            runtime.shutdown_background();
+            for (page, (read, polled)) in reads.drain(..).enumerate() {
+                let result = match polled {
+                    Poll::Ready(result) => result,
+                    Poll::Pending => must_end("a read", move || futures::executor::block_on(read)),
+                };
+                assert_content(&result.unwrap(), (page * PAGE) as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_runtime_whose_only_thread_is_blocked_collects() {
+    let name = "a_runtime_whose_only_thread_is_blocked";
+    let folder = folder();
+    let file = direct(&folder);
+    let pool = Pool::new(1 << 20);
+    for threads in [0, 1] {
+        let Some(runtime) = runtime(name, threads) else { return };
+        let (file, pool) = (file.clone(), pool.clone());
+        must_end("reads that block the runtime's thread", move || {
+            runtime.block_on(async {
+                let blocked = async move {
+                    (0..20).for_each(|page| futures::executor::block_on(read(&file, &pool, page)));
+                };
+                tokio::spawn(blocked).await.unwrap();
+            });
+        });
+    }
+}
+
+#[test]
+fn reads_end_while_the_thread_that_has_submitted_them_computes() {
+    let name = "reads_end_while_the_thread_that_has_submitted_them_computes";
+    let folder = folder();
+    let file: &'static File = keep(direct(&folder));
+    let Some(runtime) = runtime(name, 2) else { return };
+    must_end("a read of a thread that computes", move || {
+        runtime.block_on(async {
+            for page in 0..20 {
+                let (to_other, from_one) = mpsc::channel();
+                let is_over = Arc::new(AtomicBool::new(false));
+                let over = Arc::clone(&is_over);
+                let one = tokio::spawn(async move {
+                    let read = file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64);
+                    let mut read = Box::pin(read.into_future());
+                    let polled = poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await;
+                    match polled {
+                        Poll::Ready(_) => drop(to_other),
+                        Poll::Pending => {
+                            to_other.send(read).unwrap();
+                            // No system call, and no point where another task could run.
+                            while !over.load(Ordering::Relaxed) {
+                                std::hint::spin_loop();
+                            }
+                        }
+                    }
+                });
+                let other = std::thread::spawn(move || {
+                    if let Ok(read) = from_one.recv() {
+                        assert_eq!(futures::executor::block_on(read).unwrap().len(), PAGE);
+                    }
+                    is_over.store(true, Ordering::Relaxed);
+                });
+                one.await.unwrap();
+                other.join().unwrap();
+            }
+        });
+    });
+}
+
+#[test]
+fn runtimes_come_and_go_while_others_read() {
+    let name = "runtimes_come_and_go";
+    let folder = folder();
+    let file = direct(&folder);
+    let pool = Pool::new(8 << 20);
+    if runtime(name, 0).is_none() {
+        return;
+    }
+    let begun = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for threads in [0, 1, 2] {
+            let (file, pool, begun) = (&file, &pool, &begun);
+            scope.spawn(move || {
+                for _ in 0..30 {
+                    // Another test may have used up what the kernel allows.
+                    let Some(runtime) = runtime(name, threads) else { return };
+                    let tasks = (0..8).map(|task| {
+                        let (file, pool, begun) = (file.clone(), pool.clone(), Arc::clone(begun));
+                        runtime.spawn(async move {
+                            for page in 0.. {
+                                begun.fetch_add(1, Ordering::Relaxed);
+                                read(&file, &pool, task * 7 + page).await;
+                            }
+                        })
+                    });
+                    let tasks: Vec<_> = tasks.collect();
+                    runtime.block_on(tokio_sleep());
+                    assert!(tasks.iter().all(|task| !task.is_finished()), "a task has failed");
+                }
+            });
+        }
+    });
+    assert!(begun.load(Ordering::Relaxed) > 0);
+    drop(file);
+    wait_for("all memory", || pool.metrics().in_use == 0);
+}
+
+async fn tokio_sleep() {
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+#[test]
+fn a_forked_child_uses_neither_the_ring_nor_the_locks_of_its_parents_runtime() {
+    let name = "a_forked_child_uses_neither";
+    if !in_child("a_forked_child_uses_neither_the_ring_nor_the_locks_of_its_parents_runtime") {
+        return;
+    }
+    let folder = folder();
+    let file = direct(&folder);
+    let pool = Pool::new(1 << 20);
+    let Some(runtime) = runtime(name, 2) else { return };
+    let reads = {
+        let (file, pool) = (file.clone(), pool.clone());
+        runtime.spawn(async move {
+            for page in 0.. {
+                read(&file, &pool, page).await;
+            }
+        })
+    };
+    let _inside = runtime.enter();
+    for _ in 0..50 {
+        // SAFETY: the child makes one read, which a forked child may do, and leaves by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child if it waits for a lock or a thread that it does not have.
+            unsafe { libc::alarm(support::patience().as_secs() as u32) };
+            // Either another thread or a plain call reads, or the error says that a child cannot.
+            let is_right = match futures::executor::block_on(file.read_at(Vec::with_capacity(PAGE), 0)) {
+                Ok(buffer) => buffer == content(0, PAGE),
+                Err(error) => error.errno() == Some(libc::EOPNOTSUPP),
+            };
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(!is_right)) };
+        }
+        let mut status = 0;
+        // SAFETY: `status` is valid for the call.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+    assert!(!reads.is_finished());
+}
+
+#[test]
+#[should_panic(expected = "there is no reactor running")]
+fn attaching_outside_a_runtime_panics_as_tokios_own_types_do() {
+    let _ = attach_to_tokio();
+}
+
+#[test]
+fn attaching_again_does_nothing() {
+    let Some(runtime) = runtime("attaching_again_does_nothing", 1) else { return };
+    let _inside = runtime.enter();
+    let before = support::open_descriptors();
+    attach_to_tokio().unwrap();
+    assert_eq!(support::open_descriptors(), before);
+}
