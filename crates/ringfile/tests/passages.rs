@@ -44,7 +44,7 @@ fn every_passage_runs() {
     blocking_log(pool.clone()).unwrap();
     own_loop(&pool, file.clone()).unwrap();
     many_blocks(&pool, file.clone()).unwrap();
-    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     tokio.block_on(in_tokio(pool.clone(), file)).unwrap();
     // This passage needs a drive without a file system, so it is only compiled.
     let _ = nvme;
@@ -314,6 +314,11 @@ mod inside_tokio {
 }
 
 async fn in_tokio(pool: Pool, file: File) -> std::io::Result<()> {
+    #[cfg(feature = "tokio")]
+    {
+        // An error says that there is no ring for this: the I/O thread goes on then.
+        let _ = ringfile::attach_to_tokio();
+    }
     let block = tokio::spawn(look_up(file.clone(), pool.clone(), 7)).await.expect("no panic")?;
     assert_eq!((block.len(), block[0]), (4096, 7));
     Ok(())

@@ -58,7 +58,7 @@ pub(super) fn hold() -> Box<dyn std::any::Any> {
 /// #[tokio::main]
 /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     let _ = ringfile::attach_to_tokio();
-///     let file = ringfile::File::open("Cargo.toml").await?;
+///     let file = ringfile::File::open("Cargo.toml")?;
 ///     let content = file.read_at(Vec::with_capacity(4096), 0).await?;
 ///     assert!(content.starts_with(b"[package]"));
 ///     Ok(())

@@ -10,9 +10,9 @@
 //!   does so if not: the keeper may be unable to run for long, or have ended;
 //! - a forked child has neither the operations nor the keeper, and never takes a turn.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use super::shared::Shared;
 use super::sleep::Asleep;
 use super::state::Driver;
 use super::target::Target;
-use super::timer::{Timer, wake_at};
+use super::timer::wake_at;
 use super::turns::Turns;
 use crate::ring::{Completions, RingOptions};
 
@@ -58,7 +58,6 @@ pub(super) struct Joint {
 #[derive(Default)]
 struct Watch {
     is_set: AtomicBool,
-    timer: Mutex<Option<Timer>>,
     /// How many turns had been taken at the last look.
     seen: AtomicU32,
     /// How many looks in a row found nothing in flight.
@@ -114,6 +113,7 @@ impl Joint {
         if at_once && !self.has_enough() || !self.wake_keeper() {
             self.work();
         }
+        fence(Ordering::SeqCst);
         if !self.watch.is_set.load(Ordering::SeqCst) && !self.watch.is_set.swap(true, Ordering::SeqCst) {
             self.set_timer();
         }
@@ -140,27 +140,22 @@ impl Joint {
         thread_local! {
             static SPARE: Cell<Option<Box<Deferred>>> = const { Cell::new(None) };
         }
-        let deferred = Cell::new(SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default());
+        let deferred = RefCell::new(SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default());
         let must_turn = Cell::new(false);
         let turn = |driver: &mut Box<Driver>| {
             self.taken.fetch_add(1, Ordering::Relaxed);
-            let mut work = deferred.take();
-            driver.read_mail(&mut work);
-            driver.turn(false, None, 1, &mut work);
+            let mut deferred = deferred.borrow_mut();
+            driver.read_mail(&mut deferred);
+            driver.turn(false, None, 1, &mut deferred);
             self.in_flight.store(driver.in_flight, Ordering::Relaxed);
             must_turn.set(driver.must_turn_again() && driver.refusals.is_none());
-            deferred.set(work);
         };
-        let settle = || {
-            let mut work = deferred.take();
-            work.settle();
-            deferred.set(work);
-        };
+        let settle = || deferred.borrow_mut().settle();
         let is_done = || !must_turn.get() && !self.shared.sleep.has_mail();
         if !self.turns.take(MOST_TURNS, turn, settle, is_done) {
             self.wake_keeper();
         }
-        let _ = SPARE.try_with(|spare| spare.set(Some(deferred.take())));
+        let _ = SPARE.try_with(|spare| spare.set(Some(deferred.into_inner())));
     }
 
     /// Called by the keeper before it works; `waker` wakes it.
@@ -189,11 +184,13 @@ impl Joint {
         self.shared.sleep.about_to_wait()
     }
 
+    /// Sets the timer, which is set once at a time. It holds the driver until then.
     fn set_timer(self: &Arc<Self>) {
-        let timer = wake_at(Instant::now() + PATIENCE, Waker::from(Arc::clone(self)));
-        self.watch.is_set.store(timer.is_some(), Ordering::SeqCst);
-        let before = std::mem::replace(&mut *lock(&self.watch.timer), timer);
-        drop(before);
+        match wake_at(Instant::now() + PATIENCE, Waker::from(Arc::clone(self))) {
+            // Dropping it would cancel it.
+            Some(timer) => std::mem::forget(timer),
+            None => self.watch.is_set.store(false, Ordering::SeqCst),
+        }
     }
 
     /// Returns whether nothing is in flight; `None` if a thread has its turn.
@@ -207,8 +204,9 @@ impl Joint {
             return false;
         }
         self.watch.idle.store(0, Ordering::Relaxed);
-        // A thread that sends something sees this after its turn, or has taken its turn before the next line.
+        // A thread that sends something sees this afterwards, or has sent it before the next look.
         self.watch.is_set.store(false, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         self.is_idle() == Some(true) || self.watch.is_set.swap(true, Ordering::SeqCst)
     }
 }
@@ -219,18 +217,19 @@ impl Wake for Joint {
         if self.shared.is_inherited() {
             return;
         }
-        match self.is_idle() {
-            Some(true) if self.may_end_watch() => return,
-            Some(true) | None => {}
-            Some(false) => {
-                self.watch.idle.store(0, Ordering::Relaxed);
-                let taken = self.taken.load(Ordering::Relaxed);
-                if self.watch.seen.swap(taken, Ordering::Relaxed) == taken {
-                    self.work();
-                }
+        let is_idle = self.is_idle();
+        if is_idle == Some(true) && self.may_end_watch() {
+            return;
+        }
+        // Before the work, in which a waker may panic.
+        self.set_timer();
+        if is_idle == Some(false) {
+            self.watch.idle.store(0, Ordering::Relaxed);
+            let taken = self.taken.load(Ordering::Relaxed);
+            if self.watch.seen.swap(taken, Ordering::Relaxed) == taken {
+                self.work();
             }
         }
-        self.set_timer();
     }
 }
 
