@@ -8,7 +8,6 @@ mod blocked;
 mod buffer;
 mod data;
 mod device;
-mod entries;
 mod fuse;
 mod in_tokio;
 mod job;
@@ -91,7 +90,7 @@ enum Command {
     Adaptive(throughput::Adaptive),
     /// Compare `get_ranges` of ringfile's object store and of LocalFileSystem, with the page cache empty and full
     GetRanges(throughput::GetRanges),
-    /// Compare a log of durable batches by several producers: Appender, and buffered writes with fdatasync
+    /// Compare a log of small entries by several threads, each synced: Appender, and pwrite with fdatasync as log engines do it
     Log(log::Options),
     /// Run a command that may not use io_uring, as in a container with Docker's default seccomp profile
     Blocked(blocked::Options),
