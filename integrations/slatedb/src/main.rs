@@ -48,6 +48,8 @@ const STORES: [(&str, Option<Caching>); 5] = [
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments = Arc::new(Arguments::parse());
+    // If that fails, reads that have to wait go to a thread of the library.
+    let _ = ringfile_object_store::attach_to_tokio();
     fill(&arguments).await?;
     println!(
         "{} values of {} bytes; {} gets by {} tasks. Each cell: seconds, in parentheses of processor time.\n\n\

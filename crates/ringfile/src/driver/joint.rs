@@ -38,8 +38,8 @@ const IDLE_LOOKS: u32 = 8;
 /// After this many turns in a row, a thread leaves the rest to the keeper: others may add work all the time.
 const MOST_TURNS: usize = 8;
 /// While at least this many operations are in flight, the keeper submits those that are started, together: the device has
-/// enough to do meanwhile. With 16 in flight, that took a quarter of the rate.
-const ENOUGH_IN_FLIGHT: usize = 32;
+/// enough to do meanwhile. With 16 tasks, a quarter of the rate was lost when the keeper submitted all of them.
+const ENOUGH_IN_FLIGHT: usize = 16;
 
 pub(super) struct Joint {
     turns: Turns<Box<Driver>>,
