@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use ringfile::{Batch, File, OpenOptions, Pool, attach_to_tokio, metrics};
+use support::cache::drop_cache;
 use support::{Folder, assert_content, content, in_child, keep, must_end, skip, wait_for};
 use tokio::runtime::{Builder, Runtime};
 
@@ -161,31 +162,79 @@ fn dropped_reads_are_cancelled_or_end_and_their_memory_comes_back() {
 }
 
 #[test]
-fn a_read_that_its_runtime_has_begun_ends_in_another_executor_after_the_runtime_has_gone() {
-    let name = "a_read_that_its_runtime_has_begun";
+fn reads_end_elsewhere_though_their_runtime_and_the_thread_that_has_submitted_them_have_gone() {
+    let name = "reads_end_elsewhere_though_their_runtime";
     let folder = folder();
-    let file = keep(direct(&folder));
+    // So many pages that the threads end before all are there.
+    const COLD: u64 = 16 * PAGES;
+    let path = folder.file("cold", &content(0, COLD as usize * PAGE));
+    let buffered: (&File, u64) = (keep(OpenOptions::new().read(true).open(&path).unwrap()), COLD);
+    let direct: (&File, u64) = (keep(direct(&folder)), PAGES);
     for threads in [0, 2] {
-        for _ in 0..20 {
+        for (file, pages) in [direct, buffered, direct, buffered, buffered, buffered, buffered] {
             let Some(runtime) = runtime(name, threads) else { return };
-            let mut reads = runtime.block_on(async {
-                let begin = |page: u64| {
-                    let read = file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), page * PAGE as u64);
+            drop_cache(&path);
+            let begin = async move {
+                // Backwards, so that the kernel does not read ahead.
+                let begun = (0..pages).rev().step_by(4).map(|page| {
+                    let read = file.read_at(Vec::with_capacity(PAGE), page * PAGE as u64);
                     let mut read = Box::pin(read.into_future());
                     let polled = read.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                    (read, polled)
-                };
-                (0..8).map(begin).collect::<Vec<_>>()
-            });
+                    (page, read, polled)
+                });
+                begun.collect::<Vec<_>>()
+            };
+            let begun = runtime.block_on(runtime.spawn(begin)).unwrap();
             runtime.shutdown_background();
-            for (page, (read, polled)) in reads.drain(..).enumerate() {
-                let result = match polled {
-                    Poll::Ready(result) => result,
-                    Poll::Pending => must_end("a read", move || futures::executor::block_on(read)),
-                };
-                assert_content(&result.unwrap(), (page * PAGE) as u64);
-            }
+            must_end("all reads", move || {
+                for (page, read, polled) in begun {
+                    let result = match polled {
+                        Poll::Ready(result) => result,
+                        Poll::Pending => futures::executor::block_on(read),
+                    };
+                    assert_content(&result.unwrap(), page * PAGE as u64);
+                }
+            });
         }
+    }
+}
+
+#[test]
+fn a_waker_that_panics_harms_no_other_task() {
+    struct Panics(AtomicUsize);
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            panic!("a waker that panics");
+        }
+    }
+    let name = "a_waker_that_panics_harms_no_other_task";
+    let folder = folder();
+    let file = keep(direct(&folder));
+    let pool = Pool::new(1 << 20);
+    for threads in [0, 2] {
+        let Some(runtime) = runtime(name, threads) else { return };
+        let panics = Arc::new(Panics(AtomicUsize::new(0)));
+        let wakers = Arc::clone(&panics);
+        let tasks = (0..8).map(|task| {
+            let (pool, waker) = (pool.clone(), Waker::from(Arc::clone(&wakers)));
+            async move {
+                for page in 0..20 {
+                    let mut other = Box::pin(file.read_at(Vec::with_capacity(PAGE), 0).into_future());
+                    let polled = other.as_mut().poll(&mut Context::from_waker(&waker));
+                    read(file, &pool, task * 20 + page).await;
+                    if polled.is_pending() {
+                        assert_content(&other.await.unwrap(), 0);
+                    }
+                }
+            }
+        });
+        runtime.block_on(async {
+            for task in tasks.map(tokio::spawn).collect::<Vec<_>>() {
+                task.await.unwrap();
+            }
+        });
+        assert!(panics.0.load(Ordering::Relaxed) > 0, "no waker was called");
     }
 }
 

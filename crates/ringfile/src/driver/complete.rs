@@ -162,6 +162,10 @@ impl Driver {
             {
                 Err(NO_THREAD)
             }
+            // The thread that had submitted it has ended, and the kernel does not finish its reads that wait for a page.
+            Err(libc::EFAULT) if wanted && self.options.is_joint && slot.progress.may_lack_a_thread() => {
+                Err(NO_THREAD)
+            }
             answer => answer,
         };
         match slot.progress.answered(&slot.request, target, answer, || wanted) {

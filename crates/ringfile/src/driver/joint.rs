@@ -29,6 +29,7 @@ use super::target::Target;
 use super::timer::wake_at;
 use super::turns::Turns;
 use crate::ring::{Completions, RingOptions};
+use crate::{event, panics};
 
 /// How long completions may lie uncollected.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -150,7 +151,14 @@ impl Joint {
             self.in_flight.store(driver.in_flight, Ordering::Relaxed);
             must_turn.set(driver.must_turn_again() && driver.refusals.is_none());
         };
-        let settle = || deferred.borrow_mut().settle();
+        // A task must not fail for the waker of another.
+        let settle = || {
+            while panics::catch(|| deferred.borrow_mut().settle()).is_err() {
+                event::emit(|| {
+                    tracing::error!("a waker or a buffer panicked on a thread of a tokio runtime")
+                });
+            }
+        };
         let is_done = || !must_turn.get() && !self.shared.sleep.has_mail();
         if !self.turns.take(MOST_TURNS, turn, settle, is_done) {
             self.wake_keeper();
@@ -221,7 +229,6 @@ impl Wake for Joint {
         if is_idle == Some(true) && self.may_end_watch() {
             return;
         }
-        // Before the work, in which a waker may panic.
         self.set_timer();
         if is_idle == Some(false) {
             self.watch.idle.store(0, Ordering::Relaxed);

@@ -83,6 +83,12 @@ impl Progress {
         if self.done() == 0 { 0 } else { rules.goes_on_at(request.kind, self.done()) }
     }
 
+    /// Returns whether [`NO_THREAD`] would lead to another attempt.
+    #[cold]
+    pub(crate) fn may_lack_a_thread(self) -> bool {
+        self.attempts() + 1 < THREAD_ATTEMPTS
+    }
+
     /// Takes an answer: the bytes moved, or the errno. An operation that is no longer wanted is not retried.
     pub(crate) fn answered(
         &mut self,
