@@ -33,6 +33,10 @@ use crate::{event, panics};
 
 /// How long completions may lie uncollected.
 const PATIENCE: Duration = Duration::from_millis(1);
+/// After so many looks in a row in vain, the time between two grows by a [`PATIENCE`], and again, up to so many times: what
+/// has taken long may come a little late.
+const VAIN_LOOKS: u32 = 8;
+const MOST_PATIENCE: u32 = 100;
 /// After this many looks in a row that found nothing in flight, the timer is not set again. To set it anew takes a lock,
 /// and may wake a thread.
 const IDLE_LOOKS: u32 = 8;
@@ -63,6 +67,8 @@ struct Watch {
     seen: AtomicU32,
     /// How many looks in a row found nothing in flight.
     idle: AtomicU32,
+    /// How many looks in a row found that nobody had collected, and nothing to collect.
+    vain: AtomicU32,
 }
 
 impl Joint {
@@ -194,11 +200,29 @@ impl Joint {
 
     /// Sets the timer, which is set once at a time. It holds the driver until then.
     fn set_timer(self: &Arc<Self>) {
-        match wake_at(Instant::now() + PATIENCE, Waker::from(Arc::clone(self))) {
+        let vain = self.watch.vain.load(Ordering::Relaxed);
+        let patience = PATIENCE * (1 + vain / VAIN_LOOKS).min(MOST_PATIENCE);
+        match wake_at(Instant::now() + patience, Waker::from(Arc::clone(self))) {
             // Dropping it would cancel it.
             Some(timer) => std::mem::forget(timer),
             None => self.watch.is_set.store(false, Ordering::SeqCst),
         }
+    }
+
+    /// Works if nobody has since the last look.
+    fn collect_for_others(&self) {
+        let Watch { seen, idle, vain, .. } = &self.watch;
+        idle.store(0, Ordering::Relaxed);
+        if seen.load(Ordering::Relaxed) == self.taken.load(Ordering::Relaxed) {
+            let before = self.in_flight.load(Ordering::Relaxed);
+            self.work();
+            let is_vain = self.in_flight.load(Ordering::Relaxed) == before;
+            let looks = if is_vain { vain.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+            vain.store(looks, Ordering::Relaxed);
+        } else {
+            vain.store(0, Ordering::Relaxed);
+        }
+        seen.store(self.taken.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Returns whether nothing is in flight; `None` if a thread has its turn.
@@ -230,12 +254,10 @@ impl Wake for Joint {
             return;
         }
         self.set_timer();
-        if is_idle == Some(false) {
-            self.watch.idle.store(0, Ordering::Relaxed);
-            let taken = self.taken.load(Ordering::Relaxed);
-            if self.watch.seen.swap(taken, Ordering::Relaxed) == taken {
-                self.work();
-            }
+        match is_idle {
+            None => {}
+            Some(true) => self.watch.vain.store(0, Ordering::Relaxed),
+            Some(false) => self.collect_for_others(),
         }
     }
 }
