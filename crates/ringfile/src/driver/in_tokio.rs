@@ -41,7 +41,7 @@ pub(super) fn hold() -> Box<dyn std::any::Any> {
 ///
 /// Call it once in each runtime, for instance first in `main`; further calls do nothing. It spawns a task, which ends with
 /// the runtime. Operations on pipes and sockets, and those of polled files and NVMe namespaces, still go to an I/O thread.
-/// If all threads of the runtime are busy or blocked, completions are collected a millisecond later, by another thread.
+/// If all threads of the runtime are busy or blocked, another thread collects completions, one or two milliseconds later.
 ///
 /// Does not block. Memory for the ring counts against RLIMIT_MEMLOCK before Linux 5.12.
 ///
