@@ -1,5 +1,5 @@
-//! Runtimes of tokio whose threads submit and collect their operations themselves: each has a [`Joint`], whose keeper is
-//! one of its tasks.
+//! Runtimes of tokio whose threads submit and collect their operations themselves: each has a [`Joint`], whose
+//! keeper is one of its tasks.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -39,19 +39,20 @@ pub(super) fn hold() -> Box<dyn std::any::Any> {
 /// Makes the threads of the current tokio runtime submit and collect their operations that have to wait, instead of
 /// passing them to an I/O thread of the library.
 ///
-/// Call it once in each runtime, for instance first in `main`; further calls do nothing. It spawns a task, which ends with
-/// the runtime. Operations on pipes and sockets, and those of polled files and NVMe namespaces, still go to an I/O thread.
-/// If all threads of the runtime are busy or blocked, another thread collects completions, one or two milliseconds later.
+/// Call it once in each runtime, for instance first in `main`; further calls do nothing. It spawns a task, which
+/// ends with the runtime. Operations on pipes and sockets, and those of polled files and NVMe namespaces, still go
+/// to an I/O thread. If all threads of the runtime are busy or blocked, another thread collects completions, one or
+/// two milliseconds later.
 ///
-/// Does not block. Memory for the ring counts against RLIMIT_MEMLOCK before Linux 5.12.
+/// Does not block.
 ///
 /// # Errors
-/// If there is no io_uring, or none that threads can use in turn (before Linux 5.19). Operations then go on as without this
-/// call, so a program may ignore the error.
+/// If there is no io_uring, or none that threads can use in turn (before Linux 5.19). Operations then go on as
+/// without this call, so a program may ignore the error.
 ///
 /// # Panics
-/// Outside a tokio runtime, and in one without I/O ([`enable_io`](tokio::runtime::Builder::enable_io)), as tokio's own
-/// types do.
+/// Outside a tokio runtime, and in one without I/O ([`enable_io`](tokio::runtime::Builder::enable_io)), as tokio's
+/// own types do.
 ///
 /// # Examples
 /// ```
@@ -90,8 +91,8 @@ pub fn attach_to_tokio() -> Result<(), Error> {
     Ok(())
 }
 
-/// Gives a remote request to the runtime of this thread, and returns the shared part of its driver. Returns the request if
-/// there is none that takes it. For `at_once` see [`Joint::send`].
+/// Gives a remote request to the runtime of this thread, and returns the shared part of its driver. Returns the
+/// request if there is none that takes it. For `at_once` see [`Joint::send`].
 pub(super) fn send(remote: RemoteRequest, at_once: bool) -> Result<Arc<Shared>, RemoteRequest> {
     match current().filter(|joint| joint.takes(&remote.target, &remote.request)) {
         Some(joint) => Ok(joint.send(remote, at_once)),
