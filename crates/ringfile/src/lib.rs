@@ -38,7 +38,7 @@
 //! | get aligned, registered memory | [`Pool`], [`Buffer`] |
 //! | do I/O on memory that the program already has | [`RegisteredMemory`], or any [owned memory](IoBuf) such as `Vec<u8>` |
 //! | do many operations in one call, on any thread | [`Batch`] |
-//! | add file I/O to an event loop | [`Queue`] |
+//! | add file I/O to an event loop | [`Queue`], or, if several threads share it, [`SharedQueue`] |
 //! | read a whole file | [`Reader`], a stream of [`Bytes`](bytes::Bytes) |
 //! | append to a log, durably, from many tasks | [`Appender`] |
 //! | make a write survive a power cut | [`File::write_durable_at`], [`File::write_atomic_at`], [`File::sync_data`] |
@@ -152,7 +152,7 @@ pub use file::{
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;
-pub use many::{Batch, BatchRun, Done, Queue, ReadRequest, StartedBatch, Token, WriteRequest};
+pub use many::{Batch, BatchRun, Done, Queue, ReadRequest, SharedQueue, StartedBatch, Token, WriteRequest};
 #[cfg(feature = "compio-buf-08")]
 pub use memory::CompioBuffer;
 pub use memory::{

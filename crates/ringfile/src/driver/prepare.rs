@@ -41,6 +41,10 @@ impl Driver {
             return Err(Refused::Forked);
         }
         let ring = target.ring_for(request.kind);
+        if self.options.is_joint && !matches!(ring, RingKind::Main | RingKind::Aio) {
+            // Nothing would wake the threads that share the driver.
+            return Err(Refused::Outside);
+        }
         // Once the context replaces the ring, operations that it accepts do not make the driver try a ring again.
         if ring == RingKind::Aio
             || self.rings.is_none() && !ring.takes_commands() && self.context.may_take(target, request)

@@ -3,10 +3,10 @@
 //! Invariants: the driver accepts operations only while a [`RingGuard`] lives, and only those that the thread itself
 //! waits for. Operations of other futures on this thread go to other threads, since nothing might submit them here.
 //! When the last [`ThreadRing`] of a thread is dropped, the driver is drained and released, or, if it keeps the ring,
-//! idle and without files.
+//! idle and without files. A `ThreadRing` is used on one thread only, unless its driver moves with it
+//! ([`super::roving`]).
 
 use std::cell::OnceCell;
-use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
@@ -25,15 +25,26 @@ use crate::ring::{Ring, RingOptions};
 pub(crate) struct ThreadRing {
     /// The thread, after its driver was created.
     shared: OnceCell<Arc<Shared>>,
-    /// Whether the thread keeps its ring, and the ring its share of registered memory, for the next `ThreadRing`.
-    keeps_ring: bool,
-    thread: PhantomData<*const ()>,
+    then: AfterUse,
+}
+
+/// What becomes of a driver after its last [`ThreadRing`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AfterUse {
+    /// It is drained and released.
+    Leave,
+    /// The thread keeps its ring, and the ring its share of registered memory, for the next `ThreadRing`.
+    KeepRing,
+    /// Nothing: it belongs to no thread ([`RovingDriver`](super::roving::RovingDriver)).
+    Nothing,
 }
 
 impl ThreadRing {
-    pub(crate) fn new(keeps_ring: bool) -> Self {
-        let _ = THREAD_RINGS.try_with(|count| count.set(count.get() + 1));
-        Self { shared: OnceCell::new(), keeps_ring, thread: PhantomData }
+    pub(crate) fn new(then: AfterUse) -> Self {
+        if then != AfterUse::Nothing {
+            let _ = THREAD_RINGS.try_with(|count| count.set(count.get() + 1));
+        }
+        Self { shared: OnceCell::new(), then }
     }
 
     /// Makes the driver accept operations while the guard lives. `None` if the thread is ending and its driver is gone.
@@ -59,12 +70,15 @@ impl ThreadRing {
 
 impl Drop for ThreadRing {
     fn drop(&mut self) {
+        if self.then == AfterUse::Nothing {
+            return;
+        }
         let last = THREAD_RINGS.try_with(|count| count.replace(count.get() - 1) == 1) == Ok(true);
         // If the thread has entered a loop meanwhile, the end of the loop drains the driver.
         if last && with(|driver| driver.in_loop) == Some(false) {
             let mut deferred = Deferred::default();
             let is_idle = with(|driver| driver.is_idle());
-            if self.keeps_ring && is_idle == Some(true) && !is_ending() {
+            if self.then == AfterUse::KeepRing && is_idle == Some(true) && !is_ending() {
                 // Otherwise a file that is closed elsewhere would stay open.
                 with(|driver| driver.give_up_files(&mut deferred));
                 deferred.settle();

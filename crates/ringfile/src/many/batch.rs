@@ -10,7 +10,7 @@ use super::engine::{Engine, Source, ThreadEngine};
 use super::op::Op;
 use super::plan::{BatchPlan, List};
 use super::remote::RemoteResults;
-use crate::driver::{self, Ended};
+use crate::driver::{self, AfterUse, Ended};
 use crate::file::File;
 use crate::file::ask::{Asked, Operation};
 use crate::panics;
@@ -233,7 +233,7 @@ impl Batch {
             plan.end_all(|op, files| op.refuse(op.would_block(files, IN_LOOP)));
             return plan.into_results();
         }
-        let mut engine = ThreadEngine::new(true);
+        let mut engine = ThreadEngine::new(AfterUse::KeepRing);
         plan.read_in_place(&mut engine);
         // If a user's buffer or waker panics in this call, the engine is dropped, which cancels and drops the
         // operations in flight.

@@ -13,8 +13,8 @@ use super::files::Files;
 use super::op::{At, Op};
 use super::remote::RemoteResults;
 use crate::driver::{
-    self, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace, LocalHandler, RingGuard,
-    Shared, Started, SubmitHint, Targets, ThreadRing,
+    self, AfterUse, Bed, CompletionSignals, Deferred, Ended, Finished, Handler, HandlerOf, InPlace,
+    LocalHandler, RingGuard, Shared, Started, SubmitHint, Targets, ThreadRing,
 };
 use crate::error::Error;
 use crate::memory::Held;
@@ -233,9 +233,9 @@ pub(super) struct ThreadEngine {
 }
 
 impl ThreadEngine {
-    /// Creates an engine. With `keeps_ring`, the thread keeps its ring afterwards, for the next engine.
-    pub(super) fn new(keeps_ring: bool) -> Self {
-        let ring = ThreadRing::new(keeps_ring);
+    /// Creates an engine. `then` says what becomes of the driver afterwards.
+    pub(super) fn new(then: AfterUse) -> Self {
+        let ring = ThreadRing::new(then);
         Self { engine: Engine::new(true), deferred: Deferred::default(), ring, is_refused: false }
     }
 
@@ -330,6 +330,17 @@ impl ThreadEngine {
         let Some(guard) = self.ring.guard().filter(|guard| !guard.is_in_loop()) else { return false };
         driver::read_in_place(&guard, &mut self.deferred, targets, reads, most);
         guard.must_turn_again()
+    }
+
+    /// Returns where to wait for operations in flight without this engine; `None` if there is something to do first. Called
+    /// in a visit of the engine's driver, after a turn.
+    pub(super) fn make_bed(&mut self) -> Option<Bed> {
+        let guard = self.ring.guard()?;
+        let remote = &self.engine.remote;
+        if self.engine.elsewhere > 0 && !remote.mailbox.wake(&guard.waker(), 1) {
+            return None;
+        }
+        driver::make_bed()
     }
 
     /// Returns the descriptors that are readable while this thread's ring, or AIO, may have completions.
@@ -480,7 +491,7 @@ mod tests {
             let is_forced = std::env::var_os("RINGFILE_BACKEND").is_some();
             let route = if is_forced { Route::Workers } else { Route::Ring };
             let file = OpenOptions::new().read(true).route(route).open("/proc/self/exe").unwrap();
-            let mut engine = ThreadEngine::new(false);
+            let mut engine = ThreadEngine::new(AfterUse::Leave);
             let mut entries = Entries::with_capacity(1);
             file.read_at(vec![0_u8; 16], 0).ask(|file, asked| entries.add(file, asked, 0));
             let results = Arc::clone(&engine.engine.remote);

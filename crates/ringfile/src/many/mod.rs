@@ -1,7 +1,7 @@
 //! Many operations at once, from any thread and in any executor.
 //!
 //! [`Batch`] collects operations and carries them out together; a [`Queue`] returns results in the order in which they
-//! arrive. Both use one engine, and differ in the source of its operations: a plan, or a queue's entries. Knows files
+//! arrive, to one thread, and a [`SharedQueue`] to any. All use one engine, and differ in the source of its operations: a plan, or a queue's entries. Knows files
 //! and the driver; single futures of a file do not use it. Invariants: every operation has its own result; a failing
 //! operation does not affect others unless that was requested.
 
@@ -17,6 +17,7 @@ mod plan;
 mod queue;
 mod read_many;
 mod remote;
+mod shared_queue;
 mod started;
 mod sync;
 
@@ -25,6 +26,7 @@ pub use done::Done;
 pub use entries::Token;
 pub use queue::Queue;
 pub use read_many::{ReadRequest, WriteRequest};
+pub use shared_queue::SharedQueue;
 pub use started::StartedBatch;
 
 #[cfg(feature = "config")]

@@ -14,7 +14,7 @@ use rustix::event::epoll;
 use super::done::Done;
 use super::engine::{Source, ThreadEngine};
 use super::entries::{Entries, Token};
-use crate::driver::TOO_MANY_FILES;
+use crate::driver::{AfterUse, TOO_MANY_FILES};
 use crate::error::{Error, Result};
 use crate::file::ask::Operation;
 use crate::memory::Counter;
@@ -64,12 +64,24 @@ use crate::memory::Counter;
 /// # Ok(())
 /// # }
 /// ```
-pub struct Queue {
+pub struct Queue<Place = OneThread> {
     pub(super) entries: Entries,
     pub(super) engine: ThreadEngine,
-    /// Counts the buffers of borrowed memory in [`read_many`](Self::read_many) and [`write_many`](Self::write_many).
+    pub(super) place: Place,
+}
+
+/// Where a queue may be used: on the thread that made it.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct OneThread {
+    /// Counts the buffers of borrowed memory in [`Queue::read_many`] and [`Queue::write_many`]. Like a queue's place on
+    /// its thread's ring, it cannot go to another thread.
     pub(super) counter: Option<Counter>,
 }
+
+/// Where a queue may be used: wherever its driver is.
+#[derive(Default)]
+pub(super) struct WithItsDriver;
 
 const TOO_LATE: &str = "before Linux 5.18, a thread's first descriptor must be created before its first operation waits: \
     create it together with the queue";
@@ -90,10 +102,25 @@ impl Queue {
     /// Creates an empty queue with room for `operations` open operations. It grows if more are added.
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
-        let (entries, engine) = (Entries::with_capacity(operations), ThreadEngine::new(false));
-        Self { entries, engine, counter: None }
+        Self::make(operations, AfterUse::Leave)
     }
+}
 
+impl Queue<WithItsDriver> {
+    /// Creates a queue that is used only while its driver is that of the calling thread.
+    pub(super) fn roving(operations: usize) -> Self {
+        Self::make(operations, AfterUse::Nothing)
+    }
+}
+
+impl<Place: Default> Queue<Place> {
+    fn make(operations: usize, then: AfterUse) -> Self {
+        let (entries, engine) = (Entries::with_capacity(operations), ThreadEngine::new(then));
+        Self { entries, engine, place: Place::default() }
+    }
+}
+
+impl<Place> Queue<Place> {
     /// Adds an operation that was not started, as returned by [`File::read_at`](crate::File::read_at) or
     /// [`fs::open`](crate::fs::open). `user_data` comes back with its result.
     ///
@@ -343,7 +370,7 @@ impl Queue {
     }
 
     /// Returns how many operations are open, and how many have ended and were not taken.
-    fn counts(&mut self) -> (usize, usize) {
+    pub(super) fn counts(&mut self) -> (usize, usize) {
         self.engine.engine.take_in(&mut self.entries);
         (self.entries.open, self.entries.done)
     }
@@ -361,7 +388,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl<Place> Drop for Queue<Place> {
     fn drop(&mut self) {
         if self.engine.is_inherited() {
             return;
@@ -376,7 +403,7 @@ impl Drop for Queue {
     }
 }
 
-impl std::fmt::Debug for Queue {
+impl<Place> std::fmt::Debug for Queue<Place> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let entries = &self.entries;
         f.debug_struct("Queue").field("open", &entries.open).field("done", &entries.done).finish()

@@ -335,7 +335,7 @@ impl Queue {
     #[cold]
     fn carry_out<R: OneOfMany>(&mut self, file: &File, requests: &mut [R]) {
         let mut window = Window { first: 0, next: 0, open: 0, last: requests.len() };
-        let mut lending = Lending::new(requests, self.counter.take());
+        let mut lending = Lending::new(requests, self.place.counter.take());
         let mut panic: Option<Payload> = None;
         while window.first < window.last {
             // User code that runs meanwhile may panic. The memory is not given up before the kernel has answered.
@@ -351,7 +351,7 @@ impl Queue {
                 }
             }
         }
-        self.counter = lending.end();
+        self.place.counter = lending.end();
         if let Some(payload) = panic {
             resume_unwind(payload);
         }

@@ -78,6 +78,9 @@ pub(crate) struct Ring {
 // thread from another.
 unsafe impl Send for Ring {}
 
+/// How long a wait with a limit pauses where the kernel has no such wait.
+const NO_TIMEOUT_PAUSE: Duration = Duration::from_micros(200);
+
 /// The flag of an entry for which the next one waits.
 const LINK: u8 = 1 << uapi::io_uring_sqe_flags_bit::IOSQE_IO_LINK_BIT as u8;
 
@@ -90,6 +93,35 @@ pub(crate) enum Until {
     Collected,
     /// Also wait for at least this many completions.
     Completed(u32),
+}
+
+/// See [`Ring::sleeper`].
+pub(crate) struct Sleeper {
+    fd: Arc<OwnedFd>,
+    flags: u32,
+    has_timeout: bool,
+}
+
+impl Sleeper {
+    /// Waits until the ring has a completion, or one was taken since this call began, but not longer than `at_most`.
+    /// Before Linux 5.11 a wait with a limit returns soon.
+    ///
+    /// # Errors
+    /// `ETIME`, `EINTR`, or another errno of the kernel.
+    pub(crate) fn sleep(&self, at_most: Option<Duration>) -> io::Result<()> {
+        let fd = self.fd.as_raw_fd();
+        let waited = match at_most {
+            // SAFETY: nothing is submitted.
+            None => unsafe { abi::enter(fd, 0, 1, self.flags) },
+            // SAFETY: as above.
+            Some(at_most) if self.has_timeout => unsafe { abi::enter_for(fd, 0, 1, self.flags, at_most) },
+            Some(at_most) => {
+                std::thread::sleep(at_most.min(NO_TIMEOUT_PAUSE));
+                return Ok(());
+            }
+        };
+        waited.map(drop)
+    }
 }
 
 impl Ring {
@@ -421,12 +453,19 @@ impl Ring {
             // `enter`.
             let taken = unsafe { abi::enter(self.enter_fd, submit, 0, flags) }?;
             if !self.has_completions() {
-                std::thread::sleep(at_most.min(Duration::from_micros(200)));
+                std::thread::sleep(at_most.min(NO_TIMEOUT_PAUSE));
             }
             return Ok(taken);
         }
         // SAFETY: as in `enter`.
         unsafe { abi::enter_for(self.enter_fd, submit, wait, flags, at_most) }
+    }
+
+    /// Returns what a thread needs to wait for this ring's completions while another thread uses the ring.
+    pub(crate) fn sleeper(&self) -> Sleeper {
+        let has_timeout = self.mapping.params.features & uapi::IORING_FEAT_EXT_ARG != 0;
+        let flags = self.enter_flags & !uapi::IORING_ENTER_REGISTERED_RING | uapi::IORING_ENTER_GETEVENTS;
+        Sleeper { fd: Arc::clone(&self.mapping.fd), flags, has_timeout }
     }
 
     /// Returns whether a kernel thread takes entries. It may stop anywhere, even inside a chain of links, without

@@ -1,0 +1,137 @@
+//! A driver that belongs to no thread: each thread that uses it has it in place of its own for a while.
+//!
+//! Knows drivers and their rings, and nothing of what the operations are for. The caller has a lock, so that one thread
+//! at a time uses the driver, and gives that lock up while it waits ([`Bed`]). Invariants:
+//!
+//! - a thread has its own driver again when the [visit](RovingDriver::visit) ends, even if user code panics in it;
+//! - a thread that sleeps in a [`Bed`] touches nothing of the driver's but descriptors, which the bed keeps open.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::forks::new_driver;
+use super::leave::THREAD_RINGS;
+use super::shared::Shared;
+use super::state::{DRIVER, Driver, with};
+use crate::ring::{Completions, RingOptions, Sleeper};
+
+/// How long a thread waits before it asks again, if the kernel has refused operations, or nothing would wake the thread.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// See the module.
+pub(crate) struct RovingDriver {
+    /// `None` during a visit.
+    driver: Option<Box<Driver>>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl RovingDriver {
+    pub(crate) fn new() -> Self {
+        let completions = Completions::Cooperative;
+        let mut driver = new_driver(RingOptions { completions, is_joint: true, ..RingOptions::default() });
+        // A failure shows when the descriptor is needed.
+        let _ = driver.signal_ends();
+        let shared = Arc::clone(&driver.shared);
+        Self { driver: Some(driver), shared }
+    }
+
+    /// Runs `act` while this is the calling thread's driver.
+    pub(crate) fn visit<R>(&mut self, act: impl FnOnce() -> R) -> R {
+        let _visit = Visit::begin(&mut self.driver);
+        act()
+    }
+
+    /// Returns whether the calling thread is in a visit of this driver.
+    pub(crate) fn is_visited_here(shared: &Shared) -> bool {
+        with(|driver| driver.id) == Some(shared.id)
+    }
+}
+
+struct Visit<'a>(&'a mut Option<Box<Driver>>);
+
+impl<'a> Visit<'a> {
+    fn begin(place: &'a mut Option<Box<Driver>>) -> Self {
+        swap(place);
+        // User code may run a batch meanwhile, and must not release this driver with it.
+        let _ = THREAD_RINGS.try_with(|count| count.set(count.get() + 1));
+        Self(place)
+    }
+}
+
+impl Drop for Visit<'_> {
+    fn drop(&mut self) {
+        let _ = THREAD_RINGS.try_with(|count| count.set(count.get() - 1));
+        swap(self.0);
+    }
+}
+
+/// Called with no driver borrowed.
+fn swap(place: &mut Option<Box<Driver>>) {
+    DRIVER.with(|cell| std::mem::swap(&mut *cell.borrow_mut(), place));
+}
+
+/// Where a thread sleeps until the driver that it has just visited has something to do.
+pub(crate) struct Bed {
+    shared: Arc<Shared>,
+    /// The ring, and otherwise the wake-up descriptor, which AIO and other threads signal. Neither if the thread can only
+    /// wait for a moment.
+    ring: Option<Sleeper>,
+    wakeup: Option<Arc<OwnedFd>>,
+    /// When to look even if nothing has happened.
+    latest: Option<Instant>,
+}
+
+/// Returns where to sleep; `None` if there is something to do first. Called in a visit, after a turn.
+pub(crate) fn make_bed() -> Option<Bed> {
+    with(|driver| {
+        let mut bed = Bed {
+            shared: Arc::clone(&driver.shared),
+            ring: None,
+            wakeup: None,
+            latest: driver.asked.limit(None),
+        };
+        if driver.refusals.is_some() {
+            bed.latest = Some(Instant::now() + PAUSE);
+            return Some(bed);
+        }
+        if driver.must_turn_again() || driver.context.keeps_awake() {
+            return None;
+        }
+        match &driver.rings {
+            Some(rings) if rings.main.has_completions() => return None,
+            Some(rings) if rings.wakeup_armed => bed.ring = Some(rings.main.sleeper()),
+            Some(_) => bed.latest = Some(Instant::now() + PAUSE),
+            None => bed.wakeup = driver.wakeup.clone(),
+        }
+        driver.shared.sleep.about_to_sleep_in_ring().then_some(bed)
+    })
+    .flatten()
+}
+
+impl Bed {
+    /// Sleeps until the driver has something to do, or until the deadline, without the driver.
+    pub(crate) fn sleep(self, deadline: Option<Instant>) {
+        let latest = self.latest.into_iter().chain(deadline).min();
+        let at_most = latest.map(|latest| latest.saturating_duration_since(Instant::now()));
+        match (&self.ring, &self.wakeup) {
+            // A signal, or the end of the time: the caller looks in any case.
+            (Some(ring), _) => _ = ring.sleep(at_most),
+            (None, Some(wakeup)) => {
+                let timeout = at_most.and_then(|at_most| Timespec::try_from(at_most).ok());
+                let _ = poll(&mut [PollFd::new(wakeup, PollFlags::IN)], timeout.as_ref());
+                // Before the next look, which finds all that was signalled.
+                self.shared.reset_wakeup();
+            }
+            (None, None) => std::thread::sleep(at_most.unwrap_or(PAUSE).min(PAUSE)),
+        }
+        self.shared.sleep.woke();
+    }
+}
+
+/// Wakes a thread that sleeps in a [`Bed`] of the driver of this visit, or is about to.
+pub(crate) fn wake_sleeper() {
+    with(|driver| driver.shared.ring_wakeup());
+}

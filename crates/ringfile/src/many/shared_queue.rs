@@ -1,0 +1,340 @@
+//! Queues that several threads use: any of them submits, and any of them collects.
+//!
+//! A [`Queue`] with a driver of its own, under one lock. Knows how threads share the work of waiting, and nothing of how
+//! operations start and end. Invariants:
+//!
+//! - the lock is held while operations are submitted and collected, and by no thread that waits;
+//! - of the threads that wait, one sleeps in the ring, and the others until it, or any other thread, has collected
+//!   something. Before a thread returns from waiting, another one takes its place;
+//! - a thread that collects something while another sleeps in the ring, or is about to, makes that one look;
+//! - a forked child waits for no lock that a thread of its parent may have had.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::done::Done;
+use super::entries::Token;
+use super::queue::{Queue, WithItsDriver};
+use crate::driver::{self, RovingDriver, Shared};
+use crate::error::{Error, Result};
+use crate::file::ask::Operation;
+use crate::ring::fork;
+
+/// A [`Queue`] that any number of threads use together, such as those of a scheduler: each may add and submit operations,
+/// and each may collect results, those of operations that another thread has added, too. Clones are the same queue.
+///
+/// The queue has a ring of its own. No operation passes through another thread: the thread that calls
+/// [`submit`](Self::submit) submits, and the threads that wait collect, for each other too. Each call takes a lock for as
+/// long as the queue is changed or operations are submitted, plain calls ([`Route`](crate::Route)) included, but not
+/// while it waits. A [`Queue`], which only one thread uses, costs less: it takes no lock, and its ring is made for one
+/// thread (`DEFER_TASKRUN`, with which a completion never interrupts a thread).
+///
+/// Operations on polled files and NVMe namespaces go to an I/O thread ([`set_io_threads`](crate::set_io_threads)).
+/// Dropping the last clone cancels the operations that the kernel still can cancel, and waits until the kernel has
+/// finished with their memory. In a forked child, the operations of the parent never end.
+///
+/// User code that runs inside a call (a subscriber of events, or the destructor of a buffer) must not use the same
+/// queue: that panics.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// # std::fs::write(&path, vec![7; 1 << 20])?;
+/// use ringfile::{File, Pool, SharedQueue};
+/// let (pool, file) = (Pool::new(1 << 20), File::open(&path)?);
+/// let queue = SharedQueue::new();
+/// for page in [3, 1, 8] {
+///     queue.add(file.read_at(pool.get(4096)?, page * 4096), page);
+/// }
+/// queue.submit();
+/// let others = queue.clone();
+/// let collected = std::thread::spawn(move || {
+///     let mut pages = Vec::new();
+///     while let Some((_, page, done)) = others.wait(None) {
+///         assert_eq!(done.result.unwrap(), 4096);
+///         pages.push(page);
+///     }
+///     pages.sort();
+///     pages
+/// });
+/// assert_eq!(collected.join().unwrap(), [1, 3, 8]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SharedQueue(Arc<Inner>);
+
+struct Inner {
+    state: Mutex<State>,
+    /// Signalled when something was collected, and when no thread sleeps in the ring any more, for threads that wait.
+    changed: Condvar,
+    /// That of the queue's driver.
+    shared: Arc<Shared>,
+    process: fork::Mark,
+}
+
+struct State {
+    queue: Queue<WithItsDriver>,
+    driver: RovingDriver,
+    /// Whether a thread sleeps in the ring, or is about to.
+    has_sleeper: bool,
+    /// Whether something was collected since that thread has let go of the lock.
+    must_wake: bool,
+    /// The number of threads that wait for `changed`.
+    waiting: usize,
+}
+
+impl Default for SharedQueue {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SharedQueue {
+    /// Creates an empty queue. Its ring is made with the first operation that needs it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_capacity(0)
+    }
+
+    /// Creates an empty queue with room for `operations` open operations. It grows if more are added.
+    #[must_use]
+    pub fn with_capacity(operations: usize) -> Self {
+        let driver = RovingDriver::new();
+        let shared = Arc::clone(&driver.shared);
+        let queue = Queue::roving(operations);
+        let state = State { queue, driver, has_sleeper: false, must_wake: false, waiting: 0 };
+        let process = fork::Mark::current();
+        Self(Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new(), shared, process }))
+    }
+
+    /// Adds an operation that was not started, as [`Queue::add`] does. `user_data` comes back with its result. It starts
+    /// with the next [`submit`](Self::submit) or wait of any thread.
+    ///
+    /// Allocates only to hold more operations than ever before.
+    ///
+    /// # Panics
+    /// In a forked child, if a thread of the parent was using the queue at the fork; as all other calls do there.
+    pub fn add(&self, operation: impl Operation, user_data: u64) -> Token {
+        let mut state = self.0.lock();
+        state.queue.add(operation, user_data)
+    }
+
+    /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
+    /// finished. Does not wait, except for another thread that submits; otherwise as [`Queue::submit`].
+    pub fn submit(&self) {
+        self.0.visit(&mut self.0.lock(), Queue::submit);
+    }
+
+    /// Takes the result of the operation that finished first, with its token and `user_data`; `None` if there is no
+    /// result. Submits and collects nothing: see [`submit`](Self::submit).
+    pub fn take(&self) -> Option<(Token, u64, Done)> {
+        self.0.lock().queue.take_with_token()
+    }
+
+    /// Takes the result of one operation, if it has finished.
+    pub fn take_by(&self, token: Token) -> Option<Done> {
+        self.0.visit(&mut self.0.lock(), |queue| queue.take_by(token))
+    }
+
+    /// Submits the operations that were added, waits until a result is available, and takes it, as [`take`](Self::take)
+    /// does. `None` if no operation is open, or the timeout has passed (no `timeout`: no limit).
+    ///
+    /// Several threads may wait; each result goes to one of them. Inside ringfile's own loop this does not wait.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<(Token, u64, Done)> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.0.wait_until(deadline, |queue| match queue.take_with_token() {
+            None if queue.counts().0 > 0 => None,
+            taken => Some(taken),
+        })?
+    }
+
+    /// Submits the operations that were added, waits for one of them, whichever thread has added it, and takes its result.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the token names no operation of this queue, or its result was taken. `WouldBlock` inside
+    /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
+    pub fn wait_by(&self, token: Token) -> Result<Done> {
+        let what = "waiting for an operation of a queue";
+        let taken = self.0.wait_until(None, |queue| match queue.take_by(token) {
+            None if queue.contains(token) => None,
+            taken => Some(taken),
+        });
+        match taken {
+            Some(Some(done)) => Ok(done),
+            Some(None) => {
+                let why = "the token names no operation of this queue, or its result was taken";
+                Err(Error::new(std::io::ErrorKind::InvalidInput, what).because(why))
+            }
+            None if self.0.process.is_current() => {
+                let why = "waiting would block a ringfile thread: await the operation there instead";
+                Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why))
+            }
+            None => Err(Error::new(std::io::ErrorKind::Unsupported, what)
+                .because("the operation belongs to the process that forked this one")),
+        }
+    }
+
+    /// Returns whether an operation has finished; false if the token names none. Submits and collects nothing: see
+    /// [`submit`](Self::submit).
+    #[must_use]
+    pub fn is_done(&self, token: Token) -> bool {
+        self.0.visit(&mut self.0.lock(), |queue| queue.is_done(token))
+    }
+
+    /// Returns whether the token names an operation of this queue whose result was not taken.
+    #[must_use]
+    pub fn contains(&self, token: Token) -> bool {
+        self.0.lock().queue.contains(token)
+    }
+
+    /// Cancels an operation, if the kernel still can, as [`Queue::cancel`] does. Returns false if it has finished, or the
+    /// token names none.
+    pub fn cancel(&self, token: Token) -> bool {
+        self.0.visit(&mut self.0.lock(), |queue| queue.cancel(token))
+    }
+
+    /// Returns a descriptor that is readable whenever a result is available without waiting, for an event loop: see
+    /// [`Queue::descriptor`]. When it is readable, call [`submit`](Self::submit) and [`take`](Self::take) on any thread.
+    ///
+    /// # Errors
+    /// Those of [`Queue::descriptor`].
+    pub fn descriptor(&self) -> Result<OwnedFd> {
+        self.0.visit(&mut self.0.lock(), Queue::descriptor)
+    }
+
+    /// Returns the number of operations whose results were not taken.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.lock().queue.len()
+    }
+
+    /// Returns whether there are no operations whose results were not taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+const INSIDE: &str = "a shared queue was used by user code that it runs itself: a subscriber of events, or the destructor \
+    of a buffer";
+const FORKED: &str = "this is a forked child, and a thread of its parent was using the shared queue at the fork: make a new \
+    queue in the child";
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => self.lock_busy(),
+        }
+    }
+
+    #[cold]
+    fn lock_busy(&self) -> MutexGuard<'_, State> {
+        assert!(!RovingDriver::is_visited_here(&self.shared), "{INSIDE}");
+        assert!(self.process.is_current(), "{FORKED}");
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `act` on the queue, with its driver, and tells the threads that wait if something has ended.
+    fn visit<R>(&self, state: &mut State, act: impl FnOnce(&mut Queue<WithItsDriver>) -> R) -> R {
+        let State { queue, driver, has_sleeper, must_wake, waiting } = state;
+        driver.visit(|| {
+            let open = queue.entries.open;
+            let result = act(queue);
+            let has_ended = queue.entries.open != open;
+            if has_ended && *waiting > 0 {
+                self.changed.notify_all();
+            }
+            *must_wake |= has_ended && *has_sleeper;
+            if *must_wake {
+                // Again by each visit until the thread is awake: this one may have taken what the one before has sent.
+                driver::wake_sleeper();
+            }
+            result
+        })
+    }
+
+    /// Submits and collects until `ready` returns something. `None` if it may not wait, or the deadline has passed.
+    fn wait_until<R>(
+        &self,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut(&mut Queue<WithItsDriver>) -> Option<R>,
+    ) -> Option<R> {
+        let may_wait = self.process.is_current() && !crate::runtime::is_in_loop();
+        let mut state = self.lock();
+        loop {
+            // Cleared before its causes are checked.
+            self.shared.sleep.take_notification();
+            let found = self.visit(&mut state, |queue| {
+                queue.submit();
+                ready(queue)
+            });
+            let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if found.is_some() || !may_wait || is_late() {
+                if state.waiting > 0 && !state.has_sleeper {
+                    self.changed.notify_one();
+                }
+                return found;
+            }
+            state = if state.has_sleeper {
+                self.wait_for_others(state, deadline)
+            } else {
+                self.sleep(state, deadline)
+            };
+        }
+    }
+
+    fn wait_for_others<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = match deadline {
+            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        state.waiting -= 1;
+        state
+    }
+
+    /// Sleeps in the ring, unless there is something to do.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> MutexGuard<'a, State> {
+        let bed = self.visit(&mut state, |queue| queue.engine.make_bed());
+        let Some(bed) = bed else { return state };
+        state.has_sleeper = true;
+        drop(state);
+        bed.sleep(deadline);
+        let mut state = self.lock();
+        (state.has_sleeper, state.must_wake) = (false, false);
+        state
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        let Self { queue, driver, .. } = self;
+        driver.visit(|| drop(std::mem::replace(queue, Queue::roving(0))));
+    }
+}
+
+impl std::fmt::Debug for SharedQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_struct("SharedQueue");
+        match self.0.state.try_lock() {
+            Ok(state) => shown.field("queue", &state.queue).finish(),
+            Err(_) => shown.finish_non_exhaustive(),
+        }
+    }
+}
