@@ -253,7 +253,7 @@ int main(int argc, char **argv)
     ringfile_queue *queue;
     int made = ringfile_open(argv[1], &options, &file);
     if (made == 0) {
-        made = ringfile_queue_create(MOST, &queue);
+        made = ringfile_queue_create(MOST, 0, &queue);
     }
     if (made != 0) {
         fail("ringfile_open", made);

@@ -72,7 +72,7 @@ int job_post_init(struct thread_data *td)
 	if (!job->collected || !job->results)
 		return ENOMEM;
 	atomic_store(&first_user, getpid());
-	error = ringfile_queue_create(job->depth, &job->queue);
+	error = ringfile_queue_create(job->depth, 0, &job->queue);
 	if (error) {
 		log_err("ringfile: %s\n", ringfile_last_error());
 		return -error;

@@ -41,7 +41,7 @@ func NewQueue(depth int) (*Queue, error) {
 	}
 	runtime.LockOSThread()
 	queue := new(Queue)
-	_, err := check(func() int64 { return int64(C.ringfile_queue_create(C.size_t(depth), &queue.handle)) })
+	_, err := check(func() int64 { return int64(C.ringfile_queue_create(C.size_t(depth), 0, &queue.handle)) })
 	if err != nil {
 		runtime.UnlockOSThread()
 		return nil, err

@@ -16,7 +16,7 @@
  *
  * THREADS. Any thread may use pools, buffers, memory, files and batches, several threads at once. Calls on a batch
  * return -EBUSY while ringfile_batch_run carries it out, and after ringfile_batch_start as long as that says. A queue
- * belongs to the thread that made it, and ends with it.
+ * belongs to the thread that made it, and ends with it, unless it is made with RINGFILE_QUEUE_SHARED.
  *
  * MEMORY FOR I/O. Operations take a pointer and a length. The memory may be that of a ringfile_buffer, memory that was
  * registered with ringfile_memory_register, any part of either, or any other memory. The first two are found by their
@@ -37,7 +37,7 @@
  * are plain calls, which block.
  * These fail with -EOPNOTSUPP: operations that need a ring that the thread had at the fork, or a thread of the library
  * that the parent had, or that would have to wait in a queue that was used before the fork. Operations in flight at the
- * fork end in the child with -ECANCELED, or -EOPNOTSUPP for a ringfile_async_read that another thread was polling.
+ * fork end in the child with -ECANCELED; a shared queue of the parent (RINGFILE_QUEUE_SHARED) fails with -EOPNOTSUPP.
  * A thread that the child starts has a ring of its own. No call waits for a lock that another thread held at the fork,
  * except for that of a pool which such a thread was using: make a new pool in the child. A batch that such a thread was
  * using stays -EBUSY. All of this holds for fork(), not for a bare clone() or vfork(), after which only exec and _exit
@@ -45,7 +45,7 @@
  *
  * CANCELLATION. A thread that is cancelled (pthread_cancel, of the deferred type) inside a function goes on, and is
  * cancelled at the next cancellation point of the program; so a cancellation does not end a call that waits for a pipe:
- * ringfile_queue_cancel, ringfile_batch_cancel and ringfile_async_read_cancel do. A cancelled thread that returns from
+ * ringfile_queue_cancel and ringfile_batch_cancel do. A cancelled thread that returns from
  * its start function before a cancellation point is not cancelled while the library closes what the thread left open.
  *
  * STRUCTS with a `size` field may grow in later versions: set it to sizeof, and all fields that you do not use to 0,
@@ -278,8 +278,8 @@
 // Memory is allocated outside the pool, up to `outside_limit` bytes at any time; it is never registered.
 #define RINGFILE_WHEN_FULL_OUTSIDE 2
 
-// A read that any thread may wait for.
-typedef struct ringfile_async_read ringfile_async_read;
+// ringfile_queue_create: any thread may use the queue, several at once.
+#define RINGFILE_QUEUE_SHARED 1
 
 // Operations that are carried out together.
 typedef struct ringfile_batch ringfile_batch;
@@ -557,45 +557,6 @@ typedef struct ringfile_pool_counts {
 extern "C" {
 #endif // __cplusplus
 
-// Starts a read of `length` bytes from `offset` into `data`, that any thread may wait for. `*read` gets its handle, to
-// be closed with ringfile_async_read_wait. The memory belongs to the library until that returns.
-//
-// Any thread. Does not wait for a disk: a thread of the library reads uncached data (ringfile_set_io_threads), or, if
-// the file's route is a plain call, this one. A ringfile_queue costs less if a single thread does everything. An error
-// of the read itself is its result.
-//
-// At most 128 of these reads are in flight at once in a process. The others start in order as those finish, or when
-// ringfile_async_read_is_done or ringfile_async_read_wait is called for them.
-//
-// Pointers: `length` bytes at `data` until the result was taken, as at the top of this file; `read` points to memory
-// for the handle.
-int ringfile_async_read_start(const struct ringfile_file *file,
-                              void *data,
-                              size_t length,
-                              uint64_t offset,
-                              struct ringfile_async_read **read);
-
-// Returns whether a read has finished: 1 or 0. Starts a read that has not started yet, and so may carry it out, as
-// ringfile_async_read_start. Any thread; otherwise does not block.
-int ringfile_async_read_is_done(const struct ringfile_async_read *read);
-
-// Cancels a read, if the kernel still can. ringfile_async_read_wait still returns its result: the bytes read, or
-// -ECANCELED. Until then, the memory belongs to the library.
-//
-// A read that has not started never starts, and one that waits for a pipe or a socket is cancelled; a read that a disk
-// has begun runs to its end. To cancel many reads, cancel all of them, the last first, before waiting for any: the
-// last ones start last.
-//
-// Any thread. Does not block.
-int ringfile_async_read_cancel(const struct ringfile_async_read *read);
-
-// Waits for a read, closes the handle, and returns the result: the bytes read, fewer than requested only at the end of
-// the file, or a negative errno. The memory belongs to the caller again.
-//
-// Any thread. Blocks. In the function of a started batch it fails with -EDEADLK, without effect: the handle stays
-// open, and the memory belongs to the library.
-int64_t ringfile_async_read_wait(struct ringfile_async_read *read);
-
 // Creates a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
 //
 // Any thread. Does not block.
@@ -856,7 +817,7 @@ const char *ringfile_version(void);
 // block.
 int ringfile_set_default_route(uint32_t default_route);
 
-// Sets how many I/O threads the library starts, for ringfile_batch_start and ringfile_async_read_start: at most 4096, 0
+// Sets how many I/O threads the library starts, for ringfile_batch_start: at most 4096, 0
 // for the default of one. Has no effect after they have started. Any thread; does not block.
 int ringfile_set_io_threads(size_t threads);
 
@@ -1070,15 +1031,24 @@ int ringfile_buffer_set_length(struct ringfile_buffer *buffer,
 // Any thread. Does not block. The memory must not be accessed afterwards.
 int ringfile_buffer_release(struct ringfile_buffer *buffer);
 
-// Creates a queue for the calling thread, with room for `depth` open operations; it grows when more are added.
-// `*queue` gets the handle, to be closed with ringfile_queue_free, or with the thread.
+// Creates a queue with room for `depth` open operations; it grows when more are added. `*queue` gets the handle, to be
+// closed with ringfile_queue_free.
 //
-// Only this thread may use it, together with other queues, batches and blocking calls. Operations use that thread's
-// ring, or workers (see RINGFILE_ROUTE_WORKERS) for what a ring cannot do. None allocates once the queue has grown to
-// its depth. Does not block. -EINVAL: `depth` is more than 2^20. -EDEADLK inside the function of a started batch.
+// `flags` 0: a queue of the calling thread. Only this thread may use it, together with other queues, batches and
+// blocking calls, and it is closed with the thread. Operations use that thread's ring, or workers (see
+// RINGFILE_ROUTE_WORKERS) for what a ring cannot do.
+//
+// RINGFILE_QUEUE_SHARED: a queue of all threads, with a ring of its own. Any thread adds and submits operations, waits
+// for them, also those of other threads, and takes their results: each result goes to one thread. A thread that waits
+// does not hinder others. It costs more than a queue of one thread: each call takes a lock, and the ring is not made
+// for one thread. A forked child cannot use it (-EOPNOTSUPP).
+//
+// No operation allocates once the queue has grown to its depth. Does not block. -EINVAL: `depth` is more than 2^20, or
+// `flags` are unknown. -EDEADLK inside the function of a started batch.
 //
 // Pointers: `queue` points to memory for the handle.
 int ringfile_queue_create(size_t depth,
+                          uint32_t flags,
                           struct ringfile_queue **queue);
 
 // Adds an operation. It starts with ringfile_queue_submit or a wait. Its memory, and what its additional results are
@@ -1091,7 +1061,7 @@ int ringfile_queue_create(size_t depth,
 // A sync covers the writes that have finished when it is submitted. Freeing the queue closes a file that was opened
 // and not taken.
 //
-// The queue's own thread. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
+// The queue's threads. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
 // of the operation itself are its result.
 //
 // Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
@@ -1104,14 +1074,14 @@ int ringfile_queue_add(struct ringfile_queue *queue,
 // Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
 // finished. An error of an operation is its result.
 //
-// The queue's own thread. Does not wait; operations whose route is a plain call are carried out here.
+// The queue's threads. Does not wait; operations whose route is a plain call are carried out here.
 int ringfile_queue_submit(struct ringfile_queue *queue);
 
 // Submits the operations that were added, and waits until `at_least` operations have finished, or all, or `timeout_ns`
 // nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
 // order in which they finished. Returns how many: 0 if none has finished in time, or none is open.
 //
-// The queue's own thread. Blocks as described. `at_least` above `room` counts as `room`.
+// The queue's threads. Blocks as described. `at_least` above `room` counts as `room`.
 //
 // Pointers: `results` points to an array of `room` results.
 int64_t ringfile_queue_wait(struct ringfile_queue *queue,
@@ -1123,7 +1093,7 @@ int64_t ringfile_queue_wait(struct ringfile_queue *queue,
 // Submits the operations that were added, waits for one of them, and returns its result: the number or the negative
 // errno as in ringfile_result. The memory belongs to the caller again, and the token is no longer valid.
 //
-// The queue's own thread. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
+// The queue's threads. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
 // its result was taken.
 int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
                                 uint64_t token);
@@ -1132,7 +1102,7 @@ int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
 // has not finished. The result itself can be -EAGAIN, if the kernel lacks a resource for the operation, such as a
 // thread: after ringfile_queue_is_done has returned 1, it is the result.
 //
-// The queue's own thread. Does not block, and submits nothing: see ringfile_queue_submit.
+// The queue's threads. Does not block, and submits nothing: see ringfile_queue_submit.
 int64_t ringfile_queue_take(struct ringfile_queue *queue,
                             uint64_t token);
 
@@ -1147,7 +1117,7 @@ int ringfile_queue_is_done(struct ringfile_queue *queue,
 // An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 // is cancelled; what a disk has begun runs to its end.
 //
-// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
+// The queue's threads. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
 int ringfile_queue_cancel(struct ringfile_queue *queue,
                           uint64_t token);
 
@@ -1160,7 +1130,7 @@ int ringfile_queue_cancel(struct ringfile_queue *queue,
 // submitted. There is nothing to read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to
 // the caller: close(2) it before or after the queue is closed. For a closed queue it announces nothing.
 //
-// The queue's own thread. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
+// The queue's threads. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
 int ringfile_queue_descriptor(struct ringfile_queue *queue);
 
 // Returns the number of operations whose results were not taken. The queue's own thread; does not block.
@@ -1169,7 +1139,7 @@ int64_t ringfile_queue_open(const struct ringfile_queue *queue);
 // Cancels the operations that the kernel still can cancel, waits until it has finished with all memory, and closes the
 // handle. Results that were not taken are lost.
 //
-// The queue's own thread. Blocks.
+// The queue's threads. Blocks.
 int ringfile_queue_free(struct ringfile_queue *queue);
 
 #ifdef __cplusplus

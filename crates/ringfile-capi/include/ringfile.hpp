@@ -10,7 +10,7 @@
 //
 // Functions that cannot fail have one form: the members of every owner (`close` returns its std::error_code), options,
 // texts (last_error, version, batch::error), and queries that return zero, false or null for a handle that is not open
-// (buffer::data, capacity and size, memory::is_in_use, file::is_direct and is_adaptive, async_read::is_done).
+// (buffer::data, capacity and size, memory::is_in_use, file::is_direct and is_adaptive).
 #ifndef RINGFILE_HPP
 #define RINGFILE_HPP
 
@@ -455,52 +455,6 @@ private:
     }
 };
 
-namespace detail {
-
-// Closing a read waits for it, and discards its result. Fails only if the thread must not wait here.
-inline int wait_for(ringfile_async_read* read) noexcept {
-    return ringfile_async_read_wait(read) == -EDEADLK ? -EDEADLK : 0;
-}
-
-}  // namespace detail
-
-// A read that any thread may wait for. If no thread does, the destructor waits: the memory must stay valid until then.
-// The function of a started batch must not destroy one, since it must not wait.
-class async_read : public detail::owner<ringfile_async_read, detail::wait_for> {
-public:
-    using owner::owner;
-
-    static async_read start(const file& from, void* data, std::size_t length, std::uint64_t offset) {
-        ringfile_async_read* handle = nullptr;
-        check(ringfile_async_read_start(from.get(), data, length, offset, &handle));
-        return async_read(handle);
-    }
-    static async_read start(const file& from, void* data, std::size_t length, std::uint64_t offset,
-                            std::error_code& error) noexcept {
-        ringfile_async_read* handle = nullptr;
-        check(ringfile_async_read_start(from.get(), data, length, offset, &handle), error);
-        return async_read(handle);
-    }
-
-    bool is_done() const noexcept { return ringfile_async_read_is_done(get()) == 1; }
-    // Cancels the read: wait() returns std::errc::operation_canceled if this was in time.
-    void cancel() { check(ringfile_async_read_cancel(get())); }
-    void cancel(std::error_code& error) noexcept { check(ringfile_async_read_cancel(get()), error); }
-    // Takes the result, once; afterwards nothing is owned. In the function of a started batch it fails with
-    // std::errc::resource_deadlock_would_occur, and the read is still owned.
-    std::size_t wait() { return static_cast<std::size_t>(check(take())); }
-    std::size_t wait(std::error_code& error) noexcept { return static_cast<std::size_t>(check(take(), error)); }
-
-private:
-    std::int64_t take() noexcept {
-        const std::int64_t result = ringfile_async_read_wait(get());
-        if (result != -EDEADLK) {
-            release();
-        }
-        return result;
-    }
-};
-
 // Operations that are carried out together.
 class batch : public detail::owner<ringfile_batch, ringfile_batch_free> {
 public:
@@ -668,19 +622,19 @@ private:
     static std::size_t index(std::int64_t result) noexcept { return static_cast<std::size_t>(result); }
 };
 
-// A queue of one thread: submission and completion as separate steps.
+// A queue of one thread, or, with RINGFILE_QUEUE_SHARED, of all: submission and completion as separate steps.
 class queue : public detail::owner<ringfile_queue, ringfile_queue_free> {
 public:
     using owner::owner;
 
-    static queue create(std::size_t depth) {
+    static queue create(std::size_t depth, std::uint32_t flags = 0) {
         ringfile_queue* handle = nullptr;
-        check(ringfile_queue_create(depth, &handle));
+        check(ringfile_queue_create(depth, flags, &handle));
         return queue(handle);
     }
-    static queue create(std::size_t depth, std::error_code& error) noexcept {
+    static queue create(std::size_t depth, std::uint32_t flags, std::error_code& error) noexcept {
         ringfile_queue* handle = nullptr;
-        check(ringfile_queue_create(depth, &handle), error);
+        check(ringfile_queue_create(depth, flags, &handle), error);
         return queue(handle);
     }
 

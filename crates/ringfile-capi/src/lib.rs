@@ -7,7 +7,6 @@
 
 #![allow(non_camel_case_types, reason = "names of C")]
 
-mod any_thread;
 mod batch;
 mod cancel;
 mod control;
@@ -24,6 +23,7 @@ mod path;
 mod pool;
 mod queue;
 mod raw;
+mod shared;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -122,13 +122,7 @@ pub(crate) fn add<H>(queue: Queue) -> Result<*mut H> {
 
 /// Uses a queue of this thread.
 #[inline]
-pub(crate) fn with<H, R>(handle: *const H, act: impl FnOnce(&mut Queue) -> Result<R>) -> Result<R> {
-    with_rooms(handle, |own| act(&mut own.queue))
-}
-
-/// Uses a queue of this thread, and the places for its results.
-#[inline]
-pub(crate) fn with_rooms<H, R>(handle: *const H, act: impl FnOnce(&mut Own) -> Result<R>) -> Result<R> {
+pub(crate) fn with<H, R>(handle: *const H, act: impl FnOnce(&mut Own) -> Result<R>) -> Result<R> {
     own(|list| {
         // Most threads have one queue.
         let is_first = list.first().is_some_and(|own| own.handle == handle.cast());

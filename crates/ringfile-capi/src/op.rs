@@ -9,7 +9,7 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 
 use libc::iovec;
-use ringfile::{Advice, AllocateMode, Batch, Buffer, File, Queue, RangeSync, Token};
+use ringfile::{Advice, AllocateMode, Batch, Buffer, File, Queue, RangeSync, SharedQueue, Token};
 
 use crate::control;
 use crate::error::{Fault, Result, call};
@@ -292,6 +292,15 @@ impl Add for (&mut Queue, u64) {
     type Added = Token;
 
     #[inline(always)]
+    fn add(&mut self, operation: impl ringfile::Operation) -> Token {
+        self.0.add(operation, self.1)
+    }
+}
+
+/// As above, for a queue that threads share.
+impl Add for (&SharedQueue, u64) {
+    type Added = Token;
+
     fn add(&mut self, operation: impl ringfile::Operation) -> Token {
         self.0.add(operation, self.1)
     }

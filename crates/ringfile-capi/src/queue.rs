@@ -1,5 +1,6 @@
 //! Queues: submission and completion as separate steps, for a program with its own loop.
 
+use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
@@ -9,24 +10,66 @@ use ringfile::{Buffer, Done, Queue, Token};
 use crate::cancel::Delayed;
 use crate::error::{Fault, Result, call, done, done_in_memory, number_or_errno};
 use crate::local::{self, Own};
-use crate::op::{self, Checked, OnFile, Plain, ringfile_op, ringfile_result};
-use crate::{file, raw};
+use crate::op::{self, Add, Checked, OnFile, Plain, ringfile_op, ringfile_result};
+use crate::path::{OnPath, Room};
+use crate::{file, raw, shared};
+
+/// Runs code on a queue: one of this thread (`own`), or one that threads share (`shared`); or the same code, `used`, on
+/// either.
+macro_rules! either {
+    ($handle:expr, $used:ident => $act:expr) => {
+        either!(
+            $handle,
+            own => {
+                let $used = &mut own.queue;
+                $act
+            },
+            shared => {
+                let $used = &shared.queue;
+                $act
+            }
+        )
+    };
+    ($handle:expr, $own:ident => $act:expr, $shared:ident => $other:expr) => {
+        if shared::is_one($handle) {
+            let $shared = shared::get($handle)?;
+            $other
+        } else {
+            local::with($handle, |$own| $act)
+        }
+    };
+}
 
 /// A queue of operations that are added, submitted together, and collected as they finish.
 pub struct ringfile_queue {
     _opaque: [u8; 0],
 }
 
-/// Creates a queue for the calling thread, with room for `depth` open operations; it grows when more are added.
-/// `*queue` gets the handle, to be closed with ringfile_queue_free, or with the thread.
+/// ringfile_queue_create: any thread may use the queue, several at once.
+pub const RINGFILE_QUEUE_SHARED: u32 = 1;
+
+/// Creates a queue with room for `depth` open operations; it grows when more are added. `*queue` gets the handle, to be
+/// closed with ringfile_queue_free.
 ///
-/// Only this thread may use it, together with other queues, batches and blocking calls. Operations use that thread's
-/// ring, or workers (see RINGFILE_ROUTE_WORKERS) for what a ring cannot do. None allocates once the queue has grown to
-/// its depth. Does not block. -EINVAL: `depth` is more than 2^20. -EDEADLK inside the function of a started batch.
+/// `flags` 0: a queue of the calling thread. Only this thread may use it, together with other queues, batches and
+/// blocking calls, and it is closed with the thread. Operations use that thread's ring, or workers (see
+/// RINGFILE_ROUTE_WORKERS) for what a ring cannot do.
+///
+/// RINGFILE_QUEUE_SHARED: a queue of all threads, with a ring of its own. Any thread adds and submits operations, waits
+/// for them, also those of other threads, and takes their results: each result goes to one thread. A thread that waits
+/// does not hinder others. It costs more than a queue of one thread: each call takes a lock, and the ring is not made
+/// for one thread. A forked child cannot use it (-EOPNOTSUPP).
+///
+/// No operation allocates once the queue has grown to its depth. Does not block. -EINVAL: `depth` is more than 2^20, or
+/// `flags` are unknown. -EDEADLK inside the function of a started batch.
 ///
 /// Pointers: `queue` points to memory for the handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ringfile_queue) -> c_int {
+pub unsafe extern "C" fn ringfile_queue_create(
+    depth: usize,
+    flags: u32,
+    queue: *mut *mut ringfile_queue,
+) -> c_int {
     done(|| {
         if queue.is_null() {
             return Err(Fault::null("the pointer to the queue's handle"));
@@ -34,10 +77,16 @@ pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ri
         if depth > 1 << 20 {
             return Err(Fault::invalid(format!("a depth of {depth} is too large: use at most 2^20")));
         }
+        if flags & !RINGFILE_QUEUE_SHARED != 0 {
+            return Err(Fault::invalid(format!("unknown flags {flags:#x}: use 0 or RINGFILE_QUEUE_SHARED")));
+        }
         // Freeing a queue waits for its operations.
         local::may_wait()?;
         file::heed();
-        let handle = local::add(Queue::with_capacity(depth))?;
+        let handle = match flags {
+            RINGFILE_QUEUE_SHARED => shared::add(depth)?,
+            _ => local::add(Queue::with_capacity(depth))?,
+        };
         // SAFETY: by the contract in the header.
         unsafe { raw::put(queue, handle, "the pointer to the queue's handle") }
     })
@@ -53,7 +102,7 @@ pub unsafe extern "C" fn ringfile_queue_create(depth: usize, queue: *mut *mut ri
 /// A sync covers the writes that have finished when it is submitted. Freeing the queue closes a file that was opened
 /// and not taken.
 ///
-/// The queue's own thread. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
+/// The queue's threads. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
 /// of the operation itself are its result.
 ///
 /// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
@@ -69,10 +118,10 @@ pub unsafe extern "C" fn ringfile_queue_add(
         // SAFETY: by the contract in the header, here and below: the memory is valid, and nothing else accesses it,
         // until the result was taken.
         let added = match unsafe { Plain::new(op) } {
-            Some(plain) => local::with(queue, |own| {
+            Some(plain) => either!(queue, used => {
                 // SAFETY: as above.
                 file::with(plain.file(), |file| unsafe {
-                    plain.transfer().add_to(file, &mut (own, user_data))
+                    plain.transfer().add_to(file, &mut (used, user_data))
                 })
             })?,
             // SAFETY: as above.
@@ -97,30 +146,43 @@ unsafe fn add_checked(queue: *mut ringfile_queue, op: *const ringfile_op, user_d
     // If it fails, it may drop the last reference to a file that another thread has closed, and close(2) is a
     // cancellation point.
     let _delayed = matches!(checked, Checked::OnFile(_, OnFile::Copy { .. })).then(Delayed::new);
-    local::with_rooms(queue, |own| match checked {
-        Checked::OnFile(file, on_file) => {
+    match checked {
+        Checked::OnFile(file, on_file) => either!(queue, used => {
             // SAFETY: by this function's contract.
-            file::with(file, |file| unsafe { on_file.add_to(file, &mut (&mut own.queue, user_data)) })
-        }
-        Checked::OnPath(on_path) => {
-            let (added, room) = op::add_on_path(*on_path, &mut (&mut own.queue, user_data));
-            if let Some(room) = room {
-                own.rooms.insert(added.to_u64(), room);
+            file::with(file, |file| unsafe { on_file.add_to(file, &mut (used, user_data)) })
+        }),
+        Checked::OnPath(on_path) => either!(
+            queue,
+            own => Ok(add_on_path(*on_path, (&mut own.queue, user_data), &mut own.rooms)),
+            shared => {
+                let mut rooms = shared.rooms();
+                Ok(add_on_path(*on_path, (&shared.queue, user_data), &mut rooms))
             }
-            Ok(added)
-        }
-    })
+        ),
+    }
+}
+
+fn add_on_path<A: Add<Added = Token>>(
+    on_path: OnPath,
+    mut queue: A,
+    rooms: &mut HashMap<u64, Room>,
+) -> Token {
+    let (added, room) = op::add_on_path(on_path, &mut queue);
+    if let Some(room) = room {
+        rooms.insert(added.to_u64(), room);
+    }
+    added
 }
 
 /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
 /// finished. An error of an operation is its result.
 ///
-/// The queue's own thread. Does not wait; operations whose route is a plain call are carried out here.
+/// The queue's threads. Does not wait; operations whose route is a plain call are carried out here.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
     done(|| {
-        local::with(queue, |own| {
-            own.submit();
+        either!(queue, used => {
+            used.submit();
             Ok(())
         })
     })
@@ -163,7 +225,7 @@ unsafe fn deliver(own: &mut Own, token: Token, mut done: Done) -> i64 {
 /// nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
 /// order in which they finished. Returns how many: 0 if none has finished in time, or none is open.
 ///
-/// The queue's own thread. Blocks as described. `at_least` above `room` counts as `room`.
+/// The queue's threads. Blocks as described. `at_least` above `room` counts as `room`.
 ///
 /// Pointers: `results` points to an array of `room` results.
 #[unsafe(no_mangle)]
@@ -178,18 +240,33 @@ pub unsafe extern "C" fn ringfile_queue_wait(
         // SAFETY: by the contract in the header.
         let results = unsafe { raw::array_mut(results, room, "the pointer to the results") }?;
         let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
-        local::with_rooms(queue, |own| {
-            own.queue.wait(at_least.min(room), timeout);
-            let mut taken = 0;
-            let has_rooms = !own.rooms.is_empty();
-            for to in results {
-                // SAFETY: by the contract in the header.
-                let Some((user_data, result)) = (unsafe { take(own, has_rooms) }) else { break };
-                *to = ringfile_result { user_data, result };
-                taken += 1;
+        either!(
+            queue,
+            own => {
+                own.queue.wait(at_least.min(room), timeout);
+                let mut taken = 0;
+                let has_rooms = !own.rooms.is_empty();
+                for to in results {
+                    // SAFETY: by the contract in the header.
+                    let Some((user_data, result)) = (unsafe { take(own, has_rooms) }) else { break };
+                    *to = ringfile_result { user_data, result };
+                    taken += 1;
+                }
+                Ok(taken)
+            },
+            shared => {
+                let mut taken = 0;
+                shared.wait(at_least.min(room), timeout, |next| {
+                    if let Some((token, user_data, done)) = next {
+                        // SAFETY: by the contract in the header.
+                        results[taken] = ringfile_result { user_data, result: unsafe { shared.deliver(token, done) } };
+                        taken += 1;
+                    }
+                    taken < results.len()
+                })?;
+                Ok(taken as i64)
             }
-            Ok(taken)
-        })
+        )
     })
 }
 
@@ -197,20 +274,33 @@ fn names_none() -> Fault {
     Fault::invalid("the token names no operation of this queue, or its result was taken")
 }
 
+fn not_taken(is_open: bool) -> Fault {
+    if is_open { Fault::new(libc::EAGAIN, "the operation has not finished") } else { names_none() }
+}
+
 /// Submits the operations that were added, waits for one of them, and returns its result: the number or the negative
 /// errno as in ringfile_result. The memory belongs to the caller again, and the token is no longer valid.
 ///
-/// The queue's own thread. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
+/// The queue's threads. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
 /// its result was taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64) -> i64 {
     let token = Token::from_u64(token);
     call(|| {
-        local::with_rooms(queue, |own| {
-            let done = own.queue.wait_by(token)?;
-            // SAFETY: by the contract in the header.
-            Ok(unsafe { deliver(own, token, done) })
-        })
+        either!(
+            queue,
+            own => {
+                let done = own.queue.wait_by(token)?;
+                // SAFETY: by the contract in the header.
+                Ok(unsafe { deliver(own, token, done) })
+            },
+            shared => {
+                local::may_wait()?;
+                let done = shared.queue.wait_by(token)?;
+                // SAFETY: by the contract in the header.
+                Ok(unsafe { shared.deliver(token, done) })
+            }
+        )
     })
 }
 
@@ -218,19 +308,24 @@ pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64
 /// has not finished. The result itself can be -EAGAIN, if the kernel lacks a resource for the operation, such as a
 /// thread: after ringfile_queue_is_done has returned 1, it is the result.
 ///
-/// The queue's own thread. Does not block, and submits nothing: see ringfile_queue_submit.
+/// The queue's threads. Does not block, and submits nothing: see ringfile_queue_submit.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) -> i64 {
     let token = Token::from_u64(token);
     call(|| {
-        local::with_rooms(queue, |own| match own.queue.take_by(token) {
-            // SAFETY: by the contract in the header.
-            Some(done) => Ok(unsafe { deliver(own, token, done) }),
-            None if own.queue.contains(token) => {
-                Err(Fault::new(libc::EAGAIN, "the operation has not finished"))
+        either!(
+            queue,
+            own => match own.queue.take_by(token) {
+                // SAFETY: by the contract in the header.
+                Some(done) => Ok(unsafe { deliver(own, token, done) }),
+                None => Err(not_taken(own.queue.contains(token))),
+            },
+            shared => match shared.queue.take_by(token) {
+                // SAFETY: by the contract in the header.
+                Some(done) => Ok(unsafe { shared.deliver(token, done) }),
+                None => Err(not_taken(shared.queue.contains(token))),
             }
-            None => Err(names_none()),
-        })
+        )
     })
 }
 
@@ -240,11 +335,11 @@ pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) ->
 pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64) -> c_int {
     let token = Token::from_u64(token);
     call(|| {
-        local::with(queue, |own| {
-            if !own.contains(token) {
+        either!(queue, used => {
+            if !used.contains(token) {
                 return Err(names_none());
             }
-            Ok(i64::from(own.is_done(token)))
+            Ok(i64::from(used.is_done(token)))
         })
     }) as c_int
 }
@@ -255,16 +350,16 @@ pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64)
 /// An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 /// is cancelled; what a disk has begun runs to its end.
 ///
-/// The queue's own thread. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
+/// The queue's threads. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) -> c_int {
     let token = Token::from_u64(token);
     call(|| {
-        local::with(queue, |own| {
-            if !own.contains(token) {
+        either!(queue, used => {
+            if !used.contains(token) {
                 return Err(names_none());
             }
-            Ok(i64::from(own.cancel(token)))
+            Ok(i64::from(used.cancel(token)))
         })
     }) as c_int
 }
@@ -278,26 +373,26 @@ pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) 
 /// submitted. There is nothing to read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to
 /// the caller: close(2) it before or after the queue is closed. For a closed queue it announces nothing.
 ///
-/// The queue's own thread. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
+/// The queue's threads. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_descriptor(queue: *mut ringfile_queue) -> c_int {
-    call(|| local::with(queue, |own| Ok(i64::from(own.descriptor()?.into_raw_fd())))) as c_int
+    call(|| either!(queue, used => Ok(i64::from(used.descriptor()?.into_raw_fd())))) as c_int
 }
 
 /// Returns the number of operations whose results were not taken. The queue's own thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
-    call(|| local::with(queue, |own| Ok(own.len() as i64)))
+    call(|| either!(queue, used => Ok(used.len() as i64)))
 }
 
 /// Cancels the operations that the kernel still can cancel, waits until it has finished with all memory, and closes the
 /// handle. Results that were not taken are lost.
 ///
-/// The queue's own thread. Blocks.
+/// The queue's threads. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_free(queue: *mut ringfile_queue) -> c_int {
     done(|| {
         local::may_wait()?;
-        local::remove(queue).map(drop)
+        if shared::is_one(queue) { shared::remove(queue) } else { local::remove(queue).map(drop) }
     })
 }

@@ -82,6 +82,12 @@ impl<T> Table<T> {
         fork::heed(self.lock, self.hold);
     }
 
+    /// Returns whether a handle is, or was, one of this table.
+    #[inline]
+    pub(crate) fn is_kind_of<H>(&self, handle: *const H) -> bool {
+        handle.addr() & ((1 << TAG_BITS) - 1) == self.tag
+    }
+
     /// Accesses the value behind a handle.
     #[inline]
     pub(crate) fn with<H, R>(&self, handle: *const H, look: impl FnOnce(&T) -> R) -> Result<R> {

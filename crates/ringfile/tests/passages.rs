@@ -43,6 +43,7 @@ fn every_passage_runs() {
     });
     blocking_log(pool.clone()).unwrap();
     own_loop(&pool, file.clone()).unwrap();
+    several_threads(&pool, file.clone()).unwrap();
     many_blocks(&pool, file.clone()).unwrap();
     let tokio = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     tokio.block_on(in_tokio(pool.clone(), file)).unwrap();
@@ -76,6 +77,17 @@ fn own_loop(pool: &Pool, file: File) -> std::io::Result<()> {
     let (user_data, done) = queue.take().expect("one has ended");
     assert_eq!((user_data, done.result?), (7, 4096));
     assert!(!queue.cancel(token)); // it has ended; earlier, the kernel would have been asked to cancel it
+    Ok(())
+}
+
+fn several_threads(pool: &Pool, file: File) -> std::io::Result<()> {
+    let queue = ringfile::SharedQueue::new();
+    let token = queue.add(file.read_at(pool.get(4096)?, 8192), 7);
+    queue.submit(); // the calling thread enters the kernel
+    let others = queue.clone();
+    let waits = std::thread::spawn(move || others.wait_by(token)); // or `wait`, for whichever ends first
+    let done = waits.join().expect("no panic")?;
+    assert_eq!(done.result?, 4096);
     Ok(())
 }
 

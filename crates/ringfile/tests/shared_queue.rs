@@ -202,6 +202,14 @@ fn a_wait_ends_in_time_and_a_cancelled_operation_gives_its_result() {
     let done = waiting.join().unwrap().unwrap();
     assert_eq!(done.result.unwrap_err().errno(), Some(libc::ECANCELED));
     assert!(!queue.cancel(token) && queue.is_empty());
+    for _ in 0..3 {
+        queue.add(reader.read_at(vec![0; 4], 0), 0);
+    }
+    queue.submit();
+    queue.add(reader.read_at(vec![0; 4], 0), 0);
+    queue.cancel_all();
+    let ends = std::iter::from_fn(|| queue.wait(None)).map(|(_, _, done)| done.result.unwrap_err().errno());
+    assert_eq!(ends.collect::<Vec<_>>(), [Some(libc::ECANCELED); 4]);
 }
 
 #[test]

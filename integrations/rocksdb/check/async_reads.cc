@@ -48,7 +48,7 @@ constexpr size_t kMiB = size_t{1} << 20;
 // The number and size of reads in the report of a slow AbortIO: 62 MiB.
 constexpr size_t kAborted = 1000;
 constexpr size_t kAbortedBytes = 64 << 10;
-// The most asynchronous reads that ringfile has in flight.
+// The most asynchronous reads that a thread has in flight.
 constexpr size_t kInFlight = 128;
 constexpr size_t kMostTogether = 600;
 constexpr char kUntouched = '\x5a';

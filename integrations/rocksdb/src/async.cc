@@ -1,6 +1,8 @@
 // One read that was started by ReadAsync: the object behind RocksDB's handle.
 #include "async.h"
 
+#include <cstdlib>
+
 #include "counters.h"
 #include "status.h"
 
@@ -11,6 +13,35 @@ using rocksdb::IOHandleDeleter;
 using rocksdb::IOStatus;
 using rocksdb::Slice;
 
+namespace {
+
+// Returns the queue of the calling thread, or null after an error, which `error` gets. It lives as long as the thread or a
+// read in it.
+std::shared_ptr<ringfile_queue> Queue(int* error) {
+    thread_local std::shared_ptr<ringfile_queue> queue;
+    if (queue == nullptr) {
+        ringfile_queue* made = nullptr;
+        *error = ringfile_queue_create(0, RINGFILE_QUEUE_SHARED, &made);
+        if (*error == 0) {
+            queue = std::shared_ptr<ringfile_queue>(made, ringfile_queue_free);
+        }
+    }
+    return queue;
+}
+
+// The number of a thread's reads from which further ones start only when one of them is polled. What a device has begun,
+// AbortIO must wait for.
+int64_t MostInFlight() {
+    static const int64_t most = [] {
+        const char* set = std::getenv("RINGFILE_ROCKSDB_ASYNC_READS");
+        const long long number = set != nullptr ? std::atoll(set) : 0;
+        return number > 0 ? number : 128;
+    }();
+    return most;
+}
+
+}  // namespace
+
 AsyncRead::AsyncRead(const File& file, const FSReadRequest& request, ReadCallback callback, void* argument)
     : callback_(std::move(callback)), argument_(argument), path_(file.path()) {
     // RocksDB's own request may no longer exist when the read ends.
@@ -20,7 +51,7 @@ AsyncRead::AsyncRead(const File& file, const FSReadRequest& request, ReadCallbac
 }
 
 AsyncRead::~AsyncRead() {
-    if (read_ != nullptr) {
+    if (IsOpen()) {
         Wait();
     }
     request_.status.PermitUncheckedError();
@@ -29,10 +60,18 @@ AsyncRead::~AsyncRead() {
 IOStatus AsyncRead::Start(const File& file, const FSReadRequest& request, ReadCallback callback, void* argument,
                           void** handle, IOHandleDeleter* deleter) {
     std::unique_ptr<AsyncRead> read(new AsyncRead(file, request, std::move(callback), argument));
-    const int result =
-        ringfile_async_read_start(file.handle(), request.scratch, request.len, request.offset, &read->read_);
-    if (result < 0) {
+    int result = 0;
+    read->queue_ = Queue(&result);
+    if (read->queue_ != nullptr) {
+        result = ringfile_queue_read(read->queue_.get(), file.handle(), request.scratch, request.len, request.offset, 0,
+                                     &read->token_);
+    }
+    if (result != 0) {
         return ReadError(file.path(), request.offset, request.len, -result);
+    }
+    if (ringfile_queue_open(read->queue_.get()) <= MostInFlight()) {
+        // Its only errors would be those of the handle.
+        ringfile_queue_submit(read->queue_.get());
     }
     Count().async_reads.Add();
     *deleter = [](void* gone) { delete static_cast<AsyncRead*>(gone); };
@@ -41,8 +80,8 @@ IOStatus AsyncRead::Start(const File& file, const FSReadRequest& request, ReadCa
 }
 
 int64_t AsyncRead::Wait() {
-    const int64_t done = ringfile_async_read_wait(read_);
-    read_ = nullptr;
+    const int64_t done = ringfile_queue_wait_for(queue_.get(), token_);
+    token_ = 0;
     return done;
 }
 
@@ -62,24 +101,23 @@ void AsyncRead::Poll(const std::vector<void*>& handles) {
     for (void* handle : handles) {
         auto* read = static_cast<AsyncRead*>(handle);
         // RocksDB also polls reads that have ended.
-        if (read != nullptr && read->read_ != nullptr) {
+        if (read != nullptr && read->IsOpen()) {
             read->Finish(read->Wait(), false);
         }
     }
 }
 
 void AsyncRead::Abort(const std::vector<void*>& handles) {
-    // Cancels all reads before waiting for any of them, the last one first, so that a read that has not started is dropped
-    // before an earlier one ends and makes room for it.
+    // Cancels all reads before waiting for any of them, since a wait starts those that have not started.
     for (auto handle = handles.rbegin(); handle != handles.rend(); ++handle) {
         auto* read = static_cast<AsyncRead*>(*handle);
-        if (read != nullptr && read->read_ != nullptr) {
-            ringfile_async_read_cancel(read->read_);
+        if (read != nullptr && read->IsOpen()) {
+            ringfile_queue_cancel(read->queue_.get(), read->token_);
         }
     }
     for (void* handle : handles) {
         auto* read = static_cast<AsyncRead*>(handle);
-        if (read != nullptr && read->read_ != nullptr) {
+        if (read != nullptr && read->IsOpen()) {
             Count().async_reads_aborted.Add();
             read->Finish(read->Wait(), true);
         }

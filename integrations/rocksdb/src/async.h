@@ -1,6 +1,7 @@
 // One read that was started by ReadAsync: the object behind RocksDB's handle.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace ringfile_rocksdb {
 
 // Invariants: Poll or Abort calls the callback exactly once, and Start never does. When the callback runs, nothing else
 // uses the read's memory.
-// Any thread may poll and abort a read, because an iterator may end on another thread than the one where it began.
+// Any thread may poll and abort a read, because an iterator may end on another thread than the one where it began. Each
+// thread starts reads on a queue of its own, which other threads may use; who waits for a read collects it.
 class AsyncRead {
   public:
     static rocksdb::IOStatus Start(const File& file, const rocksdb::FSReadRequest& request, ReadCallback callback,
@@ -31,12 +33,14 @@ class AsyncRead {
   private:
     AsyncRead(const File& file, const rocksdb::FSReadRequest& request, ReadCallback callback, void* argument);
 
+    bool IsOpen() const { return token_ != 0; }
     // Waits for the read, and returns the result; the memory is free afterwards.
     int64_t Wait();
     void Finish(int64_t done, bool aborted);
 
-    // Null after the read was waited for.
-    ringfile_async_read* read_ = nullptr;
+    std::shared_ptr<ringfile_queue> queue_;
+    // The read's number in its queue; 0 if it was not started, or was waited for.
+    uint64_t token_ = 0;
     rocksdb::FSReadRequest request_;
     ReadCallback callback_;
     void* argument_;

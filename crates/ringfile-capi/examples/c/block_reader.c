@@ -73,7 +73,7 @@ static int scan(const ringfile_file *file, unsigned char *const frames[], size_t
 {
     ringfile_queue *queue;
     uint64_t tokens[FRAMES];
-    int result = ringfile_queue_create(ahead, &queue);
+    int result = ringfile_queue_create(ahead, 0, &queue);
     if (result < 0) {
         return result;
     }
@@ -97,7 +97,7 @@ static int serve(const ringfile_file *file, unsigned char *const frames[], size_
     ringfile_queue *queue;
     ringfile_result results[FRAMES];
     uint64_t numbers[FRAMES], begun = 0, ended = 0;
-    int result = ringfile_queue_create(depth, &queue);
+    int result = ringfile_queue_create(depth, 0, &queue);
     if (result < 0) {
         return result;
     }

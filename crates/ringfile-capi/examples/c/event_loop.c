@@ -184,7 +184,7 @@ int main(int argc, char **argv)
     }
     EXPECT(ringfile_open_fd(fd, NULL, &file) == 0);
     server.file = file;
-    EXPECT(ringfile_queue_create(DEPTH, &server.queue) == 0);
+    EXPECT(ringfile_queue_create(DEPTH, 0, &server.queue) == 0);
     memset(frames, 0, DEPTH * BLOCK); /* valgrind does not see what a ring writes */
     uint64_t answered = serve(&server);
     EXPECT(answered == REQUESTS);

@@ -187,7 +187,7 @@ int main(int argc, char **argv)
     CHECK(ringfile_open(data, &options, &file));
     CHECK(ringfile_open(other, &options, &copy));
     CHECK(ringfile_batch_create(NULL, &batch));
-    CHECK(ringfile_queue_create(4, &queue));
+    CHECK(ringfile_queue_create(4, 0, &queue));
     in_a_batch(batch, file);
     in_a_queue(queue, file);
     by_record(batch, queue, file, copy);

@@ -123,7 +123,7 @@ static void read_by_token(ringfile_file *file, unsigned char *cache)
 {
     ringfile_queue *queue;
     uint64_t first, second;
-    CHECK(ringfile_queue_create(2, &queue));
+    CHECK(ringfile_queue_create(2, 0, &queue));
     CHECK(ringfile_queue_read(queue, file, cache, PAGE, 3 * PAGE, 3, &first));
     CHECK(ringfile_queue_read(queue, file, cache + PAGE, PAGE, 4 * PAGE, 4, &second));
     CHECK(ringfile_queue_submit(queue));
@@ -148,7 +148,7 @@ static void queue(ringfile_file *file, unsigned char *cache)
     ringfile_queue *queue;
     ringfile_result results[DEPTH];
     uint64_t begun = 0, ended = 0;
-    CHECK(ringfile_queue_create(DEPTH, &queue));
+    CHECK(ringfile_queue_create(DEPTH, 0, &queue));
     while (ended < TOTAL) {
         for (; begun < TOTAL && begun - ended < DEPTH; begun++) {
             uint64_t page = begun * 13 % PAGES;

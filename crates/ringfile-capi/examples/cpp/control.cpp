@@ -116,28 +116,22 @@ void change_a_file(ringfile::file& file) {
 
 void read_on_any_thread(const ringfile::file& file) {
     std::vector<char> data(page_size), other(page_size);
-    auto read = ringfile::async_read::start(file, data.data(), page_size, 0);
+    auto queue = ringfile::queue::create(2, RINGFILE_QUEUE_SHARED);
+    const auto first = queue.read(file, data.data(), page_size, 0, 0);
+    const auto second = queue.read(file, other.data(), page_size, page_size, 1);
     std::size_t got = 0;
-    std::thread([&] { got = read.wait(); }).join();
-    expect(got == page_size && is_full_of(data, 'a') && !read, "a read that another thread waited for");
-    std::error_code error;
-    auto second = ringfile::async_read::start(file, other.data(), page_size, page_size, error);
-    while (!second.is_done()) {
-        std::this_thread::yield();
+    std::thread([&] { got = queue.wait_for(second); }).join();
+    expect(got == page_size && is_full_of(other, 'b'), "a read that another thread waited for");
+    while (!queue.is_done(first)) {
+        queue.submit();
     }
-    expect(!error && second.wait(error) == page_size && !error && is_full_of(other, 'b'), "a read with a code");
-    second.wait(error);
-    expect(error == std::errc::bad_file_descriptor, "a result is taken once");
-    ringfile::async_read::start(ringfile::file(), data.data(), page_size, 0, error);
-    expect(error == std::errc::bad_file_descriptor, "no file");
-    // The cancellation was too late, or in time.
-    auto cancelled = ringfile::async_read::start(file, data.data(), page_size, 0);
-    twice(cancelled, FORMS_OF_NONE(cancel));
-    got = cancelled.wait(error);
-    expect(error ? error == std::errc::operation_canceled : got == page_size, "a read that was cancelled");
-    // The read is waited for, if it was submitted.
-    ringfile::async_read::start(file, data.data(), page_size, 0);
-    expect(is_full_of(data, 'a') && !ringfile::async_read().is_done(), "a read that nobody waited for");
+    std::error_code error;
+    std::thread([&] { got = queue.take(first, error); }).join();
+    expect(!error && got == page_size && is_full_of(data, 'a'), "a read that another thread has taken");
+    queue.read(file, data.data(), page_size, 0, 2);
+    queue.submit();
+    std::thread([&] { error = queue.close(); }).join();
+    expect(!error && !queue, "a queue that another thread has closed");
 }
 
 void read_by_token(const ringfile::file& file) {
@@ -145,7 +139,7 @@ void read_by_token(const ringfile::file& file) {
     std::error_code error;
     auto queue = ringfile::queue::create(1);
     expect(!queue.close() && !queue, "closed");
-    queue = ringfile::queue::create(1, error);
+    queue = ringfile::queue::create(1, 0, error);
     expect(!error, "a queue with a code");
     const auto begin = [&] { return queue.read(file, data.data(), page_size, 0, 1); };
     std::uint64_t token = begin();
@@ -262,26 +256,28 @@ void start_a_batch(const ringfile::file& file) {
     expect(error == std::errc::bad_file_descriptor && close(ended) == 0, "no eventfd");
 }
 
-// The function of a started batch must not wait, so a read that it tries to wait for stays owned.
+// The function of a started batch must not wait.
 void wait_in_the_function(const ringfile::file& file) {
     struct shared {
-        ringfile::async_read read;
+        ringfile::queue queue;
+        std::uint64_t token;
         std::error_code waited, closed;
         std::promise<void> ended;
     } shared;
     std::vector<char> data(page_size);
-    shared.read = ringfile::async_read::start(file, data.data(), page_size, 0);
+    shared.queue = ringfile::queue::create(1, RINGFILE_QUEUE_SHARED);
+    shared.token = shared.queue.read(file, data.data(), page_size, 0, 0);
     auto batch = ringfile::batch::create();
     const auto wait = [](void* context, std::int64_t) {
         auto& of = *static_cast<struct shared*>(context);
-        of.read.wait(of.waited);
-        of.closed = of.read.close();
+        of.queue.wait_for(of.token, of.waited);
+        of.closed = of.queue.close();
         of.ended.set_value();
     };
     batch.start(wait, &shared);
     shared.ended.get_future().wait();
     expect(shared.waited == std::errc::resource_deadlock_would_occur && shared.closed == shared.waited, "refused");
-    expect(shared.read && shared.read.wait() == page_size && is_full_of(data, 'a'), "the read was not lost");
+    expect(shared.queue && shared.queue.wait_for(shared.token) == page_size && is_full_of(data, 'a'), "it was not lost");
 }
 
 void run_a_batch(const ringfile::file& file) {

@@ -128,7 +128,7 @@ fn objects_of_a_cancelled_thread_are_closed_at_its_end() {
         // SAFETY: the memory is valid until the process ends.
         unsafe {
             own.got(1, ringfile_read(file, BYTES[0].as_ptr().cast(), 1, 0));
-            own.got(0, ringfile_queue_create(2, &mut queue));
+            own.got(0, ringfile_queue_create(2, 0, &mut queue));
             own.got(0, ringfile_queue_read(queue, file, BYTES[1].as_ptr().cast(), 1, 0, 0, ptr::null_mut()));
         }
         own.got(0, ringfile_queue_submit(queue));
@@ -143,7 +143,7 @@ fn a_queue_of_a_cancelled_thread_does_its_work() {
         let mut results = [ringfile_result { user_data: 0, result: 0 }; 2];
         // SAFETY: the memory is valid until the queue is closed.
         unsafe {
-            own.got(0, ringfile_queue_create(2, &mut queue));
+            own.got(0, ringfile_queue_create(2, 0, &mut queue));
             for byte in &mut bytes {
                 let data = ptr::from_mut(byte).cast();
                 own.got(0, ringfile_queue_read(queue, file, data, 1, 0, 0, ptr::null_mut()));

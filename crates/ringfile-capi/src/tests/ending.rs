@@ -9,7 +9,6 @@ use libc::iovec;
 
 use super::ops::*;
 use super::*;
-use crate::any_thread::*;
 use crate::batch::*;
 use crate::control::*;
 use crate::file::*;
@@ -56,9 +55,11 @@ extern "C" fn end(file: *mut c_void) {
         got("batch_read", 0, ringfile_batch_read(batch, file, data, PAGE, 0, 0));
         got("batch_run", 0, ringfile_batch_run(batch));
         got("batch_free", 0, ringfile_batch_free(batch));
-        let mut read = ptr::null_mut();
-        got("async_read_start", 0, ringfile_async_read_start(file, data, PAGE, 0, &mut read));
-        got("async_read_wait", PAGE, ringfile_async_read_wait(read));
+        let (mut shared, mut read) = (ptr::null_mut(), 0);
+        got("a shared queue", 0, ringfile_queue_create(1, RINGFILE_QUEUE_SHARED, &mut shared));
+        got("queue_read", 0, ringfile_queue_read(shared, file, data, PAGE, 0, 0, &mut read));
+        got("queue_wait_for", PAGE, ringfile_queue_wait_for(shared, read));
+        got("queue_free", 0, ringfile_queue_free(shared));
         let (mut pool, mut buffer) = (ptr::null_mut(), ptr::null_mut());
         got("pool_create", 0, ringfile_pool_create(&pool_options(), &mut pool));
         got("buffer_get", 0, ringfile_buffer_get(pool, PAGE, &mut buffer));
@@ -70,7 +71,7 @@ extern "C" fn end(file: *mut c_void) {
         assert!(!ringfile_last_error().is_null());
         // Anything that would outlive the call is refused, or closed with the thread.
         let mut queue = ptr::null_mut();
-        let made = ringfile_queue_create(8, &mut queue);
+        let made = ringfile_queue_create(8, 0, &mut queue);
         got("queue_create", usize::from(made != 0), if made == -libc::EPERM { 1 } else { made });
     }
 }

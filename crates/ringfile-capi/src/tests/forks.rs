@@ -8,7 +8,6 @@ use libc::iovec;
 
 use super::ops::*;
 use super::*;
-use crate::any_thread::*;
 use crate::batch::*;
 use crate::control::*;
 use crate::file::*;
@@ -47,7 +46,7 @@ fn refused(result: impl Into<i64>) {
 fn a_queue() -> *mut ringfile_queue {
     let mut queue = ptr::null_mut();
     // SAFETY: the pointer is to a local value.
-    well(unsafe { ringfile_queue_create(1, &mut queue) });
+    well(unsafe { ringfile_queue_create(1, 0, &mut queue) });
     queue
 }
 
@@ -371,18 +370,26 @@ fn a_child_may_not_take_a_read_that_the_parent_waits_for() {
         return;
     }
     let (ours, theirs) = std::io::pipe().unwrap();
-    let (mut pipe, mut read, mut page) = (ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
+    let (mut pipe, mut queue, mut page) = (ptr::null_mut(), ptr::null_mut(), vec![0; PAGE]);
+    let mut read = 0;
     // SAFETY: the memory is valid until the read was waited for.
     unsafe {
         well(ringfile_open_fd(std::os::fd::AsRawFd::as_raw_fd(&ours), ptr::null(), &mut pipe));
-        well(ringfile_async_read_start(pipe, place(&mut page, 0), PAGE, 0, &mut read));
+        well(ringfile_queue_create(1, RINGFILE_QUEUE_SHARED, &mut queue));
+        well(ringfile_queue_read(queue, pipe, place(&mut page, 0), PAGE, 0, 0, &mut read));
     }
+    let queue_at = queue.addr();
+    let sleeper =
+        std::thread::spawn(move || ringfile_queue_wait_for(ptr::without_provenance_mut(queue_at), read));
+    std::thread::sleep(std::time::Duration::from_millis(20));
     in_a_child(|| {
-        let result = ringfile_async_read_wait(read);
-        assert!([REFUSED, -i64::from(libc::ECANCELED)].contains(&result), "{result}: {}", said());
+        fails(ringfile_queue_wait_for(queue, read), libc::EOPNOTSUPP, "make a new one in the child");
+        fails(ringfile_queue_submit(queue), libc::EOPNOTSUPP, "make a new one in the child");
+        well(ringfile_queue_free(queue));
     });
     std::io::Write::write_all(&mut &theirs, b"parent").unwrap();
-    assert_eq!(well(ringfile_async_read_wait(read)), 6);
+    assert_eq!(sleeper.join().unwrap(), 6);
+    well(ringfile_queue_free(queue));
     assert_eq!(&page[..6], b"parent");
 }
 

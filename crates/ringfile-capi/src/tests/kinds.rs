@@ -103,7 +103,7 @@ fn in_every_way(test: impl Fn(Way)) {
     let (mut queue, mut batch) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the pointers are to local values.
     unsafe {
-        well(ringfile_queue_create(4, &mut queue));
+        well(ringfile_queue_create(4, 0, &mut queue));
         well(ringfile_batch_create(ptr::null(), &mut batch));
     }
     for way in [Way::Blocking, Way::Queue(queue), Way::Token(queue), Way::Batch(batch), Way::Started(batch)] {
@@ -400,7 +400,7 @@ fn a_copy_is_cancelled_and_keeps_its_files_open() {
     let copy = ringfile_op { file, to, length: PAGE as u64, ..op(RINGFILE_OP_COPY_RANGE) };
     // SAFETY: the pointers are to local values.
     unsafe {
-        well(ringfile_queue_create(1, &mut queue));
+        well(ringfile_queue_create(1, 0, &mut queue));
         well(ringfile_queue_add(queue, &copy, 0, &mut token));
     }
     assert_eq!(ringfile_queue_cancel(queue, token), 1);

@@ -142,7 +142,7 @@ fn calls_that_would_wait_are_refused_in_the_function() {
     // SAFETY: the pointers are to local values.
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
-        well(ringfile_queue_create(1, &mut queue));
+        well(ringfile_queue_create(1, 0, &mut queue));
         well(ringfile_batch_create(ptr::null(), &mut batch));
     }
     let mut own = Inside { pipe, queue, batch, memory: vec![0; PAGE], got: Vec::new() };

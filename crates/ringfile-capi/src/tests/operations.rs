@@ -348,7 +348,7 @@ fn a_queue_waits_for_a_number_of_results_or_a_timeout() {
     // SAFETY: the memory is valid until the queue is closed.
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), &options(0, RINGFILE_ROUTE_DEFAULT), &mut pipe));
-        well(ringfile_queue_create(4, &mut queue));
+        well(ringfile_queue_create(4, 0, &mut queue));
         well(ringfile_queue_read(queue, pipe, place(&mut memory, 0), PAGE, 0, 5, ptr::null_mut()));
         well(ringfile_queue_submit(queue));
         assert_eq!(well(ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 1, 1_000_000)), 0);
@@ -392,7 +392,7 @@ fn registered_memory_is_found_by_its_address_and_given_up_only_when_nothing_uses
         assert!(cache[PAGE..PAGE + 100].iter().all(|&byte| byte == 1) && cache[PAGE + 100] == 99);
 
         well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
-        well(ringfile_queue_create(1, &mut queue));
+        well(ringfile_queue_create(1, 0, &mut queue));
         well(ringfile_queue_read(queue, pipe, within, PAGE, 0, 5, ptr::null_mut()));
         assert_eq!(ringfile_memory_is_in_use(memory), 1);
         fails(ringfile_memory_unregister(memory), libc::EBUSY, "has not finished");
@@ -428,7 +428,7 @@ fn keeps_registered(memory: &mut [u8], bytes: std::ops::Range<usize>, registered
     // SAFETY: the memory outlives the operation, and nothing else accesses it.
     unsafe {
         well(ringfile_open_fd(ours.as_raw_fd(), ptr::null(), &mut pipe));
-        well(ringfile_queue_create(1, &mut queue));
+        well(ringfile_queue_create(1, 0, &mut queue));
         well(ringfile_queue_read(
             queue,
             pipe,

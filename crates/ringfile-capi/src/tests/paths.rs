@@ -14,7 +14,7 @@ use crate::queue::*;
 fn queue() -> *mut ringfile_queue {
     let mut queue = ptr::null_mut();
     // SAFETY: the pointer is to a local value.
-    well(unsafe { ringfile_queue_create(8, &mut queue) });
+    well(unsafe { ringfile_queue_create(8, 0, &mut queue) });
     queue
 }
 

@@ -19,7 +19,7 @@ use crate::queue::*;
 fn queue() -> *mut ringfile_queue {
     let mut queue = ptr::null_mut();
     // SAFETY: the pointer is to a local value.
-    well(unsafe { ringfile_queue_create(8, &mut queue) });
+    well(unsafe { ringfile_queue_create(8, 0, &mut queue) });
     queue
 }
 
@@ -294,4 +294,104 @@ fn the_descriptor_is_readable_while_there_are_results() {
     fails(ringfile_queue_descriptor(queue), libc::EBADF, "the handle was closed");
     well(ringfile_close(pipe));
     well(ringfile_close(file));
+}
+
+/// Returns a queue that threads share.
+fn shared() -> *mut ringfile_queue {
+    let mut queue = ptr::null_mut();
+    // SAFETY: the pointer is to a local value.
+    well(unsafe { ringfile_queue_create(8, RINGFILE_QUEUE_SHARED, &mut queue) });
+    queue
+}
+
+#[test]
+fn a_shared_queue_is_used_and_freed_by_any_thread() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, queue, mut memory) = (new_file(&folder, 8), shared(), vec![99; 8 * PAGE]);
+    let tokens: Vec<u64> =
+        memory.chunks_mut(PAGE).enumerate().map(|(page, to)| read(queue, file, to, page * PAGE)).collect();
+    let queue_at = queue.addr();
+    let other = std::thread::spawn(move || {
+        let queue: *mut ringfile_queue = ptr::without_provenance_mut(queue_at);
+        assert_eq!(well(ringfile_queue_wait_for(queue, tokens[5])), PAGE as i64);
+        fails(ringfile_queue_wait_for(queue, tokens[5]), libc::EINVAL, "token names no operation");
+        fails(ringfile_queue_take(queue, tokens[5]), libc::EINVAL, "token names no operation");
+        fails(ringfile_queue_cancel(queue, tokens[5]), libc::EINVAL, "token names no operation");
+        while well(ringfile_queue_is_done(queue, tokens[2])) == 0 {
+            well(ringfile_queue_submit(queue));
+        }
+        assert_eq!(well(ringfile_queue_take(queue, tokens[2])), PAGE as i64);
+        assert_eq!(well(ringfile_queue_open(queue)), 6);
+        let mut results = [ringfile_result { user_data: 0, result: 0 }; 4];
+        // SAFETY: the results are four.
+        let taken = unsafe { ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 4, -1) };
+        assert_eq!(taken, 4);
+        assert!(results.iter().all(|result| (result.user_data, result.result) == (7, PAGE as i64)));
+        // SAFETY: as above. Only two are open.
+        let taken = unsafe { ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 4, -1) };
+        assert_eq!(taken, 2);
+        // SAFETY: as above.
+        assert_eq!(unsafe { ringfile_queue_wait(queue, results.as_mut_ptr(), 4, 1, -1) }, 0, "none is open");
+    });
+    other.join().unwrap();
+    assert_eq!(memory, content(8));
+    let (writer, pipe) = pipe();
+    let mut place = vec![0; 8];
+    let waits = read(queue, pipe, &mut place, 0);
+    let waiting = std::thread::spawn(move || {
+        let queue: *mut ringfile_queue = ptr::without_provenance_mut(queue_at);
+        ringfile_queue_wait_for(queue, waits)
+    });
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let freed = std::thread::spawn(move || ringfile_queue_free(ptr::without_provenance_mut(queue_at)));
+    assert_eq!(freed.join().unwrap(), 0);
+    // The thread that waited has the result, or the function that freed the queue has taken it.
+    assert!([-i64::from(libc::ECANCELED), -i64::from(libc::EINVAL)].contains(&waiting.join().unwrap()));
+    fails(ringfile_queue_submit(queue), libc::EBADF, "the handle was closed");
+    fails(ringfile_queue_free(queue), libc::EBADF, "the handle was closed");
+    drop(writer);
+    well(ringfile_close(pipe));
+    well(ringfile_close(file));
+    let mut made = ptr::null_mut();
+    // SAFETY: the pointer is to a local value.
+    fails(unsafe { ringfile_queue_create(8, 6, &mut made) }, libc::EINVAL, "unknown flags");
+}
+
+#[test]
+fn threads_share_a_queue_of_files_that_it_opens() {
+    const THREADS: usize = 4;
+    let folder = tempfile::tempdir().unwrap();
+    let (queue, path) = (shared(), folder.path().join("data"));
+    std::fs::write(&path, content(1)).unwrap();
+    let (queue_at, path) = (queue.addr(), std::ffi::CString::new(path.to_str().unwrap()).unwrap());
+    let path = &path;
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(move || {
+                let queue: *mut ringfile_queue = ptr::without_provenance_mut(queue_at);
+                for _ in 0..100 {
+                    let (mut file, mut token, mut page) = (ptr::null_mut(), 0, vec![0; PAGE]);
+                    let options = options(RINGFILE_READ, ring());
+                    // SAFETY: the pointers are to local values, which stay until the result was taken.
+                    unsafe {
+                        well(ringfile_queue_open_file(
+                            queue,
+                            path.as_ptr(),
+                            &options,
+                            &mut file,
+                            0,
+                            &mut token,
+                        ));
+                    }
+                    well(ringfile_queue_wait_for(queue, token));
+                    let token = read(queue, file, &mut page, 0);
+                    assert_eq!(well(ringfile_queue_wait_for(queue, token)), PAGE as i64);
+                    assert_eq!(page, content(1));
+                    well(ringfile_close(file));
+                }
+            });
+        }
+    });
+    assert_eq!(well(ringfile_queue_open(queue)), 0);
+    well(ringfile_queue_free(queue));
 }

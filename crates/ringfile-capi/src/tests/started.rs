@@ -7,7 +7,6 @@ use std::sync::mpsc;
 
 use super::ops::*;
 use super::*;
-use crate::any_thread::*;
 use crate::batch::*;
 use crate::control::*;
 use crate::file::*;
@@ -307,13 +306,15 @@ struct Inside {
     file: *mut ringfile_file,
     batch: *mut ringfile_batch,
     got: Vec<i64>,
+    /// A queue that threads share.
+    shared: *mut ringfile_queue,
     ends: Ends,
 }
 
 unsafe extern "C" fn try_to_wait(context: *mut c_void, failed: i64) {
     // SAFETY: the test waits for the end.
     let own = unsafe { &mut *context.cast::<Inside>() };
-    let (mut page, mut queue, mut read) = (vec![0; PAGE], ptr::null_mut(), ptr::null_mut());
+    let (mut page, mut queue, mut read) = (vec![0; PAGE], ptr::null_mut(), 0);
     // SAFETY: the memory is valid; nothing is started except the read, which another thread waits for.
     unsafe {
         own.got = vec![
@@ -322,16 +323,17 @@ unsafe extern "C" fn try_to_wait(context: *mut c_void, failed: i64) {
             ringfile_sync_data(own.file).into(),
             ringfile_sync_range(own.file, 0, 0, RINGFILE_SYNC_RANGE_WRITE).into(),
             ringfile_truncate(own.file, 0).into(),
-            ringfile_queue_create(1, &mut queue).into(),
+            ringfile_queue_create(1, 0, &mut queue).into(),
             ringfile_batch_run(own.batch),
         ];
-        well(ringfile_async_read_start(own.file, place(&mut page, 0), PAGE, 0, &mut read));
-        own.got.push(ringfile_async_read_wait(read));
+        well(ringfile_queue_read(own.shared, own.file, place(&mut page, 0), PAGE, 0, 0, &mut read));
+        own.got.push(ringfile_queue_wait_for(own.shared, read));
+        own.got.push(ringfile_queue_free(own.shared).into());
     }
     assert!(said().contains("callback must not block"), "{}", said());
-    let (read, page) = (read.addr(), page);
+    let (shared, page) = (own.shared.addr(), page);
     let other = std::thread::spawn(move || {
-        let bytes = ringfile_async_read_wait(ptr::without_provenance_mut(read));
+        let bytes = ringfile_queue_wait_for(ptr::without_provenance_mut(shared), read);
         drop(page);
         bytes
     });
@@ -346,11 +348,15 @@ fn calls_that_would_wait_are_refused_in_the_function() {
     std::fs::write(&path, content(2)).unwrap();
     let file = open(&path, RINGFILE_READ | RINGFILE_WRITE, RINGFILE_ROUTE_INLINE);
     let (ends, ended) = mpsc::channel();
-    let mut own = Inside { file, batch: batch(), got: Vec::new(), ends };
+    let mut shared = ptr::null_mut();
+    // SAFETY: the pointer is to a local value.
+    well(unsafe { ringfile_queue_create(1, RINGFILE_QUEUE_SHARED, &mut shared) });
+    let mut own = Inside { file, batch: batch(), got: Vec::new(), shared, ends };
     // SAFETY: the test waits for the end.
     well(unsafe { ringfile_batch_start(own.batch, Some(try_to_wait), (&raw mut own).cast()) });
     assert_eq!(ended.recv().unwrap().0, 0);
-    assert_eq!(own.got, [-i64::from(libc::EDEADLK); 8]);
+    assert_eq!(own.got, [-i64::from(libc::EDEADLK); 9]);
+    well(ringfile_queue_free(shared));
     well(ringfile_batch_free(own.batch));
     well(ringfile_close(file));
 }

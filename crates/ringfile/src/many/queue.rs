@@ -301,6 +301,13 @@ impl<Place> Queue<Place> {
         true
     }
 
+    /// Cancels all operations.
+    pub(super) fn cancel_all(&mut self) {
+        let open = self.entries.mark_all_cancelled();
+        self.engine.cancel(&mut self.entries, &open);
+        self.tell();
+    }
+
     /// Returns a descriptor that is readable whenever a result is available without waiting. Wait on it with epoll, in
     /// another io_uring, in tokio's `AsyncFd` or in libuv; then call [`submit`](Self::submit) and [`take`](Self::take).
     ///
@@ -393,9 +400,8 @@ impl<Place> Drop for Queue<Place> {
         if self.engine.is_inherited() {
             return;
         }
+        self.cancel_all();
         let entries = &mut self.entries;
-        let open = entries.mark_all_cancelled();
-        self.engine.cancel(entries, &open);
         // Inside a loop, the end of the loop waits for them.
         if !crate::runtime::is_in_loop() {
             self.engine.wait(entries, None, |entries| entries.open);

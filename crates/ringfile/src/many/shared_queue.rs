@@ -196,6 +196,11 @@ impl SharedQueue {
         self.0.visit(&mut self.0.lock(), |queue| queue.cancel(token))
     }
 
+    /// Cancels all operations, as [`cancel`](Self::cancel) does. Each still gives its result.
+    pub fn cancel_all(&self) {
+        self.0.visit(&mut self.0.lock(), Queue::cancel_all);
+    }
+
     /// Returns a descriptor that is readable whenever a result is available without waiting, for an event loop: see
     /// [`Queue::descriptor`]. When it is readable, call [`submit`](Self::submit) and [`take`](Self::take) on any thread.
     ///

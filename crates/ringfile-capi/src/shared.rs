@@ -1,0 +1,106 @@
+//! Queues that several threads use.
+//!
+//! Invariants: a forked child does not use its parent's; when the function that frees one returns, the kernel has finished
+//! with all memory of its operations.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ringfile::{Done, SharedQueue, Token};
+
+use crate::error::{Fault, Result, number_or_errno};
+use crate::fork::{self, Lock};
+use crate::local;
+use crate::path::Room;
+use crate::table::Table;
+
+static QUEUES: Table<Arc<Shared>> = Table::new("ringfile_queue", 15, Lock::SharedQueues, || QUEUES.hold());
+
+/// A queue that threads share.
+pub(crate) struct Shared {
+    pub(crate) queue: SharedQueue,
+    /// Where to write results that are more than a number, by operation token. Locked while such an operation is added,
+    /// so that its result finds its place, and otherwise not together with the queue.
+    rooms: Mutex<HashMap<u64, Room>>,
+    /// The process that made it, by [`fork::generation`].
+    process: u32,
+}
+
+impl Shared {
+    pub(crate) fn rooms(&self) -> MutexGuard<'_, HashMap<u64, Room>> {
+        self.rooms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes an operation's additional result to the memory that its caller named; returns the number of the result,
+    /// or the negative errno.
+    ///
+    /// # Safety
+    /// The memory that was named for the operation's result may be written to.
+    pub(crate) unsafe fn deliver(&self, token: Token, mut done: Done) -> i64 {
+        let room = self.rooms().remove(&token.to_u64());
+        // SAFETY: by this function's contract.
+        match room.map_or(Ok(()), |room| unsafe { room.fill(&mut done) }) {
+            Ok(()) => number_or_errno(&done.result),
+            Err(fault) => fault.note(),
+        }
+    }
+
+    /// Waits until `give` was called for `at_least` results, no operation is open, or the timeout has passed, and gives
+    /// the results that are there then, as long as `give` says that there is room.
+    pub(crate) fn wait(
+        &self,
+        at_least: usize,
+        timeout: Option<Duration>,
+        mut give: impl FnMut(Option<(Token, u64, Done)>) -> bool,
+    ) -> Result<()> {
+        if at_least > 0 && timeout != Some(Duration::ZERO) {
+            local::may_wait()?;
+        }
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        self.queue.submit();
+        let mut taken = 0;
+        while give(None) {
+            let next = if taken < at_least { self.queue.wait(left()) } else { self.queue.take() };
+            let Some(next) = next else { break };
+            taken += 1;
+            give(Some(next));
+        }
+        Ok(())
+    }
+}
+
+/// Makes a shared queue, and returns its handle.
+pub(crate) fn add<H>(depth: usize) -> Result<*mut H> {
+    let (rooms, process) = (Mutex::default(), fork::generation());
+    QUEUES.add(Arc::new(Shared { queue: SharedQueue::with_capacity(depth), rooms, process }))
+}
+
+/// Returns whether a handle is, or was, that of a shared queue.
+#[inline]
+pub(crate) fn is_one<H>(handle: *const H) -> bool {
+    QUEUES.is_kind_of(handle)
+}
+
+pub(crate) fn get<H>(handle: *const H) -> Result<Arc<Shared>> {
+    let shared = QUEUES.get(handle)?;
+    if shared.process != fork::generation() {
+        return Err(Fault::new(
+            libc::EOPNOTSUPP,
+            "the queue belongs to the process that forked this one: make a new one in the child",
+        ));
+    }
+    Ok(shared)
+}
+
+/// Closes a shared queue, and waits for the kernel. Threads that wait for its operations find none.
+pub(crate) fn remove<H>(handle: *const H) -> Result<()> {
+    let shared = QUEUES.remove(handle)?;
+    if shared.process == fork::generation() {
+        // Another thread may be inside a call, and keep the queue itself a little longer.
+        shared.queue.cancel_all();
+        while shared.queue.wait(None).is_some() {}
+    }
+    Ok(())
+}
