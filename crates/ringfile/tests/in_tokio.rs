@@ -395,3 +395,109 @@ fn attaching_again_does_nothing() {
     attach_to_tokio().unwrap();
     assert_eq!(support::open_descriptors(), before);
 }
+
+#[test]
+fn threads_that_attach_a_runtime_at_once_attach_it() {
+    let name = "threads_that_attach_a_runtime_at_once_attach_it";
+    if !in_child(name) || runtime(name, 1).is_none() {
+        return;
+    }
+    let rings = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let names = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+        names.filter(|name| name.to_string_lossy().contains("io_uring")).count()
+    };
+    for _ in 0..100 {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let together = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let _inside = runtime.enter();
+                    together.wait();
+                    attach_to_tokio().unwrap();
+                });
+            }
+        });
+        let before = rings();
+        let _inside = runtime.enter();
+        attach_to_tokio().unwrap();
+        assert_eq!(rings(), before, "it was not attached before");
+    }
+}
+
+#[test]
+fn a_file_is_closed_although_nobody_drives_the_runtime() {
+    let name = "a_file_is_closed_although_nobody_drives_the_runtime";
+    if !in_child(name) {
+        return;
+    }
+    let Some(runtime) = runtime(name, 0) else { return };
+    let (folder, pool) = (folder(), Pool::new(1 << 20));
+    for pause in [Duration::ZERO, Duration::from_millis(100)] {
+        let file = direct(&folder);
+        runtime.block_on(async {
+            for page in 0..20 {
+                read(&file, &pool, page).await;
+            }
+        });
+        std::thread::sleep(pause);
+        drop(file);
+        support::wait_closed(folder.path().join("data"));
+    }
+}
+
+#[test]
+fn f09_without_a_timer_thread_operations_go_on_as_in_other_runtimes() {
+    let name = "f09_without_a_timer_thread_operations_go_on_as_in_other_runtimes";
+    if !in_child(name) {
+        return;
+    }
+    let Some(runtime) = runtime(name, 0) else { return };
+    let (folder, pool) = (folder(), Pool::new(1 << 20));
+    let file = direct(&folder);
+    support::filters::deny(libc::SYS_clone3, libc::EAGAIN);
+    support::filters::deny(libc::SYS_clone, libc::EAGAIN);
+    support::end_if_it_hangs();
+    runtime.block_on(async {
+        // The runtime's only thread blocks on the reads, so none of its tasks collects.
+        (0..3).for_each(|page| futures::executor::block_on(read(&file, &pool, page)));
+    });
+}
+
+#[test]
+fn f22_a_forked_child_that_drives_its_parents_runtime_does_not_touch_the_ring() {
+    let name = "f22_a_forked_child_that_drives_its_parents_runtime_does_not_touch_the_ring";
+    if !in_child(name) {
+        return;
+    }
+    let Some(runtime) = runtime(name, 0) else { return };
+    let (folder, pool) = (folder(), Pool::new(1 << 20));
+    let file = direct(&folder);
+    runtime.block_on(read(&file, &pool, 0));
+    let mut reads: Vec<_> = (0..32).map(|page| Box::pin(read(&file, &pool, page))).collect();
+    {
+        let _inside = runtime.enter();
+        let mut context = Context::from_waker(Waker::noop());
+        reads.iter_mut().for_each(|read| _ = read.as_mut().poll(&mut context));
+    }
+    // SAFETY: the child has this thread only, and ends with `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        support::end_if_it_hangs();
+        let before = metrics().ops;
+        runtime.block_on(async {
+            for _ in 0..5 {
+                tokio::task::yield_now().await;
+            }
+        });
+        let is_same = metrics().ops == before;
+        // SAFETY: it ends the process.
+        unsafe { libc::_exit(i32::from(!is_same)) };
+    }
+    let mut status = 0;
+    // SAFETY: one number.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child has carried out operations of its parent");
+    runtime.block_on(futures::future::join_all(reads));
+}

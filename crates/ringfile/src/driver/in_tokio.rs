@@ -42,13 +42,20 @@ pub(super) fn hold() -> Box<dyn std::any::Any> {
 /// Call it once in each runtime, for instance first in `main`; further calls do nothing. It spawns a task, which
 /// ends with the runtime. Operations on pipes and sockets, and those of polled files and NVMe namespaces, still go
 /// to an I/O thread. If all threads of the runtime are busy or blocked, another thread collects completions, one or
-/// two milliseconds later.
+/// two milliseconds later, and up to five if a device has had all that is in flight for long.
 ///
-/// Does not block.
+/// Whichever thread has its turn submits for the others, too. So all threads of the runtime, those of `spawn_blocking`
+/// included, must be alike to the kernel: in their credentials (`setfsuid`), their tables of descriptors and working
+/// folders (`unshare`), and in what a seccomp filter lets them do. The kernel ends an operation on the thread that
+/// submitted it: a completion waits while that thread is in an uninterruptible sleep, and it interrupts that
+/// thread's system calls. Those that the kernel does not restart then fail with `EINTR`, for instance a `read` of a
+/// socket with a timeout (`SO_RCVTIMEO`).
+///
+/// Does not wait, unless the kernel lacks memory for the ring: then up to 0.2 s.
 ///
 /// # Errors
-/// If there is no io_uring, or none that threads can use in turn (before Linux 5.19). Operations then go on as
-/// without this call, so a program may ignore the error.
+/// If there is no io_uring, or none that threads can use in turn (before Linux 5.19), and why; `EIO` if the runtime
+/// has ended. Operations then go on as without this call, so a program may ignore the error.
 ///
 /// # Panics
 /// Outside a tokio runtime, and in one without I/O ([`enable_io`](tokio::runtime::Builder::enable_io)), as tokio's
@@ -71,22 +78,17 @@ pub fn attach_to_tokio() -> Result<(), Error> {
     if runtimes().iter().any(|(known, _)| *known == id) {
         return Ok(());
     }
-    let refused = || {
-        Error::from_errno(libc::EOPNOTSUPP, "attaching to tokio")
-            .because("there is no io_uring here that threads can use in turn, which needs Linux 5.19")
-    };
-    let joint = Joint::new().ok_or_else(refused)?;
+    let joint = Joint::new()?;
     #[allow(deprecated, reason = "the function that replaces it is younger than tokio 1.49")]
     let signal = AsyncFd::with_interest(joint.signal(), Interest::READABLE).map_err(|error| {
         Error::from_errno(error.raw_os_error().unwrap_or(libc::EIO), "attaching to tokio")
     })?;
-    let keeper = Keeper { joint: Arc::clone(&joint), signal, id, has_waited: false };
     let mut list = runtimes();
     if list.iter().all(|(known, _)| *known != id) {
-        list.push((id, joint));
+        list.push((id, Arc::clone(&joint)));
         ANY.store(true, Ordering::Release);
         drop(list);
-        handle.spawn(keeper);
+        handle.spawn(Keeper { joint, signal, id, has_waited: false });
     }
     Ok(())
 }
@@ -95,7 +97,7 @@ pub fn attach_to_tokio() -> Result<(), Error> {
 /// request if there is none that takes it. For `at_once` see [`Joint::send`].
 pub(super) fn send(remote: RemoteRequest, at_once: bool) -> Result<Arc<Shared>, RemoteRequest> {
     match current().filter(|joint| joint.takes(&remote.target, &remote.request)) {
-        Some(joint) => Ok(joint.send(remote, at_once)),
+        Some(joint) => joint.send(remote, at_once),
         None => Err(remote),
     }
 }
@@ -133,6 +135,9 @@ impl Future for Keeper {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Self { joint, signal, has_waited, .. } = self.get_mut();
+        if joint.is_inherited() {
+            return Poll::Pending;
+        }
         // An executor may run a task first that another has just woken.
         *has_waited = !*has_waited && joint.has_enough();
         if *has_waited {
@@ -159,6 +164,10 @@ impl Future for Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
+        if self.joint.is_inherited() {
+            // A thread of the parent may have been using the driver, which therefore stays in the list.
+            return std::mem::forget(Arc::clone(&self.joint));
+        }
         self.joint.keeper_ends();
         let mut list = runtimes();
         let place = list.iter().position(|(known, _)| *known == self.id);

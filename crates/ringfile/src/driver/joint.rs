@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use super::deferred::Deferred;
 use super::forks::new_driver;
 use super::op::Request;
+use super::refused::Lack;
 use super::remote::RemoteRequest;
 use super::ring_kind::RingKind;
 use super::shared::Shared;
@@ -28,6 +29,7 @@ use super::state::Driver;
 use super::target::Target;
 use super::timer::wake_at;
 use super::turns::Turns;
+use crate::error::Error;
 use crate::ring::{Completions, RingOptions};
 use crate::{event, panics};
 
@@ -36,7 +38,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// After so many looks in a row in vain, the time between two grows by a [`PATIENCE`], and again, up to so many times: what
 /// has taken long may come a little late.
 const VAIN_LOOKS: u32 = 8;
-const MOST_PATIENCE: u32 = 100;
+const MOST_PATIENCE: u32 = 4;
 /// After this many looks in a row that found nothing in flight, the timer is not set again. To set it anew takes a lock,
 /// and may wake a thread.
 const IDLE_LOOKS: u32 = 8;
@@ -72,15 +74,22 @@ struct Watch {
 }
 
 impl Joint {
-    /// Makes the driver and its ring. `None` if there is no ring, or if its completions would interrupt the thread that has
-    /// submitted the operation (before Linux 5.19), which costs more than an I/O thread.
-    pub(super) fn new() -> Option<Arc<Self>> {
+    /// Makes the driver and its ring.
+    ///
+    /// # Errors
+    /// If there is no ring, or if its completions would interrupt the thread that has submitted the operation (before
+    /// Linux 5.19), which costs more than an I/O thread.
+    pub(super) fn new() -> Result<Arc<Self>, Error> {
         let completions = Completions::Cooperative;
         let mut driver = new_driver(RingOptions { completions, is_joint: true, ..RingOptions::default() });
-        let mut rings = driver.make_rings().ok()?;
-        let signal = Arc::clone(driver.wakeup.as_ref()?);
+        let mut rings = driver.make_rings().map_err(Lack::into_error)?;
+        let no_joint = || {
+            Error::from_errno(libc::EOPNOTSUPP, "attaching to a runtime")
+                .because("there is no io_uring here that threads can use in turn, which needs Linux 5.19")
+        };
+        let signal = driver.wakeup.clone().ok_or_else(no_joint)?;
         if !rings.main.is_cooperative() || rings.main.signal_through(&signal).is_err() {
-            return None;
+            return Err(no_joint());
         }
         // The keeper waits for the descriptor, so that the ring need not.
         rings.wakeup_armed = true;
@@ -88,7 +97,7 @@ impl Joint {
         driver.in_loop = true;
         let shared = Arc::clone(&driver.shared);
         shared.lock().in_loop = true;
-        Some(Arc::new(Self {
+        Ok(Arc::new(Self {
             turns: Turns::new(driver),
             shared,
             signal,
@@ -113,18 +122,30 @@ impl Joint {
     }
 
     /// Submits a remote request `at_once`, or lets the keeper submit it together with others that follow. Returns the shared
-    /// part of the driver.
-    pub(super) fn send(self: &Arc<Self>, remote: RemoteRequest, at_once: bool) -> Arc<Shared> {
+    /// part of the driver. Returns the request if no timer can be set, so that nobody might collect.
+    pub(super) fn send(
+        self: &Arc<Self>,
+        remote: RemoteRequest,
+        at_once: bool,
+    ) -> Result<Arc<Shared>, RemoteRequest> {
+        if !self.is_watched() {
+            return Err(remote);
+        }
         self.shared.lock().remotes.push(remote);
         self.shared.sleep.mail_came();
         if at_once && !self.has_enough() || !self.wake_keeper() {
             self.work();
         }
         fence(Ordering::SeqCst);
-        if !self.watch.is_set.load(Ordering::SeqCst) && !self.watch.is_set.swap(true, Ordering::SeqCst) {
-            self.set_timer();
-        }
-        Arc::clone(&self.shared)
+        // The watch may have ended since, when it saw nothing in flight.
+        self.is_watched();
+        Ok(Arc::clone(&self.shared))
+    }
+
+    /// Sets the timer, unless it is set. Returns false if it cannot be set.
+    fn is_watched(self: &Arc<Self>) -> bool {
+        let is_set = &self.watch.is_set;
+        is_set.load(Ordering::SeqCst) || is_set.swap(true, Ordering::SeqCst) || self.set_timer()
     }
 
     /// Returns whether so much is in flight that the keeper submits, after other tasks.
@@ -144,6 +165,9 @@ impl Joint {
 
     /// Starts and submits what was sent, and collects completions, unless another thread does. Wakes tasks.
     pub(super) fn work(&self) {
+        if self.shared.is_inherited() {
+            return;
+        }
         thread_local! {
             static SPARE: Cell<Option<Box<Deferred>>> = const { Cell::new(None) };
         }
@@ -172,6 +196,11 @@ impl Joint {
         let _ = SPARE.try_with(|spare| spare.set(Some(deferred.into_inner())));
     }
 
+    /// Returns whether this is a forked child, which must not touch the driver, nor drop it.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.shared.is_inherited()
+    }
+
     /// Called by the keeper before it works; `waker` wakes it.
     pub(super) fn keeper_runs(&self, waker: &Waker) {
         let is_known = lock(&self.keeper).as_ref().is_some_and(|known| known.will_wake(waker));
@@ -198,8 +227,8 @@ impl Joint {
         self.shared.sleep.about_to_wait()
     }
 
-    /// Sets the timer, which is set once at a time. It holds the driver until then.
-    fn set_timer(self: &Arc<Self>) {
+    /// Sets the timer, which is set once at a time. It holds the driver until then. Returns false if no thread can be started.
+    fn set_timer(self: &Arc<Self>) -> bool {
         let vain = self.watch.vain.load(Ordering::Relaxed);
         let patience = PATIENCE * (1 + vain / VAIN_LOOKS).min(MOST_PATIENCE);
         match wake_at(Instant::now() + patience, Waker::from(Arc::clone(self))) {
@@ -207,13 +236,15 @@ impl Joint {
             Some(timer) => std::mem::forget(timer),
             None => self.watch.is_set.store(false, Ordering::SeqCst),
         }
+        self.watch.is_set.load(Ordering::SeqCst)
     }
 
-    /// Works if nobody has since the last look.
+    /// Works if nobody has since the last look, or a request came while this thread looked.
     fn collect_for_others(&self) {
         let Watch { seen, idle, vain, .. } = &self.watch;
         idle.store(0, Ordering::Relaxed);
-        if seen.load(Ordering::Relaxed) == self.taken.load(Ordering::Relaxed) {
+        let has_mail = self.shared.sleep.has_mail();
+        if has_mail || seen.load(Ordering::Relaxed) == self.taken.load(Ordering::Relaxed) {
             let before = self.in_flight.load(Ordering::Relaxed);
             self.work();
             let is_vain = self.in_flight.load(Ordering::Relaxed) == before;
@@ -230,12 +261,18 @@ impl Joint {
         self.turns.with(|driver| driver.is_idle()).map(|is_idle| is_idle && !self.shared.sleep.has_mail())
     }
 
-    /// Returns whether the timer need not be set again.
+    /// Returns whether the timer need not be set again. Then the driver has no files: nobody might read the message that
+    /// one was closed.
     fn may_end_watch(&self) -> bool {
         if self.watch.idle.fetch_add(1, Ordering::Relaxed) < IDLE_LOOKS {
             return false;
         }
         self.watch.idle.store(0, Ordering::Relaxed);
+        let mut deferred = Deferred::default();
+        if self.turns.with(|driver| driver.give_up_files(&mut deferred)).is_none() {
+            return false;
+        }
+        deferred.settle();
         // A thread that sends something sees this afterwards, or has sent it before the next look.
         self.watch.is_set.store(false, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -246,7 +283,7 @@ impl Joint {
 impl Wake for Joint {
     /// Called when the time of the [watch](Watch) has come.
     fn wake(self: Arc<Self>) {
-        if self.shared.is_inherited() {
+        if self.is_inherited() {
             return;
         }
         let is_idle = self.is_idle();

@@ -30,6 +30,9 @@ use crate::ring::fork;
 /// while it waits. A [`Queue`], which only one thread uses, costs less: it takes no lock, and its ring is made for one
 /// thread (`DEFER_TASKRUN`, with which a completion never interrupts a thread).
 ///
+/// The kernel ends an operation on the thread that submitted it, and interrupts that thread's system calls for it. Those
+/// that it does not restart then fail with `EINTR`, for instance a `read` of a socket with a timeout (`SO_RCVTIMEO`).
+///
 /// Operations on polled files and NVMe namespaces go to an I/O thread ([`set_io_threads`](crate::set_io_threads)).
 /// Dropping the last clone cancels the operations that the kernel still can cancel, and waits until the kernel has
 /// finished with their memory. In a forked child, the operations of the parent never end.
