@@ -78,8 +78,9 @@ impl RemoteOperation {
         // A batch's function may fork on the I/O thread, which then has the request in the child too.
         let has_gone = || self.carrier.as_ref().is_none_or(|carrier| carrier.has_gone());
         if !self.outcome.process.is_current() && has_gone() {
-            // The result arrives in the parent. SAFETY: the thread that had the request does not exist here, and the
-            // outcome, which may hold it by now, is leaked: no other code uses or drops the buffer.
+            // The result arrives in the parent. SAFETY: the thread that had the request does not exist here, a joint
+            // driver that has it is neither used nor dropped here, and the outcome, which may hold it by now, is leaked: no
+            // other code uses or drops the buffer.
             return Poll::Ready(unsafe { held.reclaim() });
         }
         if matches!(&*self.outcome.lock(), OutcomeState::Open(waker) if waker.will_wake(context.waker())) {

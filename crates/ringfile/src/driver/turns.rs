@@ -38,7 +38,8 @@ impl<T> Turns<T> {
         false
     }
 
-    /// Calls `look` on the value, unless another thread has it.
+    /// Calls `look` on the value, unless another thread has it. What other threads leave meanwhile is left: the caller must
+    /// see to it.
     pub(crate) fn with<R>(&self, look: impl FnOnce(&mut T) -> R) -> Option<R> {
         match self.0.try_lock() {
             Ok(mut value) => Some(look(&mut value)),

@@ -7,7 +7,7 @@
 //! - of the threads that wait, one sleeps in the ring, and the others until it, or any other thread, has collected
 //!   something. Before a thread returns from waiting, another one takes its place;
 //! - a thread that collects something while another sleeps in the ring, or is about to, makes that one look;
-//! - a forked child waits for no lock that a thread of its parent may have had.
+//! - a forked child waits for no lock that a thread of its parent may have had, and drops nothing of the queue.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -327,6 +327,15 @@ impl Inner {
         let mut state = self.lock();
         (state.has_sleeper, state.must_wake) = (false, false);
         state
+    }
+}
+
+impl Drop for SharedQueue {
+    fn drop(&mut self) {
+        if !self.0.process.is_current() {
+            // A thread of the parent may have been changing it.
+            std::mem::forget(Arc::clone(&self.0));
+        }
     }
 }
 

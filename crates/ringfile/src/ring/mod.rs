@@ -74,8 +74,8 @@ pub(crate) struct Ring {
     mapping: setup::Mapping,
 }
 
-// SAFETY: the addresses lie in its own mapping, which it keeps. The kernel refuses to enter a ring that was made for one
-// thread from another.
+// SAFETY: the addresses lie in its own mapping, which it keeps, and every method that changes anything takes `&mut self`. The
+// kernel refuses to enter a ring that was made for one thread from another.
 unsafe impl Send for Ring {}
 
 /// How long a wait with a limit pauses where the kernel has no such wait.
