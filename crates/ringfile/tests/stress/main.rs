@@ -1,6 +1,6 @@
 //! A stress test of everything that crosses threads: futures that start on one thread, are polled on another without a
 //! wake-up, and are dropped on a third; runtimes dropped half way; memory that is split, frozen, thawed and lent
-//! meanwhile; batches with merged reads, barriers and errors; queues; forks, signals, and a file that is truncated.
+//! meanwhile; batches with merged reads, barriers and errors; queues, of one thread and of all; forks, signals, and a file that is truncated.
 //!
 //! The soak (`tests/soak`) gives each actor its own part of the files; here any thread may use any page, and the claims
 //! on pages ([`model`]) tell what each read has to return. A page is not used while a dropped write may still reach it,
@@ -62,6 +62,7 @@ pub(crate) struct World {
     pub(crate) pools: Vec<Pool>,
     pub(crate) things: memory::Things,
     pub(crate) bag: Bag,
+    pub(crate) shared: plain::Shared,
     pub(crate) graves: Arc<Graves>,
     pub(crate) counts: Counts,
     pub(crate) folder: Folder,
@@ -134,6 +135,7 @@ impl World {
             ],
             things: memory::Things::default(),
             bag: Bag::default(),
+            shared: plain::Shared::default(),
             graves: Arc::default(),
             counts: Counts::default(),
             folder,

@@ -1,11 +1,11 @@
 //! Programs on threads without an executor: queues, reads with handles, blocking batches, and jobs polled by hand.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfile::{AnyBuffer, Done, Queue, Token};
+use ringfile::{AnyBuffer, Done, Operation, Queue, SharedQueue, Token};
 
 use crate::World;
 use crate::job;
@@ -21,6 +21,7 @@ pub fn run(world: &Arc<World>, mut random: Random) {
         match random.below(10) {
             0..3 => queue.step(world, &mut random),
             3..5 => reads.step(world, &mut random),
+            5 if random.below(2) == 0 => world.shared.step(world, &mut random),
             5 => {
                 let (plan, batch) = Plan::new(world, world.place(&mut random), &mut random);
                 plan.assert(batch.run());
@@ -44,6 +45,7 @@ pub fn run(world: &Arc<World>, mut random: Random) {
     }
     queue.wait(world, usize::MAX, None);
     assert!(queue.open.is_empty() && queue.queue.is_empty());
+    while world.shared.wait(world, None) {}
 }
 
 /// Polls jobs that other threads have started, and starts some.
@@ -64,14 +66,18 @@ pub fn poll_by_hand(world: &Arc<World>, random: &mut Random) {
     world.bag.put(job);
 }
 
-/// Does nothing else until the round is over.
+/// Does little else until the round is over.
 pub fn only_poll(world: &Arc<World>, mut random: Random) {
     while !world.is_over() {
         poll_by_hand(world, &mut random);
         if random.below(16) == 0 {
+            world.shared.step(world, &mut random);
+        }
+        if random.below(16) == 0 {
             std::thread::yield_now();
         }
     }
+    while world.shared.wait(world, None) {}
 }
 
 /// An operation of a queue.
@@ -81,7 +87,92 @@ enum Open {
     Sync,
 }
 
-/// A queue, and its operations by number.
+impl Open {
+    fn assert(self, world: &World, done: Done) {
+        world.counts.results.fetch_add(1, Ordering::Relaxed);
+        match self {
+            Self::Sync => assert_eq!(done.result.unwrap(), 0),
+            Self::Write(claim) => {
+                assert_eq!(done.result.unwrap(), claim.len());
+                drop(claim.into_reading());
+            }
+            Self::Read { claim, offset, len } => assert_read(&claim, offset, len, done),
+        }
+    }
+}
+
+/// A queue, of a thread or of all, and the number of an operation for it.
+trait Add {
+    fn add(self, operation: impl Operation);
+}
+
+impl Add for (&mut Queue, u64) {
+    fn add(self, operation: impl Operation) {
+        self.0.add(operation, self.1);
+    }
+}
+
+impl Add for (&SharedQueue, u64) {
+    fn add(self, operation: impl Operation) {
+        self.0.add(operation, self.1);
+    }
+}
+
+/// Adds an operation to the queue that `to` returns, after it was noted there.
+fn add_to<A: Add>(world: &World, random: &mut Random, to: impl FnOnce(Open) -> A) {
+    let place = world.place(random);
+    match random.below(300) {
+        0 => to(Open::Sync).add(place.file.sync_data()),
+        1..90 => {
+            let Some(claim) = place.write(random, 2) else { return };
+            let mut buffer = world.pool.get(claim.len()).unwrap();
+            buffer.extend_from_slice(&claim.content());
+            let offset = claim.offset();
+            to(Open::Write(claim)).add(place.file.write_at(buffer, offset));
+        }
+        _ => {
+            let Some(claim) = place.read(random, 3) else { return };
+            let (offset, len) = claim.some(random);
+            let buffer = memory(world, len, random);
+            to(Open::Read { claim, offset, len }).add(place.file.read_at(buffer, offset));
+        }
+    }
+}
+
+/// A queue that threads share, and its operations by number.
+#[derive(Default)]
+pub struct Shared {
+    queue: SharedQueue,
+    open: Mutex<HashMap<u64, Open>>,
+    next: AtomicU64,
+}
+
+impl Shared {
+    fn step(&self, world: &World, random: &mut Random) {
+        for _ in 0..random.below(12) {
+            add_to(world, random, |operation| {
+                let number = self.next.fetch_add(1, Ordering::Relaxed);
+                self.open.lock().unwrap().insert(number, operation);
+                (&self.queue, number)
+            });
+        }
+        match random.below(3) {
+            0 => self.queue.submit(),
+            1 => _ = self.wait(world, Some(Duration::from_micros(random.below(300)))),
+            _ => (0..random.below(20)).for_each(|_| _ = self.wait(world, None)),
+        }
+    }
+
+    /// Waits for any operation. Returns false if none is open, or has ended in time.
+    fn wait(&self, world: &World, timeout: Option<Duration>) -> bool {
+        let Some((_, number, done)) = self.queue.wait(timeout) else { return false };
+        let open = self.open.lock().unwrap().remove(&number);
+        open.expect("each result comes once").assert(world, done);
+        true
+    }
+}
+
+/// A queue of one thread, and its operations by number.
 struct Submissions {
     queue: Queue,
     open: HashMap<u64, Open>,
@@ -114,44 +205,20 @@ impl Submissions {
     }
 
     fn add(&mut self, world: &Arc<World>, random: &mut Random) {
-        let place = world.place(random);
-        let number = self.next;
-        let open = match random.below(300) {
-            0 => {
-                self.queue.add(place.file.sync_data(), number);
-                Open::Sync
-            }
-            1..90 => {
-                let Some(claim) = place.write(random, 2) else { return };
-                let mut buffer = world.pool.get(claim.len()).unwrap();
-                buffer.extend_from_slice(&claim.content());
-                self.queue.add(place.file.write_at(buffer, claim.offset()), number);
-                Open::Write(claim)
-            }
-            _ => {
-                let Some(claim) = place.read(random, 3) else { return };
-                let (offset, len) = claim.some(random);
-                self.queue.add(place.file.read_at(memory(world, len, random), offset), number);
-                Open::Read { claim, offset, len }
-            }
-        };
-        self.open.insert(number, open);
-        self.next += 1;
+        let (queue, open, next) = (&mut self.queue, &mut self.open, &mut self.next);
+        add_to(world, random, |operation| {
+            let number = *next;
+            *next += 1;
+            open.insert(number, operation);
+            (&mut *queue, number)
+        });
     }
 
     fn wait(&mut self, world: &World, at_least: usize, timeout: Option<Duration>) {
         let ended = self.queue.wait(at_least, timeout);
         assert!(timeout.is_some() || ended >= at_least.min(self.open.len()), "{ended} of {at_least}");
         while let Some((number, done)) = self.queue.take() {
-            world.counts.results.fetch_add(1, Ordering::Relaxed);
-            match self.open.remove(&number).expect("each result comes once") {
-                Open::Sync => assert_eq!(done.result.unwrap(), 0),
-                Open::Write(claim) => {
-                    assert_eq!(done.result.unwrap(), claim.len());
-                    drop(claim.into_reading());
-                }
-                Open::Read { claim, offset, len } => assert_read(&claim, offset, len, done),
-            }
+            self.open.remove(&number).expect("each result comes once").assert(world, done);
         }
     }
 
