@@ -426,6 +426,9 @@ fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool, tas
         let goes_on = turn.goes_on(task);
         INLINE.set(turn);
         if !goes_on {
+            if !request.kind.is_read() {
+                switches::let_others_run();
+            }
             return Called::Later;
         }
         match inline(target, request, held, choice) {
