@@ -637,6 +637,7 @@ public:
         check(ringfile_queue_create(depth, flags, &handle), error);
         return queue(handle);
     }
+    static queue create(std::size_t depth, std::error_code& error) noexcept { return create(depth, 0, error); }
 
     // Each of these functions adds an operation, and returns its token, which identifies the operation in this queue until
     // its result has been taken. `add` takes any kind.
