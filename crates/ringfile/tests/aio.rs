@@ -20,8 +20,8 @@ use support::filters::{deny, filter};
 use support::forms::{READING, WRITING};
 use support::fuse::{Act, Op, Server};
 use support::{
-    Folder, Random, all, assert_content, byte_at, content, in_child, in_child_with, is_child,
-    is_without_ring, must_end, poll_once, reads_without_waiting, record_warnings, skip, wait_for,
+    Folder, Random, all, assert_content, assert_passed, byte_at, content, fork, in_child, in_child_with,
+    is_child, is_without_ring, must_end, poll_once, reads_without_waiting, record_warnings, skip, wait_for,
     workers_are_forced,
 };
 
@@ -745,24 +745,14 @@ fn f45_a_forked_child_does_not_use_its_parents_context() {
         for read in &mut reads {
             assert!(poll_once(read).await.is_pending());
         }
-        // SAFETY: the child calls the library as any program may, and ends without running destructors.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                assert!(futures::executor::block_on(read(0)).is_err());
-                let buffer = futures::executor::block_on(anyhow.read_at(vec![0; PAGE], 0)).unwrap();
-                assert_content(&buffer, 0);
-                for read in std::mem::take(&mut reads) {
-                    assert_eq!(futures::executor::block_on(read).unwrap_err().errno(), Some(libc::ECANCELED));
-                }
-            }));
-            // SAFETY: ends this process at once.
-            unsafe { libc::_exit(i32::from(outcome.is_err())) };
-        }
-        let mut status = 0;
-        // SAFETY: the kernel writes one number.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        assert_eq!(status, 0, "the child");
+        assert_passed(fork(|| {
+            assert!(futures::executor::block_on(read(0)).is_err());
+            let buffer = futures::executor::block_on(anyhow.read_at(vec![0; PAGE], 0)).unwrap();
+            assert_content(&buffer, 0);
+            for read in std::mem::take(&mut reads) {
+                assert_eq!(futures::executor::block_on(read).unwrap_err().errno(), Some(libc::ECANCELED));
+            }
+        }));
         for (page, result) in all(reads).await.into_iter().enumerate() {
             assert_content(&result.unwrap(), (page * PAGE) as u64);
         }

@@ -822,10 +822,7 @@ fn f22_in_a_forked_child_every_call_fails() {
             // SAFETY: ends this process, and touches no memory.
             unsafe { libc::_exit(i32::from(!told)) };
         }
-        let mut status = 0;
-        // SAFETY: one valid number to write to.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0, "the child failed (1 << 8), or hung (14)");
+        support::assert_passed(child);
         log.append(&content(100, 100)).await.unwrap();
         log.close().await.unwrap();
     });

@@ -17,7 +17,8 @@ use support::forms::{READING, routes};
 use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
-    Folder, Random, assert_content, content, in_child, is_without_ring, must_end, needs_ring, wait_for,
+    Folder, Random, assert_content, assert_passed, content, fork, in_child, is_without_ring, must_end,
+    needs_ring, wait_for,
 };
 
 const PAGE: usize = 4096;
@@ -341,33 +342,20 @@ fn f22_forked_children_get_clear_errors_from_batches_and_handles() {
     all_are_right();
     let mut open = Queue::new();
     let handle = open.start(&files[0], pool.get(PAGE).unwrap(), 0);
-    // SAFETY: the child has only this thread, and the C library's allocator supports that; it ends with `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let check = || {
-            for (file, form) in files.iter().flat_map(|file| forms().map(move |form| (file, form))) {
-                for (page, (buffer, error)) in form.read(file, reads()).into_iter().enumerate() {
-                    // Either the bytes, from a call that needs nothing of the parent, or an error that gives the
-                    // reason.
-                    match error {
-                        None => assert_content(&buffer, (page * PAGE) as u64),
-                        Some(error) => assert!(error.to_string().contains("fork"), "{form:?}: {error}"),
-                    }
+    let child = fork(|| {
+        for (file, form) in files.iter().flat_map(|file| forms().map(move |form| (file, form))) {
+            for (page, (buffer, error)) in form.read(file, reads()).into_iter().enumerate() {
+                // Either the bytes, from a call that needs nothing of the parent, or an error that gives the
+                // reason.
+                match error {
+                    None => assert_content(&buffer, (page * PAGE) as u64),
+                    Some(error) => assert!(error.to_string().contains("fork"), "{form:?}: {error}"),
                 }
             }
-            // The memory belongs to the parent.
-            std::mem::forget(open);
-        };
-        support::end_if_it_hangs();
-        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
-        // SAFETY: ends this process, and runs no destructor of the parent.
-        unsafe { libc::_exit(i32::from(!passed)) };
-    }
+        }
+    });
     all_are_right();
-    let mut status = 0;
-    // SAFETY: one valid number to write to.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
+    assert_passed(child);
     assert_eq!(open.wait_by(handle).unwrap().result.unwrap(), PAGE);
     drop(open);
     assert_eq!((metrics().stray, pool.metrics().in_use), (0, 0));

@@ -15,38 +15,12 @@ use ringfile::{File, OpenOptions, Pool, Queue, Route, block_on, metrics, thread_
 use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
-    Folder, all, assert_content, content, end_if_it_hangs, has_registered_buffers, in_child, is_without_ring,
-    needs_ring, open_on_ring, poll_once, skip, workers_are_forced, yield_now, yield_until,
+    Folder, all, assert_content, assert_passed, content, end_if_it_hangs, fork, has_registered_buffers,
+    in_child, is_without_ring, needs_ring, open_on_ring, poll_once, skip, workers_are_forced, yield_now,
+    yield_until,
 };
 
 const PAGE: usize = 4096;
-
-/// Forks. The child runs `check` and ends, with an alarm against hanging. Returns the child's process ID.
-fn fork(check: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child has only this thread, and the C library's allocator supports that; it ends with `_exit`, so
-    // that no destructor of the parent runs twice.
-    unsafe {
-        match libc::fork() {
-            0 => {
-                end_if_it_hangs();
-                let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
-                libc::_exit(if passed { 0 } else { 1 });
-            }
-            child => {
-                assert!(child > 0, "fork failed");
-                child
-            }
-        }
-    }
-}
-
-#[track_caller]
-fn assert_passed(child: libc::pid_t) {
-    let mut status = 0;
-    // SAFETY: one valid number to write to.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
-}
 
 /// Returns the routes on which an operation that the server holds back is in flight, or with another thread.
 fn routes() -> impl Iterator<Item = Route> {

@@ -11,7 +11,10 @@ use std::time::UNIX_EPOCH;
 
 use ringfile::fs::{self, FileType};
 use ringfile::{AllocateMode, Batch, File, OpenOptions, Queue, block_on, metrics, thread_metrics};
-use support::{Folder, all, in_child, is_without_ring, open_descriptors, poll_once, wait_for, yield_now};
+use support::{
+    Folder, all, assert_passed, fork, in_child, is_without_ring, open_descriptors, poll_once, wait_for,
+    yield_now,
+};
 
 fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -465,35 +468,23 @@ fn a_forked_child_makes_plain_calls() {
     let mut queue = Queue::new();
     let open = queue.add(ringfile::fs::open(&path, &reading()), 0);
     queue.submit();
-    // SAFETY: the child has only this thread, and ends with `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let check = || {
-            support::end_if_it_hangs();
-            let renamed = folder.path().join("renamed");
-            block_on(async {
-                fs::rename(&path, &renamed).await.unwrap();
-                let file = fs::open(&renamed, &reading()).await.unwrap();
-                assert_eq!(fs::metadata(&renamed).await.unwrap().size, file.size().unwrap());
-                fs::rename(&renamed, &path).await.unwrap();
-            });
-            let mut queue = Queue::new();
-            let token = queue.add(ringfile::fs::open(&path, &reading()), 0);
-            let mut bytes = [0; 7];
-            std::os::fd::AsFd::as_fd(&queue.wait_by(token).unwrap().take_file().unwrap())
-                .try_clone_to_owned()
-                .map(std::fs::File::from)
-                .and_then(|file| file.read_exact_at(&mut bytes, 0))
-                .unwrap();
-            assert_eq!(&bytes, b"content");
-        };
-        let passed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok();
-        // SAFETY: it ends the process.
-        unsafe { libc::_exit(i32::from(!passed)) };
-    }
-    let mut status = 0;
-    // SAFETY: one valid number to write to.
-    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-    assert_eq!(status, 0, "the forked child failed (1 << 8), or hung (14)");
+    assert_passed(fork(|| {
+        let renamed = folder.path().join("renamed");
+        block_on(async {
+            fs::rename(&path, &renamed).await.unwrap();
+            let file = fs::open(&renamed, &reading()).await.unwrap();
+            assert_eq!(fs::metadata(&renamed).await.unwrap().size, file.size().unwrap());
+            fs::rename(&renamed, &path).await.unwrap();
+        });
+        let mut queue = Queue::new();
+        let token = queue.add(ringfile::fs::open(&path, &reading()), 0);
+        let mut bytes = [0; 7];
+        std::os::fd::AsFd::as_fd(&queue.wait_by(token).unwrap().take_file().unwrap())
+            .try_clone_to_owned()
+            .map(std::fs::File::from)
+            .and_then(|file| file.read_exact_at(&mut bytes, 0))
+            .unwrap();
+        assert_eq!(&bytes, b"content");
+    }));
     assert_eq!(queue.wait_by(open).unwrap().take_file().unwrap().size().unwrap(), 7);
 }

@@ -16,7 +16,10 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use ringfile::{Batch, File, OpenOptions, Pool, attach_to_tokio, metrics};
 use support::cache::drop_cache;
-use support::{Folder, assert_content, content, in_child, keep, must_end, skip, wait_for};
+use support::{
+    Folder, assert_content, assert_passed, content, fork, in_child, keep, must_end, open_descriptors, skip,
+    wait_for,
+};
 use tokio::runtime::{Builder, Runtime};
 
 const PAGE: usize = 4096;
@@ -360,23 +363,13 @@ fn a_forked_child_uses_neither_the_ring_nor_the_locks_of_its_parents_runtime() {
     };
     let _inside = runtime.enter();
     for _ in 0..50 {
-        // SAFETY: the child makes one read, which a forked child may do, and leaves by `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: ends the child if it waits for a lock or a thread that it does not have.
-            unsafe { libc::alarm(support::patience().as_secs() as u32) };
+        assert_passed(fork(|| {
             // Either another thread or a plain call reads, or the error says that a child cannot.
-            let is_right = match futures::executor::block_on(file.read_at(Vec::with_capacity(PAGE), 0)) {
-                Ok(buffer) => buffer == content(0, PAGE),
-                Err(error) => error.errno() == Some(libc::EOPNOTSUPP),
-            };
-            // SAFETY: ends the process.
-            unsafe { libc::_exit(i32::from(!is_right)) };
-        }
-        let mut status = 0;
-        // SAFETY: `status` is valid for the call.
-        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
-        assert_eq!(status, 0);
+            match futures::executor::block_on(file.read_at(Vec::with_capacity(PAGE), 0)) {
+                Ok(buffer) => assert_eq!(buffer, content(0, PAGE)),
+                Err(error) => assert_eq!(error.errno(), Some(libc::EOPNOTSUPP)),
+            }
+        }));
     }
     assert!(!reads.is_finished());
 }
@@ -402,11 +395,6 @@ fn threads_that_attach_a_runtime_at_once_attach_it() {
     if !in_child(name) || runtime(name, 1).is_none() {
         return;
     }
-    let rings = || {
-        let open = std::fs::read_dir("/proc/self/fd").unwrap();
-        let names = open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
-        names.filter(|name| name.to_string_lossy().contains("io_uring")).count()
-    };
     for _ in 0..100 {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let together = std::sync::Barrier::new(2);
@@ -419,10 +407,10 @@ fn threads_that_attach_a_runtime_at_once_attach_it() {
                 });
             }
         });
-        let before = rings();
+        let before = open_descriptors();
         let _inside = runtime.enter();
         attach_to_tokio().unwrap();
-        assert_eq!(rings(), before, "it was not attached before");
+        assert_eq!(open_descriptors(), before, "it was not attached before");
     }
 }
 
@@ -481,23 +469,14 @@ fn f22_a_forked_child_that_drives_its_parents_runtime_does_not_touch_the_ring() 
         let mut context = Context::from_waker(Waker::noop());
         reads.iter_mut().for_each(|read| _ = read.as_mut().poll(&mut context));
     }
-    // SAFETY: the child has this thread only, and ends with `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        support::end_if_it_hangs();
+    assert_passed(fork(|| {
         let before = metrics().ops;
         runtime.block_on(async {
             for _ in 0..5 {
                 tokio::task::yield_now().await;
             }
         });
-        let is_same = metrics().ops == before;
-        // SAFETY: it ends the process.
-        unsafe { libc::_exit(i32::from(!is_same)) };
-    }
-    let mut status = 0;
-    // SAFETY: one number.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0, "the child has carried out operations of its parent");
+        assert_eq!(metrics().ops, before, "the child has carried out operations of its parent");
+    }));
     runtime.block_on(futures::future::join_all(reads));
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use ringfile::{Done, File, OpenOptions, Pool, Queue, SharedQueue, Token};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use support::{
-    Folder, Random, assert_content, content, end_if_it_hangs, in_child, is_without_ring, must_end,
+    Folder, Random, assert_content, assert_passed, content, fork, in_child, is_without_ring, must_end,
     needs_ring, on_events, open_descriptors, patience, pipe, wait_for,
 };
 
@@ -387,21 +387,13 @@ fn f22_a_forked_child_does_not_wait_for_the_parents_operations() {
         std::thread::spawn(move || queue.wait_by(waits).unwrap())
     };
     std::thread::sleep(Duration::from_millis(20));
-    // SAFETY: the child calls only what the library allows there, and ends with `_exit`.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        end_if_it_hangs();
-        let fails = queue.wait_by(waits).is_err() || queue.is_empty();
+    let inherited = queue.clone();
+    assert_passed(fork(move || {
+        assert!(inherited.wait_by(waits).is_err() || inherited.is_empty());
         let new = SharedQueue::new();
-        drop(queue);
+        drop(inherited);
         drop(new);
-        // SAFETY: it ends the process.
-        unsafe { libc::_exit(i32::from(!fails)) };
-    }
-    let mut status = 0;
-    // SAFETY: one number.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    assert_eq!(status, 0, "the child failed or hung");
+    }));
     let token = add(&queue, &file, &pool, 2);
     assert_page(2, &queue.wait_by(token).unwrap());
     let mut writer = writer;

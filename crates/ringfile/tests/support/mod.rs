@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod files;
 pub mod filters;
+pub mod forks;
 pub mod forms;
 pub mod fuse;
 pub mod handles;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use {
     files::{Folder, TempPath, pipe, reads_without_waiting},
+    forks::{assert_passed, end_if_it_hangs, fork},
     machine::{has_registered_buffers, has_shared_registrations, needs_registered_buffers, status_kib},
     patience::patience,
     random::Random,
@@ -142,12 +144,6 @@ pub fn wait_closed(path: impl AsRef<Path>) {
             .any(|name| name == path.as_ref())
     };
     wait_for("the file to be closed", || !is_open());
-}
-
-/// Ends this process, a forked child, by a signal if it hangs. Does not use [`patience`], which takes a lock.
-pub fn end_if_it_hangs() {
-    // SAFETY: sets a timer of this process, and names no memory.
-    unsafe { libc::alarm(180) };
 }
 
 const CHILD: &str = "RINGFILE_FAULT_CHILD";
