@@ -817,8 +817,8 @@ const char *ringfile_version(void);
 // block.
 int ringfile_set_default_route(uint32_t default_route);
 
-// Sets how many I/O threads the library starts, for ringfile_batch_start: at most 4096, 0
-// for the default of one. Has no effect after they have started. Any thread; does not block.
+// Sets how many I/O threads the library starts, for ringfile_batch_start: at most 4096, 0 for the default of one. Has no
+// effect after they have started. Any thread; does not block.
 int ringfile_set_io_threads(size_t threads);
 
 // Sets the maximum number of worker threads (RINGFILE_ROUTE_WORKERS): at most 4096, 0 for the default. Any thread; does
@@ -1061,7 +1061,7 @@ int ringfile_queue_create(size_t depth,
 // A sync covers the writes that have finished when it is submitted. Freeing the queue closes a file that was opened
 // and not taken.
 //
-// The queue's threads. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
+// The queue's own thread, or any if it is shared. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
 // of the operation itself are its result.
 //
 // Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
@@ -1074,14 +1074,14 @@ int ringfile_queue_add(struct ringfile_queue *queue,
 // Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
 // finished. An error of an operation is its result.
 //
-// The queue's threads. Does not wait; operations whose route is a plain call are carried out here.
+// The queue's own thread, or any if it is shared. Does not wait; operations whose route is a plain call are carried out here.
 int ringfile_queue_submit(struct ringfile_queue *queue);
 
 // Submits the operations that were added, and waits until `at_least` operations have finished, or all, or `timeout_ns`
 // nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
 // order in which they finished. Returns how many: 0 if none has finished in time, or none is open.
 //
-// The queue's threads. Blocks as described. `at_least` above `room` counts as `room`.
+// The queue's own thread, or any if it is shared. Blocks as described. `at_least` above `room` counts as `room`.
 //
 // Pointers: `results` points to an array of `room` results.
 int64_t ringfile_queue_wait(struct ringfile_queue *queue,
@@ -1093,7 +1093,7 @@ int64_t ringfile_queue_wait(struct ringfile_queue *queue,
 // Submits the operations that were added, waits for one of them, and returns its result: the number or the negative
 // errno as in ringfile_result. The memory belongs to the caller again, and the token is no longer valid.
 //
-// The queue's threads. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
+// The queue's own thread, or any if it is shared. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
 // its result was taken.
 int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
                                 uint64_t token);
@@ -1102,7 +1102,7 @@ int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
 // has not finished. The result itself can be -EAGAIN, if the kernel lacks a resource for the operation, such as a
 // thread: after ringfile_queue_is_done has returned 1, it is the result.
 //
-// The queue's threads. Does not block, and submits nothing: see ringfile_queue_submit.
+// The queue's own thread, or any if it is shared. Does not block, and submits nothing: see ringfile_queue_submit.
 int64_t ringfile_queue_take(struct ringfile_queue *queue,
                             uint64_t token);
 
@@ -1117,7 +1117,7 @@ int ringfile_queue_is_done(struct ringfile_queue *queue,
 // An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 // is cancelled; what a disk has begun runs to its end.
 //
-// The queue's threads. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
+// The queue's own thread, or any if it is shared. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
 int ringfile_queue_cancel(struct ringfile_queue *queue,
                           uint64_t token);
 
@@ -1130,7 +1130,7 @@ int ringfile_queue_cancel(struct ringfile_queue *queue,
 // submitted. There is nothing to read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to
 // the caller: close(2) it before or after the queue is closed. For a closed queue it announces nothing.
 //
-// The queue's threads. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
+// The queue's own thread, or any if it is shared. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
 int ringfile_queue_descriptor(struct ringfile_queue *queue);
 
 // Returns the number of operations whose results were not taken. The queue's own thread; does not block.
@@ -1139,7 +1139,7 @@ int64_t ringfile_queue_open(const struct ringfile_queue *queue);
 // Cancels the operations that the kernel still can cancel, waits until it has finished with all memory, and closes the
 // handle. Results that were not taken are lost.
 //
-// The queue's threads. Blocks.
+// The queue's own thread, or any if it is shared. Blocks.
 int ringfile_queue_free(struct ringfile_queue *queue);
 
 #ifdef __cplusplus

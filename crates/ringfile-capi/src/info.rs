@@ -178,8 +178,8 @@ fn some(threads: usize) -> Result<usize> {
     }
 }
 
-/// Sets how many I/O threads the library starts, for ringfile_batch_start: at most 4096, 0
-/// for the default of one. Has no effect after they have started. Any thread; does not block.
+/// Sets how many I/O threads the library starts, for ringfile_batch_start: at most 4096, 0 for the default of one. Has no
+/// effect after they have started. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_set_io_threads(threads: usize) -> c_int {
     done(|| {

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ringfile::Done;
 use ringfile::fs::{self, Change, GetMetadata, Metadata, Open};
 
-use crate::error::{Fault, Result};
+use crate::error::{Fault, Result, number_or_errno};
 use crate::file::{self, ringfile_file, ringfile_open_options};
 use crate::raw::{self, Growing};
 
@@ -114,6 +114,20 @@ impl Room {
             (Self::File(_) | Self::Metadata(_), _, _) => Ok(()),
         }
     }
+}
+
+/// Writes an operation's additional result to the memory that its caller named for one; returns the number of the result,
+/// or the negative errno.
+///
+/// # Safety
+/// As [`Room::fill`].
+#[inline]
+pub(crate) unsafe fn deliver(room: Option<Room>, done: &mut Done) -> i64 {
+    // SAFETY: by this function's contract.
+    if let Some(Err(fault)) = room.map(|room| unsafe { room.fill(done) }) {
+        return fault.note();
+    }
+    number_or_errno(&done.result)
 }
 
 /// An operation on paths that was not started.

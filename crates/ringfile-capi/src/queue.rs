@@ -12,7 +12,7 @@ use crate::error::{Fault, Result, call, done, done_in_memory, number_or_errno};
 use crate::local::{self, Own};
 use crate::op::{self, Add, Checked, OnFile, Plain, ringfile_op, ringfile_result};
 use crate::path::{OnPath, Room};
-use crate::{file, raw, shared};
+use crate::{file, path, raw, shared};
 
 /// Runs code on a queue: one of this thread (`own`), or one that threads share (`shared`); or the same code, `used`, on
 /// either.
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ringfile_queue_create(
 /// A sync covers the writes that have finished when it is submitted. Freeing the queue closes a file that was opened
 /// and not taken.
 ///
-/// The queue's threads. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
+/// The queue's own thread, or any if it is shared. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
 /// of the operation itself are its result.
 ///
 /// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
@@ -177,7 +177,7 @@ fn add_on_path<A: Add<Added = Token>>(
 /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
 /// finished. An error of an operation is its result.
 ///
-/// The queue's threads. Does not wait; operations whose route is a plain call are carried out here.
+/// The queue's own thread, or any if it is shared. Does not wait; operations whose route is a plain call are carried out here.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
     done(|| {
@@ -211,21 +211,16 @@ unsafe fn take(own: &mut Own, has_rooms: bool) -> Option<(u64, i64)> {
 /// The memory that was named for the operation's result may be written to.
 #[inline]
 unsafe fn deliver(own: &mut Own, token: Token, mut done: Done) -> i64 {
-    if !own.rooms.is_empty()
-        && let Some(room) = own.rooms.remove(&token.to_u64())
-        // SAFETY: by this function's contract.
-        && let Err(fault) = unsafe { room.fill(&mut done) }
-    {
-        return fault.note();
-    }
-    number_or_errno(&done.result)
+    let room = if own.rooms.is_empty() { None } else { own.rooms.remove(&token.to_u64()) };
+    // SAFETY: by this function's contract.
+    unsafe { path::deliver(room, &mut done) }
 }
 
 /// Submits the operations that were added, and waits until `at_least` operations have finished, or all, or `timeout_ns`
 /// nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
 /// order in which they finished. Returns how many: 0 if none has finished in time, or none is open.
 ///
-/// The queue's threads. Blocks as described. `at_least` above `room` counts as `room`.
+/// The queue's own thread, or any if it is shared. Blocks as described. `at_least` above `room` counts as `room`.
 ///
 /// Pointers: `results` points to an array of `room` results.
 #[unsafe(no_mangle)]
@@ -254,18 +249,8 @@ pub unsafe extern "C" fn ringfile_queue_wait(
                 }
                 Ok(taken)
             },
-            shared => {
-                let mut taken = 0;
-                shared.wait(at_least.min(room), timeout, |next| {
-                    if let Some((token, user_data, done)) = next {
-                        // SAFETY: by the contract in the header.
-                        results[taken] = ringfile_result { user_data, result: unsafe { shared.deliver(token, done) } };
-                        taken += 1;
-                    }
-                    taken < results.len()
-                })?;
-                Ok(taken as i64)
-            }
+            // SAFETY: by the contract in the header.
+            shared => unsafe { shared.wait(results, at_least.min(room), timeout) }
         )
     })
 }
@@ -281,7 +266,7 @@ fn not_taken(is_open: bool) -> Fault {
 /// Submits the operations that were added, waits for one of them, and returns its result: the number or the negative
 /// errno as in ringfile_result. The memory belongs to the caller again, and the token is no longer valid.
 ///
-/// The queue's threads. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
+/// The queue's own thread, or any if it is shared. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
 /// its result was taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64) -> i64 {
@@ -308,7 +293,7 @@ pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64
 /// has not finished. The result itself can be -EAGAIN, if the kernel lacks a resource for the operation, such as a
 /// thread: after ringfile_queue_is_done has returned 1, it is the result.
 ///
-/// The queue's threads. Does not block, and submits nothing: see ringfile_queue_submit.
+/// The queue's own thread, or any if it is shared. Does not block, and submits nothing: see ringfile_queue_submit.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) -> i64 {
     let token = Token::from_u64(token);
@@ -350,7 +335,7 @@ pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64)
 /// An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 /// is cancelled; what a disk has begun runs to its end.
 ///
-/// The queue's threads. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
+/// The queue's own thread, or any if it is shared. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) -> c_int {
     let token = Token::from_u64(token);
@@ -373,7 +358,7 @@ pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) 
 /// submitted. There is nothing to read from it. Each call returns a new descriptor with FD_CLOEXEC, which belongs to
 /// the caller: close(2) it before or after the queue is closed. For a closed queue it announces nothing.
 ///
-/// The queue's threads. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
+/// The queue's own thread, or any if it is shared. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_descriptor(queue: *mut ringfile_queue) -> c_int {
     call(|| either!(queue, used => Ok(i64::from(used.descriptor()?.into_raw_fd())))) as c_int
@@ -388,7 +373,7 @@ pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
 /// Cancels the operations that the kernel still can cancel, waits until it has finished with all memory, and closes the
 /// handle. Results that were not taken are lost.
 ///
-/// The queue's threads. Blocks.
+/// The queue's own thread, or any if it is shared. Blocks.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_free(queue: *mut ringfile_queue) -> c_int {
     done(|| {

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use ringfile::{Done, SharedQueue, Token};
 
-use crate::error::{Fault, Result, number_or_errno};
+use crate::error::{Fault, Result};
 use crate::fork::{self, Lock};
 use crate::local;
-use crate::path::Room;
+use crate::op::ringfile_result;
+use crate::path::{self, Room};
 use crate::table::Table;
 
 static QUEUES: Table<Arc<Shared>> = Table::new("ringfile_queue", 15, Lock::SharedQueues, || QUEUES.hold());
@@ -40,20 +41,20 @@ impl Shared {
     pub(crate) unsafe fn deliver(&self, token: Token, mut done: Done) -> i64 {
         let room = self.rooms().remove(&token.to_u64());
         // SAFETY: by this function's contract.
-        match room.map_or(Ok(()), |room| unsafe { room.fill(&mut done) }) {
-            Ok(()) => number_or_errno(&done.result),
-            Err(fault) => fault.note(),
-        }
+        unsafe { path::deliver(room, &mut done) }
     }
 
-    /// Waits until `give` was called for `at_least` results, no operation is open, or the timeout has passed, and gives
-    /// the results that are there then, as long as `give` says that there is room.
-    pub(crate) fn wait(
+    /// Waits until it has taken `at_least` results, no operation is open, or the timeout has passed, and takes those that are
+    /// there then, as far as there is room. Returns how many it took.
+    ///
+    /// # Safety
+    /// As [`deliver`](Self::deliver), for each operation of the queue.
+    pub(crate) unsafe fn wait(
         &self,
+        results: &mut [ringfile_result],
         at_least: usize,
         timeout: Option<Duration>,
-        mut give: impl FnMut(Option<(Token, u64, Done)>) -> bool,
-    ) -> Result<()> {
+    ) -> Result<i64> {
         if at_least > 0 && timeout != Some(Duration::ZERO) {
             local::may_wait()?;
         }
@@ -61,13 +62,14 @@ impl Shared {
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         self.queue.submit();
         let mut taken = 0;
-        while give(None) {
+        for to in results {
             let next = if taken < at_least { self.queue.wait(left()) } else { self.queue.take() };
-            let Some(next) = next else { break };
+            let Some((token, user_data, done)) = next else { break };
+            // SAFETY: by this function's contract.
+            *to = ringfile_result { user_data, result: unsafe { self.deliver(token, done) } };
             taken += 1;
-            give(Some(next));
         }
-        Ok(())
+        Ok(taken as i64)
     }
 }
 
