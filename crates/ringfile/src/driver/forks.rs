@@ -20,15 +20,10 @@ pub(super) fn starting_io_threads() -> MutexGuard<'static, ()> {
 /// lock comes last. One-time initialisations are completed before a fork: a child would wait forever for the thread
 /// that had begun one.
 pub(super) fn hold_locks() -> Box<dyn Any> {
-    #[cfg(feature = "tokio")]
-    let runtimes = super::in_tokio::hold();
-    #[cfg(not(feature = "tokio"))]
-    let runtimes = ();
     let (workers, starting) = (worker_queue::lock(), starting_io_threads());
     let (timers, filler) = (timer::hold(), filler::hold());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((
-        runtimes,
         workers,
         starting,
         timers,

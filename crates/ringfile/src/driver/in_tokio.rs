@@ -17,6 +17,7 @@ use super::joint::Joint;
 use super::remote::RemoteRequest;
 use super::shared::Shared;
 use crate::error::Error;
+use crate::ring::fork;
 
 static RUNTIMES: Mutex<Vec<(Id, Arc<Joint>)>> = Mutex::new(Vec::new());
 /// Whether there was ever a runtime, so that programs without one do not search.
@@ -32,7 +33,7 @@ fn runtimes() -> MutexGuard<'static, Vec<(Id, Arc<Joint>)>> {
 }
 
 /// Takes the lock of the list, for a fork.
-pub(super) fn hold() -> Box<dyn std::any::Any> {
+fn hold() -> Box<dyn std::any::Any> {
     Box::new(runtimes())
 }
 
@@ -73,6 +74,7 @@ pub(super) fn hold() -> Box<dyn std::any::Any> {
 /// }
 /// ```
 pub fn attach_to_tokio() -> Result<(), Error> {
+    fork::hold_over_forks(&fork::RUNTIMES, hold);
     let handle = Handle::current();
     let id = handle.id();
     if runtimes().iter().any(|(known, _)| *known == id) {

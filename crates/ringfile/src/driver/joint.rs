@@ -30,7 +30,7 @@ use super::target::Target;
 use super::timer::wake_at;
 use super::turns::Turns;
 use crate::error::Error;
-use crate::ring::{Completions, RingOptions};
+use crate::ring::RingOptions;
 use crate::{event, panics};
 
 /// How long completions may lie uncollected.
@@ -80,8 +80,7 @@ impl Joint {
     /// If there is no ring, or if its completions would interrupt the thread that has submitted the operation (before
     /// Linux 5.19), which costs more than an I/O thread.
     pub(super) fn new() -> Result<Arc<Self>, Error> {
-        let completions = Completions::Cooperative;
-        let mut driver = new_driver(RingOptions { completions, is_joint: true, ..RingOptions::default() });
+        let mut driver = new_driver(RingOptions::joint());
         let mut rings = driver.make_rings().map_err(Lack::into_error)?;
         let no_joint = || {
             Error::from_errno(libc::EOPNOTSUPP, "attaching to a runtime")
@@ -231,12 +230,14 @@ impl Joint {
     fn set_timer(self: &Arc<Self>) -> bool {
         let vain = self.watch.vain.load(Ordering::Relaxed);
         let patience = PATIENCE * (1 + vain / VAIN_LOOKS).min(MOST_PATIENCE);
-        match wake_at(Instant::now() + patience, Waker::from(Arc::clone(self))) {
-            // Dropping it would cancel it.
-            Some(timer) => std::mem::forget(timer),
-            None => self.watch.is_set.store(false, Ordering::SeqCst),
+        let timer = wake_at(Instant::now() + patience, Waker::from(Arc::clone(self)));
+        if timer.is_none() {
+            self.watch.is_set.store(false, Ordering::SeqCst);
         }
-        self.watch.is_set.load(Ordering::SeqCst)
+        let is_set = timer.is_some();
+        // Dropping it would cancel it.
+        std::mem::forget(timer);
+        is_set
     }
 
     /// Works if nobody has since the last look, or a request came while this thread looked.

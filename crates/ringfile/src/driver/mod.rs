@@ -92,7 +92,7 @@ pub(crate) use result::{Finished, Handler};
 pub(crate) use ring_kind::RingKind;
 pub(crate) use route::{FileSystem, Lanes, default_route};
 pub use route::{Route, set_default_route};
-pub(crate) use roving::{Bed, RovingDriver, make_bed, wake_sleeper};
+pub(crate) use roving::{Bed, RovingDriver, make_bed};
 pub(crate) use shared::{Call, Shared};
 pub(crate) use start::{HandlerOf, add_local, remove_local, start, start_linked};
 pub(crate) use target::{FileKind, Target};

@@ -16,7 +16,7 @@ use super::forks::new_driver;
 use super::leave::THREAD_RINGS;
 use super::shared::Shared;
 use super::state::{DRIVER, Driver, with};
-use crate::ring::{Completions, RingOptions, Sleeper};
+use crate::ring::{RingOptions, Sleeper};
 
 /// How long a thread waits before it asks again, if the kernel has refused operations, or nothing would wake the thread.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -30,8 +30,7 @@ pub(crate) struct RovingDriver {
 
 impl RovingDriver {
     pub(crate) fn new() -> Self {
-        let completions = Completions::Cooperative;
-        let mut driver = new_driver(RingOptions { completions, is_joint: true, ..RingOptions::default() });
+        let mut driver = new_driver(RingOptions::joint());
         // A failure shows when the descriptor is needed.
         let _ = driver.signal_ends();
         let shared = Arc::clone(&driver.shared);
@@ -129,9 +128,4 @@ impl Bed {
         }
         self.shared.sleep.woke();
     }
-}
-
-/// Wakes a thread that sleeps in a [`Bed`] of the driver of this visit, or is about to.
-pub(crate) fn wake_sleeper() {
-    with(|driver| driver.shared.ring_wakeup());
 }

@@ -197,7 +197,7 @@ impl Shared {
     }
 
     /// Signals the wake-up descriptor, if there is one.
-    pub(super) fn ring_wakeup(&self) {
+    pub(crate) fn ring_wakeup(&self) {
         if let Some(fd) = self.wakeup() {
             // It cannot block: the counter would have to be near its 64-bit limit.
             let _ = rustix::io::write(fd, &1u64.to_ne_bytes());

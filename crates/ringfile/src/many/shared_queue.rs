@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::done::Done;
 use super::entries::Token;
 use super::queue::{Queue, WithItsDriver};
-use crate::driver::{self, RovingDriver, Shared};
+use crate::driver::{RovingDriver, Shared};
 use crate::error::{Error, Result};
 use crate::file::ask::Operation;
 use crate::ring::fork;
@@ -260,7 +260,7 @@ impl Inner {
             *must_wake |= has_ended && *has_sleeper;
             if *must_wake {
                 // Again by each visit until the thread is awake: this one may have taken what the one before has sent.
-                driver::wake_sleeper();
+                self.shared.ring_wakeup();
             }
             result
         })

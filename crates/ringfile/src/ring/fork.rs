@@ -79,6 +79,9 @@ pub(crate) type TakeLocks = fn() -> Box<dyn Any>;
 /// The function that takes the locks of pools and lent memory. Threads that hold one of these may take those of the
 /// driver.
 pub(crate) static MEMORY: Value<TakeLocks> = Value::new();
+/// The function that takes the lock of the list of runtimes whose threads share a ring.
+#[cfg(feature = "tokio")]
+pub(crate) static RUNTIMES: Value<TakeLocks> = Value::new();
 /// The function that takes the locks of the driver.
 pub(crate) static DRIVER: Value<TakeLocks> = Value::new();
 
@@ -86,7 +89,7 @@ thread_local! {
     static HELD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes a thread that forks hold the locks of [`MEMORY`] or [`DRIVER`] from now on, so that the child finds them free
+/// Makes a thread that forks hold the locks of one of these functions from now on, so that the child finds them free
 /// and their state consistent. Every call for one of them passes the same function.
 #[inline]
 pub(crate) fn hold_over_forks(locks: &'static Value<TakeLocks>, hold: TakeLocks) {
@@ -121,7 +124,13 @@ pub(crate) fn hold<T: 'static, U: 'static>(
 extern "C" fn before() {
     // A thread that is ending has no thread-local for the guards, so it takes no lock.
     let _ = HELD.try_with(|held| {
-        let holds = [&MEMORY, &DRIVER].into_iter().filter_map(|locks| locks.get());
+        let all = [
+            &MEMORY,
+            #[cfg(feature = "tokio")]
+            &RUNTIMES,
+            &DRIVER,
+        ];
+        let holds = all.into_iter().filter_map(|locks| locks.get());
         held.replace(holds.map(|hold| hold()).collect());
     });
 }

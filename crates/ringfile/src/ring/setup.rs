@@ -96,6 +96,11 @@ impl Default for RingOptions {
 }
 
 impl RingOptions {
+    /// Returns the options of a ring that several threads enter, in turn, and whose completions any of them collects.
+    pub(crate) fn joint() -> Self {
+        Self { completions: Completions::Cooperative, is_joint: true, ..Self::default() }
+    }
+
     fn flags(&self) -> u32 {
         let common = uapi::IORING_SETUP_CLAMP
             | uapi::IORING_SETUP_SUBMIT_ALL
