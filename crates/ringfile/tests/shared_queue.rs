@@ -212,6 +212,25 @@ fn a_wait_ends_in_time_and_a_cancelled_operation_gives_its_result() {
     assert_eq!(ends.collect::<Vec<_>>(), [Some(libc::ECANCELED); 4]);
 }
 
+/// Each may end at any moment of the wait, even after it has looked for results.
+#[test]
+fn a_wait_without_a_limit_gives_a_result_while_operations_are_open() {
+    let (folder, _) = direct();
+    let path = folder.file("on-workers", &content(0, PAGES as usize * PAGE));
+    let file = OpenOptions::new().read(true).route(ringfile::Route::Workers).open(path).unwrap();
+    let pool = Pool::new(1 << 20);
+    let queue = SharedQueue::new();
+    for turn in 0..if cfg!(debug_assertions) { 10_000 } else { 50_000 } {
+        for page in 0..3 {
+            add(&queue, &file, &pool, page);
+        }
+        for taken in 0..3 {
+            let (_, page, done) = queue.wait(None).unwrap_or_else(|| panic!("{taken} results in turn {turn}"));
+            assert_page(page, &done);
+        }
+    }
+}
+
 #[test]
 fn operations_outlive_the_threads_that_submitted_them() {
     let (folder, file) = direct();

@@ -148,9 +148,10 @@ impl SharedQueue {
     /// Several threads may wait; each result goes to one of them. Inside ringfile's own loop this does not wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<(Token, u64, Done)> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.0.wait_until(deadline, |queue| match queue.take_with_token() {
-            None if queue.counts().0 > 0 => None,
-            taken => Some(taken),
+        // `counts` takes what workers have ended since.
+        self.0.wait_until(deadline, |queue| match queue.counts() {
+            (0, 0) => Some(None),
+            _ => queue.take_with_token().map(Some),
         })?
     }
 
