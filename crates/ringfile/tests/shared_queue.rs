@@ -5,7 +5,7 @@
 mod support;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -184,6 +184,44 @@ fn a_thread_that_sleeps_takes_what_others_add_and_ends_of_workers_wake_it() {
     assert!(tells.try_recv().is_err());
 }
 
+/// Where the thread sleeps, it would not learn of these: a worker has nothing to do yet, or there is no ring.
+#[test]
+fn a_thread_that_sleeps_takes_what_others_start_elsewhere() {
+    let (folder, direct) = direct();
+    let path = folder.file("on-workers", &content(0, PAGES as usize * PAGE));
+    let on_workers = OpenOptions::new().read(true).route(ringfile::Route::Workers).open(path).unwrap();
+    let pool = Pool::new(1 << 20);
+    for (waits_on_worker, file) in [(false, &on_workers), (true, &direct)] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let mut options = OpenOptions::new();
+        let route = if waits_on_worker { ringfile::Route::Workers } else { ring_route() };
+        let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
+        let reader = options.read(true).route(route).open(path).unwrap();
+        let queue = SharedQueue::new();
+        queue.add(reader.read_at(vec![0; 4], 0), 7);
+        queue.submit();
+        let (told, tells) = mpsc::channel();
+        let sleeper = {
+            let queue = queue.clone();
+            std::thread::spawn(move || {
+                while let Some((_, user_data, done)) = queue.wait(None) {
+                    told.send((user_data, done)).unwrap();
+                }
+            })
+        };
+        for page in 100..110 {
+            std::thread::sleep(Duration::from_millis(3));
+            add(&queue, file, &pool, page);
+            queue.submit();
+            let (user_data, done) = tells.recv_timeout(patience()).unwrap();
+            assert_eq!(user_data, page);
+            assert_page(page, &done);
+        }
+        std::io::Write::write_all(&mut writer, b"abcd").unwrap();
+        sleeper.join().unwrap();
+    }
+}
+
 #[test]
 fn a_wait_ends_in_time_and_a_cancelled_operation_gives_its_result() {
     let (reader, _writer) = pipe();
@@ -225,7 +263,8 @@ fn a_wait_without_a_limit_gives_a_result_while_operations_are_open() {
             add(&queue, &file, &pool, page);
         }
         for taken in 0..3 {
-            let (_, page, done) = queue.wait(None).unwrap_or_else(|| panic!("{taken} results in turn {turn}"));
+            let (_, page, done) =
+                queue.wait(None).unwrap_or_else(|| panic!("{taken} results in turn {turn}"));
             assert_page(page, &done);
         }
     }

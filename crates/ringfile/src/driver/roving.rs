@@ -38,9 +38,24 @@ impl RovingDriver {
     }
 
     /// Runs `act` while this is the calling thread's driver.
+    ///
+    /// Afterwards, other threads can wake the one that sleeps in the ring, if this one has taken the last message that the
+    /// ring was told to expect.
     pub(crate) fn visit<R>(&mut self, act: impl FnOnce() -> R) -> R {
         let _visit = Visit::begin(&mut self.driver);
         act()
+    }
+
+    /// Returns whether a thread that sleeps must look although nothing has ended: its bed is not `in_ring` and there is a ring
+    /// now, or the driver has to go on with something that nothing announces.
+    pub(crate) fn must_look(&self, in_ring: bool) -> bool {
+        self.driver.as_ref().is_some_and(|driver| {
+            driver.rings.is_some() != in_ring
+                || driver.refusals.is_some()
+                || !driver.asked.keys.is_empty()
+                || driver.must_turn_again()
+                || driver.context.keeps_awake()
+        })
     }
 
     /// Returns whether the calling thread is in a visit of this driver.
@@ -62,6 +77,7 @@ impl<'a> Visit<'a> {
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
+        with(Driver::listen);
         let _ = THREAD_RINGS.try_with(|count| count.set(count.get() - 1));
         swap(self.0);
     }
@@ -111,6 +127,11 @@ pub(crate) fn make_bed() -> Option<Bed> {
 }
 
 impl Bed {
+    /// Returns whether completions of the ring end the sleep.
+    pub(crate) fn is_in_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
     /// Sleeps until the driver has something to do, or until the deadline, without the driver.
     pub(crate) fn sleep(self, deadline: Option<Instant>) {
         let latest = self.latest.into_iter().chain(deadline).min();

@@ -140,6 +140,16 @@ impl Driver {
             || self.context.has_unsubmitted()
     }
 
+    /// Makes the ring wait for messages again, if the thread has collected the last one that it was told to wait for. If the
+    /// kernel refuses, the next turn does.
+    #[inline]
+    pub(super) fn listen(&mut self) {
+        if self.rings.as_ref().is_some_and(|rings| !rings.wakeup_armed) && self.can_sleep_in_ring() {
+            self.arm_wakeup(RingKind::Main);
+            let _ = self.rings.as_mut().map(|rings| rings.main.enter(Until::Submitted, SLICE, None));
+        }
+    }
+
     /// Sleeps until there are `wanted` completions, if there are none yet. Does not sleep if `wanted` is 0.
     pub(super) fn enter(&mut self, wanted: u32, deadline: Option<Instant>, deferred: &mut Deferred) {
         let deadline = self.asked.limit(deadline);

@@ -332,6 +332,11 @@ impl ThreadEngine {
         guard.must_turn_again()
     }
 
+    /// Returns whether operations are in flight elsewhere than on the thread's ring.
+    pub(super) fn has_some_elsewhere(&self) -> bool {
+        self.engine.elsewhere > 0
+    }
+
     /// Returns where to wait for operations in flight without this engine; `None` if there is something to do first. Called
     /// in a visit of the engine's driver, after a turn.
     pub(super) fn make_bed(&mut self) -> Option<Bed> {

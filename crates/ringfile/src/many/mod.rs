@@ -20,6 +20,7 @@ mod remote;
 mod shared_queue;
 mod started;
 mod sync;
+mod visits;
 
 pub use batch::{Batch, BatchRun};
 pub use done::Done;

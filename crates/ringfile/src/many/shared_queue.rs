@@ -1,22 +1,17 @@
 //! Queues that several threads use: any of them submits, and any of them collects.
 //!
-//! A [`Queue`] with a driver of its own, under one lock. Knows how threads share the work of waiting, and nothing of how
-//! operations start and end. Invariants:
-//!
-//! - the lock is held while operations are submitted and collected, and by no thread that waits;
-//! - of the threads that wait, one sleeps in the ring, and the others until it, or any other thread, has collected
-//!   something. Before a thread returns from waiting, another one takes its place;
-//! - a thread that collects something while another sleeps in the ring, or is about to, makes that one look;
-//! - a forked child waits for no lock that a thread of its parent may have had, and drops nothing of the queue.
+//! A [`Queue`] with a driver of its own, which threads visit in turn ([`Visits`]). A forked child waits for no lock that a
+//! thread of its parent may have had, and drops nothing of the queue.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::done::Done;
 use super::entries::Token;
 use super::queue::{Queue, WithItsDriver};
-use crate::driver::{RovingDriver, Shared};
+use super::visits::{Outside, Visited, Visits};
+use crate::driver::{Bed, RovingDriver, Shared};
 use crate::error::{Error, Result};
 use crate::file::ask::Operation;
 use crate::ring::fork;
@@ -67,26 +62,21 @@ use crate::ring::fork;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct SharedQueue(Arc<Inner>);
+pub struct SharedQueue(Arc<Visits<Contents>>);
 
-struct Inner {
-    state: Mutex<State>,
-    /// Signalled when something was collected, and when no thread sleeps in the ring any more, for threads that wait.
-    changed: Condvar,
+struct Contents {
+    queue: Queue<WithItsDriver>,
+    driver: RovingDriver,
+    /// Whether completions of the ring wake the thread that sleeps, and whether the ends of operations elsewhere do.
+    hears_ring: bool,
+    hears_others: bool,
+}
+
+/// What threads use without the queue's lock.
+struct AroundIt {
     /// That of the queue's driver.
     shared: Arc<Shared>,
     process: fork::Mark,
-}
-
-struct State {
-    queue: Queue<WithItsDriver>,
-    driver: RovingDriver,
-    /// Whether a thread sleeps in the ring, or is about to.
-    has_sleeper: bool,
-    /// Whether something was collected since that thread has let go of the lock.
-    must_wake: bool,
-    /// The number of threads that wait for `changed`.
-    waiting: usize,
 }
 
 impl Default for SharedQueue {
@@ -106,11 +96,10 @@ impl SharedQueue {
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
         let driver = RovingDriver::new();
-        let shared = Arc::clone(&driver.shared);
+        let around = AroundIt { shared: Arc::clone(&driver.shared), process: fork::Mark::current() };
         let queue = Queue::roving(operations);
-        let state = State { queue, driver, has_sleeper: false, must_wake: false, waiting: 0 };
-        let process = fork::Mark::current();
-        Self(Arc::new(Inner { state: Mutex::new(state), changed: Condvar::new(), shared, process }))
+        let contents = Contents { queue, driver, hears_ring: false, hears_others: false };
+        Self(Arc::new(Visits::new(contents, around)))
     }
 
     /// Adds an operation that was not started, as [`Queue::add`] does. `user_data` comes back with its result. It starts
@@ -121,25 +110,24 @@ impl SharedQueue {
     /// # Panics
     /// In a forked child, if a thread of the parent was using the queue at the fork; as all other calls do there.
     pub fn add(&self, operation: impl Operation, user_data: u64) -> Token {
-        let mut state = self.0.lock();
-        state.queue.add(operation, user_data)
+        self.0.lock().subject.queue.add(operation, user_data)
     }
 
     /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
     /// finished. Does not wait, except for another thread that submits; otherwise as [`Queue::submit`].
     pub fn submit(&self) {
-        self.0.visit(&mut self.0.lock(), Queue::submit);
+        self.visit(Queue::submit);
     }
 
     /// Takes the result of the operation that finished first, with its token and `user_data`; `None` if there is no
     /// result. Submits and collects nothing: see [`submit`](Self::submit).
     pub fn take(&self) -> Option<(Token, u64, Done)> {
-        self.0.lock().queue.take_with_token()
+        self.0.lock().subject.queue.take_with_token()
     }
 
     /// Takes the result of one operation, if it has finished.
     pub fn take_by(&self, token: Token) -> Option<Done> {
-        self.0.visit(&mut self.0.lock(), |queue| queue.take_by(token))
+        self.visit(|queue| queue.take_by(token))
     }
 
     /// Submits the operations that were added, waits until a result is available, and takes it, as [`take`](Self::take)
@@ -149,7 +137,7 @@ impl SharedQueue {
     pub fn wait(&self, timeout: Option<Duration>) -> Option<(Token, u64, Done)> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // `counts` takes what workers have ended since.
-        self.0.wait_until(deadline, |queue| match queue.counts() {
+        self.wait_until(deadline, |queue| match queue.counts() {
             (0, 0) => Some(None),
             _ => queue.take_with_token().map(Some),
         })?
@@ -162,7 +150,7 @@ impl SharedQueue {
     /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
     pub fn wait_by(&self, token: Token) -> Result<Done> {
         let what = "waiting for an operation of a queue";
-        let taken = self.0.wait_until(None, |queue| match queue.take_by(token) {
+        let taken = self.wait_until(None, |queue| match queue.take_by(token) {
             None if queue.contains(token) => None,
             taken => Some(taken),
         });
@@ -172,7 +160,7 @@ impl SharedQueue {
                 let why = "the token names no operation of this queue, or its result was taken";
                 Err(Error::new(std::io::ErrorKind::InvalidInput, what).because(why))
             }
-            None if self.0.process.is_current() => {
+            None if self.0.outside.process.is_current() => {
                 let why = "waiting would block a ringfile thread: await the operation there instead";
                 Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why))
             }
@@ -185,24 +173,24 @@ impl SharedQueue {
     /// [`submit`](Self::submit).
     #[must_use]
     pub fn is_done(&self, token: Token) -> bool {
-        self.0.visit(&mut self.0.lock(), |queue| queue.is_done(token))
+        self.visit(|queue| queue.is_done(token))
     }
 
     /// Returns whether the token names an operation of this queue whose result was not taken.
     #[must_use]
     pub fn contains(&self, token: Token) -> bool {
-        self.0.lock().queue.contains(token)
+        self.0.lock().subject.queue.contains(token)
     }
 
     /// Cancels an operation, if the kernel still can, as [`Queue::cancel`] does. Returns false if it has finished, or the
     /// token names none.
     pub fn cancel(&self, token: Token) -> bool {
-        self.0.visit(&mut self.0.lock(), |queue| queue.cancel(token))
+        self.visit(|queue| queue.cancel(token))
     }
 
     /// Cancels all operations, as [`cancel`](Self::cancel) does. Each still gives its result.
     pub fn cancel_all(&self) {
-        self.0.visit(&mut self.0.lock(), Queue::cancel_all);
+        self.visit(Queue::cancel_all);
     }
 
     /// Returns a descriptor that is readable whenever a result is available without waiting, for an event loop: see
@@ -211,13 +199,13 @@ impl SharedQueue {
     /// # Errors
     /// Those of [`Queue::descriptor`].
     pub fn descriptor(&self) -> Result<OwnedFd> {
-        self.0.visit(&mut self.0.lock(), Queue::descriptor)
+        self.visit(Queue::descriptor)
     }
 
     /// Returns the number of operations whose results were not taken.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.lock().queue.len()
+        self.0.lock().subject.queue.len()
     }
 
     /// Returns whether there are no operations whose results were not taken.
@@ -232,39 +220,10 @@ const INSIDE: &str = "a shared queue was used by user code that it runs itself: 
 const FORKED: &str = "this is a forked child, and a thread of its parent was using the shared queue at the fork: make a new \
     queue in the child";
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        match self.state.try_lock() {
-            Ok(state) => state,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => self.lock_busy(),
-        }
-    }
-
-    #[cold]
-    fn lock_busy(&self) -> MutexGuard<'_, State> {
-        assert!(!RovingDriver::is_visited_here(&self.shared), "{INSIDE}");
-        assert!(self.process.is_current(), "{FORKED}");
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Runs `act` on the queue, with its driver, and tells the threads that wait if something has ended.
-    fn visit<R>(&self, state: &mut State, act: impl FnOnce(&mut Queue<WithItsDriver>) -> R) -> R {
-        let State { queue, driver, has_sleeper, must_wake, waiting } = state;
-        driver.visit(|| {
-            let open = queue.entries.open;
-            let result = act(queue);
-            let has_ended = queue.entries.open != open;
-            if has_ended && *waiting > 0 {
-                self.changed.notify_all();
-            }
-            *must_wake |= has_ended && *has_sleeper;
-            if *must_wake {
-                // Again by each visit until the thread is awake: this one may have taken what the one before has sent.
-                self.shared.ring_wakeup();
-            }
-            result
-        })
+impl SharedQueue {
+    /// Runs `act` on the queue, with its driver.
+    fn visit<R>(&self, act: impl FnOnce(&mut Queue<WithItsDriver>) -> R) -> R {
+        self.0.visit(&mut self.0.lock(), |contents| contents.visit(act))
     }
 
     /// Submits and collects until `ready` returns something. `None` if it may not wait, or the deadline has passed.
@@ -273,86 +232,87 @@ impl Inner {
         deadline: Option<Instant>,
         mut ready: impl FnMut(&mut Queue<WithItsDriver>) -> Option<R>,
     ) -> Option<R> {
-        let may_wait = self.process.is_current() && !crate::runtime::is_in_loop();
-        let mut state = self.lock();
-        loop {
-            // Cleared before its causes are checked.
-            self.shared.sleep.take_notification();
-            let found = self.visit(&mut state, |queue| {
+        let may_wait = self.0.outside.process.is_current() && !crate::runtime::is_in_loop();
+        self.0.wait_until(may_wait, deadline, |contents| {
+            contents.visit(|queue| {
                 queue.submit();
                 ready(queue)
-            });
-            let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            if found.is_some() || !may_wait || is_late() {
-                if state.waiting > 0 && !state.has_sleeper {
-                    self.changed.notify_one();
-                }
-                return found;
-            }
-            state = if state.has_sleeper {
-                self.wait_for_others(state, deadline)
-            } else {
-                self.sleep(state, deadline)
-            };
-        }
+            })
+        })
+    }
+}
+
+impl Contents {
+    fn visit<R>(&mut self, act: impl FnOnce(&mut Queue<WithItsDriver>) -> R) -> R {
+        let Self { queue, driver, .. } = self;
+        driver.visit(|| act(queue))
+    }
+}
+
+impl Visited for Contents {
+    type Outside = AroundIt;
+    type Bed = Bed;
+
+    fn open(&self) -> usize {
+        self.queue.entries.open
     }
 
-    fn wait_for_others<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
-        state.waiting += 1;
-        let mut state = match deadline {
-            None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            Some(deadline) => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
-            }
-        };
-        state.waiting -= 1;
-        state
+    fn make_bed(&mut self) -> Option<Bed> {
+        let bed = self.visit(|queue| queue.engine.make_bed())?;
+        (self.hears_ring, self.hears_others) = (bed.is_in_ring(), self.queue.engine.has_some_elsewhere());
+        Some(bed)
     }
 
-    /// Sleeps in the ring, unless there is something to do.
-    fn sleep<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
-        let bed = self.visit(&mut state, |queue| queue.engine.make_bed());
-        let Some(bed) = bed else { return state };
-        state.has_sleeper = true;
-        drop(state);
+    fn must_look(&self) -> bool {
+        let is_deaf = self.queue.engine.has_some_elsewhere() && !self.hears_others;
+        is_deaf || self.driver.must_look(self.hears_ring)
+    }
+
+    fn sleep(bed: Bed, deadline: Option<Instant>) {
         bed.sleep(deadline);
-        let mut state = self.lock();
-        (state.has_sleeper, state.must_wake) = (false, false);
-        state
+    }
+}
+
+impl Outside for AroundIt {
+    fn assert_may_block(&self) {
+        assert!(!RovingDriver::is_visited_here(&self.shared), "{INSIDE}");
+        assert!(self.process.is_current(), "{FORKED}");
+    }
+
+    fn begin_look(&self) {
+        self.shared.sleep.take_notification();
+    }
+
+    fn was_told(&self) -> bool {
+        self.shared.sleep.is_notified()
+    }
+
+    fn wake(&self) {
+        self.shared.ring_wakeup();
     }
 }
 
 impl Drop for SharedQueue {
     fn drop(&mut self) {
-        if !self.0.process.is_current() {
+        if !self.0.outside.process.is_current() {
             // A thread of the parent may have been changing it.
             std::mem::forget(Arc::clone(&self.0));
         }
     }
 }
 
-impl Drop for State {
+impl Drop for Contents {
     fn drop(&mut self) {
-        let Self { queue, driver, .. } = self;
-        driver.visit(|| drop(std::mem::replace(queue, Queue::roving(0))));
+        self.visit(|queue| drop(std::mem::replace(queue, Queue::roving(0))));
     }
 }
 
 impl std::fmt::Debug for SharedQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut shown = f.debug_struct("SharedQueue");
-        match self.0.state.try_lock() {
-            Ok(state) => shown.field("queue", &state.queue).finish(),
-            Err(_) => shown.finish_non_exhaustive(),
+        match self.0.try_lock() {
+            Some(state) => shown.field("queue", &state.subject.queue).finish(),
+            None => shown.finish_non_exhaustive(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The lock that `mailbox.rs` uses: std's here, loom's in the model.
+//! The locks that `mailbox.rs` and `visits.rs` use: std's here, loom's in their models.
 
 pub(super) use std::sync::atomic::{AtomicBool, Ordering};
-pub(super) use std::sync::{Mutex, MutexGuard};
+pub(super) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
