@@ -1061,8 +1061,8 @@ int ringfile_queue_create(size_t depth,
 // A sync covers the writes that have finished when it is submitted. Freeing the queue closes a file that was opened
 // and not taken.
 //
-// The queue's own thread, or any if it is shared. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
-// of the operation itself are its result.
+// The queue's own thread, or any if it is shared. Does not block. -EINVAL: an unknown kind, or a field that it does
+// not use is not 0. Errors of the operation itself are its result.
 //
 // Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
 // and for additional results until the result was taken; `token` is NULL or points to memory for the token.
@@ -1074,7 +1074,8 @@ int ringfile_queue_add(struct ringfile_queue *queue,
 // Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
 // finished. An error of an operation is its result.
 //
-// The queue's own thread, or any if it is shared. Does not wait; operations whose route is a plain call are carried out here.
+// The queue's own thread, or any if it is shared. Does not wait; operations whose route is a plain call are carried
+// out here.
 int ringfile_queue_submit(struct ringfile_queue *queue);
 
 // Submits the operations that were added, and waits until `at_least` operations have finished, or all, or `timeout_ns`
@@ -1093,8 +1094,8 @@ int64_t ringfile_queue_wait(struct ringfile_queue *queue,
 // Submits the operations that were added, waits for one of them, and returns its result: the number or the negative
 // errno as in ringfile_result. The memory belongs to the caller again, and the token is no longer valid.
 //
-// The queue's own thread, or any if it is shared. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
-// its result was taken.
+// The queue's own thread, or any if it is shared. Blocks. -EINVAL, and an error text that says so: the token names no
+// operation of this queue, or its result was taken.
 int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
                                 uint64_t token);
 
@@ -1106,8 +1107,8 @@ int64_t ringfile_queue_wait_for(struct ringfile_queue *queue,
 int64_t ringfile_queue_take(struct ringfile_queue *queue,
                             uint64_t token);
 
-// Returns whether an operation has finished: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread; does
-// not block.
+// Returns whether an operation has finished: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread, or
+// any if it is shared. Does not block.
 int ringfile_queue_is_done(struct ringfile_queue *queue,
                            uint64_t token);
 
@@ -1117,7 +1118,8 @@ int ringfile_queue_is_done(struct ringfile_queue *queue,
 // An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 // is cancelled; what a disk has begun runs to its end.
 //
-// The queue's own thread, or any if it is shared. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
+// The queue's own thread, or any if it is shared. Does not block; ringfile_queue_wait_for waits. -EINVAL as for
+// ringfile_queue_wait_for.
 int ringfile_queue_cancel(struct ringfile_queue *queue,
                           uint64_t token);
 
@@ -1133,7 +1135,8 @@ int ringfile_queue_cancel(struct ringfile_queue *queue,
 // The queue's own thread, or any if it is shared. Does not block. Errors are those of epoll_create1(2) and eventfd(2).
 int ringfile_queue_descriptor(struct ringfile_queue *queue);
 
-// Returns the number of operations whose results were not taken. The queue's own thread; does not block.
+// Returns the number of operations whose results were not taken. The queue's own thread, or any if it is shared. Does
+// not block.
 int64_t ringfile_queue_open(const struct ringfile_queue *queue);
 
 // Cancels the operations that the kernel still can cancel, waits until it has finished with all memory, and closes the

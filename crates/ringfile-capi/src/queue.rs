@@ -102,8 +102,8 @@ pub unsafe extern "C" fn ringfile_queue_create(
 /// A sync covers the writes that have finished when it is submitted. Freeing the queue closes a file that was opened
 /// and not taken.
 ///
-/// The queue's own thread, or any if it is shared. Does not block. -EINVAL: an unknown kind, or a field that it does not use is not 0. Errors
-/// of the operation itself are its result.
+/// The queue's own thread, or any if it is shared. Does not block. -EINVAL: an unknown kind, or a field that it does
+/// not use is not 0. Errors of the operation itself are its result.
 ///
 /// Pointers: `op` points to a struct whose `size` is set; its fields are valid as RINGFILE_OP_... says, memory for I/O
 /// and for additional results until the result was taken; `token` is NULL or points to memory for the token.
@@ -177,7 +177,8 @@ fn add_on_path<A: Add<Added = Token>>(
 /// Submits the operations that were added, with one system call if they fit into the ring, and collects those that have
 /// finished. An error of an operation is its result.
 ///
-/// The queue's own thread, or any if it is shared. Does not wait; operations whose route is a plain call are carried out here.
+/// The queue's own thread, or any if it is shared. Does not wait; operations whose route is a plain call are carried
+/// out here.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_submit(queue: *mut ringfile_queue) -> c_int {
     done(|| {
@@ -266,8 +267,8 @@ fn not_taken(is_open: bool) -> Fault {
 /// Submits the operations that were added, waits for one of them, and returns its result: the number or the negative
 /// errno as in ringfile_result. The memory belongs to the caller again, and the token is no longer valid.
 ///
-/// The queue's own thread, or any if it is shared. Blocks. -EINVAL, and an error text that says so: the token names no operation of this queue, or
-/// its result was taken.
+/// The queue's own thread, or any if it is shared. Blocks. -EINVAL, and an error text that says so: the token names no
+/// operation of this queue, or its result was taken.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_wait_for(queue: *mut ringfile_queue, token: u64) -> i64 {
     let token = Token::from_u64(token);
@@ -314,8 +315,8 @@ pub extern "C" fn ringfile_queue_take(queue: *mut ringfile_queue, token: u64) ->
     })
 }
 
-/// Returns whether an operation has finished: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread; does
-/// not block.
+/// Returns whether an operation has finished: 1 or 0. -EINVAL as ringfile_queue_wait_for. The queue's own thread, or
+/// any if it is shared. Does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64) -> c_int {
     let token = Token::from_u64(token);
@@ -335,7 +336,8 @@ pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64)
 /// An operation that was not submitted is never carried out. One that waits for a pipe or a socket, or has not begun,
 /// is cancelled; what a disk has begun runs to its end.
 ///
-/// The queue's own thread, or any if it is shared. Does not block; ringfile_queue_wait_for waits. -EINVAL as for ringfile_queue_wait_for.
+/// The queue's own thread, or any if it is shared. Does not block; ringfile_queue_wait_for waits. -EINVAL as for
+/// ringfile_queue_wait_for.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) -> c_int {
     let token = Token::from_u64(token);
@@ -364,7 +366,8 @@ pub extern "C" fn ringfile_queue_descriptor(queue: *mut ringfile_queue) -> c_int
     call(|| either!(queue, used => Ok(i64::from(used.descriptor()?.into_raw_fd())))) as c_int
 }
 
-/// Returns the number of operations whose results were not taken. The queue's own thread; does not block.
+/// Returns the number of operations whose results were not taken. The queue's own thread, or any if it is shared. Does
+/// not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_queue_open(queue: *const ringfile_queue) -> i64 {
     call(|| either!(queue, used => Ok(used.len() as i64)))
