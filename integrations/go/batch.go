@@ -58,16 +58,16 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	if len(reads) == 0 {
 		return nil
 	}
-	flights.once.Do(open)
-	if flights.err != nil {
-		return flights.err
+	queues.once.Do(open)
+	if queues.err != nil {
+		return queues.err
 	}
 	select {
-	case flights.running <- struct{}{}:
+	case queues.running <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-flights.running }()
+	defer func() { <-queues.running }()
 	flight, err := takeFlight()
 	if err != nil {
 		return err
@@ -79,10 +79,10 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	select {
 	case <-flight.ended:
 	case <-ctx.Done():
-		C.ringfile_batch_cancel(flight.c.batch)
+		C.shim_cancel(flight.c, C.size_t(len(reads)))
 		<-flight.ended
 	}
-	return flight.results(ctx, reads)
+	return flight.results(ctx, f, reads)
 }
 
 var maxBatches int64 = 64
@@ -96,7 +96,59 @@ func SetMaxBatches(batches int) {
 	}
 }
 
-// flight is a batch of the C interface, with the channel that reports its end. Flights are reused.
+// queues are the queues that all goroutines share, as many as there are processors: a start occupies a thread.
+var queues struct {
+	once    sync.Once
+	err     error
+	running chan struct{}          // as many concurrent batches as SetMaxBatches allows
+	free    chan *C.ringfile_queue // those in which no batch is being started
+}
+
+// open creates the queues, once.
+func open() {
+	count := runtime.GOMAXPROCS(0)
+	queues.running = make(chan struct{}, atomic.LoadInt64(&maxBatches))
+	queues.free = make(chan *C.ringfile_queue, count)
+	for len(queues.free) < count {
+		var queue *C.ringfile_queue
+		var descriptor C.int
+		if result := C.shim_queue_create(&queue, &descriptor); result < 0 {
+			if len(queues.free) == 0 {
+				errno := syscall.Errno(-result)
+				queues.err = errorOf(int64(result), "making a queue for batches: "+errno.Error())
+			}
+			return
+		}
+		// Non-blocking, so that the goroutine that waits for it is parked in Go's own epoll.
+		syscall.SetNonblock(int(descriptor), true)
+		signal, err := os.NewFile(uintptr(descriptor), "ringfile queue").SyscallConn()
+		if err != nil {
+			queues.err = err
+			return
+		}
+		go collect(queue, signal)
+		queues.free <- queue
+	}
+}
+
+// collect wakes the goroutines whose batches have ended while no other batch was started in their queue.
+func collect(queue *C.ringfile_queue, signal syscall.RawConn) {
+	err := signal.Read(func(uintptr) bool {
+		wake(C.shim_collect(queue))
+		return false // wait for the next signal
+	})
+	panic("ringfile: waiting for a queue: " + err.Error())
+}
+
+func wake(ended *C.shim_flight) {
+	for ended != nil {
+		one := cgo.Handle(ended.owner).Value().(*flight)
+		ended = ended.next // before the owner may start it again
+		one.ended <- struct{}{}
+	}
+}
+
+// flight is a batch in a queue, with the channel that reports its end. Flights are reused.
 type flight struct {
 	c        *C.shim_flight
 	ended    chan struct{}
@@ -104,41 +156,8 @@ type flight struct {
 }
 
 var flights struct {
-	once    sync.Once
-	err     error
-	running chan struct{} // as many concurrent batches as SetMaxBatches allows
-	starts  chan struct{} // as many concurrent starts as there are processors, since each occupies a thread
-
 	lock sync.Mutex
 	idle []*flight
-}
-
-// open creates what all flights share, once.
-func open() {
-	bell := C.shim_bell()
-	if bell < 0 {
-		flights.err = errorOf(int64(bell), "making an eventfd for the ends of batches: "+syscall.Errno(-bell).Error())
-		return
-	}
-	flights.running = make(chan struct{}, atomic.LoadInt64(&maxBatches))
-	flights.starts = make(chan struct{}, runtime.GOMAXPROCS(0))
-	// Non-blocking, so that the goroutine that reads it is parked in Go's own epoll.
-	go collect(os.NewFile(uintptr(bell), "eventfd"))
-}
-
-// collect wakes the goroutines whose batches have finished.
-func collect(bell *os.File) {
-	var rings [8]byte
-	for {
-		if _, err := bell.Read(rings[:]); err != nil {
-			panic("ringfile: reading an eventfd: " + err.Error())
-		}
-		for c := C.shim_ended(); c != nil; {
-			one := cgo.Handle(c.owner).Value().(*flight)
-			c = c.next // before the owner may start it again
-			one.ended <- struct{}{}
-		}
-	}
 }
 
 func takeFlight() (*flight, error) {
@@ -174,9 +193,11 @@ func (one *flight) start(f *File, reads []Read) error {
 		}
 		one.requests = append(one.requests, request)
 	}
-	flights.starts <- struct{}{}
-	result := C.shim_start(one.c, f.handle, &one.requests[0], C.size_t(len(reads)))
-	<-flights.starts
+	queue := <-queues.free
+	var ended *C.shim_flight
+	result := C.shim_start(one.c, queue, f.handle, &one.requests[0], C.size_t(len(reads)), &ended)
+	queues.free <- queue
+	wake(ended)
 	if result < 0 {
 		return errorOf(int64(result), C.GoString(&one.c.text[0]))
 	}
@@ -184,23 +205,22 @@ func (one *flight) start(f *File, reads []Read) error {
 }
 
 // results gives each read its result, and returns what ReadBatch returns.
-func (one *flight) results(ctx context.Context, reads []Read) error {
-	if int(one.c.count) != len(reads) {
-		return &Error{Errno: syscall.EIO, Text: "the batch has lost results: a defect of the library"}
-	}
+func (one *flight) results(ctx context.Context, f *File, reads []Read) error {
 	var first error
-	for at, result := range unsafe.Slice(one.c.results, len(reads)) {
+	for at, slot := range unsafe.Slice(one.c.slots, len(reads)) {
 		read := &reads[at]
-		read.N, read.Err = int(result.result), nil
-		if result.result >= 0 {
+		read.N, read.Err = int(slot.result), nil
+		if slot.result >= 0 {
 			continue
 		}
+		errno := syscall.Errno(-slot.result)
 		read.N = 0
-		read.Err = errorOf(int64(result.result), C.GoString(C.ringfile_batch_error(one.c.batch, C.size_t(at))))
+		read.Err = errorOf(int64(slot.result), fmt.Sprintf(
+			"reading %d bytes at %d of %s: %s", read.Length, read.Offset, f.path, errno))
 		if first == nil {
 			first = read.Err
 		}
-		if syscall.Errno(-result.result) == syscall.ECANCELED && ctx.Err() != nil {
+		if errno == syscall.ECANCELED && ctx.Err() != nil {
 			first = ctx.Err()
 		}
 	}

@@ -65,6 +65,7 @@ type Options struct {
 // File is a file that is open for reading. Any number of goroutines may use it at once.
 type File struct {
 	handle *C.ringfile_file
+	path   string // for errors
 }
 
 // Open opens a file for reading. It may block, as open(2) may.
@@ -79,7 +80,7 @@ func Open(path string, options Options) (*File, error) {
 	if err != nil {
 		return nil, &Error{Errno: syscall.EINVAL, Text: "the path has a zero byte"}
 	}
-	file := new(File)
+	file := &File{path: path}
 	_, err = check(func() int64 {
 		return int64(C.ringfile_open((*C.char)(unsafe.Pointer(name)), &how, &file.handle))
 	})

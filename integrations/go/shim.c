@@ -1,74 +1,106 @@
-/* Collects finished batches in C, so that the library's threads never run Go code, which would turn each into a thread of
- * Go's runtime. */
+/* Many calls of the library for each call from Go, which costs as much as several of them. */
 #include "shim.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-static int bell = -1;
-static _Atomic(shim_flight *) ended;
-
-int shim_bell(void)
+int shim_queue_create(ringfile_queue **queue, int *descriptor)
 {
-    bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    return bell < 0 ? -errno : bell;
+    int failed = ringfile_queue_create(256, RINGFILE_QUEUE_SHARED, queue);
+    if (failed < 0) {
+        return failed;
+    }
+    *descriptor = ringfile_queue_descriptor(*queue);
+    if (*descriptor < 0) {
+        ringfile_queue_free(*queue);
+        return *descriptor;
+    }
+    return 0;
 }
 
 shim_flight *shim_flight_new(uintptr_t owner)
 {
     shim_flight *flight = calloc(1, sizeof *flight);
-    if (flight != NULL && ringfile_batch_create(NULL, &flight->batch) < 0) {
-        free(flight);
-        flight = NULL;
-    }
     if (flight != NULL) {
         flight->owner = owner;
     }
     return flight;
 }
 
-/* Runs on a thread of the library. */
-static void report(void *context, int64_t failed)
+/* Notes that a read has ended. Whoever notes the last one puts the flight into the list. */
+static void end_one(shim_flight *flight, shim_flight **ended)
 {
-    (void)failed;
-    shim_flight *flight = context;
-    flight->count = ringfile_batch_results(flight->batch, &flight->results);
-    shim_flight *first = atomic_load_explicit(&ended, memory_order_relaxed);
+    if (__atomic_sub_fetch(&flight->left, 1, __ATOMIC_ACQ_REL) == 0) {
+        flight->next = *ended;
+        *ended = flight;
+    }
+}
+
+shim_flight *shim_collect(ringfile_queue *queue)
+{
+    enum { ROOM = 128 };
+    ringfile_result results[ROOM];
+    shim_flight *ended = NULL;
+    int64_t taken;
     do {
-        flight->next = first;
-    } while (!atomic_compare_exchange_weak_explicit(&ended, &first, flight, memory_order_release,
-                                                    memory_order_relaxed));
-    if (first == NULL) { /* else whoever put the first there rings, and it is still to be taken */
-        uint64_t one = 1;
-        ssize_t written = write(bell, &one, sizeof one);
-        (void)written; /* fails only where the count is at its limit, and the bell rings anyway */
-    }
+        taken = ringfile_queue_wait(queue, results, ROOM, 0, 0);
+        for (int64_t at = 0; at < taken; at++) {
+            shim_slot *slot = (shim_slot *)(uintptr_t)results[at].user_data;
+            slot->result = results[at].result;
+            end_one(slot->flight, &ended);
+        }
+    } while (taken == ROOM);
+    return ended;
 }
 
-shim_flight *shim_ended(void)
+static int refuse(shim_flight *flight, int error, const char *text)
 {
-    return atomic_exchange_explicit(&ended, NULL, memory_order_acquire);
+    strncpy(flight->text, text, sizeof flight->text - 1);
+    return error;
 }
 
-int shim_start(shim_flight *flight, const ringfile_file *file, const shim_read *reads, size_t count)
+int shim_start(shim_flight *flight, ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count,
+               shim_flight **ended)
 {
-    int64_t done = 0;
-    for (size_t at = 0; at < count && done >= 0; at++) {
-        done = ringfile_batch_read(flight->batch, file, (void *)reads[at].data, reads[at].length, reads[at].offset, 0);
+    if (count > flight->room) {
+        shim_slot *slots = calloc(count, sizeof *slots);
+        if (slots == NULL) {
+            return refuse(flight, -ENOMEM, "no memory for a batch");
+        }
+        free(flight->slots);
+        flight->slots = slots;
+        flight->room = count;
     }
-    if (done >= 0) {
-        done = ringfile_batch_start(flight->batch, report, flight);
-        if (done == 0) {
-            return 0; /* the flight may have ended by now */
+    flight->queue = queue;
+    flight->left = count + 1;
+    size_t failed = 0;
+    for (size_t at = 0; at < count; at++) {
+        shim_slot *slot = &flight->slots[at];
+        slot->flight = flight;
+        int error = ringfile_queue_read(queue, file, (void *)reads[at].data, reads[at].length, reads[at].offset,
+                                        (uintptr_t)slot, &slot->token);
+        if (error < 0 && at == 0) {
+            return refuse(flight, error, ringfile_last_error());
+        }
+        if (error < 0) { /* the file was closed meanwhile; what was added may have begun, in another thread's call */
+            slot->result = error;
+            slot->token = 0;
+            failed++;
         }
     }
-    strncpy(flight->text, ringfile_last_error(), sizeof flight->text - 1);
-    ringfile_batch_reset(flight->batch);
-    return (int)done;
+    *ended = shim_collect(queue);
+    for (size_t over = 0; over <= failed; over++) {
+        end_one(flight, ended);
+    }
+    return 0;
+}
+
+void shim_cancel(shim_flight *flight, size_t count)
+{
+    for (size_t at = 0; at < count; at++) {
+        ringfile_queue_cancel(flight->queue, flight->slots[at].token); /* does nothing if it has ended */
+    }
 }
 
 size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count, int *error)
