@@ -62,12 +62,11 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	if queues.err != nil {
 		return queues.err
 	}
-	select {
-	case queues.running <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	shares, err := takeShares(ctx, len(reads))
+	if err != nil {
+		return err
 	}
-	defer func() { <-queues.running }()
+	defer giveBack(shares)
 	flight, err := takeFlight()
 	if err != nil {
 		return err
@@ -85,29 +84,64 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
 	return flight.results(ctx, f, reads)
 }
 
-var maxBatches int64 = 64
+var maxReads int64 = 128
 
-// SetMaxBatches sets how many batches may be in flight at once in this process (default: 64); goroutines with further
-// batches wait in Go. Once the disk is busy, more batches only use more memory. SetMaxBatches has no effect after the
-// first ReadBatch.
-func SetMaxBatches(batches int) {
-	if batches > 0 {
-		atomic.StoreInt64(&maxBatches, int64(batches))
+// SetMaxReads sets about how many reads of batches may be in flight at once in this process (default: 128); goroutines
+// with further batches wait in Go, in order. A batch of more reads runs alone. More reads than the device takes at once
+// only cost memory and processor time. SetMaxReads has no effect after the first ReadBatch.
+func SetMaxReads(reads int) {
+	if reads > 0 {
+		atomic.StoreInt64(&maxReads, int64(reads))
+	}
+}
+
+// share is the number of reads that are counted as one: counting costs as much as a tenth of a read.
+const share = 8
+
+// takeShares waits until that many more reads may be in flight, and returns what giveBack takes.
+func takeShares(ctx context.Context, reads int) (int, error) {
+	wanted := (reads + share - 1) / share
+	if most := cap(queues.shares); wanted > most {
+		wanted = most
+	}
+	// One goroutine at a time: two that had a part each could wait for each other.
+	select {
+	case queues.turn <- struct{}{}:
+		defer func() { <-queues.turn }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	for taken := 0; taken < wanted; taken++ {
+		select {
+		case queues.shares <- struct{}{}:
+		case <-ctx.Done():
+			giveBack(taken)
+			return 0, ctx.Err()
+		}
+	}
+	return wanted, nil
+}
+
+func giveBack(shares int) {
+	for ; shares > 0; shares-- {
+		<-queues.shares
 	}
 }
 
 // queues are the queues that all goroutines share, as many as there are processors: a start occupies a thread.
 var queues struct {
-	once    sync.Once
-	err     error
-	running chan struct{}          // as many concurrent batches as SetMaxBatches allows
-	free    chan *C.ringfile_queue // those in which no batch is being started
+	once   sync.Once
+	err    error
+	shares chan struct{}          // of the reads that SetMaxReads allows
+	turn   chan struct{}          // that of the goroutine that takes shares
+	free   chan *C.ringfile_queue // those in which no batch is being started
 }
 
 // open creates the queues, once.
 func open() {
 	count := runtime.GOMAXPROCS(0)
-	queues.running = make(chan struct{}, atomic.LoadInt64(&maxBatches))
+	queues.shares = make(chan struct{}, (atomic.LoadInt64(&maxReads)+share-1)/share)
+	queues.turn = make(chan struct{}, 1)
 	queues.free = make(chan *C.ringfile_queue, count)
 	for len(queues.free) < count {
 		var queue *C.ringfile_queue

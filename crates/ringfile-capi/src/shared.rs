@@ -3,9 +3,10 @@
 //! Invariants: a forked child does not use its parent's; when the function that frees one returns, the kernel has finished
 //! with all memory of its operations.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringfile::{Done, SharedQueue, Token};
 
@@ -58,18 +59,18 @@ impl Shared {
         if at_least > 0 && timeout != Some(Duration::ZERO) {
             local::may_wait()?;
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        self.queue.submit();
-        let mut taken = 0;
-        for to in results {
-            let next = if taken < at_least { self.queue.wait(left()) } else { self.queue.take() };
-            let Some((token, user_data, done)) = next else { break };
+        thread_local! {
+            static TAKEN: Cell<Vec<(Token, u64, Done)>> = const { Cell::new(Vec::new()) };
+        }
+        let mut taken = TAKEN.try_with(Cell::take).unwrap_or_default();
+        self.queue.wait_many(at_least..=results.len(), timeout, &mut taken);
+        let count = taken.len();
+        for (to, (token, user_data, done)) in results.iter_mut().zip(taken.drain(..)) {
             // SAFETY: by this function's contract.
             *to = ringfile_result { user_data, result: unsafe { self.deliver(token, done) } };
-            taken += 1;
         }
-        Ok(taken as i64)
+        let _ = TAKEN.try_with(|place| place.set(taken));
+        Ok(count as i64)
     }
 }
 

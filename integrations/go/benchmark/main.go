@@ -32,7 +32,7 @@ var (
 	rounds     = flag.Int("rounds", 5, "measurements of each kind, after one that is not counted")
 	goroutines = flag.Int("goroutines", 1000, "goroutines of the high-level interface")
 	batch      = flag.Int("batch", 32, "reads of each batch")
-	underWay   = flag.Int("under-way", 64, "batches in flight at once")
+	inFlight   = flag.Int("in-flight", 128, "reads of batches in flight at once")
 	depth      = flag.Int("depth", 128, "reads in flight of each queue and each of fio's jobs")
 	jobs       = flag.Int("jobs", 1, "queues (OS threads) of the low-level interface, and fio's jobs")
 )
@@ -42,7 +42,7 @@ type figure struct{ iops, cpu float64 }
 
 func main() {
 	flag.Parse()
-	ringfile.SetMaxBatches(*underWay)
+	ringfile.SetMaxReads(*inFlight)
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "benchmark:", err)
 		os.Exit(1)

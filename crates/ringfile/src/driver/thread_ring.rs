@@ -185,6 +185,11 @@ pub(crate) fn completion_signals() -> std::io::Result<CompletionSignals> {
         if driver.rings.is_none() {
             driver.rings = driver.make_rings().ok();
         }
+        if let Some(rings) = driver.rings.as_ref().filter(|_| driver.options.is_joint) {
+            // Without an eventfd, which costs a system call for each turn.
+            let ring = Some(rings.main.descriptor());
+            return Ok(CompletionSignals { ring, wakeup: driver.signal_ends()? });
+        }
         // Before Linux 5.18 registering an eventfd waits until nothing is in flight on the ring
         // (`io_register_op_must_quiesce`), and the poll of the wake-up descriptor stays in flight. That release brought
         // MSG_RING.

@@ -156,9 +156,15 @@ impl<Place> Queue<Place> {
 
     /// Submits the added operations. Returns false if, in a loop, other tasks must run before the rest is started.
     fn look(&mut self) -> bool {
+        self.look_and(|_, went_on| went_on)
+    }
+
+    /// Submits the added operations, and calls `take`, before the descriptor tells of what is left.
+    pub(super) fn look_and<R>(&mut self, take: impl FnOnce(&mut Self, bool) -> R) -> R {
         let went_on = self.engine.look(&mut self.entries);
+        let taken = take(self, went_on);
         self.tell();
-        went_on
+        taken
     }
 
     /// Submits the operations that were added, and waits until at least `at_least` results are available, or every open

@@ -3,6 +3,7 @@
 //! A [`Queue`] with a driver of its own, which threads visit in turn ([`Visits`]). A forked child waits for no lock that a
 //! thread of its parent may have had, and drops nothing of the queue.
 
+use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -143,6 +144,50 @@ impl SharedQueue {
         })?
     }
 
+    /// Submits the operations that were added, waits until at least the first of these numbers of results are available, no
+    /// operation is open, or the timeout has passed, and appends what is there then to `results`, at most the second of the
+    /// numbers. With `0..=n` it does not wait. Returns how many it took.
+    ///
+    /// Several results cost little more than one: it takes the lock once, and once more after it has waited. A wait in
+    /// vain keeps those that it has.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// # std::fs::write(&path, vec![7; 1 << 20])?;
+    /// # let file = ringfile::File::open(&path)?;
+    /// let queue = ringfile::SharedQueue::new();
+    /// for page in 0..8 {
+    ///     queue.add(file.read_at(Vec::with_capacity(4096), page * 4096), page);
+    /// }
+    /// let mut results = Vec::new();
+    /// while queue.wait_many(1..=100, None, &mut results) > 0 {}
+    /// assert_eq!(results.len(), 8);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn wait_many(
+        &self,
+        how_many: RangeInclusive<usize>,
+        timeout: Option<Duration>,
+        results: &mut Vec<(Token, u64, Done)>,
+    ) -> usize {
+        let (at_most, before) = (*how_many.end(), results.len());
+        let at_least = at_most.min(*how_many.start());
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.wait_until(deadline, |queue| {
+            queue.counts();
+            while results.len() - before < at_most
+                && let Some(taken) = queue.take_with_token()
+            {
+                results.push(taken);
+            }
+            (results.len() - before >= at_least || queue.is_empty()).then_some(())
+        });
+        results.len() - before
+    }
+
     /// Submits the operations that were added, waits for one of them, whichever thread has added it, and takes its result.
     ///
     /// # Errors
@@ -234,10 +279,7 @@ impl SharedQueue {
     ) -> Option<R> {
         let may_wait = self.0.outside.process.is_current() && !crate::runtime::is_in_loop();
         self.0.wait_until(may_wait, deadline, |contents| {
-            contents.visit(|queue| {
-                queue.submit();
-                ready(queue)
-            })
+            contents.visit(|queue| queue.look_and(|queue, _| ready(queue)))
         })
     }
 }

@@ -497,6 +497,11 @@ impl Ring {
         Some(cqe)
     }
 
+    /// Returns the ring's own descriptor. Without `DEFER_TASKRUN` it is readable while there are completions.
+    pub(crate) fn descriptor(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.mapping.fd)
+    }
+
     /// Returns the descriptor that the kernel makes readable when it posts a completion, or has work that the next
     /// `enter` turns into one. Created and registered on first use. Reset by
     /// [`reset_completion_signal`](Self::reset_completion_signal).
