@@ -322,10 +322,11 @@ pub extern "C" fn ringfile_queue_is_done(queue: *mut ringfile_queue, token: u64)
     let token = Token::from_u64(token);
     call(|| {
         either!(queue, used => {
-            if !used.contains(token) {
+            let is_done = used.is_done(token);
+            if !is_done && !used.contains(token) {
                 return Err(names_none());
             }
-            Ok(i64::from(used.is_done(token)))
+            Ok(i64::from(is_done))
         })
     }) as c_int
 }
@@ -343,10 +344,11 @@ pub extern "C" fn ringfile_queue_cancel(queue: *mut ringfile_queue, token: u64) 
     let token = Token::from_u64(token);
     call(|| {
         either!(queue, used => {
-            if !used.contains(token) {
+            let is_cancelled = used.cancel(token);
+            if !is_cancelled && !used.contains(token) {
                 return Err(names_none());
             }
-            Ok(i64::from(used.cancel(token)))
+            Ok(i64::from(is_cancelled))
         })
     }) as c_int
 }

@@ -97,13 +97,22 @@ pub(crate) fn get<H>(handle: *const H) -> Result<Arc<Shared>> {
     Ok(shared)
 }
 
+/// Waits until no other thread is inside a call with this queue: it may have taken a result, and write to memory that the
+/// operation's caller named. Nothing keeps it there, since no operation is open.
+fn wait_for_calls(mut shared: Arc<Shared>) {
+    while let Err(used) = Arc::try_unwrap(shared) {
+        shared = used;
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
 /// Closes a shared queue, and waits for the kernel. Threads that wait for its operations find none.
 pub(crate) fn remove<H>(handle: *const H) -> Result<()> {
     let shared = QUEUES.remove(handle)?;
     if shared.process == fork::generation() {
-        // Another thread may be inside a call, and keep the queue itself a little longer.
         shared.queue.cancel_all();
         while shared.queue.wait(None).is_some() {}
+        wait_for_calls(shared);
     }
     Ok(())
 }

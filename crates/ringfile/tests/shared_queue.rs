@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -406,6 +407,63 @@ fn user_code_that_a_call_runs_must_not_use_the_queue() {
     let caught = caught.lock().unwrap();
     let is_refused = |panic: &String| panic.contains("shared queue");
     assert!(caught.iter().flatten().flatten().any(is_refused), "{caught:?}");
+}
+
+/// A subscriber of events uses a second shared queue, in whose call it uses the first, and queues of the thread.
+#[test]
+fn user_code_in_nested_calls_neither_deadlocks_nor_binds_queues_to_them() {
+    let name = "user_code_in_nested_calls_neither_deadlocks_nor_binds_queues_to_them";
+    if !needs_ring(name) || !in_child(name) {
+        return;
+    }
+    let (folder, file) = direct();
+    let path = folder.file("on-workers", &content(0, PAGE));
+    let on_workers = OpenOptions::new().read(true).route(ringfile::Route::Workers).open(path).unwrap();
+    let read = move |queue: &mut Queue| {
+        let token = queue.add(on_workers.read_at(vec![0; 16], 0), 0);
+        queue.wait_by(token).map(|done| done.result.unwrap())
+    };
+    let (outer, inner) = (SharedQueue::new(), SharedQueue::new());
+    let (caught, depth) = (Arc::new(Mutex::new(Vec::new())), AtomicUsize::new(0));
+    let (used, used_inside, catches) = (outer.clone(), file.clone(), Arc::clone(&caught));
+    let reads = read.clone();
+    on_events(move |_| {
+        match depth.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                let token = inner.add(used_inside.read_at(vec![0; 16], 0), 0);
+                let _ = inner.wait_by(token);
+                assert!(OWN.with_borrow_mut(|own| reads(own)).is_err());
+            }
+            _ => {
+                let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| used.len()));
+                catches.lock().unwrap().push(refused.is_err());
+            }
+        }
+        depth.fetch_sub(1, Ordering::SeqCst);
+    });
+    support::filters::deny(libc::SYS_io_uring_enter, libc::EPERM);
+    must_end("a queue that is used in its own call, in between that of another", move || {
+        let token = outer.add(file.read_at(Pool::new(1 << 20).get(PAGE).unwrap(), 0), 0);
+        let _ = outer.wait_by(token).unwrap();
+        assert_eq!(OWN.with_borrow_mut(|own| read(own)).unwrap(), 16);
+    });
+    assert!(caught.lock().unwrap().contains(&true), "{caught:?}");
+}
+
+thread_local! {
+    static OWN: RefCell<Queue> = RefCell::default();
+}
+
+#[test]
+fn a_read_of_a_pipe_outlives_the_thread_that_submitted_it() {
+    let (reader, mut writer) = pipe();
+    let queue = SharedQueue::new();
+    let token = queue.add(reader.read_at(vec![0; 4], 0), 1);
+    std::thread::scope(|scope| _ = scope.spawn(|| queue.submit()));
+    let waiting = std::thread::spawn(move || queue.wait_by(token).unwrap().result);
+    std::thread::sleep(Duration::from_millis(50));
+    std::io::Write::write_all(&mut writer, b"abcd").unwrap();
+    assert_eq!(waiting.join().unwrap().unwrap(), 4);
 }
 
 #[test]

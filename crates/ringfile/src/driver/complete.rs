@@ -156,9 +156,12 @@ impl Driver {
         let Some(target) = self.files.target(slot.file) else { return true };
         let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
         let answer = match answer {
-            // The operation was not cancelled: the ring could not create a thread for it.
+            // The operation was not cancelled: the ring could not create a thread for it, or the thread that had submitted
+            // it has ended.
             Err(libc::ECANCELED)
-                if wanted && !slot.behind_link && !target.may_wait_forever(slot.request.kind) =>
+                if wanted
+                    && !slot.behind_link
+                    && (self.options.is_joint || !target.may_wait_forever(slot.request.kind)) =>
             {
                 Err(NO_THREAD)
             }

@@ -6,6 +6,7 @@
 //! - a thread has its own driver again when the [visit](RovingDriver::visit) ends, even if user code panics in it;
 //! - a thread that sleeps in a [`Bed`] touches nothing of the driver's but descriptors, which the bed keeps open.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -60,14 +61,33 @@ impl RovingDriver {
 
     /// Returns whether the calling thread is in a visit of this driver.
     pub(crate) fn is_visited_here(shared: &Shared) -> bool {
-        with(|driver| driver.id) == Some(shared.id)
+        VISITED.get().contains(&shared.id)
     }
+}
+
+/// How many visits may be nested, one in user code that runs in another.
+const MOST_NESTED: usize = 8;
+
+thread_local! {
+    /// The drivers that the thread visits, by id, the outermost first; then 0. Without a destructor, so that it can be
+    /// used as long as [`DRIVER`].
+    static VISITED: Cell<[u64; MOST_NESTED]> = const { Cell::new([0; MOST_NESTED]) };
+}
+
+/// Returns whether the thread's own driver is not in its place.
+pub(super) fn is_visiting() -> bool {
+    VISITED.get()[0] != 0
 }
 
 struct Visit<'a>(&'a mut Option<Box<Driver>>);
 
 impl<'a> Visit<'a> {
     fn begin(place: &'a mut Option<Box<Driver>>) -> Self {
+        let mut visited = VISITED.get();
+        let next = visited.iter_mut().find(|id| **id == 0);
+        *next.expect("shared queues are used inside each other's calls too deeply") =
+            place.as_ref().map_or(u64::MAX, |driver| driver.id);
+        VISITED.set(visited);
         swap(place);
         // User code may run a batch meanwhile, and must not release this driver with it.
         let _ = THREAD_RINGS.try_with(|count| count.set(count.get() + 1));
@@ -80,6 +100,9 @@ impl Drop for Visit<'_> {
         with(Driver::listen);
         let _ = THREAD_RINGS.try_with(|count| count.set(count.get() - 1));
         swap(self.0);
+        let mut visited = VISITED.get();
+        visited.iter_mut().rev().find(|id| **id != 0).into_iter().for_each(|id| *id = 0);
+        VISITED.set(visited);
     }
 }
 
@@ -137,8 +160,12 @@ impl Bed {
         let latest = self.latest.into_iter().chain(deadline).min();
         let at_most = latest.map(|latest| latest.saturating_duration_since(Instant::now()));
         match (&self.ring, &self.wakeup) {
-            // A signal, or the end of the time: the caller looks in any case.
-            (Some(ring), _) => _ = ring.sleep(at_most),
+            // The caller looks in any case.
+            (Some(ring), _) => match ring.sleep(at_most).map_err(|error| error.raw_os_error()) {
+                Ok(()) | Err(Some(libc::EINTR | libc::ETIME)) => {}
+                // The ring cannot be entered, for instance since a sandbox forbids it now.
+                Err(_) => std::thread::sleep(PAUSE),
+            },
             (None, Some(wakeup)) => {
                 let timeout = at_most.and_then(|at_most| Timespec::try_from(at_most).ok());
                 let _ = poll(&mut [PollFd::new(wakeup, PollFlags::IN)], timeout.as_ref());

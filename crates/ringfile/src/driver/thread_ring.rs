@@ -17,6 +17,7 @@ use linux_raw_sys::io_uring::io_uring_op::IORING_OP_MSG_RING;
 use super::deferred::Deferred;
 use super::leave::{THREAD_RINGS, leave};
 use super::ring_kind::RingKind;
+use super::roving::is_visiting;
 use super::shared::Shared;
 use super::state::{is_ending, with};
 use super::turn::{own_shared, turn, turn_with};
@@ -47,11 +48,14 @@ impl ThreadRing {
         Self { shared: OnceCell::new(), then }
     }
 
-    /// Makes the driver accept operations while the guard lives. `None` if the thread is ending and its driver is gone.
+    /// Makes the driver accept operations while the guard lives. `None` if it is not in its place: the thread is ending, or
+    /// [visits](super::roving) another.
     #[inline]
     pub(crate) fn guard(&self) -> Option<RingGuard<'_>> {
         let shared = match self.shared.get() {
             Some(shared) => shared,
+            // This must not bind a queue to the driver that is in the place of the thread's own.
+            None if self.then == AfterUse::Leave && is_visiting() => return None,
             None => {
                 let shared = own_shared(RingOptions::default());
                 self.shared.get_or_init(|| shared)

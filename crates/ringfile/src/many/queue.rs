@@ -284,7 +284,8 @@ impl<Place> Queue<Place> {
         }
         self.take_by(token).ok_or_else(|| {
             let why =
-                "the token names no operation of this queue, its result was taken, or the thread is ending";
+                "the token names no operation of this queue, its result was taken, the thread is ending, or user code \
+                runs in a call of a shared queue";
             Error::new(std::io::ErrorKind::InvalidInput, what).because(why)
         })
     }
