@@ -1082,6 +1082,8 @@ int ringfile_queue_submit(struct ringfile_queue *queue);
 // nanoseconds have passed (negative: no limit; 0: does not wait). Stores up to `room` results in `results`, in the
 // order in which they finished. Returns how many: 0 if none has finished in time, or none is open.
 //
+// With a shared queue, it waits until it has taken `at_least` results itself: each goes to one of the threads that wait.
+//
 // The queue's own thread, or any if it is shared. Blocks as described. `at_least` above `room` counts as `room`.
 //
 // Pointers: `results` points to an array of `room` results.
@@ -1140,7 +1142,8 @@ int ringfile_queue_descriptor(struct ringfile_queue *queue);
 int64_t ringfile_queue_open(const struct ringfile_queue *queue);
 
 // Cancels the operations that the kernel still can cancel, waits until it has finished with all memory, and closes the
-// handle. Results that were not taken are lost.
+// handle. Results that were not taken are lost. For a shared queue, it waits until calls of other threads with this
+// queue have returned; those that wait find no operation open.
 //
 // The queue's own thread, or any if it is shared. Blocks.
 int ringfile_queue_free(struct ringfile_queue *queue);

@@ -26,15 +26,19 @@ use crate::ring::fork;
 /// while it waits. A [`Queue`], which only one thread uses, costs less: it takes no lock, and its ring is made for one
 /// thread (`DEFER_TASKRUN`, with which a completion never interrupts a thread).
 ///
-/// The kernel ends an operation on the thread that submitted it, and interrupts that thread's system calls for it. Those
-/// that it does not restart then fail with `EINTR`, for instance a `read` of a socket with a timeout (`SO_RCVTIMEO`).
+/// The kernel ends an operation on the thread that submitted it, if that thread still lives, and interrupts the thread's
+/// system calls for it. Those that it does not restart then fail with `EINTR`: `epoll_wait`, `poll`, `nanosleep`, a `read`
+/// of a socket with a timeout (`SO_RCVTIMEO`). While that thread only computes, a result may come a few milliseconds late;
+/// while it is stopped, or sleeps where signals do not wake it (after a `vfork`, for instance), as late as that lasts.
 ///
-/// Operations on polled files and NVMe namespaces go to an I/O thread ([`set_io_threads`](crate::set_io_threads)).
-/// Dropping the last clone cancels the operations that the kernel still can cancel, and waits until the kernel has
+/// Operations on polled files and NVMe namespaces go to an I/O thread ([`set_io_threads`](crate::set_io_threads)), and what
+/// a ring cannot do to [workers](crate::Route::Workers). A file that is closed elsewhere stays open, with its blocks, until
+/// the next call of any thread: the ring may have it registered. Dropping the last clone cancels the operations that the kernel still can cancel, and waits until the kernel has
 /// finished with their memory. In a forked child, the operations of the parent never end.
 ///
 /// User code that runs inside a call (a subscriber of events, or the destructor of a buffer) must not use the same
-/// queue: that panics.
+/// queue, also not inside a call of another shared queue: that panics. A [`Queue`] of the thread has no ring meanwhile: its
+/// operations are not started, and its waits fail.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
