@@ -43,7 +43,7 @@ impl RovingDriver {
     /// Afterwards, other threads can wake the one that sleeps in the ring, if this one has taken the last message that the
     /// ring was told to expect.
     pub(crate) fn visit<R>(&mut self, act: impl FnOnce() -> R) -> R {
-        let _visit = Visit::begin(&mut self.driver);
+        let _visit = Visit::begin(&mut self.driver, self.shared.id);
         act()
     }
 
@@ -79,19 +79,23 @@ pub(super) fn is_visiting() -> bool {
     VISITED.get()[0] != 0
 }
 
-struct Visit<'a>(&'a mut Option<Box<Driver>>);
+struct Visit<'a> {
+    place: &'a mut Option<Box<Driver>>,
+    /// Its place among those [visited](VISITED).
+    depth: usize,
+}
 
 impl<'a> Visit<'a> {
-    fn begin(place: &'a mut Option<Box<Driver>>) -> Self {
+    fn begin(place: &'a mut Option<Box<Driver>>, id: u64) -> Self {
         let mut visited = VISITED.get();
-        let next = visited.iter_mut().find(|id| **id == 0);
-        *next.expect("shared queues are used inside each other's calls too deeply") =
-            place.as_ref().map_or(u64::MAX, |driver| driver.id);
+        let depth = visited.iter().position(|&id| id == 0);
+        let depth = depth.expect("shared queues are used inside each other's calls too deeply");
+        visited[depth] = id;
         VISITED.set(visited);
         swap(place);
         // User code may run a batch meanwhile, and must not release this driver with it.
         let _ = THREAD_RINGS.try_with(|count| count.set(count.get() + 1));
-        Self(place)
+        Self { place, depth }
     }
 }
 
@@ -99,9 +103,9 @@ impl Drop for Visit<'_> {
     fn drop(&mut self) {
         with(Driver::listen);
         let _ = THREAD_RINGS.try_with(|count| count.set(count.get() - 1));
-        swap(self.0);
+        swap(self.place);
         let mut visited = VISITED.get();
-        visited.iter_mut().rev().find(|id| **id != 0).into_iter().for_each(|id| *id = 0);
+        visited[self.depth] = 0;
         VISITED.set(visited);
     }
 }

@@ -425,13 +425,13 @@ fn call(target: &Target, request: &Request, held: &mut Held, is_alone: bool, tas
         }
     }
     while matches!(choice, Choice::Attempt | Choice::Inline) {
-        let mut turn = INLINE.get();
-        let length = turn.length();
+        let before = INLINE.get();
+        let mut turn = before;
         let goes_on = turn.goes_on(task);
         INLINE.set(turn);
         if !goes_on {
             if !request.kind.is_read() {
-                switches::let_others_run(length);
+                switches::let_others_run(before.length());
             }
             return Called::Later;
         }

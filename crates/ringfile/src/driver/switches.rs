@@ -42,10 +42,9 @@ pub(super) fn was_only_preempted() -> bool {
 
 /// Lets other threads run, now and then, if there are more than processors: if this one was preempted, and as long as
 /// another one runs when it yields. Otherwise each would use up its time slice, and what the others have in flight would
-/// wait for several slices. Called at the end of a
-/// turn of plain calls that write, which has lasted that long: 16 processes on two processors had a
-/// p99.9 of 14 ms instead of 49, at the same rate. With reads it fell from 32 to 4 ms, but the rate fell by 4 %, and p99
-/// rose from 0.1 to 3 ms, since more operations were under way when a thread yielded.
+/// wait for several slices. Called at the end of a turn of plain calls that write, which has lasted that long: 16 processes
+/// on two processors had a p99.9 of 14 ms instead of 49, at the same rate. With reads it fell from 32 to 4 ms, but the rate
+/// fell by 4 %, and p99 rose from 0.1 to 3 ms, since more operations were under way when a thread yielded.
 pub(super) fn let_others_run(turn: Duration) {
     let crowd = CROWD.get();
     let ran = crowd.ran + turn;

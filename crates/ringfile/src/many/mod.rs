@@ -1,9 +1,9 @@
 //! Many operations at once, from any thread and in any executor.
 //!
 //! [`Batch`] collects operations and carries them out together; a [`Queue`] returns results in the order in which they
-//! arrive, to one thread, and a [`SharedQueue`] to any. All use one engine, and differ in the source of its operations: a plan, or a queue's entries. Knows files
-//! and the driver; single futures of a file do not use it. Invariants: every operation has its own result; a failing
-//! operation does not affect others unless that was requested.
+//! arrive, to one thread, and a [`SharedQueue`] to any. All use one engine, and differ in the source of its operations: a
+//! plan, or a queue's entries. Knows files and the driver; single futures of a file do not use it. Invariants: every
+//! operation has its own result; a failing operation does not affect others unless that was requested.
 
 mod batch;
 mod done;

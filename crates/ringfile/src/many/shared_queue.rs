@@ -140,9 +140,8 @@ impl SharedQueue {
     ///
     /// Several threads may wait; each result goes to one of them. Inside ringfile's own loop this does not wait.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<(Token, u64, Done)> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // `counts` takes what workers have ended since.
-        self.wait_until(deadline, |queue| match queue.counts() {
+        self.wait_until(timeout, |queue| match queue.counts() {
             (0, 0) => Some(None),
             _ => queue.take_with_token().map(Some),
         })?
@@ -179,8 +178,7 @@ impl SharedQueue {
     ) -> usize {
         let (at_most, before) = (*how_many.end(), results.len());
         let at_least = at_most.min(*how_many.start());
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        self.wait_until(deadline, |queue| {
+        self.wait_until(timeout, |queue| {
             queue.counts();
             while results.len() - before < at_most
                 && let Some(taken) = queue.take_with_token()
@@ -275,12 +273,13 @@ impl SharedQueue {
         self.0.visit(&mut self.0.lock(), |contents| contents.visit(act))
     }
 
-    /// Submits and collects until `ready` returns something. `None` if it may not wait, or the deadline has passed.
+    /// Submits and collects until `ready` returns something. `None` if it may not wait, or the time is over.
     fn wait_until<R>(
         &self,
-        deadline: Option<Instant>,
+        timeout: Option<Duration>,
         mut ready: impl FnMut(&mut Queue<WithItsDriver>) -> Option<R>,
     ) -> Option<R> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let may_wait = self.0.outside.process.is_current() && !crate::runtime::is_in_loop();
         self.0.wait_until(may_wait, deadline, |contents| {
             contents.visit(|queue| queue.look_and(|queue, _| ready(queue)))
