@@ -193,6 +193,12 @@ impl Model {
     }
 }
 
+/// Runs this on another thread.
+fn beside<R: 'static>(model: &Arc<Model>, act: impl FnOnce(&Model) -> R + 'static) -> thread::JoinHandle<R> {
+    let model = Arc::clone(model);
+    thread::spawn(move || act(&model))
+}
+
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -204,17 +210,11 @@ fn f24_each_of_two_threads_gets_a_result() {
     check(|| {
         let model = Model::new(0);
         model.add();
-        let other = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || {
-                model.add();
-                model.wait(3)
-            })
-        };
-        let kernel = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || model.kernel.run(2))
-        };
+        let other = beside(&model, |model| {
+            model.add();
+            model.wait(3)
+        });
+        let kernel = beside(&model, |model| model.kernel.run(2));
         let taken = [model.wait(3), other.join().unwrap()];
         assert!(taken == [0, 1] || taken == [1, 0]);
         kernel.join().unwrap();
@@ -228,17 +228,11 @@ fn f24_a_thread_gets_what_another_collects() {
         let model = Model::new(0);
         model.add();
         model.submit();
-        let other = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || {
-                model.submit();
-                model.submit();
-            })
-        };
-        let kernel = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || model.kernel.run(1))
-        };
+        let other = beside(&model, |model| {
+            model.submit();
+            model.submit();
+        });
+        let kernel = beside(&model, |model| model.kernel.run(1));
         assert_eq!(model.wait(1), 0);
         other.join().unwrap();
         kernel.join().unwrap();
@@ -252,14 +246,8 @@ fn f24_a_thread_that_leaves_hands_over_its_bed() {
         let model = Model::new(0);
         model.add();
         model.add();
-        let other = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || model.wait(2))
-        };
-        let kernel = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || model.kernel.run(2))
-        };
+        let other = beside(&model, |model| model.wait(2));
+        let kernel = beside(&model, |model| model.kernel.run(2));
         assert_eq!((model.wait(1), other.join().unwrap()), (0, 1));
         kernel.join().unwrap();
     });
@@ -269,17 +257,11 @@ fn f24_a_thread_that_leaves_hands_over_its_bed() {
 fn f24_an_end_on_a_worker_reaches_the_thread_that_sleeps() {
     check(|| {
         let model = Model::new(2);
-        let other = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || model.wait(2))
-        };
-        let worker = {
-            let model = Arc::clone(&model);
-            thread::spawn(move || {
-                model.kernel.end_by_mail(&model.mail, 0);
-                model.kernel.end_by_mail(&model.mail, 1);
-            })
-        };
+        let other = beside(&model, |model| model.wait(2));
+        let worker = beside(&model, |model| {
+            model.kernel.end_by_mail(&model.mail, 0);
+            model.kernel.end_by_mail(&model.mail, 1);
+        });
         assert_eq!((model.wait(1), other.join().unwrap()), (0, 1));
         worker.join().unwrap();
     });

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringfile::{Done, File, OpenOptions, Pool, Queue, SharedQueue, Token};
@@ -152,6 +153,34 @@ fn a_thread_is_woken_for_what_another_thread_has_collected() {
     assert!(turns.load(Ordering::SeqCst) > 0);
 }
 
+/// Starts a thread that waits for one result after another, and sends each.
+fn collect_on_a_thread(queue: &SharedQueue) -> (JoinHandle<()>, mpsc::Receiver<(u64, Done)>) {
+    let (told, tells) = mpsc::channel();
+    let queue = queue.clone();
+    let thread = std::thread::spawn(move || {
+        while let Some((_, user_data, done)) = queue.wait(None) {
+            told.send((user_data, done)).unwrap();
+        }
+    });
+    (thread, tells)
+}
+
+/// Submits a read, whose result that thread sends.
+#[track_caller]
+fn assert_is_collected(
+    queue: &SharedQueue,
+    file: &File,
+    pool: &Pool,
+    page: u64,
+    tells: &mpsc::Receiver<(u64, Done)>,
+) {
+    add(queue, file, pool, page);
+    queue.submit();
+    let (user_data, done) = tells.recv_timeout(patience()).unwrap();
+    assert_eq!(user_data, page);
+    assert_page(page, &done);
+}
+
 #[test]
 fn a_thread_that_sleeps_takes_what_others_add_and_ends_of_workers_wake_it() {
     let (reader, writer) = pipe();
@@ -160,21 +189,9 @@ fn a_thread_that_sleeps_takes_what_others_add_and_ends_of_workers_wake_it() {
     let queue = SharedQueue::new();
     // Without a ring, a worker waits for the pipe.
     let waits = queue.add(reader.read_at(vec![0; 4], 0), 7);
-    let (told, tells) = mpsc::channel();
-    let sleeper = {
-        let queue = queue.clone();
-        std::thread::spawn(move || {
-            while let Some((_, user_data, done)) = queue.wait(None) {
-                told.send((user_data, done)).unwrap();
-            }
-        })
-    };
+    let (sleeper, tells) = collect_on_a_thread(&queue);
     for page in 100..110 {
-        add(&queue, &file, &pool, page);
-        queue.submit();
-        let (user_data, done) = tells.recv_timeout(patience()).unwrap();
-        assert_eq!(user_data, page);
-        assert_page(page, &done);
+        assert_is_collected(&queue, &file, &pool, page, &tells);
     }
     assert!(queue.contains(waits) && !queue.is_done(waits));
     let mut writer = writer;
@@ -201,22 +218,10 @@ fn a_thread_that_sleeps_takes_what_others_start_elsewhere() {
         let queue = SharedQueue::new();
         queue.add(reader.read_at(vec![0; 4], 0), 7);
         queue.submit();
-        let (told, tells) = mpsc::channel();
-        let sleeper = {
-            let queue = queue.clone();
-            std::thread::spawn(move || {
-                while let Some((_, user_data, done)) = queue.wait(None) {
-                    told.send((user_data, done)).unwrap();
-                }
-            })
-        };
+        let (sleeper, tells) = collect_on_a_thread(&queue);
         for page in 100..110 {
             std::thread::sleep(Duration::from_millis(3));
-            add(&queue, file, &pool, page);
-            queue.submit();
-            let (user_data, done) = tells.recv_timeout(patience()).unwrap();
-            assert_eq!(user_data, page);
-            assert_page(page, &done);
+            assert_is_collected(&queue, file, &pool, page, &tells);
         }
         std::io::Write::write_all(&mut writer, b"abcd").unwrap();
         sleeper.join().unwrap();
