@@ -323,6 +323,17 @@ func TestManyGoroutines(t *testing.T) {
 	}
 }
 
+// A batch of more reads than may be in flight at once runs alone.
+func TestLargeBatch(t *testing.T) {
+	const reads = 1000
+	file, pool := makeFile(t), makePool(t, 2*reads*block)
+	large := randomReads(rand.New(rand.NewSource(2)), get(t, pool, reads*block), reads)
+	must(t, file.ReadBatch(context.Background(), large))
+	for at := range large {
+		must(t, check(&large[at]))
+	}
+}
+
 func threads(t *testing.T) int {
 	entries, err := os.ReadDir("/proc/self/task")
 	must(t, err)
