@@ -4,10 +4,13 @@
 //! reads the clock once, and counts. No side has its own code for any of that.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+
+use ringfile_cli::shared;
 
 use crate::data::{self, PAGE};
 use crate::order::{Blocks, Order, Plan};
@@ -54,7 +57,14 @@ impl Job {
     /// Opens the file as `direct` says.
     pub fn open(&self) -> io::Result<std::fs::File> {
         use std::os::unix::fs::OpenOptionsExt;
-        std::fs::OpenOptions::new().read(true).custom_flags(self.open_flags()).open(&self.path)
+        let file = std::fs::OpenOptions::new().read(true).custom_flags(self.open_flags()).open(&self.path)?;
+        self.advise(&file)?;
+        Ok(file)
+    }
+
+    /// Keeps the kernel from reading ahead, if the page cache is empty at first.
+    pub fn advise(&self, file: impl AsFd) -> io::Result<()> {
+        if self.order.ends() && !self.direct { shared::advise_order(file, true) } else { Ok(()) }
     }
 
     /// Returns the flags for open(2), apart from the access mode.
@@ -337,18 +347,24 @@ mod tests {
     }
 
     #[test]
-    fn each_block_once_over_all_tasks() {
-        let job = Job { order: Order::ShuffledOnce, ..job() };
-        let window = job.start();
-        let mut offsets = Vec::new();
-        for task in 0..job.depth {
-            let mut stream = window.stream(task);
-            offsets.extend(std::iter::from_fn(|| stream.next()));
-        }
-        assert!(!offsets.is_sorted(), "in an order that is not the file's");
-        offsets.sort_unstable();
+    fn each_block_as_often_as_the_order_says() {
+        let job = job();
+        let sorted = |order| {
+            let job = Job { order, ..job.clone() };
+            let window = job.start();
+            let of_task = |task| {
+                let mut stream = window.stream(task);
+                std::iter::from_fn(move || stream.next())
+            };
+            let mut offsets: Vec<u64> = (0..job.depth).flat_map(of_task).collect();
+            assert!(!offsets.is_sorted(), "in an order that is not the file's");
+            offsets.sort_unstable();
+            offsets
+        };
         let all: Vec<u64> = (0..job.size).step_by(job.block).collect();
-        assert_eq!(offsets, all);
+        assert_eq!(sorted(Order::ShuffledOnce), all);
+        let thrice: Vec<u64> = all.iter().flat_map(|&offset| [offset; 3]).collect();
+        assert_eq!(sorted(Order::ShuffledThrice), thrice);
 
         let job = Job { order: Order::InOrderOnce, depth: 1, ..job };
         let mut stream = job.start().stream(0);

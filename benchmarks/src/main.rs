@@ -70,10 +70,14 @@ enum Command {
         #[arg(long, value_delimiter = ',', default_value = "16,128")]
         in_flight: Vec<usize>,
     },
-    /// Compare reads awaited in tokio: ringfile, spawn_blocking, and a ring that tokio's own threads drive
+    /// Compare reads awaited in tokio: ringfile, spawn_blocking, and a ring that tokio's own threads drive; and in plain
+    /// threads
     Tokio {
         #[command(flatten)]
         common: Common,
+        /// Begin with an empty page cache, and read each block three times: a third of the reads wait
+        #[arg(long, conflicts_with_all = ["direct", "duration", "warmup"])]
+        cold: bool,
         /// How many tasks read at the same time
         #[arg(long, value_delimiter = ',', default_value = "16,128")]
         tasks: Vec<usize>,
@@ -154,8 +158,8 @@ fn main() -> ExitCode {
         (Some(Command::Batch { common, batch, in_flight }), _) => {
             common.place.clean_up_after(batches(&common, &batch, &in_flight))
         }
-        (Some(Command::Tokio { common, tasks }), _) => {
-            common.place.clean_up_after(tokio_reads(&common, &tasks))
+        (Some(Command::Tokio { common, cold, tasks }), _) => {
+            common.place.clean_up_after(tokio_reads(&common, cold, &tasks))
         }
         (Some(Command::InTokio { one }), _) => in_tokio::measure(&one),
         (Some(Command::InGrid { one }), _) => throughput::in_grid(&one),
@@ -219,13 +223,19 @@ fn vectored(common: &Common) -> io::Result<()> {
     Ok(())
 }
 
-fn tokio_reads(common: &Common, tasks: &[usize]) -> io::Result<()> {
+fn tokio_reads(common: &Common, cold: bool, tasks: &[usize]) -> io::Result<()> {
+    /// Longer than reading a file takes.
+    const HOUR: Duration = Duration::from_secs(3600);
     if tasks.contains(&0) {
         return Err(io::Error::other("tasks: must be at least 1"));
     }
     let size = common.place.prepare(data::PAGE as u64)?;
     for &tasks in tasks {
-        in_tokio::compare(&common.job(size, data::PAGE, 1, tasks), common.place.rounds)?;
+        let mut job = common.job(size, data::PAGE, 1, tasks);
+        if cold {
+            (job.order, job.warmup, job.duration) = (order::Order::ShuffledThrice, Duration::ZERO, HOUR);
+        }
+        in_tokio::compare(&job, common.place.rounds)?;
     }
     Ok(())
 }

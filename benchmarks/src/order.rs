@@ -21,6 +21,8 @@ pub enum Order {
     Random,
     /// At random, no block twice: the work ends early if every block was read.
     ShuffledOnce,
+    /// At random, each block three times in all; then the work ends.
+    ShuffledThrice,
     /// From the file's first block to its last; then the work ends.
     InOrderOnce,
     /// At random by Zipf's law: few blocks, scattered over the file, are read often.
@@ -29,6 +31,13 @@ pub enum Order {
     Scan,
     /// [`Order::Zipf`], but every eighth read of each task is the next block of a scan.
     ScanBesideZipf,
+}
+
+impl Order {
+    /// Returns whether the work ends when each block was read as often as the order says.
+    pub fn ends(self) -> bool {
+        matches!(self, Order::ShuffledOnce | Order::ShuffledThrice | Order::InOrderOnce)
+    }
 }
 
 /// The order for all tasks of a job.
@@ -51,10 +60,13 @@ impl Plan {
             Order::Random | Order::Scan => Arc::default(),
             Order::InOrderOnce => (0..blocks).collect(),
             Order::ShuffledOnce | Order::Zipf | Order::ScanBesideZipf => data::shuffled(blocks, seed),
+            Order::ShuffledThrice => {
+                data::shuffled(3 * blocks, seed).iter().map(|place| place % blocks).collect()
+            }
         };
         let zipf = match order {
             Order::Zipf | Order::ScanBesideZipf => Zipf::new(blocks),
-            Order::Random | Order::ShuffledOnce | Order::InOrderOnce | Order::Scan => Zipf::default(),
+            _ => Zipf::default(),
         };
         Plan { order, blocks, seed, tasks, list, zipf, scanned: Arc::default() }
     }
@@ -110,7 +122,7 @@ impl Blocks {
     pub fn next(&mut self) -> Option<u64> {
         match self.plan.order {
             Order::Random => Some(self.random.u64(..self.plan.blocks)),
-            Order::ShuffledOnce | Order::InOrderOnce => {
+            Order::ShuffledOnce | Order::ShuffledThrice | Order::InOrderOnce => {
                 let block = self.plan.list.get(self.next as usize).copied();
                 self.next += self.plan.tasks as u64;
                 block

@@ -23,8 +23,6 @@ const COUNT_TOLERANCE: f64 = 0.02;
 pub struct Outcome {
     /// Counts, with the bytes that were checked.
     pub tally: Tally,
-    /// Length of the window, in seconds.
-    pub seconds: f64,
     /// Reads that the device counted during the whole run.
     pub device_reads: Option<u64>,
     /// Heap allocations of the side's thread during the whole run.
@@ -38,7 +36,7 @@ pub struct Outcome {
 impl Outcome {
     /// Returns reads per second.
     pub fn iops(&self) -> f64 {
-        self.tally.ops as f64 / self.seconds
+        self.tally.ops as f64 / self.tally.span.as_secs_f64()
     }
 }
 
@@ -86,7 +84,9 @@ pub fn measure_with(
 fn run_one(job: &Job, run: impl Fn() -> io::Result<Tally> + Sync) -> io::Result<Outcome> {
     let counter = if job.direct { Some(counter_of(&job.path)?) } else { None };
     let buffered = if job.direct { None } else { Some(File::open(&job.path)?) };
-    let cached_before = buffered.as_ref().map(|file| warm(file, job.size)).transpose()?.flatten();
+    // Work that ends would end sooner with some blocks cached.
+    let prepare = if job.order.ends() { empty } else { warm };
+    let cached_before = buffered.as_ref().map(|file| prepare(file, job.size)).transpose()?.flatten();
     let reads_before = counter.as_ref().map(ReadCounter::read).transpose()?;
     let cpu_before = cpu_time()?;
     let (result, allocations) = std::thread::scope(|scope| {
@@ -105,14 +105,7 @@ fn run_one(job: &Job, run: impl Fn() -> io::Result<Tally> + Sync) -> io::Result<
     };
     let cached_after = buffered.as_ref().and_then(|file| shared::cached_fraction(file, job.size));
     check(job, &tally, device_reads, counter.as_ref().is_some_and(|counter| counter.exclusive))?;
-    Ok(Outcome {
-        tally,
-        seconds: job.duration.as_secs_f64(),
-        device_reads,
-        allocations,
-        cpu,
-        cached: cached_before.zip(cached_after),
-    })
+    Ok(Outcome { tally, device_reads, allocations, cpu, cached: cached_before.zip(cached_after) })
 }
 
 /// Returns the device's counter of reads. Without one, nothing would show that direct reads came from a cache, so its
@@ -131,6 +124,12 @@ fn warm(file: &File, size: u64) -> io::Result<Option<f64>> {
     if shared::cached_fraction(file, size).is_none_or(|share| share < 1.0) {
         device::read_in(file, size)?;
     }
+    Ok(shared::cached_fraction(file, size))
+}
+
+/// Empties the page cache of the file. Returns the cached fraction afterwards.
+fn empty(file: &File, size: u64) -> io::Result<Option<f64>> {
+    device::drop_cache(file, size)?;
     Ok(shared::cached_fraction(file, size))
 }
 

@@ -59,7 +59,7 @@ impl Ring {
         let mut builder = IoUring::builder();
         match flavor {
             Flavor::Current => builder.setup_single_issuer().setup_defer_taskrun(),
-            Flavor::Multi => builder.setup_coop_taskrun(),
+            Flavor::Multi | Flavor::Threads => builder.setup_coop_taskrun(),
         };
         let ring = builder.setup_submit_all().build(buffers.len().next_power_of_two() as u32)?;
         ring.submitter().register_files(&[file.as_raw_fd()])?;

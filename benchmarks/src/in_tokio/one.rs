@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ringfile::{Buffer, File, OpenOptions, Pool, Route};
 use serde::{Deserialize, Serialize};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 use super::driven::Ring;
 use super::{Flavor, Way};
@@ -49,24 +49,40 @@ pub fn run(way: Way, flavor: Flavor, job: &Job) -> io::Result<Tally> {
 /// Does one measurement in such a process, and prints its counts as JSON.
 pub fn measure(one: &One) -> io::Result<()> {
     let job = &one.job;
+    if one.way == Way::TwoIoThreads {
+        ringfile::set_io_threads(2);
+    }
     let runtime = match one.flavor {
-        Flavor::Current => Builder::new_current_thread().enable_io().build()?,
-        Flavor::Multi => Builder::new_multi_thread().worker_threads(WORKERS).enable_io().build()?,
+        Flavor::Current => Some(Builder::new_current_thread().enable_io().build()?),
+        Flavor::Multi => Some(Builder::new_multi_thread().worker_threads(WORKERS).enable_io().build()?),
+        Flavor::Threads => None,
     };
-    let tally = match one.way {
-        Way::Auto => {
+    let tally = match (runtime, one.way) {
+        (None, Way::Pread) => in_threads(job, false, |buffer, stream| preads(job, buffer, stream)),
+        (None, way) => with_ringfile(job, Route::Ring, |job, file| {
+            in_threads(job, true, |buffer, stream| {
+                let reads = read(file.clone(), buffer, stream);
+                if way == Way::OwnLoop {
+                    ringfile::block_on(reads)
+                } else {
+                    futures::executor::block_on(reads)
+                }
+            })
+        }),
+        (Some(runtime), Way::SpawnBlocking) => runtime.block_on(with_preads(job)),
+        (Some(runtime), Way::Driven) => runtime.block_on(with_ring(job, one.flavor, false)),
+        (Some(runtime), Way::DrivenAtOnce) => runtime.block_on(with_ring(job, one.flavor, true)),
+        (Some(runtime), way) => {
             let _inside = runtime.enter();
-            ringfile::attach_to_tokio().map_err(io::Error::from)?;
-            with_ringfile(&runtime, job, Route::Auto)
+            let route = if way == Way::Auto { Route::Auto } else { Route::Ring };
+            if way == Way::Auto {
+                ringfile::attach_to_tokio().map_err(io::Error::from)?;
+            }
+            with_ringfile(job, route, |job, file| {
+                let read = |_, buffer, stream| read(file.clone(), buffer, stream);
+                runtime.block_on(sum(buffers(job, true)?, job, read))
+            })
         }
-        Way::IoThread => with_ringfile(&runtime, job, Route::Ring),
-        Way::TwoIoThreads => {
-            ringfile::set_io_threads(2);
-            with_ringfile(&runtime, job, Route::Ring)
-        }
-        Way::SpawnBlocking => runtime.block_on(with_preads(job)),
-        Way::Driven => runtime.block_on(with_ring(job, one.flavor, false)),
-        Way::DrivenAtOnce => runtime.block_on(with_ring(job, one.flavor, true)),
     }?;
     println!("{}", serde_json::to_string(&tally)?);
     Ok(())
@@ -101,10 +117,31 @@ where
     Tally::sum(tallies)
 }
 
-fn with_ringfile(runtime: &Runtime, job: &Job, route: Route) -> io::Result<Tally> {
+/// Does the work of each task in a thread, and adds up what they did.
+fn in_threads(
+    job: &Job,
+    registered: bool,
+    task: impl Fn(Buffer, Stream) -> io::Result<Tally> + Sync,
+) -> io::Result<Tally> {
+    let buffers = buffers(job, registered)?;
+    let window = job.start();
+    let (task, window) = (&task, &window);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (buffers.into_iter().enumerate())
+            .map(|(index, buffer)| scope.spawn(move || task(buffer, window.stream(index))))
+            .collect();
+        Tally::sum(threads.into_iter().map(|thread| thread.join().expect("no task panics")))
+    })
+}
+
+fn with_ringfile(
+    job: &Job,
+    route: Route,
+    work: impl FnOnce(&Job, &File) -> io::Result<Tally>,
+) -> io::Result<Tally> {
     let file = OpenOptions::new().read(true).direct(job.direct).route(route).open(&job.path)?;
-    let tally = runtime
-        .block_on(sum(buffers(job, true)?, job, |_, buffer, stream| read(file.clone(), buffer, stream)))?;
+    job.advise(&file)?;
+    let tally = work(job, &file)?;
     // An I/O thread publishes its counts at its next turn, so one more read on each makes it do so.
     let counts = ringfile::metrics();
     let near = counts.ops + job.depth as u64 >= tally.all_ops && counts.ops <= tally.all_ops;
@@ -138,6 +175,16 @@ async fn pread(file: Arc<std::fs::File>, mut buffer: Buffer, mut stream: Stream)
         let (result, back) = tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?;
         buffer = back;
         result?;
+        stream.done(&buffer)?;
+    }
+    Ok(stream.into_tally())
+}
+
+fn preads(job: &Job, mut buffer: Buffer, mut stream: Stream) -> io::Result<Tally> {
+    let file = job.open()?;
+    buffer.resize(PAGE, 0);
+    while let Some(offset) = stream.next() {
+        file.read_exact_at(&mut buffer, offset)?;
         stream.done(&buffer)?;
     }
     Ok(stream.into_tally())

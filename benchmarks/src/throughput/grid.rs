@@ -103,6 +103,7 @@ impl Cell {
             Order::ScanBesideZipf => "scan+zipf",
             Order::InOrderOnce => "pass",
             Order::ShuffledOnce => "shuffled",
+            Order::ShuffledThrice => "thrice",
         };
         let memory = if self.is_large { "4x" } else { "fits" };
         let start = if self.is_warm { "warm" } else { "cold" };
