@@ -148,7 +148,7 @@ pub use file::assume_memory_is_free;
 pub use file::{
     Advice, AllocateMode, Append, Appender, AppenderMetrics, Control, CopyRange, Durability, File, Io,
     IoVectored, Next, OpenAppender, OpenOptions, Operation, Pieces, RangeSync, Reader, Record, Settle,
-    WriteDurable,
+    TailReader, WriteDurable,
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;

@@ -32,6 +32,7 @@ fn every_passage_runs() {
         stream(pool.clone(), &file).await.unwrap();
         adaptive(&pool).await.unwrap();
         append(pool.clone()).await.unwrap();
+        tail(pool.clone()).await.unwrap();
         errors(&file).await.unwrap();
         open(&pool).await.unwrap();
         a_part(&pool, &file).await.unwrap();
@@ -198,6 +199,25 @@ async fn append(pool: Pool) -> std::io::Result<()> {
     }
     log.close().await?; // all is durable, and the file has its exact length
     assert_eq!(file.size()?, 8 * 12);
+    Ok(())
+}
+
+async fn tail(pool: Pool) -> std::io::Result<()> {
+    let file = OpenOptions::new().read(true).write(true).create(true).open("tail.bin")?;
+    let log = ringfile::Appender::open(&file, &pool, 0).keep_tail(8 << 20).await?; // memory of the pool
+    let mut tail = log.tail().from(0);
+    let consumer = ringfile::spawn(async move {
+        let mut bytes = 0;
+        while let Some(piece) = tail.next().await {
+            bytes += piece?.len(); // `Bytes`: the appender's memory, not a copy
+        }
+        ringfile::Result::Ok(bytes)
+    });
+    for record in 0..100 {
+        log.append(format!("{record:09}\n").as_bytes()).await?;
+    }
+    log.close().await?; // ends the readers, after the last record
+    assert_eq!(consumer.await??, 1000);
     Ok(())
 }
 

@@ -24,7 +24,7 @@ use std::path::Path;
 
 #[doc(hidden)]
 pub use adaptive::assume_memory_is_free;
-pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Record, Settle};
+pub use append::{Append, Appender, AppenderMetrics, OpenAppender, Record, Settle, TailReader};
 pub use ask::Operation;
 pub use control::{Advice, AllocateMode, Control, RangeSync};
 pub use copy::CopyRange;

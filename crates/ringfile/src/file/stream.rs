@@ -171,6 +171,11 @@ impl Reader {
         Ok(Some(buffer?))
     }
 
+    /// Returns whether it waits for memory of the pool, and has no reads in flight.
+    pub(super) fn waits_for_memory(&self) -> bool {
+        self.memory.is_some()
+    }
+
     fn fail(&mut self, error: Error) -> Poll<Option<Result<Bytes>>> {
         self.end = self.next;
         self.in_flight.clear();

@@ -87,9 +87,8 @@ impl Buffer {
     #[inline]
     pub fn try_extend_from_slice(&mut self, data: &[u8]) -> Result<(), PoolError> {
         self.try_reserve(data.len())?;
-        let len = self.len();
-        self.set_len(len + data.len());
-        self[len..].copy_from_slice(data);
+        self.spare_mut()[..data.len()].copy_from_slice(data);
+        self.set_len(self.len() + data.len());
         Ok(())
     }
 
@@ -114,11 +113,10 @@ impl Buffer {
     /// Those of [`try_reserve`](Self::try_reserve).
     pub fn try_resize(&mut self, len: usize, byte: u8) -> Result<(), PoolError> {
         let old = self.len();
-        self.try_reserve(len.saturating_sub(old))?;
+        let more = len.saturating_sub(old);
+        self.try_reserve(more)?;
+        self.spare_mut()[..more].fill(byte);
         self.set_len(len);
-        if let Some(new) = self.get_mut(old..) {
-            new.fill(byte);
-        }
         Ok(())
     }
 

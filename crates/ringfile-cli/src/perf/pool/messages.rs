@@ -1,13 +1,15 @@
-//! A producer's log of messages: an appender with the pool's memory, otherwise one buffered write for each batch.
+//! A producer's log of messages: an appender with the pool's memory, which writes behind; otherwise one buffered write for
+//! each batch.
 
 use std::sync::Arc;
 
-use ringfile::Appender;
+use ringfile::{Appender, JoinHandle};
 
 use super::content::Label;
 use super::memory::Source;
 use super::run::{Job, Shared};
 use super::segments::Segment;
+use crate::engine::raise;
 use crate::error::{Failure, library};
 
 /// Operations that an appender has in flight.
@@ -18,6 +20,8 @@ const DEPTH: usize = 4;
 pub struct Messages {
     /// The appender of the current segment.
     log: Option<(Arc<Segment>, Appender)>,
+    /// The end of the appender before, which is written while the current one is appended to.
+    last: Option<JoinHandle<ringfile::Result<()>>>,
     /// The memory in which batches are made for a buffered write.
     scratch: Vec<u8>,
 }
@@ -28,33 +32,55 @@ fn write_bytes(job: &Job) -> u64 {
     (job.batch_bytes().next_multiple_of(4096) + 4096).clamp(256 << 10, 4 << 20)
 }
 
-/// Returns the most memory of a pool that one producer's appender uses.
+/// Returns the most memory of a pool that one producer's appender uses, with what it keeps for consumers and what those of
+/// earlier segments had kept.
 pub fn memory(job: &Job) -> u64 {
-    write_bytes(job) * (DEPTH as u64 + 2)
+    write_bytes(job) * (DEPTH as u64 + 2) + 3 * job.segment
 }
 
 impl Messages {
-    /// Writes a batch, and waits until it can be read, or is durable.
+    /// Writes a batch, and waits until it can be read, or is durable. Returns the appender, if there is one, in whose memory
+    /// consumers find it.
     pub async fn write<S: Source>(
         &mut self,
         shared: &Shared,
         source: &S,
         segment: &Arc<Segment>,
         first: Label,
-    ) -> Result<(), Failure> {
-        let job = &shared.job;
+    ) -> Result<Option<Appender>, Failure> {
         let written = match source.pool() {
-            Some(pool) => self.append(shared, pool, segment, first).await,
-            None => self.write_whole(shared, segment, first).await,
+            Some(pool) => self.append(shared, pool, segment, first).await.map(Some),
+            None => self.write_whole(shared, segment, first).await.map(|()| None),
         };
-        written.map_err(|error| library(&error))?;
-        // The next segment has its own appender, and this one's file is used again.
-        if first.offset + 2 * job.batch_bytes() > job.segment
-            && let Some((_, log)) = self.log.take()
-        {
-            log.close().await.map_err(|error| library(&error))?;
+        let log = written.map_err(|error| library(&error))?;
+        // The next segment has its own appender.
+        if first.offset + 2 * shared.job.batch_bytes() > shared.job.segment {
+            self.end_segment().await?;
         }
-        Ok(())
+        Ok(log)
+    }
+
+    /// Lets the rest of the current segment be written, which is used again afterwards.
+    async fn end_segment(&mut self) -> Result<(), Failure> {
+        let last = self.log.take().map(|(segment, log)| {
+            ringfile::spawn(async move {
+                log.flush().await?;
+                drop(segment);
+                Ok(())
+            })
+        });
+        match std::mem::replace(&mut self.last, last) {
+            None => Ok(()),
+            Some(before) => {
+                before.await.unwrap_or_else(|error| raise(error)).map_err(|error| library(&error))
+            }
+        }
+    }
+
+    /// Waits until everything is written.
+    pub async fn finish(&mut self) -> Result<(), Failure> {
+        self.end_segment().await?;
+        self.end_segment().await
     }
 
     async fn append(
@@ -63,17 +89,20 @@ impl Messages {
         pool: &ringfile::Pool,
         segment: &Arc<Segment>,
         first: Label,
-    ) -> ringfile::Result<()> {
+    ) -> ringfile::Result<Appender> {
         if self.log.as_ref().is_none_or(|(current, _)| !Arc::ptr_eq(current, segment)) {
             let open = Appender::open(segment.file(), pool, 0).recycle(true);
             let open = open.block(write_bytes(&shared.job) as usize).depth(DEPTH);
-            self.log = Some((segment.clone(), open.await?));
+            self.log = Some((segment.clone(), open.keep_tail(shared.job.segment as usize).await?));
         }
-        let Some((_, log)) = &self.log else { return Ok(()) };
+        let (_, log) = self.log.as_ref().expect("it was opened above");
         for label in shared.job.labels(first) {
             log.append_with(shared.job.block as usize, |record| shared.content.fill(record, label)).await?;
         }
-        if shared.job.sync { log.sync().await } else { log.flush().await }
+        if shared.job.sync {
+            log.sync().await?;
+        }
+        Ok(log.clone())
     }
 
     async fn write_whole(

@@ -138,8 +138,9 @@ fn written(job: &Job) -> Option<String> {
             .then(|| "each batch was synced (fdatasync), which is part of the producers' latency".into());
     }
     Some(format!(
-        "messages of {} bytes: with the pool, through an Appender in each producer's log; with vec, one buffered write for \
-         each batch; a batch was written when {until}; logs recycle their files",
+        "messages of {} bytes: with the pool, through an Appender in each producer's log, from whose memory consumers read, and \
+         which writes behind; with vec, one buffered write for each batch; a batch was written when {until}; logs recycle \
+         their files",
         job.block
     ))
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
+use ringfile::Appender;
+
 use super::content::Label;
 use super::ledger::Ledger;
 use super::memory::Source;
@@ -18,6 +20,8 @@ use crate::error::{Failure, library};
 pub struct Written {
     /// Its segment, which is kept until the batch was read.
     pub segment: Arc<Segment>,
+    /// The appender that has it in memory.
+    pub log: Option<Appender>,
     /// Its first block.
     pub first: Label,
     /// When it was written.
@@ -75,9 +79,15 @@ impl<S: Source> Producer<S> {
                 let _ = consumer.send(written);
             }
         }
+        self.finish().await?;
         self.ledger.close();
         let backlog = self.pace.backlog(&self.shared);
         Ok(Produced { ledger: self.ledger, backlog })
+    }
+
+    /// Waits until everything is in the files.
+    pub async fn finish(&mut self) -> Result<(), Failure> {
+        self.messages.finish().await
     }
 
     /// Writes the next batch; `None` if the run was stopped before there was room for it.
@@ -97,16 +107,20 @@ impl<S: Source> Producer<S> {
         if let Some(before) = before {
             self.ledger.count(before);
         }
-        result?;
+        let log = result?;
         self.pace.count(measured);
         shared.count_written(u64::from(job.batch));
         if measured {
             self.ledger.record(due, began, done, u64::from(job.batch));
         }
-        Ok(Some(Written { segment, first, at: done, measured }))
+        Ok(Some(Written { segment, log, first, at: done, measured }))
     }
 
-    async fn write_batch(&mut self, segment: &Arc<Segment>, first: Label) -> Result<(), Failure> {
+    async fn write_batch(
+        &mut self,
+        segment: &Arc<Segment>,
+        first: Label,
+    ) -> Result<Option<Appender>, Failure> {
         let job = &self.shared.job;
         if job.messages {
             return self.messages.write(&self.shared, &self.source, segment, first).await;
@@ -129,6 +143,6 @@ impl<S: Source> Producer<S> {
         if job.sync {
             segment.file().sync_data().await.map_err(|error| library(&error))?;
         }
-        Ok(())
+        Ok(None)
     }
 }

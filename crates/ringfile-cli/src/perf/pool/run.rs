@@ -263,8 +263,11 @@ fn prepare<S: Source>(
         let mut producer = Producer::new(&preparing, source.clone(), 0, Vec::new());
         let mut all = Vec::new();
         while (all.len() as u64) < batches && !interrupt.asked() {
-            all.extend(producer.write(Instant::now()).await?);
+            // Read from the files, which have more than fits into memory.
+            let written = producer.write(Instant::now()).await?;
+            all.extend(written.map(|written| Written { log: None, ..written }));
         }
+        producer.finish().await?;
         Ok(all)
     })
 }

@@ -6,9 +6,10 @@
 
 use std::collections::VecDeque;
 
-use bytes::BufMut;
 use bytes::buf::UninitSlice;
+use bytes::{BufMut, Bytes};
 
+use super::kept::Kept;
 use super::plan::Plan;
 use crate::memory::Buffer;
 
@@ -23,14 +24,58 @@ pub(super) struct Chunks {
     spare: Vec<Buffer>,
     /// Full chunks, for the plan's full pieces in the same order.
     full: VecDeque<Buffer>,
+    /// What readers of the tail find.
+    pub kept: Kept,
+}
+
+/// A second owner of bytes that nobody writes to any more.
+struct Shared(Buffer);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Returns some of a chunk's bytes, which were appended.
+fn share(chunk: &Buffer, at: usize, len: usize) -> Bytes {
+    debug_assert!(at + len <= chunk.len(), "they were appended");
+    // SAFETY: bytes that were appended are only read from here on, by readers and by writes: appending and padding write
+    // behind them, and whoever gets the chunk or a part of it appends behind its length, too, writes it, or drops it.
+    Bytes::from_owner(Shared(unsafe { chunk.share(at, len) }))
 }
 
 impl Chunks {
-    pub fn new(size: usize, block: usize, depth: usize, carried: &[u8]) -> Self {
+    pub fn new(size: usize, block: usize, depth: usize, carried: &[u8], kept: Kept) -> Self {
         let mut memory = Vec::with_capacity(block);
         memory.extend_from_slice(carried);
         let (spare, full) = (Vec::with_capacity(2), VecDeque::with_capacity(depth + 2));
-        Self { size, block, current: None, carried: memory, spare, full }
+        Self { size, block, current: None, carried: memory, spare, full, kept }
+    }
+
+    /// Returns bytes of the log from `position` on, at most up to `limit`, if they are kept. The log ends at `end`.
+    pub fn at(&self, position: u64, limit: u64, end: u64) -> Option<Bytes> {
+        let current = self.current.as_ref().filter(|_| self.kept.keeps());
+        let from = current.and_then(|current| (position + current.len() as u64).checked_sub(end));
+        match (current, from) {
+            (Some(current), Some(from)) => Some(share(current, from as usize, (limit - position) as usize)),
+            _ => self.kept.at(position, limit),
+        }
+    }
+
+    /// Returns where the part of the log begins that is kept, if it ends at `end`. Everything before is in the file.
+    pub fn kept_from(&self, end: u64) -> u64 {
+        let of_current = || self.current.as_ref().map(|current| end - current.len() as u64);
+        let start = self.kept.start().or_else(of_current).filter(|_| self.kept.keeps());
+        start.unwrap_or(u64::MAX)
+    }
+
+    /// Keeps a chunk that ends at `end` in the log.
+    fn keep(kept: &mut Kept, chunk: &Buffer, end: u64) {
+        if kept.keeps() {
+            let memory = chunk.capacity();
+            kept.add(end - chunk.len() as u64, share(chunk, 0, chunk.len()), memory);
+        }
     }
 
     /// Returns the size of the chunks to [add](Self::add), in bytes.
@@ -88,8 +133,8 @@ impl Chunks {
     }
 
     /// Takes the memory of the data since the last full piece, padded with zeros up to a block. Appending continues after it
-    /// in this chunk, or in the next one, which gets a copy of the last block's content.
-    pub fn take_rest(&mut self) -> Option<Buffer> {
+    /// in this chunk, or in the next one, which gets a copy of the last block's content. The log ends at `end`.
+    pub fn take_rest(&mut self, end: u64) -> Option<Buffer> {
         let mut rest = self.current.take()?;
         let (len, block) = (rest.len(), self.block);
         let mut next = rest.split_off(len.next_multiple_of(block));
@@ -103,6 +148,7 @@ impl Chunks {
             // `rest` keeps the chunk's memory, so that dropping `next` returns no memory under the appender's lock.
             self.carried.extend_from_slice(last_block);
         }
+        Self::keep(&mut self.kept, &rest, end);
         rest.resize(rest.capacity(), 0);
         Some(rest)
     }
@@ -161,12 +207,14 @@ impl Record<'_> {
         if let Some(first) = self.first.take() {
             plan.append(first.len() - std::mem::take(&mut before));
             plan.seal_full();
+            Chunks::keep(&mut self.chunks.kept, &first, plan.appended());
             self.chunks.full.push_back(first);
         }
         if let Some(current) = &self.chunks.current {
             plan.append(current.len() - before);
             if is_full(current) {
                 plan.seal_full();
+                Chunks::keep(&mut self.chunks.kept, current, plan.appended());
                 self.chunks.full.extend(self.chunks.current.take());
             }
         }

@@ -126,8 +126,9 @@ pub(super) struct Appending<'a, R> {
 
 /// The result of an attempt to append.
 enum AppendAttempt {
-    /// The whole record was appended, at this offset; the flag says whether to drive writes that can now start.
-    Done(u64, bool),
+    /// The whole record was appended, at this offset; the flags say whether to drive writes that can now start, and whether
+    /// readers wait for it.
+    Done(u64, bool, bool),
     /// It is not this task's turn, or there is no room.
     NoRoom,
     NoMemory,
@@ -191,7 +192,8 @@ impl<'a, R: Content> Appending<'a, R> {
             shared.publish_appended(state);
             if is_whole {
                 state.metrics.appends += 1;
-                return Ok(AppendAttempt::Done(offset, state.has_work()));
+                state.plan.completed_record();
+                return Ok(AppendAttempt::Done(offset, state.has_work(), state.waiters.has_readers()));
             }
             if self.waits.place.is_none() {
                 // No other task appends before this record is complete. A new place in the list has no waker to return.
@@ -205,8 +207,11 @@ impl<'a, R: Content> Appending<'a, R> {
         if self.memory.is_none() {
             match self.waits.shared.pool.try_get(self.waits.shared.chunk) {
                 Ok(chunk) => {
-                    self.waits.shared.lock().chunks.add(chunk);
+                    self.waits.shared.add_memory(chunk);
                     return Poll::Ready(Ok(()));
+                }
+                Err(PoolError::Full { .. }) if self.waits.shared.wants_memory() => {
+                    return self.poll_memory(context);
                 }
                 Err(PoolError::Full { .. }) => {
                     let (pool, len) = (self.waits.shared.pool.clone(), self.waits.shared.chunk);
@@ -218,7 +223,7 @@ impl<'a, R: Content> Appending<'a, R> {
         let Some(memory) = self.memory.as_mut() else { return Poll::Pending };
         let chunk = ready!(memory.as_mut().poll(context));
         self.memory = None;
-        self.waits.shared.lock().chunks.add(chunk?);
+        self.waits.shared.add_memory(chunk?);
         Poll::Ready(Ok(()))
     }
 
@@ -227,9 +232,12 @@ impl<'a, R: Content> Appending<'a, R> {
         let mut waits = self.waits.place.is_some();
         loop {
             match self.attempt()? {
-                AppendAttempt::Done(offset, has_work) => {
+                AppendAttempt::Done(offset, has_work, has_readers) => {
                     if has_work {
                         self.waits.shared.drive();
+                    }
+                    if has_readers {
+                        self.waits.shared.wake(false);
                     }
                     return Poll::Ready(Ok(offset));
                 }

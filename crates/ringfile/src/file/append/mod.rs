@@ -1,19 +1,23 @@
 //! `Appender`: appends records of any length from many tasks, and makes them durable in groups.
 //!
 //! The writing counterpart of [`Reader`](super::Reader). [`plan`] decides what is written and synced next, [`ahead`]
-//! where the file is filled with zeros meanwhile, [`chunks`] has the memory, [`lanes`] the operations, [`waiters`] the
-//! tasks that wait, and [`shared`] drives them all while one of [`futures`] is polled.
+//! where the file is filled with zeros meanwhile, [`chunks`] has the memory, [`kept`] what readers of the [`tail`] find
+//! there, [`lanes`] the operations, [`waiters`] the tasks that wait, and [`shared`] drives them all while one of [`futures`]
+//! or a reader is polled.
 
 mod ahead;
 mod chunks;
 mod futures;
+mod kept;
 mod lanes;
 mod plan;
 mod shared;
+mod tail;
 mod waiters;
 
 use std::future::{Future, IntoFuture, poll_fn};
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -24,9 +28,11 @@ use self::chunks::Chunks;
 pub use self::chunks::Record;
 pub use self::futures::{Append, Settle};
 use self::futures::{Appending, InPlaceRecord, Truncating};
+use self::kept::Kept;
 use self::plan::Plan;
 pub use self::shared::AppenderMetrics;
 use self::shared::AppenderShared;
+pub use self::tail::TailReader;
 use self::waiters::Goal;
 
 use super::probe::magic;
@@ -101,7 +107,27 @@ use crate::memory::{LARGEST, Pool};
 /// although a later sync would succeed (see [`File::sync_all`]). When a call has failed in this way, the appender has
 /// nothing in flight. In a forked child every call fails.
 #[derive(Clone)]
-pub struct Appender(Arc<AppenderShared>);
+pub struct Appender(Arc<Handles>);
+
+/// Dropped with the last handle; readers of the tail keep what is shared.
+struct Handles(Arc<AppenderShared>);
+
+impl Deref for Handles {
+    type Target = AppenderShared;
+
+    #[inline]
+    fn deref(&self) -> &AppenderShared {
+        &self.0
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.0) > 1 {
+            self.0.abandoned();
+        }
+    }
+}
 
 /// The largest number of operations in flight. Each has a future, which is allocated when the appender is opened.
 const DEEPEST: usize = 1024;
@@ -125,6 +151,8 @@ pub struct OpenAppender {
     recycle: bool,
     sync_interval: Duration,
     fill_ahead: Option<u64>,
+    keep_tail: usize,
+    write_behind: u64,
 }
 
 impl OpenAppender {
@@ -183,8 +211,31 @@ impl OpenAppender {
         self
     }
 
+    /// Sets how much memory of the pool may keep what was appended last, after it was written: 0 by default. Readers of the
+    /// log's [`tail`](Appender::tail) find it there, as soon as it was appended; without this they read the file, and see
+    /// only what is written.
+    ///
+    /// What is not written yet is kept in any case. When the pool is full, the appender gives up what it keeps before it
+    /// waits. A log of small records that are each synced, with direct I/O, takes a block of memory for each sync.
+    pub fn keep_tail(mut self, bytes: usize) -> Self {
+        self.keep_tail = bytes;
+        self
+    }
+
+    /// Sets how many bytes may be appended and not yet written, before an append waits: by default, and at least, `depth` + 1
+    /// blocks. The pool needs room for them.
+    ///
+    /// An append that nobody asked to be durable returns once its bytes are in the appender's memory. **They are lost if the
+    /// process dies**, unlike those of a buffered write, which are in the page cache: [`flush`](Appender::flush) waits until
+    /// they are in the file. An error of a later write reaches the next call, and every one after it.
+    pub fn write_behind(mut self, bytes: u64) -> Self {
+        self.write_behind = bytes;
+        self
+    }
+
     async fn open(self) -> Result<Appender> {
-        let Self { file, pool, valid, block, depth, recycle, sync_interval, fill_ahead } = self;
+        let Self { file, pool, valid, block, depth, recycle, .. } = self;
+        let Self { sync_interval, fill_ahead, keep_tail, write_behind, .. } = self;
         let error = |why: String| {
             Error::new(ErrorKind::InvalidInput, "opening an appender").on(file.path()).because(why)
         };
@@ -218,15 +269,16 @@ impl OpenAppender {
         file.sync_all().await?;
         let chunk = block.next_multiple_of(alignment);
         // One chunk more than can be in flight, so that records can be appended to it meanwhile.
-        let limit = (depth as u64 + 1) * chunk as u64;
+        let limit = write_behind.max((depth as u64 + 1) * chunk as u64);
         let usual = if file.is_direct() { USUALLY_AHEAD } else { 0 };
         let may_fill = !recycle && IN_PLACE.contains(&magic(&file));
         let ahead = if may_fill { fill_ahead.unwrap_or(usual) } else { 0 };
         let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle)
             .paced(!sync_interval.is_zero())
             .filled_ahead(ahead);
-        let chunks = Chunks::new(chunk, alignment, depth, &carried);
-        Ok(Appender(AppenderShared::new(file, inode, pool, depth, plan, chunks, sync_interval)))
+        let chunks = Chunks::new(chunk, alignment, depth, &carried, Kept::new(keep_tail));
+        let shared = AppenderShared::new(file, inode, pool, depth, plan, chunks, sync_interval);
+        Ok(Appender(Arc::new(Handles(shared))))
     }
 }
 
@@ -284,6 +336,8 @@ impl Appender {
             recycle: false,
             sync_interval: Duration::ZERO,
             fill_ahead: None,
+            keep_tail: 0,
+            write_behind: 0,
         }
     }
 
@@ -447,6 +501,17 @@ impl Appender {
             plan.close();
             Goal::Closed
         })
+    }
+
+    /// Returns a reader of what is appended from now on, or from [another offset](TailReader::from) on. Any number may read
+    /// the log, on any thread. Open the appender with [`keep_tail`](OpenAppender::keep_tail), so that they find what is new in
+    /// memory.
+    ///
+    /// A reader does not keep the appender open: if the last handle is dropped without [`close`](Self::close), its stream
+    /// ends with an error.
+    #[must_use]
+    pub fn tail(&self) -> TailReader {
+        TailReader::new(&self.0.0)
     }
 
     /// Returns the offset at which the next record will begin, in bytes.

@@ -81,6 +81,8 @@ pub(super) struct Plan {
     /// The maximum number of bytes that are appended but not yet written.
     limit: u64,
     appended: u64,
+    /// Where the last record ends that is complete.
+    complete: u64,
     sealed: u64,
     durable: u64,
     cuts: bool,
@@ -113,6 +115,7 @@ impl Plan {
             block,
             limit,
             appended: len,
+            complete: len,
             sealed: len,
             durable: len,
             cuts,
@@ -141,6 +144,26 @@ impl Plan {
         self.appended
     }
 
+    /// Returns where the last record ends that was appended completely.
+    pub fn complete(&self) -> u64 {
+        self.complete
+    }
+
+    /// Records that everything appended so far is complete records.
+    pub fn completed_record(&mut self) {
+        self.complete = self.appended;
+    }
+
+    /// Returns how often the log has been cut.
+    pub fn truncations(&self) -> u64 {
+        self.truncations
+    }
+
+    /// Returns the length to which the log is being cut.
+    pub fn truncating(&self) -> Option<u64> {
+        self.truncating
+    }
+
     /// Returns the end of the bytes that are all in the file.
     pub fn written(&self) -> u64 {
         let unfinished = self.in_flight.iter().chain(self.full.front()).map(|piece| piece.from);
@@ -164,6 +187,11 @@ impl Plan {
     /// Returns whether the log has been cut this often.
     pub fn has_truncated(&self, truncations: u64) -> bool {
         self.truncations >= truncations
+    }
+
+    /// Returns whether everything up to this point was appended at some time, or nothing will be.
+    pub fn has_appended(&self, point: Point) -> bool {
+        self.is_closing() || (self.truncations, self.complete) >= point
     }
 
     pub fn is_truncating(&self) -> bool {
@@ -391,11 +419,12 @@ impl Plan {
 
     /// Records that a truncation has failed: nothing behind `len` is sure to be in the file.
     pub fn was_not_truncated(&mut self, len: u64) {
-        (self.appended, self.sealed, self.durable) = (len, len, self.durable.min(len));
+        (self.appended, self.complete) = (len, len);
+        (self.sealed, self.durable) = (len, self.durable.min(len));
     }
 
     fn truncated(&mut self, len: u64) {
-        (self.appended, self.sealed, self.durable) = (len, len, len);
+        (self.appended, self.complete, self.sealed, self.durable) = (len, len, len, len);
         (self.wanted_written, self.wanted_durable) =
             (self.wanted_written.min(len), self.wanted_durable.min(len));
         (self.truncating, self.covers, self.group, self.padded) = (None, None, None, false);

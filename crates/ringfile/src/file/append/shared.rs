@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use super::chunks::Chunks;
 use super::lanes::{AppendLanes, Job};
 use super::plan::{AppendStep, Plan};
+use super::tail::Positions;
 use super::waiters::{Goal, WaiterPlace, Waiters, Wakers};
 use crate::driver::filler::{self, FillPiece, Filled, Inode};
 use crate::driver::is_main_polled;
@@ -69,6 +70,7 @@ pub(super) struct AppenderState {
     pub plan: Plan,
     pub chunks: Chunks,
     pub waiters: Waiters,
+    pub positions: Positions,
     pub metrics: AppenderMetrics,
     /// `None` while a task polls them.
     lanes: Option<AppendLanes>,
@@ -155,6 +157,7 @@ impl AppenderShared {
                 plan,
                 chunks,
                 waiters: Waiters::default(),
+                positions: Positions::default(),
                 metrics: AppenderMetrics::default(),
                 lanes: Some(lanes),
                 busy: 0,
@@ -217,6 +220,50 @@ impl AppenderShared {
     /// Returns the ends of the appended, the written and the durable bytes.
     pub fn ends(&self) -> [u64; 3] {
         self.ends.each_ref().map(|end| end.load(Ordering::Acquire))
+    }
+
+    /// Gives up the oldest bytes that are kept for readers, if that is too much and they are in the file.
+    pub fn gives_up_kept(&self) -> bool {
+        let mut state = self.lock();
+        let written = state.plan.written();
+        let kept = &mut state.chunks.kept;
+        let oldest = if kept.is_over() { kept.take_oldest(written) } else { None };
+        drop(state);
+        oldest.is_some()
+    }
+
+    /// Called when the pool has no memory: gives up what is kept for readers, now and as it is written, until
+    /// [`add_memory`](Self::add_memory) is called. Returns whether something was given up.
+    pub fn wants_memory(&self) -> bool {
+        self.lock().chunks.kept.set_wanted(true);
+        self.gives_up_kept()
+    }
+
+    /// Returns what a task waits for that waits until something more is written.
+    pub fn next_write(&self) -> Goal {
+        let plan = &self.lock().plan;
+        Goal::Written((plan.truncations(), plan.written() + 1))
+    }
+
+    /// Adds memory to append to.
+    pub fn add_memory(&self, chunk: Buffer) {
+        let chunks = &mut self.lock().chunks;
+        chunks.add(chunk);
+        chunks.kept.set_wanted(false);
+    }
+
+    /// Called when the last handle is dropped. Readers may still be there.
+    pub fn abandoned(&self) {
+        if !self.is_ours() {
+            return;
+        }
+        let mut state = self.lock();
+        if !state.plan.is_closed() {
+            let why = "the last handle of the appender was dropped without `close`";
+            state.fail(Error::new(ErrorKind::Other, "appending to a file").because(why));
+        }
+        drop(state);
+        self.wake(true);
     }
 
     pub fn publish(&self, state: &AppenderState) {
@@ -413,7 +460,7 @@ impl AppenderShared {
     /// Handles the results of polling the lanes once. Returns whether a step has ended, and whether there is more work.
     fn end(&self, mut lanes: AppendLanes) -> (bool, bool) {
         // Dropped after the lock.
-        let mut unused = None;
+        let (mut unused, mut cut) = (None, None);
         let mut state = self.lock();
         let mut ended = false;
         for (step, result) in lanes.ended() {
@@ -421,8 +468,10 @@ impl AppenderShared {
             state.busy -= 1;
             match result {
                 Ok(carried) => {
-                    if matches!(step, AppendStep::Truncate { .. }) {
+                    if let AppendStep::Truncate { len, .. } = step {
                         unused = state.chunks.restart(&carried);
+                        cut = Some(state.chunks.kept.cut(len));
+                        state.positions.cut(len);
                     }
                     state.plan.ended(step);
                 }
@@ -440,8 +489,10 @@ impl AppenderShared {
         self.publish(&state);
         let failed = state.failure.is_some() && state.is_idle();
         let again = std::mem::take(&mut state.again);
+        let keeps_too_much = state.chunks.kept.is_over();
         drop(state);
-        drop(unused);
+        drop((unused, cut));
+        while keeps_too_much && self.gives_up_kept() {}
         if ended {
             self.wake(failed);
         }
@@ -547,7 +598,7 @@ impl AppenderState {
         let step = self.plan.next()?;
         let buffer = match step {
             AppendStep::Full(_) => self.chunks.take_full()?,
-            AppendStep::Rest { .. } => self.chunks.take_rest()?,
+            AppendStep::Rest { piece, .. } => self.chunks.take_rest(piece.end)?,
             AppendStep::Sync | AppendStep::SyncAll | AppendStep::Cut(_) | AppendStep::Truncate { .. } => {
                 Buffer::nothing()
             }
@@ -568,12 +619,13 @@ mod tests {
     use std::task::Poll;
 
     use crate::file::OpenOptions;
+    use crate::file::append::kept::Kept;
 
     fn shared(depth: usize, sync_interval: Duration) -> (tempfile::TempDir, Arc<AppenderShared>) {
         let folder = tempfile::tempdir().unwrap();
         let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
         let plan = Plan::new(1, 1 << 20, depth, 0, true).paced(!sync_interval.is_zero());
-        let chunks = Chunks::new(4096, 1, depth, &[]);
+        let chunks = Chunks::new(4096, 1, depth, &[], Kept::default());
         (folder, AppenderShared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks, sync_interval))
     }
 

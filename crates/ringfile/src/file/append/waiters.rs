@@ -18,6 +18,8 @@ pub(super) enum Goal {
     Durable(Point),
     /// The appender is closed.
     Closed,
+    /// A reader of the log's tail waits until everything up to this point was appended, or nothing more will be.
+    Appended(Point),
 }
 
 impl Goal {
@@ -26,8 +28,10 @@ impl Goal {
         match self {
             Self::Turn => plan.has_room(1) || plan.is_closing(),
             Self::Written(point) => plan.has_written(point),
-            Self::Durable(point) => plan.has_made_durable(point),
+            // A reader may wait for more than there ever is.
+            Self::Durable(point) => plan.has_made_durable(point) || plan.is_closed(),
             Self::Closed => plan.is_closed(),
+            Self::Appended(point) => plan.has_appended(point),
         }
     }
 }
@@ -43,6 +47,8 @@ pub(super) struct Waiters {
     free: Vec<usize>,
     /// Tasks that wait to append, in order.
     appending: VecDeque<usize>,
+    /// How many wait for records.
+    readers: usize,
 }
 
 /// Wakers to call once the lock is free. If more tasks are to be woken, this is filled and called several times.
@@ -58,8 +64,9 @@ impl Waiters {
         waker: Option<Waker>,
         thread: usize,
     ) -> Option<Waker> {
-        if let Some((_, kept, on)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut()) {
-            *on = thread;
+        if let Some((waits_for, kept, on)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut()) {
+            debug_assert!(std::mem::discriminant(waits_for) == std::mem::discriminant(&goal));
+            (*waits_for, *on) = (goal, thread);
             return std::mem::replace(kept, waker);
         }
         let index = self.free.pop().unwrap_or(self.all.len());
@@ -69,8 +76,10 @@ impl Waiters {
             self.free.reserve(self.all.len());
         }
         self.all[index] = Some((goal, waker, thread));
-        if goal == Goal::Turn {
-            self.appending.push_back(index);
+        match goal {
+            Goal::Turn => self.appending.push_back(index),
+            Goal::Appended(_) => self.readers += 1,
+            Goal::Written(_) | Goal::Durable(_) | Goal::Closed => {}
         }
         *place = Some(WaiterPlace(index));
         None
@@ -82,8 +91,10 @@ impl Waiters {
         let WaiterPlace(index) = place.take()?;
         let (goal, waker, _) = self.all.get_mut(index)?.take()?;
         self.free.push(index);
-        if goal == Goal::Turn {
-            self.appending.retain(|&other| other != index);
+        match goal {
+            Goal::Turn => self.appending.retain(|&other| other != index),
+            Goal::Appended(_) => self.readers -= 1,
+            Goal::Written(_) | Goal::Durable(_) | Goal::Closed => {}
         }
         waker
     }
@@ -91,6 +102,11 @@ impl Waiters {
     /// Returns whether the task at `place`, or a new one, may append before all others.
     pub fn is_first(&self, place: Option<WaiterPlace>) -> bool {
         self.appending.front().map(|&first| WaiterPlace(first)) == place || self.appending.is_empty()
+    }
+
+    /// Returns whether a task waits for records.
+    pub fn has_readers(&self) -> bool {
+        self.readers > 0
     }
 
     /// Returns whether there is a task to wake.
