@@ -249,6 +249,28 @@ fn a_full_pool_takes_what_is_kept() {
 }
 
 #[test]
+fn what_is_written_behind_reaches_the_file_though_the_task_never_waits() {
+    let folder = folder();
+    for route in routes() {
+        let path = folder.path().join("log");
+        let _ = std::fs::remove_file(&path);
+        let file = options(route, false).open(&path).unwrap();
+        block_on(async {
+            let pool = Pool::new(64 << 20);
+            let log =
+                Appender::open(&file, &pool, 0).block(PAGE).depth(1).write_behind(32 << 20).await.unwrap();
+            // Two blocks, so that the first has ended before the second can begin. The task never waits.
+            while log.written() <= PAGE as u64 {
+                log.append(&content(log.len(), 1000)).await.unwrap();
+                assert_eq!(log.metrics().waits, 0, "{route:?}");
+            }
+            log.close().await.unwrap();
+        });
+        assert_content(&std::fs::read(&path).unwrap(), 0);
+    }
+}
+
+#[test]
 fn a_cut_log_ends_the_readers_that_were_behind_the_cut() {
     let folder = folder();
     for keep in [0, 1 << 20] {

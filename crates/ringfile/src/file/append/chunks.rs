@@ -127,6 +127,11 @@ impl Chunks {
         self.current.take()
     }
 
+    /// Returns how many full chunks no write has taken.
+    pub fn full(&self) -> usize {
+        self.full.len()
+    }
+
     /// Takes the memory of the first full piece.
     pub fn take_full(&mut self) -> Option<Buffer> {
         self.full.pop_front()

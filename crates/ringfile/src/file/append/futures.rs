@@ -78,6 +78,12 @@ impl<'a> Append<'a> {
     pub(super) fn new(shared: &'a AppenderShared, record: &'a [u8]) -> Self {
         Self(Appending::new(shared, record))
     }
+
+    /// Does not let the thread's loop turn first.
+    pub(super) fn at_once(mut self) -> Self {
+        self.0.may_yield = false;
+        self
+    }
 }
 
 impl Future for Append<'_> {
@@ -122,6 +128,9 @@ pub(super) struct Appending<'a, R> {
     done: usize,
     offset: Option<u64>,
     memory: Option<Pin<Box<MemoryFuture>>>,
+    /// Whether it lets the thread's loop turn first, if earlier appends have started writes: a task that appends without end
+    /// never waits, and nothing would be submitted.
+    may_yield: bool,
 }
 
 /// The result of an attempt to append.
@@ -138,7 +147,14 @@ const APPENDING: &str = "appending to a file";
 
 impl<'a, R: Content> Appending<'a, R> {
     pub fn new(shared: &'a AppenderShared, record: R) -> Self {
-        Self { waits: Waits { shared, place: None }, record, done: 0, offset: None, memory: None }
+        Self {
+            waits: Waits { shared, place: None },
+            record,
+            done: 0,
+            offset: None,
+            memory: None,
+            may_yield: true,
+        }
     }
 
     fn attempt(&mut self) -> Result<AppendAttempt> {
@@ -177,7 +193,7 @@ impl<'a, R: Content> Appending<'a, R> {
             if !state.chunks.has_memory(piece) {
                 return Ok(AppendAttempt::NoMemory);
             }
-            let before = state.plan.appended();
+            let (before, full) = (state.plan.appended(), state.chunks.full());
             let filling = if R::IN_PIECES {
                 None
             } else {
@@ -193,7 +209,8 @@ impl<'a, R: Content> Appending<'a, R> {
             if is_whole {
                 state.metrics.appends += 1;
                 state.plan.completed_record();
-                return Ok(AppendAttempt::Done(offset, state.has_work(), state.waiters.has_readers()));
+                let has_work = state.has_work() || state.chunks.full() > full;
+                return Ok(AppendAttempt::Done(offset, has_work, state.waiters.has_readers()));
             }
             if self.waits.place.is_none() {
                 // No other task appends before this record is complete. A new place in the list has no waker to return.
@@ -229,12 +246,17 @@ impl<'a, R: Content> Appending<'a, R> {
 
     fn poll_offset(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
         self.waits.shared.check_process(APPENDING)?;
+        if std::mem::take(&mut self.may_yield) && self.waits.shared.takes_turn() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let mut waits = self.waits.place.is_some();
         loop {
             match self.attempt()? {
                 AppendAttempt::Done(offset, has_work, has_readers) => {
                     if has_work {
                         self.waits.shared.drive();
+                        self.waits.shared.wants_turn();
                     }
                     if has_readers {
                         self.waits.shared.wake(false);

@@ -385,7 +385,7 @@ impl Appender {
         if record.len() > self.0.chunk {
             return None;
         }
-        match pin!(self.append(record)).poll(&mut Context::from_waker(Waker::noop())) {
+        match pin!(self.append(record).at_once()).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
         }
