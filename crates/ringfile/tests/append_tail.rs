@@ -415,6 +415,25 @@ fn f51_what_is_durable_is_read_before_the_failure() {
 }
 
 #[test]
+fn after_a_failed_cut_a_reader_has_right_bytes_up_to_its_length() {
+    let name = "after_a_failed_cut_a_reader_has_right_bytes_up_to_its_length";
+    let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
+    let file = options(Route::Auto, true).open(server.path()).unwrap();
+    block_on(async {
+        let log = Appender::open(&file, &Pool::new(4 << 20), 0).recycle(true).keep_tail(1 << 20).await.unwrap();
+        let mut tail = log.tail().from(4200);
+        log.append(&content(0, 5000)).await.unwrap();
+        log.sync().await.unwrap();
+        server.direct_rule(Op::Write, 4096..8192, 1, Act::Fail(libc::EIO));
+        assert_eq!(log.truncate(4500).await.unwrap_err().errno(), Some(libc::EIO));
+        let piece = tail.next().await.unwrap().unwrap();
+        assert_eq!(piece.len(), 300);
+        assert_content(&piece, 4200);
+        assert_eq!(tail.next().await.unwrap().unwrap_err().errno(), Some(libc::EIO));
+    });
+}
+
+#[test]
 fn f22_in_a_forked_child_a_reader_fails() {
     if !in_child("f22_in_a_forked_child_a_reader_fails") {
         return;

@@ -493,6 +493,8 @@ impl AppenderShared {
                 }
                 Err(error) => {
                     if let AppendStep::Truncate { len, .. } = step {
+                        // What follows is not there for readers either.
+                        unused = state.chunks.restart(&[]);
                         state.plan.was_not_truncated(len);
                     }
                     state.fail(error);
