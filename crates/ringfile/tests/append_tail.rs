@@ -420,7 +420,8 @@ fn after_a_failed_cut_a_reader_has_right_bytes_up_to_its_length() {
     let Some(server) = Server::or_skip(name, vec![0xEE; 1 << 20]) else { return };
     let file = options(Route::Auto, true).open(server.path()).unwrap();
     block_on(async {
-        let log = Appender::open(&file, &Pool::new(4 << 20), 0).recycle(true).keep_tail(1 << 20).await.unwrap();
+        let log =
+            Appender::open(&file, &Pool::new(4 << 20), 0).recycle(true).keep_tail(1 << 20).await.unwrap();
         let mut tail = log.tail().from(4200);
         log.append(&content(0, 5000)).await.unwrap();
         log.sync().await.unwrap();

@@ -63,8 +63,8 @@ impl Positions {
 /// one from the appender's memory into a buffer.
 ///
 /// The stream ends when the appender was [closed](super::Appender::close) and everything was read. While it waits, a reader
-/// carries out the appender's writes, as all of its futures do. `Send`; polled in any executor. Any number of readers, each
-/// with its own position.
+/// carries out the appender's writes, as all of its futures do: inside ringfile's loop, they end when the thread runs its
+/// loop. `Send`; polled in any executor. Any number of readers, each with its own position.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -323,7 +323,11 @@ impl Stream for TailReader {
         }
         let polled = this.poll_piece(context);
         if let Poll::Ready(result) = &polled {
-            this.leave();
+            if this.waits.is_some() && this.shared.is_ours() {
+                // It may have been woken to drive.
+                this.leave();
+                this.shared.hand_over();
+            }
             if !matches!(result, Some(Ok(_))) {
                 this.has_ended = true;
                 this.behind = None;
