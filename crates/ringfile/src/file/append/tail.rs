@@ -196,7 +196,7 @@ impl TailReader {
         let has_failed = state.has_failed();
         let only_durable = self.is_durable || has_failed;
         let limit = if only_durable { plan.complete().min(plan.durable()) } else { plan.complete() };
-        let point = (plan.truncations(), self.position + 1);
+        let point = (plan.truncations(), self.position.saturating_add(1));
         if self.position < limit {
             if let Some(piece) = state.chunks.at(self.position, limit, plan.appended()) {
                 self.advance(&piece, &mut state);
