@@ -52,7 +52,7 @@ COMPARE=$compare "$here/places.sh" setup "$places" >"$out/places.txt"
 "$here/places.sh" teardown "$places"
 
 step 'pool'
-cargo bench --manifest-path "$here/../Cargo.toml" -p ringfile --bench pool >"$out/pool.md"
+cargo bench --manifest-path "$here/../Cargo.toml" -p ringfile-buffer --bench pool >"$out/pool.md"
 
 step 'log'
 RINGFILE=$ringfile "$here/log.sh" "$disk" >"$out/log.md"

@@ -115,24 +115,26 @@
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
 mod aio;
-mod blocking;
 #[cfg(feature = "config")]
 mod config;
 mod driver;
 mod error;
-mod event;
 mod file;
 pub mod fs;
 mod many;
 mod memory;
 mod metrics;
-mod once;
-mod panics;
 #[cfg(test)]
 #[path = "../tests/support/patience.rs"]
 mod patience;
+#[cfg(test)]
+#[path = "../tests/support/random.rs"]
+#[expect(dead_code, reason = "unit tests need a part of it")]
+mod random;
 mod ring;
 mod runtime;
+
+use ringfile_buffer::internal::{blocking, event, once, panics};
 
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
@@ -154,7 +156,9 @@ pub use file::{
 pub use fs::sync_dir;
 pub use many::{Batch, BatchRun, Done, Queue, ReadRequest, SharedQueue, StartedBatch, Token, WriteRequest};
 #[cfg(feature = "compio-buf-08")]
+#[doc(inline)]
 pub use memory::CompioBuffer;
+#[doc(inline)]
 pub use memory::{
     AnyBuffer, Buffer, ClassMetrics, GetBuffer, HugePages, IoBuf, IoBufMut, Pool, PoolBuilder, PoolError,
     PoolMetrics, ReadMemory, RegisteredMemory, RequestMemory, StableMemory, WhenFull, WriteMemory,

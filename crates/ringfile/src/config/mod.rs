@@ -206,7 +206,7 @@ impl Config {
                 let limit = (limit <= *CAPACITIES.end()).then_some(limit.max(*CAPACITIES.start()));
                 (Some(NO_LIMIT), limit)
             }
-            WhenFull::Error | WhenFull::Wait => (Some(when_full), None),
+            when_full => (Some(when_full), None),
         };
         self
     }

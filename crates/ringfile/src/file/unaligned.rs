@@ -143,8 +143,8 @@ impl ReadInPieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::testing::Rng;
     use crate::memory::{Buffer, Pool};
+    use crate::random::Random;
 
     const BLOCK: usize = 512;
     const ALIGNMENT: Alignment = Alignment { bytes: BLOCK, memory: BLOCK, atomic: None };
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn pieces_give_just_the_bytes_asked_for_wherever_the_memory_is() {
-        let mut random = Rng::new();
+        let mut random = Random::new();
         let file: Vec<u8> = (0..600_000_usize).map(|at| (at / 7 % 251) as u8).collect();
         let pool = Pool::new(4 << 20);
         for _ in 0..500 {

@@ -6,9 +6,9 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-use super::buffer::Buffer;
 use super::held::Held;
 use super::iobuf::{IoBuf, IoBufMut};
+use ringfile_buffer::Buffer;
 
 /// The memory of one operation of a batch or a queue: a pooled buffer, a vector, or shared bytes.
 ///

@@ -1,16 +1,14 @@
 //! Memory of requests that a call only borrows, until all of its operations have ended.
 //!
-//! Knows buffers and block headers. Invariant: a [`Lending`] ends only when every buffer that it made of borrowed memory
+//! Knows buffers. Invariant: a [`Lending`] ends only when every buffer that it made of borrowed memory
 //! has been dropped. It counts them, and ends the process if its call would return or unwind earlier, so that no other
 //! module has to be trusted with it. A forked child may return earlier: the kernel uses its parent's memory.
 
 use std::marker::PhantomData;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
-use super::block::{Block, BlockKind};
-use super::buffer::Buffer;
-use super::region::Region;
-use crate::ring::fork::Mark;
+use ringfile_buffer::Buffer;
+use ringfile_buffer::internal::{Counter, Region, fork::Mark, region};
 
 /// The memory of a request of [`Queue::read_many`](crate::Queue::read_many) or
 /// [`Queue::write_many`](crate::Queue::write_many). Only this library implements it.
@@ -60,7 +58,9 @@ impl<'a> Borrowed<'a> {
     /// Returns all of a buffer's capacity.
     #[inline]
     pub(crate) fn of_buffer(buffer: &'a mut Buffer) -> Self {
-        let (start, len) = buffer.span();
+        let len = buffer.capacity();
+        // SAFETY: a buffer's address is never null.
+        let start = unsafe { NonNull::new_unchecked(buffer.as_mut_ptr()) };
         Self { start, len, buffer: Some(buffer), memory: PhantomData }
     }
 
@@ -83,13 +83,13 @@ impl<'a> Borrowed<'a> {
     /// Returns the region of a buffer; the outer `None` means that it can only be found by address.
     #[inline]
     pub(crate) fn region(&self) -> Option<Option<&'a Region>> {
-        self.buffer.map(Buffer::region)
+        self.buffer.map(region)
     }
 }
 
 impl RequestMemory for Buffer {
     unsafe fn lend(&mut self, _: &mut Option<Counter>) -> Buffer {
-        std::mem::replace(self, Buffer::nothing())
+        std::mem::take(self)
     }
 
     fn take_back(&mut self, buffer: Buffer) {
@@ -114,7 +114,7 @@ impl WriteMemory for Buffer {}
 impl RequestMemory for &mut [u8] {
     unsafe fn lend(&mut self, counter: &mut Option<Counter>) -> Buffer {
         let len = self.len();
-        let counter = counter.get_or_insert_with(Counter::new);
+        let counter = counter.get_or_insert_default();
         // SAFETY: by this function's contract; the bytes are initialised.
         unsafe { counter.buffer(NonNull::from(&mut **self).cast(), len) }
     }
@@ -135,7 +135,7 @@ impl ReadMemory for &mut [u8] {
 
 impl RequestMemory for &[u8] {
     unsafe fn lend(&mut self, counter: &mut Option<Counter>) -> Buffer {
-        let counter = counter.get_or_insert_with(Counter::new);
+        let counter = counter.get_or_insert_default();
         // SAFETY: by this function's contract; the buffer is only written to a file, as a `WriteRequest` has it.
         unsafe { counter.buffer(NonNull::from(*self).cast(), self.len()) }
     }
@@ -146,42 +146,6 @@ impl RequestMemory for &[u8] {
 }
 
 impl WriteMemory for &[u8] {}
-
-/// Counts the buffers that were made of borrowed memory: a block header of its own, to which each of them refers.
-pub struct Counter(NonNull<Block>);
-
-impl Counter {
-    fn new() -> Self {
-        let header = Box::new(Block::new(ptr::null_mut(), 0));
-        header.describe(BlockKind::Borrowed, 0, ptr::null_mut(), 0, ptr::null());
-        header.refs.set_one();
-        Self(NonNull::from(Box::leak(header)))
-    }
-
-    fn header(&self) -> &Block {
-        // SAFETY: it is freed only when this is dropped.
-        unsafe { self.0.as_ref() }
-    }
-
-    /// # Safety
-    /// Until the buffer is dropped, the `len` bytes are valid and initialised, and nothing else accesses them; if the
-    /// buffer is only written to files, others may read them.
-    unsafe fn buffer(&self, start: NonNull<u8>, len: usize) -> Buffer {
-        self.header().add_ref();
-        // SAFETY: by this function's contract; the reference is the buffer's.
-        unsafe { Buffer::new(start, len, len, self.0) }
-    }
-}
-
-impl Drop for Counter {
-    fn drop(&mut self) {
-        // In a forked child, operations of its parent may keep buffers for ever: the header stays for them.
-        if !self.header().is_shared() {
-            // SAFETY: made from a box, and no buffer refers to it.
-            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
-        }
-    }
-}
 
 /// The requests of a call, whose memory it lends to operations.
 pub(crate) struct Lending<'r, R> {
@@ -215,11 +179,11 @@ impl<'r, R> Lending<'r, R> {
     pub(crate) fn end(mut self) -> Option<Counter> {
         self.check();
         // One whose buffers a forked child can not wait for is given up.
-        self.counter.take().filter(|counter| !counter.header().is_shared())
+        self.counter.take().filter(|counter| !counter.is_in_use())
     }
 
     fn check(&self) {
-        let is_lent = self.counter.as_ref().is_some_and(|counter| counter.header().is_shared());
+        let is_lent = self.counter.as_ref().is_some_and(|counter| counter.is_in_use());
         if is_lent && self.process.is_current() {
             // The kernel may still write there.
             std::process::abort();

@@ -9,10 +9,10 @@ use std::mem::MaybeUninit;
 
 use bytes::Bytes;
 
-use super::buffer::Buffer;
 use super::destination::Destination;
 use super::paths::Paths;
-use super::region::Region;
+use ringfile_buffer::Buffer;
+use ringfile_buffer::internal::{Region, region};
 
 /// One or several buffers, with their type erased.
 #[derive(Default)]
@@ -268,7 +268,7 @@ fn of_buffer(buffer: &Buffer) -> Part<'_> {
         ptr: buffer.as_ptr().cast_mut(),
         len: buffer.len(),
         capacity: buffer.capacity(),
-        region: buffer.region(),
+        region: region(buffer),
     }
 }
 
@@ -287,9 +287,9 @@ fn of_bytes(bytes: &Bytes) -> Part<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::iobuf::{IoBuf, IoBufMut};
-    use super::super::pool::Pool;
     use super::*;
     use bytes::BytesMut;
+    use ringfile_buffer::Pool;
 
     /// Acts as the kernel: writes `n` bytes, 1, 2, 3, …, into the parts, and sets their lengths.
     fn read_into(held: &mut Held, n: usize) {
@@ -330,7 +330,7 @@ mod tests {
         }
         let pool = Pool::new(1 << 20);
         let buffer = check(pool.get(100).unwrap(), 100, false);
-        assert!(buffer.region().is_some());
+        assert!(region(&buffer).is_some());
         let vec: Vec<u8> = Vec::with_capacity(100);
         let capacity = vec.capacity();
         check(vec, capacity, false);

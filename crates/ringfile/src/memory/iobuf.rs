@@ -7,8 +7,8 @@ use std::any::Any;
 
 use bytes::{Bytes, BytesMut};
 
-use super::buffer::Buffer;
 use super::held::{Held, Part};
+use ringfile_buffer::Buffer;
 
 /// Owned memory from which a file can be written.
 ///

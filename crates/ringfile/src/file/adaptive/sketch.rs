@@ -156,7 +156,7 @@ fn mixed(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::testing::Rng;
+    use crate::random::Random;
 
     const MIB: u64 = 1 << 20;
 
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_hot_set_is_found_under_a_scan() {
-        let mut random = Rng::new();
+        let mut random = Random::new();
         let mut sketch = Sketch::new(1024 * MIB, 64 * MIB);
         let (mut hot, mut scanned) = (0, 0);
         for block in 0..16_384 {
@@ -235,7 +235,7 @@ mod tests {
     fn a_hot_set_of_pages_is_found_among_as_many_reads_of_others() {
         const PAGES: u64 = 65_536;
         const HOT: u64 = 10_000;
-        let mut random = Rng::new();
+        let mut random = Random::new();
         let mut sketch = Sketch::new(PAGES * PAGE, PAGES * PAGE / 4);
         let mut found = vec![false; HOT as usize];
         for read in 0..40 * HOT {

@@ -317,7 +317,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::*;
-    use crate::memory::testing::Rng;
+    use crate::random::Random;
 
     const KIB: u64 = 1 << 10;
     const LONG: u64 = 1 << 30;
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn random_reads_are_no_stream() {
-        let (mut random, mut streams) = (Rng::new(), Streams::default());
+        let (mut random, mut streams) = (Random::new(), Streams::default());
         for _ in 0..2000 {
             let start = random.below(1 << 20) * 64 * KIB;
             assert_eq!(read(&mut streams, start..start + 4 * KIB, 1 << 40), []);
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn several_streams_continue_beside_random_reads() {
-        let (mut random, mut streams) = (Rng::new(), Streams::default());
+        let (mut random, mut streams) = (Random::new(), Streams::default());
         let mut ends = [0; 6];
         for round in 0..100 {
             for (number, end) in ends.iter_mut().enumerate() {

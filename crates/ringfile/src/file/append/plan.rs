@@ -474,7 +474,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::testing::Rng;
+    use crate::random::Random;
 
     /// A file that records for each byte whether it was written, and whether it is durable.
     struct Model {
@@ -546,7 +546,7 @@ mod tests {
     }
 
     /// Begins or ends a pause, sometimes.
-    fn pause(plan: &mut Plan, model: &mut Model, random: &mut Rng) {
+    fn pause(plan: &mut Plan, model: &mut Model, random: &mut Random) {
         if plan.wants_pause() && random.below(2) == 0 {
             // One that has begun is replaced if the sync of a truncation, which waits for none, came meanwhile.
             assert!(!model.open, "a pause too many");
@@ -559,7 +559,7 @@ mod tests {
     }
 
     /// Begins or ends a piece of zeros, sometimes.
-    fn fill(plan: &mut Plan, model: &mut Model, random: &mut Rng) {
+    fn fill(plan: &mut Plan, model: &mut Model, random: &mut Random) {
         plan.begins_to_fill();
         if let Some(zeros) = model.fills.take() {
             // Slow enough that the log reaches it.
@@ -600,7 +600,7 @@ mod tests {
     }
 
     /// Runs random calls. Returns how many zeros were filled, and how often the log was truncated.
-    fn run(random: &mut Rng, unit: u64) -> (u64, u64) {
+    fn run(random: &mut Random, unit: u64) -> (u64, u64) {
         let block = [1, 4, 32][random.below(3) as usize] * unit;
         let chunk = block.max(4 * unit) * (1 + random.below(4));
         let depth = 1 + random.below(4) as usize;
@@ -695,7 +695,7 @@ mod tests {
 
     #[test]
     fn random_appends_flushes_syncs_and_truncations_reach_the_file_whole() {
-        let mut random = Rng::new();
+        let mut random = Random::new();
         let mut all = (0, 0);
         for round in 0..2000 {
             // Some with sizes for which the file is filled ahead.

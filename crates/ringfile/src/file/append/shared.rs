@@ -618,7 +618,7 @@ impl AppenderState {
             AppendStep::Full(_) => self.chunks.take_full()?,
             AppendStep::Rest { piece, .. } => self.chunks.take_rest(piece.end)?,
             AppendStep::Sync | AppendStep::SyncAll | AppendStep::Cut(_) | AppendStep::Truncate { .. } => {
-                Buffer::nothing()
+                Buffer::default()
             }
         };
         let is_write = matches!(step, AppendStep::Full(_) | AppendStep::Rest { .. });
