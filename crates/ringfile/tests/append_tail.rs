@@ -456,3 +456,93 @@ fn f22_in_a_forked_child_a_reader_fails() {
     assert_eq!(block_on(tail.next()).unwrap().unwrap(), "one");
     block_on(log.close()).unwrap();
 }
+
+#[test]
+fn a_reader_in_the_loop_that_carries_out_a_truncation_lets_it_turn() {
+    let folder = folder();
+    let (_, log) = open(&folder, "log", 0);
+    let read = must_end("a reader beside a truncation", move || {
+        block_on(async {
+            log.append(&content(0, 25 * PAGE)).await.unwrap();
+            log.flush().await.unwrap();
+            let mut tail = log.tail().from(0);
+            let mut truncation = pin!(log.truncate(10 * PAGE as u64));
+            assert!(futures::poll!(&mut truncation).is_pending());
+            let read = async {
+                let mut read = Vec::new();
+                while read.len() < 10 * PAGE {
+                    read.extend_from_slice(&tail.next().await.unwrap().unwrap());
+                }
+                read
+            };
+            let (read, truncated) = futures::join!(read, truncation);
+            truncated.unwrap();
+            read
+        })
+    });
+    assert_eq!(read.len(), 10 * PAGE);
+    assert_content(&read, 0);
+}
+
+#[test]
+fn a_reader_gets_the_error_of_an_appender_that_failed_before_it_could_cut() {
+    let name = "a_reader_gets_the_error_of_an_appender_that_failed_before_it_could_cut";
+    let Some(server) = Server::or_skip(name, Vec::new()) else { return };
+    let file = options(Route::Auto, false).open(server.path()).unwrap();
+    must_end("a reader of an appender that has failed", move || {
+        block_on(async {
+            let log = Appender::open(&file, &Pool::new(4 << 20), 0).block(PAGE).await.unwrap();
+            log.append(&content(0, 10_000)).await.unwrap();
+            log.sync().await.unwrap();
+            let mut tail = log.tail().from(5000);
+            server.rule(Op::Write, 8192..u64::MAX, 1, Act::Fail(libc::EIO));
+            log.append(&content(10_000, PAGE)).await.unwrap();
+            assert_eq!(log.truncate(100).await.unwrap_err().errno(), Some(libc::EIO));
+            let mut read = Vec::new();
+            let error = loop {
+                match tail.next().await.unwrap() {
+                    Ok(piece) => read.extend_from_slice(&piece),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!((read.len(), error.errno()), (5000, Some(libc::EIO)));
+            assert_content(&read, 5000);
+        });
+    });
+}
+
+#[test]
+fn a_reader_that_is_told_so_late_gives_only_what_is_durable() {
+    let folder = folder();
+    let (_, log) = open(&folder, "log", 0);
+    block_on(async {
+        log.append(&content(0, PAGE)).await.unwrap();
+        log.sync().await.unwrap();
+        log.append(&content(PAGE as u64, 8 * PAGE)).await.unwrap();
+        log.flush().await.unwrap();
+        let mut tail = log.tail().from(0);
+        let first = tail.next().await.unwrap().unwrap();
+        let mut tail = tail.durable(true);
+        let mut position = first.len();
+        while position < PAGE {
+            position += tail.next().await.unwrap().unwrap().len();
+        }
+        assert!(poll(&mut tail).is_pending(), "nothing behind {position} is durable");
+        log.close().await.unwrap();
+    });
+}
+
+#[test]
+fn appends_of_one_loop_keep_their_order_when_it_turns() {
+    let folder = folder();
+    let (_, log) = open(&folder, "log", 0);
+    block_on(async {
+        for round in 0..64 {
+            // A full block starts a write, and lets the loop turn at the next append.
+            log.append(&content(log.len(), PAGE)).await.unwrap();
+            let (one, other) = futures::join!(log.append(b"a"), log.append(b"b"));
+            assert!(one.unwrap() < other.unwrap(), "round {round}");
+        }
+        log.close().await.unwrap();
+    });
+}

@@ -70,10 +70,10 @@ impl Chunks {
         start.unwrap_or(u64::MAX)
     }
 
-    /// Keeps a chunk that ends at `end` in the log.
-    fn keep(kept: &mut Kept, chunk: &Buffer, end: u64) {
+    /// Keeps a chunk that ends at `end` in the log, and whose memory takes `unused` bytes with it.
+    fn keep(kept: &mut Kept, chunk: &Buffer, unused: usize, end: u64) {
         if kept.keeps() {
-            let memory = chunk.capacity();
+            let memory = chunk.capacity() + unused;
             kept.add(end - chunk.len() as u64, share(chunk, 0, chunk.len()), memory);
         }
     }
@@ -146,14 +146,17 @@ impl Chunks {
         let last_block = &rest[len - len % block..];
         // If little of the chunk is left, using it would split the next group into two writes, which would need a separate
         // sync.
-        if next.capacity() >= self.size / 2 {
+        let unused = next.capacity();
+        let unused = if unused >= self.size / 2 {
             next.extend_from_slice(last_block);
             self.current = Some(next);
+            0
         } else {
             // `rest` keeps the chunk's memory, so that dropping `next` returns no memory under the appender's lock.
             self.carried.extend_from_slice(last_block);
-        }
-        Self::keep(&mut self.kept, &rest, end);
+            unused
+        };
+        Self::keep(&mut self.kept, &rest, unused, end);
         rest.resize(rest.capacity(), 0);
         Some(rest)
     }
@@ -212,14 +215,14 @@ impl Record<'_> {
         if let Some(first) = self.first.take() {
             plan.append(first.len() - std::mem::take(&mut before));
             plan.seal_full();
-            Chunks::keep(&mut self.chunks.kept, &first, plan.appended());
+            Chunks::keep(&mut self.chunks.kept, &first, 0, plan.appended());
             self.chunks.full.push_back(first);
         }
         if let Some(current) = &self.chunks.current {
             plan.append(current.len() - before);
             if is_full(current) {
                 plan.seal_full();
-                Chunks::keep(&mut self.chunks.kept, current, plan.appended());
+                Chunks::keep(&mut self.chunks.kept, current, 0, plan.appended());
                 self.chunks.full.extend(self.chunks.current.take());
             }
         }

@@ -221,17 +221,16 @@ impl<'a, R: Content> Appending<'a, R> {
 
     /// Gets memory for one more chunk.
     fn poll_memory(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        if self.memory.is_none() {
-            match self.waits.shared.pool.try_get(self.waits.shared.chunk) {
+        let shared = self.waits.shared;
+        while self.memory.is_none() {
+            match shared.pool.try_get(shared.chunk) {
                 Ok(chunk) => {
-                    self.waits.shared.add_memory(chunk);
+                    shared.add_memory(chunk);
                     return Poll::Ready(Ok(()));
                 }
-                Err(PoolError::Full { .. }) if self.waits.shared.wants_memory() => {
-                    return self.poll_memory(context);
-                }
+                Err(PoolError::Full { .. }) if shared.wants_memory() => {}
                 Err(PoolError::Full { .. }) => {
-                    let (pool, len) = (self.waits.shared.pool.clone(), self.waits.shared.chunk);
+                    let (pool, len) = (shared.pool.clone(), shared.chunk);
                     self.memory = Some(Box::pin(async move { pool.get_async(len).await }));
                 }
                 Err(error) => return Poll::Ready(Err(error.into())),
@@ -247,6 +246,8 @@ impl<'a, R: Content> Appending<'a, R> {
     fn poll_offset(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
         self.waits.shared.check_process(APPENDING)?;
         if std::mem::take(&mut self.may_yield) && self.waits.shared.takes_turn() {
+            // Appends and truncations that are polled meanwhile come later.
+            self.waits.shared.register(&mut self.waits.place, Goal::Turn, context.waker());
             context.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -16,6 +16,9 @@ pub(super) struct KeptPiece {
     memory: usize,
 }
 
+/// What a piece takes besides its bytes: its place here, and the owner that its `Bytes` share.
+const PIECE: usize = 128;
+
 impl KeptPiece {
     fn end(&self) -> u64 {
         self.start + self.bytes.len() as u64
@@ -53,6 +56,7 @@ impl Kept {
     }
 
     pub fn add(&mut self, start: u64, bytes: Bytes, memory: usize) {
+        let memory = memory + PIECE;
         self.memory += memory;
         self.pieces.push_back(KeptPiece { start, bytes, memory });
     }
@@ -99,7 +103,7 @@ mod tests {
 
     #[test]
     fn pieces_that_overlap_are_one_log() {
-        let mut kept = Kept::new(100);
+        let mut kept = Kept::new(100 + 2 * PIECE);
         kept.add(0, Bytes::from_static(b"abcdef"), 8);
         // A block that was written when it had two bytes, and again.
         kept.add(4, Bytes::from_static(b"efgh"), 60);
@@ -114,6 +118,6 @@ mod tests {
         assert!(!kept.is_over() && kept.at(3, 100).is_none());
         assert_eq!((kept.start(), kept.cut(6).len()), (Some(4), 1));
         assert_eq!(kept.at(4, 100).unwrap(), "ef");
-        assert_eq!((kept.memory, kept.cut(4).len(), kept.memory), (60, 1, 0));
+        assert_eq!((kept.memory, kept.cut(4).len(), kept.memory), (60 + PIECE, 1, 0));
     }
 }

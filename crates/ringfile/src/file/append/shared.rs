@@ -182,13 +182,19 @@ impl AppenderShared {
         })
     }
 
+    /// Returns whether this thread calls the function that writes a record in place.
+    #[inline]
+    pub fn is_filled_here(&self) -> bool {
+        let filling = self.filling.load(Ordering::Relaxed);
+        filling != 0 && filling == this_thread()
+    }
+
     /// # Panics
     /// If this thread writes a record in place: waiting for the lock would never end.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, AppenderState> {
-        let filling = self.filling.load(Ordering::Relaxed);
         assert!(
-            filling == 0 || filling != this_thread(),
+            !self.is_filled_here(),
             "an appender was used by the function that writes a record of it in place"
         );
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -573,6 +579,11 @@ impl AppenderState {
             || self.failure.is_none()
                 && self.busy < self.depth
                 && (self.plan.wants_pause() || self.plan.peek().is_some())
+    }
+
+    /// Returns where a truncation that was asked for will cut the log; `None` if there is none, or none any more.
+    pub fn will_end_at(&self) -> Option<u64> {
+        self.plan.truncating().filter(|_| self.failure.is_none() || !self.is_idle())
     }
 
     /// Returns whether nothing is in flight.

@@ -59,10 +59,13 @@ impl Positions {
 /// is written or not. What is older comes from the file, which must be open for reading, with reads ahead and memory of the
 /// appender's pool.
 ///
-/// The memory of a piece goes back to the pool when the last clone is dropped. [`Pool::thaw`](crate::Pool::thaw) cannot turn
+/// A piece, however small, keeps the whole block of memory that it lies in, which goes back to the pool when the last clone of
+/// the last piece is dropped: a program that collects pieces for long, or that waits for more while it holds them, copies
+/// them or has a pool with room for them. A reader that is behind holds a few blocks that it has read ahead. [`Pool::thaw`](crate::Pool::thaw) cannot turn
 /// one from the appender's memory into a buffer.
 ///
-/// The stream ends when the appender was [closed](super::Appender::close) and everything was read. While it waits, a reader
+/// The stream ends when [`close`](super::Appender::close) was called and everything was read, which does not mean that closing
+/// has succeeded. While it waits, a reader
 /// carries out the appender's writes, as all of its futures do: inside ringfile's loop, they end when the thread runs its
 /// loop. `Send`; polled in any executor. Any number of readers, each with its own position.
 ///
@@ -153,6 +156,7 @@ impl TailReader {
     /// Sets whether to give only what is durable: false by default.
     #[must_use]
     pub fn durable(mut self, only: bool) -> Self {
+        self.behind = None;
         self.is_durable = only;
         self
     }
@@ -167,7 +171,8 @@ impl TailReader {
     /// and after an error. Dropping the future loses no data.
     #[expect(clippy::should_implement_trait, reason = "the name that streams use; this is no iterator")]
     pub fn next(&mut self) -> impl Future<Output = Option<Result<Bytes>>> + Send + use<'_> {
-        std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context))
+        let waiting = Waiting(self);
+        std::future::poll_fn(move |context| Pin::new(&mut *waiting.0).poll_next(context))
     }
 
     fn moves(&self, state: &mut AppenderState) {
@@ -203,7 +208,7 @@ impl TailReader {
                 return Found::Piece(piece);
             }
             let in_file = plan.written().min(state.chunks.kept_from(plan.appended()));
-            let until = limit.min(in_file).min(plan.truncating().unwrap_or(u64::MAX));
+            let until = limit.min(in_file).min(state.will_end_at().unwrap_or(u64::MAX));
             return if self.position < until {
                 Found::InFile(until, plan.truncations())
             } else {
@@ -236,7 +241,7 @@ impl TailReader {
         if let Some(error) = self.was_cut(&state) {
             return Poll::Ready(Some(Err(error)));
         }
-        if state.plan.truncations() != truncations || state.plan.is_truncating() {
+        if state.plan.truncations() != truncations || state.will_end_at().is_some_and(|len| len < until) {
             // It may have read what has been cut, or overwritten, meanwhile.
             drop(state);
             self.behind = None;
@@ -280,9 +285,25 @@ impl TailReader {
         self.waits = place.map(|place| (goal, place));
     }
 
+    /// Leaves the list, for a task that is polled no more: another one drives.
+    fn gives_up(&mut self) {
+        if self.waits.is_some() && self.shared.is_ours() && !self.shared.is_filled_here() {
+            self.leave();
+            self.shared.pass_on();
+        }
+    }
+
     fn leave(&mut self) {
         let mut place = self.waits.take().map(|(_, place)| place);
         self.shared.leave(&mut place);
+    }
+
+    /// Leaves the list of waiting tasks. The task may have been woken to drive.
+    fn stop_waiting(&mut self) {
+        if self.waits.is_some() && self.shared.is_ours() {
+            self.leave();
+            self.shared.hand_over();
+        }
     }
 
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
@@ -295,7 +316,10 @@ impl TailReader {
                 Poll::Ready(None) => self.find(),
                 // What is kept is given up as it is written.
                 Poll::Pending if self.waits_for_memory() => Found::Nothing(self.shared.next_write()),
-                polled => return polled,
+                polled => {
+                    self.stop_waiting();
+                    return polled;
+                }
             };
             match found {
                 Found::Piece(piece) => return Poll::Ready(Some(Ok(piece))),
@@ -313,6 +337,15 @@ impl TailReader {
     }
 }
 
+/// A reader that a task waits for. It leaves the list of waiting tasks when the task gives up.
+struct Waiting<'a>(&'a mut TailReader);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.gives_up();
+    }
+}
+
 impl Stream for TailReader {
     type Item = Result<Bytes>;
 
@@ -323,11 +356,7 @@ impl Stream for TailReader {
         }
         let polled = this.poll_piece(context);
         if let Poll::Ready(result) = &polled {
-            if this.waits.is_some() && this.shared.is_ours() {
-                // It may have been woken to drive.
-                this.leave();
-                this.shared.hand_over();
-            }
+            this.stop_waiting();
             if !matches!(result, Some(Ok(_))) {
                 this.has_ended = true;
                 this.behind = None;
@@ -339,13 +368,10 @@ impl Stream for TailReader {
 
 impl Drop for TailReader {
     fn drop(&mut self) {
-        if !self.shared.is_ours() {
-            return;
-        }
-        self.shared.lock().positions.0[self.index] = None;
-        if self.waits.is_some() {
-            self.leave();
-            self.shared.pass_on();
+        // One that the function drops which writes a record in place cannot have the lock: its entries are never used again.
+        if self.shared.is_ours() && !self.shared.is_filled_here() {
+            self.gives_up();
+            self.shared.lock().positions.0[self.index] = None;
         }
     }
 }
