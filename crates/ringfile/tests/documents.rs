@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
+#[path = "documents/figures.rs"]
+mod figures;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 

@@ -216,7 +216,8 @@ impl OpenAppender {
     /// only what is written.
     ///
     /// What is not written yet is kept in any case. When the pool is full, the appender gives up what it keeps before it
-    /// waits; another appender of the same pool does not, so give such a pool room for what all of them keep. A log of small records that are each synced, with direct I/O, takes a block of memory for each sync.
+    /// waits; another appender of the same pool does not, so give such a pool room for what all of them keep. A log of small
+    /// records that are each synced, with direct I/O, takes a block of memory for each sync.
     pub fn keep_tail(mut self, bytes: usize) -> Self {
         self.keep_tail = bytes;
         self

@@ -61,8 +61,8 @@ impl Positions {
 ///
 /// A piece, however small, keeps the whole block of memory that it lies in, which goes back to the pool when the last clone of
 /// the last piece is dropped: a program that collects pieces for long, or that waits for more while it holds them, copies
-/// them or has a pool with room for them. A reader that is behind holds a few blocks that it has read ahead. [`Pool::thaw`](crate::Pool::thaw) cannot turn
-/// one from the appender's memory into a buffer.
+/// them or has a pool with room for them. A reader that is behind holds a few blocks that it has read ahead.
+/// [`Pool::thaw`](crate::Pool::thaw) cannot turn a piece of the appender's memory into a buffer.
 ///
 /// The stream ends when [`close`](super::Appender::close) was called and everything was read, which does not mean that closing
 /// has succeeded. While it waits, a reader
