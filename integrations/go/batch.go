@@ -23,8 +23,8 @@ import (
 // If ctx is done first, reads that the disk has not started are cancelled, and the others run to their end. ReadBatch
 // waits for that, so that the memory belongs to the caller again, and returns ctx.Err() if a read was cancelled.
 //
-// If it fails as a whole (a closed file, a part outside its buffer, ctx done before the start), nothing was read, and N
-// and Err are not set.
+// If it fails as a whole (a closed file, a part outside its buffer, ctx done before the start), nothing was read, and
+// each Err says why.
 func (f *File) ReadBatch(ctx context.Context, reads []Read) error { return run(ctx, f, reads) }
 
 // WriteBatch carries out all writes, together and in any order, as ReadBatch does reads. Each write has its own N and
@@ -36,37 +36,52 @@ func (f *File) ReadBatch(ctx context.Context, reads []Read) error { return run(c
 // If ctx is done first, writes that the disk has not started are cancelled, and the others run to their end. WriteBatch
 // waits for that, and returns ctx.Err() if a write was cancelled. Then the file has all bytes of the writes with a nil
 // Err, and none, some or all bytes of the others: write those ranges again, or treat their content as undefined. The
-// same holds for writes that failed.
+// same holds for writes that failed. If WriteBatch fails as a whole, nothing was written, and each Err says why.
 func (f *File) WriteBatch(ctx context.Context, writes []Write) error { return run(ctx, f, writes) }
 
 // run carries out operations of one kind, and parks the goroutine until all have finished.
 func run[T any, P operation[T]](ctx context.Context, f *File, operations []T) error {
+	started, err := try[T, P](ctx, f, operations)
+	if !started {
+		reason, is := err.(*Error)
+		if !is { // that of ctx
+			reason = &Error{Errno: syscall.ECANCELED, Text: "not started: " + err.Error()}
+		}
+		for at := range operations {
+			P(&operations[at]).refuse(reason)
+		}
+	}
+	return err
+}
+
+// try is run, but sets no result if it returns false: nothing was started then.
+func try[T any, P operation[T]](ctx context.Context, f *File, operations []T) (bool, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return false, err
 	}
 	if len(operations) == 0 {
-		return nil
+		return true, nil
 	}
 	queues.once.Do(open)
 	if queues.err != nil {
-		return queues.err
+		return false, queues.err
 	}
 	shares, err := takeShares(ctx, len(operations))
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer giveBack(shares)
 	flight, err := takeFlight()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer flight.put()
 	if flight.requests, err = convert[T, P](flight.requests, operations); err != nil {
-		return err
+		return false, err
 	}
 	slots, err := flight.fly(ctx, f)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var first error
 	for at := range slots {
@@ -78,7 +93,7 @@ func run[T any, P operation[T]](ctx context.Context, f *File, operations []T) er
 			first = ctx.Err()
 		}
 	}
-	return first
+	return true, first
 }
 
 // convert converts operations for C, in the memory of earlier requests. It fails if the fields of one are not valid.

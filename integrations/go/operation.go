@@ -16,6 +16,8 @@ type operation[T any] interface {
 	request() (C.shim_op, error)
 	// finish stores the result of C, and returns its error.
 	finish(f *File, result C.int64_t) error
+	// refuse stores why the operation was not started.
+	refuse(reason *Error)
 }
 
 // Read is one read of a batch.
@@ -43,6 +45,8 @@ func (r *Read) finish(f *File, result C.int64_t) error {
 	r.N, r.Err = transferred(result, "reading", f, r.Length, r.Offset)
 	return r.Err
 }
+
+func (r *Read) refuse(reason *Error) { r.N, r.Err = 0, reason }
 
 // WriteMode is what a write promises beyond having been carried out.
 type WriteMode int
@@ -105,6 +109,8 @@ func (w *Write) finish(f *File, result C.int64_t) error {
 	return w.Err
 }
 
+func (w *Write) refuse(reason *Error) { w.N, w.Err = 0, reason }
+
 // transfer returns a read or a write for C.
 func transfer(kind C.uint32_t, buffer *Buffer, start, length int, offset int64) (C.shim_op, error) {
 	data, ok := buffer.part(start, length)
@@ -144,3 +150,5 @@ func (c *control) finish(f *File, result C.int64_t) error {
 	}
 	return errorOf(int64(result), fmt.Sprintf("%s %s: %s", c.what, f.path, syscall.Errno(-result)))
 }
+
+func (c *control) refuse(*Error) {} // the caller gets the error
