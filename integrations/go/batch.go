@@ -1,5 +1,6 @@
 package ringfile
 
+// #include <errno.h>
 // #include "shim.h"
 import "C"
 
@@ -15,33 +16,6 @@ import (
 	"unsafe"
 )
 
-// Read is one read of a batch.
-type Read struct {
-	// Buffer receives the bytes, from Start on. Two reads in flight must not share bytes of it.
-	Buffer *Buffer
-	// Start is the position in the buffer, in bytes.
-	Start int
-	// Length is the number of bytes to read, at least 1.
-	Length int
-	// Offset is the position in the file, in bytes.
-	Offset int64
-
-	// N is set by ReadBatch: the bytes read, fewer than Length only at the end of the file.
-	N int
-	// Err is set by ReadBatch: nil, or an *Error. Its errno is ECANCELED for a read that was cancelled.
-	Err error
-}
-
-// request converts a read to the C type. It fails if the read's fields are not valid.
-func (r *Read) request(at int) (C.shim_read, error) {
-	data, ok := r.Buffer.part(r.Start, r.Length)
-	if !ok || r.Offset < 0 {
-		return C.shim_read{}, &Error{Errno: syscall.EINVAL, Text: fmt.Sprintf(
-			"read %d: its part of the buffer is empty or outside the buffer, or its offset is negative", at)}
-	}
-	return C.shim_read{data: C.uintptr_t(uintptr(data)), length: C.size_t(r.Length), offset: C.uint64_t(r.Offset)}, nil
-}
-
 // ReadBatch carries out all reads, together and in any order, and returns when all of them have finished. Meanwhile the
 // goroutine is parked, and occupies no OS thread. Each read has its own N and Err; ReadBatch returns nil if none
 // failed, otherwise the error of the first that did.
@@ -49,58 +23,110 @@ func (r *Read) request(at int) (C.shim_read, error) {
 // If ctx is done first, reads that the disk has not started are cancelled, and the others run to their end. ReadBatch
 // waits for that, so that the memory belongs to the caller again, and returns ctx.Err() if a read was cancelled.
 //
-// If it fails as a whole (a closed file, a part outside its buffer, ctx done before the start), nothing was read, and N
-// and Err are not set.
-func (f *File) ReadBatch(ctx context.Context, reads []Read) error {
-	if err := ctx.Err(); err != nil {
-		return err
+// If it fails as a whole (a closed file, a part outside its buffer, ctx done before the start), nothing was read, and
+// each Err says why.
+func (f *File) ReadBatch(ctx context.Context, reads []Read) error { return run(ctx, f, reads) }
+
+// WriteBatch carries out all writes, together and in any order, as ReadBatch does reads. Each write has its own N and
+// Err; WriteBatch returns nil if none failed, otherwise the error of the first that did.
+//
+// What was written is durable after a Sync or SyncData that starts after WriteBatch has returned; Durable writes need
+// none.
+//
+// If ctx is done first, writes that the disk has not started are cancelled, and the others run to their end. WriteBatch
+// waits for that, and returns ctx.Err() if a write was cancelled. Then the file has all bytes of the writes with a nil
+// Err, and none, some or all bytes of the others: write those ranges again, or treat their content as undefined. The
+// same holds for writes that failed. If WriteBatch fails as a whole, nothing was written, and each Err says why.
+func (f *File) WriteBatch(ctx context.Context, writes []Write) error { return run(ctx, f, writes) }
+
+// run carries out operations of one kind, and parks the goroutine until all have finished.
+func run[T any, P operation[T]](ctx context.Context, f *File, operations []T) error {
+	started, err := try[T, P](ctx, f, operations)
+	if !started {
+		reason, is := err.(*Error)
+		if !is { // that of ctx
+			reason = &Error{Errno: syscall.ECANCELED, Text: "not started: " + err.Error()}
+		}
+		for at := range operations {
+			P(&operations[at]).refuse(reason)
+		}
 	}
-	if len(reads) == 0 {
-		return nil
+	return err
+}
+
+// try is run, but sets no result if it returns false: nothing was started then.
+func try[T any, P operation[T]](ctx context.Context, f *File, operations []T) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	if len(operations) == 0 {
+		return true, nil
 	}
 	queues.once.Do(open)
 	if queues.err != nil {
-		return queues.err
+		return false, queues.err
 	}
-	shares, err := takeShares(ctx, len(reads))
+	shares, err := takeShares(ctx, len(operations))
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer giveBack(shares)
 	flight, err := takeFlight()
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer flight.put()
-	if err := flight.start(f, reads); err != nil {
-		return err
+	if flight.requests, err = convert[T, P](flight.requests, operations); err != nil {
+		return false, err
 	}
-	select {
-	case <-flight.ended:
-	case <-ctx.Done():
-		C.shim_cancel(flight.c, C.size_t(len(reads)))
-		<-flight.ended
+	slots, err := flight.fly(ctx, f)
+	if err != nil {
+		return false, err
 	}
-	return flight.results(ctx, f, reads)
+	var first error
+	for at := range slots {
+		err := P(&operations[at]).finish(f, slots[at].result)
+		if first == nil {
+			first = err
+		}
+		if slots[at].result == -C.ECANCELED && ctx.Err() != nil {
+			first = ctx.Err()
+		}
+	}
+	return true, first
 }
 
-var maxReads int64 = 128
+// convert converts operations for C, in the memory of earlier requests. It fails if the fields of one are not valid.
+func convert[T any, P operation[T]](requests []C.shim_op, operations []T) ([]C.shim_op, error) {
+	requests = requests[:0]
+	for at := range operations {
+		request, err := P(&operations[at]).request()
+		if err != nil {
+			return requests, &Error{Errno: syscall.EINVAL, Text: fmt.Sprintf("operation %d: %s", at, err)}
+		}
+		requests = append(requests, request)
+	}
+	return requests, nil
+}
 
-// SetMaxReads sets about how many reads of batches may be in flight at once in this process (default: 128); goroutines
-// with further batches wait in Go, in order. A batch of more reads runs alone. More reads than the device takes at once
-// only cost memory and processor time. SetMaxReads has no effect after the first ReadBatch.
-func SetMaxReads(reads int) {
-	if reads > 0 {
-		atomic.StoreInt64(&maxReads, int64(reads))
+var maxInFlight int64 = 128
+
+// SetMaxInFlight sets about how many operations of batches may be in flight at once in this process (default: 128);
+// goroutines with further batches wait in Go, in order. A batch of more operations runs alone. More than the device
+// takes at once only cost memory and processor time. SetMaxInFlight has no effect after the first batch, sync or other
+// operation with a context.
+func SetMaxInFlight(operations int) {
+	if operations > 0 {
+		atomic.StoreInt64(&maxInFlight, int64(operations))
 	}
 }
 
-// share is the number of reads that are counted as one: counting costs as much as a tenth of a read.
+// share is the number of operations that are counted as one: counting costs as much as a tenth of a read.
 const share = 8
 
-// takeShares waits until that many more reads may be in flight, and returns what giveBack takes.
-func takeShares(ctx context.Context, reads int) (int, error) {
-	wanted := (reads + share - 1) / share
+// takeShares waits until that many more operations may be in flight, and returns what giveBack takes.
+func takeShares(ctx context.Context, operations int) (int, error) {
+	wanted := (operations + share - 1) / share
 	if most := cap(queues.shares); wanted > most {
 		wanted = most
 	}
@@ -132,7 +158,7 @@ func giveBack(shares int) {
 var queues struct {
 	once   sync.Once
 	err    error
-	shares chan struct{}          // of the reads that SetMaxReads allows
+	shares chan struct{}          // of the operations that SetMaxInFlight allows
 	turn   chan struct{}          // that of the goroutine that takes shares
 	free   chan *C.ringfile_queue // those in which no batch is being started
 }
@@ -140,7 +166,7 @@ var queues struct {
 // open creates the queues, once.
 func open() {
 	count := runtime.GOMAXPROCS(0)
-	queues.shares = make(chan struct{}, (atomic.LoadInt64(&maxReads)+share-1)/share)
+	queues.shares = make(chan struct{}, (atomic.LoadInt64(&maxInFlight)+share-1)/share)
 	queues.turn = make(chan struct{}, 1)
 	queues.free = make(chan *C.ringfile_queue, count)
 	for len(queues.free) < count {
@@ -186,7 +212,7 @@ func wake(ended *C.shim_flight) {
 type flight struct {
 	c        *C.shim_flight
 	ended    chan struct{}
-	requests []C.shim_read
+	requests []C.shim_op
 }
 
 var flights struct {
@@ -218,45 +244,23 @@ func (one *flight) put() {
 	flights.lock.Unlock()
 }
 
-func (one *flight) start(f *File, reads []Read) error {
-	one.requests = one.requests[:0]
-	for at := range reads {
-		request, err := reads[at].request(at)
-		if err != nil {
-			return err
-		}
-		one.requests = append(one.requests, request)
-	}
+// fly starts the requests, waits until all have finished, and returns their slots, which are valid until put. If ctx is
+// done first, it cancels those that have not begun.
+func (one *flight) fly(ctx context.Context, f *File) ([]C.shim_slot, error) {
+	count := C.size_t(len(one.requests))
 	queue := <-queues.free
 	var ended *C.shim_flight
-	result := C.shim_start(one.c, queue, f.handle, &one.requests[0], C.size_t(len(reads)), &ended)
+	result := C.shim_start(one.c, queue, f.handle, &one.requests[0], count, &ended)
 	queues.free <- queue
 	wake(ended)
 	if result < 0 {
-		return errorOf(int64(result), C.GoString(&one.c.text[0]))
+		return nil, errorOf(int64(result), C.GoString(&one.c.text[0]))
 	}
-	return nil
-}
-
-// results gives each read its result, and returns what ReadBatch returns.
-func (one *flight) results(ctx context.Context, f *File, reads []Read) error {
-	var first error
-	for at, slot := range unsafe.Slice(one.c.slots, len(reads)) {
-		read := &reads[at]
-		read.N, read.Err = int(slot.result), nil
-		if slot.result >= 0 {
-			continue
-		}
-		errno := syscall.Errno(-slot.result)
-		read.N = 0
-		read.Err = errorOf(int64(slot.result), fmt.Sprintf(
-			"reading %d bytes at %d of %s: %s", read.Length, read.Offset, f.path, errno))
-		if first == nil {
-			first = read.Err
-		}
-		if errno == syscall.ECANCELED && ctx.Err() != nil {
-			first = ctx.Err()
-		}
+	select {
+	case <-one.ended:
+	case <-ctx.Done():
+		C.shim_cancel(one.c, count)
+		<-one.ended
 	}
-	return first
+	return unsafe.Slice(one.c.slots, count), nil
 }

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// Pool is aligned C memory for reads, with a hard limit. Any number of goroutines may use it at once.
+// Pool is aligned C memory for reads and writes, with a hard limit. Any number of goroutines may use it at once.
 type Pool struct {
 	handle *C.ringfile_pool
 }
@@ -51,19 +51,21 @@ func (p *Pool) Get(size int) (*Buffer, error) {
 	return buffer, nil
 }
 
-// Buffer is a piece of a pool's memory. The garbage collector does not see it: call Release.
+// Buffer is a piece of a pool's memory, or memory that was registered. The garbage collector does not see it: call
+// Release.
 type Buffer struct {
-	handle *C.ringfile_buffer
+	handle *C.ringfile_buffer // nil for registered memory
 	data   []byte
 }
 
 // Bytes returns the buffer's memory: nil after Release. The slice, and every slice of it, must not be used after
-// Release, nor while a read into it is in flight.
+// Release, nor while a read into it is in flight. While a write of it is, its bytes must not change.
 func (b *Buffer) Bytes() []byte { return b.data }
 
-// Release returns the memory to the pool: at once, or when the reads into it have finished. A second call does nothing.
+// Release returns the memory to the pool: at once, or when the operations on it have finished. A second call does
+// nothing, nor does one for registered memory (see Memory.Unregister).
 func (b *Buffer) Release() {
-	if b.data != nil {
+	if b.data != nil && b.handle != nil {
 		b.data = nil
 		C.ringfile_buffer_release(b.handle)
 	}

@@ -9,24 +9,24 @@ import (
 	"unsafe"
 )
 
-// Queue keeps reads in flight on one OS thread. It is the low-level interface: the goroutine itself submits to the ring.
-// The goroutine that creates a queue is locked to its OS thread until Close, and only that goroutine may use the queue.
-// Wait blocks the thread.
+// Queue keeps reads and writes in flight on one OS thread. It is the low-level interface: the goroutine itself submits
+// to the ring. The goroutine that creates a queue is locked to its OS thread until Close, and only that goroutine may
+// use the queue. Wait blocks the thread.
 type Queue struct {
 	handle   *C.ringfile_queue
-	requests []C.shim_read
-	refused  C.int // the negative errno of a read that could not be added
+	requests []C.shim_op
+	refused  C.int // the negative errno of an operation that could not be added
 }
 
-// Result is the result of one read of a queue.
+// Result is the result of one operation of a queue.
 type Result struct {
-	// ID identifies the read: Add numbers its reads from firstID on.
+	// ID identifies the operation: Add and AddWrites number theirs from firstID on.
 	ID uint64
-	// Result is the number of bytes read, or a negative errno.
+	// Result is the number of bytes, or a negative errno.
 	Result int64
 }
 
-// Err returns nil, or the read's errno.
+// Err returns nil, or the operation's errno.
 func (r Result) Err() error {
 	if r.Result < 0 {
 		return syscall.Errno(-r.Result)
@@ -34,7 +34,7 @@ func (r Result) Err() error {
 	return nil
 }
 
-// NewQueue creates a queue with room for depth reads; the queue grows if there are more.
+// NewQueue creates a queue with room for depth operations; the queue grows if there are more.
 func NewQueue(depth int) (*Queue, error) {
 	if depth <= 0 {
 		return nil, &Error{Errno: syscall.EINVAL, Text: "the queue's depth must be above 0"}
@@ -50,29 +50,35 @@ func NewQueue(depth int) (*Queue, error) {
 }
 
 // Add adds reads of a file; the ID of the first result is firstID, the next firstID+1, and so on. Nothing starts before
-// Wait. The buffers must not be touched or released until their results have been taken. N and Err of the reads are not set.
-// Add returns how many were added: all, or fewer and an error.
+// Wait. The buffers must not be touched or released until their results have been taken. N and Err of the reads are not
+// set. Add returns how many were added: all, or fewer and an error.
 func (q *Queue) Add(f *File, reads []Read, firstID uint64) (int, error) {
-	q.requests = q.requests[:0]
-	for at := range reads {
-		request, err := reads[at].request(at)
-		if err != nil {
-			return 0, err
-		}
-		request.user_data = C.uint64_t(firstID + uint64(at))
-		q.requests = append(q.requests, request)
-	}
-	if len(reads) == 0 {
-		return 0, nil
-	}
-	added := C.shim_queue_read(q.handle, f.handle, &q.requests[0], C.size_t(len(reads)), &q.refused)
-	if int(added) < len(reads) {
-		return int(added), errorOf(int64(q.refused), C.GoString(C.ringfile_last_error()))
-	}
-	return len(reads), nil
+	return add(q, f, reads, firstID)
 }
 
-// Wait submits the reads that were added, waits until atLeast of the queue's reads (or all, if there are fewer) have
+// AddWrites adds writes of a file, as Add does reads. The buffers must not be changed or released until their results
+// have been taken.
+func (q *Queue) AddWrites(f *File, writes []Write, firstID uint64) (int, error) {
+	return add(q, f, writes, firstID)
+}
+
+func add[T any, P operation[T]](q *Queue, f *File, operations []T, firstID uint64) (int, error) {
+	requests, err := convert[T, P](q.requests, operations)
+	if err != nil || len(operations) == 0 {
+		return 0, err
+	}
+	for at := range requests {
+		requests[at].user_data = C.uint64_t(firstID + uint64(at))
+	}
+	q.requests = requests
+	added := C.shim_queue_add(q.handle, f.handle, &requests[0], C.size_t(len(requests)), &q.refused)
+	if int(added) < len(requests) {
+		return int(added), errorOf(int64(q.refused), C.GoString(C.ringfile_last_error()))
+	}
+	return len(requests), nil
+}
+
+// Wait submits what was added, waits until atLeast of the queue's operations (or all, if there are fewer) have
 // finished, and takes up to len(results) results. It returns how many it took. It blocks the OS thread.
 func (q *Queue) Wait(results []Result, atLeast int) (int, error) {
 	if len(results) == 0 || atLeast < 0 {
@@ -86,7 +92,8 @@ func (q *Queue) Wait(results []Result, atLeast int) (int, error) {
 	return int(taken), nil
 }
 
-// Close cancels reads that the disk has not started, waits for the rest, and unlocks the goroutine from its OS thread.
+// Close cancels operations that the disk has not started, waits for the rest, and unlocks the goroutine from its OS
+// thread.
 func (q *Queue) Close() error {
 	_, err := check(func() int64 { return int64(C.ringfile_queue_free(q.handle)) })
 	if err == nil {

@@ -1,11 +1,11 @@
-// Package ringfile reads files over Linux io_uring: batches of reads from any number of goroutines, none of which
-// occupies an OS thread while its reads are in flight.
+// Package ringfile reads and writes files over Linux io_uring: batches from any number of goroutines, none of which
+// occupies an OS thread while its operations are in flight.
 //
-// Memory for reads comes from a [Pool]. It is C memory, aligned for direct I/O and registered with the kernel; the
-// kernel never gets Go's own memory.
+// Memory comes from a [Pool]. It is C memory, aligned for direct I/O and registered with the kernel. [RegisterMemory]
+// takes the program's own, such as a mapping. Operations in flight never use Go's own memory.
 //
-// [File.ReadBatch] is what most programs need. A [Queue] keeps reads in flight on one OS thread, for programs that use
-// whole threads for I/O.
+// [File.ReadBatch] and [File.WriteBatch] are what most programs need. [File.ReadAt] and [File.WriteAt] take any slice,
+// and block. A [Queue] keeps operations in flight on one OS thread, for programs that use whole threads for I/O.
 package ringfile
 
 /*
@@ -19,7 +19,6 @@ import "C"
 import (
 	"runtime"
 	"syscall"
-	"unsafe"
 )
 
 // Error describes a failure. It wraps its errno: errors.Is(err, fs.ErrNotExist) works as with package os.
@@ -54,52 +53,4 @@ func check(call func() int64) (int64, error) {
 		return result, errorOf(result, C.GoString(C.ringfile_last_error()))
 	}
 	return result, nil
-}
-
-// Options says how to open a file. The zero value opens it for reading through the page cache.
-type Options struct {
-	// Direct requests direct I/O, which bypasses the page cache. If the file system has no direct I/O, reads are buffered.
-	Direct bool
-}
-
-// File is a file that is open for reading. Any number of goroutines may use it at once.
-type File struct {
-	handle *C.ringfile_file
-	path   string // for errors
-}
-
-// Open opens a file for reading. It may block, as open(2) may.
-func Open(path string, options Options) (*File, error) {
-	var how C.ringfile_open_options
-	how.size = C.size_t(unsafe.Sizeof(how))
-	how.flags = C.RINGFILE_READ
-	if options.Direct {
-		how.flags |= C.RINGFILE_DIRECT | C.RINGFILE_BUFFERED_FALLBACK
-	}
-	name, err := syscall.BytePtrFromString(path)
-	if err != nil {
-		return nil, &Error{Errno: syscall.EINVAL, Text: "the path has a zero byte"}
-	}
-	file := &File{path: path}
-	_, err = check(func() int64 {
-		return int64(C.ringfile_open((*C.char)(unsafe.Pointer(name)), &how, &file.handle))
-	})
-	if err != nil {
-		return nil, err
-	}
-	return file, nil
-}
-
-// IsDirect reports whether reads bypass the page cache.
-func (f *File) IsDirect() bool { return C.ringfile_is_direct(f.handle) == 1 }
-
-// Size returns the file's size in bytes.
-func (f *File) Size() (int64, error) {
-	return check(func() int64 { return int64(C.ringfile_size(f.handle)) })
-}
-
-// Close closes the file. Reads in flight run to their end; later ones fail with EBADF, as does a second Close.
-func (f *File) Close() error {
-	_, err := check(func() int64 { return int64(C.ringfile_close(f.handle)) })
-	return err
 }

@@ -28,7 +28,7 @@ shim_flight *shim_flight_new(uintptr_t owner)
     return flight;
 }
 
-/* Notes that a read has ended. Whoever notes the last one puts the flight into the list. */
+/* Notes that an operation has ended. Whoever notes the last one puts the flight into the list. */
 static void end_one(shim_flight *flight, shim_flight **ended)
 {
     if (__atomic_sub_fetch(&flight->left, 1, __ATOMIC_ACQ_REL) == 0) {
@@ -60,7 +60,14 @@ static int refuse(shim_flight *flight, int error, const char *text)
     return error;
 }
 
-int shim_start(shim_flight *flight, ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count,
+static int add(ringfile_queue *queue, const ringfile_file *file, const shim_op *op, uint64_t user_data, uint64_t *token)
+{
+    ringfile_op full;
+    ringfile_op_short(&full, op->kind, op->flags, file, (void *)op->data, op->length, op->offset);
+    return ringfile_queue_add(queue, &full, user_data, token);
+}
+
+int shim_start(shim_flight *flight, ringfile_queue *queue, const ringfile_file *file, const shim_op *ops, size_t count,
                shim_flight **ended)
 {
     if (count > flight->room) {
@@ -78,8 +85,7 @@ int shim_start(shim_flight *flight, ringfile_queue *queue, const ringfile_file *
     for (size_t at = 0; at < count; at++) {
         shim_slot *slot = &flight->slots[at];
         slot->flight = flight;
-        int error = ringfile_queue_read(queue, file, (void *)reads[at].data, reads[at].length, reads[at].offset,
-                                        (uintptr_t)slot, &slot->token);
+        int error = add(queue, file, &ops[at], (uintptr_t)slot, &slot->token);
         if (error < 0 && at == 0) {
             return refuse(flight, error, ringfile_last_error());
         }
@@ -103,14 +109,35 @@ void shim_cancel(shim_flight *flight, size_t count)
     }
 }
 
-size_t shim_queue_read(ringfile_queue *queue, const ringfile_file *file, const shim_read *reads, size_t count, int *error)
+size_t shim_queue_add(ringfile_queue *queue, const ringfile_file *file, const shim_op *ops, size_t count, int *error)
 {
     for (size_t added = 0; added < count; added++) {
-        const shim_read *one = &reads[added];
-        *error = ringfile_queue_read(queue, file, (void *)one->data, one->length, one->offset, one->user_data, NULL);
+        *error = add(queue, file, &ops[added], ops[added].user_data, NULL);
         if (*error < 0) {
             return added;
         }
     }
     return count;
+}
+
+int64_t shim_write_at(const ringfile_file *file, const void *data, size_t length, uint64_t offset, size_t *done)
+{
+    enum { PIECE = 1 << 20 };
+    size_t bytes = 1, memory = 1;
+    void *copy = NULL;
+    ringfile_alignment(file, &bytes, &memory);
+    bool by_copy = (uintptr_t)data % memory != 0 && length % bytes == 0 && offset % bytes == 0;
+    if (!by_copy || posix_memalign(&copy, memory < 4096 ? 4096 : memory, PIECE) != 0) {
+        int64_t result = ringfile_write(file, data, length, offset);
+        *done = result < 0 ? 0 : (size_t)result;
+        return result;
+    }
+    int64_t result = 0;
+    for (*done = 0; *done < length && result >= 0; *done += result < 0 ? 0 : (size_t)result) {
+        size_t piece = length - *done < PIECE ? length - *done : PIECE;
+        memcpy(copy, (const char *)data + *done, piece);
+        result = ringfile_write(file, copy, piece, offset + *done);
+    }
+    free(copy);
+    return result;
 }

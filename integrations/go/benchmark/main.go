@@ -1,7 +1,8 @@
-// Benchmark reads random blocks of a file through both interfaces of the package and through fio's io_uring, in turn. It
-// prints the operations per second of each, and compares them with fio's, in per cent.
+// Benchmark reads random blocks of a file through both interfaces of the package and through fio's io_uring, in turn,
+// or writes them. It prints the table of the package's README: the operations per second of each, the processor time
+// for one, and the rate compared with fio's.
 //
-//	go run ./benchmark -file /var/tmp/f.bin
+//	go run ./benchmark
 package main
 
 import (
@@ -26,23 +27,31 @@ import (
 const block = 4096
 
 var (
-	path       = flag.String("file", "/var/tmp/ringfile-go.bin", "file to read; created if it does not exist")
-	size       = flag.Int64("size", 1<<30, "size of a created file, in bytes")
-	length     = flag.Duration("time", 3*time.Second, "time of each measurement")
-	rounds     = flag.Int("rounds", 5, "measurements of each kind, after one that is not counted")
-	goroutines = flag.Int("goroutines", 1000, "goroutines of the high-level interface")
-	batch      = flag.Int("batch", 32, "reads of each batch")
-	inFlight   = flag.Int("in-flight", 128, "reads of batches in flight at once")
-	depth      = flag.Int("depth", 128, "reads in flight of each queue and each of fio's jobs")
-	jobs       = flag.Int("jobs", 1, "queues (OS threads) of the low-level interface, and fio's jobs")
+	path     = flag.String("file", "/var/tmp/ringfile-go.bin", "file to read; created if it does not exist")
+	size     = flag.Int64("size", 512<<20, "size of a created file, in bytes")
+	write    = flag.Bool("write", false, "write instead of reading; overwrites the file's content")
+	length   = flag.Duration("time", time.Second, "time of each measurement")
+	rounds   = flag.Int("rounds", 5, "measurements of each kind, after one that is not counted")
+	shapes   = flag.String("batches", "1000x32,64x8", "numbers of goroutines, each with the size of their batches")
+	inFlight = flag.Int("in-flight", 128, "operations of batches in flight at once")
+	depth    = flag.Int("depth", 128, "operations in flight of each queue and each of fio's jobs")
+	jobs     = flag.Int("jobs", 1, "queues (OS threads) of the low-level interface, and fio's jobs")
 )
+
+var pool *ringfile.Pool
+
+// kind is what is measured: a line of the table.
+type kind struct {
+	name    string
+	measure func() (figure, error)
+}
 
 // figure is one measurement: operations per second, and microseconds of processor time per operation.
 type figure struct{ iops, cpu float64 }
 
 func main() {
 	flag.Parse()
-	ringfile.SetMaxReads(*inFlight)
+	ringfile.SetMaxInFlight(*inFlight)
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "benchmark:", err)
 		os.Exit(1)
@@ -53,30 +62,26 @@ func run() error {
 	if err := makeFile(); err != nil {
 		return err
 	}
-	file, err := ringfile.Open(*path, ringfile.Options{Direct: true})
+	file, err := ringfile.Open(*path, ringfile.Options{Direct: true, Write: *write})
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	pool, err := ringfile.NewPool((*goroutines**batch + *jobs**depth) * 2 * block)
-	if err != nil {
+	// Its memory is mapped as it is needed.
+	if pool, err = ringfile.NewPool(1 << 30); err != nil {
 		return err
 	}
 	defer pool.Close()
+	lines, err := kinds(file)
+	if err != nil {
+		return err
+	}
 	if !file.IsDirect() {
-		fmt.Println("no direct I/O here: blocks come from the page cache")
+		fmt.Println("no direct I/O here: blocks are in the page cache")
 	}
-	kinds := []struct {
-		name    string
-		measure func() (figure, error)
-	}{
-		{"fio", func() (figure, error) { return fio() }},
-		{"Queue", func() (figure, error) { return both(file, pool, *jobs, queue) }},
-		{"ReadBatch", func() (figure, error) { return both(file, pool, *goroutines, batches) }},
-	}
-	figures := make([][]figure, len(kinds))
+	figures := make([][]figure, len(lines))
 	for round := 0; round <= *rounds; round++ {
-		for at, kind := range kinds {
+		for at, kind := range lines {
 			one, err := kind.measure()
 			if err != nil {
 				return fmt.Errorf("%s: %w", kind.name, err)
@@ -87,18 +92,49 @@ func run() error {
 			figures[at] = append(figures[at], one)
 		}
 	}
-	what := []string{
-		fmt.Sprintf("fio, io_uring, %d job(s) of depth %d", *jobs, *depth),
-		fmt.Sprintf("Queue, %d of depth %d", *jobs, *depth),
-		fmt.Sprintf("ReadBatch, %d goroutines, batches of %d", *goroutines, *batch),
-	}
-	fmt.Printf("%-45s %10s %10s %8s\n", "median of "+fmt.Sprint(*rounds), "IOPS", "CPU us/op", "of fio")
-	for at := range kinds {
-		fmt.Printf("%-45s %10.0f %10.2f %7.0f%%\n", what[at], median(figures[at], func(i int) float64 { return figures[at][i].iops }),
-			median(figures[at], func(i int) float64 { return figures[at][i].cpu }),
-			median(figures[at], func(i int) float64 { return 100 * figures[at][i].iops / figures[0][i].iops }))
+	fmt.Print("| | IOPS | CPU for an operation | of fio |\n|---|---|---|---|\n")
+	for at, kind := range lines {
+		iops := int(median(figures[at], func(i int) float64 { return figures[at][i].iops }))
+		cpu := median(figures[at], func(i int) float64 { return figures[at][i].cpu })
+		ofFio := ""
+		if at > 0 {
+			share := median(figures[at], func(i int) float64 { return 100 * figures[at][i].iops / figures[0][i].iops })
+			ofFio = fmt.Sprintf("%.0f %% ", share)
+		}
+		fmt.Printf("| %s | %d,%03d | %.2f µs | %s|\n", kind.name, iops/1000, iops%1000, cpu, ofFio)
 	}
 	return nil
+}
+
+// kinds returns what is to be measured, fio first.
+func kinds(file *ringfile.File) ([]kind, error) {
+	of := func(number int) string {
+		if number == 1 {
+			return ""
+		}
+		return fmt.Sprintf("%d × ", number)
+	}
+	call := "ReadBatch"
+	if *write {
+		call = "WriteBatch"
+	}
+	all := []kind{
+		{fmt.Sprintf("%sfio, io_uring, depth %d, fixed buffers", of(*jobs), *depth), fio},
+		{fmt.Sprintf("%s`Queue` of depth %d", of(*jobs), *depth), func() (figure, error) {
+			return together(file, *jobs, func(w *worker) error { return w.queue(*depth) })
+		}},
+	}
+	for _, shape := range strings.Split(*shapes, ",") {
+		var goroutines, batch int
+		if _, err := fmt.Sscanf(shape, "%dx%d", &goroutines, &batch); err != nil || goroutines < 1 || batch < 1 {
+			return nil, fmt.Errorf("-batches %s: write it as 1000x32,64x8", *shapes)
+		}
+		name := fmt.Sprintf("`%s`, %d goroutines, batches of %d", call, goroutines, batch)
+		all = append(all, kind{name, func() (figure, error) {
+			return together(file, goroutines, func(w *worker) error { return w.batches(batch) })
+		}})
+	}
+	return all, nil
 }
 
 func median(of []figure, value func(int) float64) float64 {
@@ -131,9 +167,9 @@ func makeFile() error {
 	return file.Close()
 }
 
-// both runs workers at once until the time is over, and returns their common figure.
-func both(file *ringfile.File, pool *ringfile.Pool, workers int, work func(*worker) error) (figure, error) {
-	blocks, err := file.Size()
+// together runs workers at once until the time is over, and returns their common figure.
+func together(file *ringfile.File, workers int, work func(*worker) error) (figure, error) {
+	size, err := file.Size()
 	if err != nil {
 		return figure{}, err
 	}
@@ -142,7 +178,7 @@ func both(file *ringfile.File, pool *ringfile.Pool, workers int, work func(*work
 	ran := make([]worker, workers)
 	began, used := time.Now(), processorTime()
 	for at := range ran {
-		ran[at] = worker{file: file, pool: pool, blocks: blocks / block, over: &over, random: rand.New(rand.NewSource(int64(at)))}
+		ran[at] = worker{file: file, blocks: size / block, over: &over, random: rand.New(rand.NewSource(int64(at)))}
 		all.Add(1)
 		go func(one *worker) {
 			defer all.Done()
@@ -152,72 +188,86 @@ func both(file *ringfile.File, pool *ringfile.Pool, workers int, work func(*work
 	time.Sleep(*length)
 	over.Store(true)
 	all.Wait()
-	var reads float64
+	var done float64
 	for at := range ran {
 		if ran[at].err != nil {
 			return figure{}, ran[at].err
 		}
-		reads += float64(ran[at].reads)
+		done += float64(ran[at].done)
 	}
-	return figure{reads / time.Since(began).Seconds(), float64((processorTime() - used).Microseconds()) / reads}, nil
+	return figure{done / time.Since(began).Seconds(), float64((processorTime() - used).Microseconds()) / done}, nil
 }
 
 type worker struct {
 	file   *ringfile.File
-	pool   *ringfile.Pool
 	blocks int64
 	over   *atomic.Bool
 	random *rand.Rand
-	reads  int
+	done   int
 	err    error
 }
 
 func (w *worker) offset() int64 { return w.random.Int63n(w.blocks) * block }
 
-// batches reads one batch after another; many goroutines run it at once.
-func batches(w *worker) error {
-	buffer, err := w.pool.Get(*batch * block)
+// batches carries out one batch after another; many goroutines run it at once.
+func (w *worker) batches(size int) error {
+	buffer, err := pool.Get(size * block)
 	if err != nil {
 		return err
 	}
 	defer buffer.Release()
-	reads := make([]ringfile.Read, *batch)
+	reads, writes := make([]ringfile.Read, size), make([]ringfile.Write, size)
 	for !w.over.Load() {
-		for at := range reads {
-			reads[at] = ringfile.Read{Buffer: buffer, Start: at * block, Length: block, Offset: w.offset()}
+		for at := 0; at < size; at++ {
+			if *write {
+				writes[at] = ringfile.Write{Buffer: buffer, Start: at * block, Length: block, Offset: w.offset()}
+			} else {
+				reads[at] = ringfile.Read{Buffer: buffer, Start: at * block, Length: block, Offset: w.offset()}
+			}
 		}
-		if err := w.file.ReadBatch(context.Background(), reads); err != nil {
+		if *write {
+			err = w.file.WriteBatch(context.Background(), writes)
+		} else {
+			err = w.file.ReadBatch(context.Background(), reads)
+		}
+		if err != nil {
 			return err
 		}
-		w.reads += len(reads)
+		w.done += size
 	}
 	return nil
 }
 
-// queue keeps reads in flight on its own OS thread.
-func queue(w *worker) error {
-	buffer, err := w.pool.Get(*depth * block)
+// queue keeps operations in flight on its own OS thread.
+func (w *worker) queue(depth int) error {
+	buffer, err := pool.Get(depth * block)
 	if err != nil {
 		return err
 	}
 	defer buffer.Release()
-	queue, err := ringfile.NewQueue(*depth)
+	queue, err := ringfile.NewQueue(depth)
 	if err != nil {
 		return err
 	}
 	defer queue.Close()
 	var reads [1]ringfile.Read
-	add := func(slot uint64) error {
-		reads[0] = ringfile.Read{Buffer: buffer, Start: int(slot) * block, Length: block, Offset: w.offset()}
-		_, err := queue.Add(w.file, reads[:], slot)
+	var writes [1]ringfile.Write
+	add := func(slot uint64) (err error) {
+		if *write {
+			writes[0] = ringfile.Write{Buffer: buffer, Start: int(slot) * block, Length: block, Offset: w.offset()}
+			_, err = queue.AddWrites(w.file, writes[:], slot)
+		} else {
+			reads[0] = ringfile.Read{Buffer: buffer, Start: int(slot) * block, Length: block, Offset: w.offset()}
+			_, err = queue.Add(w.file, reads[:], slot)
+		}
 		return err
 	}
-	for slot := 0; slot < *depth; slot++ {
+	for slot := 0; slot < depth; slot++ {
 		if err := add(uint64(slot)); err != nil {
 			return err
 		}
 	}
-	results := make([]ringfile.Result, *depth)
+	results := make([]ringfile.Result, depth)
 	for !w.over.Load() {
 		taken, err := queue.Wait(results, 1)
 		if err != nil {
@@ -225,13 +275,13 @@ func queue(w *worker) error {
 		}
 		for _, result := range results[:taken] {
 			if result.Result != block {
-				return fmt.Errorf("a read ended with %d", result.Result)
+				return fmt.Errorf("an operation ended with %d", result.Result)
 			}
 			if err := add(result.ID); err != nil {
 				return err
 			}
 		}
-		w.reads += taken
+		w.done += taken
 	}
 	return nil
 }
@@ -243,9 +293,13 @@ func processorTime() time.Duration {
 }
 
 func fio() (figure, error) {
-	command := exec.Command("fio", "--name=job", "--filename="+*path, "--rw=randread", "--bs=4k", "--direct=1",
+	pattern := "--rw=randread"
+	if *write {
+		pattern = "--rw=randwrite"
+	}
+	command := exec.Command("fio", "--name=job", "--filename="+*path, pattern, "--bs=4k", "--direct=1",
 		"--ioengine=io_uring", "--registerfiles=1", "--fixedbufs=1", fmt.Sprint("--iodepth=", *depth),
-		fmt.Sprint("--iodepth_batch_submit=", *batch), fmt.Sprint("--iodepth_batch_complete_max=", *depth),
+		"--iodepth_batch_submit=32", fmt.Sprint("--iodepth_batch_complete_max=", *depth),
 		fmt.Sprint("--numjobs=", *jobs), "--group_reporting", "--time_based",
 		fmt.Sprintf("--runtime=%dms", length.Milliseconds()), "--norandommap", "--output-format=json")
 	var out strings.Builder
@@ -253,19 +307,22 @@ func fio() (figure, error) {
 	if err := command.Run(); err != nil {
 		return figure{}, err
 	}
+	type rate struct {
+		Iops float64 `json:"iops"`
+	}
 	var said struct {
 		Jobs []struct {
 			UsrCPU float64 `json:"usr_cpu"`
 			SysCPU float64 `json:"sys_cpu"`
-			Read   struct {
-				Iops float64 `json:"iops"`
-			} `json:"read"`
+			Read   rate    `json:"read"`
+			Write  rate    `json:"write"`
 		} `json:"jobs"`
 	}
 	if err := json.Unmarshal([]byte(out.String()), &said); err != nil || len(said.Jobs) != 1 {
 		return figure{}, fmt.Errorf("fio said %q: %w", out.String(), err)
 	}
 	job := said.Jobs[0]
+	iops := job.Read.Iops + job.Write.Iops // one of them is 0
 	// fio's percentages relate to the time of one job.
-	return figure{job.Read.Iops, (job.UsrCPU + job.SysCPU) / 100 * float64(*jobs) * 1e6 / job.Read.Iops}, nil
+	return figure{iops, (job.UsrCPU + job.SysCPU) / 100 * float64(*jobs) * 1e6 / iops}, nil
 }
