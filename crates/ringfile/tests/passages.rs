@@ -42,6 +42,7 @@ fn every_passage_runs() {
         why_slow(&pool, &file).await.unwrap();
         set_once().await.unwrap();
     });
+    buffers_alone::run().unwrap();
     blocking_log(pool.clone()).unwrap();
     own_loop(&pool, file.clone()).unwrap();
     several_threads(&pool, file.clone()).unwrap();
@@ -364,4 +365,19 @@ async fn nvme(pool: &Pool) -> std::io::Result<()> {
     drive.sync_data().await?; // Flush
     drive.allocate(AllocateMode::Discard, 0, 1 << 30).await?; // Dataset Management: deallocate
     Ok(())
+}
+
+/// The README of ringfile-buffer.
+mod buffers_alone {
+    pub(super) fn run() -> Result<(), ringfile_buffer::PoolError> {
+        use ringfile_buffer::Pool;
+
+        let pool = Pool::new(64 << 20); // at most 64 MiB
+        let mut buffer = pool.get(4096)?; // aligned for direct I/O
+        buffer.extend_from_slice(b"message");
+        let bytes = buffer.freeze(); // `Bytes`: the memory returns when the last clone is dropped
+
+        assert_eq!(&bytes[..], b"message");
+        Ok(())
+    }
 }
