@@ -209,6 +209,11 @@ impl RegisteredMemory {
     }
 }
 
+/// Returns the regions of the memory, in order.
+pub fn regions(memory: &RegisteredMemory) -> &[Region] {
+    &memory.lender.regions
+}
+
 impl Buffer {
     /// Creates a buffer over memory that `owner` keeps alive, with that capacity and length. `owner` is dropped when the
     /// buffer, all parts of it and all `Bytes` made of it are gone. I/O on it is unregistered. Allocates. For memory

@@ -118,6 +118,7 @@ pub mod internal {
     pub use crate::class::LARGEST;
     pub use crate::counter::Counter;
     pub use crate::home::region;
+    pub use crate::lend::regions;
     #[cfg(target_os = "linux")]
     pub use crate::mapping::meminfo;
     pub use crate::mapping::{MapOptions, MappedMemory, page_size};

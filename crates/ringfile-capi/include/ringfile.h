@@ -190,6 +190,9 @@
 // What the library detected and decided.
 #define RINGFILE_LOG_DEBUG 4
 
+// ringfile_memory_register_with: registers and pins the memory before the call returns.
+#define RINGFILE_MEMORY_NOW 1
+
 // ringfile_op.kind: reads up to `length` bytes from `offset` of `file` into `data`. Result: the bytes read, fewer than
 // `length` only at the end of the file.
 #define RINGFILE_OP_READ 1
@@ -959,6 +962,22 @@ int ringfile_set_log(ringfile_log callback,
 int ringfile_memory_register(void *data,
                              size_t length,
                              struct ringfile_memory **memory);
+
+// As ringfile_memory_register, with flags.
+//
+// RINGFILE_MEMORY_NOW: the kernel registers all of the memory and pins its pages before this returns, instead of at the
+// first operation on each GiB; for 1 GiB that takes tens of milliseconds. The pages are pinned once for the process, and
+// each ring gets a share at its first operation, which is quick; before Linux 6.13, each ring pins them, and this does
+// it for the calling thread's ring alone. If the kernel refuses, the call fails with its errno (-ENOMEM: RLIMIT_MEMLOCK is too
+// low), and nothing is registered: without the flag, operations on the memory still work.
+//
+// Any thread. Blocks with RINGFILE_MEMORY_NOW only. Errors of ringfile_memory_register; -EINVAL: `flags` are unknown.
+//
+// Pointers: as above.
+int ringfile_memory_register_with(void *data,
+                                  size_t length,
+                                  uint32_t flags,
+                                  struct ringfile_memory **memory);
 
 // Unregisters memory, and closes the handle. After success the memory may be freed.
 //

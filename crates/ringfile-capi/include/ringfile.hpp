@@ -201,14 +201,18 @@ class memory : public detail::owner<ringfile_memory, ringfile_memory_unregister>
 public:
     using owner::owner;
 
-    static memory add(void* data, std::size_t length) {
+    // flags: 0, or RINGFILE_MEMORY_NOW to pin it before this returns.
+    static memory add(void* data, std::size_t length, std::uint32_t flags = 0) {
         ringfile_memory* handle = nullptr;
-        check(ringfile_memory_register(data, length, &handle));
+        check(ringfile_memory_register_with(data, length, flags, &handle));
         return memory(handle);
     }
     static memory add(void* data, std::size_t length, std::error_code& error) noexcept {
+        return add(data, length, 0, error);
+    }
+    static memory add(void* data, std::size_t length, std::uint32_t flags, std::error_code& error) noexcept {
         ringfile_memory* handle = nullptr;
-        check(ringfile_memory_register(data, length, &handle), error);
+        check(ringfile_memory_register_with(data, length, flags, &handle), error);
         return memory(handle);
     }
 

@@ -36,7 +36,7 @@
 //! | open, read, write and sync a file | [`OpenOptions`], [`File`] |
 //! | rename, remove or open files without blocking a thread | [`fs`] |
 //! | get aligned, registered memory | [`Pool`], [`Buffer`] |
-//! | do I/O on memory that the program already has | [`RegisteredMemory`], or any [owned memory](IoBuf) such as `Vec<u8>` |
+//! | do I/O on memory that the program already has | [`RegisteredMemory`] ([`register_now`]), or any [owned memory](IoBuf) such as `Vec<u8>` |
 //! | do many operations in one call, on any thread | [`Batch`] |
 //! | add file I/O to an event loop | [`Queue`], or, if several threads share it, [`SharedQueue`] |
 //! | read a whole file | [`Reader`], a stream of [`Bytes`](bytes::Bytes) |
@@ -141,7 +141,7 @@ pub use config::{Buffers, Config};
 #[cfg(feature = "tokio")]
 pub use driver::attach_to_tokio;
 pub use driver::{
-    Alignment, AtomicLimits, Route, metrics, ring_features, set_default_route, set_io_threads,
+    Alignment, AtomicLimits, Route, metrics, register_now, ring_features, set_default_route, set_io_threads,
     set_worker_threads, thread_metrics,
 };
 pub use error::{BufError, BufResult, Error, IntoParts, Result};

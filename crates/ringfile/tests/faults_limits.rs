@@ -828,3 +828,21 @@ fn f51_a_durable_write_without_a_free_descriptor_is_not_remembered() {
         block_on(file.write_durable_at(content(0, PAGE), 0)).unwrap();
     }
 }
+
+#[test]
+fn f20_registering_memory_now_says_that_the_limit_is_too_low() {
+    let name = "f20_registering_memory_now_says_that_the_limit_is_too_low";
+    if !needs_ring(name) || !support::needs_registered_buffers(name) || !in_unprivileged_child(name, 64 << 10)
+    {
+        return;
+    }
+    let memory = ringfile::RegisteredMemory::new(vec![0_u8; 16 << 20]);
+    let refused = ringfile::register_now(&memory).unwrap_err();
+    assert_eq!(refused.errno(), Some(libc::ENOMEM), "{refused}");
+    assert!(refused.to_string().contains("RLIMIT_MEMLOCK"), "{refused}");
+    // Operations go on without.
+    let folder = Folder::new();
+    let file = open_on_ring(&folder.file("data", &content(0, PAGE)));
+    let read = block_on(async { file.read_at(memory.lend(..PAGE).unwrap(), 0).await.unwrap() });
+    assert_content(&read, 0);
+}

@@ -43,6 +43,7 @@ fn every_passage_runs() {
         set_once().await.unwrap();
     });
     buffers_alone::run().unwrap();
+    pinned_at_once();
     blocking_log(pool.clone()).unwrap();
     own_loop(&pool, file.clone()).unwrap();
     several_threads(&pool, file.clone()).unwrap();
@@ -365,6 +366,13 @@ async fn nvme(pool: &Pool) -> std::io::Result<()> {
     drive.sync_data().await?; // Flush
     drive.allocate(AllocateMode::Discard, 0, 1 << 30).await?; // Dataset Management: deallocate
     Ok(())
+}
+
+fn pinned_at_once() {
+    let frames = ringfile::RegisteredMemory::new(vec![0_u8; 64 << 20]);
+    if let Err(error) = ringfile::register_now(&frames) {
+        eprintln!("I/O on the frames will take more CPU time: {error}"); // "…: RLIMIT_MEMLOCK leaves no room: raise it"
+    }
 }
 
 /// The README of ringfile-buffer.

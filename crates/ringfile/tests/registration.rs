@@ -324,3 +324,34 @@ fn loops_of_one_operation_stop_taking_shares_that_each_would_give_back() {
     drop(end);
     thread.join().unwrap();
 }
+
+#[test]
+fn memory_that_is_registered_now_is_pinned_before_any_operation() {
+    let name = "memory_that_is_registered_now_is_pinned_before_any_operation";
+    if !needs_ring(name) || !needs_registered_buffers(name) {
+        return;
+    }
+    let _alone = alone();
+    if !counts_pins(name) {
+        return;
+    }
+    let (_path, file) = file_of("now", 4096);
+    let memory = RegisteredMemory::new(vec![0_u8; 8 << 20]);
+    let before = pinned_kib();
+    ringfile::register_now(&memory).unwrap();
+    let pinned = pinned_kib() - before;
+    assert!((8 << 10..=(8 << 10) + 64).contains(&pinned), "{pinned} KiB");
+    ringfile::register_now(&memory).unwrap();
+    block_on(async {
+        let counts = thread_metrics();
+        let buffer = file.read_at(memory.lend(4096..8192).unwrap(), 0).await.unwrap();
+        assert_eq!((buffer[0], (thread_metrics() - counts).fixed_ops), (7, 1));
+    });
+    if can_clone() {
+        let reads = || block_on(async { file.read_at(memory.lend(..4096).unwrap(), 0).await.unwrap()[0] });
+        assert_eq!(std::thread::scope(|scope| scope.spawn(reads).join().unwrap()), 7);
+        assert_eq!(pinned_kib() - before, pinned, "another thread pins nothing");
+    }
+    drop(memory);
+    assert!(comes_true(|| pinned_kib() <= before), "{} KiB are pinned", pinned_kib());
+}

@@ -196,6 +196,11 @@ fn unmapped_memory_is_not_registered() {
         well(ringfile_memory_register(data, PAGE, &mut memory));
     }
     well(ringfile_memory_unregister(memory));
+    // SAFETY: as above.
+    unsafe {
+        let unknown = ringfile_memory_register_with(data, PAGE, 2, &mut memory);
+        fails(unknown, libc::EINVAL, "unknown flags 0x2: use 0 or RINGFILE_MEMORY_NOW");
+    }
 }
 
 #[test]

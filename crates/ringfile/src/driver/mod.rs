@@ -40,6 +40,7 @@ mod namespace;
 mod op;
 mod prepare;
 mod refused;
+mod register;
 mod remote;
 mod remote_operation;
 mod result;
@@ -87,6 +88,7 @@ pub(crate) use namespace::{Access, Namespace, Status, errno_of, look as look_for
 pub(crate) use op::cached_pages;
 pub(crate) use op::{DISCARD, Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
 pub(crate) use refused::{TOO_MANY_FILES, aio_is_for_direct_io};
+pub use register::register_now;
 pub(crate) use remote_operation::RemoteOperation;
 pub(crate) use result::{Finished, Handler};
 pub(crate) use ring_kind::RingKind;

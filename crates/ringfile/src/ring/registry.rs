@@ -20,7 +20,7 @@ use linux_raw_sys::io_uring as uapi;
 
 use super::abi;
 use super::fork::Mark;
-use super::refusal::{RegistrationRefused, What};
+use super::refusal::{RegistrationRefused, What, refused_registration};
 use super::setup;
 use crate::event;
 use crate::memory::{KnownRegions, Region, Registration};
@@ -350,6 +350,16 @@ impl ClonedBuffers {
             self.recent = Recent { base, len, index, owns_memory, releases };
             index
         })
+    }
+
+    /// Registers a region, and takes a share of it, before an operation needs it. Returns why the kernel refuses.
+    pub(crate) fn register_now(&mut self, region: &Region) -> Result<(), RegistrationRefused> {
+        self.without_share = 0;
+        let unknown = || RegistrationRefused::new(What::Table, &io::Error::from_raw_os_error(libc::EINVAL));
+        match self.index_of(region) {
+            Some(_) => Ok(()),
+            None => Err(refused_registration().unwrap_or_else(unknown)),
+        }
     }
 
     /// Returns whether the next operation goes unregistered, because the loops of this thread are too short for a
