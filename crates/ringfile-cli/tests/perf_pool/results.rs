@@ -41,11 +41,12 @@ fn all_kinds_and_both_sides() {
     if let Err(why) = direct(folder.path()) {
         return skip(why);
     }
-    let (finished, results) = measured(&mut short(folder.path(), "--rounds 2 --rate-limit 4MB"));
+    let (finished, results) = measured(&mut short(folder.path(), "--rounds 2 --rate-limit 8MiB"));
     finished.says(&["|producer|pool", "|producer|malloc", "|consumer|vec", "pool/malloc", "A/A"]);
     finished.says(&["p99.99", "stddev", "in use at the end 0 bytes"]);
     assert_eq!((&results["kind"], &results["interrupted"]), (&"pool".into(), &false.into()));
-    assert_eq!(results["params"]["rate_limit_bytes"], 4 << 20);
+    assert_eq!(results["params"]["rate_limit_bytes"], 4 << 20, "each side has half");
+    finished.says(&["8 MiB a second requested of both sides together, 4 MiB of each"]);
     assert_eq!(runs(&results).len(), 2 * 4 * 2);
     let first = runs(&results)[..8].iter();
     let found: Vec<[Value; 3]> =
@@ -82,6 +83,21 @@ fn any_number_of_each_side() {
         }
     }
     assert_eq!(files_in(folder.path()), 0);
+}
+
+/// MB is a power of 1000, and one side alone has all of the rate.
+#[test]
+fn a_side_alone_has_the_whole_rate() {
+    let folder = folder();
+    for side in ["--consumers 0", "--producers 0"] {
+        let options = "--memory vec --bs 4k --size 8m --duration 200ms --warmup 0s --rate-limit 4MB";
+        let (_, results) = measured(&mut perf_pool(folder.path(), &format!("{options} {side}")));
+        assert_eq!(results["params"]["rate_limit_bytes"], 4_000_000);
+        for run in runs(&results) {
+            // 200 ms at this rate are 49 batches of 4 × 4 KiB; they are never begun early.
+            assert!((1..=49 * 4).contains(&run["ops"].as_u64().expect("a count")), "{run}");
+        }
+    }
 }
 
 /// Segments of a few batches, so that each producer fills many and waits for room.

@@ -117,6 +117,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
             Bytes(batch.saturating_mul(2 * producers))
         ));
     }
+    let sides = u64::from(args.producers > 0) + u64::from(args.consumers > 0);
     let job = Job {
         folder: folder.to_path_buf(),
         size: args.size,
@@ -128,7 +129,8 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
         batch: args.batch,
         producers: args.producers,
         consumers: args.consumers,
-        rate: args.rate_limit,
+        // What is written is read once, so both sides have the same rate.
+        rate: args.rate_limit.map(|rate| rate.div_ceil(sides)),
         warmup: args.timing.warmup,
         duration: args.timing.duration,
     };
@@ -148,8 +150,8 @@ fn check_rate(job: &Job) -> Result<(), Failure> {
         return Ok(());
     }
     usage(format!(
-        "--rate-limit {} a second is less than one batch of {} for each of {threads} threads within {}: raise it, or use a \
-         longer --duration, a smaller --batch or fewer producers",
+        "--rate-limit: {} a second for each side is less than one batch of {} for each of {threads} threads within {}: raise \
+         it, or use a longer --duration, a smaller --batch or fewer producers",
         Bytes(rate),
         Bytes(job.batch_bytes()),
         humantime::format_duration(job.duration)

@@ -61,7 +61,7 @@ pub struct Job {
     pub producers: u32,
     /// Threads that read.
     pub consumers: u32,
-    /// Bytes a second of all producers together.
+    /// Bytes a second of each side: of all producers together, and of all consumers together.
     pub rate: Option<u64>,
     /// The warm-up before.
     pub warmup: Duration,
