@@ -269,7 +269,7 @@ impl Engine {
     }
 }
 
-/// The side of `perf pool` that a run measures.
+/// The side of `perf pool` that a run or a row is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -277,6 +277,8 @@ pub enum Side {
     Producer,
     /// Reads them back and checks them.
     Consumer,
+    /// Both together. Only in tables: results have a run for each side.
+    Both,
 }
 
 /// Where the memory for operations comes from.

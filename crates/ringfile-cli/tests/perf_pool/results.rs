@@ -134,7 +134,14 @@ fn a_rate_that_is_not_reached_is_reported() {
 fn each_thread_has_a_row_and_all_together() {
     let folder = folder();
     let (finished, results) = measured(&mut short(folder.path(), "--memory vec,pool-buffered"));
-    finished.says(&["|producer|vec          |0", "|producer|vec          |all", "|consumer|pool-buffered|1"]);
+    finished.says(&[
+        "|both    |vec          |",
+        "|both    |pool-buffered|",
+        "vec/pool-buffered",
+        "|producer|vec          |0",
+        "|producer|vec          |all",
+        "|consumer|pool-buffered|1",
+    ]);
     // The titles are as wide as the figures below them.
     let mut cells = finished.stdout.lines().map(|line| line.split('|').map(str::trim));
     assert!(cells.any(|mut cells| cells.any(|cell| cell == "mean") && cells.any(|cell| cell == "min")));
@@ -145,6 +152,20 @@ fn each_thread_has_a_row_and_all_together() {
         assert_eq!(Some(ops), run["ops"].as_u64(), "{run}");
         let least = actors.iter().filter_map(|actor| actor["latency_ns"]["min"].as_u64()).min();
         assert_eq!(least, run["latency_ns"]["min"].as_u64(), "{run}");
+    }
+    for sides in runs(&results).chunks(2) {
+        let both = &sides[0]["pool"]["both"];
+        assert_eq!(*both, sides[1]["pool"]["both"]);
+        let ops: u64 = sides.iter().filter_map(|run| run["ops"].as_u64()).sum();
+        assert_eq!(both["ops"].as_u64(), Some(ops), "{both}");
+        let of = |figure: &'static str| sides.iter().map(move |run| run["latency_ns"][figure].as_u64());
+        assert_eq!(
+            (both["latency_ns"]["min"].as_u64(), both["latency_ns"]["max"].as_u64()),
+            (of("min").min().flatten(), of("max").max().flatten())
+        );
+        let medians: Vec<u64> = of("p50").flatten().collect();
+        let median = both["latency_ns"]["p50"].as_u64().expect("a latency");
+        assert!(medians.iter().min() <= Some(&median) && Some(&median) <= medians.iter().max(), "{sides:?}");
     }
     assert_eq!(files_in(folder.path()), 0);
 }

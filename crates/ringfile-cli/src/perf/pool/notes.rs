@@ -158,6 +158,9 @@ fn units(job: &Job, runs: &[Run]) -> String {
             "; up to {others:.0} % of a core belongs to neither side (kernel workers, this program)"
         );
     }
+    if runs.iter().any(|run| run.pool.as_ref().is_some_and(|pool| pool.both.is_some())) {
+        text += "; both: of all threads together, each batch counts when it is written and when it is read";
+    }
     if runs.iter().any(|run| run.role == Role::Aa) {
         text += "; A/A compares the first kind with itself: smaller changes are noise";
     }

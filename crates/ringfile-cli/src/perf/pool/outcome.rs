@@ -11,17 +11,13 @@ use crate::model::{Actor, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Si
 
 /// Returns the figures of the producers and of the consumers, if there are any.
 pub fn runs(job: &Job, memory: Memory, turn: (u32, Role), outcome: &Outcome) -> Vec<Run> {
-    let sides = [(Side::Producer, job.producers), (Side::Consumer, job.consumers)];
-    let there = sides.into_iter().filter(|&(_, threads)| threads > 0);
-    there.map(|(side, _)| run(job, setup(job, memory, side), turn, outcome)).collect()
+    let sides = [(Side::Producer, Rw::Write, job.producers), (Side::Consumer, Rw::Read, job.consumers)];
+    let there = sides.into_iter().filter(|&(.., threads)| threads > 0);
+    there.map(|side| run(job, setup(job, memory, side), turn, outcome)).collect()
 }
 
 /// Returns the setup of one side.
-fn setup(job: &Job, memory: Memory, side: Side) -> Setup {
-    let (rw, threads) = match side {
-        Side::Producer => (Rw::Write, job.producers),
-        Side::Consumer => (Rw::Read, job.consumers),
-    };
+fn setup(job: &Job, memory: Memory, (side, rw, threads): (Side, Rw, u32)) -> Setup {
     Setup {
         numjobs: threads as usize,
         iodepth: job.batch as usize,
@@ -85,6 +81,7 @@ fn of_pool(
     ledger: &Ledger,
     seconds: f64,
 ) -> PoolRun {
+    let all = Ledger::of_all(outcome.ledgers(), outcome.shared.timeline.measured);
     let sides: Duration = outcome.ledgers().filter_map(|ledger| Some(ledger.usage?.cpu())).sum();
     PoolRun {
         late_ns: ledger.late.summary(),
@@ -97,6 +94,7 @@ fn of_pool(
             .map(|usage| usage.cpu().saturating_sub(sides).as_secs_f64() * 100.0 / seconds),
         metrics: outcome.pool.as_ref().map(figures),
         actors: threads.iter().map(|ledger| actor(job, outcome, ledger)).collect(),
+        both: (job.producers > 0 && job.consumers > 0).then(|| actor(job, outcome, &all)),
     }
 }
 
