@@ -51,6 +51,9 @@ pub struct PoolArgs {
     /// Maximum disk space of segments: how far producers may run ahead of consumers
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = values::size)]
     pub size: u64,
+    /// Write out and drop the page cache of the whole machine before each run (needs root)
+    #[arg(long)]
+    pub drop_caches: bool,
     #[command(flatten)]
     pub timing: TimingArgs,
     #[command(flatten)]

@@ -1,8 +1,14 @@
 //! The results: every block checked, every buffer returned, figures of both sides, nothing left behind.
 
+use std::fs::File;
+
+use ringfile_cli::shared::cached_fraction;
 use serde_json::Value;
 
-use crate::support::{all_routes, disk_folder, files_in, folder, measured, ring_is_forbidden, runs, skip};
+use crate::support::{
+    all_routes, disk_folder, files_in, folder, for_other_users, measured, ring_is_forbidden, run, runs, skip,
+    unprivileged,
+};
 use crate::{direct, perf_pool, short};
 
 #[track_caller]
@@ -83,6 +89,30 @@ fn any_number_of_each_side() {
         }
     }
     assert_eq!(files_in(folder.path()), 0);
+}
+
+#[test]
+fn the_page_cache_is_dropped_before_a_run_by_root_alone() {
+    let folder = disk_folder();
+    let arguments = "--memory vec --drop-caches";
+    if std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_err() {
+        run(&mut short(folder.path(), arguments)).fails_with(2, &["--drop-caches needs root", "errno"]);
+        return;
+    }
+    let (place, cached) = (folder.path().join("other"), |file: &File| cached_fraction(file, 16 << 20));
+    std::fs::write(&place, vec![1; 16 << 20]).expect("write");
+    let file = File::open(&place).expect("open");
+    if cached(&file) != Some(1.0) {
+        return skip("the kernel does not say what is in the page cache");
+    }
+    let (finished, results) = measured(&mut short(folder.path(), arguments));
+    finished.says(&["page cache was dropped before each run"]);
+    assert!(cached(&file) < Some(0.5), "another file is still cached");
+    assert!(runs(&results).iter().all(|run| run["cache"] == "cold"));
+    let Some((place, program)) = for_other_users() else { return };
+    let arguments = format!("perf pool {arguments} --folder");
+    run(unprivileged("8388608", &program, &arguments).arg(place.path()))
+        .fails_with(2, &["--drop-caches needs root", "errno 13"]);
 }
 
 /// MB is a power of 1000, and one side alone has all of the rate.

@@ -120,12 +120,13 @@ fn checked(runs: &[Run]) -> String {
 
 fn place(job: &Job, filesystem: &str) -> String {
     format!(
-        "{} on {filesystem}: unnamed segments of {}, at most {} of the disk; batches of {} × {}",
+        "{} on {filesystem}: unnamed segments of {}, at most {} of the disk; batches of {} × {}{}",
         job.folder.display(),
         Bytes(job.segment),
         Bytes(job.size),
         job.batch,
-        Bytes(job.block)
+        Bytes(job.block),
+        if job.drop_caches { "; the machine's page cache was dropped before each run" } else { "" }
     )
 }
 

@@ -7,7 +7,7 @@ use ringfile::PoolMetrics;
 use super::ledger::Ledger;
 use super::run::{Job, Outcome};
 use crate::engine::rated;
-use crate::model::{Actor, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
+use crate::model::{Actor, Cache, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
 
 /// Returns the figures of the producers and of the consumers, if there are any.
 pub fn runs(job: &Job, memory: Memory, turn: (u32, Role), outcome: &Outcome) -> Vec<Run> {
@@ -28,6 +28,7 @@ fn setup(job: &Job, memory: Memory, (side, rw, threads): (Side, Rw, u32)) -> Set
         side: Some(side),
         memory: Some(memory),
         direct: memory.is_direct(),
+        cache: if job.drop_caches { Cache::Cold } else { Cache::Keep },
         block: job.block,
         ..Setup::default()
     }
