@@ -197,7 +197,8 @@ pub fn profile(results: &Results) -> Markup {
             h3 { "Kernel functions without a sample with some kinds of buffers" }
             p.means {
                 "Samples in a million operations; - means none. If each operation spent as much time in a function with every kind, \
-                 chance would add any row to this table in one of 1000 profiles, however many functions are compared. Waiting for locks also depends on what else runs."
+                 chance would add any row to this table in one of 1000 profiles, however many functions are compared. Waiting for \
+                 locks also depends on what else runs."
             }
             (tables::table(&apart))
         }
