@@ -40,7 +40,8 @@ pub struct BuffersArgs {
     /// Operations in flight for each process [default: 1,4,16,64,128]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<MOST_DEPTH>)]
     pub iodepth: Option<List<usize>>,
-    /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed [default: all]
+    /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed, scattered (random
+    /// places in one registered buffer of 256 MiB) [default: all but scattered]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Buffers>)]
     pub buffers: Option<List<Buffers>>,
     /// Parts of a vectored block, or fewer if the file's alignment requires; blocks that cannot be divided have no
