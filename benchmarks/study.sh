@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Repeats Nowoczynski's study of fixed and plain buffers (2021) with `ringfile perf buffers`: block sizes, depths, one
-# and two processes, one large buffer, parts, CPU time, kernel functions, and the ring flags of its time. Prints Markdown for
-# docs/study.md. Takes about five minutes; the figures are valid only if nothing else runs.
+# and two processes, one large buffer, parts, CPU time, kernel functions, and the ring flags of its time. Prints
+# Markdown for docs/study.md. Takes about five minutes; the figures are valid only if nothing else runs.
 #
 #   study.sh [FOLDER]    FOLDER is on the disk to measure (default: /var/tmp)
 #
