@@ -8,7 +8,7 @@
 #
 # BATCHES     messages in a batch (default: "256 1000")
 # CONSUMERS   threads that read the log and check it (default: "4 0")
-# RATE        bytes a second of all producers (default: 250MB)
+# RATE        MiB a second of all producers, and as much of all consumers (default: 250)
 # DURATION    length of each run (default: 6s; each is made twice)
 set -euo pipefail
 
@@ -30,9 +30,9 @@ idle() {
 
 # measure SIDE MEMORY BATCH CONSUMERS   does one run, and adds a line: CPU seconds, GB written, the producers' p99.9 in µs
 measure() {
-    local idle_before began idle_after ended
+    local idle_before began idle_after ended sides=$(($4 > 0 ? 2 : 1))
     idle_before=$(idle) began=$(date +%s%N)
-    "$ringfile" perf pool --message-size 1000 --sync --rate-limit "${RATE:-250MB}" --batch "$3" --consumers "$4" \
+    "$ringfile" perf pool --message-size 1000 --sync --rate-limit "$((${RATE:-250} * sides))MiB" --batch "$3" --consumers "$4" \
         --memory "$2" --duration "${DURATION:-6s}" --warmup 1s --rounds 1 --folder "$folder" --size 64m --quiet \
         --force --json "$results/run.json" >"$results/run.txt" || { cat "$results/run.txt" >&2; exit 1; }
     idle_after=$(idle) ended=$(date +%s%N)

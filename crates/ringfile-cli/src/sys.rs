@@ -189,6 +189,15 @@ pub fn drop_cache(file: &File) -> io::Result<()> {
     Ok(posix_fadvise(file.as_fd(), 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
 }
 
+/// Writes out the page cache of the whole machine, and drops it.
+pub fn drop_all_caches() -> io::Result<()> {
+    rustix::fs::sync();
+    std::fs::write(DROP_CACHES, "1")
+}
+
+/// The file that drops the page cache when 1 is written to it.
+pub const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
 /// Tells the kernel whether reads will be random, as fio does; the kernel then decides about read-ahead.
 pub fn advise_order(file: impl AsFd, random: bool) -> io::Result<()> {
     let advice = if random {

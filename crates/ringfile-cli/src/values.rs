@@ -92,13 +92,17 @@ pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map(|word| word.get_name().to_string()).unwrap_or_default()
 }
 
-/// Parses a size in bytes, more than 0: `4096`, `4k`, `4KiB`, `1g`.
+/// Parses a size in bytes, more than 0. Bare letters are powers of 1024 as in fio: `4096`, `4k`, `4KiB`, `1g`. Units that
+/// end with B are powers of 1000, as SI defines them: `4KB`, `1GB`.
 pub fn size(text: &str) -> Result<u64, String> {
-    match parse_size::Config::new().with_binary().parse_size(text) {
+    let config = parse_size::Config::new();
+    let is_decimal = text.trim_end().ends_with(['b', 'B']);
+    let config = if is_decimal { config.with_decimal() } else { config.with_binary() };
+    match config.parse_size(text) {
         Ok(0) => Err("a size of 0 measures nothing; give at least 1".into()),
         Ok(bytes) => Ok(bytes),
         Err(parse_size::Error::PosOverflow) => Err("too large; give less than 16 EiB".into()),
-        Err(_) => Err("not a size; write bytes or k, m, g (powers of 1024), as in 4k or 1g".into()),
+        Err(_) => Err("not a size; write bytes, k, m, g or KiB, MiB, GiB (powers of 1024), or KB, MB, GB (powers of 1000), as in 4k".into()),
     }
 }
 
@@ -212,10 +216,16 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_powers_of_1024() {
+    fn letters_are_powers_of_1024_and_units_in_bytes_powers_of_1000() {
         for (text, bytes) in [("4096", 4096), ("4k", 4096), ("4K", 4096), ("4KiB", 4096), ("1g", 1 << 30)] {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
+        for (text, bytes) in
+            [("4096B", 4096), ("4kB", 4000), ("4KB", 4000), ("4 kb", 4000), ("2MB", 2_000_000)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        assert_eq!((size("1GB"), size("1GiB"), size("1gib")), (Ok(1_000_000_000), Ok(1 << 30), Ok(1 << 30)));
         for text in ["", "0", "0k", "k", "-1", "4x", "four"] {
             assert!(size(text).is_err(), "{text:?}");
         }
@@ -224,9 +234,10 @@ mod tests {
 
     #[test]
     fn rates_are_sizes_with_or_without_the_second() {
-        for text in ["500MB", "500m", "500MiB", "500MB/s"] {
+        for text in ["500m", "500MiB", "500MiB/s"] {
             assert_eq!(rate(text), Ok(500 << 20), "{text}");
         }
+        assert_eq!((rate("500MB"), rate("500MB/s")), (Ok(500_000_000), Ok(500_000_000)));
         for text in ["", "0", "0MB", "/s", "-1", "fast"] {
             assert!(rate(text).is_err_and(|error| error.contains("500MB")), "{text:?}");
         }

@@ -40,7 +40,8 @@ pub struct BuffersArgs {
     /// Operations in flight for each process [default: 1,4,16,64,128]
     #[arg(long, value_name = "LIST", value_parser = values::counts::<MOST_DEPTH>)]
     pub iodepth: Option<List<usize>>,
-    /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed [default: all]
+    /// Buffers: normal, fixed (registered with the kernel), vectored (in --parts), vectored-fixed, scattered (random
+    /// places in one registered buffer of 256 MiB) [default: all but scattered]
     #[arg(long, value_name = "LIST", value_parser = values::words::<Buffers>)]
     pub buffers: Option<List<Buffers>>,
     /// Parts of a vectored block, or fewer if the file's alignment requires; blocks that cannot be divided have no
@@ -84,8 +85,8 @@ pub struct BuffersArgs {
     #[arg(long, value_name = "N", value_parser = values::count::<MOST_ROUNDS>)]
     pub rounds: Option<u32>,
     /// Show where CPU time goes for each block size and kind of buffers: the ten most expensive functions in the kernel
-    /// and in user space, kernel functions that only some kinds of buffers call, and flame graphs in the --report
-    /// (needs perf)
+    /// and in user space, kernel functions without a sample with some kinds of buffers where chance does not explain
+    /// that, and flame graphs in the --report (needs perf)
     #[arg(long)]
     pub profile: bool,
     /// Count CPU cycles and instructions per operation, if the machine has hardware counters

@@ -126,13 +126,13 @@ Exit status: 0 success, whether or not there are differences, 1 a file could not
 pub const POOL: &str = "\
 Examples:
   Latency of messages at a fixed rate, and what the pool is worth at that rate:
-    ringfile perf pool --rate-limit 100MB --duration 30s --rounds 3
+    ringfile perf pool --rate-limit 200MiB --duration 30s --rounds 3
 
   Another disk, with small buffers in larger batches:
-    ringfile perf pool --folder /data --bs 4k --batch 64 --rate-limit 50MB
+    ringfile perf pool --folder /data --bs 4k --batch 64 --rate-limit 100MiB
 
   A log of messages that are made durable in groups, with and without the page cache:
-    ringfile perf pool --message-size 1000 --batch 100 --sync --rate-limit 50MB
+    ringfile perf pool --message-size 1000 --batch 100 --sync --rate-limit 100MiB
 
   As fast as possible, with more readers than writers, and only with the pool:
     ringfile perf pool --producers 2 --consumers 6 --memory pool --json pool.json

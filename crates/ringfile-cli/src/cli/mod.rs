@@ -77,11 +77,11 @@ pub enum PerfCommand {
     /// Reads and writes of one file or device, with and without registered buffers.
     ///
     /// Runs every combination of --numjobs, --iodepth, --rw, --cache, --executor, --route and --buffers for --duration,
-    /// each after --warmup, and prints a Markdown table of the results and a table of what each choice changes: IOPS
-    /// before → after, and the other figures in per cent. Without options it measures a file of 1 GiB in memory
-    /// (/dev/shm), which shows the cost of the software alone: io_uring with normal and with registered buffers, and
-    /// the route that ringfile chooses by itself, with registered buffers, as a program's pool has. To measure a disk,
-    /// give a --file on it.
+    /// each after --warmup, and prints a Markdown table of the results and a table of what each choice changes: IOPS,
+    /// MiB/s, p50, p99, p99.9 and CPU time before → after, with the change in per cent. Without options it measures a
+    /// file of 1 GiB in memory (/dev/shm), which shows the cost of the software alone: io_uring with normal and with
+    /// registered buffers, and the route that ringfile chooses by itself, with registered buffers, as a program's pool
+    /// has. To measure a disk, give a --file on it.
     File(FileArgs),
     /// Random reads in batches, several batches in flight for each thread, page cache dropped before each run.
     ///

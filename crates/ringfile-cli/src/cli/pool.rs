@@ -18,8 +18,8 @@ pub struct PoolArgs {
     /// Threads that read the data back and check it; with 0, nothing is read
     #[arg(long, value_name = "N", default_value = "4", value_parser = values::count_or_none::<256>)]
     pub consumers: u32,
-    /// Bytes per second that all producers together write, and all consumers together read: 500MB (k, m, g are powers
-    /// of 1024) [default: as fast as possible]
+    /// Bytes per second of all producers and consumers together: of 500MB, producers write 250MB and consumers read as
+    /// much; with one side only, it has all (MB are powers of 1000, m and MiB of 1024) [default: as fast as possible]
     #[arg(long, value_name = "SIZE", value_parser = values::rate)]
     pub rate_limit: Option<u64>,
     /// Bytes of each buffer
@@ -51,6 +51,9 @@ pub struct PoolArgs {
     /// Maximum disk space of segments: how far producers may run ahead of consumers
     #[arg(long, value_name = "SIZE", default_value = "256m", value_parser = values::size)]
     pub size: u64,
+    /// Write out and drop the page cache of the whole machine before each run (needs root)
+    #[arg(long)]
+    pub drop_caches: bool,
     #[command(flatten)]
     pub timing: TimingArgs,
     #[command(flatten)]

@@ -7,7 +7,7 @@ mod by_hand;
 pub mod fio;
 pub mod hand_loop;
 pub mod hand_ring;
-mod memory;
+pub mod memory;
 mod pread;
 mod queue;
 pub mod ringfile;

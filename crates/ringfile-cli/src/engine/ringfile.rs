@@ -12,24 +12,34 @@ use std::time::Instant;
 
 use ringfile::{Buffer, Completions, File, OpenOptions, Pool, Runtime, RuntimeBuilder};
 
-use super::memory::{self, Memory};
+use super::memory::{self, Memory, Scattered};
 use super::window::{self, Member, Until, Window};
 use super::{Bench, Counted, Counts, Outcome, join_all, raise};
 use crate::error::{Failure, library, mismatch};
 use crate::job::{Job, Operation, Task};
 use crate::latency::Recorder;
-use crate::model::{Executor, RingFlags, Route, Setup};
+use crate::model::{Buffers, Executor, RingFlags, Route, Setup};
 use crate::sys;
 use crate::testfile::identity::Identity;
 use crate::values;
 
 /// Carries out a job; returns the outcome and all latencies.
 pub fn run(job: &Job, bench: &Bench<'_>, tick: &mut dyn FnMut()) -> Result<(Outcome, Recorder), Failure> {
-    match (executor_of(job), job.setup.buffers.vectored()) {
-        (Executor::Ringfile, false) => run_on_own_threads::<Buffer>(job, bench, tick),
-        (Executor::Ringfile, true) => run_on_own_threads::<Vec<Buffer>>(job, bench, tick),
-        (Executor::Tokio, false) => run_in_tokio::<Buffer>(job, bench, tick),
-        (Executor::Tokio, true) => run_in_tokio::<Vec<Buffer>>(job, bench, tick),
+    match job.setup.buffers {
+        Buffers::Normal | Buffers::Fixed => run_with::<Buffer>(job, bench, tick),
+        Buffers::Vectored | Buffers::VectoredFixed => run_with::<Vec<Buffer>>(job, bench, tick),
+        Buffers::Scattered => run_with::<Scattered>(job, bench, tick),
+    }
+}
+
+fn run_with<M: Memory>(
+    job: &Job,
+    bench: &Bench<'_>,
+    tick: &mut dyn FnMut(),
+) -> Result<(Outcome, Recorder), Failure> {
+    match executor_of(job) {
+        Executor::Ringfile => run_on_own_threads::<M>(job, bench, tick),
+        Executor::Tokio => run_in_tokio::<M>(job, bench, tick),
     }
 }
 
@@ -149,7 +159,15 @@ pub fn open_for(job: &Job, bench: &Bench<'_>) -> Result<File, Failure> {
 /// Returns a pool with one buffer for each task, so that registering it fits under a small RLIMIT_MEMLOCK.
 pub fn pool(job: &Job) -> Result<Pool, Failure> {
     let tasks = job.setup.numjobs * job.setup.iodepth;
-    let capacity = capacity_of(tasks as u64, job.setup.block);
+    let capacity = match job.setup.buffers {
+        Buffers::Scattered => {
+            let places = Scattered::places(job) * job.setup.iodepth;
+            capacity_of(job.setup.numjobs as u64, places as u64 * job.setup.block)
+        }
+        Buffers::Normal | Buffers::Fixed | Buffers::Vectored | Buffers::VectoredFixed => {
+            capacity_of(tasks as u64, job.setup.block)
+        }
+    };
     let registered = job.setup.buffers.registered();
     let pool = Pool::builder().capacity(capacity).registered(registered).build();
     pool.map_err(|error| library(&error.into()))

@@ -20,6 +20,8 @@ use crate::values::short_size;
 pub enum What {
     /// Operations a second over depth.
     Iops,
+    /// Idle time of the whole machine over depth (`perf buffers`).
+    Idle,
     /// CPU time for one operation over depth.
     Cpu,
     /// Bytes a second over block size.
@@ -97,6 +99,7 @@ impl What {
     pub fn title(self) -> &'static str {
         match self {
             What::Iops => "Operations a second",
+            What::Idle => "Idle CPU",
             What::Cpu => "CPU time for one operation",
             What::Bandwidth => "Bandwidth",
             What::Latency => "Latency",
@@ -112,6 +115,10 @@ impl What {
         match self {
             What::Iops => format!(
                 "How many operations were done each second (IOPS); more is better. {spread} Each plot has a scale of its own."
+            ),
+            What::Idle => format!(
+                "How much of the whole machine's processor time was left, waiting for I/O included and other programs not; at the \
+                 same rate, more is better. {spread}"
             ),
             What::Cpu => format!(
                 "Processor time, user and kernel, that one operation took; less is better, and leaves more for the program. {spread}"
@@ -146,6 +153,7 @@ impl What {
     fn y_title(self) -> &'static str {
         match self {
             What::Iops => "operations a second",
+            What::Idle => "idle, % of all cores",
             What::Cpu => "CPU µs for one operation",
             What::Bandwidth => "MiB a second",
             What::Latency => "latency, logarithmic",
@@ -156,6 +164,7 @@ impl What {
     fn metric(self) -> Metric {
         match self {
             What::Iops => Metric::Iops,
+            What::Idle => Metric::MachineIdleShare,
             What::Cpu => Metric::Cpu,
             What::Bandwidth => Metric::Bandwidth,
             What::Latency => Metric::P50,
@@ -202,6 +211,8 @@ pub fn plots(look: &Look<'_>, what: What) -> Vec<Picture> {
     match what {
         What::Latency => latency(look),
         What::Iops | What::Cpu => over(look, what, &look.layout),
+        What::Idle if look.kind == Some(Kind::Buffers) => over(look, what, &look.layout),
+        What::Idle => Vec::new(),
         What::Bandwidth if look.kind == Some(Kind::Pool) => over(look, what, &look.layout),
         What::Bandwidth
             if look.layout.plots.contains(&Factor::Block) || look.layout.x == Some(Factor::Block) =>

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use crate::latency::Latency;
     use crate::model::{Buffers, Cache, Engine, Executor, Kind, Machine, Memory, Params, Role, Route, Run};
-    use crate::model::{Rw, Setup, Side};
+    use crate::model::{Rw, Setup, Side, WholeMachine};
 
     fn session(kind: Kind, runs: Vec<Run>) -> Results {
         let params = Params { file: "<script>".into(), ..Params::default() };
@@ -60,7 +60,8 @@ mod tests {
         let latency_ns = Some(Latency { mean, p50, p95, p99, p999, max, ..Latency::default() });
         let run =
             Run { ops: 10, duration_s: 1.0, iops: 1000.0, bw_bytes: 4096e3, latency_ns, ..Run::default() };
-        Run { cpu_us_per_io: Some(2.0), round: 1, setup, ..run }
+        let idle = WholeMachine { user_percent: 50.0, idle_percent: 150.0, ..WholeMachine::default() };
+        Run { cpu_us_per_io: Some(2.0), whole_machine: Some(idle), round: 1, setup, ..run }
     }
 
     /// Returns the number of points in the plots of a kind.
@@ -99,6 +100,7 @@ mod tests {
         let others = [Setup { block: 65536, ..ring }, Setup { route: Some(Route::Inline), ..ring }];
         let buffers = session(Kind::Buffers, [ring].into_iter().chain(others).map(run).collect());
         assert_eq!(points(&buffers, What::Bandwidth), 2);
+        assert_eq!((points(&buffers, What::Idle), points(&file, What::Idle)), (2, 0));
         let page = write(&buffers);
         assert!(page.contains("and which route") && page.contains("warm cache, inline"), "beside the grid");
     }

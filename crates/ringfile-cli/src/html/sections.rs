@@ -194,8 +194,12 @@ pub fn profile(results: &Results) -> Markup {
     let body = html! {
         @for profile in &results.profile { (profiled(profile)) }
         @if !apart.is_empty() {
-            h3 { "Kernel functions that only some kinds of buffers have" }
-            p.means { "Per cent of the samples of each kind; - means no sample." }
+            h3 { "Kernel functions without a sample with some kinds of buffers" }
+            p.means {
+                "Samples in a million operations; - means none. If each operation spent as much time in a function with every kind, \
+                 chance would add any row to this table in one of 1000 profiles, however many functions are compared. Waiting for \
+                 locks also depends on what else runs."
+            }
             (tables::table(&apart))
         }
     };

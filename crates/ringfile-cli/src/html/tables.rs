@@ -50,7 +50,7 @@ pub fn section(results: &Results) -> Markup {
         details open { summary { "Speed and latency" small { (median) } } (figures(&look, &columns::PAGE_SPEED)) }
         details { summary { "Cost and counts" small { "for one operation, or in per cent of a core" } } (figures(&look, &columns::PAGE_COST)) }
         details {
-            summary { "As on the terminal" small { "with the change that each choice makes, in per cent, compared within each round" } }
+            summary { "As on the terminal" small { "with the change that each choice makes, compared within each round" } }
             @for of_terminal in crate::report::tables(results) { (table(&of_terminal)) }
         }
         details { summary { "Every run" small { (runs.len()) " runs, in the order measured" } } (every(runs)) }

@@ -49,10 +49,12 @@ pub enum Buffers {
     Vectored,
     /// Memory in several parts that is registered with the kernel once.
     VectoredFixed,
+    /// Random places in one large buffer that is registered with the kernel once (`perf buffers` on request).
+    Scattered,
 }
 
 impl Buffers {
-    /// All kinds.
+    /// All kinds that are measured unless others are requested.
     pub const ALL: [Buffers; 4] =
         [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
 
@@ -61,7 +63,7 @@ impl Buffers {
 
     /// Returns whether the memory is registered.
     pub fn registered(self) -> bool {
-        matches!(self, Buffers::Fixed | Buffers::VectoredFixed)
+        matches!(self, Buffers::Fixed | Buffers::VectoredFixed | Buffers::Scattered)
     }
 
     /// Returns whether the memory is in several parts.
@@ -242,9 +244,13 @@ impl Engine {
     pub fn buffers(self) -> &'static [Buffers] {
         match self {
             Engine::FioPsync | Engine::Pread | Engine::SubmitOnly | Engine::TwoRings => &[Buffers::Normal],
-            Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => {
-                &Buffers::ALL
-            }
+            Engine::Ringfile | Engine::RingfileBlocking | Engine::RingfileTokio | Engine::RingfileQueue => &[
+                Buffers::Normal,
+                Buffers::Fixed,
+                Buffers::Vectored,
+                Buffers::VectoredFixed,
+                Buffers::Scattered,
+            ],
             Engine::Fio | Engine::FioBatch => &Buffers::WHOLE,
             Engine::ByHand => &Buffers::ALL,
         }
@@ -269,7 +275,7 @@ impl Engine {
     }
 }
 
-/// The side of `perf pool` that a run measures.
+/// The side of `perf pool` that a run or a row is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -277,6 +283,8 @@ pub enum Side {
     Producer,
     /// Reads them back and checks them.
     Consumer,
+    /// Both together. Only in tables: results have a run for each side.
+    Both,
 }
 
 /// Where the memory for operations comes from.

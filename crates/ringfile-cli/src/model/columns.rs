@@ -27,7 +27,7 @@ pub const CHOICES: [Metric; 7] = [Iops, P50, P99, P999, Cpu, Switches, SystemCal
 pub const POOL: [Metric; 14] =
     [Iops, Bandwidth, P50, P90, P95, P99, P999, P9999, Max, Stddev, LateP99, Cpu, UserCpu, SystemCpu];
 /// `perf pool`: what the kind of memory changes.
-pub const POOL_CHANGES: [Metric; 11] = [Iops, Bandwidth, P50, P90, P95, P99, P999, P9999, Max, Stddev, Cpu];
+pub const POOL_CHANGES: [Metric; 7] = [Iops, Bandwidth, P50, P99, P999, P9999, Cpu];
 /// `perf pool`: each thread.
 pub const POOL_THREADS: [Metric; 11] = [Bandwidth, Mean, Min, P50, P90, P95, P99, P999, P9999, Max, Seconds];
 
@@ -37,9 +37,8 @@ pub const MIXED: [Metric; 10] =
 /// `perf file --cache mixed`: what reading adaptively changes.
 pub const MIXED_CHANGES: [Metric; 3] = [Iops, Scan, Cpu];
 
-/// The metrics in which choices are compared. Not MiB/s, which change as IOPS do, nor the slowest operation, which says
-/// nothing.
-pub const CHANGES: [Metric; 7] = [Iops, Mean, P50, P95, P99, P999, Cpu];
+/// The metrics in which choices are compared. Not the slowest operation, which says nothing.
+pub const CHANGES: [Metric; 6] = [Iops, Bandwidth, P50, P99, P999, Cpu];
 
 /// The metrics in which two sessions are compared.
 pub const COMPARED: [Metric; 4] = [Iops, Cpu, P50, P99];

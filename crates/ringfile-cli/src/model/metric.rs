@@ -69,6 +69,8 @@ pub enum Metric {
     MachineInterrupts,
     /// Idle time of the whole machine.
     MachineIdle,
+    /// Idle time in per cent of the whole machine's time.
+    MachineIdleShare,
     /// Time stolen by other guests of a virtual machine's host.
     MachineStolen,
     /// Interrupts of the whole machine per operation.
@@ -150,6 +152,7 @@ impl Metric {
             MachineSystem => ("all sys%", "%", Neither, |run| whole(run, |all| all.system_percent)),
             MachineInterrupts => ("irq%", "%", Neither, |run| whole(run, |all| all.interrupts_percent)),
             MachineIdle => ("idle%", "%", Neither, |run| whole(run, |all| all.idle_percent)),
+            MachineIdleShare => ("idle", "%", Neither, |run| whole(run, idle_share)),
             MachineStolen => ("stolen%", "%", Neither, |run| whole(run, |all| all.stolen_percent)),
             Interrupts => {
                 ("irqs", "", Less, |run| for_one(run, run.whole_machine.as_ref().map(|all| all.interrupts)))
@@ -258,6 +261,11 @@ fn per_cent(run: &Run, count: Option<u64>) -> Option<f64> {
 
 fn whole(run: &Run, of: fn(&WholeMachine) -> f64) -> Option<f64> {
     run.whole_machine.as_ref().map(of)
+}
+
+fn idle_share(all: &WholeMachine) -> f64 {
+    let busy = all.user_percent + all.system_percent + all.interrupts_percent + all.stolen_percent;
+    all.idle_percent * 100.0 / (all.idle_percent + busy)
 }
 
 fn mixed(run: &Run, of: fn(&MixedRun) -> Option<f64>) -> Option<f64> {

@@ -19,6 +19,9 @@ pub struct Profile {
     pub event: String,
     /// Number of samples.
     pub samples: u64,
+    /// Number of operations that were made meanwhile; 0 in older files.
+    #[serde(default)]
+    pub ops: u64,
     /// Percentage of samples in the kernel; 0 if this user may not sample it.
     pub kernel_percent: f64,
     /// The most expensive functions of the kernel, not counting the functions that they call.

@@ -134,6 +134,8 @@ pub struct PoolRun {
     pub metrics: Option<PoolFigures>,
     /// Figures of each thread of this side.
     pub actors: Vec<Actor>,
+    /// Figures of all threads of both sides together; null if there is only one side.
+    pub both: Option<Actor>,
 }
 
 /// Figures that only runs of `perf file --cache mixed` have.
@@ -156,13 +158,13 @@ pub struct MixedRun {
     pub ahead_unused: u64,
 }
 
-/// What one thread of a side of `perf pool` did in the measured time.
+/// What one thread of a side of `perf pool`, or all threads of both, did in the measured time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Actor {
     /// Operations.
     pub ops: u64,
-    /// Seconds from the start of the measured time to the end of the thread's last operation.
+    /// Seconds from the start of the measured time to the end of the last operation.
     pub duration_s: f64,
     /// Bytes per second over that time.
     pub bw_bytes: f64,

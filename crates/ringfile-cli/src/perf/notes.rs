@@ -177,7 +177,10 @@ fn units(runs: &[Run]) -> String {
     } else {
         let has_fio = runs.iter().any(|run| run.setup.engine.is_fio());
         let over_fio = "fixed/fio is ringfile with fixed buffers over fio with fixed ones, and so on; ";
-        text += &format!("; changes: {}before → after are IOPS", if has_fio { over_fio } else { "" });
+        text += &format!(
+            "; changes: {}before → after are medians, % is the median of the changes within rounds",
+            if has_fio { over_fio } else { "" }
+        );
     }
     if runs.iter().any(|run| run.role == Role::Aa) {
         text += "; A/A compares ringfile with itself: smaller changes are noise";

@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use crate::cli::TimingArgs;
+use crate::engine::memory::Scattered;
 use crate::model::{
     Batching, Buffers, Cache, Engine, Executor, Open, Params, RingFlags, Role, Route, Run, Rw, Setup,
     distinct,
@@ -185,7 +186,9 @@ impl Grid {
     /// Returns the largest amount of memory in flight at once.
     pub fn memory(&self) -> u64 {
         let (threads, depth) = self.most();
-        self.largest_block().saturating_mul(threads.saturating_mul(depth))
+        let in_flight = self.largest_block().saturating_mul(threads.saturating_mul(depth));
+        let is_scattered = self.buffers().contains(&Buffers::Scattered);
+        if is_scattered { in_flight.max(Scattered::BYTES.saturating_mul(threads)) } else { in_flight }
     }
 
     /// Returns the kinds of buffers, each once.
@@ -283,6 +286,7 @@ impl Grid {
                 buffers,
                 ..cell
             });
+            setups.retain(|setup| engine.buffers().contains(&setup.buffers));
             setups.retain(|setup| !setup.buffers.vectored() || self.parts_of(setup.block).is_some());
             return setups;
         }

@@ -1,7 +1,7 @@
-//! Tables of what a choice changes: IOPS before and after, and every figure in per cent.
+//! Tables of what a choice changes: every figure before and after, and the change in per cent.
 //!
-//! Runs are paired within one round, since a machine's speed changes over time. The table shows the median of the
-//! rounds' changes, the least and the most. A/A compares a run with a repetition of itself: a smaller change means
+//! Runs are paired within one round, since a machine's speed changes over time. The table shows the medians of both
+//! sides, and the median, the least and the most of the rounds' changes. A/A compares a run with a repetition of itself: a smaller change means
 //! nothing.
 
 use super::cold;
@@ -10,7 +10,7 @@ use super::table::Table;
 use crate::model::{
     Buffers, Engine, Executor, Factor, Metric, Role, Route, Run, Setup, Spread, columns, distinct, words,
 };
-use crate::numbers::{change, rate};
+use crate::numbers;
 use crate::values::name;
 
 /// One comparison in one cell: pairs of runs, subject and base, one for each round.
@@ -33,29 +33,25 @@ pub fn table(runs: &[Run]) -> Table {
     of(&keys, &columns::CHANGES, &comparisons(runs))
 }
 
-/// Returns a table of comparisons: columns for these factors of the subjects, then the changes of these metrics.
+/// Returns a table of comparisons, with a row for each of these metrics: columns for these factors of the subjects, then
+/// the change.
 pub fn of(keys: &[Factor], metrics: &[Metric], comparisons: &[Comparison<'_>]) -> Table {
-    let several_rounds =
-        comparisons.iter().flat_map(|comparison| &comparison.pairs).any(|pair| pair.0.round > 1);
-    let mut table = keyed(keys).first("change in %");
+    let several_rounds = comparisons.iter().any(|comparison| comparison.pairs.len() > 1);
+    let mut table = keyed(keys).first("change").text("figure").end_keys();
+    table = table.number("before → after").number("%");
     if several_rounds {
-        table = table.text("rounds").end_keys();
+        table = table.number("least..most");
     }
-    table =
-        metrics.iter().fold(table.number("before → after"), |table, metric| table.number(metric.title()));
     for comparison in comparisons {
-        let spreads: Vec<Option<Spread>> = metrics.iter().map(|&metric| comparison.spread(metric)).collect();
         let mut said = vec![comparison.name.clone()];
         said.extend(labels(keys, comparison.pairs[0].0));
-        let mut iops = comparison.iops();
-        for (part, figure) in PARTS.iter().take(if several_rounds { PARTS.len() } else { 1 }) {
+        for metric in metrics {
+            let Some(Change { base, subject, percent }) = comparison.change(*metric) else { continue };
+            let [median, min, max] = [percent.median, percent.min, percent.max].map(numbers::change);
             let mut row = said.clone();
-            row.extend(several_rounds.then(|| (*part).to_string()));
-            // Only beside the median: the least and the most come from other rounds.
-            row.push(std::mem::take(&mut iops));
-            let cell =
-                |spread: &Option<Spread>| spread.map_or_else(|| "-".into(), |spread| change(figure(spread)));
-            row.extend(spreads.iter().map(cell));
+            row.push(metric.title().into());
+            row.extend([format!("{} → {}", metric.short(base), metric.short(subject)), median]);
+            row.extend(several_rounds.then(|| format!("{min}..{max}")));
             table.row(row);
             // The rows below repeat neither name nor labels.
             said.iter_mut().for_each(String::clear);
@@ -64,31 +60,30 @@ pub fn of(keys: &[Factor], metrics: &[Metric], comparisons: &[Comparison<'_>]) -
     table
 }
 
-type Part = fn(Spread) -> f64;
-
-/// The figures shown of several rounds, one line each.
-const PARTS: [(&str, Part); 3] =
-    [("median", |spread| spread.median), ("min", |spread| spread.min), ("max", |spread| spread.max)];
+/// How a figure changes.
+struct Change {
+    /// The median of the base.
+    base: f64,
+    /// The median of the subject.
+    subject: f64,
+    /// The rounds' changes in per cent.
+    percent: Spread,
+}
 
 impl Comparison<'_> {
-    /// Returns the median IOPS of base and subject: `621k → 514k`.
-    fn iops(&self) -> String {
-        let median = |side: &dyn Fn(&(&Run, &Run)) -> f64| {
-            Spread::of(self.pairs.iter().map(side)).map_or_else(|| "-".into(), |iops| rate(iops.median))
-        };
-        format!("{} → {}", median(&|pair| pair.1.iops), median(&|pair| pair.0.iops))
-    }
-
-    fn spread(&self, metric: Metric) -> Option<Spread> {
+    /// Returns how a figure changes; `None` if it cannot be compared.
+    fn change(&self, metric: Metric) -> Option<Change> {
         let comparable = |subject: &Run, base: &Run| {
             // The latency of a batch cannot be compared with that of one read.
             !metric.is_latency() || subject.is_of_batches() == base.is_of_batches()
         };
         let pairs = self.pairs.iter().filter(|(subject, base)| comparable(subject, base));
-        Spread::of(pairs.filter_map(|(subject, base)| {
-            let (subject, base) = (metric.of(subject)?, metric.of(base)?);
-            (base > 0.0).then(|| (subject / base - 1.0) * 100.0)
-        }))
+        let figures = pairs.filter_map(|(subject, base)| Some((metric.of(subject)?, metric.of(base)?)));
+        let figures: Vec<(f64, f64)> = figures.filter(|&(_, base)| base > 0.0).collect();
+        let subject = Spread::of(figures.iter().map(|pair| pair.0))?.median;
+        let base = Spread::of(figures.iter().map(|pair| pair.1))?.median;
+        let percent = Spread::of(figures.iter().map(|(subject, base)| (subject / base - 1.0) * 100.0))?;
+        Some(Change { base, subject, percent })
     }
 }
 
@@ -226,7 +221,7 @@ mod tests {
         comparisons(runs)
             .into_iter()
             .find(|comparison| comparison.name == name && depth_of(comparison) == iodepth)
-            .and_then(|comparison| comparison.spread(Metric::Iops))
+            .and_then(|comparison| Some(comparison.change(Metric::Iops)?.percent))
     }
 
     #[test]
@@ -245,9 +240,13 @@ mod tests {
         let noise = iops_change(&runs, "A/A", 16).expect("compared");
         assert!((noise.min + 1.0).abs() < 1e-9 && (noise.max - 2.0).abs() < 1e-9, "{noise:?}");
         let text = table(&runs).to_string();
-        assert_eq!(text.lines().count(), 2 + 2 * 3);
-        assert!(text.contains(" 150 → 185|") && text.contains(" 150 → 152|"), "medians, said once: {text}");
-        assert_eq!(text.matches(" → ").count(), 1 + 2, "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2 + 2 * 2, "latencies and CPU time are unknown: {text}");
+        assert_eq!(lines[2], "|fixed/normal|   1|   16|randread|IOPS  |     150 → 185| +20|   +10..+30|");
+        assert_eq!(lines[3], "|            |    |     |        |MiB/s |   0.59 → 0.72| +20|   +10..+30|");
+        assert_eq!(lines[4], "|A/A         |   1|   16|randread|IOPS  |     150 → 152|+0.5| -1.0..+2.0|");
+        let one = table(&runs[..2]).to_string();
+        assert!(one.contains("|IOPS  |     100 → 110|+10|\n"), "{one}");
     }
 
     #[test]
@@ -283,11 +282,11 @@ mod tests {
         let against: Vec<_> = against.iter().filter(|comparison| comparison.name == "normal/pread").collect();
         let changes: Vec<_> = against
             .iter()
-            .filter_map(|comparison| comparison.spread(Metric::Iops).map(|spread| spread.median))
+            .filter_map(|comparison| comparison.change(Metric::Iops).map(|change| change.percent.median))
             .collect();
         assert_eq!(changes, [-50.0, -25.0, -75.0]);
         let title = table(&runs).to_string();
-        assert!(title.starts_with("|change in %") && title.contains("|route") && title.contains("|executor"));
+        assert!(title.starts_with("|change") && title.contains("|route") && title.contains("|executor"));
     }
 
     #[test]
@@ -310,7 +309,7 @@ mod tests {
         assert_eq!(median("ringfile-blocking/pread"), Some(200.0));
         assert_eq!(median("A/A"), Some(10.0));
         let found = comparisons(&runs);
-        assert_eq!(found[0].spread(Metric::P99), None, "of a batch and of one read");
+        assert!(found[0].change(Metric::P99).is_none(), "of a batch and of one read");
         assert!(table(&runs).to_string().contains("|batch|"));
         assert_eq!(comparisons(&runs).len(), 3);
     }

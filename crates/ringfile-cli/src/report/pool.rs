@@ -1,16 +1,52 @@
-//! The tables of `perf pool`: one row for each side and kind of memory, and what the kind of memory changes.
+//! The tables of `perf pool`: one row for each side and both together with each kind of memory, and what the kind of
+//! memory changes.
 
 use clap::ValueEnum;
 
 use super::change::{self, Comparison};
 use super::medians::{self, keyed, labels, median};
 use super::table::Table;
-use crate::model::{Factor, Memory, Role, Run, Setup, Side, columns, groups};
+use crate::model::{Actor, Factor, Memory, Role, Run, Setup, Side, columns, groups};
 use crate::values;
 
-const SIDES: [Side; 2] = [Side::Producer, Side::Consumer];
+const SIDES: [Side; 3] = [Side::Producer, Side::Consumer, Side::Both];
 
 const KEYS: [Factor; 2] = [Factor::Side, Factor::Memory];
+
+/// Returns the runs, and with each producers' run one of both sides together.
+fn with_both(runs: &[Run]) -> Vec<Run> {
+    let both = |run: &Run| {
+        let is_other = |other: &&Run| {
+            let setup = &other.setup;
+            (setup.side, setup.memory) == (Some(Side::Consumer), run.setup.memory)
+                && (other.round, other.role) == (run.round, run.role)
+        };
+        let producers = run.setup.side == Some(Side::Producer);
+        let other = runs.iter().filter(|_| producers).find(is_other)?;
+        Some(together(run, other, run.pool.as_ref()?.both.as_ref()?))
+    };
+    runs.iter().cloned().chain(runs.iter().filter_map(both)).collect()
+}
+
+/// Returns what two sides did together, of which the last argument has what cannot be added up.
+fn together(producers: &Run, consumers: &Run, both: &Actor) -> Run {
+    let for_one = |of: fn(&Run) -> Option<f64>| {
+        let sum = of(producers)? * producers.ops as f64 + of(consumers)? * consumers.ops as f64;
+        Some(sum / both.ops as f64)
+    };
+    let setup = Setup { side: Some(Side::Both), ..producers.setup };
+    Run {
+        ops: both.ops,
+        duration_s: both.duration_s,
+        iops: both.ops as f64 / both.duration_s,
+        bw_bytes: both.bw_bytes,
+        latency_ns: both.latency_ns,
+        cpu_us_per_io: for_one(|run| run.cpu_us_per_io),
+        user_us_per_io: for_one(|run| run.user_us_per_io),
+        system_us_per_io: for_one(|run| run.system_us_per_io),
+        ..Run::new(setup, producers.round, producers.role)
+    }
+}
 
 /// Groups runs by side and kind of memory, the producers first.
 fn by_side(runs: &[Run]) -> Vec<Vec<&Run>> {
@@ -20,7 +56,7 @@ fn by_side(runs: &[Run]) -> Vec<Vec<&Run>> {
 
 /// Returns the table of all runs to compare.
 pub fn table(runs: &[Run]) -> Table {
-    medians::of(&KEYS, &by_side(runs), &columns::POOL)
+    medians::of(&KEYS, &by_side(&with_both(runs)), &columns::POOL)
 }
 
 /// Returns the table of each producer and consumer; empty for results of a version that did not record them.
@@ -63,6 +99,7 @@ fn threads_of(run: &Run) -> Vec<Run> {
 
 /// Returns the table of changes in per cent; empty if there is nothing to compare.
 pub fn changes(runs: &[Run]) -> Table {
+    let runs = &with_both(runs);
     let all: Vec<Comparison<'_>> = SIDES.into_iter().flat_map(|side| comparisons(runs, side)).collect();
     change::of(&[Factor::Side], &columns::POOL_CHANGES, &all)
 }

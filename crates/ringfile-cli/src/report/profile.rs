@@ -5,17 +5,16 @@ use crate::model::{Buffers, Hot, Profile, by};
 use crate::numbers::figure;
 use crate::values::{self, short_size};
 
-/// A function with this many samples for one kind of buffers and none for another is not missing by chance: at the same
-/// rate in both, that happens to one function in 1000.
-const SURELY: f64 = 7.0;
+/// The chance of listing, in a cell, any function in which all kinds of buffers spend the same time per operation.
+const MISTAKEN: f64 = 0.001;
 
-/// A function, and its share of the time with each kind of buffers in per cent.
+/// A function, and a figure for each kind of buffers: usually its share of the time in per cent.
 type Row<'a> = (&'a str, Vec<Option<f64>>);
 
 /// Returns the most expensive functions, with a column for each kind of buffers.
 pub fn table(profiles: &[Profile]) -> Table {
     let table = Table::default().text("profile, %").text("space").end_keys();
-    let mut table = percents(profiles, table).text("function");
+    let mut table = columns(profiles, table).text("function");
     for cell in cells(profiles) {
         let mut name = named(&cell);
         for (space, side) in [("kernel", KERNEL), ("user", USER)] {
@@ -31,27 +30,46 @@ pub fn table(profiles: &[Profile]) -> Table {
     table
 }
 
-/// Returns the kernel functions that appear with some kinds of buffers and not with others.
+/// Returns the kernel functions that have no sample with some kinds of buffers, where chance does not explain that: in
+/// samples per million operations, because each kind makes as many operations as it can.
 pub fn apart(profiles: &[Profile]) -> Table {
-    let table = Table::default().text("not with all buffers, %").end_keys();
-    let mut table = percents(profiles, table).text("function");
+    let table = Table::default().text("not with all buffers").end_keys();
+    let mut table = columns(profiles, table).text("function");
     for cell in cells(profiles) {
+        let ops: Vec<f64> = cell.iter().map(|profile| profile.ops as f64).collect();
+        // Older files do not say how many operations were sampled.
+        if ops.contains(&0.0) {
+            continue;
+        }
+        let all = rows(&cell, KERNEL);
+        let comparisons = all.len() * cell.len();
         let mut name = named(&cell);
-        let is_apart = |row: &Row<'_>| {
-            let samples = row
-                .1
+        for (function, percents) in all {
+            let counts: Vec<f64> = percents
                 .iter()
                 .zip(&cell)
-                .map(|(percent, profile)| percent.unwrap_or(0.0) * profile.samples as f64);
-            let most = samples.fold(0.0, f64::max) / 100.0;
-            most.round() >= SURELY && row.1.contains(&None)
-        };
-        for row in rows(&cell, KERNEL).into_iter().filter(is_apart) {
-            let keys = std::iter::once(std::mem::take(&mut name));
-            table.row(keys.chain(texts(profiles, &cell, row)).collect());
+                .map(|(percent, profile)| (percent.unwrap_or(0.0) * profile.samples as f64 / 100.0).round())
+                .collect();
+            if is_apart(&counts, &ops, comparisons) {
+                let rate = |(&count, &ops): (&f64, &f64)| (count > 0.0).then(|| count * 1e6 / ops);
+                let row = (function, counts.iter().zip(&ops).map(rate).collect());
+                let keys = std::iter::once(std::mem::take(&mut name));
+                table.row(keys.chain(texts(profiles, &cell, row)).collect());
+            }
         }
     }
     table
+}
+
+/// Returns whether a kind lacks samples of a function by more than chance. If all spent the same time in it per
+/// operation, each sample would miss a kind with a probability of 1 minus the kind's share of the operations; the
+/// threshold is divided by the number of functions and kinds that are compared (Bonferroni's correction).
+fn is_apart(counts: &[f64], ops: &[f64], comparisons: usize) -> bool {
+    let (samples, all_ops): (f64, f64) = (counts.iter().sum(), ops.iter().sum());
+    let by_chance = |ops: f64| (1.0 - ops / all_ops).powf(samples);
+    let surely =
+        |(&count, &ops): (&f64, &f64)| count == 0.0 && by_chance(ops) * comparisons as f64 <= MISTAKEN;
+    counts.iter().zip(ops).any(surely)
 }
 
 /// All functions of the kernel or of user space, and the hottest of them.
@@ -96,18 +114,19 @@ fn kinds(profiles: &[Profile]) -> Vec<(Buffers, &'static str)> {
         (Buffers::Fixed, "fixed"),
         (Buffers::Vectored, "vectored"),
         (Buffers::VectoredFixed, "v.-fixed"),
+        (Buffers::Scattered, "scattered"),
     ];
     all.into_iter().filter(|(kind, _)| profiles.iter().any(|profile| profile.buffers == *kind)).collect()
 }
 
-fn percents(profiles: &[Profile], table: Table) -> Table {
+fn columns(profiles: &[Profile], table: Table) -> Table {
     kinds(profiles).into_iter().fold(table, |table, (_, title)| table.number(title))
 }
 
-/// Returns the cells of a row: the per cent of each kind, and the function.
-fn texts<'a>(profiles: &[Profile], cell: &'a [&'a Profile], (function, percents): Row<'a>) -> Vec<String> {
+/// Returns the cells of a row: the figure of each kind, and the function.
+fn texts<'a>(profiles: &[Profile], cell: &'a [&'a Profile], (function, figures): Row<'a>) -> Vec<String> {
     let of_kind = |kind: Buffers| {
-        cell.iter().position(|profile| profile.buffers == kind).and_then(|index| percents[index])
+        cell.iter().position(|profile| profile.buffers == kind).and_then(|index| figures[index])
     };
     let texts = kinds(profiles).into_iter().map(|(kind, _)| of_kind(kind).map_or_else(|| "-".into(), figure));
     texts.chain([shortened(function)]).collect()
@@ -127,7 +146,7 @@ mod tests {
     use super::*;
     use crate::model::Rw;
 
-    fn profile(buffers: Buffers, samples: u64, kernel: &[(&str, f64)]) -> Profile {
+    fn profile(buffers: Buffers, (samples, ops): (u64, u64), kernel: &[(&str, f64)]) -> Profile {
         let hot = |&(function, percent): &(&str, f64)| Hot { function: function.into(), percent };
         let kernel_all: Vec<Hot> = kernel.iter().map(hot).collect();
         Profile {
@@ -137,6 +156,7 @@ mod tests {
             iodepth: 16,
             event: "cycles".into(),
             samples,
+            ops,
             kernel_percent: 100.0,
             kernel: kernel_all.iter().take(2).cloned().collect(),
             user: Vec::new(),
@@ -146,21 +166,83 @@ mod tests {
         }
     }
 
+    fn listed(profiles: &[Profile]) -> Vec<String> {
+        let column = kinds(profiles).len() + 1;
+        apart(profiles).rows().iter().map(|row| row[column].clone()).collect()
+    }
+
     #[test]
     fn functions_of_only_some_kinds_are_listed_if_they_are_frequent() {
-        let normal = [("copy", 60.0), ("gup_fast", 2.0), ("rare", 0.6), ("get_pages", 0.7)];
+        let normal = [("copy", 60.0), ("gup_fast", 3.0), ("rare", 0.6), ("get_pages", 1.3)];
+        let fixed = [("copy", 70.0), ("import_fixed", 3.0)];
         let profiles = [
-            profile(Buffers::Normal, 1000, &normal),
-            profile(Buffers::Fixed, 1000, &[("copy", 70.0), ("import_fixed", 3.0)]),
+            profile(Buffers::Normal, (1000, 100_000), &normal),
+            profile(Buffers::Fixed, (1000, 100_000), &fixed),
         ];
         let apart = apart(&profiles);
-        let functions: Vec<&str> = apart.rows().iter().map(|row| row[3].as_str()).collect();
-        assert_eq!(functions, ["import_fixed", "gup_fast", "get_pages"]);
-        assert_eq!(apart.rows()[0][..3], ["randread 4k depth 16, 2000 samples", "-", "3.00"]);
-        assert_eq!(apart.rows()[1][..3], ["", "2.00", "-"]);
+        // Of 5 functions and 2 kinds, 14 samples on one side are needed: 0.5^14 * 10 < 0.001.
+        assert_eq!(listed(&profiles), ["gup_fast", "import_fixed"]);
+        assert_eq!(apart.rows()[0][..3], ["randread 4k depth 16, 2000 samples", "300", "-"]);
+        assert_eq!(apart.rows()[1][..3], ["", "-", "300"]);
         let table = table(&profiles);
         let functions: Vec<&str> = table.rows().iter().map(|row| row[4].as_str()).collect();
-        assert_eq!(functions, ["copy", "import_fixed", "gup_fast"], "the hottest of each");
+        assert_eq!(functions, ["copy", "gup_fast", "import_fixed"], "the hottest of each");
         assert_eq!(table.rows()[0][2..4], ["60.0", "70.0"]);
+    }
+
+    #[test]
+    fn a_kind_that_made_few_operations_lacks_functions_by_chance() {
+        let with_ops = |few| {
+            [
+                profile(Buffers::Normal, (2000, 100_000), &[("copy", 60.0), ("submit", 1.0)]),
+                profile(Buffers::Vectored, (2000, few), &[("copy", 90.0)]),
+            ]
+        };
+        assert_eq!(listed(&with_ops(100_000)), ["submit"], "20 samples and none in as many operations");
+        assert!(listed(&with_ops(10_000)).is_empty(), "2 samples would be expected");
+        assert!(listed(&with_ops(0)).is_empty(), "a file that does not name the operations");
+    }
+
+    /// Samples a kind whose operations spend `weights` of their time in each function. Per operation, `slower` times the
+    /// time passes elsewhere, so of the same number of samples fewer are in these functions.
+    fn sampled(rng: &mut fastrand::Rng, buffers: Buffers, slower: f64, weights: &[f64]) -> Profile {
+        const SAMPLES: u64 = 2000;
+        let mut counts = vec![0u64; weights.len()];
+        let sums: Vec<f64> =
+            weights.iter().scan(0.0, |sum, weight| Some(std::mem::replace(sum, *sum + weight))).collect();
+        let all: f64 = weights.iter().sum();
+        for _ in 0..SAMPLES {
+            let at = rng.f64() * all * slower;
+            if at < all {
+                counts[sums.partition_point(|&sum| sum <= at) - 1] += 1;
+            }
+        }
+        let names: Vec<String> = (0..weights.len()).map(|index| format!("function_{index}")).collect();
+        let found = names.iter().zip(&counts).filter(|(_, count)| **count > 0);
+        let kernel: Vec<(&str, f64)> =
+            found.map(|(name, &count)| (name.as_str(), count as f64 * 100.0 / SAMPLES as f64)).collect();
+        profile(buffers, (SAMPLES, (400_000.0 / slower) as u64), &kernel)
+    }
+
+    #[test]
+    fn the_same_buffers_at_other_rates_lack_no_function() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        // As in profiles of this program: a few functions have most samples, and hundreds have one or two.
+        let mut weights: Vec<f64> = (1..400).map(|rank| 1.0 / f64::from(rank)).collect();
+        for round in 0..300 {
+            let rates = [1.0, 1.0 + 3.0 * rng.f64(), 1.0 + 9.0 * rng.f64(), 1.0 + rng.f64()];
+            let profiles: Vec<Profile> = Buffers::ALL
+                .into_iter()
+                .zip(rates)
+                .map(|(buffers, slower)| sampled(&mut rng, buffers, slower, &weights))
+                .collect();
+            assert!(listed(&profiles).is_empty(), "round {round}, {rates:?}: {:?}", listed(&profiles));
+            assert!(listed(&profiles[..2]).is_empty(), "round {round}, {rates:?}");
+        }
+        // The same simulation with a function that one kind never calls.
+        let mut profiles = vec![sampled(&mut rng, Buffers::Normal, 1.0, &weights)];
+        weights[4] = 0.0;
+        profiles.push(sampled(&mut rng, Buffers::Fixed, 2.0, &weights));
+        assert_eq!(listed(&profiles), ["function_4"]);
     }
 }

@@ -99,6 +99,19 @@ fn rings_are_measured_with_the_flags_asked_for_and_by_hand() {
 }
 
 #[test]
+fn scattered_buffers_are_compared_with_fixed_ones() {
+    let arguments = format!("{SHORT} --rw randread --buffers fixed,scattered");
+    let (results, text) = measure(&arguments.replace("16k", "4k"), None);
+    assert!(text.contains("|scattered/fixed"), "{text}");
+    let kinds: Vec<&Value> = runs(&results).iter().filter(|run| run["buffers"] == "scattered").collect();
+    assert!(!kinds.is_empty());
+    for run in kinds {
+        assert!(run["ops"].as_u64() > Some(0) && run["errors"] == 0, "{run}");
+        assert!(!run["refused"].is_null() || run["fixed_ops"] == run["route_ops"]["ring"], "{run}");
+    }
+}
+
+#[test]
 fn an_existing_file_is_only_read() {
     let folder = disk_folder();
     let path = file_with(&folder, &vec![7; 4 << 20]);

@@ -25,7 +25,7 @@ fn interrupted(arguments: &str, milliseconds: u64, signal: Signal) -> (Finished,
 
 #[test]
 fn while_measuring() {
-    for (signal, rate) in [(Signal::SIGINT, ""), (Signal::SIGTERM, " --rate-limit 1m")] {
+    for (signal, rate) in [(Signal::SIGINT, ""), (Signal::SIGTERM, " --rate-limit 2m")] {
         let (finished, results) = interrupted(&format!("--duration 10m --warmup 0s{rate}"), 500, signal);
         finished.says(&["|producer|vec"]);
         // Operations that were not due are not backlog.
@@ -49,7 +49,7 @@ fn while_warming_up() {
 /// At a rate with most time between two batches, the threads are waiting.
 #[test]
 fn while_all_wait() {
-    let (finished, _) = interrupted("--duration 10m --warmup 0s --rate-limit 1k", 300, Signal::SIGINT);
+    let (finished, _) = interrupted("--duration 10m --warmup 0s --rate-limit 2k", 300, Signal::SIGINT);
     finished.fails(130);
 }
 

@@ -1,8 +1,14 @@
 //! The results: every block checked, every buffer returned, figures of both sides, nothing left behind.
 
+use std::fs::File;
+
+use ringfile_cli::shared::cached_fraction;
 use serde_json::Value;
 
-use crate::support::{all_routes, disk_folder, files_in, folder, measured, ring_is_forbidden, runs, skip};
+use crate::support::{
+    all_routes, disk_folder, files_in, folder, for_other_users, measured, ring_is_forbidden, run, runs, skip,
+    unprivileged,
+};
 use crate::{direct, perf_pool, short};
 
 #[track_caller]
@@ -41,11 +47,12 @@ fn all_kinds_and_both_sides() {
     if let Err(why) = direct(folder.path()) {
         return skip(why);
     }
-    let (finished, results) = measured(&mut short(folder.path(), "--rounds 2 --rate-limit 4MB"));
+    let (finished, results) = measured(&mut short(folder.path(), "--rounds 2 --rate-limit 8MiB"));
     finished.says(&["|producer|pool", "|producer|malloc", "|consumer|vec", "pool/malloc", "A/A"]);
     finished.says(&["p99.99", "stddev", "in use at the end 0 bytes"]);
     assert_eq!((&results["kind"], &results["interrupted"]), (&"pool".into(), &false.into()));
-    assert_eq!(results["params"]["rate_limit_bytes"], 4 << 20);
+    assert_eq!(results["params"]["rate_limit_bytes"], 4 << 20, "each side has half");
+    finished.says(&["8 MiB a second requested of both sides together, 4 MiB of each"]);
     assert_eq!(runs(&results).len(), 2 * 4 * 2);
     let first = runs(&results)[..8].iter();
     let found: Vec<[Value; 3]> =
@@ -84,6 +91,45 @@ fn any_number_of_each_side() {
     assert_eq!(files_in(folder.path()), 0);
 }
 
+#[test]
+fn the_page_cache_is_dropped_before_a_run_by_root_alone() {
+    let folder = disk_folder();
+    let arguments = "--memory vec --drop-caches";
+    if std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches").is_err() {
+        run(&mut short(folder.path(), arguments)).fails_with(2, &["--drop-caches needs root", "errno"]);
+        return;
+    }
+    let (place, cached) = (folder.path().join("other"), |file: &File| cached_fraction(file, 16 << 20));
+    std::fs::write(&place, vec![1; 16 << 20]).expect("write");
+    let file = File::open(&place).expect("open");
+    if cached(&file) != Some(1.0) {
+        return skip("the kernel does not say what is in the page cache");
+    }
+    let (finished, results) = measured(&mut short(folder.path(), arguments));
+    finished.says(&["page cache was dropped before each run"]);
+    assert!(cached(&file) < Some(0.5), "another file is still cached");
+    assert!(runs(&results).iter().all(|run| run["cache"] == "cold"));
+    let Some((place, program)) = for_other_users() else { return };
+    let arguments = format!("perf pool {arguments} --folder");
+    run(unprivileged("8388608", &program, &arguments).arg(place.path()))
+        .fails_with(2, &["--drop-caches needs root", "errno 13"]);
+}
+
+/// MB is a power of 1000, and one side alone has all of the rate.
+#[test]
+fn a_side_alone_has_the_whole_rate() {
+    let folder = folder();
+    for side in ["--consumers 0", "--producers 0"] {
+        let options = "--memory vec --bs 4k --size 8m --duration 200ms --warmup 0s --rate-limit 4MB";
+        let (_, results) = measured(&mut perf_pool(folder.path(), &format!("{options} {side}")));
+        assert_eq!(results["params"]["rate_limit_bytes"], 4_000_000);
+        for run in runs(&results) {
+            // 200 ms at this rate are 49 batches of 4 × 4 KiB; they are never begun early.
+            assert!((1..=49 * 4).contains(&run["ops"].as_u64().expect("a count")), "{run}");
+        }
+    }
+}
+
 /// Segments of a few batches, so that each producer fills many and waits for room.
 #[test]
 fn segments_are_rolled_over_and_their_room_comes_back() {
@@ -118,7 +164,14 @@ fn a_rate_that_is_not_reached_is_reported() {
 fn each_thread_has_a_row_and_all_together() {
     let folder = folder();
     let (finished, results) = measured(&mut short(folder.path(), "--memory vec,pool-buffered"));
-    finished.says(&["|producer|vec          |0", "|producer|vec          |all", "|consumer|pool-buffered|1"]);
+    finished.says(&[
+        "|both    |vec          |",
+        "|both    |pool-buffered|",
+        "vec/pool-buffered",
+        "|producer|vec          |0",
+        "|producer|vec          |all",
+        "|consumer|pool-buffered|1",
+    ]);
     // The titles are as wide as the figures below them.
     let mut cells = finished.stdout.lines().map(|line| line.split('|').map(str::trim));
     assert!(cells.any(|mut cells| cells.any(|cell| cell == "mean") && cells.any(|cell| cell == "min")));
@@ -129,6 +182,20 @@ fn each_thread_has_a_row_and_all_together() {
         assert_eq!(Some(ops), run["ops"].as_u64(), "{run}");
         let least = actors.iter().filter_map(|actor| actor["latency_ns"]["min"].as_u64()).min();
         assert_eq!(least, run["latency_ns"]["min"].as_u64(), "{run}");
+    }
+    for sides in runs(&results).chunks(2) {
+        let both = &sides[0]["pool"]["both"];
+        assert_eq!(*both, sides[1]["pool"]["both"]);
+        let ops: u64 = sides.iter().filter_map(|run| run["ops"].as_u64()).sum();
+        assert_eq!(both["ops"].as_u64(), Some(ops), "{both}");
+        let of = |figure: &'static str| sides.iter().map(move |run| run["latency_ns"][figure].as_u64());
+        assert_eq!(
+            (both["latency_ns"]["min"].as_u64(), both["latency_ns"]["max"].as_u64()),
+            (of("min").min().flatten(), of("max").max().flatten())
+        );
+        let medians: Vec<u64> = of("p50").flatten().collect();
+        let median = both["latency_ns"]["p50"].as_u64().expect("a latency");
+        assert!(medians.iter().min() <= Some(&median) && Some(&median) <= medians.iter().max(), "{sides:?}");
     }
     assert_eq!(files_in(folder.path()), 0);
 }

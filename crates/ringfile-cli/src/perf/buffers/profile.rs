@@ -65,8 +65,8 @@ impl Profiler {
         command
     }
 
-    /// Returns the profile of the last recording, for the step's kind of buffers.
-    fn profile(&self, step: &Step) -> Result<Profile, String> {
+    /// Returns the profile of the last recording, of this many operations with the step's kind of buffers.
+    fn profile(&self, step: &Step, ops: u64) -> Result<Profile, String> {
         let mut script = Command::new("perf");
         script.args(["script", "-F", "comm,pid,tid,time,event,ip,sym,dso", "-i"]).arg(self.data());
         let output = script
@@ -76,7 +76,7 @@ impl Profiler {
         if !output.status.success() {
             return Err(refused(&output));
         }
-        of_script(&output.stdout, step)
+        of_script(&output.stdout, step, ops)
     }
 
     fn data(&self) -> std::path::PathBuf {
@@ -119,13 +119,15 @@ fn profile(
     let mut command = profiler.record();
     command.arg(program).arg(processes::WORKER);
     let job = session.job(step);
-    let order = session.order(&Job { duration: job.duration.max(PROFILED), ..job }, 0, core);
+    // perf records all of the process's run. Without a warm-up, all operations that are sampled are also counted.
+    let job = Job { duration: job.duration.max(PROFILED), warmup: Duration::ZERO, ..job };
+    let order = session.order(&job, 0, core);
     let kind = values::name(&step.setup.buffers);
     let label = ["profile".to_string(), kind, Bytes(step.setup.block).to_string()];
     let tick = &mut || session.progress.tick(&label);
-    processes::run(vec![(command, order)], &session.interrupt, tick)
-        .map_err(|failure| failure.to_string())?;
-    profiler.profile(step)
+    let ran = processes::run(vec![(command, order)], &session.interrupt, tick);
+    let (outcome, _) = ran.map_err(|failure| failure.to_string())?;
+    profiler.profile(step, outcome.ops)
 }
 
 /// Returns the runs to profile: each kind of buffers with each block size, at the largest depth, in one process.
@@ -155,7 +157,7 @@ fn refused(output: &Output) -> String {
 }
 
 /// Reads the output of `perf script`.
-fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
+fn of_script(script: &[u8], step: &Step, ops: u64) -> Result<Profile, String> {
     let text = String::from_utf8_lossy(script);
     let mut folding = FoldOptions::default();
     folding.annotate_kernel = true;
@@ -184,6 +186,7 @@ fn of_script(script: &[u8], step: &Step) -> Result<Profile, String> {
         iodepth: step.setup.iodepth,
         event: event(&text).unwrap_or_else(|| "unknown".into()),
         samples,
+        ops,
         kernel_percent: per_cent(in_kernel),
         kernel: hottest(&kernel_all),
         user: hottest(&user_all),
@@ -275,7 +278,7 @@ ringfile-0  100/101   10.003001: cpu-clock:pppH:
 
     #[test]
     fn functions_are_counted_by_their_own_time() {
-        let profile = of_script(SCRIPT.as_bytes(), &step()).expect("a profile");
+        let profile = of_script(SCRIPT.as_bytes(), &step(), 10).expect("a profile");
         assert_eq!((profile.samples, profile.event.as_str()), (3, "cpu-clock:pppH"));
         assert!((profile.kernel_percent - 66.67).abs() < 0.01, "{}", profile.kernel_percent);
         assert_eq!(profile.kernel[0].function, "blk_mq_submit_bio");
@@ -287,6 +290,6 @@ ringfile-0  100/101   10.003001: cpu-clock:pppH:
 
     #[test]
     fn an_empty_profile_is_reported() {
-        assert!(of_script(b"", &step()).is_err());
+        assert!(of_script(b"", &step(), 10).is_err());
     }
 }

@@ -61,16 +61,16 @@ impl Ledger {
         self.usage = self.used_before.and_then(since);
     }
 
-    /// Returns the record of all threads of a side.
-    pub fn of_all(ledgers: &[Ledger], now: Instant) -> Ledger {
+    /// Returns the record of several threads together.
+    pub fn of_all<'a>(ledgers: impl IntoIterator<Item = &'a Ledger>, now: Instant) -> Ledger {
         let mut all = Ledger::new(now);
         for ledger in ledgers {
             all.latency.merge(&ledger.latency);
             all.late.merge(&ledger.late);
             all.last = all.last.max(ledger.last);
             all.counted += ledger.counted;
+            all.usage = [all.usage, ledger.usage].into_iter().flatten().reduce(|sum, usage| sum.and(&usage));
         }
-        all.usage = ledgers.iter().filter_map(|ledger| ledger.usage).reduce(|sum, usage| sum.and(&usage));
         all
     }
 }

@@ -16,7 +16,7 @@ mod run;
 mod schedule;
 mod segments;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 
@@ -24,10 +24,11 @@ use super::check::{SECTOR, check_memory};
 use super::outputs::{self, Outputs};
 use super::plan::in_rounds;
 use crate::cli::PoolArgs;
-use crate::error::{Failure, io_on, refuse, usage};
+use crate::error::{Failure, cant, io_on, refuse, usage};
 use crate::interrupt::Interrupt;
 use crate::model::{Cache, Executor, Kind, Machine, Memory, Params, Results, Route, Run, Rw, distinct};
 use crate::progress::Progress;
+use crate::sys;
 use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
 use run::Job;
@@ -117,6 +118,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
             Bytes(batch.saturating_mul(2 * producers))
         ));
     }
+    let sides = u64::from(args.producers > 0) + u64::from(args.consumers > 0);
     let job = Job {
         folder: folder.to_path_buf(),
         size: args.size,
@@ -128,11 +130,18 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
         batch: args.batch,
         producers: args.producers,
         consumers: args.consumers,
-        rate: args.rate_limit,
+        // What is written is read once, so both sides have the same rate.
+        rate: args.rate_limit.map(|rate| rate.div_ceil(sides)),
+        drop_caches: args.drop_caches,
         warmup: args.timing.warmup,
         duration: args.timing.duration,
     };
     check_rate(&job)?;
+    if job.drop_caches {
+        let opened = OpenOptions::new().write(true).open(sys::DROP_CACHES);
+        let advice = "--drop-caches needs root: leave it out, or run as root";
+        opened.map_err(|error| cant("write to", Path::new(sys::DROP_CACHES), &error, advice))?;
+    }
     Ok(job)
 }
 
@@ -148,8 +157,8 @@ fn check_rate(job: &Job) -> Result<(), Failure> {
         return Ok(());
     }
     usage(format!(
-        "--rate-limit {} a second is less than one batch of {} for each of {threads} threads within {}: raise it, or use a \
-         longer --duration, a smaller --batch or fewer producers",
+        "--rate-limit: {} a second for each side is less than one batch of {} for each of {threads} threads within {}: raise \
+         it, or use a longer --duration, a smaller --batch or fewer producers",
         Bytes(rate),
         Bytes(job.batch_bytes()),
         humantime::format_duration(job.duration)
@@ -207,7 +216,7 @@ fn results(args: &PoolArgs, job: &Job, runs: Vec<Run>, interrupted: bool) -> Res
         rw: sides().map(|(_, rw)| rw).collect(),
         buffers: distinct(args.kinds().into_iter().map(Memory::buffers)),
         direct: args.kinds().into_iter().any(Memory::is_direct),
-        cache: vec![Cache::Keep],
+        cache: vec![if job.drop_caches { Cache::Cold } else { Cache::Keep }],
         route: vec![Route::Auto],
         executor: vec![Executor::Ringfile],
         rounds: args.timing.rounds,

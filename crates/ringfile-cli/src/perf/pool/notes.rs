@@ -18,7 +18,7 @@ const CARRIED: f64 = 0.95;
 pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
     let (runs, filesystem) = (&results.runs[..], &results.machine.filesystem);
     let mut notes = Vec::new();
-    notes.extend(job.rate.and_then(|rate| carried(rate, runs)));
+    notes.extend(job.rate.and_then(|rate| carried(job, rate, runs)));
     notes.extend(judged(runs));
     notes.extend(pool(runs));
     notes.extend(registered(runs));
@@ -40,24 +40,24 @@ pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
     notes
 }
 
-/// Returns whether the slowest run reached the requested rate.
-fn carried(rate: u64, runs: &[Run]) -> Option<String> {
+/// Returns whether the slowest run reached the rate of its side.
+fn carried(job: &Job, rate: u64, runs: &[Run]) -> Option<String> {
     let backlog = |run: &Run| run.pool.as_ref().and_then(|pool| pool.backlog_ops).unwrap_or(0);
     let worst = runs.iter().min_by(|a, b| a.bw_bytes.total_cmp(&b.bw_bytes))?;
     let (memory, side) =
         (worst.setup.memory.as_ref().map(values::name)?, worst.setup.side.as_ref().map(values::name)?);
     let had = Bytes(worst.bw_bytes as u64);
     let left = runs.iter().map(backlog).max().unwrap_or(0);
+    let asked = if job.producers > 0 && job.consumers > 0 {
+        let both = Bytes(rate.saturating_mul(2));
+        format!("{both} a second requested of both sides together, {} of each", Bytes(rate))
+    } else {
+        format!("{} a second requested", Bytes(rate))
+    };
     if left == 0 && worst.bw_bytes >= rate as f64 * CARRIED {
-        return Some(format!(
-            "the rate was carried: {} a second requested of each side, at least {had} reached",
-            Bytes(rate)
-        ));
+        return Some(format!("the rate was carried: {asked}, at least {had} reached"));
     }
-    let mut note = format!(
-        "the rate was NOT carried: {} a second requested of each side, {had} reached by the {side}s with {memory}",
-        Bytes(rate)
-    );
+    let mut note = format!("the rate was NOT carried: {asked}, {had} reached by the {side}s with {memory}");
     if left > 0 {
         let bytes = Bytes(left.saturating_mul(worst.setup.block));
         note += &format!(
@@ -120,12 +120,13 @@ fn checked(runs: &[Run]) -> String {
 
 fn place(job: &Job, filesystem: &str) -> String {
     format!(
-        "{} on {filesystem}: unnamed segments of {}, at most {} of the disk; batches of {} × {}",
+        "{} on {filesystem}: unnamed segments of {}, at most {} of the disk; batches of {} × {}{}",
         job.folder.display(),
         Bytes(job.segment),
         Bytes(job.size),
         job.batch,
-        Bytes(job.block)
+        Bytes(job.block),
+        if job.drop_caches { "; the machine's page cache was dropped before each run" } else { "" }
     )
 }
 
@@ -157,6 +158,9 @@ fn units(job: &Job, runs: &[Run]) -> String {
         text += &format!(
             "; up to {others:.0} % of a core belongs to neither side (kernel workers, this program)"
         );
+    }
+    if runs.iter().any(|run| run.pool.as_ref().is_some_and(|pool| pool.both.is_some())) {
+        text += "; both: of all threads together, each batch counts when it is written and when it is read";
     }
     if runs.iter().any(|run| run.role == Role::Aa) {
         text += "; A/A compares the first kind with itself: smaller changes are noise";

@@ -7,21 +7,17 @@ use ringfile::PoolMetrics;
 use super::ledger::Ledger;
 use super::run::{Job, Outcome};
 use crate::engine::rated;
-use crate::model::{Actor, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
+use crate::model::{Actor, Cache, Memory, PoolFigures, PoolRun, Role, Run, Rw, Setup, Side};
 
 /// Returns the figures of the producers and of the consumers, if there are any.
 pub fn runs(job: &Job, memory: Memory, turn: (u32, Role), outcome: &Outcome) -> Vec<Run> {
-    let sides = [(Side::Producer, job.producers), (Side::Consumer, job.consumers)];
-    let there = sides.into_iter().filter(|&(_, threads)| threads > 0);
-    there.map(|(side, _)| run(job, setup(job, memory, side), turn, outcome)).collect()
+    let sides = [(Side::Producer, Rw::Write, job.producers), (Side::Consumer, Rw::Read, job.consumers)];
+    let there = sides.into_iter().filter(|&(.., threads)| threads > 0);
+    there.map(|side| run(job, setup(job, memory, side), turn, outcome)).collect()
 }
 
 /// Returns the setup of one side.
-fn setup(job: &Job, memory: Memory, side: Side) -> Setup {
-    let (rw, threads) = match side {
-        Side::Producer => (Rw::Write, job.producers),
-        Side::Consumer => (Rw::Read, job.consumers),
-    };
+fn setup(job: &Job, memory: Memory, (side, rw, threads): (Side, Rw, u32)) -> Setup {
     Setup {
         numjobs: threads as usize,
         iodepth: job.batch as usize,
@@ -32,6 +28,7 @@ fn setup(job: &Job, memory: Memory, side: Side) -> Setup {
         side: Some(side),
         memory: Some(memory),
         direct: memory.is_direct(),
+        cache: if job.drop_caches { Cache::Cold } else { Cache::Keep },
         block: job.block,
         ..Setup::default()
     }
@@ -85,6 +82,7 @@ fn of_pool(
     ledger: &Ledger,
     seconds: f64,
 ) -> PoolRun {
+    let all = Ledger::of_all(outcome.ledgers(), outcome.shared.timeline.measured);
     let sides: Duration = outcome.ledgers().filter_map(|ledger| Some(ledger.usage?.cpu())).sum();
     PoolRun {
         late_ns: ledger.late.summary(),
@@ -97,6 +95,7 @@ fn of_pool(
             .map(|usage| usage.cpu().saturating_sub(sides).as_secs_f64() * 100.0 / seconds),
         metrics: outcome.pool.as_ref().map(figures),
         actors: threads.iter().map(|ledger| actor(job, outcome, ledger)).collect(),
+        both: (job.producers > 0 && job.consumers > 0).then(|| actor(job, outcome, &all)),
     }
 }
 

@@ -7,7 +7,7 @@
 //! Invariants: at the end no operation is in flight and no buffer is in use; unless the run was stopped, every written
 //! block was checked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
@@ -26,7 +26,7 @@ use super::schedule::Timeline;
 use super::segments::Store;
 use crate::engine::ringfile::capacity_of;
 use crate::engine::{raise, window};
-use crate::error::{Failure, library};
+use crate::error::{Failure, io_on, library};
 use crate::interrupt::Interrupt;
 use crate::model::Memory;
 use crate::sys::{self, Usage};
@@ -61,8 +61,10 @@ pub struct Job {
     pub producers: u32,
     /// Threads that read.
     pub consumers: u32,
-    /// Bytes a second of all producers together.
+    /// Bytes a second of each side: of all producers together, and of all consumers together.
     pub rate: Option<u64>,
+    /// Whether the page cache is dropped before each run.
+    pub drop_caches: bool,
     /// The warm-up before.
     pub warmup: Duration,
     /// The measured time.
@@ -228,6 +230,12 @@ fn run_with<S: Source>(
     let mut written = Vec::new();
     if job.producers == 0 {
         written = prepare(&shared, source, interrupt)?;
+    }
+    if job.drop_caches {
+        sys::drop_all_caches()
+            .map_err(|error| io_on("can't write to", Path::new(sys::DROP_CACHES), &error))?;
+    }
+    if job.producers == 0 || job.drop_caches {
         // The measurement begins now.
         shared = Shared::with(job, shared.store.clone());
     }
@@ -374,8 +382,6 @@ pub fn outcome_of<B>(joined: Result<BufResult<B>, JoinError>) -> BufResult<B> {
 
 #[cfg(test)]
 pub mod tests {
-    use std::path::Path;
-
     use clap::ValueEnum;
 
     use super::super::segments::check_folder;
@@ -395,6 +401,7 @@ pub mod tests {
             producers: 2,
             consumers: 3,
             rate: None,
+            drop_caches: false,
             warmup: Duration::from_millis(5),
             duration: Duration::from_millis(100),
         }
