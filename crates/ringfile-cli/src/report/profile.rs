@@ -114,7 +114,6 @@ fn kinds(profiles: &[Profile]) -> Vec<(Buffers, &'static str)> {
         (Buffers::Fixed, "fixed"),
         (Buffers::Vectored, "vectored"),
         (Buffers::VectoredFixed, "v.-fixed"),
-        (Buffers::Scattered, "scattered"),
     ];
     all.into_iter().filter(|(kind, _)| profiles.iter().any(|profile| profile.buffers == *kind)).collect()
 }

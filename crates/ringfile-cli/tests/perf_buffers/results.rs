@@ -160,7 +160,10 @@ fn the_configuration_is_one_that_the_library_reads() {
 
 #[test]
 fn a_profile_names_functions_of_every_kind_or_says_why_not() {
-    let arguments = format!("{SHORT} --rw randread --profile --counters").replace("--bs 16k", "--bs 16k,64k");
+    let arguments = format!(
+        "{SHORT} --rw randread --profile --counters --buffers normal,fixed,vectored,vectored-fixed,scattered"
+    )
+    .replace("--bs 16k", "--bs 16k,64k");
     let (results, text) = measure(&arguments, None);
     let profiles = results["profile"].as_array().expect("a list");
     if profiles.is_empty() {
@@ -169,13 +172,13 @@ fn a_profile_names_functions_of_every_kind_or_says_why_not() {
     }
     assert!(installed("perf"));
     let kinds: Vec<&str> = profiles.iter().filter_map(|profile| profile["buffers"].as_str()).collect();
-    assert!(kinds.starts_with(&["normal", "fixed"]), "{kinds:?}");
+    assert!(kinds.starts_with(&["normal", "fixed"]) && !kinds.contains(&"scattered"), "{kinds:?}");
     let blocks: Vec<u64> =
         profiles.iter().filter_map(|profile| profile["block_size_bytes"].as_u64()).collect();
     assert!(blocks.contains(&16384) && blocks.contains(&65536), "{blocks:?}");
     for profile in profiles {
         let hot = |side: &str| profile[side].as_array().map_or(0, Vec::len);
-        assert!(profile["samples"].as_u64() > Some(0), "{kinds:?}");
+        assert!(profile["samples"].as_u64() > Some(0) && profile["ops"].as_u64() > Some(0), "{kinds:?}");
         assert!(hot("user") + hot("kernel") > 0 && hot("user") <= 10 && hot("kernel") <= 10, "{kinds:?}");
         let all = profile["kernel_all"].as_array().map_or(0, Vec::len);
         assert!(all >= hot("kernel") && (hot("kernel") < 10 || all > 10), "{all} functions");
