@@ -842,7 +842,7 @@ fn f20_registering_memory_now_says_that_the_limit_is_too_low() {
     assert!(refused.to_string().contains("RLIMIT_MEMLOCK"), "{refused}");
     // Operations go on without.
     let folder = Folder::new();
-    let file = open_on_ring(&folder.file("data", &content(0, PAGE)));
+    let file = open_on_ring(folder.file("data", &content(0, PAGE)));
     let read = block_on(async { file.read_at(memory.lend(..PAGE).unwrap(), 0).await.unwrap() });
     assert_content(&read, 0);
 }
