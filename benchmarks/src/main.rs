@@ -237,7 +237,8 @@ fn tokio_reads(common: &Common, cold: bool, tasks: &[usize]) -> io::Result<()> {
         }
         in_tokio::compare(&job, common.place.rounds)?;
     }
-    Ok(())
+    // Cached reads end at the first poll.
+    if common.how.direct { in_tokio::compare_delays(&common.job(size, data::PAGE, 1, 1)) } else { Ok(()) }
 }
 
 fn batches(common: &Common, reads: &[usize], in_flight: &[usize]) -> io::Result<()> {

@@ -4,6 +4,7 @@
 //! Each measurement is a separate process (this program again), since a process makes ringfile's I/O threads only once.
 //! This file knows the sides and the table; [`one`] is the code of such a process.
 
+mod delay;
 mod driven;
 mod one;
 
@@ -101,6 +102,11 @@ pub fn compare(job: &Job, rounds: usize) -> io::Result<()> {
         print(flavor, &sides, &outcomes, job);
     }
     Ok(())
+}
+
+/// Measures how late the end of a read is seen whose thread computes, and prints a table.
+pub fn compare_delays(job: &Job) -> io::Result<()> {
+    delay::compare(job)
 }
 
 fn print(flavor: Flavor, sides: &[Side], outcomes: &[Vec<Outcome>], job: &Job) {
