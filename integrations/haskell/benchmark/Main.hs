@@ -2,7 +2,7 @@
 {-# LANGUAGE BangPatterns #-}
 
 -- | Random reads of 4 KiB: @high@ by 'submitIO', from four Haskell threads for each capability, in batches of 32; @low@
--- by the queue of one thread, with 64 to 256 reads in flight.
+-- by the queue of one thread, which adds 32 as soon as 32 of 128 have ended.
 --
 -- > randread high|low direct|cached FILE [READS] [registered]
 module Main (main) where
@@ -79,12 +79,12 @@ high around fd blocks total = do
 
 low :: Around -> Fd -> Int -> Int -> IO ()
 low around fd blocks total = do
-  memory <- newAlignedPinnedByteArray (256 * 4096) 4096
-  withQueue 256 $ \queue -> around memory . report total $ do
-    let submit !number !random = addOps queue (fromIntegral number) (batch fd memory (number `mod` 256) blocks random 32)
+  memory <- newAlignedPinnedByteArray (128 * 4096) 4096
+  withQueue 128 $ \queue -> around memory . report total $ do
+    let submit !number !random = addOps queue (fromIntegral number) (batch fd memory (number `mod` 128) blocks random 32)
         go !added !taken !random
           | taken >= total = pure ()
-          | added < total && added - taken <= 64 = submit added random >> go (added + 32) taken (iterate next random !! 32)
+          | added < total && added - taken <= 96 = submit added random >> go (added + 32) taken (iterate next random !! 32)
           | otherwise = do
               results <- waitResults queue 32
               unless (VU.all ((== IOResult 4096) . snd) results) $ fail ("a read failed: " ++ show results)
