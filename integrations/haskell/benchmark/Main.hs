@@ -35,8 +35,9 @@ main = do
   case args of
     mode : how : path : more | mode `elem` ["high", "low"], how `elem` ["direct", "cached"] -> do
       fd <- if how == "direct" then openDirect path ReadOnly Nothing else openCached path
-      -- Nothing is cached at the beginning.
+      -- Nothing is cached at the beginning; and no read-ahead, as in fio.
       fileAdvise fd 0 0 AdviceDontNeed
+      fileAdvise fd 0 0 AdviceRandom
       blocks <- (`div` 4096) . fromIntegral . fileSize <$> getFdStatus fd
       let reads_ = case filter (/= "registered") more of
             [count] -> read count

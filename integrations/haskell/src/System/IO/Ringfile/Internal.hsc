@@ -1,8 +1,6 @@
 {-# LANGUAGE DerivingStrategies #-}
-{-# LANGUAGE GeneralizedNewtypeDeriving #-}
 {-# LANGUAGE MultiParamTypeClasses #-}
 {-# LANGUAGE PatternSynonyms #-}
-{-# LANGUAGE StandaloneDeriving #-}
 {-# LANGUAGE TypeFamilies #-}
 {-# LANGUAGE ViewPatterns #-}
 
@@ -56,7 +54,6 @@ import qualified Data.Vector.Generic as VG
 import qualified Data.Vector.Generic.Mutable as VGM
 import qualified Data.Vector.Primitive as VP
 import qualified Data.Vector.Unboxed as VU
-import qualified Data.Vector.Unboxed.Base
 import qualified Data.Vector.Unboxed.Mutable as VUM
 import Data.Word (Word32, Word64, Word8)
 import Foreign.C.Error (Errno (..), errnoToIOError)
@@ -112,9 +109,34 @@ newtype instance VUM.MVector s IOResult = MV_IOResult (VP.MVector s Int)
 
 newtype instance VU.Vector IOResult = V_IOResult (VP.Vector Int)
 
-deriving newtype instance VGM.MVector VUM.MVector IOResult
+-- By hand, because vector 0.12 does not allow to derive them.
+instance VGM.MVector VUM.MVector IOResult where
+  basicLength (MV_IOResult v) = VGM.basicLength v
+  {-# INLINE basicLength #-}
+  basicUnsafeSlice from count (MV_IOResult v) = MV_IOResult (VGM.basicUnsafeSlice from count v)
+  {-# INLINE basicUnsafeSlice #-}
+  basicOverlaps (MV_IOResult v) (MV_IOResult w) = VGM.basicOverlaps v w
+  {-# INLINE basicOverlaps #-}
+  basicUnsafeNew count = MV_IOResult <$> VGM.basicUnsafeNew count
+  {-# INLINE basicUnsafeNew #-}
+  basicInitialize (MV_IOResult v) = VGM.basicInitialize v
+  {-# INLINE basicInitialize #-}
+  basicUnsafeRead (MV_IOResult v) at = IOResult_ <$> VGM.basicUnsafeRead v at
+  {-# INLINE basicUnsafeRead #-}
+  basicUnsafeWrite (MV_IOResult v) at (IOResult_ n) = VGM.basicUnsafeWrite v at n
+  {-# INLINE basicUnsafeWrite #-}
 
-deriving newtype instance VG.Vector VU.Vector IOResult
+instance VG.Vector VU.Vector IOResult where
+  basicUnsafeFreeze (MV_IOResult v) = V_IOResult <$> VG.basicUnsafeFreeze v
+  {-# INLINE basicUnsafeFreeze #-}
+  basicUnsafeThaw (V_IOResult v) = MV_IOResult <$> VG.basicUnsafeThaw v
+  {-# INLINE basicUnsafeThaw #-}
+  basicLength (V_IOResult v) = VG.basicLength v
+  {-# INLINE basicLength #-}
+  basicUnsafeSlice from count (V_IOResult v) = V_IOResult (VG.basicUnsafeSlice from count v)
+  {-# INLINE basicUnsafeSlice #-}
+  basicUnsafeIndexM (V_IOResult v) at = IOResult_ <$> VG.basicUnsafeIndexM v at
+  {-# INLINE basicUnsafeIndexM #-}
 
 instance VU.Unbox IOResult
 
