@@ -43,8 +43,8 @@ void shim_queue_free(shim_queue *queue)
     }
 }
 
-/* Returns whether the library's duplicate is still the file that the program's descriptor names. Without F_DUPFD_QUERY nobody
- * knows, and the answer is no. */
+/* Returns whether the library's duplicate is still the file that the program's descriptor names. Without F_DUPFD_QUERY
+ * nobody knows, and the answer is no. */
 static int is_same(ringfile_file *file, int fd)
 {
     return fcntl(ringfile_fd(file), F_DUPFD_QUERY, fd) == 1;
@@ -62,7 +62,8 @@ void shim_queue_forget(shim_queue *queue)
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* Finds the library's file for a descriptor. Opening one costs as much as a read, so the queue keeps those that it has used. */
+/* Finds the library's file for a descriptor. Opening one costs as much as a read, so the queue keeps those that it has
+ * used. */
 static int find_file(shim_queue *queue, int fd, ringfile_file **file)
 {
     if (fd < 0) {

@@ -47,16 +47,17 @@ typedef struct shim_queue {
     pthread_mutex_t lock; /* of everything except `queue` and `descriptor` */
 } shim_queue;
 
-/* Creates a queue with room for `depth` operations. `shared`: 0 for a queue of the calling thread, 1 for one that threads share,
- * which has a descriptor. Returns 0, or a negative errno. */
+/* Creates a queue with room for `depth` operations. `shared`: 0 for a queue of the calling thread, 1 for one that threads
+ * share, which has a descriptor. Returns 0, or a negative errno. */
 int shim_queue_create(shim_queue *queue, size_t depth, int shared);
-/* Frees the queue and closes the files that it has used; waits until the kernel has finished. Does nothing to a freed queue. */
+/* Frees the queue and closes the files that it has used; waits until the kernel has finished. Does nothing to a freed
+ * queue. */
 void shim_queue_free(shim_queue *queue);
 /* Releases the files whose descriptors the program has closed. */
 void shim_queue_forget(shim_queue *queue);
 
-/* Starts a flight, and takes the results that are there; `flight->ended` gets the flights that have ended, linked by `next`; this
- * one may be among them. Returns 0, or -ESHUTDOWN after shim_close. */
+/* Starts a flight, and takes the results that are there; `flight->ended` gets the flights that have ended, linked by
+ * `next`; this one may be among them. Returns 0, or -ESHUTDOWN after shim_close. */
 int shim_start(shim_queue *queue, shim_flight *flight);
 /* Takes the results that are there. Returns the flights that have ended, linked by `next`. */
 shim_flight *shim_collect(shim_queue *queue);
@@ -69,7 +70,8 @@ int shim_close(shim_queue *queue);
 
 /* Adds operations that belong to no flight. Those with token 0 were refused. */
 void shim_add(shim_queue *queue, shim_op *ops, size_t count);
-/* Waits until `at_least` results are there, or all, and takes up to `room` results. Returns how many, or a negative errno. */
+/* Waits until `at_least` results are there, or all, and takes up to `room` results. Returns how many, or a negative
+ * errno. */
 int64_t shim_wait(shim_queue *queue, ringfile_result *results, size_t room, size_t at_least);
 
 /* Opens a file for direct I/O. Returns a descriptor, or a negative errno. */

@@ -237,7 +237,8 @@ largeBatch :: FilePath -> IO End
 largeBatch folder = passes . withFile' folder "large" $ \fd -> withIOCtx (small 7 16) $ \ctx -> do
   writeAll ctx fd 100000 (byteAt 5)
   array <- newPinnedByteArray 100000
-  results <- submitIO ctx $ V.generate 1000 $ \at -> IOOpRead fd (fromIntegral ((at * 7 `mod` 1000) * 100)) array (at * 100) (fromIntegral (at `mod` 100))
+  results <- submitIO ctx $ V.generate 1000 $ \at ->
+    IOOpRead fd (fromIntegral ((at * 7 `mod` 1000) * 100)) array (at * 100) (fromIntegral (at `mod` 100))
   equal "results" [IOResult (fromIntegral (at `mod` 100)) | at <- [0 .. 999 :: Int]] (VU.toList results)
   forM_ [0 .. 999] $ \at -> do
     found <- bytes array (at * 100) (at `mod` 100)
@@ -341,22 +342,23 @@ killCancelsAll _ = passes . withPipe $ \(from, to) -> withIOCtx (small 4 64) $ \
   equal "what the pipe has" (replicate 20 (IOResult 1)) (VU.toList results)
 
 killWhileWaiting :: FilePath -> IO End
-killWhileWaiting folder = passes . withFile' folder "waiting" $ \fd -> withPipe $ \(from, to) -> withIOCtx (small 4 4) $ \ctx -> do
-  array <- filled 4096 (const 1)
-  capabilities <- getNumCapabilities
-  -- One on each capability, whichever this thread is on.
-  holders <- forM [0 .. capabilities - 1] $ \at -> do
-    end <- newEmptyMVar
-    _ <- forkOn at (try (submitIO ctx (V.replicate 4 (IOOpRead from 0 array 0 1))) >>= putMVar end)
-    untilBlocked end
-    pure end
-  -- The first part of this batch waits already.
-  ended <- timeout 50000 (submitIO ctx (V.replicate 9 (IOOpWrite fd 0 array 0 4096)))
-  check "it did not wait" (null ended)
-  void (fdWrite to (replicate (4 * capabilities) 'x'))
-  forM_ holders $ \end -> outcome end >>= equal "those that held the room" (replicate 4 (IOResult 1)) . VU.toList
-  results <- submitIO ctx (V.singleton (IOOpRead fd 0 array 0 1))
-  equal "what was written" [IOResult 0] (VU.toList results)
+killWhileWaiting folder =
+  passes . withFile' folder "waiting" $ \fd -> withPipe $ \(from, to) -> withIOCtx (small 4 4) $ \ctx -> do
+    array <- filled 4096 (const 1)
+    capabilities <- getNumCapabilities
+    -- One on each capability, whichever this thread is on.
+    holders <- forM [0 .. capabilities - 1] $ \at -> do
+      end <- newEmptyMVar
+      _ <- forkOn at (try (submitIO ctx (V.replicate 4 (IOOpRead from 0 array 0 1))) >>= putMVar end)
+      untilBlocked end
+      pure end
+    -- The first part of this batch waits already.
+    ended <- timeout 50000 (submitIO ctx (V.replicate 9 (IOOpWrite fd 0 array 0 4096)))
+    check "it did not wait" (null ended)
+    void (fdWrite to (replicate (4 * capabilities) 'x'))
+    forM_ holders $ \end -> outcome end >>= equal "those that held the room" (replicate 4 (IOResult 1)) . VU.toList
+    results <- submitIO ctx (V.singleton (IOOpRead fd 0 array 0 1))
+    equal "what was written" [IOResult 0] (VU.toList results)
 
 eCANCELED :: Errno
 eCANCELED = Errno 125
@@ -370,8 +372,8 @@ closeInFlight _ = passes . withPipe $ \(from, _) -> do
     onCollection array (writeIORef collected True)
     submitIO ctx (V.singleton (IOOpRead from 0 array 0 100000))
   untilBlocked end
-  let stillThere = replicateM_ 3 (performMajorGC >> threadDelay 2000) >> readIORef collected >>= equal "collected in flight" False
-  stillThere
+  replicateM_ 3 (performMajorGC >> threadDelay 2000)
+  readIORef collected >>= equal "collected in flight" False
   closers <- replicateM 3 (forked (closeIOCtx ctx))
   mapM_ (outcome . snd) closers
   outcome end >>= equal "the read" [IOError eCANCELED] . VU.toList
@@ -441,7 +443,8 @@ closedFilesAreReleased folder = passes . ring $ \ctx -> do
   withFile' folder "released" $ \fd -> writeAll ctx fd 64 (byteAt 9)
   eventually "releasing the file" $ do
     descriptors <- listDirectory "/proc/self/fd"
-    targets <- forM descriptors $ \fd -> either (\(_ :: IOException) -> "") id <$> try (getSymbolicLinkTarget ("/proc/self/fd/" ++ fd))
+    let target fd = either (\(_ :: IOException) -> "") id <$> try (getSymbolicLinkTarget ("/proc/self/fd/" ++ fd))
+    targets <- mapM target descriptors
     pure (not (any ("haskell-released" `isInfixOf`) targets))
 
 registeredMemory :: FilePath -> IO End
@@ -460,7 +463,8 @@ registeredMemory folder = withFile' folder "direct" $ \fd -> do
           bytes memory 0 65536 >>= equal "bytes" (map (byteAt 11) [0 .. 65535])
           written <- submitIO ctx $ V.singleton (IOOpWrite direct 0 memory 4096 4096)
           equal "writing" [IOResult 4096] (VU.toList written)
-          unaligned <- submitIO ctx $ V.fromList [IOOpRead direct 100 memory 70001 1000, IOOpWrite direct 100 memory 0 1000]
+          unaligned <- submitIO ctx . V.fromList $
+            [IOOpRead direct 100 memory 70001 1000, IOOpWrite direct 100 memory 0 1000]
           equal "unaligned" [IOResult 1000, IOError eINVAL] (VU.toList unaligned)
           bytes memory 70001 1000 >>= equal "unaligned bytes" (map (byteAt 11) [4196 .. 5195])
       closeFd direct
@@ -482,12 +486,14 @@ queueOfOneThread folder = passes . withFile' folder "queue" $ \fd -> do
     waitResults queue 1 >>= equal "writing" [(100, IOResult 4096)] . VU.toList
     waitResults queue 1 >>= equal "nothing is open" [] . VU.toList
     forM_ [0, 8 .. 56] $ \number -> do
-      addOps queue (fromIntegral number) $ V.generate 8 $ \at -> IOOpRead fd (fromIntegral ((number + at) * 64)) target ((number + at) * 64) 64
+      let read64 at = IOOpRead fd (fromIntegral ((number + at) * 64)) target ((number + at) * 64) 64
+      addOps queue (fromIntegral number) (V.generate 8 read64)
       invalidArgument "a ninth" (addOps queue 0 (V.singleton (IOOpRead fd 0 target 0 1)))
       results <- waitResults queue 8
       equal "reading" [(fromIntegral (number + at), IOResult 64) | at <- [0 .. 7]] (sort' (VU.toList results))
     bytes target 0 4096 >>= equal "bytes" (map (byteAt 12) [0 .. 4095])
-    addOps queue 1 (V.fromList [IOOpRead (Fd (-1)) 0 target 0 1, IOOpRead fd 0 target 0 1, IOOpRead (Fd (-1)) 0 target 0 1])
+    let one from = IOOpRead from 0 target 0 1
+    addOps queue 1 (V.fromList [one (Fd (-1)), one fd, one (Fd (-1))])
     results <- waitResults queue 3
     equal "errors" [(1, IOError eBADF), (2, IOResult 1), (3, IOError eBADF)] (sort' (VU.toList results))
     addOps queue 0 (V.replicate 8 (IOOpRead fd 0 target 0 1))

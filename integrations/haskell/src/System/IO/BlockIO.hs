@@ -35,7 +35,7 @@ import Foreign.Ptr (Ptr, castPtr, nullPtr)
 import Foreign.StablePtr
 import qualified GHC.Event as Event
 import GHC.IO.Exception (IOErrorType (ResourceVanished))
-import System.IO.Error (illegalOperationErrorType, ioeSetErrorString, mkIOError)
+import System.IO.Error (illegalOperationErrorType)
 import System.IO.Ringfile.Internal
 import System.Posix.Types (ByteCount, Fd (..))
 
@@ -94,12 +94,11 @@ withIOCtx params = bracket (initIOCtx params) closeIOCtx
 initIOCtx :: IOCtxParams -> IO IOCtx
 initIOCtx params = do
   unless rtsSupportsBoundThreads $
-    ioError (ioeSetErrorString (mkIOError illegalOperationErrorType function Nothing Nothing) "link the program with -threaded")
+    throwError illegalOperationErrorType function "link the program with -threaded"
   for_ (checkParams params) (invalid function)
   capabilities <- getNumCapabilities
   mask_ $ do
     made <- openQueues capabilities []
-    -- Not interruptible before this.
     thread <- forkIOWithUnmask $ \unmask -> unmask . forever $ do
       threadDelay 1000000
       for_ made $ \queue -> withForeignPtr (cQueue queue) c_queue_forget
@@ -119,12 +118,15 @@ openQueue capability limit = do
   descriptor <- withForeignPtr queue c_queue_descriptor
   registered <- newEmptyMVar
   -- The event manager of the capability calls `collect` whenever there is a result.
-  _ <- forkOn capability $ (try (register queue descriptor) :: IO (Either SomeException (Event.EventManager, Event.FdKey))) >>= putMVar registered
-  watching <- uninterruptibleMask_ (takeMVar registered) >>= either (\e -> withForeignPtr queue c_queue_free >> throwIO e) pure
-  Queue queue <$> newQSemN limit <*> newEmptyMVar <*> pure watching
+  _ <- forkOn capability (try (register queue descriptor) >>= putMVar registered)
+  watching <- uninterruptibleMask_ (takeMVar registered)
+  case watching of
+    Right (manager, key) -> (\semaphore end -> Queue queue semaphore end (manager, key)) <$> newQSemN limit <*> newEmptyMVar
+    Left exception -> withForeignPtr queue c_queue_free >> throwIO (exception :: SomeException)
   where
     register queue descriptor = do
-      manager <- Event.getSystemEventManager >>= maybe (invalid "initIOCtx" "there is no event manager") pure
+      found <- Event.getSystemEventManager
+      manager <- maybe (throwError illegalOperationErrorType "initIOCtx" "there is no event manager") pure found
       key <- Event.registerFd manager (\_ _ -> collect queue) (Fd descriptor) Event.evtRead Event.MultiShot
       pure (manager, key)
 
@@ -205,7 +207,7 @@ start queue ops = do
   end <- newEmptyMVar
   stable <- newStablePtr (Owner end (room queue) count)
   let batch = Batch array stable end ops
-  fst flightOwner (address batch) (castStablePtrToPtr stable)
+  setFlightOwner (address batch) (castStablePtrToPtr stable)
   flightCount (address batch) count
   V.imapM_ (pokeOp . flightOp (address batch)) ops
   let call = if V.all isQuick ops then c_start_quick else c_start
@@ -213,7 +215,7 @@ start queue ops = do
   when (result /= 0) $ do
     freeStablePtr stable
     signalQSemN (room queue) count
-    ioError (ioeSetErrorString (mkIOError ResourceVanished "submitIO" Nothing Nothing) "IOCtx closed")
+    throwError ResourceVanished "submitIO" "the IOCtx is closed"
   flightEnded (address batch) >>= wake
   touch batch
   pure batch
@@ -227,7 +229,7 @@ isQuick IOOpWrite {} = False
 -- | Wakes the owners of batches that have ended.
 wake :: Ptr Flight -> IO ()
 wake flight = unless (flight == nullPtr) $ do
-  Owner end semaphore count <- snd flightOwner flight >>= deRefStablePtr . castPtrToStablePtr
+  Owner end semaphore count <- flightOwner flight >>= deRefStablePtr . castPtrToStablePtr
   next <- flightNext flight -- before the owner frees it
   signalQSemN semaphore count
   putMVar end ()

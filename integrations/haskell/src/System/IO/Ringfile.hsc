@@ -50,10 +50,11 @@ import System.Posix.Types (Fd (..), FileMode)
 -- copy then.
 openDirect :: FilePath -> OpenMode -> Maybe FileMode -> IO Fd
 openDirect path how create = do
-  fd <- withCString path $ \name -> c_open_direct name (access .|. maybe 0 (const #{const O_CREAT}) create) (maybe 0 fromIntegral create)
+  fd <- withCString path $ \name -> c_open_direct name (access .|. creates) (maybe 0 fromIntegral create)
   failWith ("openDirect " ++ path) fd
   pure (Fd fd)
   where
+    creates = maybe 0 (const #{const O_CREAT}) create
     access = case how of
       ReadOnly -> #{const O_RDONLY}
       WriteOnly -> #{const O_WRONLY}

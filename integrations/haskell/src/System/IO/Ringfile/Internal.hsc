@@ -15,6 +15,7 @@ module System.IO.Ringfile.Internal
     pokeOp,
     failWith,
     invalid,
+    throwError,
     CQueue,
     newCQueue,
     Flight,
@@ -24,6 +25,7 @@ module System.IO.Ringfile.Internal
     flightOp,
     flightCount,
     flightOwner,
+    setFlightOwner,
     flightEnded,
     flightNext,
     opUserData,
@@ -62,7 +64,7 @@ import Foreign.ForeignPtr (ForeignPtr, mallocForeignPtrBytes, withForeignPtr)
 import Foreign.Marshal.Utils (fillBytes)
 import Foreign.Ptr (Ptr, plusPtr, ptrToWordPtr)
 import Foreign.Storable (peekByteOff, pokeByteOff)
-import GHC.IO.Exception (IOErrorType (InvalidArgument))
+import GHC.IO.Exception (IOErrorType (..))
 import System.IO.Error (ioeSetErrorString, mkIOError)
 import System.Posix.Types (ByteCount, Fd (..), FileOffset)
 
@@ -172,8 +174,11 @@ pokeOp at op = case op of
       #{poke shim_op, kind} at kind
 {-# INLINE pokeOp #-}
 
+throwError :: IOErrorType -> String -> String -> IO a
+throwError kind function why = ioError (ioeSetErrorString (mkIOError kind function Nothing Nothing) why)
+
 invalid :: String -> String -> IO a
-invalid function why = ioError (ioeSetErrorString (mkIOError InvalidArgument function Nothing Nothing) why)
+invalid = throwError InvalidArgument
 
 -- | Throws the exception of a negative errno.
 failWith :: String -> CInt -> IO ()
@@ -187,7 +192,7 @@ data Flight
 
 data Op
 
--- | Memory for a queue. The garbage collector frees it, so it outlives all calls of its functions.
+-- | Allocates memory for a queue. The garbage collector frees it, so it outlives all calls of C's functions.
 newCQueue :: IO (ForeignPtr CQueue)
 newCQueue = do
   queue <- mallocForeignPtrBytes #{size shim_queue}
@@ -206,8 +211,11 @@ flightOp flight index = flight `plusPtr` (#{size shim_flight} + index * opSize)
 flightCount :: Ptr Flight -> Int -> IO ()
 flightCount flight count = #{poke shim_flight, count} flight (fromIntegral count :: CSize)
 
-flightOwner :: (Ptr Flight -> Ptr a -> IO (), Ptr Flight -> IO (Ptr a))
-flightOwner = (#{poke shim_flight, owner}, #{peek shim_flight, owner})
+flightOwner :: Ptr Flight -> IO (Ptr ())
+flightOwner = #{peek shim_flight, owner}
+
+setFlightOwner :: Ptr Flight -> Ptr () -> IO ()
+setFlightOwner = #{poke shim_flight, owner}
 
 flightEnded, flightNext :: Ptr Flight -> IO (Ptr Flight)
 flightEnded = #{peek shim_flight, ended}
