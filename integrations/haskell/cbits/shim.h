@@ -47,8 +47,8 @@ typedef struct shim_queue {
     pthread_mutex_t lock; /* of everything except `queue` and `descriptor` */
 } shim_queue;
 
-/* Creates a queue with room for `depth` operations. `shared`: 0 for a queue of the calling thread, 1 for one that threads
- * share, which has a descriptor. Returns 0, or a negative errno. */
+/* Creates a queue with room for `depth` operations. `shared`: 0 for a queue of the calling thread, 1 for one that
+ * threads share, which has a descriptor. Returns 0, or a negative errno. */
 int shim_queue_create(shim_queue *queue, size_t depth, int shared);
 /* Frees the queue and closes the files that it has used; waits until the kernel has finished. Does nothing to a freed
  * queue. */

@@ -62,8 +62,8 @@ data Queue = Queue
 data IOCtxParams = IOCtxParams
   { -- | The most operations that are submitted together, from 1 to 2^15 - 1. 'submitIO' divides larger batches.
     ioctxBatchSizeLimit :: !Int,
-    -- | The most operations in flight, at most 2^16 - 1 and at least 'ioctxBatchSizeLimit'. With more, 'submitIO' blocks
-    -- the calling thread until others have ended.
+    -- | The most operations in flight, at most 2^16 - 1 and at least 'ioctxBatchSizeLimit'. With more, 'submitIO'
+    -- blocks the calling thread until others have ended.
     ioctxConcurrencyLimit :: !Int,
     -- | Has no effect: the kernel's own setting stays.
     ioctxIOWaitMetrics :: !Bool
@@ -89,8 +89,8 @@ checkParams params
 withIOCtx :: IOCtxParams -> (IOCtx -> IO a) -> IO a
 withIOCtx params = bracket (initIOCtx params) closeIOCtx
 
--- | Creates a context, with a queue for each capability that there is now. Throws an 'IOException' if the program is not
--- linked with @-threaded@, and 'GHC.IO.Exception.InvalidArgument' if a limit is out of range.
+-- | Creates a context, with a queue for each capability that there is now. Throws an 'IOException' if the program is
+-- not linked with @-threaded@, and 'GHC.IO.Exception.InvalidArgument' if a limit is out of range.
 initIOCtx :: IOCtxParams -> IO IOCtx
 initIOCtx params = do
   unless rtsSupportsBoundThreads $

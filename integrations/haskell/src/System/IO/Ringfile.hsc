@@ -44,10 +44,10 @@ import System.Posix.Types (Fd (..), FileMode)
 #include "shim.h"
 #include <fcntl.h>
 
--- | Opens a file for direct I\/O (@O_DIRECT@), past the page cache; with a mode, creates it if it does not exist. Close the
--- descriptor with 'System.Posix.IO.closeFd'. Direct writes must be aligned, usually to 512 or 4096 bytes: their position
--- in the file, their length, and the address of the memory ('newAlignedPinnedByteArray'). Reads need not be, but cost a
--- copy then.
+-- | Opens a file for direct I\/O (@O_DIRECT@), past the page cache; with a mode, creates it if it does not exist.
+-- Close the descriptor with 'System.Posix.IO.closeFd'. Direct writes must be aligned, usually to 512 or 4096 bytes:
+-- their position in the file, their length, and the address of the memory ('newAlignedPinnedByteArray'). Reads need
+-- not be, but cost a copy then.
 openDirect :: FilePath -> OpenMode -> Maybe FileMode -> IO Fd
 openDirect path how create = do
   fd <- withCString path $ \name -> c_open_direct name (access .|. creates) (maybe 0 fromIntegral create)
@@ -60,10 +60,10 @@ openDirect path how create = do
       WriteOnly -> #{const O_WRONLY}
       ReadWrite -> #{const O_RDWR}
 
--- | Registers a pinned array with the kernel while an action runs: operations on any part of it, by any function of this
--- package, take less processor time with direct I\/O, because the kernel need not look up and pin the memory each time.
--- Counts against @RLIMIT_MEMLOCK@; if that refuses it, operations work as before. All operations on the array must have
--- ended when the action ends.
+-- | Registers a pinned array with the kernel while an action runs: operations on any part of it, by any function of
+-- this package, take less processor time with direct I\/O, because the kernel need not look up and pin the memory
+-- each time. Counts against @RLIMIT_MEMLOCK@; if that refuses it, operations work as before. All operations on the
+-- array must have ended when the action ends.
 withRegistered :: MutableByteArray RealWorld -> IO a -> IO a
 withRegistered array action = do
   unless (isMutableByteArrayPinned array) $ invalid "withRegistered" "MutableByteArray is unpinned"
@@ -94,8 +94,8 @@ data Queue = Queue
     refused :: !(IORef [(Word64, IOResult)])
   }
 
--- | Runs an action with a queue for at most that many operations, in a bound thread: only this thread may use the queue.
--- Afterwards it cancels the operations whose results were not taken, and waits for them.
+-- | Runs an action with a queue for at most that many operations, in a bound thread: only this thread may use the
+-- queue. Afterwards it cancels the operations whose results were not taken, and waits for them.
 withQueue :: Int -> (Queue -> IO a) -> IO a
 withQueue size action
   | size < 1 || size > 65535 = invalid "withQueue" "the number of operations is not from 1 to 65535"
@@ -159,8 +159,8 @@ giveBack queue place = do
   writePrimArray (places queue) count place
   writePrimArray (free queue) 0 (count + 1)
 
--- | Submits the operations that were added, waits until at least that many of the queue's operations have ended (or all,
--- if there are fewer), and takes all results that are there, with their numbers. With 0 it does not wait.
+-- | Submits the operations that were added, waits until at least that many of the queue's operations have ended (or
+-- all, if there are fewer), and takes all results that are there, with their numbers. With 0 it does not wait.
 waitResults :: Queue -> Int -> IO (VU.Vector (Word64, IOResult))
 waitResults queue atLeast = mask_ $ do
   early <- VU.fromList . reverse <$> readIORef (refused queue)
