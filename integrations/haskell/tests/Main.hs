@@ -67,6 +67,7 @@ tests =
     ("a large batch is divided", largeBatch),
     ("a batch beyond the limit blocks only its own thread", limitBlocks),
     ("many threads", manyThreads),
+    ("many threads that are interrupted", manyInterruptions),
     ("a timeout cancels, and then the kernel no longer uses the array", timeoutCancels),
     ("killing a thread cancels the parts of a large batch", killCancelsAll),
     ("killing a thread that waits for room submits nothing", killWhileWaiting),
@@ -309,6 +310,40 @@ manyThreads folder = passes . withFile' folder "many" $ \fd -> ring $ \ctx -> do
   collecting
   mapM_ outcome ends
   readIORef total >>= \n -> putStrLn ("   " ++ show n ++ " operations of " ++ show threads ++ " threads")
+
+-- | After an interruption, nothing writes to the array any more, though reads were in flight.
+manyInterruptions :: FilePath -> IO End
+manyInterruptions folder = passes . withFile' folder "interrupted" $ \fd -> do
+  seconds <- maybe 2 read <$> lookupEnv "RINGFILE_STRESS_SECONDS"
+  ring $ \ctx -> writeAll ctx fd (1024 * 1024) (const 1)
+  direct <- try (openDirect (folder ++ "/haskell-interrupted") ReadOnly Nothing)
+  let from = either (\(_ :: IOException) -> fd) id direct
+  deadline <- (+ seconds) <$> getMonotonicTime
+  interrupted <- newIORef (0 :: Int)
+  withIOCtx (small 16 64) $ \ctx -> do
+    ends <- forM [0 .. 39] $ \thread -> fmap snd . forked $ do
+      array <- newAlignedPinnedByteArray (40 * 4096) 4096
+      let go :: Int -> IO ()
+          go turn = do
+            let at index = (thread * 7 + turn * 11 + index * 13) `mod` 256 * 4096
+            ended <- timeout ((thread * 31 + turn * 97) `mod` 1500) $
+              submitIO ctx (V.generate 40 $ \index -> IOOpRead from (fromIntegral (at index)) array (index * 4096) 4096)
+            case ended of
+              Just results -> check "a read failed" (VU.all (== IOResult 4096) results)
+              Nothing -> do
+                atomicModifyIORef' interrupted (\n -> (n + 1, ()))
+                setByteArray array 0 (40 * 4096) (2 :: Word8)
+                threadDelay 500
+                found <- forM [0, 512 .. 40 * 4096 - 1] (readByteArray array)
+                check "the array was written to" (all (== (2 :: Word8)) found)
+            now <- getMonotonicTime
+            when (now < deadline) (go (turn + 1))
+      go 0
+    mapM_ outcome ends
+  either (const (pure ())) closeFd direct
+  count <- readIORef interrupted
+  putStrLn ("   " ++ show count ++ " interruptions")
+  check "nothing was interrupted" (count > 0)
 
 timeoutCancels :: FilePath -> IO End
 timeoutCancels folder = passes . withFile' folder "timeout" $ \fd -> withPipe $ \(from, to) -> ring $ \ctx -> do
