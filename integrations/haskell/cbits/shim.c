@@ -1,0 +1,241 @@
+#define _GNU_SOURCE
+#include "shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+/* Returns 1 if both descriptors are the same open file (Linux 6.10). */
+#ifndef F_DUPFD_QUERY
+#define F_DUPFD_QUERY 1027
+#endif
+
+int shim_queue_create(shim_queue *queue, size_t depth, int shared)
+{
+    int failed = ringfile_queue_create(depth, shared ? RINGFILE_QUEUE_SHARED : 0, &queue->queue);
+    if (failed < 0) {
+        return failed;
+    }
+    queue->descriptor = shared ? ringfile_queue_descriptor(queue->queue) : -1;
+    if (shared && queue->descriptor < 0) {
+        failed = queue->descriptor;
+        ringfile_queue_free(queue->queue);
+        queue->queue = NULL;
+        return failed;
+    }
+    pthread_mutex_init(&queue->lock, NULL);
+    return 0;
+}
+
+void shim_queue_free(shim_queue *queue)
+{
+    ringfile_queue *handle = __atomic_exchange_n(&queue->queue, NULL, __ATOMIC_ACQ_REL);
+    if (handle == NULL) {
+        return;
+    }
+    ringfile_queue_free(handle);
+    if (queue->descriptor >= 0) {
+        close(queue->descriptor);
+    }
+    for (size_t at = 0; at < SHIM_FILES; at++) {
+        ringfile_close(queue->files[at].file); /* NULL is refused */
+        queue->files[at].file = NULL;
+    }
+}
+
+/* Returns whether the library's duplicate is still the file that the program's descriptor names. Without F_DUPFD_QUERY
+ * nobody knows, and the answer is no. */
+static int is_same(ringfile_file *file, int fd)
+{
+    return fcntl(ringfile_fd(file), F_DUPFD_QUERY, fd) == 1;
+}
+
+void shim_queue_forget(shim_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    for (size_t at = 0; at < SHIM_FILES; at++) {
+        if (queue->files[at].file != NULL && !is_same(queue->files[at].file, queue->files[at].fd)) {
+            ringfile_close(queue->files[at].file);
+            queue->files[at].file = NULL;
+        }
+    }
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Finds the library's file for a descriptor. Opening one costs as much as a read, so the queue keeps those that it has
+ * used. */
+static int find_file(shim_queue *queue, int fd, ringfile_file **file)
+{
+    if (fd < 0) {
+        return -EBADF;
+    }
+    size_t at = (size_t)fd % SHIM_FILES;
+    ringfile_file *kept = queue->files[at].file;
+    if (kept != NULL && queue->files[at].fd == fd && is_same(kept, fd)) {
+        *file = kept;
+        return 0;
+    }
+    int failed = ringfile_open_fd(fd, NULL, file);
+    if (failed < 0) {
+        return failed;
+    }
+    ringfile_close(kept); /* its operations in flight continue */
+    queue->files[at].fd = fd;
+    queue->files[at].file = *file;
+    return 0;
+}
+
+/* Adds operations, under the lock. Returns how many were refused. */
+static size_t add(shim_queue *queue, shim_op *ops, size_t count)
+{
+    size_t refused = 0;
+    int fd = -1;
+    ringfile_file *file = NULL;
+    for (size_t at = 0; at < count; at++) {
+        shim_op *op = &ops[at];
+        int failed = 0;
+        if (op->fd != fd || file == NULL) {
+            file = NULL;
+            fd = op->fd;
+            failed = find_file(queue, fd, &file);
+        }
+        if (failed == 0) {
+            ringfile_op request = {.size = offsetof(ringfile_op, parts),
+                                   .kind = op->kind,
+                                   .file = file,
+                                   .data = (void *)(uintptr_t)op->data,
+                                   .length = op->length,
+                                   .offset = op->offset};
+            uint64_t user_data = op->flight != NULL ? (uintptr_t)op : op->user_data;
+            failed = ringfile_queue_add(queue->queue, &request, user_data, &op->token);
+        }
+        if (failed < 0) {
+            op->token = 0;
+            op->result = failed;
+            refused++;
+        }
+    }
+    return refused;
+}
+
+void shim_add(shim_queue *queue, shim_op *ops, size_t count)
+{
+    pthread_mutex_lock(&queue->lock);
+    add(queue, ops, count);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Notes that an operation has ended. Whoever notes the last one puts the flight into the list. */
+static void end_one(shim_flight *flight, shim_flight **ended)
+{
+    if (__atomic_sub_fetch(&flight->left, 1, __ATOMIC_ACQ_REL) == 0) {
+        flight->next = *ended;
+        *ended = flight;
+    }
+}
+
+shim_flight *shim_collect(shim_queue *queue)
+{
+    enum { ROOM = 128 };
+    ringfile_result results[ROOM];
+    shim_flight *ended = NULL;
+    int64_t taken;
+    do {
+        taken = ringfile_queue_wait(__atomic_load_n(&queue->queue, __ATOMIC_ACQUIRE), results, ROOM, 0, 0);
+        for (int64_t at = 0; at < taken; at++) {
+            shim_op *op = (shim_op *)(uintptr_t)results[at].user_data;
+            op->result = results[at].result;
+            end_one(op->flight, &ended);
+        }
+    } while (taken == ROOM);
+    return ended;
+}
+
+int shim_start(shim_queue *queue, shim_flight *flight)
+{
+    flight->left = flight->count + 1;
+    for (size_t at = 0; at < flight->count; at++) {
+        flight->ops[at].flight = flight;
+    }
+    pthread_mutex_lock(&queue->lock);
+    if (queue->closed) {
+        pthread_mutex_unlock(&queue->lock);
+        return -ESHUTDOWN;
+    }
+    size_t over = 1 + add(queue, flight->ops, flight->count);
+    flight->previous = NULL;
+    flight->following = queue->flights;
+    if (queue->flights != NULL) {
+        queue->flights->previous = flight;
+    }
+    queue->flights = flight;
+    pthread_mutex_unlock(&queue->lock);
+    shim_flight *ended = shim_collect(queue); /* submits */
+    for (; over > 0; over--) {
+        end_one(flight, &ended);
+    }
+    flight->ended = ended;
+    return 0;
+}
+
+/* Cancelling an operation that has ended does nothing. */
+static void cancel(shim_queue *queue, shim_flight *flight)
+{
+    for (size_t at = 0; at < flight->count; at++) {
+        if (flight->ops[at].token != 0) {
+            ringfile_queue_cancel(queue->queue, flight->ops[at].token);
+        }
+    }
+}
+
+void shim_cancel(shim_queue *queue, shim_flight *flight)
+{
+    pthread_mutex_lock(&queue->lock);
+    cancel(queue, flight);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+int shim_finish(shim_queue *queue, shim_flight *flight)
+{
+    pthread_mutex_lock(&queue->lock);
+    if (flight->previous != NULL) {
+        flight->previous->following = flight->following;
+    } else {
+        queue->flights = flight->following;
+    }
+    if (flight->following != NULL) {
+        flight->following->previous = flight->previous;
+    }
+    int is_last = queue->closed && queue->flights == NULL;
+    pthread_mutex_unlock(&queue->lock);
+    return is_last;
+}
+
+int shim_close(shim_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    queue->closed = 1;
+    for (shim_flight *flight = queue->flights; flight != NULL; flight = flight->following) {
+        cancel(queue, flight);
+    }
+    int is_busy = queue->flights != NULL;
+    pthread_mutex_unlock(&queue->lock);
+    return is_busy;
+}
+
+int64_t shim_wait(shim_queue *queue, ringfile_result *results, size_t room, size_t at_least)
+{
+    return ringfile_queue_wait(queue->queue, results, room, at_least, at_least > 0 ? -1 : 0);
+}
+
+int shim_open_direct(const char *path, int flags, unsigned mode)
+{
+    int fd = open(path, flags | O_DIRECT | O_CLOEXEC, mode);
+    return fd < 0 ? -errno : fd;
+}
+
+int shim_counts(ringfile_counts *counts)
+{
+    counts->size = sizeof *counts;
+    return ringfile_metrics(counts);
+}

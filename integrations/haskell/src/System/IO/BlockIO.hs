@@ -1,0 +1,256 @@
+-- | Batches of reads and writes from any number of Haskell threads. A thread that has submitted a batch waits for it
+-- like for an 'MVar': other Haskell threads run, and it occupies no OS thread.
+--
+-- The functions and types are those of the package blockio-uring.
+module System.IO.BlockIO
+  ( -- * I\/O context
+    IOCtx,
+    IOCtxParams (..),
+    defaultIOCtxParams,
+    withIOCtx,
+    initIOCtx,
+    closeIOCtx,
+
+    -- * Batches
+    submitIO,
+    IOOp (IOOpRead, IOOpWrite),
+    IOResult (IOResult, IOError),
+    ByteCount,
+    Errno (..),
+  )
+where
+
+import Control.Concurrent
+import Control.Exception
+import Control.Monad
+import Control.Monad.Primitive (RealWorld, touch)
+import Data.Foldable (for_)
+import Data.Primitive.ByteArray
+import qualified Data.Vector as V
+import qualified Data.Vector.Unboxed as VU
+import qualified Data.Vector.Unboxed.Mutable as VUM
+import Foreign.C.Error (Errno (..))
+import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
+import Foreign.Ptr (Ptr, castPtr, nullPtr)
+import Foreign.StablePtr
+import qualified GHC.Event as Event
+import GHC.IO.Exception (IOErrorType (ResourceVanished))
+import System.IO.Error (illegalOperationErrorType)
+import System.IO.Ringfile.Internal
+import System.Posix.Types (ByteCount, Fd (..))
+
+-- | What threads submit batches to. It has a queue for each capability.
+data IOCtx = IOCtx
+  { batchLimit :: !Int,
+    queues :: !(V.Vector Queue),
+    -- | Releases files that the program has closed.
+    sweeper :: !ThreadId,
+    -- | Whether the context is closed.
+    isClosed :: !(MVar Bool)
+  }
+
+data Queue = Queue
+  { cQueue :: !(ForeignPtr CQueue),
+    -- | The operations that may still be submitted.
+    room :: !QSemN,
+    -- | Filled when the queue is closed and its last batch has ended.
+    drained :: !(MVar ()),
+    watch :: !(Event.EventManager, Event.FdKey)
+  }
+
+-- | Limits of an 'IOCtx', for each capability.
+data IOCtxParams = IOCtxParams
+  { -- | The most operations that are submitted together, from 1 to 2^15 - 1. 'submitIO' divides larger batches.
+    ioctxBatchSizeLimit :: !Int,
+    -- | The most operations in flight, at most 2^16 - 1 and at least 'ioctxBatchSizeLimit'. With more, 'submitIO'
+    -- blocks the calling thread until others have ended.
+    ioctxConcurrencyLimit :: !Int,
+    -- | Has no effect: the kernel's own setting stays.
+    ioctxIOWaitMetrics :: !Bool
+  }
+  deriving (Show)
+
+-- | Batches of 64, and 192 operations in flight.
+defaultIOCtxParams :: IOCtxParams
+defaultIOCtxParams = IOCtxParams {ioctxBatchSizeLimit = 64, ioctxConcurrencyLimit = 64 * 3, ioctxIOWaitMetrics = True}
+
+checkParams :: IOCtxParams -> Maybe String
+checkParams params
+  | batch < 1 = Just "ioctxBatchSizeLimit is less than 1"
+  | batch >= 2 ^ (15 :: Int) = Just "ioctxBatchSizeLimit is more than 2^15 - 1"
+  | concurrency >= 2 ^ (16 :: Int) = Just "ioctxConcurrencyLimit is more than 2^16 - 1"
+  | batch > concurrency = Just "ioctxBatchSizeLimit is more than ioctxConcurrencyLimit"
+  | otherwise = Nothing
+  where
+    batch = ioctxBatchSizeLimit params
+    concurrency = ioctxConcurrencyLimit params
+
+-- | Runs an action with a context, and closes it.
+withIOCtx :: IOCtxParams -> (IOCtx -> IO a) -> IO a
+withIOCtx params = bracket (initIOCtx params) closeIOCtx
+
+-- | Creates a context, with a queue for each capability that there is now. Throws an 'IOException' if the program is
+-- not linked with @-threaded@, and 'GHC.IO.Exception.InvalidArgument' if a limit is out of range.
+initIOCtx :: IOCtxParams -> IO IOCtx
+initIOCtx params = do
+  unless rtsSupportsBoundThreads $
+    throwError illegalOperationErrorType function "link the program with -threaded"
+  for_ (checkParams params) (invalid function)
+  capabilities <- getNumCapabilities
+  mask_ $ do
+    made <- openQueues capabilities []
+    thread <- forkIOWithUnmask $ \unmask -> unmask . forever $ do
+      threadDelay 1000000
+      for_ made $ \queue -> withForeignPtr (cQueue queue) c_queue_forget
+    IOCtx (ioctxBatchSizeLimit params) (V.fromList made) thread <$> newMVar False
+  where
+    function = "initIOCtx"
+    openQueues :: Int -> [Queue] -> IO [Queue]
+    openQueues 0 made = pure made
+    openQueues left made = do
+      queue <- openQueue (left - 1) (ioctxConcurrencyLimit params) `onException` for_ made freeQueue
+      openQueues (left - 1) (queue : made)
+
+openQueue :: Int -> Int -> IO Queue
+openQueue capability limit = do
+  queue <- newCQueue
+  withForeignPtr queue (\at -> c_queue_create at (fromIntegral limit) 1) >>= failWith "initIOCtx"
+  descriptor <- withForeignPtr queue c_queue_descriptor
+  registered <- newEmptyMVar
+  -- The event manager of the capability calls `collect` whenever there is a result.
+  _ <- forkOn capability (try (register queue descriptor) >>= putMVar registered)
+  watching <- uninterruptibleMask_ (takeMVar registered)
+  case watching of
+    Right (manager, key) -> (\semaphore end -> Queue queue semaphore end (manager, key)) <$> newQSemN limit <*> newEmptyMVar
+    Left exception -> withForeignPtr queue c_queue_free >> throwIO (exception :: SomeException)
+  where
+    register queue descriptor = do
+      found <- Event.getSystemEventManager
+      manager <- maybe (throwError illegalOperationErrorType "initIOCtx" "there is no event manager") pure found
+      key <- Event.registerFd manager (\_ _ -> collect queue) (Fd descriptor) Event.evtRead Event.MultiShot
+      pure (manager, key)
+
+freeQueue :: Queue -> IO ()
+freeQueue queue = do
+  uncurry Event.unregisterFd (watch queue)
+  withForeignPtr (cQueue queue) c_queue_free
+
+-- | Cancels the operations that the kernel still can cancel (results: @ECANCELED@), waits until all batches have ended,
+-- and closes the context. Later calls of 'submitIO' throw 'ResourceVanished'. May be called twice.
+closeIOCtx :: IOCtx -> IO ()
+closeIOCtx ctx = modifyMVar_ (isClosed ctx) $ \closed -> do
+  unless closed $ do
+    busy <- V.forM (queues ctx) $ \queue -> withForeignPtr (cQueue queue) c_close
+    V.forM_ (V.zip busy (queues ctx)) $ \(is_busy, queue) -> when (is_busy /= 0) (readMVar (drained queue))
+    killThread (sweeper ctx)
+    V.forM_ (queues ctx) freeQueue
+  pure True
+
+-- | Carries out a batch of any size, and returns when all of its operations have ended, with their results in the same
+-- order. Errors of operations are results. Only the calling Haskell thread waits.
+--
+-- Operations are carried out in any order. A read has fewer bytes than asked for only at the end of the file.
+--
+-- If an asynchronous exception interrupts the wait, the operations are cancelled, and the exception is rethrown as soon
+-- as the kernel no longer uses the arrays: what a disk has begun runs to its end.
+--
+-- Throws 'GHC.IO.Exception.InvalidArgument', before anything is submitted, if an array is not pinned or an operation
+-- does not stay within its array, and 'ResourceVanished' if the context is closed.
+submitIO :: IOCtx -> V.Vector (IOOp RealWorld) -> IO (VU.Vector IOResult)
+submitIO ctx ops = do
+  V.imapM_ (checkOp "submitIO") ops
+  (capability, _) <- threadCapability =<< myThreadId
+  let queue = queues ctx `V.unsafeIndex` (capability `mod` V.length (queues ctx))
+  results <- VUM.unsafeNew (V.length ops)
+  mask_ (carryOut ctx queue ops results)
+  VU.unsafeFreeze results
+
+-- | Submits the operations, as several batches if they are too many, and waits. Called with exceptions masked.
+carryOut :: IOCtx -> Queue -> V.Vector (IOOp RealWorld) -> VUM.MVector RealWorld IOResult -> IO ()
+carryOut ctx queue ops results
+  | V.null ops = pure ()
+  | otherwise = do
+      let (now, later) = V.splitAt (batchLimit ctx) ops
+      batch <- start queue now
+      unless (V.null later) $
+        carryOut ctx queue later (VUM.unsafeDrop (V.length now) results) `onException` abandon queue batch
+      takeMVar (hasEnded batch) `catch` \exception -> do
+        cancelAndWait queue batch
+        finish queue batch
+        throwIO (exception :: SomeException)
+      for_ [0 .. V.length now - 1] $ \index ->
+        opResult (flightOp (address batch) index) >>= VUM.unsafeWrite results index . ofResult
+      finish queue batch
+
+-- | A batch in a queue.
+data Batch = Batch
+  { -- | C's record, pinned.
+    memory :: !(MutableByteArray RealWorld),
+    owner :: !(StablePtr Owner),
+    hasEnded :: !(MVar ()),
+    -- | Has the arrays, which must live until the batch has ended.
+    operations :: !(V.Vector (IOOp RealWorld))
+  }
+
+-- | How a batch's thread is told of its end. A root of the garbage collector: it keeps the thread alive that waits for
+-- the MVar, and with it the arrays.
+data Owner = Owner !(MVar ()) !QSemN !Int
+
+address :: Batch -> Ptr Flight
+address = castPtr . mutableByteArrayContents . memory
+
+start :: Queue -> V.Vector (IOOp RealWorld) -> IO Batch
+start queue ops = do
+  let count = V.length ops
+  waitQSemN (room queue) count
+  array <- newPinnedByteArray (flightSize count)
+  end <- newEmptyMVar
+  stable <- newStablePtr (Owner end (room queue) count)
+  let batch = Batch array stable end ops
+  setFlightOwner (address batch) (castStablePtrToPtr stable)
+  flightCount (address batch) count
+  V.imapM_ (pokeOp . flightOp (address batch)) ops
+  let call = if V.all isQuick ops then c_start_quick else c_start
+  result <- withForeignPtr (cQueue queue) $ \at -> call at (address batch)
+  when (result /= 0) $ do
+    freeStablePtr stable
+    signalQSemN (room queue) count
+    throwError ResourceVanished "submitIO" "the IOCtx is closed"
+  flightEnded (address batch) >>= wake
+  touch batch
+  pure batch
+
+-- | Returns whether submitting the operation takes no longer than a garbage collector may wait. Writes can wait for the
+-- file system, and a large read of cached data is a long copy.
+isQuick :: IOOp s -> Bool
+isQuick (IOOpRead _ _ _ _ count) = count <= 65536
+isQuick IOOpWrite {} = False
+
+-- | Wakes the owners of batches that have ended.
+wake :: Ptr Flight -> IO ()
+wake flight = unless (flight == nullPtr) $ do
+  Owner end semaphore count <- flightOwner flight >>= deRefStablePtr . castPtrToStablePtr
+  next <- flightNext flight -- before the owner frees it
+  signalQSemN semaphore count
+  putMVar end ()
+  wake next
+
+collect :: ForeignPtr CQueue -> IO ()
+collect queue = withForeignPtr queue c_collect >>= wake
+
+cancelAndWait :: Queue -> Batch -> IO ()
+cancelAndWait queue batch = do
+  withForeignPtr (cQueue queue) $ \at -> c_cancel at (address batch)
+  uninterruptibleMask_ (takeMVar (hasEnded batch))
+
+abandon :: Queue -> Batch -> IO ()
+abandon queue batch = cancelAndWait queue batch >> finish queue batch
+
+-- | Lets go of a batch that has ended.
+finish :: Queue -> Batch -> IO ()
+finish queue batch = do
+  isLast <- withForeignPtr (cQueue queue) $ \at -> c_finish at (address batch)
+  freeStablePtr (owner batch)
+  touch (memory batch)
+  touch (operations batch)
+  when (isLast /= 0) $ putMVar (drained queue) ()
