@@ -134,8 +134,6 @@ mod random;
 mod ring;
 mod runtime;
 
-use ringfile_buffer::internal::{blocking, event, once, panics};
-
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};
 #[cfg(feature = "tokio")]

@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use linux_raw_sys::io_uring::io_uring_op as op;
 
-use crate::ring::{Cqe, Sqe, fork};
+use crate::ring::{Cqe, Sqe};
 use abi::{Header, IoEvent, Iocb};
+use ringfile_buffer::internal::fork;
 
 /// The smallest number of operations for which a context is worthwhile.
 const FEWEST: u32 = 16;

@@ -16,9 +16,9 @@ use super::rings::Rings;
 use super::slot::{Owner, State};
 use super::state::{ActiveTasks, Driver};
 use super::wake::Wake;
-use crate::event;
 use crate::metrics::Metrics;
 use crate::ring::Cqe;
+use ringfile_buffer::internal::event;
 
 impl Driver {
     /// Runs one turn: see [`super::turn`](super::turn()).

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{pread, pwrite};
 
-use crate::once::Value;
+use ringfile_buffer::internal::once::Value;
 
 /// The number of bytes that are copied.
 pub(super) const BYTES: usize = 4096;

@@ -14,7 +14,7 @@ use super::result::{Finished, Handler};
 use super::wake::{TaskNumber, Wake};
 use super::workers;
 use crate::memory::Held;
-use crate::{event, panics};
+use ringfile_buffer::internal::{event, panics};
 
 /// Results, each with the index of its operation. The places stay allocated when results are taken, and later results
 /// are built in them: building a result elsewhere and copying it takes several times as long.

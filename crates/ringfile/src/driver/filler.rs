@@ -16,8 +16,8 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::target::Target;
-use crate::ring::fork;
-use crate::{event, panics};
+use ringfile_buffer::internal::fork;
+use ringfile_buffer::internal::{event, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 /// The maximum size of one write.

@@ -8,7 +8,8 @@ use super::state::{Driver, with};
 use super::target::HeldOverForks;
 use super::{filler, shared, target, timer, worker_queue};
 use crate::error::Error;
-use crate::ring::{RingOptions, fork};
+use crate::ring::RingOptions;
+use ringfile_buffer::internal::fork;
 
 /// Takes the lock that is held while the I/O threads are started: a fork can wait for a lock, but not for a `OnceLock`.
 pub(super) fn starting_io_threads() -> MutexGuard<'static, ()> {
@@ -16,7 +17,7 @@ pub(super) fn starting_io_threads() -> MutexGuard<'static, ()> {
     STARTING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the locks of the whole process, for [`crate::ring::fork`]. A driver that retires may drop files, so the files'
+/// Takes the locks of the whole process, for [`ringfile_buffer::internal::fork`]. A driver that retires may drop files, so the files'
 /// lock comes last. One-time initialisations are completed before a fork: a child would wait forever for the thread
 /// that had begun one.
 pub(super) fn hold_locks() -> Box<dyn Any> {

@@ -17,7 +17,7 @@ use super::joint::Joint;
 use super::remote::RemoteRequest;
 use super::shared::Shared;
 use crate::error::Error;
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 static RUNTIMES: Mutex<Vec<(Id, Arc<Joint>)>> = Mutex::new(Vec::new());
 /// Whether there was ever a runtime, so that programs without one do not search.

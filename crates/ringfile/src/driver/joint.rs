@@ -31,7 +31,7 @@ use super::timer::wake_at;
 use super::turns::Turns;
 use crate::error::Error;
 use crate::ring::RingOptions;
-use crate::{event, panics};
+use ringfile_buffer::internal::{event, panics};
 
 /// How long completions may lie uncollected.
 const PATIENCE: Duration = Duration::from_millis(1);

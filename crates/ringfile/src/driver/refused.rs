@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::route::{self, Backend};
 use crate::error::Error;
-use crate::event;
+use ringfile_buffer::internal::event;
 
 /// Why an operation cannot be started on a thread's own ring.
 pub(super) enum Refused {

@@ -6,8 +6,8 @@ use super::counts::add_to_counts;
 use super::refused::{Lack, after_fork};
 use super::state::{Driver, with};
 use crate::error::Error;
-use crate::event;
 use crate::memory::RegisteredMemory;
+use ringfile_buffer::internal::event;
 
 const REGISTERING: &str = "registering memory with io_uring";
 

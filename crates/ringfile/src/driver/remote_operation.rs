@@ -8,7 +8,7 @@ use super::op::Ended;
 use super::result::{Finished, Handler};
 use super::shared::Shared;
 use super::workers;
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// An operation that another thread carries out, as held by its future. Dropping it withdraws the operation if it has
 /// not begun, and cancels it if a ring has it; its buffer is dropped when it has ended.

@@ -24,7 +24,7 @@ use super::result::{Finished, Handler};
 use super::sleep::{Asleep, Sleep};
 use super::wake::TaskNumber;
 use crate::metrics::Counters;
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// A message of another thread to a driver. [`Close`](Self::Close) is kept whether or not the thread is in its loop:
 /// there is at most one for each file in use. All other messages concern operations in flight, which only a thread in

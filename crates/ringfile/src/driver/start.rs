@@ -28,8 +28,8 @@ use super::target::Target;
 use super::wake::{self, LocalOperation, Wake};
 use super::{iothreads, switches, workers};
 use crate::error::Error;
-use crate::event;
 use crate::memory::Held;
+use ringfile_buffer::internal::event;
 
 /// The receiver of an operation's result.
 pub(crate) trait Receiver {

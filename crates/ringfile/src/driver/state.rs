@@ -25,8 +25,8 @@ use super::slot::{Owner, Slots, State};
 use super::wake::{TaskNumber, Wake};
 use crate::memory::Held;
 use crate::metrics::Metrics;
-use crate::panics;
 use crate::ring::{RingOptions, thread_end};
+use ringfile_buffer::internal::panics;
 
 /// The result of polling an operation.
 pub(super) enum Polled {

@@ -26,8 +26,8 @@ use super::slot::{Slot, State};
 use super::state::{Driver, Refusals, Waiting};
 use super::target::Target;
 use super::wake::Wake;
-use crate::event;
 use crate::ring::{Ring, Sqe, Until};
+use ringfile_buffer::internal::event;
 
 /// How long to retry while the kernel accepts nothing (EAGAIN, EBUSY, ENOMEM) before its errno becomes the operations'
 /// result.

@@ -16,7 +16,7 @@ use super::namespace::Namespace;
 use super::op::{Kind, Request, Rules};
 use super::ring_kind::RingKind;
 use super::route::{FileSystem, Lanes, Route};
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// Linux 6.14, include/uapi/linux/fs.h.
 const RWF_DONTCACHE: u32 = 0x80;

@@ -352,7 +352,7 @@ fn an_event_that_wakes_a_task_keeps_its_thread_from_parking() {
         // A thread without operations has no ring, and parks.
         block_on(async {
             let waker = own_waker().await;
-            crate::event::defer(move || waker.wake());
+            ringfile_buffer::internal::event::defer(move || waker.wake());
             pending!();
         });
         ends.send(()).unwrap();

@@ -12,8 +12,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::ring::fork;
-use crate::{event, panics};
+use ringfile_buffer::internal::fork;
+use ringfile_buffer::internal::{event, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 

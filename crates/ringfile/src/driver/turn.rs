@@ -8,8 +8,8 @@ use super::forks::new_driver;
 use super::shared::{self, Mail, Shared};
 use super::state::{DRIVER, with};
 use super::target::Target;
-use crate::event;
 use crate::ring::RingOptions;
+use ringfile_buffer::internal::event;
 
 /// Returns the shared part of this thread's driver, which is created if there is none. A thread that is ending has that
 /// driver until it [leaves](super::leave::leave).

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::remote::RemoteRequest;
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 pub(super) struct WorkerQueue {
     pub remotes: VecDeque<RemoteRequest>,

@@ -24,9 +24,9 @@ use super::remote::RemoteRequest;
 use super::result::Handler;
 use super::target::FileKind;
 use super::worker_queue::{PROCESS, WorkerQueue, are_of_another_process, lock};
-use crate::once::Value;
-use crate::ring::fork;
-use crate::{event, panics};
+use ringfile_buffer::internal::fork;
+use ringfile_buffer::internal::once::Value;
+use ringfile_buffer::internal::{event, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use crate::driver::{self, Alignment, AtomicLimits, Ended, FileKind, Kind, Request, Target};
 use crate::error::Error;
 use crate::memory::Held;
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// Explains why an operation was cancelled although its caller did not cancel it.
 #[cold]

@@ -12,7 +12,7 @@ use linux_raw_sys::general::RWF_DSYNC;
 use linux_raw_sys::io_uring::IORING_FSYNC_DATASYNC;
 
 use crate::driver::{Kind, Request};
-use crate::once::Value;
+use ringfile_buffer::internal::once::Value;
 
 /// Selects how durable writes ([`File::write_durable_at`](crate::File::write_durable_at), awaited or added to a batch
 /// or a queue) make their data durable.

@@ -18,7 +18,7 @@ use super::handle::File;
 use super::probe::{FOR_DIRECT, NO_DIRECT, alignment, file_system, kind_of, no_direct};
 use crate::driver::{self, Access, Alignment, FileKind, Lanes, Namespace, RingKind, Route, Target};
 use crate::error::{Error, Result};
-use crate::event;
+use ringfile_buffer::internal::event;
 
 /// Options for opening a file: those of [`std::fs::OpenOptions`], and ringfile's own.
 ///

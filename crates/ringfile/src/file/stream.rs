@@ -264,7 +264,7 @@ impl Iterator for Pieces {
             !crate::runtime::is_in_loop(),
             "a reader was iterated over inside a ringfile thread: await `Reader::next` instead"
         );
-        crate::blocking::block_on(self.0.next())
+        ringfile_buffer::internal::blocking::block_on(self.0.next())
     }
 }
 

@@ -13,7 +13,7 @@ use super::remote::RemoteResults;
 use crate::driver::{self, AfterUse, Ended};
 use crate::file::File;
 use crate::file::ask::{Asked, Operation};
-use crate::panics;
+use ringfile_buffer::internal::panics;
 
 const CANCELLED: &str = "the batch was cancelled";
 /// The error of a parent's operation in a forked child.

@@ -18,7 +18,7 @@ use crate::driver::{
 };
 use crate::error::Error;
 use crate::memory::Held;
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// The source of operations, and the receiver of their results.
 pub(super) trait Source {

@@ -13,7 +13,7 @@ use rustix::event::EventfdFlags;
 
 use super::mailbox::{Mailbox, Raised};
 use crate::driver::{Finished, Handler};
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// See the module.
 pub(super) struct RemoteResults {

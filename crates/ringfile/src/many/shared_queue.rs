@@ -15,7 +15,7 @@ use super::visits::{Outside, Visited, Visits};
 use crate::driver::{Bed, RovingDriver, Shared};
 use crate::error::{Error, Result};
 use crate::file::ask::Operation;
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// A [`Queue`] that any number of threads use together, such as those of a scheduler: each may add and submit operations,
 /// and each may collect results, those of operations that another thread has added, too. Clones are the same queue.

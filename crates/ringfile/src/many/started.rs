@@ -14,7 +14,7 @@ use super::batch::{Abandoned, Batch, BatchRun};
 use super::done::Done;
 use crate::driver::{self, Shared};
 use crate::error::{Error, Result};
-use crate::{event, panics};
+use ringfile_buffer::internal::{event, panics};
 
 const PANICKED: &str = "the batch was abandoned, because polling it panicked";
 

@@ -8,7 +8,7 @@
 //! - after a `fork` the child never touches the parent's ring ([`fork`]).
 
 mod abi;
-pub(crate) use ringfile_buffer::internal::fork;
+use ringfile_buffer::internal::fork;
 mod refusal;
 pub(crate) mod registry;
 mod setup;

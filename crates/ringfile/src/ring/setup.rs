@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use linux_raw_sys::io_uring as uapi;
 
 use super::abi;
-use crate::event;
+use ringfile_buffer::internal::event;
 
 /// Flags in the order in which they are dropped. `DEFER_TASKRUN` needs `SINGLE_ISSUER`, so it is dropped first.
 const GIVE_UP: [(u32, &str); 6] = [

@@ -8,8 +8,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::once::Value;
-use crate::panics;
+use ringfile_buffer::internal::once::Value;
+use ringfile_buffer::internal::panics;
 
 static END: Value<fn()> = Value::new();
 /// The key of the process. If two threads create one at the same time, one of the two is never used.

@@ -18,9 +18,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use pin_project_lite::pin_project;
 
 use crate::driver::{self, Call, Deferred, Shared, TaskNumber};
-use crate::event;
-use crate::panics;
 use crate::ring::RingOptions;
+use ringfile_buffer::internal::event;
+use ringfile_buffer::internal::panics;
 
 /// The task number of the future of `block_on`.
 const MAIN: TaskNumber = 0;

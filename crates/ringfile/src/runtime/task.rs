@@ -11,10 +11,10 @@ use std::task::{Context, Poll, Waker};
 use pin_project_lite::pin_project;
 
 use super::executor::{self, LoopHandle};
-use crate::blocking::block_on;
-use crate::event;
-use crate::panics;
-use crate::ring::fork;
+use ringfile_buffer::internal::blocking::block_on;
+use ringfile_buffer::internal::event;
+use ringfile_buffer::internal::fork;
+use ringfile_buffer::internal::panics;
 
 /// A handle to a task's result. Awaiting it, or [`join`](Self::join), returns the result or the task's panic. Dropping
 /// it does not stop the task.

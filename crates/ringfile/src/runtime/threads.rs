@@ -9,9 +9,10 @@ use std::time::Duration;
 use super::executor::{Command, Loop, LoopHandle};
 use super::task::{self, JoinHandle};
 use crate::error::{Error, Result};
-use crate::event;
-use crate::panics;
-use crate::ring::{Completions, RingOptions, fork};
+use crate::ring::{Completions, RingOptions};
+use ringfile_buffer::internal::event;
+use ringfile_buffer::internal::fork;
+use ringfile_buffer::internal::panics;
 
 /// A set of threads that run tasks and their I/O.
 ///

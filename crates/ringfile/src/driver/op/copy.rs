@@ -15,7 +15,7 @@ use super::progress::MOST_DONE;
 use super::request::Request;
 use crate::driver::target::Target;
 use crate::memory::{Destination, Held, page_size};
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// A call copies at most this much: 4 to 20 ms on a drive that reads and writes 1 to 4 GB/s.
 const STEP: usize = 16 << 20;

@@ -27,7 +27,7 @@ use super::streams::{Id, Passes, Seen, Streams};
 use crate::driver::{FileKind, Target, cached_pages};
 use crate::file::probe::magic;
 use crate::memory;
-use crate::ring::fork;
+use ringfile_buffer::internal::fork;
 
 /// A file is read ahead only if it has not changed for this time, which is longer than a write takes.
 const QUIET: Duration = Duration::from_secs(5);

@@ -32,9 +32,9 @@ use self::sketch::{BLOCK, RANDOM_READS_BEFORE, READS_BEFORE, Sketch};
 pub(crate) use self::streams::Id;
 use super::probe::magic;
 use crate::driver::{self, Kind, Request, Target, cached_pages};
-use crate::event;
 use crate::memory::{Held, page_size};
 use crate::metrics::CacheEvent;
+use ringfile_buffer::internal::event;
 
 /// After this many hits in a row, only some reads are checked.
 const WARM: i32 = 32;

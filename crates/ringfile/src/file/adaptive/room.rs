@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::memory::meminfo;
-use crate::once::Value;
+use ringfile_buffer::internal::once::Value;
 
 const TOTAL: &str = "MemTotal:";
 const FREE: &str = "MemFree:";

@@ -14,7 +14,7 @@ use super::plan::AppendStep;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
-use crate::panics;
+use ringfile_buffer::internal::panics;
 
 /// How many zeros a truncation writes at once.
 const ZEROS: usize = 256 << 10;
