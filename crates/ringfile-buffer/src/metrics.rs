@@ -54,7 +54,7 @@ pub struct PoolMetrics {
     /// Bytes in registered regions.
     pub registered_bytes: usize,
     /// Regions whose registration was refused (RLIMIT_MEMLOCK), since the pool was made. Before Linux 5.19 nothing is
-    /// registered: see [`Metrics::refused_registrations`](crate::Metrics::refused_registrations).
+    /// registered: see ringfile's `Metrics::refused_registrations`.
     pub refused_registrations: usize,
     /// The size classes that were ever used, the smallest first.
     pub classes: Vec<ClassMetrics>,
