@@ -100,6 +100,12 @@ void RandomAccessFile::Hint(AccessPattern pattern) {
     (void)ringfile_advise(file_->handle(), 0, 0, advice);
 }
 
+IOStatus RandomAccessFile::GetFileSize(uint64_t* result) {
+    const int64_t size = file_->Size();
+    *result = size < 0 ? 0 : static_cast<uint64_t>(size);
+    return size < 0 ? file_->Error("While looking up the size", static_cast<int>(-size)) : IOStatus::OK();
+}
+
 size_t RandomAccessFile::GetUniqueId(char* id, size_t room) const { return file_->UniqueId(id, room); }
 
 }  // namespace ringfile_rocksdb

@@ -29,6 +29,11 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
     rocksdb::IOStatus InvalidateCache(size_t offset, size_t length) override;
     void Hint(AccessPattern pattern) override;
     size_t GetUniqueId(char* id, size_t room) const override;
+
+    // Returns the open file's size, even if the file has been renamed or deleted. Older versions of
+    // RocksDB lack it, hence no `override`; version.h checks its type.
+    virtual rocksdb::IOStatus GetFileSize(uint64_t* result);
+
     bool use_direct_io() const override { return file_->direct(); }
     size_t GetRequiredBufferAlignment() const override { return file_->Alignment(); }
 
