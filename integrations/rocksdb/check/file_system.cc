@@ -15,6 +15,7 @@
 #include "checks.h"
 #include "ringfile/rocksdb.h"
 #include "rocksdb/convenience.h"
+#include "rocksdb/env.h"
 #include "rocksdb/file_system.h"
 
 namespace {
@@ -234,6 +235,34 @@ void OpenFilesHaveTheirSize(FileSystem* files, const std::string& path) {
     EXPECT(OpenSize(file.get(), &size) && size == 5000);
 }
 
+std::string WhyNot(const std::string& uri) {
+    std::shared_ptr<FileSystem> files;
+    const rocksdb::Status status = FileSystem::CreateFromString({}, uri, &files);
+    EXPECT(!status.ok() && files == nullptr);
+    return status.ToString();
+}
+
+void BadOptionsAreErrors() {
+    for (const std::string option :
+         {"", "async_reads", "async_reads:", "async_reads:0", "async_reads:-1", "async_reads:8x",
+          "async_reads:4294967296", "async_reads=8", "async_writes:8", "async_reads:8?"}) {
+        for (const std::string route : {"", "adaptive"}) {
+            const std::string uri = "ringfile://" + route + "?" + option;
+            const std::string why = WhyNot(uri);
+            EXPECT(why.find(uri + ": ") != std::string::npos);
+            EXPECT(why.find("?async_reads:NUMBER, at least 1") != std::string::npos);
+        }
+    }
+    EXPECT(WhyNot("ringfile://sideways?async_reads:8").find("ringfile://workers") != std::string::npos);
+    // The same URI as an Env, for programs that have no other setting.
+    rocksdb::Env* env = rocksdb::Env::Default();
+    std::shared_ptr<rocksdb::Env> guard;
+    EXPECT_OK(rocksdb::Env::CreateFromString({}, "ringfile://ring?async_reads:8", &env, &guard));
+    EXPECT(std::string(env->GetFileSystem()->Name()) == "RingfileFileSystem");
+    env = rocksdb::Env::Default();
+    EXPECT(!rocksdb::Env::CreateFromString({}, "ringfile://ring?async_reads:no", &env, &guard).ok());
+}
+
 void ErrorsSayWhich(FileSystem* files, const std::string& path) {
     std::unique_ptr<FSRandomAccessFile> file;
     const rocksdb::IOStatus status = files->NewRandomAccessFile(path + ".no", FileOptions(), &file, nullptr);
@@ -272,6 +301,7 @@ int main(int argc, char** argv) {
     }
     OpenFilesHaveTheirSize(files.get(), path + "-open");
     ErrorsSayWhich(files.get(), path);
+    BadOptionsAreErrors();
     EXPECT_OK(files->DeleteFile(path, IOOptions(), nullptr));
     std::cout << ringfile_rocksdb::ToString(ringfile_rocksdb::GetStatistics());
 }

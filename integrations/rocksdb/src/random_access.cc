@@ -63,7 +63,7 @@ IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, cons
 
 IOStatus RandomAccessFile::ReadAsync(FSReadRequest& request, const IOOptions&, ReadCallback callback, void* argument,
                                      void** handle, IOHandleDeleter* deleter, IODebugContext*) {
-    return AsyncRead::Start(*file_, request, std::move(callback), argument, handle, deleter);
+    return AsyncRead::Start(*file_, async_reads_, request, std::move(callback), argument, handle, deleter);
 }
 
 // Direct files have no cache to read into, so RocksDB keeps the data that it prefetches.

@@ -11,7 +11,8 @@ namespace ringfile_rocksdb {
 
 class RandomAccessFile : public rocksdb::FSRandomAccessFile {
   public:
-    explicit RandomAccessFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
+    RandomAccessFile(std::unique_ptr<File> file, uint32_t async_reads)
+        : file_(std::move(file)), async_reads_(async_reads) {}
 
     rocksdb::IOStatus Read(uint64_t offset, size_t n, const rocksdb::IOOptions& options, rocksdb::Slice* result,
                            char* scratch, rocksdb::IODebugContext* dbg) const override;
@@ -39,6 +40,7 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
 
   private:
     const std::unique_ptr<File> file_;
+    const uint32_t async_reads_;
 };
 
 }  // namespace ringfile_rocksdb
