@@ -34,6 +34,10 @@ async_reads() {
     RINGFILE_ROCKSDB_STRESS_SECONDS=1 RINGFILE_BACKEND=workers "$checks/async_reads" "$folder/own"
 }
 
+slow_reads() {
+    "$checks/slow_reads" "$folder/own" | grep -v '^ringfile\.'
+}
+
 bench=(--num=20000 --key_size=100 --value_size=1000 --compression_type=lz4 --block_size=16384 --write_buffer_size=4194304)
 
 # Reads keys with db_bench, and fails unless all were found. $1: database; the other arguments run db_bench.

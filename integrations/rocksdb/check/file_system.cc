@@ -15,6 +15,7 @@
 #include "checks.h"
 #include "ringfile/rocksdb.h"
 #include "rocksdb/convenience.h"
+#include "rocksdb/env.h"
 #include "rocksdb/file_system.h"
 
 namespace {
@@ -208,6 +209,60 @@ void UniqueIdsAreTheFiles(FileSystem* files, const std::string& path, FSRandomAc
     EXPECT(file->GetUniqueId(first, 1) == 0);
 }
 
+// Asks an open file for its size. Returns false if this version of RocksDB never does so.
+template <typename File>
+auto OpenSize(File* file, uint64_t* size) -> decltype(file->GetFileSize(size).ok()) {
+    EXPECT_OK(file->GetFileSize(size));
+    return true;
+}
+[[maybe_unused]] bool OpenSize(...) { return false; }
+
+// The size is that of the open file, whatever is under its name, and whatever was written since it was opened.
+void OpenFilesHaveTheirSize(FileSystem* files, const std::string& path) {
+    std::unique_ptr<rocksdb::FSWritableFile> writer;
+    EXPECT_OK(files->NewWritableFile(path, FileOptions(), &writer, nullptr));
+    Append(writer.get(), 0, 100);
+    const auto file = OpenReadable(files, path, false);
+    uint64_t size = 0;
+    if (!OpenSize(file.get(), &size)) {
+        std::cout << "SKIPPED the size of open files: this version of RocksDB does not ask for it\n";
+        return;
+    }
+    EXPECT(size == 100);
+    Append(writer.get(), 100, 5000);
+    EXPECT_OK(writer->Close(IOOptions(), nullptr));
+    EXPECT_OK(files->DeleteFile(path, IOOptions(), nullptr));
+    EXPECT(OpenSize(file.get(), &size) && size == 5000);
+}
+
+std::string WhyNot(const std::string& uri) {
+    std::shared_ptr<FileSystem> files;
+    const rocksdb::Status status = FileSystem::CreateFromString({}, uri, &files);
+    EXPECT(!status.ok() && files == nullptr);
+    return status.ToString();
+}
+
+void BadOptionsAreErrors() {
+    for (const std::string option :
+         {"", "async_reads", "async_reads:", "async_reads:0", "async_reads:-1", "async_reads:8x",
+          "async_reads:4294967296", "async_reads=8", "async_writes:8", "async_reads:8?"}) {
+        for (const std::string route : {"", "adaptive"}) {
+            const std::string uri = "ringfile://" + route + "?" + option;
+            const std::string why = WhyNot(uri);
+            EXPECT(why.find(uri + ": ") != std::string::npos);
+            EXPECT(why.find("?async_reads:NUMBER, at least 1") != std::string::npos);
+        }
+    }
+    EXPECT(WhyNot("ringfile://sideways?async_reads:8").find("ringfile://workers") != std::string::npos);
+    // The same URI as an Env, for programs that have no other setting.
+    rocksdb::Env* env = rocksdb::Env::Default();
+    std::shared_ptr<rocksdb::Env> guard;
+    EXPECT_OK(rocksdb::Env::CreateFromString({}, "ringfile://ring?async_reads:8", &env, &guard));
+    EXPECT(std::string(env->GetFileSystem()->Name()) == "RingfileFileSystem");
+    env = rocksdb::Env::Default();
+    EXPECT(!rocksdb::Env::CreateFromString({}, "ringfile://ring?async_reads:no", &env, &guard).ok());
+}
+
 void ErrorsSayWhich(FileSystem* files, const std::string& path) {
     std::unique_ptr<FSRandomAccessFile> file;
     const rocksdb::IOStatus status = files->NewRandomAccessFile(path + ".no", FileOptions(), &file, nullptr);
@@ -244,7 +299,9 @@ int main(int argc, char** argv) {
         AsyncReadsEndOnAnyThread(files.get(), file.get());
         UniqueIdsAreTheFiles(files.get(), path, file.get());
     }
+    OpenFilesHaveTheirSize(files.get(), path + "-open");
     ErrorsSayWhich(files.get(), path);
+    BadOptionsAreErrors();
     EXPECT_OK(files->DeleteFile(path, IOOptions(), nullptr));
     std::cout << ringfile_rocksdb::ToString(ringfile_rocksdb::GetStatistics());
 }

@@ -1,8 +1,6 @@
 // One read that was started by ReadAsync: the object behind RocksDB's handle.
 #include "async.h"
 
-#include <cstdlib>
-
 #include "counters.h"
 #include "status.h"
 
@@ -29,17 +27,6 @@ std::shared_ptr<ringfile_queue> Queue(int* error) {
     return queue;
 }
 
-// The number of a thread's reads from which further ones start only when one of them is polled. What a device has begun,
-// AbortIO must wait for.
-int64_t MostInFlight() {
-    static const int64_t most = [] {
-        const char* set = std::getenv("RINGFILE_ROCKSDB_ASYNC_READS");
-        const long long number = set != nullptr ? std::atoll(set) : 0;
-        return number > 0 ? number : 128;
-    }();
-    return most;
-}
-
 }  // namespace
 
 AsyncRead::AsyncRead(const File& file, const FSReadRequest& request, ReadCallback callback, void* argument)
@@ -57,8 +44,8 @@ AsyncRead::~AsyncRead() {
     request_.status.PermitUncheckedError();
 }
 
-IOStatus AsyncRead::Start(const File& file, const FSReadRequest& request, ReadCallback callback, void* argument,
-                          void** handle, IOHandleDeleter* deleter) {
+IOStatus AsyncRead::Start(const File& file, uint32_t in_flight, const FSReadRequest& request, ReadCallback callback,
+                          void* argument, void** handle, IOHandleDeleter* deleter) {
     std::unique_ptr<AsyncRead> read(new AsyncRead(file, request, std::move(callback), argument));
     int result = 0;
     read->queue_ = Queue(&result);
@@ -69,7 +56,7 @@ IOStatus AsyncRead::Start(const File& file, const FSReadRequest& request, ReadCa
     if (result != 0) {
         return ReadError(file.path(), request.offset, request.len, -result);
     }
-    if (ringfile_queue_open(read->queue_.get()) <= MostInFlight()) {
+    if (ringfile_queue_open(read->queue_.get()) <= int64_t{in_flight}) {
         // Its only errors would be those of the handle.
         ringfile_queue_submit(read->queue_.get());
     }

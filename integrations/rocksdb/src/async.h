@@ -16,8 +16,11 @@ namespace ringfile_rocksdb {
 // thread starts reads on a queue of its own, which other threads may use; who waits for a read collects it.
 class AsyncRead {
   public:
-    static rocksdb::IOStatus Start(const File& file, const rocksdb::FSReadRequest& request, ReadCallback callback,
-                                   void* argument, void** handle, rocksdb::IOHandleDeleter* deleter);
+    // Adds the read to the thread's queue. Submits it if the thread then has at most `in_flight` reads whose results
+    // were not taken: what a device has begun, Abort must wait for. The others start when one of them is polled.
+    static rocksdb::IOStatus Start(const File& file, uint32_t in_flight, const rocksdb::FSReadRequest& request,
+                                   ReadCallback callback, void* argument, void** handle,
+                                   rocksdb::IOHandleDeleter* deleter);
 
     // Returns once the callbacks of all reads have run.
     static void Poll(const std::vector<void*>& handles);

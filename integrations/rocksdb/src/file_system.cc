@@ -41,10 +41,11 @@ uint32_t ReadFlags(const FileOptions& options) {
 
 }  // namespace
 
-FileSystem::FileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, Route route)
+FileSystem::FileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, Route route, uint32_t async_reads)
     : FileSystemWrapper(base),
       route_(Number(route)),
-      table_flags_(route == Route::kAdaptive ? uint32_t{RINGFILE_ADAPTIVE} : 0) {
+      table_flags_(route == Route::kAdaptive ? uint32_t{RINGFILE_ADAPTIVE} : 0),
+      async_reads_(async_reads) {
     ReportAtExit();
 }
 
@@ -59,7 +60,7 @@ IOStatus FileSystem::NewRandomAccessFile(const std::string& path, const FileOpti
     const Access access{ReadFlags(options) | (options.use_direct_reads ? 0 : table_flags_), route_};
     const IOStatus status = File::Open("While opening a file for random access", path, access, &file);
     if (status.ok()) {
-        result->reset(new RandomAccessFile(std::move(file)));
+        result->reset(new RandomAccessFile(std::move(file), async_reads_));
     }
     return status;
 }
@@ -145,8 +146,8 @@ void FileSystem::SupportedOps(int64_t& supported) {
 #endif
 
 std::shared_ptr<rocksdb::FileSystem> NewRingfileFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base,
-                                                           Route route) {
-    return std::make_shared<FileSystem>(base != nullptr ? base : rocksdb::FileSystem::Default(), route);
+                                                           Route route, uint32_t async_reads) {
+    return std::make_shared<FileSystem>(base != nullptr ? base : rocksdb::FileSystem::Default(), route, async_reads);
 }
 
 }  // namespace ringfile_rocksdb

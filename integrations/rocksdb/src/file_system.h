@@ -13,7 +13,7 @@ namespace ringfile_rocksdb {
 
 class FileSystem : public rocksdb::FileSystemWrapper {
   public:
-    FileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, Route route);
+    FileSystem(const std::shared_ptr<rocksdb::FileSystem>& base, Route route, uint32_t async_reads);
 
     static const char* kClassName() { return "RingfileFileSystem"; }
     const char* Name() const override { return kClassName(); }
@@ -55,6 +55,7 @@ class FileSystem : public rocksdb::FileSystemWrapper {
     const uint32_t route_;
     // The flags of tables that are read without direct I/O: RINGFILE_ADAPTIVE or 0.
     const uint32_t table_flags_;
+    const uint32_t async_reads_;
 };
 
 }  // namespace ringfile_rocksdb

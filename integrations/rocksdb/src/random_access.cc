@@ -63,7 +63,7 @@ IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, cons
 
 IOStatus RandomAccessFile::ReadAsync(FSReadRequest& request, const IOOptions&, ReadCallback callback, void* argument,
                                      void** handle, IOHandleDeleter* deleter, IODebugContext*) {
-    return AsyncRead::Start(*file_, request, std::move(callback), argument, handle, deleter);
+    return AsyncRead::Start(*file_, async_reads_, request, std::move(callback), argument, handle, deleter);
 }
 
 // Direct files have no cache to read into, so RocksDB keeps the data that it prefetches.
@@ -98,6 +98,12 @@ void RandomAccessFile::Hint(AccessPattern pattern) {
             break;
     }
     (void)ringfile_advise(file_->handle(), 0, 0, advice);
+}
+
+IOStatus RandomAccessFile::GetFileSize(uint64_t* result) {
+    const int64_t size = file_->Size();
+    *result = size < 0 ? 0 : static_cast<uint64_t>(size);
+    return size < 0 ? file_->Error("While looking up the size", static_cast<int>(-size)) : IOStatus::OK();
 }
 
 size_t RandomAccessFile::GetUniqueId(char* id, size_t room) const { return file_->UniqueId(id, room); }

@@ -11,7 +11,8 @@ namespace ringfile_rocksdb {
 
 class RandomAccessFile : public rocksdb::FSRandomAccessFile {
   public:
-    explicit RandomAccessFile(std::unique_ptr<File> file) : file_(std::move(file)) {}
+    RandomAccessFile(std::unique_ptr<File> file, uint32_t async_reads)
+        : file_(std::move(file)), async_reads_(async_reads) {}
 
     rocksdb::IOStatus Read(uint64_t offset, size_t n, const rocksdb::IOOptions& options, rocksdb::Slice* result,
                            char* scratch, rocksdb::IODebugContext* dbg) const override;
@@ -29,11 +30,17 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
     rocksdb::IOStatus InvalidateCache(size_t offset, size_t length) override;
     void Hint(AccessPattern pattern) override;
     size_t GetUniqueId(char* id, size_t room) const override;
+
+    // Returns the open file's size, even if the file has been renamed or deleted. Older versions of
+    // RocksDB lack it, hence no `override`; version.h checks its type.
+    virtual rocksdb::IOStatus GetFileSize(uint64_t* result);
+
     bool use_direct_io() const override { return file_->direct(); }
     size_t GetRequiredBufferAlignment() const override { return file_->Alignment(); }
 
   private:
     const std::unique_ptr<File> file_;
+    const uint32_t async_reads_;
 };
 
 }  // namespace ringfile_rocksdb

@@ -1,4 +1,10 @@
 // Registers the file system's URI with RocksDB when this library is loaded.
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
 #include "file_system.h"
 #include "rocksdb/env.h"
 #include "rocksdb/utilities/object_registry.h"
@@ -10,11 +16,17 @@ namespace {
 constexpr char kScheme[] = "ringfile";
 constexpr char kSeparator[] = "://";
 
-// Returns whether the URI is valid. The part after the scheme is the route. There are no options with `=`, because RocksDB
-// would parse those itself.
-bool RouteOf(const std::string& uri, Route* route) {
-    const std::string name = uri.substr(sizeof kScheme - 1 + sizeof kSeparator - 1);
-    const std::pair<const char*, Route> routes[] = {
+constexpr char kUse[] =
+    "use ringfile:// or ringfile://auto, ringfile://ring, ringfile://inline, ringfile://workers, ringfile://aio, "
+    "ringfile://adaptive; then, optionally, ?async_reads:NUMBER, at least 1";
+
+struct Settings {
+    Route route = Route::kAuto;
+    uint32_t async_reads = kDefaultAsyncReads;
+};
+
+bool ReadRoute(std::string_view name, Route* route) {
+    const std::pair<std::string_view, Route> routes[] = {
         {"", Route::kAuto},
         {"auto", Route::kAuto},
         {"ring", Route::kRing},
@@ -32,14 +44,33 @@ bool RouteOf(const std::string& uri, Route* route) {
     return false;
 }
 
+// Options are `name:value`. With `=`, RocksDB would take the URI of an Env for options of its default Env.
+bool ReadOption(std::string_view option, Settings* settings) {
+    constexpr std::string_view kAsyncReads = "async_reads:";
+    if (option.substr(0, kAsyncReads.size()) != kAsyncReads) {
+        return false;
+    }
+    const std::string_view number = option.substr(kAsyncReads.size());
+    const char* end = number.data() + number.size();
+    const auto [stop, error] = std::from_chars(number.data(), end, settings->async_reads);
+    return error == std::errc() && stop == end && settings->async_reads > 0;
+}
+
+// Returns whether the URI is valid: the scheme, the route, and maybe a question mark and an option.
+bool ReadUri(std::string_view uri, Settings* settings) {
+    uri.remove_prefix(sizeof kScheme - 1 + sizeof kSeparator - 1);
+    const size_t mark = uri.find('?');
+    return ReadRoute(uri.substr(0, mark), &settings->route) &&
+           (mark == std::string_view::npos || ReadOption(uri.substr(mark + 1), settings));
+}
+
 rocksdb::FileSystem* Make(const std::string& uri, std::unique_ptr<rocksdb::FileSystem>* made, std::string* error) {
-    Route route = Route::kAuto;
-    if (!RouteOf(uri, &route)) {
-        *error = uri + ": use ringfile:// or ringfile://auto, ringfile://ring, ringfile://inline, ringfile://workers, "
-                       "ringfile://aio, ringfile://adaptive";
+    Settings settings;
+    if (!ReadUri(uri, &settings)) {
+        *error = uri + ": " + kUse;
         return nullptr;
     }
-    made->reset(new FileSystem(rocksdb::FileSystem::Default(), route));
+    made->reset(new FileSystem(rocksdb::FileSystem::Default(), settings.route, settings.async_reads));
     return made->get();
 }
 

@@ -20,13 +20,20 @@ namespace ringfile_rocksdb {
 // again gets cached.
 enum class Route { kAuto, kRing, kInline, kWorkers, kAio, kAdaptive };
 
+// The number of asynchronous reads (ReadAsync) that a thread has in flight unless told otherwise.
+constexpr uint32_t kDefaultAsyncReads = 128;
+
 // Creates a file system on top of `base` (FileSystem::Default() if it is null). ringfile carries out random access, sequential
 // and writable files; mmapped files, directories, locks, loggers, renames and everything else are left to `base`, which
 // must store its files under the same names in file systems of the kernel.
 //
+// While a thread has `async_reads` reads of ReadAsync in flight, further ones wait until one of the thread's reads is
+// polled. It must be at least 1.
+//
 // Safe for concurrent use, as RocksDB requires of every FileSystem. For an Env: rocksdb::NewCompositeEnv(fs).
 std::shared_ptr<rocksdb::FileSystem> NewRingfileFileSystem(const std::shared_ptr<rocksdb::FileSystem>& base = nullptr,
-                                                           Route route = Route::kAuto);
+                                                           Route route = Route::kAuto,
+                                                           uint32_t async_reads = kDefaultAsyncReads);
 
 // Counts of all ringfile file systems in this process, since it started.
 struct Statistics {
