@@ -28,7 +28,8 @@ use super::error::PoolError;
 /// # Growing
 ///
 /// A buffer of a pool grows when more is appended than fits, unless its pool was [built](crate::PoolBuilder::growing)
-/// without growing. It grows into the rest of its block, if no other part or `Bytes` shares that. Otherwise its content
+/// without growing. It grows into the rest of its block, if no other part or `Bytes` shares that; where at least half of
+/// what it had was taken from its front, or the pool has no more, its content moves to the front. Otherwise its content
 /// is copied to a larger block of the same pool, at least twice as large if the pool has one, and its own memory is
 /// returned. The new capacity is the whole block, and [`as_ptr`](Self::as_ptr) changes with the block. Copies are
 /// counted ([`PoolMetrics::growths`](crate::PoolMetrics::growths)). Growing never waits for memory, whatever
@@ -38,7 +39,8 @@ use super::error::PoolError;
 /// - A buffer without memory ([`Buffer::default`]) gets some from a pool that the whole process has for this purpose: 64 MiB,
 ///   not registered with the kernel, and more from the system when that is used up. So do buffers that are made of slices,
 ///   vectors and iterators.
-/// - Lent memory, memory from [`from_raw`](Self::from_raw), and buffers whose pool was dropped do not grow.
+/// - Lent memory, memory from [`from_raw`](Self::from_raw) (but for a part of it without any bytes), and buffers whose pool was
+///   dropped do not grow.
 ///
 /// [`std::io::Write`] never grows the buffer: it writes what fits. [`BufMut::writer`](bytes::BufMut::writer) returns a
 /// writer that does.
@@ -62,7 +64,7 @@ pub struct Buffer {
     pub(super) block: NonNull<Block>,
 }
 
-const _: () = assert!(size_of::<Buffer>() == 32);
+const _: () = assert!(size_of::<Buffer>() == 4 * size_of::<usize>());
 
 // SAFETY: a buffer owns its bytes alone, and its block's counts are atomic.
 unsafe impl Send for Buffer {}
@@ -104,13 +106,15 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Returns how many bytes fit: exactly as many as were requested, until the buffer grows.
+    /// Returns how many bytes fit: exactly as many as were requested, until the buffer grows or gives up its front
+    /// ([`Buf::advance`](bytes::Buf::advance)).
     #[inline]
     pub fn capacity(&self) -> usize {
         self.cap
     }
 
-    /// Returns the address of the buffer. It stays the same until the buffer grows.
+    /// Returns the address of the buffer. It stays the same until the buffer grows or gives up its front
+    /// ([`Buf::advance`](bytes::Buf::advance)).
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
@@ -314,6 +318,30 @@ impl Buffer {
         // SAFETY: within our memory.
         self.ptr = unsafe { self.ptr.add(n) };
         (self.len, self.cap) = (self.len - n, self.cap - n);
+    }
+
+    /// Returns the size of its block if it has the only reference, so that all of it is free for this buffer; otherwise 0. The
+    /// block must belong to a pool.
+    pub(super) fn whole_block(&self) -> usize {
+        if self.header().is_shared() { 0 } else { self.header().size() }
+    }
+
+    /// Returns how many bytes of its block lie before it.
+    pub(super) fn front(&self) -> usize {
+        self.ptr.addr().get() - self.header().base().addr()
+    }
+
+    /// Moves the content to the start of its block, and takes the whole block, to which there is no other reference. The block
+    /// must belong to a pool.
+    pub(super) fn move_to_front(&mut self) {
+        let (base, size) = (self.header().base(), self.whole_block());
+        assert!(self.cap <= size, "it has the only reference of the block");
+        // SAFETY: the only reference owns the whole block, whose memory is initialised; both ranges lie in it.
+        unsafe {
+            base.copy_from(self.ptr.as_ptr(), self.len);
+            self.ptr = NonNull::new_unchecked(base);
+        }
+        self.cap = size;
     }
 
     /// Returns the bytes between the length and the capacity.

@@ -4,6 +4,7 @@
 //! these traits require; its whole capacity is initialised, and stays so: no trait that lets safe code write
 //! uninitialised bytes is implemented for `Buffer` itself.
 
+#[allow(unused_imports, reason = "a system may have none of the runtimes whose features are on")]
 use super::buffer::Buffer;
 
 #[cfg(feature = "compio-buf-08")]
@@ -129,7 +130,7 @@ unsafe impl monoio::buf::IoBufMut for Buffer {
 
 /// With the feature `tokio-uring-05`: for tokio-uring 0.5. Its own ring knows nothing of the pool's registration.
 // SAFETY: see the module; `len` bytes from the start are initialised.
-#[cfg(feature = "tokio-uring-05")]
+#[cfg(all(feature = "tokio-uring-05", target_os = "linux"))]
 unsafe impl tokio_uring::buf::IoBuf for Buffer {
     fn stable_ptr(&self) -> *const u8 {
         self.as_ptr()
@@ -146,7 +147,7 @@ unsafe impl tokio_uring::buf::IoBuf for Buffer {
 
 /// With the feature `tokio-uring-05`: for tokio-uring 0.5.
 // SAFETY: see the module; all of the capacity is the buffer's own. Only unsafe code can write through the pointer.
-#[cfg(feature = "tokio-uring-05")]
+#[cfg(all(feature = "tokio-uring-05", target_os = "linux"))]
 unsafe impl tokio_uring::buf::IoBufMut for Buffer {
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         self.as_mut_ptr()

@@ -130,7 +130,20 @@ impl Buffer {
             return Ok(());
         }
         let pool = Pool::of_core(core).ok_or_else(|| no_room(GONE))?;
-        let mut larger = pool.get_to_grow(needed, self.capacity().saturating_mul(2))?;
+        let fits = self.core().is_some() && needed <= self.whole_block();
+        // Moving less than was taken from the front costs no more than writing that did.
+        if fits && self.front() >= self.len() {
+            self.move_to_front();
+            return Ok(());
+        }
+        let mut larger = match pool.get_to_grow(needed, self.capacity().saturating_mul(2)) {
+            Ok(larger) => larger,
+            Err(_) if fits => {
+                self.move_to_front();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         larger.widen();
         larger.set_len(self.len());
         larger.copy_from_slice(self);

@@ -14,7 +14,7 @@
 //! # Ok::<(), ringfile_buffer::PoolError>(())
 //! ```
 //!
-//! This crate does no I/O, and runs wherever Rust's standard library does. The crate `ringfile` does I/O on the same buffers
+//! This crate does no I/O, and runs wherever Rust's standard library and 64-bit atomics do. The crate `ringfile` does I/O on the same buffers
 //! over Linux io_uring, registers their memory with the kernel, and exports everything from here. So a client library and
 //! its server can share code that takes and returns buffers.
 //!
@@ -22,7 +22,8 @@
 //!
 //! | | Linux | other Unix | Windows |
 //! |---|---|---|---|
-//! | alignment ([`PoolBuilder::alignment`]) | any power of two | same | same |
+//! | memory | mapped, in regions of 2 MiB and more | allocated and zeroed in such regions | same |
+//! | alignment ([`PoolBuilder::alignment`]) | any power of two up to 1 GiB | same | same |
 //! | [`HugePages::Auto`], `Never` | transparent huge pages, or none | the system's choice | the system's choice |
 //! | [`HugePages::Require`] | reserved huge pages | refused | refused |
 //! | [`PoolBuilder::dont_fork`] | children see zeros | refused | no effect: there is no fork |

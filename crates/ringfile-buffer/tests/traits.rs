@@ -100,6 +100,34 @@ fn an_empty_buffer_grows_and_lent_memory_does_not() {
 }
 
 #[test]
+fn what_was_taken_from_the_front_is_room_again() {
+    let pool = Pool::new(4096);
+    let mut buffer = pool.get(4096).unwrap();
+    for round in 0..100_u8 {
+        buffer.resize(4096, round);
+        buffer.advance(4000);
+        buffer.extend_from_slice(&[round + 1; 200]);
+        assert_eq!((buffer.len(), buffer[0], buffer[96]), (296, round, round + 1));
+        buffer.advance(296);
+        buffer.reserve(4096);
+        assert_eq!((buffer.capacity(), buffer.as_ptr().addr() % 4096), (4096, 0));
+    }
+    // Little was taken, and the pool has no more: better moved than refused.
+    buffer.resize(4096, 7);
+    buffer.advance(100);
+    buffer.extend_from_slice(&[8; 100]);
+    assert!(buffer[..3996].iter().all(|&byte| byte == 7) && buffer[3996..] == [8; 100]);
+    // Another part keeps its bytes.
+    let front = buffer.split_to(2000);
+    buffer.advance(2000);
+    assert!(buffer.try_reserve(4000).is_err());
+    assert!(front.iter().all(|&byte| byte == 7));
+    drop(front);
+    buffer.try_reserve(4000).unwrap();
+    assert_eq!((buffer.len(), buffer[95]), (96, 8));
+}
+
+#[test]
 #[should_panic(expected = "can't advance by 3 bytes: the buffer has 2")]
 fn advancing_beyond_the_content_panics() {
     Buffer::from("ab").advance(3);

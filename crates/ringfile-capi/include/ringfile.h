@@ -967,9 +967,9 @@ int ringfile_memory_register(void *data,
 //
 // RINGFILE_MEMORY_NOW: the kernel registers all of the memory and pins its pages before this returns, instead of at the
 // first operation on each GiB; for 1 GiB that takes tens of milliseconds. The pages are pinned once for the process, and
-// each ring gets a share at its first operation, which is quick; before Linux 6.13, each ring pins them, and this does
-// it for the calling thread's ring alone. If the kernel refuses, the call fails with its errno (-ENOMEM: RLIMIT_MEMLOCK is too
-// low), and nothing is registered: without the flag, operations on the memory still work.
+// each ring gets a share at its first operation, which is quick. If the kernel refuses, the call fails with its errno
+// (-ENOMEM: RLIMIT_MEMLOCK is too low; -EOPNOTSUPP before Linux 6.13, where each ring pins the pages for itself), and
+// nothing is registered: without the flag, operations on the memory still work.
 //
 // Any thread. Blocks with RINGFILE_MEMORY_NOW only. Errors of ringfile_memory_register; -EINVAL: `flags` are unknown.
 //

@@ -542,6 +542,11 @@ fn appends_of_one_loop_keep_their_order_when_it_turns() {
             log.append(&content(log.len(), PAGE)).await.unwrap();
             let (one, other) = futures::join!(log.append(b"a"), log.append(b"b"));
             assert!(one.unwrap() < other.unwrap(), "round {round}");
+            log.append(&content(log.len(), PAGE)).await.unwrap();
+            let (appended, cut) = futures::join!(log.append(b"a"), log.truncate(4));
+            assert!(appended.unwrap() > 4, "round {round}");
+            cut.unwrap();
+            assert_eq!(log.len(), 4, "round {round}");
         }
         log.close().await.unwrap();
     });

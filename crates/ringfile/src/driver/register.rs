@@ -1,22 +1,23 @@
 //! Registers memory before the first operation uses it.
 
-use ringfile_buffer::internal::{Region, regions};
+use std::io::ErrorKind;
 
-use super::counts::add_to_counts;
+use ringfile_buffer::internal::{event, regions};
+
+use super::counts::ring_features;
 use super::refused::{Lack, after_fork};
-use super::state::{Driver, with};
 use crate::error::Error;
 use crate::memory::RegisteredMemory;
-use ringfile_buffer::internal::event;
+use crate::ring::{can_clone, register_now as register};
 
 const REGISTERING: &str = "registering memory with io_uring";
 
 /// Registers memory with io_uring now, and pins its pages, which otherwise the first operation on each GiB does: for 1 GiB it
 /// takes tens of milliseconds. Also says whether it is registered, where an operation goes on without.
 ///
-/// The memory is pinned once for the process, and each ring gets a share of that at its first operation, which is quick. Before
-/// Linux 6.13, each ring pins it: then this does it for the ring of the calling thread alone, and only as long as that
-/// thread lives. Makes a ring for the thread if it has none. Blocks for as long as the kernel needs; does no I/O.
+/// The memory is pinned once for the process, until it is dropped, and each ring gets a share of that at its first operation,
+/// which is quick. Before Linux 6.13 there is nothing to do in advance: each ring pins the memory for itself. Blocks for as
+/// long as the kernel needs; does no I/O.
 ///
 /// Once the kernel has refused a piece of memory it is not asked again: after raising the limit, make another
 /// `RegisteredMemory` of it.
@@ -32,30 +33,35 @@ const REGISTERING: &str = "registering memory with io_uring";
 /// ```
 ///
 /// # Errors
-/// The errno with which the kernel refuses: `ENOMEM` if `RLIMIT_MEMLOCK` is too low. `Unsupported` in a forked child, and where
-/// the environment forbids io_uring; where there is no ring, the reason. What was registered before the error stays so.
+/// The errno with which the kernel refuses: `ENOMEM` if `RLIMIT_MEMLOCK` is too low. `Unsupported` before Linux 6.13, in a
+/// child that was forked after its parent had registered memory, and where the environment forbids io_uring; where no ring can
+/// be made, the reason. What was registered before the error stays so until the memory is dropped.
 pub fn register_now(memory: &RegisteredMemory) -> Result<(), Error> {
-    // This creates the thread's driver if it has none.
-    add_to_counts(|_| {});
-    let ending = || Err(Error::from_errno(libc::EBUSY, REGISTERING).because("this thread is ending"));
-    let result = with(|driver| driver.register_now(regions(memory))).unwrap_or_else(ending);
-    event::emit_deferred();
-    result
-}
-
-impl Driver {
-    fn register_now(&mut self, regions: &[Region]) -> Result<(), Error> {
-        if self.shared.is_inherited() {
-            return Err(after_fork());
-        }
-        if self.rings.is_none() {
-            self.rings = Some(self.make_rings().map_err(Lack::into_error)?);
-        }
-        let Some(rings) = &mut self.rings else { return Ok(()) };
-        for region in regions {
-            let registered = rings.main.buffers.register_now(region);
-            registered.map_err(|why| Error::from_errno(why.errno(), REGISTERING).because(why.to_string()))?;
-        }
-        Ok(())
+    if let Some(lack) = Lack::forbidden() {
+        return Err(lack.into_error());
     }
+    if !can_clone() {
+        // Known once there was a ring.
+        ring_features()?;
+    }
+    let unsupported = |why| Error::new(ErrorKind::Unsupported, REGISTERING).because(why);
+    if !can_clone() {
+        return Err(unsupported(
+            "before Linux 6.13, each ring pins the memory for itself at its first operation",
+        ));
+    }
+    for region in regions(memory) {
+        match register(region) {
+            Ok(true) => {}
+            Ok(false) if ringfile_buffer::internal::fork::is_child() => return Err(after_fork()),
+            Ok(false) => {
+                return Err(unsupported("the process has no ring that others could take their share from"));
+            }
+            Err(why) => {
+                event::emit_deferred();
+                return Err(Error::from_errno(why.errno(), REGISTERING).because(why.to_string()));
+            }
+        }
+    }
+    Ok(())
 }

@@ -30,6 +30,7 @@ pub(crate) use setup::RingOptions;
 
 pub use refusal::{RegistrationRefused, refused_registration};
 use registry::ClonedBuffers;
+pub(crate) use registry::{can_clone, register_now};
 
 /// How many registered files a ring has room for; a file with a higher number uses its descriptor.
 const FILE_SLOTS: u32 = 1024;

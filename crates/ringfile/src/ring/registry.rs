@@ -131,18 +131,20 @@ fn clone_place(from: &OwnedFd, to: &OwnedFd, index: u32) -> io::Result<()> {
 }
 
 impl Holder {
-    /// Registers a region for the process. `None` if that is refused: its I/O is then unregistered.
-    fn register(&mut self, start: *mut u8, len: usize) -> Option<Registration> {
+    /// Registers a region for the process, or returns why that is refused: its I/O is then unregistered.
+    fn register(&mut self, start: *mut u8, len: usize) -> Result<Registration, RegistrationRefused> {
+        let refused = |what, error: &io::Error| {
+            let why = RegistrationRefused::new(what, error);
+            refused(len, why);
+            Err(why)
+        };
         let Some(index) = self.take_index() else {
-            let full = io::Error::from_raw_os_error(libc::ENOSPC);
-            refused(len, RegistrationRefused::new(What::Place, &full));
-            return None;
+            return refused(What::Place, &io::Error::from_raw_os_error(libc::ENOSPC));
         };
         let pinned = match self.fd().filter(|_| can_clone()).map(|ring| set_place(ring, index, start, len)) {
             Some(Err(error)) => {
                 self.free.push(index);
-                refused(len, RegistrationRefused::new(What::Memory, &error));
-                return None;
+                return refused(What::Memory, &error);
             }
             Some(Ok(())) => true,
             None => false,
@@ -150,7 +152,28 @@ impl Holder {
         self.serial += 1;
         let serial = self.serial;
         self.pinned[index as usize] = if pinned { serial } else { 0 };
-        Some(Registration { index, serial, on_release: release })
+        Ok(Registration { index, serial, on_release: release })
+    }
+}
+
+/// Registers a region, and pins its memory for the process, before a ring needs it. `Ok(false)` if this process has no ring that
+/// can do so.
+pub(crate) fn register_now(region: &Region) -> Result<bool, RegistrationRefused> {
+    let (mut holder, mut asked) = (holder(), None);
+    if !can_clone() || holder.fd().is_none() {
+        return Ok(false);
+    }
+    let registration = region.register(|start, len| match holder.register(start, len) {
+        Ok(registration) => Some(registration),
+        Err(why) => {
+            asked = Some(why);
+            None
+        }
+    });
+    match (registration, asked.or_else(refused_registration)) {
+        (Some(registration), _) => Ok(holder.pinned[registration.index as usize] == registration.serial),
+        (None, Some(why)) => Err(why),
+        (None, None) => Ok(false),
     }
 }
 
@@ -352,16 +375,6 @@ impl ClonedBuffers {
         })
     }
 
-    /// Registers a region, and takes a share of it, before an operation needs it. Returns why the kernel refuses.
-    pub(crate) fn register_now(&mut self, region: &Region) -> Result<(), RegistrationRefused> {
-        self.without_share = 0;
-        let unknown = || RegistrationRefused::new(What::Table, &io::Error::from_raw_os_error(libc::EINVAL));
-        match self.index_of(region) {
-            Some(_) => Ok(()),
-            None => Err(refused_registration().unwrap_or_else(unknown)),
-        }
-    }
-
     /// Returns whether the next operation goes unregistered, because the loops of this thread are too short for a
     /// share.
     #[cold]
@@ -386,7 +399,7 @@ impl ClonedBuffers {
         let (mut holder, mut asked) = (holder(), false);
         let registration = region.register(|start, len| {
             asked = true;
-            holder.register(start, len)
+            holder.register(start, len).ok()
         });
         self.refusals += u64::from(asked && registration.is_none());
         registration

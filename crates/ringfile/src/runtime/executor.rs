@@ -28,6 +28,10 @@ const MAIN: TaskNumber = 0;
 thread_local! {
     /// The number of the driver of the loop that this thread is in; 0 outside a loop.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
+    /// Counts the turns of this thread's loops, from 1.
+    static TURN: Cell<u64> = const { Cell::new(1) };
+    /// The turn in which a task has started I/O without waiting.
+    static STARTED_IN: Cell<u64> = const { Cell::new(0) };
     /// This and the next thread-local are never destroyed, so that an ending thread can have a loop; a loop leaves both
     /// empty.
     static TASKS: ManuallyDrop<RefCell<Tasks>> = const { ManuallyDrop::new(RefCell::new(Tasks::new())) };
@@ -198,6 +202,17 @@ pub(crate) fn is_in_loop() -> bool {
     CURRENT.get() != 0 || driver::is_io_thread()
 }
 
+/// Notes that a task of this loop has started I/O, and may go on without waiting: nothing is submitted before the loop turns.
+pub(crate) fn note_started() {
+    STARTED_IN.set(TURN.get());
+}
+
+/// Returns whether the loop should turn before this task does more, because I/O was started in this turn. A task that yields for
+/// this is polled again in the order of the others that do.
+pub(crate) fn should_turn() -> bool {
+    CURRENT.get() != 0 && STARTED_IN.get() == TURN.get()
+}
+
 /// Starts a task on this thread. `remote` is the handle of this thread's loop.
 pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<LoopHandle>) {
     let number = with_tasks(|tasks| {
@@ -334,6 +349,7 @@ impl Loop {
 
     /// Submits and collects operations. `is_alone`: no task waits for anything else than the operations in flight.
     fn turn(&mut self, may_sleep: bool, is_alone: bool) {
+        TURN.set(TURN.get() + 1);
         // A panic in the last turn may have left work undone.
         let idle = with_tasks(|tasks| tasks.ready.is_empty()) && !self.deferred.may_wake_someone();
         let may_sleep = may_sleep && idle && !(is_alone && driver::call_alone(&mut self.deferred));

@@ -16,7 +16,7 @@ pub use threads::{Runtime, RuntimeBuilder};
 
 use crate::ring::RingOptions;
 use executor::Loop;
-pub(crate) use executor::is_in_loop;
+pub(crate) use executor::{is_in_loop, note_started, should_turn};
 
 /// Runs `future` on the calling thread until it is ready, together with the tasks that it [`spawn`]s.
 ///

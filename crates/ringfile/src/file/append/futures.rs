@@ -17,6 +17,7 @@ use super::waiters::{Goal, WaiterPlace};
 use crate::error::{Error, Result};
 use crate::file::check;
 use crate::memory::{Buffer, PoolError};
+use crate::runtime;
 
 /// Waits for memory of the pool.
 type MemoryFuture = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send;
@@ -128,8 +129,8 @@ pub(super) struct Appending<'a, R> {
     done: usize,
     offset: Option<u64>,
     memory: Option<Pin<Box<MemoryFuture>>>,
-    /// Whether it lets the thread's loop turn first, if earlier appends have started writes: a task that appends without end
-    /// never waits, and nothing would be submitted.
+    /// Whether it lets the thread's loop turn first, if appends have started writes: a task that appends without end never
+    /// waits, and nothing would be submitted. All that is polled first in such a turn does so, which keeps their order.
     may_yield: bool,
 }
 
@@ -245,9 +246,7 @@ impl<'a, R: Content> Appending<'a, R> {
 
     fn poll_offset(&mut self, context: &mut Context<'_>) -> Poll<Result<u64>> {
         self.waits.shared.check_process(APPENDING)?;
-        if std::mem::take(&mut self.may_yield) && self.waits.shared.takes_turn() {
-            // Appends and truncations that are polled meanwhile come later.
-            self.waits.shared.register(&mut self.waits.place, Goal::Turn, context.waker());
+        if std::mem::take(&mut self.may_yield) && runtime::should_turn() {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
@@ -257,7 +256,7 @@ impl<'a, R: Content> Appending<'a, R> {
                 AppendAttempt::Done(offset, has_work, has_readers) => {
                     if has_work {
                         self.waits.shared.drive();
-                        self.waits.shared.wants_turn();
+                        runtime::note_started();
                     }
                     if has_readers {
                         self.waits.shared.wake(false);
@@ -311,13 +310,15 @@ pub(super) struct Truncating<'a> {
     len: u64,
     /// How often the log has been cut then. Set when it is this task's turn.
     goal: Option<u64>,
+    /// As in [`Appending`].
+    may_yield: bool,
 }
 
 const TRUNCATING: &str = "truncating an appender's file";
 
 impl<'a> Truncating<'a> {
     pub fn new(shared: &'a AppenderShared, len: u64) -> Self {
-        Self { waits: Waits { shared, place: None }, len, goal: None }
+        Self { waits: Waits { shared, place: None }, len, goal: None, may_yield: true }
     }
 
     /// Returns whether the log is truncated. Asks for that once no append, and no other truncation, comes first.
@@ -349,6 +350,10 @@ impl<'a> Truncating<'a> {
 
     fn poll_truncated(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         self.waits.shared.check_process(TRUNCATING)?;
+        if std::mem::take(&mut self.may_yield) && runtime::should_turn() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             if let Poll::Ready(result) = self.look() {
                 return Poll::Ready(result);

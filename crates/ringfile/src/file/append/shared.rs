@@ -62,8 +62,6 @@ pub(super) struct AppenderShared {
     state: Mutex<AppenderState>,
     /// The thread that calls a function under the lock, as [`this_thread`] names it; otherwise 0.
     filling: AtomicUsize,
-    /// The thread whose loop should turn, to submit writes and collect them; otherwise 0.
-    turn_due: AtomicUsize,
     /// See [`ends`](Self::ends).
     ends: [AtomicU64; 3],
 }
@@ -177,8 +175,7 @@ impl AppenderShared {
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
             let ends = [len; 3].map(AtomicU64::new);
             let (filling, this) = (AtomicUsize::new(0), shared.clone());
-            let turn_due = AtomicUsize::new(0);
-            Self { file, pool, chunk, process, inode, this, state, filling, turn_due, ends }
+            Self { file, pool, chunk, process, inode, this, state, filling, ends }
         })
     }
 
@@ -205,19 +202,6 @@ impl AppenderShared {
     pub fn begin_filling(&self) -> Filling<'_> {
         self.filling.store(this_thread(), Ordering::Relaxed);
         Filling(self)
-    }
-
-    /// Lets the loop of this thread, if it has one, turn before the next append.
-    pub fn wants_turn(&self) {
-        if crate::runtime::is_in_loop() {
-            self.turn_due.store(this_thread(), Ordering::Relaxed);
-        }
-    }
-
-    /// Returns whether the loop of this thread should turn now.
-    pub fn takes_turn(&self) -> bool {
-        let due = self.turn_due.load(Ordering::Relaxed);
-        due != 0 && due == this_thread() && self.turn_due.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Returns whether this process opened the appender. In a forked child, a thread that does not exist there may hold
