@@ -97,9 +97,9 @@ fn files_without_a_name_of_the_users_are_found_and_what_looks_like_them_is_not()
     let child = under_way(ringfile(&format!("perf buffers {arguments}"), folder.path()), "signals");
     let path = folder.path().join(format!("ringfile-perf-{}.bin", child.id()));
     let state = folder.path().join("state/ringfile");
-    // The record is removed after the file.
-    let has_record = || std::fs::read_dir(&state).is_ok_and(|records| records.count() > 0);
-    wait_until("no record is made", has_record);
+    // The record is made before the file, and removed after it.
+    let has_both = || path.exists() && std::fs::read_dir(&state).is_ok_and(|records| records.count() > 0);
+    wait_until("no file, or no record, is made", has_both);
     interrupt(child, Signal::SIGKILL);
     for said in said(folder.path()) {
         assert_eq!(said.lines().count(), 1, "{said}");
