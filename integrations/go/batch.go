@@ -62,6 +62,9 @@ func try[T any, P operation[T]](ctx context.Context, f *File, operations []T) (b
 	if len(operations) == 0 {
 		return true, nil
 	}
+	if f == nil {
+		return false, &Error{Errno: syscall.EINVAL, Text: "the file is nil"}
+	}
 	queues.once.Do(open)
 	if queues.err != nil {
 		return false, queues.err
@@ -76,7 +79,8 @@ func try[T any, P operation[T]](ctx context.Context, f *File, operations []T) (b
 		return false, err
 	}
 	defer flight.put()
-	if flight.requests, err = convert[T, P](flight.requests, operations); err != nil {
+	defer flight.requests.letGo()
+	if err = convert[T, P](&flight.requests, operations); err != nil {
 		return false, err
 	}
 	slots, err := flight.fly(ctx, f)
@@ -96,26 +100,56 @@ func try[T any, P operation[T]](ctx context.Context, f *File, operations []T) (b
 	return true, first
 }
 
-// convert converts operations for C, in the memory of earlier requests. It fails if the fields of one are not valid.
-func convert[T any, P operation[T]](requests []C.shim_op, operations []T) ([]C.shim_op, error) {
-	requests = requests[:0]
+// requests are operations for C, with the buffers whose memory they use. They are reused.
+type requests struct {
+	ops  []C.shim_op
+	held []*Buffer // until letGo
+}
+
+func (r *requests) letGo() {
+	for at, buffer := range r.held {
+		buffer.letGo()
+		r.held[at] = nil
+	}
+	r.held = r.held[:0]
+}
+
+// convert converts operations for C. It fails if the fields of one are not valid. letGo must follow it in any case.
+func convert[T any, P operation[T]](into *requests, operations []T) error {
+	into.ops = into.ops[:0]
+	var last *Buffer
 	for at := range operations {
+		wrong := func(why any) error {
+			return &Error{Errno: syscall.EINVAL, Text: fmt.Sprintf("operation %d: %s", at, why)}
+		}
+		if buffer := P(&operations[at]).memory(); buffer != nil && buffer != last {
+			if !buffer.hold() {
+				return wrong("its buffer was released")
+			}
+			into.held = append(into.held, buffer)
+			last = buffer
+		}
 		request, err := P(&operations[at]).request()
 		if err != nil {
-			return requests, &Error{Errno: syscall.EINVAL, Text: fmt.Sprintf("operation %d: %s", at, err)}
+			return wrong(err)
 		}
-		requests = append(requests, request)
+		into.ops = append(into.ops, request)
 	}
-	return requests, nil
+	return nil
 }
 
 var maxInFlight int64 = 128
 
+const mostInFlight = 1 << 20
+
 // SetMaxInFlight sets about how many operations of batches may be in flight at once in this process (default: 128);
 // goroutines with further batches wait in Go, in order. A batch of more operations runs alone. More than the device
-// takes at once only cost memory and processor time. SetMaxInFlight has no effect after the first batch, sync or other
-// operation with a context.
+// takes at once only cost memory and processor time; above 1048576, the number is taken as 1048576. SetMaxInFlight has
+// no effect after the first batch, sync or other operation with a context.
 func SetMaxInFlight(operations int) {
+	if operations > mostInFlight {
+		operations = mostInFlight
+	}
 	if operations > 0 {
 		atomic.StoreInt64(&maxInFlight, int64(operations))
 	}
@@ -212,7 +246,7 @@ func wake(ended *C.shim_flight) {
 type flight struct {
 	c        *C.shim_flight
 	ended    chan struct{}
-	requests []C.shim_op
+	requests requests
 }
 
 var flights struct {
@@ -245,12 +279,17 @@ func (one *flight) put() {
 }
 
 // fly starts the requests, waits until all have finished, and returns their slots, which are valid until put. If ctx is
-// done first, it cancels those that have not begun.
+// done first, it cancels those that have not begun. An error means that nothing was started.
 func (one *flight) fly(ctx context.Context, f *File) ([]C.shim_slot, error) {
-	count := C.size_t(len(one.requests))
-	queue := <-queues.free
+	count := C.size_t(len(one.requests.ops))
+	var queue *C.ringfile_queue
+	select {
+	case queue = <-queues.free:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	var ended *C.shim_flight
-	result := C.shim_start(one.c, queue, f.handle, &one.requests[0], count, &ended)
+	result := C.shim_start(one.c, queue, f.handle, &one.requests.ops[0], count, &ended)
 	queues.free <- queue
 	wake(ended)
 	if result < 0 {

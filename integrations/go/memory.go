@@ -4,6 +4,7 @@ package ringfile
 import "C"
 
 import (
+	"sync"
 	"syscall"
 	"unsafe"
 )
@@ -12,6 +13,7 @@ import (
 type Memory struct {
 	handle *C.ringfile_memory
 	buffer Buffer
+	ending sync.Mutex // one Unregister at a time
 }
 
 // RegisterMemory registers memory that Go does not manage: a mapping (syscall.Mmap) or C memory (unsafe.Slice of what
@@ -40,12 +42,19 @@ func RegisterMemory(data []byte) (*Memory, error) {
 // Buffer returns all of the memory as a buffer for reads and writes, always the same one. Its Release does nothing.
 func (m *Memory) Buffer() *Buffer { return &m.buffer }
 
-// Unregister ends the registration. After success the memory may be unmapped or freed, and the buffer is empty. It
-// fails with EBUSY, without effect, while an operation uses some of the memory, and with EBADF if it succeeded before.
+// Unregister ends the registration. After success the memory may be unmapped or freed, the buffer is empty, and batches
+// that still wait because of SetMaxInFlight fail with EINVAL. Unregister fails with EBUSY while an operation uses some
+// of the memory (a batch that begins during this call may then fail with EINVAL), and with EBADF if it succeeded before.
 func (m *Memory) Unregister() error {
+	m.ending.Lock()
+	defer m.ending.Unlock()
+	free := m.buffer.uses.CompareAndSwap(0, released)
+	if !free && m.buffer.uses.Load() >= 0 {
+		return &Error{Errno: syscall.EBUSY, Text: "a batch uses the memory: wait until it has returned"}
+	}
 	_, err := check(func() int64 { return int64(C.ringfile_memory_unregister(m.handle)) })
-	if err == nil {
-		m.buffer.data = nil
+	if err != nil && free {
+		m.buffer.uses.Store(0)
 	}
 	return err
 }

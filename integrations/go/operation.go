@@ -12,6 +12,8 @@ import (
 // operation is a pointer to what a batch and a queue can carry out: a Read, a Write or a control.
 type operation[T any] interface {
 	*T
+	// memory returns the buffer, nil if there is none.
+	memory() *Buffer
 	// request returns the operation for C, and nil or what is wrong with its fields.
 	request() (C.shim_op, error)
 	// finish stores the result of C, and returns its error.
@@ -36,6 +38,8 @@ type Read struct {
 	// Err is set by ReadBatch: nil, or an *Error. Its errno is ECANCELED for a read that was cancelled.
 	Err error
 }
+
+func (r *Read) memory() *Buffer { return r.Buffer }
 
 func (r *Read) request() (C.shim_op, error) {
 	return transfer(C.RINGFILE_OP_READ, r.Buffer, r.Start, r.Length, r.Offset)
@@ -83,6 +87,8 @@ type Write struct {
 	// error, none, some or all of the bytes may be in the file, unless the write was atomic.
 	Err error
 }
+
+func (w *Write) memory() *Buffer { return w.Buffer }
 
 func (w *Write) request() (C.shim_op, error) {
 	var kind C.uint32_t
@@ -136,6 +142,8 @@ type control struct {
 	kind, flags    C.uint32_t
 	offset, length int64
 }
+
+func (c *control) memory() *Buffer { return nil }
 
 func (c *control) request() (C.shim_op, error) {
 	if c.offset < 0 || c.length < 0 {

@@ -4,6 +4,8 @@ package ringfile
 import "C"
 
 import (
+	"math"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
@@ -56,17 +58,54 @@ func (p *Pool) Get(size int) (*Buffer, error) {
 type Buffer struct {
 	handle *C.ringfile_buffer // nil for registered memory
 	data   []byte
+	// uses is the number of batches that have the memory's address, which C does not know before they start; released is
+	// added when the program gives the memory up.
+	uses atomic.Int32
 }
+
+const released = math.MinInt32
 
 // Bytes returns the buffer's memory: nil after Release. The slice, and every slice of it, must not be used after
 // Release, nor while a read into it is in flight. While a write of it is, its bytes must not change.
-func (b *Buffer) Bytes() []byte { return b.data }
+func (b *Buffer) Bytes() []byte {
+	if b.uses.Load() < 0 {
+		return nil
+	}
+	return b.data
+}
 
 // Release returns the memory to the pool: at once, or when the operations on it have finished. A second call does
 // nothing, nor does one for registered memory (see Memory.Unregister).
 func (b *Buffer) Release() {
-	if b.data != nil && b.handle != nil {
-		b.data = nil
+	for b.handle != nil {
+		uses := b.uses.Load()
+		if uses < 0 {
+			return
+		}
+		if b.uses.CompareAndSwap(uses, uses+released) {
+			if uses == 0 {
+				C.ringfile_buffer_release(b.handle)
+			}
+			return
+		}
+	}
+}
+
+// hold keeps the memory until letGo. It returns false if the program has given it up.
+func (b *Buffer) hold() bool {
+	for {
+		uses := b.uses.Load()
+		if uses < 0 {
+			return false
+		}
+		if b.uses.CompareAndSwap(uses, uses+1) {
+			return true
+		}
+	}
+}
+
+func (b *Buffer) letGo() {
+	if b.uses.Add(-1) == released { // only a Pool's buffer is released while there are uses
 		C.ringfile_buffer_release(b.handle)
 	}
 }

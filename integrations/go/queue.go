@@ -14,7 +14,7 @@ import (
 // use the queue. Wait blocks the thread.
 type Queue struct {
 	handle   *C.ringfile_queue
-	requests []C.shim_op
+	requests requests
 	refused  C.int // the negative errno of an operation that could not be added
 }
 
@@ -63,14 +63,14 @@ func (q *Queue) AddWrites(f *File, writes []Write, firstID uint64) (int, error) 
 }
 
 func add[T any, P operation[T]](q *Queue, f *File, operations []T, firstID uint64) (int, error) {
-	requests, err := convert[T, P](q.requests, operations)
-	if err != nil || len(operations) == 0 {
+	defer q.requests.letGo() // C knows of the operations then
+	if err := convert[T, P](&q.requests, operations); err != nil || len(operations) == 0 {
 		return 0, err
 	}
+	requests := q.requests.ops
 	for at := range requests {
 		requests[at].user_data = C.uint64_t(firstID + uint64(at))
 	}
-	q.requests = requests
 	added := C.shim_queue_add(q.handle, f.handle, &requests[0], C.size_t(len(requests)), &q.refused)
 	if int(added) < len(requests) {
 		return int(added), errorOf(int64(q.refused), C.GoString(C.ringfile_last_error()))

@@ -52,19 +52,25 @@ static int is_same(ringfile_file *file, int fd)
 
 void shim_queue_forget(shim_queue *queue)
 {
+    ringfile_file *closed[SHIM_FILES];
+    size_t count = 0;
     pthread_mutex_lock(&queue->lock);
     for (size_t at = 0; at < SHIM_FILES; at++) {
         if (queue->files[at].file != NULL && !is_same(queue->files[at].file, queue->files[at].fd)) {
-            ringfile_close(queue->files[at].file);
+            closed[count++] = queue->files[at].file;
             queue->files[at].file = NULL;
         }
     }
     pthread_mutex_unlock(&queue->lock);
+    /* Not under the lock: closing may wait for the file system. */
+    for (size_t at = 0; at < count; at++) {
+        ringfile_close(closed[at]);
+    }
 }
 
 /* Finds the library's file for a descriptor. Opening one costs as much as a read, so the queue keeps those that it has
- * used. */
-static int find_file(shim_queue *queue, int fd, ringfile_file **file)
+ * used. `replaced` gets the file that lost its place, or NULL. */
+static int find_file(shim_queue *queue, int fd, ringfile_file **file, ringfile_file **replaced)
 {
     if (fd < 0) {
         return -EBADF;
@@ -79,13 +85,13 @@ static int find_file(shim_queue *queue, int fd, ringfile_file **file)
     if (failed < 0) {
         return failed;
     }
-    ringfile_close(kept); /* its operations in flight continue */
+    *replaced = kept;
     queue->files[at].fd = fd;
     queue->files[at].file = *file;
     return 0;
 }
 
-/* Adds operations, under the lock. Returns how many were refused. */
+/* Adds operations, under the lock; close_replaced follows it. Returns how many were refused. */
 static size_t add(shim_queue *queue, shim_op *ops, size_t count)
 {
     size_t refused = 0;
@@ -94,10 +100,11 @@ static size_t add(shim_queue *queue, shim_op *ops, size_t count)
     for (size_t at = 0; at < count; at++) {
         shim_op *op = &ops[at];
         int failed = 0;
+        op->replaced = NULL;
         if (op->fd != fd || file == NULL) {
             file = NULL;
             fd = op->fd;
-            failed = find_file(queue, fd, &file);
+            failed = find_file(queue, fd, &file, &op->replaced);
         }
         if (failed == 0) {
             ringfile_op request = {.size = offsetof(ringfile_op, parts),
@@ -118,11 +125,23 @@ static size_t add(shim_queue *queue, shim_op *ops, size_t count)
     return refused;
 }
 
+/* Closes the files that lost their places to those of these operations; their operations in flight continue. Not under
+ * the lock: closing may wait for the file system. */
+static void close_replaced(const shim_op *ops, size_t count)
+{
+    for (size_t at = 0; at < count; at++) {
+        if (ops[at].replaced != NULL) {
+            ringfile_close(ops[at].replaced);
+        }
+    }
+}
+
 void shim_add(shim_queue *queue, shim_op *ops, size_t count)
 {
     pthread_mutex_lock(&queue->lock);
     add(queue, ops, count);
     pthread_mutex_unlock(&queue->lock);
+    close_replaced(ops, count);
 }
 
 /* Notes that an operation has ended. Whoever notes the last one puts the flight into the list. */
@@ -171,6 +190,7 @@ int shim_start(shim_queue *queue, shim_flight *flight)
     queue->flights = flight;
     pthread_mutex_unlock(&queue->lock);
     shim_flight *ended = shim_collect(queue); /* submits */
+    close_replaced(flight->ops, flight->count);
     for (; over > 0; over--) {
         end_one(flight, &ended);
     }

@@ -19,6 +19,7 @@ typedef struct shim_op {
     struct shim_flight *flight;
     uint64_t token; /* 0: the operation was refused, and `result` says why */
     int64_t result;
+    ringfile_file *replaced; /* C's, while the operation is added */
 } shim_op;
 
 /* A batch of operations in a queue that threads share. Its memory is Haskell's, and lives until shim_finish. */

@@ -26,6 +26,7 @@ import GHC.IO (IO (..))
 import GHC.IO.Exception (IOErrorType (..), ioe_type)
 import System.Directory (createDirectoryIfMissing, getSymbolicLinkTarget, listDirectory, removeFile)
 import System.Environment (getArgs, lookupEnv)
+import System.Exit (ExitCode (..))
 import System.IO
 import System.IO.BlockIO
 import System.IO.Ringfile
@@ -33,6 +34,7 @@ import System.Mem (performMajorGC)
 import System.Posix.Files (fileSize, getFdStatus, setFdSize)
 import System.Posix.IO hiding (openFd)
 import qualified System.Posix.IO as Posix
+import System.Posix.Process (ProcessStatus (Exited), exitImmediately, forkProcess, getProcessStatus)
 import System.Posix.Types (Fd (..), FileOffset)
 import System.Timeout (timeout)
 
@@ -73,11 +75,14 @@ tests =
     ("killing a thread that waits for room submits nothing", killWhileWaiting),
     ("closing cancels what is in flight, and keeps its array", closeInFlight),
     ("closing twice, and submitting afterwards", closedContext),
+    ("closing between the parts of a large batch", closeBetweenParts),
+    ("a forked child cannot use its parent's context", forkedChild),
     ("arrays that are not pinned, and ranges outside of them, are refused", wrongOperations),
     ("limits out of range are refused", wrongLimits),
     ("a descriptor that is used again is another file", descriptorsAreUsedAgain),
     ("a file that the program has closed is released", closedFilesAreReleased),
     ("direct reads into registered memory", registeredMemory),
+    ("registered memory that is in use at the end stays registered, and is not collected", registeredInUse),
     ("a queue of one thread", queueOfOneThread),
     ("a queue that ends cancels what is in flight", queueEnds)
   ]
@@ -257,12 +262,16 @@ limitBlocks folder = passes . withFile' folder "limit" $ \fd -> withPipe $ \(fro
   outcome one >>= equal "one more" [IOResult 1] . VU.toList
   two <- here (submitIO ctx (V.replicate 2 (IOOpRead fd 0 array 3 1)))
   untilBlocked two
+  -- It does not overtake those that came before, though there is room for it.
+  three <- here (submitIO ctx (V.singleton (IOOpRead fd 0 array 5 1)))
+  untilBlocked three
   -- Meanwhile another thread of the capability runs.
   ran <- here (pure ())
   outcome ran
   void (fdWrite to "ab")
   outcome first >>= equal "those that waited" [IOResult 1, IOResult 1] . VU.toList
   outcome two >>= equal "two more" [IOResult 1, IOResult 1] . VU.toList
+  outcome three >>= equal "the last" [IOResult 1] . VU.toList
   where
     forkedOn capability action = do
       end <- newEmptyMVar
@@ -431,8 +440,44 @@ closedContext folder = passes . withFile' folder "closed" $ \fd -> do
   check "closing closes descriptors" (fewer < descriptors)
   array <- newPinnedByteArray 4096
   fails "submitting" (sameType ResourceVanished) (submitIO ctx (V.singleton (IOOpRead fd 0 array 0 1)))
+  fails "submitting nothing" (sameType ResourceVanished) (submitIO ctx V.empty)
   -- The array is not in use, and other contexts work.
   ring $ \other -> submitIO other (V.singleton (IOOpRead fd 0 array 0 1)) >>= equal "another" [IOResult 1] . VU.toList
+
+closeBetweenParts :: FilePath -> IO End
+closeBetweenParts folder = passes . withFile' folder "parts" $ \fd -> withPipe $ \(from, _) -> do
+  ctx <- initIOCtx (small 1 1)
+  array <- filled 4096 (const 1)
+  -- The second part waits for the pipe, and the third for room.
+  (_, end) <- forked . submitIO ctx . V.fromList $
+    [IOOpWrite fd 0 array 0 4096, IOOpRead from 0 array 0 1, IOOpWrite fd 4096 array 0 4096]
+  untilBlocked end
+  closeIOCtx ctx
+  fails "the batch" (sameType ResourceVanished) (outcome end)
+  getFdStatus fd >>= equal "only the first part was carried out" 4096 . fileSize
+
+forkedChild :: FilePath -> IO End
+forkedChild folder =
+  passes . withFile' folder "forked" $ \fd -> withPipe $ \(from, to) -> withIOCtx (small 1 1) $ \ctx -> do
+    array <- filled 2 (const 0)
+    -- The parent has taken all room, so the child must not wait for any.
+    let readOne at = submitIO ctx (V.singleton (IOOpRead from 0 array at 1))
+        isRefused :: IO a -> IO Bool
+        isRefused = fmap (either (sameType UnsupportedOperation) (const False)) . try
+    capabilities <- getNumCapabilities
+    ends <- forM [0 .. capabilities - 1] $ \at -> do
+      end <- newEmptyMVar
+      _ <- forkOn at (try (readOne 0) >>= putMVar end)
+      untilBlocked end
+      pure end
+    child <- forkProcess $ do
+      refused <- and <$> sequence [isRefused (readOne 1), isRefused (submitIO ctx V.empty), isRefused (closeIOCtx ctx)]
+      own <- ring $ \other -> submitIO other (V.singleton (IOOpWrite fd 0 array 0 2))
+      let known = VU.toList own `elem` [[IOResult 2], [IOError eOPNOTSUPP]]
+      exitImmediately (if refused && known then ExitSuccess else ExitFailure 2)
+    getProcessStatus True False child >>= equal "the child" (Just (Exited ExitSuccess))
+    void (fdWrite to (replicate capabilities 'x'))
+    forM_ ends $ \end -> outcome end >>= equal "the parent" [IOResult 1] . VU.toList
 
 wrongOperations :: FilePath -> IO End
 wrongOperations folder = passes . withFile' folder "wrong" $ \fd -> ring $ \ctx -> do
@@ -511,6 +556,22 @@ registeredMemory folder = withFile' folder "direct" $ \fd -> do
       backend <- lookupEnv "RINGFILE_BACKEND"
       when (null backend) $ check ("registered: " ++ show after) (fixedOperations after >= fixedOperations before + 16)
       pure Passed
+
+registeredInUse :: FilePath -> IO End
+registeredInUse _ = passes . withPipe $ \(from, _) -> do
+  collected <- newIORef False
+  let readInFlight end = do
+        array <- newAlignedPinnedByteArray 4096 4096
+        onCollection array (writeIORef collected True)
+        withQueue 1 $ \queue -> withRegistered array $ do
+          addOps queue 0 (V.singleton (IOOpRead from 0 array 0 100))
+          waitResults queue 0 >>= equal "the pipe is empty" 0 . VU.length
+          end
+      own = ErrorCall "the action's own"
+  fails "the action throws" (== own) (readInFlight (throwIO own))
+  fails "the action returns" (sameType ResourceBusy) (readInFlight (pure ()))
+  replicateM_ 3 (performMajorGC >> threadDelay 2000)
+  readIORef collected >>= equal "collected" False
 
 queueOfOneThread :: FilePath -> IO End
 queueOfOneThread folder = passes . withFile' folder "queue" $ \fd -> do

@@ -34,10 +34,11 @@ import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
 import Foreign.Ptr (Ptr, castPtr, nullPtr)
 import Foreign.StablePtr
 import qualified GHC.Event as Event
-import GHC.IO.Exception (IOErrorType (ResourceVanished))
+import GHC.IO.Exception (IOErrorType (ResourceVanished, UnsupportedOperation))
 import System.IO.Error (illegalOperationErrorType)
 import System.IO.Ringfile.Internal
-import System.Posix.Types (ByteCount, Fd (..))
+import System.Posix.Process (getProcessID)
+import System.Posix.Types (ByteCount, Fd (..), ProcessID)
 
 -- | What threads submit batches to. It has a queue for each capability.
 data IOCtx = IOCtx
@@ -46,13 +47,17 @@ data IOCtx = IOCtx
     -- | Releases files that the program has closed.
     sweeper :: !ThreadId,
     -- | Whether the context is closed.
-    isClosed :: !(MVar Bool)
+    isClosed :: !(MVar Bool),
+    -- | The process that created it.
+    process :: !ProcessID
   }
 
 data Queue = Queue
   { cQueue :: !(ForeignPtr CQueue),
     -- | The operations that may still be submitted.
     room :: !QSemN,
+    -- | Held by the thread that waits for room: a 'QSemN' by itself lets small batches overtake large ones for ever.
+    turn :: !(MVar ()),
     -- | Filled when the queue is closed and its last batch has ended.
     drained :: !(MVar ()),
     watch :: !(Event.EventManager, Event.FdKey)
@@ -91,6 +96,10 @@ withIOCtx params = bracket (initIOCtx params) closeIOCtx
 
 -- | Creates a context, with a queue for each capability that there is now. Throws an 'IOException' if the program is
 -- not linked with @-threaded@, and 'GHC.IO.Exception.InvalidArgument' if a limit is out of range.
+--
+-- A child of 'System.Posix.Process.forkProcess' cannot use a context of its parent: there, 'submitIO' and 'closeIOCtx'
+-- throw 'UnsupportedOperation'. It can create one of its own; operations there that need one of the library's worker
+-- threads, as all do without io_uring, fail with @EOPNOTSUPP@.
 initIOCtx :: IOCtxParams -> IO IOCtx
 initIOCtx params = do
   unless rtsSupportsBoundThreads $
@@ -102,7 +111,7 @@ initIOCtx params = do
     thread <- forkIOWithUnmask $ \unmask -> unmask . forever $ do
       threadDelay 1000000
       for_ made $ \queue -> withForeignPtr (cQueue queue) c_queue_forget
-    IOCtx (ioctxBatchSizeLimit params) (V.fromList made) thread <$> newMVar False
+    IOCtx (ioctxBatchSizeLimit params) (V.fromList made) thread <$> newMVar False <*> getProcessID
   where
     function = "initIOCtx"
     openQueues :: Int -> [Queue] -> IO [Queue]
@@ -121,7 +130,7 @@ openQueue capability limit = do
   _ <- forkOn capability (try (register queue descriptor) >>= putMVar registered)
   watching <- uninterruptibleMask_ (takeMVar registered)
   case watching of
-    Right (manager, key) -> (\semaphore end -> Queue queue semaphore end (manager, key)) <$> newQSemN limit <*> newEmptyMVar
+    Right watched -> Queue queue <$> newQSemN limit <*> newMVar () <*> newEmptyMVar <*> pure watched
     Left exception -> withForeignPtr queue c_queue_free >> throwIO (exception :: SomeException)
   where
     register queue descriptor = do
@@ -138,13 +147,21 @@ freeQueue queue = do
 -- | Cancels the operations that the kernel still can cancel (results: @ECANCELED@), waits until all batches have ended,
 -- and closes the context. Later calls of 'submitIO' throw 'ResourceVanished'. May be called twice.
 closeIOCtx :: IOCtx -> IO ()
-closeIOCtx ctx = modifyMVar_ (isClosed ctx) $ \closed -> do
-  unless closed $ do
-    busy <- V.forM (queues ctx) $ \queue -> withForeignPtr (cQueue queue) c_close
-    V.forM_ (V.zip busy (queues ctx)) $ \(is_busy, queue) -> when (is_busy /= 0) (readMVar (drained queue))
-    killThread (sweeper ctx)
-    V.forM_ (queues ctx) freeQueue
-  pure True
+closeIOCtx ctx = do
+  checkProcess "closeIOCtx" ctx
+  modifyMVar_ (isClosed ctx) $ \closed -> do
+    unless closed $ do
+      busy <- V.forM (queues ctx) $ \queue -> withForeignPtr (cQueue queue) c_close
+      V.forM_ (V.zip busy (queues ctx)) $ \(is_busy, queue) -> when (is_busy /= 0) (readMVar (drained queue))
+      killThread (sweeper ctx)
+      V.forM_ (queues ctx) freeQueue
+    pure True
+
+-- | Throws an exception in a forked child, where a lock can be held, and room taken, by threads that are not there.
+checkProcess :: String -> IOCtx -> IO ()
+checkProcess function ctx = do
+  here <- getProcessID
+  when (here /= process ctx) $ throwError UnsupportedOperation function "the IOCtx was created before forkProcess"
 
 -- | Carries out a batch of any size, and returns when all of its operations have ended, with their results in the same
 -- order. Errors of operations are results. Only the calling Haskell thread waits.
@@ -156,9 +173,14 @@ closeIOCtx ctx = modifyMVar_ (isClosed ctx) $ \closed -> do
 --
 -- Throws 'GHC.IO.Exception.InvalidArgument', before anything is submitted, if an array is not pinned or an operation
 -- does not stay within its array, and 'ResourceVanished' if the context is closed.
+--
+-- If the context is closed before all parts of a batch of more than 'ioctxBatchSizeLimit' operations were submitted,
+-- 'submitIO' waits for the parts that were, and throws 'ResourceVanished'. Any of their operations may have been
+-- carried out; those of the other parts were not.
 submitIO :: IOCtx -> V.Vector (IOOp RealWorld) -> IO (VU.Vector IOResult)
 submitIO ctx ops = do
   V.imapM_ (checkOp "submitIO") ops
+  checkProcess "submitIO" ctx
   (capability, _) <- threadCapability =<< myThreadId
   let queue = queues ctx `V.unsafeIndex` (capability `mod` V.length (queues ctx))
   results <- VUM.unsafeNew (V.length ops)
@@ -167,20 +189,15 @@ submitIO ctx ops = do
 
 -- | Submits the operations, as several batches if they are too many, and waits. Called with exceptions masked.
 carryOut :: IOCtx -> Queue -> V.Vector (IOOp RealWorld) -> VUM.MVector RealWorld IOResult -> IO ()
-carryOut ctx queue ops results
-  | V.null ops = pure ()
-  | otherwise = do
-      let (now, later) = V.splitAt (batchLimit ctx) ops
-      batch <- start queue now
-      unless (V.null later) $
-        carryOut ctx queue later (VUM.unsafeDrop (V.length now) results) `onException` abandon queue batch
-      takeMVar (hasEnded batch) `catch` \exception -> do
-        cancelAndWait queue batch
-        finish queue batch
-        throwIO (exception :: SomeException)
-      for_ [0 .. V.length now - 1] $ \index ->
-        opResult (flightOp (address batch) index) >>= VUM.unsafeWrite results index . ofResult
-      finish queue batch
+carryOut ctx queue ops results = do
+  let (now, later) = V.splitAt (batchLimit ctx) ops
+  batch <- start queue now
+  unless (V.null later) $
+    carryOut ctx queue later (VUM.unsafeDrop (V.length now) results) `onException` abandon queue batch
+  takeMVar (hasEnded batch) `onException` abandon queue batch
+  for_ [0 .. V.length now - 1] $ \index ->
+    opResult (flightOp (address batch) index) >>= VUM.unsafeWrite results index . ofResult
+  finish queue batch
 
 -- | A batch in a queue.
 data Batch = Batch
@@ -202,7 +219,7 @@ address = castPtr . mutableByteArrayContents . memory
 start :: Queue -> V.Vector (IOOp RealWorld) -> IO Batch
 start queue ops = do
   let count = V.length ops
-  waitQSemN (room queue) count
+  withMVar (turn queue) $ \_ -> waitQSemN (room queue) count
   array <- newPinnedByteArray (flightSize count)
   end <- newEmptyMVar
   stable <- newStablePtr (Owner end (room queue) count)
@@ -210,7 +227,7 @@ start queue ops = do
   setFlightOwner (address batch) (castStablePtrToPtr stable)
   flightCount (address batch) count
   V.imapM_ (pokeOp . flightOp (address batch)) ops
-  let call = if V.all isQuick ops then c_start_quick else c_start
+  let call = if isQuick ops then c_start_quick else c_start
   result <- withForeignPtr (cQueue queue) $ \at -> call at (address batch)
   when (result /= 0) $ do
     freeStablePtr stable
@@ -220,11 +237,15 @@ start queue ops = do
   touch batch
   pure batch
 
--- | Returns whether submitting the operation takes no longer than a garbage collector may wait. Writes can wait for the
--- file system, and a large read of cached data is a long copy.
-isQuick :: IOOp s -> Bool
-isQuick (IOOpRead _ _ _ _ count) = count <= 65536
-isQuick IOOpWrite {} = False
+-- | Returns whether submitting the batch takes no longer than a garbage collection may be put off: reads of at most
+-- 256 KiB in total, where each counts as 4 KiB or more. Writes can wait for the file system, and large reads of cached
+-- data are long copies.
+isQuick :: V.Vector (IOOp s) -> Bool
+isQuick ops = V.sum (V.map cost ops) <= most
+  where
+    most = 262144
+    cost (IOOpRead _ _ _ _ count) = max 4096 count
+    cost IOOpWrite {} = most + 1
 
 -- | Wakes the owners of batches that have ended.
 wake :: Ptr Flight -> IO ()
@@ -238,13 +259,12 @@ wake flight = unless (flight == nullPtr) $ do
 collect :: ForeignPtr CQueue -> IO ()
 collect queue = withForeignPtr queue c_collect >>= wake
 
-cancelAndWait :: Queue -> Batch -> IO ()
-cancelAndWait queue batch = do
+-- | Cancels a batch, and waits for its end.
+abandon :: Queue -> Batch -> IO ()
+abandon queue batch = do
   withForeignPtr (cQueue queue) $ \at -> c_cancel at (address batch)
   uninterruptibleMask_ (takeMVar (hasEnded batch))
-
-abandon :: Queue -> Batch -> IO ()
-abandon queue batch = cancelAndWait queue batch >> finish queue batch
+  finish queue batch
 
 -- | Lets go of a batch that has ended.
 finish :: Queue -> Batch -> IO ()

@@ -19,7 +19,7 @@ module System.IO.Ringfile
 where
 
 import Control.Concurrent (runInBoundThread)
-import Control.Exception (bracket, mask_)
+import Control.Exception (SomeException, bracket, mask, mask_, throwIO, try)
 import Control.Monad
 import Control.Monad.Primitive (RealWorld, touch)
 import Data.Bits ((.|.))
@@ -36,7 +36,9 @@ import Foreign.C.Types (CInt (..), CSize (..), CUInt (..))
 import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
 import Foreign.Marshal.Alloc (alloca, allocaBytes)
 import Foreign.Ptr (Ptr, nullPtr, plusPtr)
+import Foreign.StablePtr (newStablePtr)
 import Foreign.Storable (peek, peekByteOff)
+import GHC.IO.Exception (IOErrorType (ResourceBusy))
 import System.IO.Ringfile.Internal
 import System.Posix.IO (OpenMode (..))
 import System.Posix.Types (Fd (..), FileMode)
@@ -62,20 +64,32 @@ openDirect path how create = do
 
 -- | Registers a pinned array with the kernel while an action runs: operations on any part of it, by any function of
 -- this package, take less processor time with direct I\/O, because the kernel need not look up and pin the memory
--- each time. Counts against @RLIMIT_MEMLOCK@; if that refuses it, operations work as before. All operations on the
--- array must have ended when the action ends.
+-- each time. Counts against @RLIMIT_MEMLOCK@; if that refuses it, operations work as before.
+--
+-- All operations on the array must have ended when the action ends: put 'withQueue' inside of the action. Otherwise the
+-- array stays registered, and in memory, until the process ends. 'withRegistered' then throws 'ResourceBusy', or the
+-- exception of the action if there is one.
 withRegistered :: MutableByteArray RealWorld -> IO a -> IO a
 withRegistered array action = do
   unless (isMutableByteArrayPinned array) $ invalid "withRegistered" "MutableByteArray is unpinned"
   size <- getSizeofMutableByteArray array
-  result <- bracket (register size) unregister (const action)
-  touch array
-  pure result
+  mask $ \restore -> do
+    handle <- register size
+    result <- try (restore action)
+    unregistered <- c_memory_unregister handle
+    -- The address range is still registered, so no other array may get it.
+    when (unregistered < 0) $ void (newStablePtr array)
+    touch array
+    case result of
+      Left exception -> throwIO (exception :: SomeException)
+      Right value
+        | unregistered < 0 ->
+            throwError ResourceBusy "withRegistered" "wait for all operations on the array before the action ends"
+        | otherwise -> pure value
   where
     register size = alloca $ \handle -> do
       c_memory_register (mutableByteArrayContents array) (fromIntegral size) handle >>= failWith "withRegistered"
       peek handle
-    unregister handle = c_memory_unregister handle >>= failWith "withRegistered" >> touch array
 
 -- | A queue of one thread, which keeps operations in flight and takes results in the order in which they end. It takes
 -- no lock, and waiting blocks the OS thread.
@@ -96,6 +110,12 @@ data Queue = Queue
 
 -- | Runs an action with a queue for at most that many operations, in a bound thread: only this thread may use the
 -- queue. Afterwards it cancels the operations whose results were not taken, and waits for them.
+--
+-- Asynchronous exceptions ('System.Timeout.timeout', 'Control.Concurrent.killThread') do not interrupt 'waitResults':
+-- they arrive when it has returned. If the calling thread is not bound, the action runs in another thread; an exception
+-- that is thrown to the calling thread arrives only when the action has ended.
+--
+-- In a child of 'System.Posix.Process.forkProcess', the queue cannot be used.
 withQueue :: Int -> (Queue -> IO a) -> IO a
 withQueue size action
   | size < 1 || size > 65535 = invalid "withQueue" "the number of operations is not from 1 to 65535"
@@ -164,12 +184,11 @@ giveBack queue place = do
 waitResults :: Queue -> Int -> IO (VU.Vector (Word64, IOResult))
 waitResults queue atLeast = mask_ $ do
   early <- VU.fromList . reverse <$> readIORef (refused queue)
-  writeIORef (refused queue) []
   let wanted = max 0 (atLeast - VU.length early)
-      call = if wanted > 0 then c_wait else c_wait_quick
       buffer = mutableByteArrayContents (scratch queue)
-  count <- withForeignPtr (cQueue queue) $ \at -> call at buffer (fromIntegral (depth queue)) (fromIntegral wanted)
+  count <- withForeignPtr (cQueue queue) $ \at -> c_wait at buffer (fromIntegral (depth queue)) (fromIntegral wanted)
   failWith "waitResults" (fromIntegral (min 0 count))
+  writeIORef (refused queue) []
   results <- VUM.unsafeNew (fromIntegral count)
   forM_ [0 .. fromIntegral count - 1] $ \index -> do
     let at = buffer `plusPtr` (index * #{size ringfile_result})

@@ -44,7 +44,6 @@ module System.IO.Ringfile.Internal
     c_close,
     c_add,
     c_wait,
-    c_wait_quick,
   )
 where
 
@@ -244,19 +243,17 @@ foreign import ccall safe "shim_queue_forget" c_queue_forget :: Ptr CQueue -> IO
 
 foreign import ccall safe "shim_start" c_start :: Ptr CQueue -> Ptr Flight -> IO CInt
 
--- | Other Haskell threads of the capability wait meanwhile.
+-- | Other Haskell threads of the capability wait meanwhile, and garbage collections do not start.
 foreign import ccall unsafe "shim_start" c_start_quick :: Ptr CQueue -> Ptr Flight -> IO CInt
 
-foreign import ccall unsafe "shim_collect" c_collect :: Ptr CQueue -> IO (Ptr Flight)
+foreign import ccall safe "shim_collect" c_collect :: Ptr CQueue -> IO (Ptr Flight)
 
 foreign import ccall safe "shim_cancel" c_cancel :: Ptr CQueue -> Ptr Flight -> IO ()
 
-foreign import ccall unsafe "shim_finish" c_finish :: Ptr CQueue -> Ptr Flight -> IO CInt
+foreign import ccall safe "shim_finish" c_finish :: Ptr CQueue -> Ptr Flight -> IO CInt
 
 foreign import ccall safe "shim_close" c_close :: Ptr CQueue -> IO CInt
 
-foreign import ccall unsafe "shim_add" c_add :: Ptr CQueue -> Ptr Op -> CSize -> IO ()
+foreign import ccall safe "shim_add" c_add :: Ptr CQueue -> Ptr Op -> CSize -> IO ()
 
 foreign import ccall safe "shim_wait" c_wait :: Ptr CQueue -> Ptr Word8 -> CSize -> CSize -> IO Int64
-
-foreign import ccall unsafe "shim_wait" c_wait_quick :: Ptr CQueue -> Ptr Word8 -> CSize -> CSize -> IO Int64
