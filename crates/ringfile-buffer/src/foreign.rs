@@ -4,7 +4,6 @@
 //! these traits require; its whole capacity is initialised, and stays so: no trait that lets safe code write
 //! uninitialised bytes is implemented for `Buffer` itself.
 
-#[allow(unused_imports, reason = "a system may have none of the runtimes whose features are on")]
 use super::buffer::Buffer;
 
 #[cfg(feature = "compio-buf-08")]

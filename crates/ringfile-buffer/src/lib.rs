@@ -75,7 +75,11 @@ mod counter;
 mod error;
 mod event;
 mod extents;
-#[cfg(any(feature = "compio-buf-08", feature = "monoio-02", feature = "tokio-uring-05"))]
+#[cfg(any(
+    feature = "compio-buf-08",
+    feature = "monoio-02",
+    all(feature = "tokio-uring-05", target_os = "linux")
+))]
 mod foreign;
 mod fork;
 mod frozen;
@@ -122,7 +126,7 @@ pub mod internal {
     pub use crate::lend::regions;
     #[cfg(target_os = "linux")]
     pub use crate::mapping::meminfo;
-    pub use crate::mapping::{MapOptions, MappedMemory, page_size};
+    pub use crate::mapping::page_size;
     pub use crate::pool::quiet;
     pub use crate::queue::wake_all;
     pub use crate::region::{Region, Registration};

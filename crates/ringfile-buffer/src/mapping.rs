@@ -35,7 +35,7 @@ pub enum HugePages {
 
 /// How to map memory.
 #[derive(Clone, Copy, Debug)]
-pub struct MapOptions {
+pub(crate) struct MapOptions {
     /// The least alignment of the mapping, a power of two.
     pub align: usize,
     /// The page sizes.
@@ -60,7 +60,7 @@ impl MapOptions {
 }
 
 /// A private mapping.
-pub struct MappedMemory {
+pub(crate) struct MappedMemory {
     base: NonNull<u8>,
     len: usize,
     align: usize,
@@ -86,7 +86,6 @@ impl MappedMemory {
     }
 
     /// Returns the length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "no mapping is empty")]
     pub fn len(&self) -> usize {
         self.len
     }

@@ -16,8 +16,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::target::Target;
-use ringfile_buffer::internal::fork;
-use ringfile_buffer::internal::{event, panics};
+use ringfile_buffer::internal::{event, fork, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 /// The maximum size of one write.

@@ -13,8 +13,7 @@ use super::remote::RemoteRequest;
 use super::shared::{Call, Shared};
 use crate::error::Error;
 use crate::ring::RingOptions;
-use ringfile_buffer::internal::fork;
-use ringfile_buffer::internal::{event, panics};
+use ringfile_buffer::internal::{event, fork, panics};
 
 /// The number of threads to start; 0 for the default.
 static WANTED: AtomicUsize = AtomicUsize::new(0);

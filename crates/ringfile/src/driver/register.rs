@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use ringfile_buffer::internal::{event, regions};
+use ringfile_buffer::internal::{event, fork, regions};
 
 use super::counts::ring_features;
 use super::refused::{Lack, after_fork};
@@ -53,7 +53,7 @@ pub fn register_now(memory: &RegisteredMemory) -> Result<(), Error> {
     for region in regions(memory) {
         match register(region) {
             Ok(true) => {}
-            Ok(false) if ringfile_buffer::internal::fork::is_child() => return Err(after_fork()),
+            Ok(false) if fork::is_child() => return Err(after_fork()),
             Ok(false) => {
                 return Err(unsupported("the process has no ring that others could take their share from"));
             }

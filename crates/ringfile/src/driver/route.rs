@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::copy_time;
 use super::op::Kind;
-use ringfile_buffer::internal::event;
-use ringfile_buffer::internal::once::Value;
+use ringfile_buffer::internal::{event, once::Value};
 
 /// Selects the route of a file's operations: io_uring, plain calls, worker threads, or Linux AIO.
 ///

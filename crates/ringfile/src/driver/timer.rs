@@ -12,8 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use ringfile_buffer::internal::fork;
-use ringfile_buffer::internal::{event, panics};
+use ringfile_buffer::internal::{event, fork, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 

@@ -24,9 +24,7 @@ use super::remote::RemoteRequest;
 use super::result::Handler;
 use super::target::FileKind;
 use super::worker_queue::{PROCESS, WorkerQueue, are_of_another_process, lock};
-use ringfile_buffer::internal::fork;
-use ringfile_buffer::internal::once::Value;
-use ringfile_buffer::internal::{event, panics};
+use ringfile_buffer::internal::{event, fork, once::Value, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 

@@ -22,8 +22,7 @@ use super::abi;
 use super::refusal::{RegistrationRefused, What, refused_registration};
 use super::setup;
 use crate::memory::{KnownRegions, Region, Registration};
-use ringfile_buffer::internal::event;
-use ringfile_buffer::internal::fork::Mark;
+use ringfile_buffer::internal::{event, fork::Mark};
 
 /// The number of places in every table: enough for a terabyte in regions of 1 GiB. It is not larger, since a clone
 /// copies the whole table of the ring (8 bytes per place).

@@ -8,8 +8,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use ringfile_buffer::internal::once::Value;
-use ringfile_buffer::internal::panics;
+use ringfile_buffer::internal::{once::Value, panics};
 
 static END: Value<fn()> = Value::new();
 /// The key of the process. If two threads create one at the same time, one of the two is never used.

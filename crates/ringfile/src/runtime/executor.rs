@@ -19,8 +19,7 @@ use pin_project_lite::pin_project;
 
 use crate::driver::{self, Call, Deferred, Shared, TaskNumber};
 use crate::ring::RingOptions;
-use ringfile_buffer::internal::event;
-use ringfile_buffer::internal::panics;
+use ringfile_buffer::internal::{event, panics};
 
 /// The task number of the future of `block_on`.
 const MAIN: TaskNumber = 0;

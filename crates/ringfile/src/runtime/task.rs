@@ -11,10 +11,7 @@ use std::task::{Context, Poll, Waker};
 use pin_project_lite::pin_project;
 
 use super::executor::{self, LoopHandle};
-use ringfile_buffer::internal::blocking::block_on;
-use ringfile_buffer::internal::event;
-use ringfile_buffer::internal::fork;
-use ringfile_buffer::internal::panics;
+use ringfile_buffer::internal::{blocking::block_on, event, fork, panics};
 
 /// A handle to a task's result. Awaiting it, or [`join`](Self::join), returns the result or the task's panic. Dropping
 /// it does not stop the task.

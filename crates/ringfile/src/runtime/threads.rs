@@ -10,9 +10,7 @@ use super::executor::{Command, Loop, LoopHandle};
 use super::task::{self, JoinHandle};
 use crate::error::{Error, Result};
 use crate::ring::{Completions, RingOptions};
-use ringfile_buffer::internal::event;
-use ringfile_buffer::internal::fork;
-use ringfile_buffer::internal::panics;
+use ringfile_buffer::internal::{event, fork, panics};
 
 /// A set of threads that run tasks and their I/O.
 ///

@@ -24,8 +24,7 @@ use crate::driver::timer::{self, Timer};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
-use ringfile_buffer::internal::fork;
-use ringfile_buffer::internal::panics;
+use ringfile_buffer::internal::{fork, panics};
 
 /// How long a task that was woken has time to drive, before all are woken.
 const PATIENCE: Duration = Duration::from_millis(5);
