@@ -284,7 +284,7 @@ impl AppenderShared {
 
     /// Returns the error with which every call fails now, if there is one.
     pub fn refusal(&self, state: &AppenderState, what: &'static str) -> Option<Error> {
-        let why = state.failure.as_ref().filter(|_| state.is_idle())?;
+        let why = state.final_failure()?;
         let without_errno = || Error::new(why.kind(), what);
         let error = why.errno().map_or_else(without_errno, |errno| Error::from_errno(errno, what));
         let durable = state.plan.durable();
@@ -494,7 +494,7 @@ impl AppenderShared {
         state.stirred = stirred;
         state.lanes = Some(lanes);
         self.publish(&state);
-        let failed = state.failure.is_some() && state.is_idle();
+        let failed = state.final_failure().is_some();
         let again = std::mem::take(&mut state.again);
         let keeps_too_much = state.chunks.kept.is_over();
         drop(state);
@@ -566,7 +566,12 @@ impl AppenderState {
 
     /// Returns where a truncation that was asked for will cut the log; `None` if there is none, or none any more.
     pub fn will_end_at(&self) -> Option<u64> {
-        self.plan.truncating().filter(|_| self.failure.is_none() || !self.is_idle())
+        self.plan.truncating().filter(|_| self.final_failure().is_none())
+    }
+
+    /// Returns the failure, once nothing is in flight: nothing more is started after it.
+    fn final_failure(&self) -> Option<&Error> {
+        self.failure.as_ref().filter(|_| self.is_idle())
     }
 
     /// Returns whether nothing is in flight.

@@ -65,9 +65,8 @@ impl Positions {
 /// [`Pool::thaw`](crate::Pool::thaw) cannot turn a piece of the appender's memory into a buffer.
 ///
 /// The stream ends when [`close`](super::Appender::close) was called and everything was read, which does not mean that closing
-/// has succeeded. While it waits, a reader
-/// carries out the appender's writes, as all of its futures do: inside ringfile's loop, they end when the thread runs its
-/// loop. `Send`; polled in any executor. Any number of readers, each with its own position.
+/// has succeeded. While it waits, a reader carries out the appender's writes, as all of its futures do: inside ringfile's loop,
+/// they end when the thread runs its loop. `Send`; polled in any executor. Any number of readers, each with its own position.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
