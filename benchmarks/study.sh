@@ -29,13 +29,13 @@ trap clean EXIT
 
 # Prints only the tables of a measurement; the notes of the last one end the page.
 measure() {
-    "$ringfile" perf buffers "${short[@]}" "$@" >"$out" 2>"$out.errors" || {
+    "$ringfile" perf buffers --tables "${short[@]}" "$@" >"$out" 2>"$out.errors" || {
         cat "$out.errors" >&2
         rm -f "$out.errors"
         return 1
     }
     rm -f "$out.errors"
-    awk '/^Advice for/ { exit } { print }' "$out"
+    awk '/^\|/ { on = 1; print } /^$/ && on' "$out"
 }
 
 # $1: the heading; the other arguments name the file or device for ringfile.
@@ -57,7 +57,7 @@ dd if=/dev/urandom of="$file" bs=1M count=512 status=none
 sync "$file"
 place "Disk" --file "$file"
 printf '### Kernel functions that not all buffers have\n\n'
-"$ringfile" perf buffers --duration 50ms --warmup 0s --rounds 1 --rw randread --direct --processes 1 --bs 4k,128k \
+"$ringfile" perf buffers --tables --duration 50ms --warmup 0s --rounds 1 --rw randread --direct --processes 1 --bs 4k,128k \
     --iodepth 128 --profile --file "$file" 2>/dev/null | awk '/^\|not with all/ { on = 1 } /^$/ { on = 0 } on'
 echo
 if zram=$("$here/devices.sh" zram-up 512M 2>/dev/null); then

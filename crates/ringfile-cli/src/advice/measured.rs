@@ -121,6 +121,7 @@ impl<'a> Measured<'a> {
         let flags = results.params.ring_flags.first().copied();
         let ours = |run: &&Run| {
             run.setup.engine == Engine::Ringfile
+                && !run.setup.adaptive
                 && run.setup.ring_flags == flags
                 && run.role == Role::Measure
                 && run.iops.is_finite()

@@ -20,6 +20,7 @@ pub struct World {
     /// Whether the grid is of direct I/O.
     pub direct: bool,
     pub has_ring: bool,
+    pub fio: bool,
     pub truth: fn(Setup) -> Truth,
     /// Standard deviation of a run, of its logarithm, from the quietest cell to the noisiest.
     pub noise: (f64, f64),
@@ -40,6 +41,7 @@ impl World {
             filesystem: "ext4",
             direct: true,
             has_ring: true,
+            fio: false,
             truth,
             noise: (0.02, 0.05),
             outliers: 0,
@@ -101,6 +103,7 @@ impl World {
             parts: 32,
             choices: true,
             has_ring: self.has_ring,
+            fio: self.fio,
             rounds: self.rounds,
             ..Grid::plain()
         }

@@ -4,7 +4,7 @@ use super::recorded::{Truth, World, disk, loop_device, overlay, tmpfs};
 use super::*;
 use crate::model::Setup;
 use crate::model::advice::{Setting, Sure, Value};
-use crate::model::{Buffers, Run};
+use crate::model::{Behind, Buffers, Route, Run};
 
 /// What is advised, as the configuration file has it, and how sure it is.
 fn advised(results: &Results) -> Vec<(String, Sure)> {
@@ -218,9 +218,25 @@ fn the_text_fits_the_terminal() {
     let mut results = World::new(disk).quick().session(1);
     results.advice = advise(&results);
     let text = text::block(&results, Some(80));
-    assert!(text.starts_with("Advice for /data/file.bin on ext4:\n- direct = true: "), "{text}");
+    let headline = "Best here: direct = true, route = ring, buffers = ";
+    assert!(text.starts_with(headline), "{text}");
+    let list = "block_size = 128KiB\nAdvice for /data/file.bin on ext4:\n- direct = true: ";
+    assert!(text.replace(",\n ", ",").contains(list), "{text}");
+    // With what a shell and cargo print around it, it must not scroll a terminal of 40 lines.
+    assert!(text::block(&results, Some(100)).lines().count() <= 28, "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    assert_eq!(text::block(&results, None).lines().count(), 1 + results.advice.len());
+    assert_eq!(text::block(&results, None).lines().count(), 2 + results.advice.len());
+    let defect = "auto is behind, which is a defect of ringfile to report";
+    results.behind = vec![Behind {
+        cell: String::new(),
+        route: Route::Ring,
+        auto_iops: 1.0,
+        route_iops: 2.0,
+        ratio: 0.5,
+        noise: None,
+        note: defect.into(),
+    }];
+    assert!(text::block(&results, None).contains(&format!(":\n- {defect}\n- direct")), "before the advice");
     results.advice.clear();
     assert_eq!(text::block(&results, None), "");
 }

@@ -9,12 +9,13 @@ use crate::terminal;
 /// Columns of a comment in the configuration file.
 const COMMENT_WIDTH: usize = 100;
 
-/// Returns a list item for each piece of advice, wrapped to `width` columns if that is given; empty without advice.
+/// Returns a line with all measured settings, and a list item for each piece of advice, wrapped to `width` columns if that is given; empty without advice.
 pub fn block(results: &Results, width: Option<usize>) -> String {
     if results.advice.is_empty() {
         return String::new();
     }
-    let mut lines = vec![header(results)];
+    let mut lines = vec![headline(results), header(results)];
+    lines.extend(results.behind.iter().map(|behind| format!("- {}", behind.note)));
     lines.extend(unquiet(results).map(|warning| format!("- {warning}")));
     for Advice { name, value, because, .. } in &results.advice {
         lines.push(format!("- {name} = {value}: {because}"));
@@ -22,6 +23,19 @@ pub fn block(results: &Results, width: Option<usize>) -> String {
     // A no-break space keeps a number with its unit.
     let lines = lines.into_iter().map(|line| line.replace(" %", "\u{a0}%"));
     terminal::lines(lines, width).replace('\u{a0}', " ")
+}
+
+/// Returns the settings that rest on figures in one line. The others follow from them.
+fn headline(results: &Results) -> String {
+    use Setting::{BlockSize, Buffers, Capacity, Depth, Direct, HugePages, Route, Workers};
+    let is_measured = |advice: &&Advice| match advice.name {
+        Direct | Route | Buffers | Depth | BlockSize => true,
+        Capacity | HugePages | Workers => false,
+    };
+    let measured = results.advice.iter().filter(is_measured);
+    let settings: Vec<String> =
+        measured.map(|Advice { name, value, .. }| format!("{name} = {value}")).collect();
+    format!("Best here: {}", settings.join(", "))
 }
 
 fn header(results: &Results) -> String {

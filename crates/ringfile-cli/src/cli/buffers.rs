@@ -92,6 +92,10 @@ pub struct BuffersArgs {
     /// Count CPU cycles and instructions per operation, if the machine has hardware counters
     #[arg(long)]
     pub counters: bool,
+    /// Also print all figures below the advice: tables of every cell, of what the buffers change, of the whole machine and
+    /// of the other choices, with notes on what they mean
+    #[arg(long)]
+    pub tables: bool,
     /// Write the advice to this file, for `ringfile::Config::load`
     #[arg(long, value_name = "FILE.toml")]
     pub emit_config: Option<PathBuf>,
@@ -102,6 +106,11 @@ pub struct BuffersArgs {
 }
 
 impl BuffersArgs {
+    /// Returns the outputs, without the tables unless they are asked for.
+    pub fn output(&self) -> OutputArgs {
+        OutputArgs { tables: self.tables, ..self.output.clone() }
+    }
+
     /// Returns the file, of which a quick measurement uses less.
     pub fn test_file(&self) -> TestFileArgs {
         let default_size = if self.quick { 512 << 20 } else { self.test_file.default_size };

@@ -89,6 +89,7 @@ Examples:
     ringfile perf buffers --bs 128k --iodepth 16 --rounds 5 --profile --report parts.html
 
 Figures:
+  --tables prints them below the advice; --report and --json always have them.
   IOPS, MiB/s and latencies are medians over the rounds, for all processes together. user and sys
   are CPU time in per cent of one core, kernel workers included; CPU µs is their sum per operation.
   A second table shows the CPU time of the whole machine, from /proc/stat, and the bytes moved to

@@ -111,8 +111,9 @@ pub enum PerfCommand {
     ///
     /// Measures normal, fixed (registered), vectored and vectored-fixed buffers for every combination of --bs,
     /// --iodepth and --processes, with IOPS, latencies, CPU time, context switches and system calls; with the smallest
-    /// block also direct I/O, the page cache, and the routes. Ends with advice on buffers, depth, block size, direct
-    /// I/O and route; each piece names the figure that decided it and says whether that is outside the noise.
+    /// block also direct I/O, the page cache, and the routes; adaptive files and, if it is installed, fio for the page of
+    /// --report. Prints advice on buffers, depth, block size, direct I/O and route; each piece names the figure that
+    /// decided it and says whether that is outside the noise. --tables prints all figures too.
     Buffers(BuffersArgs),
     /// A message log: producers write pooled buffers to segment files at a fixed rate, consumers read them back.
     ///
@@ -325,7 +326,7 @@ pub struct TimingArgs {
 }
 
 /// The outputs of a command.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub struct OutputArgs {
     /// Write all results to this file as JSON
@@ -337,9 +338,12 @@ pub struct OutputArgs {
     /// Replace output files that exist
     #[arg(long)]
     pub force: bool,
-    /// Print only the tables, without progress and notes
+    /// Print only the results, without progress and notes
     #[arg(long)]
     pub quiet: bool,
+    /// Whether to print the tables and the notes even if there is advice.
+    #[arg(skip = true)]
+    pub tables: bool,
 }
 
 #[cfg(test)]

@@ -148,6 +148,10 @@ fn job_arguments(engine: Engine, job: &Job) -> Vec<String> {
         format!("--bs={}", job.setup.block),
         format!("--direct={}", u8::from(job.setup.direct)),
     ];
+    // As the processes that it is measured beside.
+    if let Some(core) = sys::allowed_cores().first().filter(|_| job.setup.processes.is_some()) {
+        arguments.push(format!("--cpus_allowed={core}"));
+    }
     match (job.amount, job.access) {
         (Some(_), _) => {}
         (None, Access::Once) => arguments.push(format!("--runtime={}ms", job.duration.as_millis())),

@@ -7,6 +7,7 @@ pub mod compare;
 pub mod drawing;
 mod layout;
 mod marks;
+mod overview;
 mod page;
 mod plot;
 mod rounds;
@@ -25,6 +26,7 @@ pub fn write(results: &Results) -> String {
     let title = sections::title(results);
     let body = html! {
         (sections::header(results))
+        (overview::section(results))
         (sections::advice(results))
         @if results.runs.is_empty() { p.note { "Nothing was measured: the command ended before its first run." } }
         (sections::plots(results))

@@ -163,7 +163,9 @@ fn choices(look: &Look<'_>) -> Markup {
     if look.choices.is_empty() {
         return Markup::default();
     }
-    let parts = [Factor::Open, Factor::Cache, Factor::Route];
+    let by_others = look.choices.iter().any(|run| !run.setup.engine.is_ours());
+    let engine = by_others.then_some(Factor::Engine);
+    let parts: Vec<Factor> = engine.into_iter().chain([Factor::Open, Factor::Cache, Factor::Route]).collect();
     let plots: Vec<Markup> =
         by(&look.choices, |run| words(&[Factor::Rw, Factor::Block, Factor::Depth], &run.setup))
             .into_iter()

@@ -69,6 +69,7 @@ impl Results {
     pub fn is_of_grid(&self, run: &Run) -> bool {
         let (params, setup) = (&self.params, &run.setup);
         setup.direct == params.direct
+            && !(setup.adaptive || setup.engine.is_fio())
             && (!setup.engine.is_ours() || params.route.first() == setup.route.as_ref())
             && params.cache.first() == Some(&setup.cache)
     }

@@ -26,20 +26,30 @@ pub fn conclude(
     ended.and(printed).and(saved)
 }
 
-/// Prints the tables, the advice and the notes, if there are runs.
+/// Prints the advice and, if they are asked for or there is no advice, the tables and the notes.
 fn print(output: &OutputArgs, results: &Results) -> Result<(), Failure> {
     if results.runs.is_empty() {
         return Ok(());
     }
     let width = terminal::width();
-    let mut parts: Vec<String> =
-        report::tables(results).iter().map(|table| table.text_of_width(width)).collect();
-    parts.push(text::block(results, width));
-    if !output.quiet {
-        parts.push(terminal::notes(&results.notes, width));
+    let mut parts = vec![text::block(results, width)];
+    if output.tables || results.advice.is_empty() {
+        parts.extend(report::tables(results).iter().map(|table| table.text_of_width(width)));
+        parts.extend((!output.quiet).then(|| terminal::notes(&results.notes, width)));
+    } else if !output.quiet {
+        parts.push(terminal::lines([more(output.report.as_deref())], width));
     }
     parts.retain(|part| !part.is_empty());
     output::print(&parts.join("\n"))
+}
+
+/// Returns where the rest of the results is.
+fn more(report: Option<&Path>) -> String {
+    let page = match report {
+        Some(page) => format!("{} draws them", values::shell_word(page.as_os_str())),
+        None => "--report FILE.html draws them".into(),
+    };
+    format!("All figures: --tables prints them, and says what they mean; {page}.")
 }
 
 /// Returns the command line, quoted for a shell.

@@ -17,6 +17,9 @@ use crate::model::{
 /// Depths at which `perf buffers` measures the choices other than buffers.
 const CHOICE_DEPTHS: [usize; 2] = [1, 16];
 
+/// The depth at which `perf buffers` also measures adaptive files and fio.
+const OVERVIEW_DEPTH: usize = 16;
+
 /// The smallest part of a vectored block.
 const SMALLEST_PART: u64 = 512;
 
@@ -57,6 +60,8 @@ pub struct Grid {
     pub alignment: u64,
     /// Whether to compare page cache and route too, in cells of the smallest block.
     pub choices: bool,
+    /// Whether to measure fio beside these choices.
+    pub fio: bool,
     /// Whether io_uring is available.
     pub has_ring: bool,
     /// Rounds.
@@ -161,6 +166,7 @@ impl Grid {
             parts: 1,
             alignment: 1,
             choices: false,
+            fio: false,
             has_ring: false,
             rounds: 1,
         }
@@ -322,7 +328,33 @@ impl Grid {
             choices.push(plain(Open::Buffered, Cache::Warm, route));
         }
         choices.retain(|choice| self.has_ring || choice.route != Some(Route::Ring));
+        if cell.iodepth == OVERVIEW_DEPTH {
+            self.add_overview(&mut choices, plain);
+        }
         choices
+    }
+
+    /// Adds adaptive files and fio, each where the page cache already is as it needs it.
+    fn add_overview(&self, choices: &mut Vec<Setup>, plain: impl Fn(Open, Cache, Route) -> Setup) {
+        let by_fio = |open, cache| Setup {
+            engine: Engine::Fio,
+            route: None,
+            executor: None,
+            ring_flags: None,
+            ..plain(open, cache, Route::Ring)
+        };
+        let direct = [(Open::Direct, Cache::Keep), (Open::Buffered, Cache::Cold)];
+        let of_fio = direct.into_iter().filter(|_| self.is_direct()).chain([(Open::Buffered, Cache::Warm)]);
+        let of_fio = of_fio.filter(|_| self.fio).map(|(open, cache)| by_fio(open, cache));
+        let adaptive = [Cache::Cold, Cache::Warm].into_iter().filter(|_| self.is_direct());
+        let adaptive = adaptive.map(|cache| plain(Open::Adaptive, cache, Route::Auto));
+        choices.extend(adaptive.chain(of_fio));
+        // Filling the page cache or dropping it takes longer than a run.
+        choices.sort_by_key(|choice| match choice.cache {
+            Cache::Keep | Cache::Mixed => 0,
+            Cache::Cold => 1,
+            Cache::Warm => 2,
+        });
     }
 }
 
@@ -485,6 +517,28 @@ mod tests {
         assert_made_once(&steps);
         // 8 cells of 4 kinds and A/A, and 6 choices in one of them.
         assert_eq!(steps.len(), 3 * (8 * 5 + 6));
+    }
+
+    #[test]
+    fn fio_and_adaptive_files_are_measured_at_one_depth() {
+        let depths = vec![Depth::of(1), Depth::of(16), Depth::of(128)];
+        let grid = Grid { fio: true, depths, ..of_processes() };
+        let cell: Vec<Setup> = grid.steps().into_iter().map(|step| step.setup).collect();
+        let of = |is: &dyn Fn(&Setup) -> bool| -> Vec<(Open, Cache)> {
+            let setups = distinct(cell.iter().copied().filter(|setup| is(setup)));
+            assert!(setups.iter().all(|setup| (setup.iodepth, setup.block) == (16, 4096)), "{setups:?}");
+            setups.iter().map(|setup| (setup.open(), setup.cache)).collect()
+        };
+        use {Cache::*, Open::*};
+        assert_eq!(of(&|setup| setup.adaptive), [(Adaptive, Cold), (Adaptive, Warm)]);
+        assert_eq!(
+            of(&|setup| setup.engine == Engine::Fio),
+            [(Direct, Keep), (Buffered, Cold), (Buffered, Warm)]
+        );
+        let buffered = Grid { open: vec![Buffered], cache: vec![Warm], ..grid };
+        let setups: Vec<Setup> = buffered.steps().into_iter().map(|step| step.setup).collect();
+        assert!(setups.iter().all(|setup| setup.open() == Buffered && setup.cache == Warm));
+        assert!(setups.iter().any(|setup| setup.engine == Engine::Fio));
     }
 
     #[test]

@@ -218,8 +218,9 @@ impl<'a> Session<'a> {
     }
 
     fn find_fio(&mut self) {
-        let engines = &mut self.request.grid.engines;
-        if !engines.iter().any(|engine| engine.is_fio()) {
+        let grid = &mut self.request.grid;
+        let engines = &mut grid.engines;
+        if !grid.fio && !engines.iter().any(|engine| engine.is_fio()) {
             return;
         }
         match Fio::find() {
@@ -234,6 +235,7 @@ impl<'a> Session<'a> {
         }
         if self.fio.is_none() {
             engines.retain(|engine| !engine.is_fio());
+            grid.fio = false;
         }
     }
 
@@ -277,7 +279,7 @@ impl<'a> Session<'a> {
     fn carry_out(&self, step: &Step, job: &Job) -> Result<(Outcome, Option<String>), Failure> {
         let label = label(step);
         let mut tick = || self.progress.tick(&label);
-        if let Some(count) = step.setup.processes {
+        if let Some(count) = step.setup.processes.filter(|_| !step.setup.engine.is_fio()) {
             let cores = sys::allowed_cores().into_iter().take(count).enumerate();
             let orders = cores.map(|(number, core)| (processes::command(), self.order(job, number, core)));
             return processes::run(orders.collect(), &self.interrupt, &mut tick);

@@ -104,6 +104,9 @@ fn choice_table(grid: &[Group<'_>], choices: &[Group<'_>]) -> Table {
     };
     let mut rows: Vec<Group<'_>> = grid.iter().filter(beside).chain(choices).cloned().collect();
     rows.sort_by_key(|group| group[0].setup.iodepth);
-    let keys = [Factor::Open, Factor::Cache, Factor::Route, Factor::Block, Factor::Depth];
+    let by_others = rows.iter().any(|group| !group[0].setup.engine.is_ours());
+    let mut keys = vec![Factor::Open, Factor::Cache, Factor::Route, Factor::Block, Factor::Depth];
+    keys.extend(by_others.then_some(Factor::Engine));
+    keys.sort_by_key(|key| *key != Factor::Engine);
     medians::of(&keys, &rows, &columns::CHOICES)
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::{
-    disk_folder, file_with, files_in, folder, installed, measured, ring_is_forbidden, ringfile, runs, skip,
+    disk_folder, file_with, files_in, folder, installed, measured, ring_is_forbidden, ringfile, run, runs,
+    skip,
 };
 
 /// One block size and depth of 50 ms.
@@ -14,7 +15,7 @@ const SHORT: &str = "--size 8m --duration 50ms --warmup 5ms --processes 1 --bs 1
 /// Measures with these arguments and, where one is named, this file; returns the results and the output.
 fn measure(arguments: &str, file: Option<&Path>) -> (Value, String) {
     let folder = disk_folder();
-    let mut command = ringfile(&format!("perf buffers {arguments}"));
+    let mut command = ringfile(&format!("perf buffers --tables {arguments}"));
     command.env("TMPDIR", folder.path()).args(file.map(|_| "--file")).args(file);
     let (finished, results) = measured(&mut command);
     assert_eq!(files_in(folder.path()), 0, "nothing is left");
@@ -68,6 +69,25 @@ fn every_cell_is_measured_with_all_its_figures() {
     for part in ["|proc|mode", "|whole machine", "|way", "vectored ×", "Advice for"] {
         assert!(text.contains(part), "{part} in {text}");
     }
+}
+
+#[test]
+fn the_advice_comes_first_and_the_tables_only_on_request() {
+    let folder = disk_folder();
+    let printed = |options: &str| {
+        let mut command = ringfile(&format!("perf buffers {SHORT} --rw randread {options}"));
+        run(command.env("TMPDIR", folder.path())).ok().stdout
+    };
+    let short = printed("");
+    assert!(short.starts_with("Best here: ") && short.contains("\n- depth = 4: "), "{short}");
+    let last = "All figures: --tables prints them, and says what they mean; --report FILE.html draws them.\n";
+    assert!(short.ends_with(last) && !short.contains('|') && !short.contains("whole machine"), "{short}");
+    let quiet = printed("--quiet");
+    assert!(quiet.starts_with("Best here: ") && !quiet.contains("--tables"), "{quiet}");
+    let long = printed("--tables");
+    let order = ["Best here: ", "- depth = 4: ", "|proc|mode", "|whole machine", "latencies in µs"];
+    let places = order.map(|part| long.find(part).unwrap_or_else(|| panic!("{part} in {long}")));
+    assert!(places.is_sorted() && !long.contains("All figures"), "{long}");
 }
 
 #[test]

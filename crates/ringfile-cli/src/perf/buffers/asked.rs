@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::super::check::{SECTOR, check_block, check_memory};
 use super::super::plan::{Depth, Grid, Timing, every_way};
 use crate::cli::{BuffersArgs, MOST_DEPTH, MOST_PARTS, MOST_PROCESSES, MOST_ROUNDS, TestFileArgs};
+use crate::engine::fio::Fio;
 use crate::engine::hand_ring;
 use crate::error::{Failure, cant, errno_text, refuse, usage};
 use crate::machine;
@@ -97,6 +98,7 @@ impl Asked {
             ring_flags: flags(args.ring_flags.as_ref().map_or(&[], List::values)),
             engines: engines(args.by_hand),
             choices: true,
+            fio: has_fio(),
             has_ring,
             rounds: args.rounds.unwrap_or(rounds),
             ..Grid::plain()
@@ -151,6 +153,7 @@ impl Asked {
             ring_flags: flags(&params.ring_flags),
             engines: engines(params.against.contains(&Engine::ByHand)),
             choices: true,
+            fio: has_fio(),
             has_ring: has_ring(),
             rounds: params.rounds,
             ..Grid::plain()
@@ -220,6 +223,11 @@ fn check_rings(grid: &Grid) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Returns whether fio can be measured beside the library: without it, nothing is missing from the advice.
+fn has_fio() -> bool {
+    has_ring() && Fio::find().is_ok_and(|fio| fio.is_some())
 }
 
 fn engines(by_hand: bool) -> Vec<Engine> {

@@ -27,6 +27,7 @@ use crate::values::Bytes;
 /// Carries out the command.
 pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let began = Instant::now();
+    let output = args.output();
     leftover::tell(args.output.quiet);
     let (outputs, config) = check_outputs(args)?;
     let Asked { test_file: wanted, mut grid, timing, access, runs, limit } = Asked::of(args)?;
@@ -48,7 +49,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
         timing,
         work: WorkArgs { access: Some(model::Access::Any), io_size: None },
         settings: BatchSettings::default(),
-        output: &args.output,
+        output: &output,
         verify: false,
         counters: args.counters,
         grid,
@@ -70,7 +71,7 @@ pub fn run(args: &BuffersArgs) -> Result<(), Failure> {
     let mut results = session.into_results(matches!(ended, Err(Failure::Interrupted)));
     results.profile = profiles;
     results.advice = advice::advise(&results);
-    let concluded = outputs::conclude(ended, &args.output, &outputs, &results);
+    let concluded = outputs::conclude(ended, &output, &outputs, &results);
     let concluded = concluded.map_err(|failure| match (failure, &outputs.json) {
         (Failure::Interrupted, Some(json)) if json.is_written() => Failure::Resumable(json.path().into()),
         (failure, _) => failure,
