@@ -5,6 +5,8 @@
 
 #[path = "documents/figures.rs"]
 mod figures;
+#[path = "documents/picture.rs"]
+mod picture;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -93,6 +95,31 @@ fn every_passage_runs_somewhere() {
         }
         assert!(seen > 2, "only {seen} passages in {language}");
     }
+}
+
+#[test]
+fn the_gallery_lists_every_example() {
+    let Some(root) = root() else { return };
+    let gallery = std::fs::read_to_string(root.join("docs/gallery.md")).unwrap();
+    let is_source = |path: &PathBuf| {
+        path.extension()
+            .is_some_and(|ending| ["rs", "c", "cpp", "go", "hs"].iter().any(|known| ending == *known))
+    };
+    // In a folder of examples, or with a name that says so, as in Go and Haskell.
+    let is_example = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().to_lowercase();
+        path.parent().unwrap().components().any(|part| part.as_os_str() == "examples")
+            || name.contains("example")
+    };
+    let folders = ["crates/ringfile/examples", "crates/ringfile-capi/examples", "integrations"];
+    let all = folders.iter().flat_map(|folder| files(&root.join(folder), ""));
+    let examples: Vec<String> = all
+        .filter(|path| is_source(path) && is_example(path))
+        .map(|path| format!("](../{})", path.strip_prefix(root).unwrap().display()))
+        .collect();
+    assert!(examples.len() > 20, "only {} examples", examples.len());
+    let missing: Vec<&String> = examples.iter().filter(|link| !gallery.contains(*link)).collect();
+    assert!(missing.is_empty(), "docs/gallery.md has no links to {missing:?}");
 }
 
 /// Returns whether a document is for users: the README, the packages' READMEs, or the guide.
