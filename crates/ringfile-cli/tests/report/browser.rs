@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::pages::page_of;
-use crate::samples::{batch, buffers, pool};
+use crate::samples::{batch, buffers, pool, with_others};
 use crate::support::{folder, skip};
 
 /// Widths of windows in pixels.
@@ -187,7 +187,7 @@ fn show(name: &str, samples: &[(&str, &Value)], plots: u64, pictures: bool) {
 
 #[test]
 fn a_grid_is_shown_whole() {
-    show("buffers", &[("a", &buffers(1, 1.0, 1.04))], 30, true);
+    show("buffers", &[("a", &with_others(buffers(1, 1.0, 1.04)))], 32, true);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::samples::{self, batch, buffers, pool};
+use crate::samples::{self, batch, buffers, pool, with_others};
 use crate::support::{Finished, disk_folder, folder, interrupt, ringfile, run, short, start, wait_for_work};
 
 /// Returns a command that reports.
@@ -125,6 +125,19 @@ fn a_quick_grid_is_small_and_has_all_its_runs() {
     for words in words.into_iter().chain(["vectored-fixed", "warm cache"]) {
         assert!(page.contains(words), "{words}");
     }
+}
+
+#[test]
+fn the_page_begins_with_each_way_of_opening_a_file() {
+    let (page, _) = page(&[("a", &with_others(buffers(1, 1.0, 1.03)))]);
+    let first = page.split("<section>").nth(1).expect("a section");
+    assert_eq!(first.matches("<svg").count(), 2, "cold and warm: {first}");
+    for bar in
+        [">direct: 1", ">adaptive: 143k", ">buffered: 9.", ">fio, direct: 141k", ">fio, buffered: 402k"]
+    {
+        assert!(first.contains(bar), "{bar} in {first}");
+    }
+    assert!(page.matches("fio").count() > first.matches("fio").count(), "among the choices too");
 }
 
 #[test]

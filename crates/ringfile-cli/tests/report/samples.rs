@@ -67,6 +67,30 @@ pub fn run(round: u32, role: &str, block: u64, depth: usize, iops: f64, cpu: f64
     })
 }
 
+/// Adds adaptive files and fio to a sample of `perf buffers`, as it measures them at depth 16.
+pub fn with_others(mut session: Value) -> Value {
+    let others = [
+        ("ringfile", false, "cold", Some("auto"), 139_000.0),
+        ("ringfile", false, "warm", Some("auto"), 880_000.0),
+        ("fio", true, "keep", None, 137_000.0),
+        ("fio", false, "cold", None, 9_100.0),
+        ("fio", false, "warm", None, 390_000.0),
+    ];
+    for (engine, direct, cache, route, iops) in others {
+        for round in 1..=5 {
+            let mut run = run(round, "measure", 4096, 16, iops * (1.0 + f64::from(round) / 100.0), 1.2);
+            run["engine"] = json!(engine);
+            run["adaptive"] = json!(engine == "ringfile");
+            run["direct"] = json!(direct);
+            run["cache"] = json!(cache);
+            run["route"] = json!(route);
+            run["executor"] = json!(route.map(|_| "ringfile"));
+            session["runs"].as_array_mut().expect("a list").push(run);
+        }
+    }
+    session
+}
+
 /// Returns `perf buffers --quick` on a disk: a grid with A/A runs, and the runs for advice on direct I/O and route.
 /// `fixed` is the gain from fixed buffers.
 pub fn buffers(seed: u64, speed: f64, fixed: f64) -> Value {
