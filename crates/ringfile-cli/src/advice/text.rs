@@ -2,7 +2,7 @@
 
 use super::measured::Measured;
 use crate::model::Results;
-use crate::model::advice::{Advice, Setting, Value};
+use crate::model::advice::{Advice, Setting, Sure, Value};
 use crate::numbers::per_cent;
 use crate::terminal;
 
@@ -25,17 +25,23 @@ pub fn block(results: &Results, width: Option<usize>) -> String {
     terminal::lines(lines, width).replace('\u{a0}', " ")
 }
 
-/// Returns the settings that rest on figures in one line. The others follow from them.
+/// Returns the settings that rest on figures in one line, those that make a difference first. The others follow from
+/// them.
 fn headline(results: &Results) -> String {
     use Setting::{BlockSize, Buffers, Capacity, Depth, Direct, HugePages, Route, Workers};
     let is_measured = |advice: &&Advice| match advice.name {
         Direct | Route | Buffers | Depth | BlockSize => true,
         Capacity | HugePages | Workers => false,
     };
-    let measured = results.advice.iter().filter(is_measured);
-    let settings: Vec<String> =
-        measured.map(|Advice { name, value, .. }| format!("{name} = {value}")).collect();
-    format!("Best here: {}", settings.join(", "))
+    let (equal, better): (Vec<&Advice>, Vec<&Advice>) =
+        results.advice.iter().filter(is_measured).partition(|advice| advice.sure == Sure::InsideNoise);
+    let list = |beginning: &str, advice: &[&Advice]| {
+        let settings: Vec<String> =
+            advice.iter().map(|Advice { name, value, .. }| format!("{name} = {value}")).collect();
+        (!advice.is_empty()).then(|| format!("{beginning}: {}", settings.join(", ")))
+    };
+    let lists = [list("Best here", &better), list("Without a difference beyond the noise", &equal)];
+    lists.into_iter().flatten().collect::<Vec<_>>().join(". ")
 }
 
 fn header(results: &Results) -> String {

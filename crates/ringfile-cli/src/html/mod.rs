@@ -26,7 +26,6 @@ pub fn write(results: &Results) -> String {
     let title = sections::title(results);
     let body = html! {
         (sections::header(results))
-        (overview::section(results))
         (sections::advice(results))
         @if results.runs.is_empty() { p.note { "Nothing was measured: the command ended before its first run." } }
         (sections::plots(results))

@@ -92,7 +92,8 @@ fn bars(results: &Results, cell: &Setup, cache: Cache) -> Vec<Bar> {
 fn panel(title: &str, bars: &[Bar]) -> Markup {
     let most = bars.iter().map(|bar| bar.iops.max).fold(1.0, f64::max);
     let figures = bars.iter().map(|bar| text_width(&rate(bar.iops.median))).fold(0.0, f64::max);
-    let right = plot::WIDTH - figures - 10.0;
+    // The figures are bold.
+    let right = plot::WIDTH - 1.25 * figures - 12.0;
     let across = |value: f64| LEFT + (value / most).clamp(0.0, 1.0) * (right - LEFT);
     let bottom = TOP + ROW * bars.len() as f64;
     let drawing = html! {

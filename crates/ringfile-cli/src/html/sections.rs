@@ -8,6 +8,7 @@ use maud::{Markup, html};
 use super::drawing::{self, Look, Picture};
 use super::layout::titled;
 use super::marks;
+use super::overview;
 use super::page;
 use super::scale::{self, Scale};
 use super::strip::Strip;
@@ -40,8 +41,7 @@ pub fn header(results: &Results) -> Markup {
         Some(Kind::Batch) => "Random reads in batches, several batches in flight.",
         Some(Kind::Multiread) => "Blocking reads of many blocks at once: the time for one read.",
         Some(Kind::Buffers) => {
-            "The gain from registered buffers on this machine: plain, registered (fixed) and vectored buffers, by block \
-             size and depth."
+            "What direct I/O, the page cache, registered and vectored buffers, depth and block size give on this machine."
         }
         Some(Kind::Pool) => {
             "Producers write buffers to segment files; consumers read them back and check them. Latency by kind of \
@@ -91,6 +91,7 @@ pub fn header(results: &Results) -> Markup {
             p.lead { (lead) }
             @if results.interrupted { p.warn { "Interrupted: only a part of the plan was measured." } }
             @for behind in results.behind.iter().filter(|behind| behind.is_sure()) { p.warn { (one_line(&behind.note)) } }
+            (overview::section(results))
             (page::facts(&facts))
             pre { "$ " (one_line(&results.command)) }
         }
