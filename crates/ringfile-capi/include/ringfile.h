@@ -28,8 +28,8 @@
  * DIRECT I/O. Reads of any offset, length and address work; those that are not aligned go through aligned memory of
  * the library. Writes must be aligned: otherwise -EINVAL, with the required multiple in the error text.
  *
- * FORK. Use the library only after the fork, or exec in the child. A child of a process that has used it before gets
- * the right bytes or -EOPNOTSUPP, and the parent's I/O continues.
+ * FORK. Fork before the process uses the library for the first time, or exec in the child. Otherwise the child
+ * gets the right bytes or -EOPNOTSUPP, and the parent's I/O continues.
  * These work in the child: functions without I/O (handles, sizes, ringfile_sync_range), and plain calls on the calling
  * thread: all reads, writes and syncs of files with RINGFILE_ROUTE_INLINE; with RINGFILE_ROUTE_AUTO, operations that
  * happen to be plain calls, such as reads of cached blocks, and reads and writes on tmpfs. (With
