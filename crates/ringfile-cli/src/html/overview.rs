@@ -5,7 +5,9 @@
 use maud::{Markup, html};
 
 use super::{marks, page, plot, text_width};
-use crate::model::{Buffers, Cache, Engine, Metric, Open, Results, Role, Route, Run, Rw, Setup, Spread};
+use crate::model::{
+    Buffers, Cache, Engine, Kind, Metric, Open, Results, Role, Route, Run, Rw, Setup, Spread,
+};
 use crate::numbers::rate;
 use crate::values::{self, short_size};
 
@@ -53,7 +55,7 @@ fn cell(results: &Results) -> Option<Setup> {
         (setup.open(), setup.cache) == (Open::Buffered, Cache::Cold) && setup.rw == Rw::RandRead
     };
     let runs = results.runs.iter().filter(is_cold).filter(|run| run.setup.engine.is_ours());
-    let is_of_grid = results.params.direct && results.kind == Some(crate::model::Kind::Buffers);
+    let is_of_grid = results.params.direct && results.kind == Some(Kind::Buffers);
     runs.map(|run| run.setup).filter(|_| is_of_grid).max_by_key(|setup| setup.iodepth)
 }
 
@@ -125,7 +127,6 @@ fn panel(title: &str, bars: &[Bar]) -> Markup {
 mod tests {
     use super::*;
     use crate::advice::recorded::{World, disk};
-    use crate::model::Kind;
 
     /// Returns the labels of each panel's bars.
     fn labels(results: &Results) -> Vec<Vec<String>> {
