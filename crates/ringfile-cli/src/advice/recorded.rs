@@ -67,6 +67,8 @@ impl World {
     /// Returns a session of it.
     pub fn session(&self, seed: u64) -> Results {
         let mut random = Rng::with_seed(seed);
+        // Of their own, so that the runs that advice rests on do not depend on whether these are made.
+        let mut of_others = Rng::with_seed(!seed);
         let cell = |step: &Step| (step.setup.processes, step.setup.rw, step.setup.block, step.setup.iodepth);
         let (low, high) = self.noise;
         let mut runs = Vec::new();
@@ -76,13 +78,15 @@ impl World {
                 let drift = 0.1 * normal(&mut random);
                 let is_bad = self.bad_rounds > 0 && random.u64(..self.bad_rounds) == 0;
                 for step in round {
+                    let is_other = step.setup.adaptive || step.setup.engine.is_fio();
+                    let random = if is_other { &mut of_others } else { &mut random };
                     let outlier = self.outliers > 0 && random.u64(..self.outliers) == 0;
                     let stalled = if is_bad { 6.0_f64.ln() * random.f64() } else { 0.0 };
                     let slow = if outlier { 0.6_f64.ln() } else { 0.0 } - stalled;
                     let Truth { iops, cpu_us } = (self.truth)(step.setup);
-                    let iops = iops * (drift + noise * normal(&mut random) + slow).exp();
+                    let iops = iops * (drift + noise * normal(random) + slow).exp();
                     let less = drift / 4.0 + slow / 4.0;
-                    let cpu_us = cpu_us * (noise / 2.0 * normal(&mut random) - less).exp();
+                    let cpu_us = cpu_us * (noise / 2.0 * normal(random) - less).exp();
                     runs.push(run(step.setup, step.role, step.round, iops, cpu_us));
                 }
             }

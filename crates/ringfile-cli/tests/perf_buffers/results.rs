@@ -75,7 +75,7 @@ fn every_cell_is_measured_with_all_its_figures() {
 fn the_advice_comes_first_and_the_tables_only_on_request() {
     let folder = disk_folder();
     let printed = |options: &str| {
-        let mut command = ringfile(&format!("perf buffers {SHORT} --rw randread {options}"));
+        let mut command = ringfile(format!("perf buffers {SHORT} --rw randread {options}").trim_end());
         run(command.env("TMPDIR", folder.path())).ok().stdout
     };
     let short = printed("");
