@@ -5,6 +5,8 @@
 
 #[path = "documents/figures.rs"]
 mod figures;
+#[path = "documents/versions.rs"]
+mod versions;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
