@@ -1,6 +1,6 @@
 //! What names the version besides `Cargo.toml` names the present one.
 
-use super::root;
+use super::{files, root};
 
 /// Files, and what stands before the version in each. The headers and the binary interface have tests of their own.
 const NAMES: [(&str, &str); 5] = [
@@ -25,4 +25,31 @@ fn every_file_names_the_present_version() {
             "{file} names version {named}, but Cargo.toml {whole}"
         );
     }
+}
+
+#[test]
+fn every_lock_file_has_the_present_version() {
+    let Some(root) = root() else { return };
+    let mut found = 0;
+    for path in files(root, "Cargo.lock") {
+        let text = std::fs::read_to_string(&path).unwrap();
+        for package in text.split("[[package]]\n") {
+            let Some((name, rest)) = package.split_once('\n') else { continue };
+            // The crates of this workspace come from no registry. The programs beside it have versions of their own.
+            let published =
+                ["ringfile", "ringfile-buffer", "ringfile-capi", "ringfile-cli", "ringfile-object-store"];
+            if !published.iter().any(|crate_name| name == format!("name = \"{crate_name}\"")) {
+                continue;
+            }
+            let version = concat!("version = \"", env!("CARGO_PKG_VERSION"), "\"");
+            assert_eq!(
+                rest.lines().next(),
+                Some(version),
+                "{}: {name}; run cargo metadata there",
+                path.display()
+            );
+            found += 1;
+        }
+    }
+    assert!(found > 5, "the lock files name ringfile's crates {found} times only");
 }
