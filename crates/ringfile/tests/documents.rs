@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
+#[path = "documents/dependencies.rs"]
+mod dependencies;
 #[path = "documents/figures.rs"]
 mod figures;
 #[path = "documents/versions.rs"]
