@@ -172,7 +172,7 @@
 #define RINGFILE_VERSION_MAJOR 0
 
 // See RINGFILE_VERSION_MAJOR.
-#define RINGFILE_VERSION_MINOR 1
+#define RINGFILE_VERSION_MINOR 2
 
 // See RINGFILE_VERSION_MAJOR.
 #define RINGFILE_VERSION_PATCH 0
@@ -813,7 +813,7 @@ int ringfile_thread_metrics(struct ringfile_counts *counts);
 int64_t ringfile_ring_features(char *text,
                                size_t room);
 
-// Returns the library's version, such as "0.1.0". Never NULL. Any thread; does not block.
+// Returns the library's version, such as "0.2.0". Never NULL. Any thread; does not block.
 const char *ringfile_version(void);
 
 // Sets the route (RINGFILE_ROUTE_...) of files that are opened from now on without one of their own. Any thread; does not

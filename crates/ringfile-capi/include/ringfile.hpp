@@ -33,7 +33,7 @@ namespace ringfile {
 // The library's text for the last error of this thread.
 inline std::string last_error() { return ringfile_last_error(); }
 
-// The library's version, such as "0.1.0".
+// The library's version, such as "0.2.0".
 inline std::string version() { return ringfile_version(); }
 
 inline std::error_code code_of(std::int64_t result) noexcept {

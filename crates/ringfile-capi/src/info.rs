@@ -14,7 +14,7 @@ use crate::raw::{self, Growing};
 pub const RINGFILE_VERSION_MAJOR: u32 = 0;
 /// See RINGFILE_VERSION_MAJOR.
 #[allow(dead_code, reason = "for the header")]
-pub const RINGFILE_VERSION_MINOR: u32 = 1;
+pub const RINGFILE_VERSION_MINOR: u32 = 2;
 /// See RINGFILE_VERSION_MAJOR.
 #[allow(dead_code, reason = "for the header")]
 pub const RINGFILE_VERSION_PATCH: u32 = 0;
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn ringfile_ring_features(text: *mut c_char, room: usize) 
     })
 }
 
-/// Returns the library's version, such as "0.1.0". Never NULL. Any thread; does not block.
+/// Returns the library's version, such as "0.2.0". Never NULL. Any thread; does not block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringfile_version() -> *const c_char {
     const VERSION: &CStr =

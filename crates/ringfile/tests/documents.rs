@@ -3,10 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
+#[path = "documents/dependencies.rs"]
+mod dependencies;
 #[path = "documents/figures.rs"]
 mod figures;
 #[path = "documents/picture.rs"]
 mod picture;
+#[path = "documents/versions.rs"]
+mod versions;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
