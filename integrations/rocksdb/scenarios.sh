@@ -36,6 +36,7 @@ async_reads() {
 
 slow_reads() {
     "$checks/slow_reads" "$folder/own" | grep -v '^ringfile\.'
+    "$checks/submitted_reads" "$folder/own"
 }
 
 bench=(--num=20000 --key_size=100 --value_size=1000 --compression_type=lz4 --block_size=16384 --write_buffer_size=4194304)

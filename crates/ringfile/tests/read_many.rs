@@ -23,6 +23,7 @@ use support::fuse::{Act, Op, Server};
 use support::random::Random;
 use support::{
     Folder, assert_content, content, must_end, needs_ring, open_on_ring, pipe, reads_without_waiting, skip,
+    wait_for, workers_are_forced,
 };
 
 const PAGE: usize = 4096;
@@ -150,6 +151,73 @@ fn an_error_is_that_of_its_read() {
         assert_all_read(&requests[..4]);
         assert_all_read(&requests[5..]);
     }
+}
+
+/// Reads these pages at once, one of which the server answers only after all others.
+fn read_beside_a_slow_one(server: &Server, file: &File, pages: [u64; 4], slow: usize) {
+    let offsets = pages.map(|page| page * PAGE as u64);
+    server.rule(Op::Read, offsets[slow]..offsets[slow] + 1, 1, Act::Hold);
+    let had = server.log().len();
+    let pool = Pool::new(1 << 20);
+    let mut requests = requests(&pool, offsets);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            wait_for("answers to the other reads", || server.log().len() - had >= pages.len() - 1);
+            server.wait_held(1);
+            server.release();
+        });
+        Queue::new().read_many(file, &mut requests).unwrap();
+    });
+    assert_all_read(&requests);
+}
+
+#[test]
+fn a_slow_read_holds_up_no_other_read_of_its_call() {
+    let name = "a_slow_read_holds_up_no_other_read_of_its_call";
+    // Far apart, so that the kernel does not read one ahead with another.
+    const PAGES: [u64; 4] = [5, 21, 37, 53];
+    for mount in [Server::mount, Server::caching] {
+        let server = match mount(content(0, 64 * PAGE)) {
+            Ok(server) => server,
+            Err(why) => return skip(name, why),
+        };
+        for (direct, adaptive) in [(true, false), (false, false), (false, true)] {
+            if !direct && !server.shows_its_cache() {
+                skip(name, "buffered: before Linux 6.5, the first calls are made to time them");
+                continue;
+            }
+            for slow in 0..PAGES.len() {
+                let options = OpenOptions::new().read(true).direct(direct).adaptive(adaptive).clone();
+                // Nothing is known of it yet, and opening it empties the cache.
+                let file = options.open(server.path()).unwrap();
+                read_beside_a_slow_one(&server, &file, PAGES, slow);
+            }
+        }
+    }
+}
+
+#[test]
+fn cached_reads_of_a_servers_file_are_plain_calls() {
+    let server = match Server::caching(content(0, 8 * PAGE)) {
+        Ok(server) if server.shows_its_cache() => server,
+        Ok(_) => return skip("cached_reads_of_a_servers_file_are_plain_calls", "no cachestat"),
+        Err(why) => return skip("cached_reads_of_a_servers_file_are_plain_calls", why),
+    };
+    let file = File::open(server.path()).unwrap();
+    let (pool, mut queue) = (Pool::new(1 << 20), Queue::new());
+    let mut read = |pages: [u64; 2]| {
+        let mut requests = requests(&pool, pages.map(|page| page * PAGE as u64));
+        let before = thread_metrics();
+        queue.read_many(&file, &mut requests).unwrap();
+        assert_all_read(&requests);
+        (thread_metrics() - before).inline_ops
+    };
+    assert_eq!(read([2, 6]), 0);
+    let asked = server.log();
+    if !workers_are_forced() {
+        assert_eq!(read([6, 2]), 2);
+    }
+    assert_eq!(server.log(), asked);
 }
 
 #[test]

@@ -55,6 +55,7 @@ Statistics GetStatistics() {
     statistics.multi_read_errors = counters.multi_read_errors.Get();
     statistics.async_reads = counters.async_reads.Get();
     statistics.async_reads_aborted = counters.async_reads_aborted.Get();
+    statistics.submitted_reads = counters.submitted_reads.Get();
     statistics.sequential_reads = counters.sequential_reads.Get();
     statistics.appends = counters.appends.Get();
     statistics.append_bytes = counters.append_bytes.Get();
@@ -83,6 +84,7 @@ std::string ToString(const Statistics& statistics) {
         {"multi_read_errors", statistics.multi_read_errors},
         {"async_reads", statistics.async_reads},
         {"async_reads_aborted", statistics.async_reads_aborted},
+        {"submitted_reads", statistics.submitted_reads},
         {"sequential_reads", statistics.sequential_reads},
         {"appends", statistics.appends},
         {"append_bytes", statistics.append_bytes},

@@ -24,6 +24,7 @@ struct Counters {
     Counter multi_read_errors;
     Counter async_reads;
     Counter async_reads_aborted;
+    Counter submitted_reads;
     Counter sequential_reads;
     Counter appends;
     Counter append_bytes;

@@ -9,6 +9,7 @@
 #include "async.h"
 #include "counters.h"
 #include "status.h"
+#include "submitted.h"
 
 namespace ringfile_rocksdb {
 
@@ -64,6 +65,16 @@ IOStatus RandomAccessFile::MultiRead(FSReadRequest* requests, size_t count, cons
 IOStatus RandomAccessFile::ReadAsync(FSReadRequest& request, const IOOptions&, ReadCallback callback, void* argument,
                                      void** handle, IOHandleDeleter* deleter, IODebugContext*) {
     return AsyncRead::Start(*file_, async_reads_, request, std::move(callback), argument, handle, deleter);
+}
+
+bool RandomAccessFile::SubmitReadAsync(FSReadRequest& request, const IOOptions& options, SubmittedCallback callback,
+                                       IODebugContext* dbg) {
+    if (SubmittedRead::Start(*file_, request, callback)) {
+        return true;
+    }
+    request.status = Read(request.offset, request.len, options, &request.result, request.scratch, dbg);
+    callback(request);
+    return false;
 }
 
 // Direct files have no cache to read into, so RocksDB keeps the data that it prefetches.

@@ -25,6 +25,12 @@ class RandomAccessFile : public rocksdb::FSRandomAccessFile {
                                 ReadCallback callback, void* argument, void** handle,
                                 rocksdb::IOHandleDeleter* deleter, rocksdb::IODebugContext* dbg) override;
 
+    // Starts a read, and returns true. One of ringfile's threads calls the callback, and does not wait in it; RocksDB's
+    // own callback only wakes the coroutine. If the read cannot be started, reads it now, and returns false. Older versions
+    // of RocksDB lack it, as they lack GetFileSize.
+    virtual bool SubmitReadAsync(rocksdb::FSReadRequest& request, const rocksdb::IOOptions& options,
+                                 SubmittedCallback callback, rocksdb::IODebugContext* dbg);
+
     rocksdb::IOStatus Prefetch(uint64_t offset, size_t n, const rocksdb::IOOptions& options,
                                rocksdb::IODebugContext* dbg) override;
     rocksdb::IOStatus InvalidateCache(size_t offset, size_t length) override;

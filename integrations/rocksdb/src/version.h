@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <type_traits>
 
 #include "rocksdb/file_system.h"
@@ -40,9 +41,29 @@ struct FileSizeOf<Class, std::void_t<decltype(&Class::GetFileSize)>> {
     using Type = decltype(&Class::GetFileSize);
 };
 
-// Where the header has the method, ringfile's method of this type overrides it.
+// What SubmitReadAsync calls when a read has ended.
+using SubmittedCallback = std::function<void(rocksdb::FSReadRequest&)>;
+
+// The type of Class::SubmitReadAsync, which RocksDB has from 11.8 on.
+template <typename Class>
+using SubmitType = bool (Class::*)(rocksdb::FSReadRequest&, const rocksdb::IOOptions&, SubmittedCallback,
+                                   rocksdb::IODebugContext*);
+
+template <typename Class, typename = void>
+struct SubmitOf {
+    using Type = SubmitType<Class>;
+};
+
+template <typename Class>
+struct SubmitOf<Class, std::void_t<decltype(&Class::SubmitReadAsync)>> {
+    using Type = decltype(&Class::SubmitReadAsync);
+};
+
+// Where the header has one of these methods, ringfile's method of this type overrides it.
 static_assert(std::is_same_v<FileSizeOf<rocksdb::FSRandomAccessFile>::Type,
                              rocksdb::IOStatus (rocksdb::FSRandomAccessFile::*)(uint64_t*)>,
               "this RocksDB's FSRandomAccessFile::GetFileSize is not the one that ringfile has");
+static_assert(std::is_same_v<SubmitOf<rocksdb::FSRandomAccessFile>::Type, SubmitType<rocksdb::FSRandomAccessFile>>,
+              "this RocksDB's FSRandomAccessFile::SubmitReadAsync is not the one that ringfile has");
 
 }  // namespace ringfile_rocksdb

@@ -2,7 +2,7 @@
 
 use linux_raw_sys::general::RWF_DSYNC;
 
-use super::op::{Kind, Request};
+use super::op::{Kind, Request, is_cached};
 use super::route::{Choice, FileSystem, Route, workers_are_forced};
 use super::target::{FileKind, Target};
 
@@ -47,6 +47,19 @@ impl Target {
         if self.appends && request.kind.is_write() {
             return Choice::Ring;
         }
-        self.lanes.lane(request.kind).choose()
+        match self.lanes.lane(request.kind).choose() {
+            Choice::Inline if self.may_wait_for_a_server(request) => Choice::Ring,
+            choice => choice,
+        }
+    }
+
+    /// Returns whether the plain call of a read may wait for the answer of a server, for any length of time, and hold
+    /// up the other reads of its batch and the thread's other tasks. It does not if the page cache holds the data. If the
+    /// kernel does not report that, the answer is no, and such calls are timed.
+    fn may_wait_for_a_server(&self, request: &Request) -> bool {
+        self.lanes.file_system.has_a_server()
+            && request.kind.is_read()
+            && (self.direct().is_some()
+                || is_cached(self, request.offset, request.want as u64).is_ok_and(|cached| !cached))
     }
 }

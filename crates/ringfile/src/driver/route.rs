@@ -3,7 +3,8 @@
 //! A file's first operations decide, separately for reads and writes: they carry `RWF_NOWAIT`. If the kernel accepts
 //! that (`EAGAIN` counts), the ring does such operations without kernel threads. If not (`EOPNOTSUPP`), the ring would
 //! pass each to a kernel thread, which costs 7 to 60 µs; a plain call is then cheaper if it is only a memory copy. That
-//! is known for tmpfs and ramfs; elsewhere the calls are timed.
+//! is known for tmpfs and ramfs; elsewhere the calls are timed. A read that a server must answer, on FUSE or a network
+//! file system, is never an inline call (`Target::choose`): the first one might already wait for ever.
 //!
 //! Invariant: inline calls that turn out slow cost a loop at most a few per cent of its time ([`Lane::note`]).
 
@@ -272,7 +273,7 @@ impl Lane {
     pub(crate) fn is_not_offered(&self, file_system: FileSystem) {
         let state = match file_system {
             FileSystem::Memory => MEMORY,
-            FileSystem::Fuse | FileSystem::Other => TIMED,
+            FileSystem::Fuse | FileSystem::Network | FileSystem::Other => TIMED,
         };
         self.state.store(state, Ordering::Relaxed);
     }
@@ -365,7 +366,20 @@ pub(crate) enum FileSystem {
     /// which counts as not having to wait (`io_file_supports_nowait`), but only its reads with `O_DIRECT` were
     /// asynchronous.
     Fuse,
+    /// Another machine answers.
+    Network,
     Other,
+}
+
+impl FileSystem {
+    /// Returns whether what is not cached comes from a server, whose answer may take any length of time.
+    #[inline]
+    pub(crate) fn has_a_server(self) -> bool {
+        match self {
+            Self::Fuse | Self::Network => true,
+            Self::Memory | Self::Other => false,
+        }
+    }
 }
 
 /// The lanes of a file, and its user's settings.

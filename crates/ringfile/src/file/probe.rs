@@ -15,6 +15,8 @@ const USUAL_ALIGNMENT: u32 = 4096;
 const IN_MEMORY: [(u32, &str); 3] =
     [(0x0102_1994, "tmpfs"), (0x8584_58f6, "ramfs"), (0x9584_58f6, "hugetlbfs")];
 const FUSE: u32 = 0x6573_5546;
+/// NFS, SMB (three numbers), 9P, Ceph, AFS.
+const NETWORK: [u32; 7] = [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
 
 pub(super) const FOR_DIRECT: &str = "opening for direct I/O";
 pub(super) const NO_DIRECT: &str = "this file does not support direct I/O";
@@ -75,6 +77,7 @@ fn in_memory(magic: u32) -> Option<&'static str> {
 pub(super) fn file_system(file: impl AsFd) -> FileSystem {
     match magic(file) {
         FUSE => FileSystem::Fuse,
+        magic if NETWORK.contains(&magic) => FileSystem::Network,
         magic if in_memory(magic).is_some() => FileSystem::Memory,
         _ => FileSystem::Other,
     }

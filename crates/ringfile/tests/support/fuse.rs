@@ -1,7 +1,7 @@
 //! A file system with one file, `data`, that fails on demand: with errors, short counts, and replies held back.
 //!
-//! The file bypasses the page cache, so each operation gets the server's answer. A reply that is held back goes out
-//! after [`super::patience`] at the latest, so that a failing test does not hang in the kernel; the test then fails as
+//! Unless the server is a [caching](Server::caching) one, the file bypasses the page cache, so each operation gets the
+//! server's answer. A reply that is held back goes out after [`super::patience`] at the latest, so that a failing test does not hang in the kernel; the test then fails as
 //! the server is dropped.
 
 use std::ffi::OsStr;
@@ -99,16 +99,21 @@ pub struct Server {
 impl Server {
     /// Mounts one whose file has this content, or says why that is not possible here.
     pub fn mount(data: Vec<u8>) -> Result<Self, String> {
-        Self::make(data, InitFlags::FUSE_ASYNC_DIO)
+        Self::make(data, InitFlags::FUSE_ASYNC_DIO, BYPASSES)
+    }
+
+    /// Mounts one whose file the kernel caches while it is open.
+    pub fn caching(data: Vec<u8>) -> Result<Self, String> {
+        Self::make(data, InitFlags::FUSE_ASYNC_DIO, FopenFlags::FOPEN_NOFLUSH)
     }
 
     /// Mounts one for whose answers the kernel waits in the requesting call: only then may a write be short, which
     /// otherwise is EIO.
     pub fn blocking_or_skip(test: &str, data: Vec<u8>) -> Option<Self> {
-        Self::make(data, InitFlags::empty()).map_err(|why| super::skip(test, why)).ok()
+        Self::make(data, InitFlags::empty(), BYPASSES).map_err(|why| super::skip(test, why)).ok()
     }
 
-    fn make(data: Vec<u8>, flags: InitFlags) -> Result<Self, String> {
+    fn make(data: Vec<u8>, flags: InitFlags, opened: FopenFlags) -> Result<Self, String> {
         if !Path::new("/dev/fuse").exists() {
             return Err("there is no /dev/fuse".into());
         }
@@ -124,7 +129,7 @@ impl Server {
         let folder = Folder::new();
         let mut config = Config::default();
         config.mount_options = vec![MountOption::FSName("ringfile-faults".into()), MountOption::RW];
-        let session = fuser::spawn_mount(Served(Arc::clone(&state), flags), folder.path(), &config)
+        let session = fuser::spawn_mount(Served(Arc::clone(&state), flags, opened), folder.path(), &config)
             .map_err(|error| format!("a FUSE file system can't be mounted: {error}"))?;
         Ok(Self { state, session: Some(session), folder })
     }
@@ -271,6 +276,12 @@ impl Server {
         survive
     }
 
+    /// Returns whether the kernel reports what its cache holds of the file (Linux 6.5).
+    pub fn shows_its_cache(&self) -> bool {
+        let options = ringfile::OpenOptions::new().read(true).adaptive(true).clone();
+        options.open(self.path()).unwrap().is_adaptive()
+    }
+
     /// Returns how many open files were closed for good.
     pub fn closed(&self) -> u64 {
         self.state.closed.load(Ordering::SeqCst)
@@ -392,7 +403,12 @@ fn answer(state: &Arc<State>, matched: Matched, answer: impl FnOnce() + Send + '
     }
 }
 
-struct Served(Arc<State>, InitFlags);
+struct Served(Arc<State>, InitFlags, FopenFlags);
+
+/// Opened without a flush, so that a process that ends with the file open does not wait for its own dead server.
+const BYPASSES: FopenFlags = FopenFlags::FOPEN_DIRECT_IO
+    .union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES)
+    .union(FopenFlags::FOPEN_NOFLUSH);
 
 const DATA: INodeNo = INodeNo(2);
 /// Nothing is cached: each request comes to the server.
@@ -420,11 +436,7 @@ impl Filesystem for Served {
     }
 
     fn open(&self, _req: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        // Without a flush, so that a process that ends with the file open does not wait for its own dead server.
-        let flags = FopenFlags::FOPEN_DIRECT_IO
-            | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-            | FopenFlags::FOPEN_NOFLUSH;
-        reply.opened(FileHandle(1), flags);
+        reply.opened(FileHandle(1), self.2);
     }
 
     fn read(

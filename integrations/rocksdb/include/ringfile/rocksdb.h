@@ -45,6 +45,7 @@ struct Statistics {
     uint64_t multi_read_errors = 0;
     uint64_t async_reads = 0;
     uint64_t async_reads_aborted = 0;
+    uint64_t submitted_reads = 0;
     uint64_t sequential_reads = 0;
     uint64_t appends = 0;
     uint64_t append_bytes = 0;

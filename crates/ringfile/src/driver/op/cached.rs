@@ -7,6 +7,7 @@ use linux_raw_sys::general::{__NR_cachestat, cachestat, cachestat_range};
 
 use super::parts::last_errno;
 use crate::driver::target::Target;
+use crate::memory::page_size;
 
 /// Returns how many of the pages that these bytes touch are in the page cache. Takes 0.15 µs for one page, 0.4 µs for
 /// 32.
@@ -23,4 +24,15 @@ pub(crate) fn cached_pages(target: &Target, offset: u64, len: u64) -> Result<u64
         libc::syscall(__NR_cachestat as libc::c_long, target.raw_fd(), &raw const range, &raw mut stat, 0)
     };
     if status == 0 { Ok(stat.nr_cache) } else { Err(last_errno()) }
+}
+
+/// Returns whether the page cache holds all pages that these bytes touch. No, if they reach beyond the end of the file.
+///
+/// # Errors
+/// Those of [`cached_pages`].
+pub(crate) fn is_cached(target: &Target, offset: u64, len: u64) -> Result<bool, i32> {
+    let page = page_size() as u64;
+    let touched = offset.saturating_add(len).div_ceil(page) - offset / page;
+    // The kernel takes a length of 0 for all that follows.
+    Ok(len == 0 || cached_pages(target, offset, len)? == touched)
 }

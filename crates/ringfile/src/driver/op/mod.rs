@@ -14,7 +14,7 @@ mod progress;
 mod request;
 mod transfer;
 
-pub(crate) use cached::cached_pages;
+pub(crate) use cached::{cached_pages, is_cached};
 pub(crate) use control::DISCARD;
 pub(super) use dispatch::{fill, keep_opened};
 pub(crate) use parts::MOST_AT_ONCE;
