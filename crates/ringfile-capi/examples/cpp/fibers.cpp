@@ -8,7 +8,6 @@
 //
 // Usage: fibers [FOLDER [REQUESTS [BLOCKS [THREADS]]]]: the folder of a file that is made and removed, requests per
 // connection, blocks of the file, and threads of the pool.
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -46,8 +45,6 @@ struct answer {
     std::uint64_t block;
     std::int64_t result;
 };
-
-std::uint64_t word(std::uint64_t block, std::size_t at) { return (block * words + at + 1) * 0x9E3779B97F4A7C15; }
 
 // ---- The disk through a ringfile queue: no other thread ----
 
@@ -177,20 +174,20 @@ private:
 
 // Repeats a call until it returns something other than EAGAIN.
 template <class Call>
-ssize_t parking(fiber& one, Call call) {
+ssize_t parking(connection& one, Call call) {
     for (;;) {
         const ssize_t result = call();
         if (result >= 0 || (errno != EAGAIN && errno != EINTR)) {
             return result;
         }
         if (errno == EAGAIN) {
-            self->park(one);
+            one.park();
         }
     }
 }
 
 // Answers requests until the other side closes its end. Messages of a SOCK_SEQPACKET socket come whole.
-void serve(fiber& one) {
+void serve(connection& one) {
     for (;;) {
         request wanted;
         const ssize_t got = parking(one, [&] { return recv(one.socket, &wanted, sizeof wanted, MSG_DONTWAIT); });
@@ -275,14 +272,6 @@ private:
 
 // ---- The two runs ----
 
-// Returns this process's CPU time, user and system.
-std::chrono::microseconds processor_time() {
-    rusage used{};
-    EXPECT(getrusage(RUSAGE_SELF, &used) == 0);
-    return std::chrono::seconds(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
-           std::chrono::microseconds(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
-}
-
 // Forks the checker. It does not use the library: see FORK in ringfile.h.
 pid_t start_checker(const settings& with, std::vector<int>& ours) {
     std::vector<int> theirs;
@@ -331,31 +320,12 @@ std::uint64_t serve_all(const char* name, const settings& with, std::byte* memor
     return fibers.cancelled;
 }
 
-// Makes the file, without a name. Direct, if the file system supports it.
-int make_file(const settings& with) {
-    const std::string path = with.folder + "/ringfile-fibers-" + std::to_string(getpid());
-    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    EXPECT(file >= 0 && unlink(path.c_str()) == 0);
-    std::array<std::uint64_t, words> block;
-    for (std::uint64_t number = 0; number < with.blocks; number++) {
-        for (std::size_t at = 0; at < words; at++) {
-            block[at] = word(number, at);
-        }
-        EXPECT(pwrite(file, block.data(), block_size, static_cast<off_t>(number * block_size)) == block_size);
-    }
-    EXPECT(fdatasync(file) == 0);
-    if (fcntl(file, F_SETFL, O_DIRECT) != 0) {
-        std::puts("no direct I/O here: blocks come from the page cache");
-    }
-    return file;
-}
-
 void run(const settings& with) {
     rlimit descriptors{};
     EXPECT(getrlimit(RLIMIT_NOFILE, &descriptors) == 0);
     descriptors.rlim_cur = descriptors.rlim_max;  // two for each connection, until the checker has its own
     EXPECT(setrlimit(RLIMIT_NOFILE, &descriptors) == 0);
-    const int file = make_file(with);
+    const int file = make_file(with.folder, with.blocks);
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(block_size, connections * block_size));
     EXPECT(memory != nullptr);
     std::memset(memory, 0, connections * block_size);  // valgrind does not see the memory that a ring writes

@@ -1,12 +1,9 @@
-// A scheduler of fibers on one thread: sockets, deadlines with one timer, and a disk, in one epoll. Each fiber has a
-// stack and switches with swapcontext(3). For fibers.cpp.
+// A scheduler of fibers on one thread: sockets, deadlines with one timer, and a disk, in one epoll. For fibers.cpp.
 #ifndef FIBERS_HPP
 #define FIBERS_HPP
 
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/timerfd.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,47 +11,17 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "ringfile.hpp"
+#include "blocks.hpp"
+#include "fiber.hpp"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define FIBERS_ASAN
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define FIBERS_ASAN
-#endif
-#ifdef FIBERS_ASAN
-#include <sanitizer/common_interface_defs.h>
-#endif
-#if __has_include(<valgrind/valgrind.h>)
-#include <valgrind/valgrind.h>
-#else
-#define VALGRIND_STACK_REGISTER(from, to) 0
-#define VALGRIND_STACK_DEREGISTER(id) (static_cast<void>(id))
-#endif
-
-constexpr std::size_t connections = 512, block_size = 4096, words = block_size / sizeof(std::uint64_t);
-constexpr std::size_t stack_size = 64 << 10;
+constexpr std::size_t connections = 512;
 constexpr auto time_allowed = std::chrono::microseconds(200);
-using monotonic = std::chrono::steady_clock;
-
-#define EXPECT(truth) expect(truth, #truth, __LINE__)
-
-inline void expect(bool truth, const char* what, int line) {
-    if (!truth) {
-        std::fprintf(stderr, "fibers:%d: check failed: %s (errno %d, last error: %s)\n", line, what, errno,
-                     ringfile_last_error());
-        std::_Exit(EXIT_FAILURE);
-    }
-}
 
 enum class kind : std::uint32_t { plain, with_deadline, withdrawn };
 
@@ -64,19 +31,22 @@ struct request {
     std::uint32_t unused;
 };
 
-struct fiber {
-    ucontext_t context;
-    std::byte* stack;
-    unsigned stack_id;
-    void* fake_stack;  // AddressSanitizer's
+// A fiber with its socket, and memory for a block.
+struct connection final : fiber {
+    connection(int socket, std::byte* block, void (*serve)(connection&)) : socket(socket), block(block), serve(serve) {}
+    ~connection() override { close(socket); }
+
     int socket;
     std::byte* block;
-    void (*run)(fiber&);
-    bool is_ready, is_over;
+    bool is_ready = false;
+
+private:
+    void (*serve)(connection&);
+    void run() override { serve(*this); }
 };
 
 struct operation {
-    fiber* owner;  // the block goes to its memory
+    connection* owner;  // the block goes to its memory
     std::uint64_t block;
     std::uint64_t token;
     std::int64_t result;
@@ -102,52 +72,35 @@ public:
 
     scheduler();
     ~scheduler();
-    void start(int socket, std::byte* block, void (*run)(fiber&));
+    void start(int socket, std::byte* block, void (*serve)(connection&));
     void run();
-    void make_ready(fiber& one);
-    // For fibers: lets the others run until something makes this one ready.
-    void park(fiber& one) { leave(one, &one.fake_stack); }
-    std::int64_t read(fiber& one, const request& wanted);
+    void make_ready(connection& one);
+    // For fibers.
+    std::int64_t read(connection& one, const request& wanted);
 
 private:
     enum : std::uint64_t { from_disk, from_timer };  // anything above is a fiber
-    std::byte* stacks_;
     int loop_, timer_;
-    std::vector<std::unique_ptr<fiber>> fibers_;
-    std::deque<fiber*> ready_;
+    std::vector<std::unique_ptr<connection>> fibers_;
+    std::deque<connection*> ready_;
     std::set<std::pair<monotonic::time_point, operation*>> deadlines_;
     std::size_t alive_ = 0;
-    ucontext_t context_{};
-    [[maybe_unused]] const void* thread_stack_ = nullptr;  // AddressSanitizer's
-    [[maybe_unused]] std::size_t thread_stack_size_ = 0;
 
-    static void entry();
     void add(int descriptor, std::uint32_t events, std::uint64_t source) const;
-    void enter(fiber& one);
-    void leave(fiber& one, void** fake_stack);
-    void arrived(fiber& one);
     void sleep();
     void set_timer() const;
     void cancel_late();
 };
 
 inline scheduler* self;  // the thread's
-inline fiber* of_entry;  // the fiber that is entered for the first time
 
 inline scheduler::scheduler()
     : loop_(epoll_create1(EPOLL_CLOEXEC)), timer_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)) {
-    void* mapped = mmap(nullptr, connections * stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    EXPECT(loop_ >= 0 && timer_ >= 0 && mapped != MAP_FAILED);
-    stacks_ = static_cast<std::byte*>(mapped);
+    EXPECT(loop_ >= 0 && timer_ >= 0);
     self = this;
 }
 
 inline scheduler::~scheduler() {
-    for (const auto& one : fibers_) {
-        VALGRIND_STACK_DEREGISTER(one->stack_id);
-        close(one->socket);
-    }
-    munmap(stacks_, connections * stack_size);
     close(timer_);
     close(loop_);
 }
@@ -159,18 +112,8 @@ inline void scheduler::add(int descriptor, std::uint32_t events, std::uint64_t s
     EXPECT(epoll_ctl(loop_, EPOLL_CTL_ADD, descriptor, &event) == 0);
 }
 
-inline void scheduler::start(int socket, std::byte* block, void (*run)(fiber&)) {
-    EXPECT(fibers_.size() < connections);
-    auto one = std::make_unique<fiber>();
-    one->stack = stacks_ + fibers_.size() * stack_size;
-    one->stack_id = VALGRIND_STACK_REGISTER(one->stack, one->stack + stack_size);
-    one->socket = socket;
-    one->block = block;
-    one->run = run;
-    EXPECT(getcontext(&one->context) == 0);
-    one->context.uc_stack.ss_sp = one->stack;
-    one->context.uc_stack.ss_size = stack_size;
-    makecontext(&one->context, entry, 0);
+inline void scheduler::start(int socket, std::byte* block, void (*serve)(connection&)) {
+    auto one = std::make_unique<connection>(socket, block, serve);
     // Edge-triggered: a fiber parks only after its call returned EAGAIN.
     add(socket, EPOLLIN | EPOLLOUT | EPOLLET, reinterpret_cast<std::uintptr_t>(one.get()));
     make_ready(*one);
@@ -178,43 +121,8 @@ inline void scheduler::start(int socket, std::byte* block, void (*run)(fiber&)) 
     alive_++;
 }
 
-inline void scheduler::entry() {
-    fiber& one = *of_entry;
-    self->arrived(one);
-    one.run(one);
-    one.is_over = true;
-    self->alive_--;
-    self->leave(one, nullptr);
-}
-
-inline void scheduler::arrived([[maybe_unused]] fiber& one) {
-#ifdef FIBERS_ASAN
-    __sanitizer_finish_switch_fiber(one.fake_stack, &thread_stack_, &thread_stack_size_);
-#endif
-}
-
-inline void scheduler::enter(fiber& one) {
-    of_entry = &one;
-#ifdef FIBERS_ASAN
-    void* fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, one.stack, stack_size);
-#endif
-    EXPECT(swapcontext(&context_, &one.context) == 0);
-#ifdef FIBERS_ASAN
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
-}
-
-inline void scheduler::leave(fiber& one, [[maybe_unused]] void** fake_stack) {
-#ifdef FIBERS_ASAN
-    __sanitizer_start_switch_fiber(fake_stack, thread_stack_, thread_stack_size_);
-#endif
-    EXPECT(swapcontext(&one.context, &context_) == 0);
-    arrived(one);
-}
-
-inline void scheduler::make_ready(fiber& one) {
-    if (!one.is_ready && !one.is_over) {
+inline void scheduler::make_ready(connection& one) {
+    if (!one.is_ready && !one.is_over()) {
         one.is_ready = true;
         ready_.push_back(&one);
     }
@@ -225,10 +133,11 @@ inline void scheduler::run() {
     add(blocks->descriptor(), EPOLLIN, from_disk);
     for (;;) {
         for (std::size_t turn = ready_.size(); turn > 0; turn--) {
-            fiber& one = *ready_.front();
+            connection& one = *ready_.front();
             ready_.pop_front();
             one.is_ready = false;
-            enter(one);
+            one.enter();
+            alive_ -= one.is_over() ? 1 : 0;
         }
         if (alive_ == 0) {
             return;
@@ -248,7 +157,7 @@ inline void scheduler::sleep() {
         if (source == from_timer) {
             cancel_late();
         } else if (source != from_disk) {  // run collects from the disk in any case
-            make_ready(*reinterpret_cast<fiber*>(static_cast<std::uintptr_t>(source)));
+            make_ready(*reinterpret_cast<connection*>(static_cast<std::uintptr_t>(source)));
         }
     }
 }
@@ -280,7 +189,7 @@ inline void scheduler::cancel_late() {
     set_timer();
 }
 
-inline std::int64_t scheduler::read(fiber& one, const request& wanted) {
+inline std::int64_t scheduler::read(connection& one, const request& wanted) {
     operation read{&one, wanted.block, 0, 0, false};
     const auto deadline = std::pair(monotonic::now() + time_allowed, &read);
     blocks->start(read);
@@ -293,7 +202,7 @@ inline std::int64_t scheduler::read(fiber& one, const request& wanted) {
         }
     }
     while (!read.is_over) {
-        park(one);
+        one.park();
     }
     deadlines_.erase(deadline);
     read.result == -ECANCELED ? cancelled++ : reads++;
