@@ -1,6 +1,6 @@
 //! Parses and formats the values of options: sizes, durations, lists of words.
 //!
-//! k, m and g are powers of 1024 in both directions. A list is separated by commas, never empty, and contains nothing
+//! k, m and g are powers of 1024 in both directions; the library parses sizes, as in its settings. A list is separated by commas, never empty, and contains nothing
 //! twice.
 
 use std::ffi::OsStr;
@@ -92,17 +92,11 @@ pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map(|word| word.get_name().to_string()).unwrap_or_default()
 }
 
-/// Parses a size in bytes, more than 0. Bare letters are powers of 1024 as in fio: `4096`, `4k`, `4KiB`, `1g`. Units that
-/// end with B are powers of 1000, as SI defines them: `4KB`, `1GB`.
+/// Parses a size in bytes, more than 0, in the units of [`ringfile::Config::parse_size`].
 pub fn size(text: &str) -> Result<u64, String> {
-    let config = parse_size::Config::new();
-    let is_decimal = text.trim_end().ends_with(['b', 'B']);
-    let config = if is_decimal { config.with_decimal() } else { config.with_binary() };
-    match config.parse_size(text) {
+    match ringfile::Config::parse_size(text) {
         Ok(0) => Err("a size of 0 measures nothing; give at least 1".into()),
-        Ok(bytes) => Ok(bytes),
-        Err(parse_size::Error::PosOverflow) => Err("too large; give less than 16 EiB".into()),
-        Err(_) => Err("not a size; write bytes, k, m, g or KiB, MiB, GiB (powers of 1024), or KB, MB, GB (powers of 1000), as in 4k".into()),
+        parsed => parsed.map_err(|error| error.to_string()),
     }
 }
 

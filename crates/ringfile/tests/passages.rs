@@ -29,6 +29,7 @@ fn every_passage_runs() {
         a_batch(&pool, file.clone()).await.unwrap();
         share(&pool, &file).await.unwrap();
         own_memory(&file).await.unwrap();
+        split(&pool, &file).await.unwrap();
         stream(pool.clone(), &file).await.unwrap();
         adaptive(&pool).await.unwrap();
         append(pool.clone()).await.unwrap();
@@ -174,6 +175,14 @@ async fn own_memory(file: &File) -> std::io::Result<()> {
     let frame = frames.lend(8192..16384)?; // fails while a part of it is lent
     let frame = file.read_at(frame, 0).await?; // in place, as a fixed operation
     assert_eq!(frame.len(), 8192);
+    Ok(())
+}
+
+async fn split(pool: &Pool, file: &File) -> std::io::Result<()> {
+    let mut rest = pool.get(8 * 4096)?;
+    let pages: Vec<_> = (0..8).map(|_| rest.split_to(4096)).collect();
+    let pages = file.read_vectored_at(pages, 0).await?; // one fixed operation
+    assert_eq!(pages.len(), 8);
     Ok(())
 }
 

@@ -200,6 +200,36 @@ fn memory_that_is_lent_is_registered_and_given_back_too() {
 }
 
 #[test]
+fn a_vectored_read_is_fixed_only_within_one_registration() {
+    let name = "a_vectored_read_is_fixed_only_within_one_registration";
+    if !needs_ring(name) || !needs_registered_buffers(name) {
+        return;
+    }
+    let _alone = alone();
+    let path = TempPath::on_disk("across");
+    let content: Vec<u8> = (0..5 * 4096_u32).map(|at| (at / 100) as u8).collect();
+    std::fs::write(&path, &content).unwrap();
+    let file = open_on_ring(&path);
+    let pools = [Pool::new(2 << 20), Pool::new(2 << 20)];
+    let has_form = ringfile::ring_features().unwrap().iter().any(|name| name == "readv_fixed");
+    let read = |parts: Vec<ringfile::Buffer>, fixed: bool| {
+        let before = thread_metrics();
+        let parts = block_on(file.read_vectored_at(parts, 0)).unwrap();
+        let counts = thread_metrics() - before;
+        assert_eq!((counts.ops, counts.fixed_ops), (1, u64::from(fixed)));
+        let read: Vec<u8> = parts.iter().flat_map(|part| part.to_vec()).collect();
+        let room: usize = parts.iter().map(ringfile::Buffer::capacity).sum();
+        assert_eq!(read, content[..room.min(content.len())]);
+    };
+    let mut rest = pools[0].get(4 * 4096).unwrap();
+    read((0..4).map(|_| rest.split_to(4096)).collect(), has_form);
+    read([0, 1, 1, 0].map(|pool| pools[pool].get(4096).unwrap()).into(), false);
+    // The file ends in the first pool's part, then in the second's.
+    read([0, 1].map(|pool| pools[pool].get(6 * 4096).unwrap()).into(), false);
+    read([0, 1].map(|pool| pools[pool].get(3 * 4096).unwrap()).into(), false);
+}
+
+#[test]
 fn an_unregistered_pool_is_never_pinned() {
     let _alone = alone();
     let (_path, file) = file_of("never", 4096);

@@ -12,9 +12,10 @@ mod tests;
 mod values;
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::{
     Appender, Batch, File, HugePages, OpenAppender, OpenOptions, Pool, PoolBuilder, Reader, Route, WhenFull,
 };
@@ -60,6 +61,30 @@ impl Config {
     /// ```
     pub fn parse(text: &str) -> Result<Self> {
         SettingsText { text, path: None }.settings()
+    }
+
+    /// Parses a size in bytes as the settings write it, for a program's own options: `4096`, `4k` or `4KiB`, `4KB`. Bare
+    /// letters, as in fio, and units with `iB` are powers of 1024; units with `B` alone are powers of 1000. Ignores case.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is not a size, or 16 EiB and more.
+    ///
+    /// ```
+    /// use ringfile::Config;
+    /// assert_eq!((Config::parse_size("64m")?, Config::parse_size("64MiB")?), (64 << 20, 64 << 20));
+    /// assert_eq!(Config::parse_size("64MB")?, 64_000_000);
+    /// # Ok::<(), ringfile::Error>(())
+    /// ```
+    pub fn parse_size(text: &str) -> Result<u64> {
+        let is_decimal = text.ends_with(['b', 'B']);
+        let units = parse_size::Config::new();
+        let units = if is_decimal { units.with_decimal() } else { units.with_binary() };
+        units.parse_size(text).map_err(|error| {
+            Error::new(ErrorKind::InvalidInput, "reading a size").because(match error {
+                parse_size::Error::PosOverflow => "too large; give less than 16 EiB",
+                _ => "write bytes, k, m, g or KiB, MiB, GiB (powers of 1024), or KB, MB, GB (powers of 1000), as in 4k",
+            })
+        })
     }
 
     /// Reads the settings of the environment only.

@@ -170,10 +170,7 @@ fn count(value: Written<'_>, allowed: &RangeInclusive<usize>) -> Option<usize> {
 
 fn size(value: Written<'_>, allowed: &RangeInclusive<usize>) -> Option<usize> {
     match value {
-        Written::Text(text) => {
-            let bytes = parse_size::Config::new().with_binary().parse_size(text).ok()?;
-            count(Written::Number(bytes), allowed)
-        }
+        Written::Text(text) => count(Written::Number(Config::parse_size(text).ok()?), allowed),
         _ => count(value, allowed),
     }
 }

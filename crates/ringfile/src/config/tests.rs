@@ -76,6 +76,18 @@ fn the_limits_of_ranges_are_accepted_and_values_beyond_are_not() {
 }
 
 #[test]
+fn letters_are_powers_of_1024_and_units_in_bytes_powers_of_1000() {
+    for (text, bytes) in [("64m", 64 << 20), ("64M", 64 << 20), ("64MiB", 64 << 20), ("64mib", 64 << 20)] {
+        assert_eq!(Config::parse(&format!("capacity = '{text}'")).unwrap().capacity(), Some(bytes), "{text}");
+    }
+    for (text, bytes) in [("64MB", 64_000_000), ("64 mb", 64_000_000), ("8kB", 8000), ("8192B", 8192)] {
+        assert_eq!(with_variable("RINGFILE_CAPACITY", text).unwrap().capacity(), Some(bytes), "{text}");
+    }
+    let kibibytes_only = Config::parse("alignment = '4KB'").unwrap_err().to_string();
+    assert!(kibibytes_only.contains("a power of two"), "{kibibytes_only}");
+}
+
+#[test]
 fn values_out_of_range_become_the_nearest_allowed_one() {
     let low = Config::new().with_capacity(0).with_depth(0).with_block_size(0);
     assert_eq!((low.capacity(), low.depth(), low.block_size()), (Some(4096), Some(1), Some(1)));

@@ -81,7 +81,7 @@ impl File {
     }
 
     /// Reads from `offset` into several buffers in turn, each up to its capacity, with one operation. If all are parts
-    /// of one registered region, the operation uses the fixed form (Linux 6.15).
+    /// of one registered region, the operation uses the fixed form (Linux 6.15), otherwise the plain one.
     ///
     /// # Errors
     /// Those of [`read_at`](Self::read_at).
