@@ -16,13 +16,7 @@ int shim_queue_create(shim_queue *queue, size_t depth, int shared)
     if (failed < 0) {
         return failed;
     }
-    queue->descriptor = shared ? ringfile_queue_descriptor(queue->queue) : -1;
-    if (shared && queue->descriptor < 0) {
-        failed = queue->descriptor;
-        ringfile_queue_free(queue->queue);
-        queue->queue = NULL;
-        return failed;
-    }
+    queue->is_idle = 1;
     pthread_mutex_init(&queue->lock, NULL);
     return 0;
 }
@@ -34,9 +28,6 @@ void shim_queue_free(shim_queue *queue)
         return;
     }
     ringfile_queue_free(handle);
-    if (queue->descriptor >= 0) {
-        close(queue->descriptor);
-    }
     for (size_t at = 0; at < SHIM_FILES; at++) {
         ringfile_close(queue->files[at].file); /* NULL is refused */
         queue->files[at].file = NULL;
@@ -69,7 +60,10 @@ void shim_queue_forget(shim_queue *queue)
 }
 
 /* Finds the library's file for a descriptor. Opening one costs as much as a read, so the queue keeps those that it has
- * used. `replaced` gets the file that lost its place, or NULL. */
+ * used. `replaced` gets the file that lost its place, or NULL.
+ *
+ * Gives up the lock while it opens a file: that may wait for the file system, and other threads may wait for the lock in
+ * calls during which no garbage collection starts. */
 static int find_file(shim_queue *queue, int fd, ringfile_file **file, ringfile_file **replaced)
 {
     if (fd < 0) {
@@ -81,17 +75,20 @@ static int find_file(shim_queue *queue, int fd, ringfile_file **file, ringfile_f
         *file = kept;
         return 0;
     }
+    pthread_mutex_unlock(&queue->lock);
     int failed = ringfile_open_fd(fd, NULL, file);
+    pthread_mutex_lock(&queue->lock);
     if (failed < 0) {
         return failed;
     }
-    *replaced = kept;
+    *replaced = queue->files[at].file;
     queue->files[at].fd = fd;
     queue->files[at].file = *file;
     return 0;
 }
 
-/* Adds operations, under the lock; close_replaced follows it. Returns how many were refused. */
+/* Adds operations, under the lock; close_replaced follows it. Returns how many were refused: those that are wrong, and
+ * those that come after shim_close. */
 static size_t add(shim_queue *queue, shim_op *ops, size_t count)
 {
     size_t refused = 0;
@@ -105,6 +102,9 @@ static size_t add(shim_queue *queue, shim_op *ops, size_t count)
             file = NULL;
             fd = op->fd;
             failed = find_file(queue, fd, &file, &op->replaced);
+        }
+        if (failed == 0 && queue->closed) {
+            failed = -ECANCELED;
         }
         if (failed == 0) {
             ringfile_op request = {.size = offsetof(ringfile_op, parts),
@@ -153,20 +153,56 @@ static void end_one(shim_flight *flight, shim_flight **ended)
     }
 }
 
-shim_flight *shim_collect(shim_queue *queue)
+/* Takes results once there are `at_least`, or no operation is open. Returns how many it took. */
+static int64_t collect(shim_queue *queue, size_t at_least, shim_flight **ended)
 {
     enum { ROOM = 128 };
     ringfile_result results[ROOM];
-    shim_flight *ended = NULL;
-    int64_t taken;
+    ringfile_queue *handle = __atomic_load_n(&queue->queue, __ATOMIC_ACQUIRE);
+    int64_t taken, all = 0;
     do {
-        taken = ringfile_queue_wait(__atomic_load_n(&queue->queue, __ATOMIC_ACQUIRE), results, ROOM, 0, 0);
+        taken = ringfile_queue_wait(handle, results, ROOM, at_least, at_least > 0 ? -1 : 0);
         for (int64_t at = 0; at < taken; at++) {
             shim_op *op = (shim_op *)(uintptr_t)results[at].user_data;
             op->result = results[at].result;
-            end_one(op->flight, &ended);
+            end_one(op->flight, ended);
         }
+        all += taken > 0 ? taken : 0;
+        at_least = 0;
     } while (taken == ROOM);
+    return all;
+}
+
+/* Removes flights that have ended from the queue, under the lock. */
+static void let_go(shim_queue *queue, shim_flight *ended)
+{
+    for (; ended != NULL; ended = ended->next) {
+        if (ended->previous != NULL) {
+            ended->previous->following = ended->following;
+        } else {
+            queue->flights = ended->following;
+        }
+        if (ended->following != NULL) {
+            ended->following->previous = ended->previous;
+        }
+        ended->is_last = queue->closed && queue->flights == NULL;
+    }
+}
+
+shim_flight *shim_wait_ended(shim_queue *queue)
+{
+    shim_flight *ended = NULL;
+    int is_idle = 0;
+    while (ended == NULL && !is_idle) {
+        int64_t taken = collect(queue, 1, &ended);
+        if (taken > 0 && ended == NULL) {
+            continue;
+        }
+        pthread_mutex_lock(&queue->lock);
+        let_go(queue, ended);
+        is_idle = queue->is_idle = taken == 0 && ringfile_queue_open(queue->queue) <= 0;
+        pthread_mutex_unlock(&queue->lock);
+    }
     return ended;
 }
 
@@ -175,25 +211,32 @@ int shim_start(shim_queue *queue, shim_flight *flight)
     flight->left = flight->count + 1;
     for (size_t at = 0; at < flight->count; at++) {
         flight->ops[at].flight = flight;
+        flight->ops[at].token = 0;
     }
     pthread_mutex_lock(&queue->lock);
     if (queue->closed) {
         pthread_mutex_unlock(&queue->lock);
         return -ESHUTDOWN;
     }
-    size_t over = 1 + add(queue, flight->ops, flight->count);
     flight->previous = NULL;
     flight->following = queue->flights;
     if (queue->flights != NULL) {
         queue->flights->previous = flight;
     }
     queue->flights = flight;
+    size_t over = 1 + add(queue, flight->ops, flight->count);
     pthread_mutex_unlock(&queue->lock);
-    shim_flight *ended = shim_collect(queue); /* submits */
+    shim_flight *ended = NULL;
+    collect(queue, 0, &ended); /* submits */
     close_replaced(flight->ops, flight->count);
     for (; over > 0; over--) {
         end_one(flight, &ended);
     }
+    pthread_mutex_lock(&queue->lock);
+    let_go(queue, ended);
+    flight->ends_idleness = queue->is_idle && ringfile_queue_open(queue->queue) > 0;
+    queue->is_idle &= !flight->ends_idleness;
+    pthread_mutex_unlock(&queue->lock);
     flight->ended = ended;
     return 0;
 }
@@ -213,22 +256,6 @@ void shim_cancel(shim_queue *queue, shim_flight *flight)
     pthread_mutex_lock(&queue->lock);
     cancel(queue, flight);
     pthread_mutex_unlock(&queue->lock);
-}
-
-int shim_finish(shim_queue *queue, shim_flight *flight)
-{
-    pthread_mutex_lock(&queue->lock);
-    if (flight->previous != NULL) {
-        flight->previous->following = flight->following;
-    } else {
-        queue->flights = flight->following;
-    }
-    if (flight->following != NULL) {
-        flight->following->previous = flight->previous;
-    }
-    int is_last = queue->closed && queue->flights == NULL;
-    pthread_mutex_unlock(&queue->lock);
-    return is_last;
 }
 
 int shim_close(shim_queue *queue)

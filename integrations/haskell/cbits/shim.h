@@ -22,12 +22,14 @@ typedef struct shim_op {
     ringfile_file *replaced; /* C's, while the operation is added */
 } shim_op;
 
-/* A batch of operations in a queue that threads share. Its memory is Haskell's, and lives until shim_finish. */
+/* A batch of operations in a queue that threads share. Its memory is Haskell's, and lives until its end was reported. */
 typedef struct shim_flight {
     void *owner; /* Haskell's */
     struct shim_flight *previous, *following; /* in the queue's list */
     struct shim_flight *next; /* in a list of flights that have ended */
     struct shim_flight *ended; /* those that shim_start found */
+    int ends_idleness; /* whether shim_wait_ended must be called, now that this flight has started */
+    int is_last; /* whether this flight has ended as the last one of a closed queue */
     size_t left; /* operations that have not ended, and one more while shim_start runs; atomic */
     size_t count;
     shim_op ops[];
@@ -38,18 +40,18 @@ enum { SHIM_FILES = 64 };
 /* A queue with the files that it has used. Its memory is Haskell's, and is zero before shim_queue_create. */
 typedef struct shim_queue {
     ringfile_queue *queue; /* NULL: freed */
-    int descriptor;
     int closed;
-    shim_flight *flights; /* those that were not finished */
+    shim_flight *flights; /* those that have not ended */
+    int is_idle; /* whether shim_wait_ended has found nothing in flight, and shim_start must say when to call it again */
     struct {
         int fd;
         ringfile_file *file; /* NULL: the place is free */
     } files[SHIM_FILES];
-    pthread_mutex_t lock; /* of everything except `queue` and `descriptor` */
+    pthread_mutex_t lock; /* of everything except `queue` */
 } shim_queue;
 
 /* Creates a queue with room for `depth` operations. `shared`: 0 for a queue of the calling thread, 1 for one that
- * threads share, which has a descriptor. Returns 0, or a negative errno. */
+ * threads share. Returns 0, or a negative errno. */
 int shim_queue_create(shim_queue *queue, size_t depth, int shared);
 /* Frees the queue and closes the files that it has used; waits until the kernel has finished. Does nothing to a freed
  * queue. */
@@ -60,12 +62,11 @@ void shim_queue_forget(shim_queue *queue);
 /* Starts a flight, and takes the results that are there; `flight->ended` gets the flights that have ended, linked by
  * `next`; this one may be among them. Returns 0, or -ESHUTDOWN after shim_close. */
 int shim_start(shim_queue *queue, shim_flight *flight);
-/* Takes the results that are there. Returns the flights that have ended, linked by `next`. */
-shim_flight *shim_collect(shim_queue *queue);
+/* Waits until flights have ended, and returns them, linked by `next`. Returns NULL if nothing is in flight; a flight that
+ * starts later has `ends_idleness`. One thread at a time may call it. */
+shim_flight *shim_wait_ended(shim_queue *queue);
 /* Cancels the operations that the kernel still can cancel; the flight still ends, once. */
 void shim_cancel(shim_queue *queue, shim_flight *flight);
-/* Removes a flight that has ended from the queue. Returns 1 if it was the last one of a closed queue. */
-int shim_finish(shim_queue *queue, shim_flight *flight);
 /* Refuses further flights and cancels those in the queue. Returns 1 if there are some. */
 int shim_close(shim_queue *queue);
 

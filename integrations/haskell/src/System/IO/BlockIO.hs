@@ -33,12 +33,11 @@ import Foreign.C.Error (Errno (..))
 import Foreign.ForeignPtr (ForeignPtr, withForeignPtr)
 import Foreign.Ptr (Ptr, castPtr, nullPtr)
 import Foreign.StablePtr
-import qualified GHC.Event as Event
 import GHC.IO.Exception (IOErrorType (ResourceVanished, UnsupportedOperation))
 import System.IO.Error (illegalOperationErrorType)
 import System.IO.Ringfile.Internal
 import System.Posix.Process (getProcessID)
-import System.Posix.Types (ByteCount, Fd (..), ProcessID)
+import System.Posix.Types (ByteCount, ProcessID)
 
 -- | What threads submit batches to. It has a queue for each capability.
 data IOCtx = IOCtx
@@ -60,7 +59,10 @@ data Queue = Queue
     turn :: !(MVar ()),
     -- | Filled when the queue is closed and its last batch has ended.
     drained :: !(MVar ()),
-    watch :: !(Event.EventManager, Event.FdKey)
+    -- | Filled when the collector must wait for results again.
+    isBusy :: !(MVar ()),
+    -- | Waits for results while no other thread takes them, and wakes the owners of batches.
+    collector :: !ThreadId
   }
 
 -- | Limits of an 'IOCtx', for each capability.
@@ -124,25 +126,25 @@ openQueue :: Int -> Int -> IO Queue
 openQueue capability limit = do
   queue <- newCQueue
   withForeignPtr queue (\at -> c_queue_create at (fromIntegral limit) 1) >>= failWith "initIOCtx"
-  descriptor <- withForeignPtr queue c_queue_descriptor
-  registered <- newEmptyMVar
-  -- The event manager of the capability calls `collect` whenever there is a result.
-  _ <- forkOn capability (try (register queue descriptor) >>= putMVar registered)
-  watching <- uninterruptibleMask_ (takeMVar registered)
-  case watching of
-    Right watched -> Queue queue <$> newQSemN limit <*> newMVar () <*> newEmptyMVar <*> pure watched
-    Left exception -> withForeignPtr queue c_queue_free >> throwIO (exception :: SomeException)
-  where
-    register queue descriptor = do
-      found <- Event.getSystemEventManager
-      manager <- maybe (throwError illegalOperationErrorType "initIOCtx" "there is no event manager") pure found
-      key <- Event.registerFd manager (\_ _ -> collect queue) (Fd descriptor) Event.evtRead Event.MultiShot
-      pure (manager, key)
+  busy <- newEmptyMVar
+  thread <- mask_ . forkOn capability $ collect queue busy
+  Queue queue <$> newQSemN limit <*> newMVar () <*> newEmptyMVar <*> pure busy <*> pure thread
 
+-- | Closes a queue without batches.
 freeQueue :: Queue -> IO ()
 freeQueue queue = do
-  uncurry Event.unregisterFd (watch queue)
+  killThread (collector queue)
   withForeignPtr (cQueue queue) c_queue_free
+
+-- | Wakes the owners of batches that have ended, until the thread is killed while nothing is in flight. Called with
+-- exceptions masked.
+--
+-- In the foreign call, the thread sleeps in the ring itself. The kernel ends an operation on the OS thread that has
+-- submitted it: usually this one, since the owners of batches run on it before it waits again.
+collect :: ForeignPtr CQueue -> MVar () -> IO ()
+collect queue busy = forever $ do
+  ended <- withForeignPtr queue c_wait_ended
+  if ended == nullPtr then takeMVar busy else wake ended >> yield
 
 -- | Cancels the operations that the kernel still can cancel (results: @ECANCELED@), waits until all batches have ended,
 -- and closes the context. Later calls of 'submitIO' throw 'ResourceVanished'. May be called twice.
@@ -197,7 +199,7 @@ carryOut ctx queue ops results = do
   takeMVar (hasEnded batch) `onException` abandon queue batch
   for_ [0 .. V.length now - 1] $ \index ->
     opResult (flightOp (address batch) index) >>= VUM.unsafeWrite results index . ofResult
-  finish queue batch
+  finish batch
 
 -- | A batch in a queue.
 data Batch = Batch
@@ -210,8 +212,8 @@ data Batch = Batch
   }
 
 -- | How a batch's thread is told of its end. A root of the garbage collector: it keeps the thread alive that waits for
--- the MVar, and with it the arrays.
-data Owner = Owner !(MVar ()) !QSemN !Int
+-- the MVar, and with it the arrays. The second MVar is the queue's 'drained'.
+data Owner = Owner !(MVar ()) !QSemN !Int !(MVar ())
 
 address :: Batch -> Ptr Flight
 address = castPtr . mutableByteArrayContents . memory
@@ -222,7 +224,7 @@ start queue ops = do
   withMVar (turn queue) $ \_ -> waitQSemN (room queue) count
   array <- newPinnedByteArray (flightSize count)
   end <- newEmptyMVar
-  stable <- newStablePtr (Owner end (room queue) count)
+  stable <- newStablePtr (Owner end (room queue) count (drained queue))
   let batch = Batch array stable end ops
   setFlightOwner (address batch) (castStablePtrToPtr stable)
   flightCount (address batch) count
@@ -234,6 +236,8 @@ start queue ops = do
     signalQSemN (room queue) count
     throwError ResourceVanished "submitIO" "the IOCtx is closed"
   flightEnded (address batch) >>= wake
+  endsIdleness <- flightEndsIdleness (address batch)
+  when endsIdleness $ putMVar (isBusy queue) ()
   touch batch
   pure batch
 
@@ -250,27 +254,25 @@ isQuick ops = V.sum (V.map cost ops) <= most
 -- | Wakes the owners of batches that have ended.
 wake :: Ptr Flight -> IO ()
 wake flight = unless (flight == nullPtr) $ do
-  Owner end semaphore count <- flightOwner flight >>= deRefStablePtr . castPtrToStablePtr
-  next <- flightNext flight -- before the owner frees it
+  Owner end semaphore count queueDrained <- flightOwner flight >>= deRefStablePtr . castPtrToStablePtr
+  -- Before the owner frees it.
+  next <- flightNext flight
+  isLast <- flightIsLast flight
   signalQSemN semaphore count
   putMVar end ()
+  when isLast $ putMVar queueDrained ()
   wake next
-
-collect :: ForeignPtr CQueue -> IO ()
-collect queue = withForeignPtr queue c_collect >>= wake
 
 -- | Cancels a batch, and waits for its end.
 abandon :: Queue -> Batch -> IO ()
 abandon queue batch = do
   withForeignPtr (cQueue queue) $ \at -> c_cancel at (address batch)
   uninterruptibleMask_ (takeMVar (hasEnded batch))
-  finish queue batch
+  finish batch
 
 -- | Lets go of a batch that has ended.
-finish :: Queue -> Batch -> IO ()
-finish queue batch = do
-  isLast <- withForeignPtr (cQueue queue) $ \at -> c_finish at (address batch)
+finish :: Batch -> IO ()
+finish batch = do
   freeStablePtr (owner batch)
   touch (memory batch)
   touch (operations batch)
-  when (isLast /= 0) $ putMVar (drained queue) ()

@@ -28,6 +28,8 @@ module System.IO.Ringfile.Internal
     setFlightOwner,
     flightEnded,
     flightNext,
+    flightEndsIdleness,
+    flightIsLast,
     opUserData,
     opFlight,
     opToken,
@@ -35,12 +37,10 @@ module System.IO.Ringfile.Internal
     c_queue_create,
     c_queue_free,
     c_queue_forget,
-    c_queue_descriptor,
     c_start,
     c_start_quick,
-    c_collect,
+    c_wait_ended,
     c_cancel,
-    c_finish,
     c_close,
     c_add,
     c_wait,
@@ -220,6 +220,10 @@ flightEnded, flightNext :: Ptr Flight -> IO (Ptr Flight)
 flightEnded = #{peek shim_flight, ended}
 flightNext = #{peek shim_flight, next}
 
+flightEndsIdleness, flightIsLast :: Ptr Flight -> IO Bool
+flightEndsIdleness flight = (/= (0 :: CInt)) <$> #{peek shim_flight, ends_idleness} flight
+flightIsLast flight = (/= (0 :: CInt)) <$> #{peek shim_flight, is_last} flight
+
 opUserData :: Ptr Op -> Word64 -> IO ()
 opUserData = #{poke shim_op, user_data}
 
@@ -232,9 +236,6 @@ opToken = #{peek shim_op, token}
 opResult :: Ptr Op -> IO Int64
 opResult = #{peek shim_op, result}
 
-c_queue_descriptor :: Ptr CQueue -> IO CInt
-c_queue_descriptor = #{peek shim_queue, descriptor}
-
 foreign import ccall safe "shim_queue_create" c_queue_create :: Ptr CQueue -> CSize -> CInt -> IO CInt
 
 foreign import ccall safe "shim_queue_free" c_queue_free :: Ptr CQueue -> IO ()
@@ -246,11 +247,9 @@ foreign import ccall safe "shim_start" c_start :: Ptr CQueue -> Ptr Flight -> IO
 -- | Other Haskell threads of the capability wait meanwhile, and garbage collections do not start.
 foreign import ccall unsafe "shim_start" c_start_quick :: Ptr CQueue -> Ptr Flight -> IO CInt
 
-foreign import ccall safe "shim_collect" c_collect :: Ptr CQueue -> IO (Ptr Flight)
+foreign import ccall safe "shim_wait_ended" c_wait_ended :: Ptr CQueue -> IO (Ptr Flight)
 
 foreign import ccall safe "shim_cancel" c_cancel :: Ptr CQueue -> Ptr Flight -> IO ()
-
-foreign import ccall safe "shim_finish" c_finish :: Ptr CQueue -> Ptr Flight -> IO CInt
 
 foreign import ccall safe "shim_close" c_close :: Ptr CQueue -> IO CInt
 
