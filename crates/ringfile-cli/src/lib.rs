@@ -33,10 +33,11 @@ mod values;
 mod verify;
 mod whole;
 
-/// What `benchmarks/` shares with the command: hand-written rings, figures, tables, and what the kernel is asked about files. No interface
+/// What `benchmarks/` and `fuzz/` share with the command: hand-written rings, figures, tables, and what the kernel is asked about files. No interface
 /// for anybody else: it changes without notice.
 #[doc(hidden)]
 pub mod shared {
+    pub use crate::compare::shown;
     pub use crate::engine::hand_ring::HandRing;
     pub use crate::memory::zeroed_at;
     pub use crate::memory_group::MemoryGroup;

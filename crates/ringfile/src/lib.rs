@@ -138,6 +138,8 @@ mod runtime;
 pub use config::{Buffers, Config};
 #[cfg(feature = "tokio")]
 pub use driver::attach_to_tokio;
+#[cfg(fuzzing)]
+pub use driver::fuzzing;
 pub use driver::{
     Alignment, AtomicLimits, Route, metrics, register_now, ring_features, set_default_route, set_io_threads,
     set_worker_threads, thread_metrics,

@@ -19,7 +19,16 @@ pub struct Saved {
 
 /// Reads a file that has runs in it.
 pub fn read(path: &Path) -> Result<Saved, Failure> {
-    let results = saved::read(path)?;
+    named(path, saved::read(path)?)
+}
+
+/// Reads the text of such a file.
+pub fn parse(json: &[u8]) -> Result<Saved, Failure> {
+    let path = Path::new("results.json");
+    named(path, saved::parse(json).or_else(|why| refuse(path, why))?)
+}
+
+fn named(path: &Path, results: Results) -> Result<Saved, Failure> {
     if results.runs.is_empty() {
         return refuse(path, "has no runs, since it was interrupted before the first: measure again");
     }

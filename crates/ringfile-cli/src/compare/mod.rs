@@ -57,6 +57,17 @@ pub fn run(args: &ReportArgs) -> Result<(), Failure> {
     printed.and(written)
 }
 
+/// Returns what the command shows of a JSON: its page, and how it compares with itself.
+///
+/// # Errors
+/// Why it holds no results, in one line.
+pub fn shown(json: &[u8]) -> Result<String, String> {
+    let saved = || load::parse(json).map_err(|failure| failure.to_string());
+    let (first, other) = (saved()?, saved()?);
+    let comparison = Comparison::of(&first, &other).map_err(|failure| failure.to_string())?;
+    Ok(html::write(&first.results) + &text::of(&comparison, Some(100)) + &html::compare::write(&[comparison]))
+}
+
 /// Checks that an output file is none of the files that are read.
 fn check(args: &ReportArgs, path: Option<&std::path::PathBuf>) -> Result<Option<OutputFile>, Failure> {
     let file = path.map(|path| OutputFile::check(path, args.force)).transpose()?;

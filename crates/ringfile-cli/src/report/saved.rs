@@ -25,7 +25,7 @@ pub fn read(path: &Path) -> Result<Results, Failure> {
 }
 
 /// Parses results. The error is worded to follow the file's name.
-fn parse(text: &[u8]) -> Result<Results, String> {
+pub fn parse(text: &[u8]) -> Result<Results, String> {
     if text.iter().all(u8::is_ascii_whitespace) {
         return Err("is empty".into());
     }

@@ -84,6 +84,8 @@ pub(crate) use iothreads::{call as call_on, choose as choose_io_thread, is_this_
 pub(crate) use kept::{Kept, Lend};
 pub(crate) use key::{LocalHandler, Place, Started, SubmitHint};
 pub(crate) use leave::leave;
+#[cfg(fuzzing)]
+pub use namespace::fuzzing;
 pub(crate) use namespace::{Access, Namespace, Status, errno_of, look as look_for_namespace};
 pub(crate) use op::cached_pages;
 pub(crate) use op::{DISCARD, Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};

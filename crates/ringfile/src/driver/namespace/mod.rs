@@ -4,6 +4,8 @@
 //! an answer never counts as more bytes than were submitted.
 
 mod device;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod identify;
 mod look;
 mod status;
