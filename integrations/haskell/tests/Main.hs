@@ -65,6 +65,7 @@ tests =
     ("errors are results", errorsAreResults),
     ("reads at the end of the file are shorter", endOfFile),
     ("a read of a pipe ends with what is there", pipes),
+    ("results arrive after pauses, and while another batch waits", pauses),
     ("an empty batch has no results", emptyBatch),
     ("a large batch is divided", largeBatch),
     ("a batch beyond the limit blocks only its own thread", limitBlocks),
@@ -235,6 +236,22 @@ pipes _ = passes . withPipe $ \(from, to) -> ring $ \ctx -> do
   equal "writing" [IOResult 100] (VU.toList written)
   outcome end >>= equal "reading" [IOResult 100] . VU.toList
   bytes array 0 101 >>= equal "bytes" (map (byteAt 4) [0 .. 99] ++ [0])
+
+pauses :: FilePath -> IO End
+pauses _ = passes . withPipe $ \(from, to) -> withPipe $ \(other, toOther) -> ring $ \ctx -> do
+  array <- filled 2 (const 0)
+  let readByte fd at = forked (submitIO ctx (V.singleton (IOOpRead fd 0 array at 1)))
+      rounds = forM_ [1 .. 200 :: Int] $ \_ -> do
+        (_, end) <- readByte from 0
+        yield
+        void (fdWrite to "a")
+        outcome end >>= equal "reading" [IOResult 1] . VU.toList
+  rounds -- nothing else is in flight
+  (_, waits) <- readByte other 1
+  untilBlocked waits
+  rounds
+  void (fdWrite toOther "b")
+  outcome waits >>= equal "reading the other" [IOResult 1] . VU.toList
 
 emptyBatch :: FilePath -> IO End
 emptyBatch _ = passes . ring $ \ctx -> submitIO ctx V.empty >>= equal "results" 0 . VU.length
