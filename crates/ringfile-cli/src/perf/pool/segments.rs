@@ -88,12 +88,14 @@ impl Store {
         let mut files = self.lock();
         let mut waited = false;
         loop {
-            if let Some(file) = files.unused.pop_back() {
-                return Found::Unused(file);
-            }
+            // The log takes all of its room before it overwrites its oldest segment. If the segment that was read last were
+            // used again, buffered logs would overwrite the same pages of memory and never write to the disk.
             if files.made < self.most {
                 files.made += 1;
                 return Found::ToMake(files.made);
+            }
+            if let Some(file) = files.unused.pop_front() {
+                return Found::Unused(file);
             }
             if !std::mem::replace(&mut waited, true) {
                 self.waits.fetch_add(1, Ordering::Relaxed);
@@ -244,7 +246,21 @@ fn leaves_the_cache(file: &File) -> Result<bool, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
+
+    #[test]
+    fn the_log_takes_all_of_its_room_before_its_oldest_segment_is_used_again() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = Store::new(folder.path(), Memory::Vec, 4096, 3 * 4096);
+        let take = || ringfile::block_on(store.take(&|| false)).expect("no error").expect("a segment");
+        let inode = |segment: &Segment| segment.file().metadata().expect("metadata").ino();
+        let first: Vec<u64> = (0..3).map(|_| inode(&take())).collect();
+        assert!(first[0] != first[1] && first[0] != first[2] && first[1] != first[2], "{first:?}");
+        let again: Vec<u64> = (0..3).map(|_| inode(&take())).collect();
+        assert_eq!(again, first);
+    }
 
     #[test]
     fn a_file_that_needs_a_name_has_none_afterwards() {
