@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -272,7 +272,7 @@ fn prepare<S: Source>(
         while (all.len() as u64) < batches && !interrupt.asked() {
             // Read from the files, which have more than fits into memory.
             let written = producer.write(Instant::now()).await?;
-            all.extend(written.map(|written| Written { log: None, ..written }));
+            all.extend(written.map(|written| Written { log: Weak::new(), ..written }));
         }
         producer.finish().await?;
         Ok(all)
@@ -470,6 +470,30 @@ pub mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn segments_that_nobody_reads_do_not_use_up_the_pool() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let small = Job {
+            messages: true,
+            block: 1000,
+            batch: 7,
+            segment: 14_000,
+            size: 4 << 20,
+            ..job(folder.path())
+        };
+        let (shared, pool) = (Shared::new(&small, Memory::PoolBuffered), Pool::new(64 << 20));
+        ringfile::block_on(async {
+            let mut producer = Producer::new(&shared, pool, 0, Vec::new());
+            let mut all = Vec::new();
+            for _ in 0..2 * 40 {
+                all.extend(producer.write(Instant::now()).await.expect("written"));
+            }
+            let kept = all.iter().filter(|written| written.log.strong_count() > 0).count();
+            assert!(all.len() == 80 && kept <= 2 * 2, "{kept} batches are kept");
+            producer.finish().await.expect("written");
+        });
     }
 
     #[test]
