@@ -135,7 +135,9 @@ fn run_all(name: &str, kind: &str) {
         return append_and_wait(Path::new(next()), Setup { recycle, valid, len, fills });
     }
     // A recycled file, whose blocks the old write overwrites.
-    run(name, kind, Setup { recycle: true, valid: BLOCK, len: 16 * BLOCK, fills: false });
+    for valid in [0, BLOCK] {
+        run(name, kind, Setup { recycle: true, valid, len: 16 * BLOCK, fills: false });
+    }
     // A file that the old write makes longer.
     run(name, kind, Setup { recycle: false, valid: BLOCK, len: BLOCK, fills: false });
     run(name, kind, Setup { recycle: false, valid: 0, len: 0, fills: false });

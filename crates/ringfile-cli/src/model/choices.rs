@@ -299,6 +299,8 @@ pub enum Memory {
     Malloc,
     /// A `Vec` for each operation, through the page cache.
     Vec,
+    /// A `Vec` for each operation, through the page cache, which keeps nothing of it (`RWF_DONTCACHE`).
+    VecUncached,
     /// A `Vec` for each operation, with direct I/O: copied to and from aligned memory.
     VecDirect,
 }
@@ -308,15 +310,20 @@ impl Memory {
     pub fn is_direct(self) -> bool {
         match self {
             Memory::Pool | Memory::Malloc | Memory::VecDirect => true,
-            Memory::PoolBuffered | Memory::Vec => false,
+            Memory::PoolBuffered | Memory::Vec | Memory::VecUncached => false,
         }
+    }
+
+    /// Returns whether the page cache is to keep nothing.
+    pub fn is_uncached(self) -> bool {
+        self == Memory::VecUncached
     }
 
     /// Returns whether the memory is the library's pool.
     pub fn is_pooled(self) -> bool {
         match self {
             Memory::Pool | Memory::PoolBuffered => true,
-            Memory::Malloc | Memory::Vec | Memory::VecDirect => false,
+            Memory::Malloc | Memory::Vec | Memory::VecUncached | Memory::VecDirect => false,
         }
     }
 

@@ -28,7 +28,7 @@ fn values_that_make_no_sense() {
         ("--bs 1g --batch 4096", "smaller blocks"),
         ("--size 100k", "use --size"),
         ("--size 8e --memory vec", "smaller --size"),
-        ("--memory tape", "choose from pool, pool-buffered, malloc, vec, vec-direct"),
+        ("--memory tape", "choose from pool, pool-buffered, malloc, vec, vec-uncached, vec-direct"),
         ("--memory pool,", "missing"),
         ("--duration 0s", "1ms"),
         ("--rounds 0", "1 to 1000"),
@@ -60,6 +60,8 @@ fn folders_that_can_not_be_used() {
 fn memory_has_no_direct_io() {
     let folder = tempfile::tempdir_in("/dev/shm").expect("temporary folder");
     run(&mut short(folder.path(), "")).fails_with(2, &["--memory vec", "--folder"]);
+    run(&mut short(folder.path(), "--memory vec,vec-uncached"))
+        .fails_with(2, &["RWF_DONTCACHE", "leave vec-uncached out"]);
     run(&mut short(folder.path(), "--memory vec")).ok();
     assert_eq!(files_in(folder.path()), 0);
 }

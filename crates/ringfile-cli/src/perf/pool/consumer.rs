@@ -127,8 +127,8 @@ impl<S: Source> Consumer<S> {
 
     /// Reads a batch of messages: with one read, if no appender has it in memory.
     async fn read_messages(&self, written: &Written) -> Result<(), Failure> {
-        if let Some(log) = &written.log {
-            return self.read_tail(log, written).await;
+        if let Some(log) = written.log.upgrade() {
+            return self.read_tail(&log, written).await;
         }
         let job = &self.shared.job;
         let (start, length, before) = messages::around(job, written.first);
@@ -156,7 +156,7 @@ impl<S: Source> Consumer<S> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
-    use std::sync::mpsc;
+    use std::sync::{Weak, mpsc};
 
     use super::super::memory::Plain;
     use super::super::run::tests::shared;
@@ -179,7 +179,7 @@ mod tests {
         let descriptor = std::os::fd::AsFd::as_fd(segment.file()).try_clone_to_owned().expect("a descriptor");
         corrupt(&descriptor.into(), 4096);
         let (sender, inbox) = mpsc::channel();
-        let written = Written { segment, log: None, first, at: Instant::now(), measured: true };
+        let written = Written { segment, log: Weak::new(), first, at: Instant::now(), measured: true };
         sender.send(written).expect("the consumer is there");
         drop(sender);
         let consumed = ringfile::block_on(Consumer::new(&shared, Plain, inbox).run());

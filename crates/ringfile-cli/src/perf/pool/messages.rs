@@ -1,7 +1,7 @@
 //! A producer's log of messages: an appender with the pool's memory, which writes behind; otherwise one buffered write for
 //! each batch.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ringfile::{Appender, JoinHandle};
 
@@ -19,9 +19,11 @@ const DEPTH: usize = 4;
 #[derive(Debug, Default)]
 pub struct Messages {
     /// The appender of the current segment.
-    log: Option<(Arc<Segment>, Appender)>,
-    /// The end of the appender before, which is written while the current one is appended to.
-    last: Option<JoinHandle<ringfile::Result<()>>>,
+    log: Option<(Arc<Segment>, Arc<Appender>)>,
+    /// The end of the appender before, which is written while the current one is appended to. Its result is dropped with the
+    /// current one's end: if the appenders of all segments that were not read kept memory, the pool would be used up, and
+    /// producers and consumers would wait for it forever.
+    last: Option<JoinHandle<ringfile::Result<Arc<Appender>>>>,
     /// The memory in which batches are made for a buffered write.
     scratch: Vec<u8>,
 }
@@ -40,17 +42,17 @@ pub fn memory(job: &Job) -> u64 {
 
 impl Messages {
     /// Writes a batch, and waits until it can be read, or is durable. Returns the appender, if there is one, in whose memory
-    /// consumers find it.
+    /// consumers find it; once that is dropped, the batch is in the file.
     pub async fn write<S: Source>(
         &mut self,
         shared: &Shared,
         source: &S,
         segment: &Arc<Segment>,
         first: Label,
-    ) -> Result<Option<Appender>, Failure> {
+    ) -> Result<Weak<Appender>, Failure> {
         let written = match source.pool() {
-            Some(pool) => self.append(shared, pool, segment, first).await.map(Some),
-            None => self.write_whole(shared, segment, first).await.map(|()| None),
+            Some(pool) => self.append(shared, pool, segment, first).await,
+            None => self.write_whole(shared, segment, first).await.map(|()| Weak::new()),
         };
         let log = written.map_err(|error| library(&error))?;
         // The next segment has its own appender.
@@ -66,13 +68,14 @@ impl Messages {
             ringfile::spawn(async move {
                 log.flush().await?;
                 drop(segment);
-                Ok(())
+                Ok(log)
             })
         });
         match std::mem::replace(&mut self.last, last) {
             None => Ok(()),
             Some(before) => {
-                before.await.unwrap_or_else(|error| raise(error)).map_err(|error| library(&error))
+                let written = before.await.unwrap_or_else(|error| raise(error));
+                written.map(drop).map_err(|error| library(&error))
             }
         }
     }
@@ -89,11 +92,12 @@ impl Messages {
         pool: &ringfile::Pool,
         segment: &Arc<Segment>,
         first: Label,
-    ) -> ringfile::Result<Appender> {
+    ) -> ringfile::Result<Weak<Appender>> {
         if self.log.as_ref().is_none_or(|(current, _)| !Arc::ptr_eq(current, segment)) {
             let open = Appender::open(segment.file(), pool, 0).recycle(true);
             let open = open.block(write_bytes(&shared.job) as usize).depth(DEPTH);
-            self.log = Some((segment.clone(), open.keep_tail(shared.job.segment as usize).await?));
+            let log = open.keep_tail(shared.job.segment as usize).await?;
+            self.log = Some((segment.clone(), Arc::new(log)));
         }
         let (_, log) = self.log.as_ref().expect("it was opened above");
         for label in shared.job.labels(first) {
@@ -102,7 +106,7 @@ impl Messages {
         if shared.job.sync {
             log.sync().await?;
         }
-        Ok(log.clone())
+        Ok(Arc::downgrade(log))
     }
 
     async fn write_whole(

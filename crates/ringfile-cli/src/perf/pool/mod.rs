@@ -33,9 +33,9 @@ use crate::testfile::{self, DefaultPlace, leftover};
 use crate::values::{self, Bytes};
 use run::Job;
 
-/// The size of a segment, if there is room for two for each producer. Small, so that each is written once by the end of
-/// the warm-up: after that a batch took 0.4 ms (90th percentile, ext4 on a virtio disk), but 2.7 ms on blocks that were
-/// never written before, because the file system has to record that they are now.
+/// The size of a segment, if there is room for two for each producer. Small, so that a small `--size` is written once by
+/// the end of the warm-up: after that a batch took 0.4 ms (90th percentile, ext4 on a virtio disk), but 2.7 ms on blocks
+/// that were never written before, because the file system has to record that they are now.
 const SEGMENT: u64 = 8 << 20;
 
 /// Room for a message's label.
@@ -96,7 +96,7 @@ fn job(args: &PoolArgs, folder: &Path) -> Result<Job, Failure> {
         if kinds.contains(&Memory::Malloc) || kinds.contains(&Memory::VecDirect) {
             return usage(
                 "--message-size: messages that are no whole blocks are written past the page cache by the pool alone; use \
-                 --memory pool,pool-buffered,vec",
+                 --memory pool,pool-buffered,vec,vec-uncached",
             );
         }
     } else if !args.bs.is_multiple_of(SECTOR) {
@@ -167,8 +167,10 @@ fn check_rate(job: &Job) -> Result<(), Failure> {
 
 /// Refuses a folder that can't be used for this job.
 fn check_folder(args: &PoolArgs, job: &Job) -> Result<(), Failure> {
-    let (folder, direct) = (&job.folder, args.kinds().into_iter().any(Memory::is_direct));
-    let alignment = segments::check_folder(folder, direct)?;
+    let (folder, mut alignment) = (&job.folder, 1);
+    for memory in args.kinds() {
+        alignment = alignment.max(segments::check_folder(folder, memory)?);
+    }
     if !job.messages && !job.block.is_multiple_of(alignment) {
         let (block, folder) = (job.block, folder.display());
         return usage(format!(

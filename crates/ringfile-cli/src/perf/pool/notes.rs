@@ -30,7 +30,15 @@ pub fn of(args: &PoolArgs, job: &Job, results: &Results) -> Vec<String> {
     notes.push(units(job, runs));
     notes.extend(room(runs));
     notes.extend(routes(runs));
-    if runs.iter().any(|run| run.setup.memory.is_some_and(|memory| !memory.is_direct())) {
+    let has = |which: fn(Memory) -> bool| runs.iter().any(|run| run.setup.memory.is_some_and(which));
+    if has(Memory::is_uncached) {
+        notes.push(
+            "with vec-uncached the kernel writes at once, and drops pages when they are written: reads find those that are \
+             not, and read the others from the drive"
+                .into(),
+        );
+    }
+    if has(|memory| !memory.is_direct() && !memory.is_uncached()) {
         notes.push(
             "vec and pool-buffered use the page cache: reads find all data there, and a segment may be used again before it was \
              written to the disk"

@@ -1,7 +1,7 @@
 //! A producer: takes buffers, fills them, writes them together when they are due, and announces them to a consumer.
 
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use ringfile::Appender;
@@ -20,8 +20,8 @@ use crate::error::{Failure, library};
 pub struct Written {
     /// Its segment, which is kept until the batch was read.
     pub segment: Arc<Segment>,
-    /// The appender that has it in memory.
-    pub log: Option<Appender>,
+    /// The appender that has it in memory, while the producer keeps it.
+    pub log: Weak<Appender>,
     /// Its first block.
     pub first: Label,
     /// When it was written.
@@ -116,11 +116,7 @@ impl<S: Source> Producer<S> {
         Ok(Some(Written { segment, log, first, at: done, measured }))
     }
 
-    async fn write_batch(
-        &mut self,
-        segment: &Arc<Segment>,
-        first: Label,
-    ) -> Result<Option<Appender>, Failure> {
+    async fn write_batch(&mut self, segment: &Arc<Segment>, first: Label) -> Result<Weak<Appender>, Failure> {
         let job = &self.shared.job;
         if job.messages {
             return self.messages.write(&self.shared, &self.source, segment, first).await;
@@ -143,6 +139,6 @@ impl<S: Source> Producer<S> {
         if job.sync {
             segment.file().sync_data().await.map_err(|error| library(&error))?;
         }
-        Ok(None)
+        Ok(Weak::new())
     }
 }

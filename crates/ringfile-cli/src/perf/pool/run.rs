@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -132,8 +132,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn new(job: &Job, direct: bool) -> Arc<Shared> {
-        Shared::with(job, Store::new(&job.folder, direct, job.segment, job.size))
+    fn new(job: &Job, memory: Memory) -> Arc<Shared> {
+        Shared::with(job, Store::new(&job.folder, memory, job.segment, job.size))
     }
 
     fn with(job: &Job, store: Arc<Store>) -> Arc<Shared> {
@@ -193,18 +193,17 @@ pub fn run(
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
 ) -> Result<Outcome, Failure> {
-    let direct = memory.is_direct();
     match memory {
         Memory::Pool | Memory::PoolBuffered => {
             let pool = Pool::builder().capacity(pool_capacity(job)).build();
             let pool = pool.map_err(|error| library(&error.into()))?;
-            let mut outcome = run_with(job, &pool, direct, interrupt, tick)?;
+            let mut outcome = run_with(job, &pool, memory, interrupt, tick)?;
             outcome.pool = Some(pool.metrics());
             Ok(outcome)
         }
-        Memory::Malloc => run_with(job, &Malloc, direct, interrupt, tick),
-        Memory::Vec => run_with(job, &Plain, direct, interrupt, tick),
-        Memory::VecDirect => run_with(job, &Copied, direct, interrupt, tick),
+        Memory::Malloc => run_with(job, &Malloc, memory, interrupt, tick),
+        Memory::Vec | Memory::VecUncached => run_with(job, &Plain, memory, interrupt, tick),
+        Memory::VecDirect => run_with(job, &Copied, memory, interrupt, tick),
     }
 }
 
@@ -222,11 +221,11 @@ pub fn pool_capacity(job: &Job) -> usize {
 fn run_with<S: Source>(
     job: &Job,
     source: &S,
-    direct: bool,
+    memory: Memory,
     interrupt: &Interrupt,
     tick: &mut dyn FnMut(),
 ) -> Result<Outcome, Failure> {
-    let mut shared = Shared::new(job, direct);
+    let mut shared = Shared::new(job, memory);
     let mut written = Vec::new();
     if job.producers == 0 {
         written = prepare(&shared, source, interrupt)?;
@@ -273,7 +272,7 @@ fn prepare<S: Source>(
         while (all.len() as u64) < batches && !interrupt.asked() {
             // Read from the files, which have more than fits into memory.
             let written = producer.write(Instant::now()).await?;
-            all.extend(written.map(|written| Written { log: None, ..written }));
+            all.extend(written.map(|written| Written { log: Weak::new(), ..written }));
         }
         producer.finish().await?;
         Ok(all)
@@ -409,7 +408,7 @@ pub mod tests {
 
     /// What threads of a run with two blocks of 4 KiB in a batch share.
     pub fn shared(folder: &Path) -> Arc<Shared> {
-        Shared::new(&job(folder), false)
+        Shared::new(&job(folder), Memory::Vec)
     }
 
     /// Returns the outcome of a run that must succeed.
@@ -438,7 +437,7 @@ pub mod tests {
     #[test]
     fn every_block_is_checked_and_every_buffer_comes_back() {
         let folder = tempfile::tempdir_in(DefaultPlace::Disk.folder()).expect("temporary folder");
-        if let Err(why) = check_folder(folder.path(), true) {
+        if let Err(why) = check_folder(folder.path(), Memory::Pool) {
             let line = format!("skipped every_block_is_checked_and_every_buffer_comes_back: {why}\n");
             std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes()).expect("standard error");
             return;
@@ -456,8 +455,8 @@ pub mod tests {
     #[test]
     fn every_message_of_a_log_is_checked() {
         let folder = tempfile::tempdir_in(DefaultPlace::Disk.folder()).expect("temporary folder");
-        let direct = check_folder(folder.path(), true).is_ok();
-        for memory in [Memory::Pool, Memory::PoolBuffered, Memory::Vec] {
+        let direct = check_folder(folder.path(), Memory::Pool).is_ok();
+        for memory in [Memory::Pool, Memory::PoolBuffered, Memory::Vec, Memory::VecUncached] {
             if memory.is_direct() && !direct {
                 continue;
             }
@@ -471,6 +470,30 @@ pub mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn segments_that_nobody_reads_do_not_use_up_the_pool() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let small = Job {
+            messages: true,
+            block: 1000,
+            batch: 7,
+            segment: 14_000,
+            size: 4 << 20,
+            ..job(folder.path())
+        };
+        let (shared, pool) = (Shared::new(&small, Memory::PoolBuffered), Pool::new(64 << 20));
+        ringfile::block_on(async {
+            let mut producer = Producer::new(&shared, pool, 0, Vec::new());
+            let mut all = Vec::new();
+            for _ in 0..2 * 40 {
+                all.extend(producer.write(Instant::now()).await.expect("written"));
+            }
+            let kept = all.iter().filter(|written| written.log.strong_count() > 0).count();
+            assert!(all.len() == 80 && kept <= 2 * 2, "{kept} batches are kept");
+            producer.finish().await.expect("written");
+        });
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! use no more of the disk than allowed; they disappear with the process, however it ends, because they have no name.
 //! If a file system does not support files without a name, they have one for a moment.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,12 +14,14 @@ use ringfile::{AllocateMode, File, OpenOptions};
 
 use super::run::TICK;
 use crate::error::{Failure, cant, library, refuse};
+use crate::model::Memory;
+use crate::values;
 
 /// The store of segments.
 #[derive(Debug)]
 pub struct Store {
     folder: PathBuf,
-    direct: bool,
+    memory: Memory,
     segment_bytes: u64,
     /// The most segments.
     most: u64,
@@ -30,7 +33,8 @@ pub struct Store {
 #[derive(Debug, Default)]
 struct Files {
     made: u64,
-    unused: Vec<File>,
+    /// Those that no thread needs, in the order in which they became so.
+    unused: VecDeque<File>,
 }
 
 /// One segment; its file goes back to the store when it is dropped.
@@ -53,10 +57,10 @@ enum Found {
 
 impl Store {
     /// Makes a store of segments of `segment_bytes`, which use at most `room` bytes.
-    pub fn new(folder: &Path, direct: bool, segment_bytes: u64, room: u64) -> Arc<Store> {
+    pub fn new(folder: &Path, memory: Memory, segment_bytes: u64, room: u64) -> Arc<Store> {
         Arc::new(Store {
             folder: folder.to_path_buf(),
-            direct,
+            memory,
             segment_bytes,
             most: room / segment_bytes,
             files: Mutex::default(),
@@ -84,12 +88,14 @@ impl Store {
         let mut files = self.lock();
         let mut waited = false;
         loop {
-            if let Some(file) = files.unused.pop() {
-                return Found::Unused(file);
-            }
+            // The log takes all of its room before it overwrites its oldest segment. If the segment that was read last were
+            // used again, buffered logs would overwrite the same pages of memory and never write to the disk.
             if files.made < self.most {
                 files.made += 1;
                 return Found::ToMake(files.made);
+            }
+            if let Some(file) = files.unused.pop_front() {
+                return Found::Unused(file);
             }
             if !std::mem::replace(&mut waited, true) {
                 self.waits.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +108,7 @@ impl Store {
     }
 
     async fn make(&self, number: u64) -> Result<File, Failure> {
-        let file = open_unnamed(&self.folder, self.direct, number).map_err(|error| with_advice(&error))?;
+        let file = open_unnamed(&self.folder, self.memory, number).map_err(|error| with_advice(&error))?;
         match file.allocate(AllocateMode::Extend, 0, self.segment_bytes.next_multiple_of(4096)).await {
             // Without allocated space it grows as it is written.
             Err(error) if !matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
@@ -181,9 +187,9 @@ impl Log {
 }
 
 /// Opens a file without a name; `number` distinguishes this process's files.
-pub fn open_unnamed(folder: &Path, direct: bool, number: u64) -> ringfile::Result<File> {
+fn open_unnamed(folder: &Path, memory: Memory, number: u64) -> ringfile::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600).direct(direct);
+    options.read(true).write(true).mode(0o600).direct(memory.is_direct()).dont_cache(memory.is_uncached());
     match options.clone().custom_flags(libc::O_TMPFILE).open(folder) {
         Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
             open_and_remove(&mut options, folder, number)
@@ -204,15 +210,23 @@ fn open_and_remove(options: &mut OpenOptions, folder: &Path, number: u64) -> rin
     opened
 }
 
-/// Refuses a folder in which segments can't be made, and says what to do. Returns the alignment of direct I/O there; 1
-/// without direct I/O.
-pub fn check_folder(folder: &Path, direct: bool) -> Result<u64, Failure> {
+/// Refuses a folder in which segments can't be made or used as this kind of memory does, and says what to do. Returns the
+/// alignment of direct I/O there; 1 without direct I/O.
+pub fn check_folder(folder: &Path, memory: Memory) -> Result<u64, Failure> {
     let metadata = std::fs::metadata(folder)
         .map_err(|error| cant("look at", folder, &error, "name another --folder"))?;
     if !metadata.is_dir() {
         return refuse(folder, "is no folder: name one with --folder");
     }
-    match open_unnamed(folder, direct, 0) {
+    match open_unnamed(folder, memory, 0) {
+        Ok(file) if memory.is_uncached() && !leaves_the_cache(&file)? => {
+            let name = values::name(&memory);
+            let why = format!(
+                "has no RWF_DONTCACHE, which --memory {name} measures: that needs Linux 6.14 and ext4, XFS or Btrfs; leave \
+                 {name} out, or name another --folder"
+            );
+            refuse(folder, why)
+        }
         Ok(file) => Ok(file.alignment().bytes as u64),
         Err(error) if error.kind() == std::io::ErrorKind::Unsupported => Err(Failure::Usage(format!(
             "{}; name a --folder on a disk, or measure --memory vec alone",
@@ -224,9 +238,29 @@ pub fn check_folder(folder: &Path, direct: bool) -> Result<u64, Failure> {
     }
 }
 
+/// Returns whether the kernel and the file system have `RWF_DONTCACHE`, which the first operation finds out.
+fn leaves_the_cache(file: &File) -> Result<bool, Failure> {
+    ringfile::block_on(file.write_at(vec![0; 4096], 0)).map_err(|error| library(error.error()))?;
+    Ok(file.is_uncached())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
+
+    #[test]
+    fn the_log_takes_all_of_its_room_before_its_oldest_segment_is_used_again() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let store = Store::new(folder.path(), Memory::Vec, 4096, 3 * 4096);
+        let take = || ringfile::block_on(store.take(&|| false)).expect("no error").expect("a segment");
+        let inode = |segment: &Segment| segment.file().metadata().expect("metadata").ino();
+        let first: Vec<u64> = (0..3).map(|_| inode(&take())).collect();
+        assert!(first[0] != first[1] && first[0] != first[2] && first[1] != first[2], "{first:?}");
+        let again: Vec<u64> = (0..3).map(|_| inode(&take())).collect();
+        assert_eq!(again, first);
+    }
 
     #[test]
     fn a_file_that_needs_a_name_has_none_afterwards() {
@@ -245,7 +279,7 @@ mod tests {
     #[test]
     fn no_more_is_taken_of_the_disk_than_was_allowed() {
         let folder = tempfile::tempdir().expect("temporary folder");
-        let store = Store::new(folder.path(), false, 8192, 2 * 8192);
+        let store = Store::new(folder.path(), Memory::Vec, 8192, 2 * 8192);
         let mut log = Log::new(store.clone());
         let place = |log: &mut Log, stopped: bool| {
             let placed = ringfile::block_on(log.place(4096, &|| stopped)).expect("no error");

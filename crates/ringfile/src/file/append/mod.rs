@@ -266,8 +266,12 @@ impl OpenAppender {
             file.set_len(valid).await?;
         }
         // The valid part may exist only in the page cache so far, and what was cut off or erased, here or by the
-        // program, must not reappear.
-        file.sync_all().await?;
+        // program, must not reappear. Of a recycled file of which nothing is valid, nothing is promised before the first
+        // sync; a log of many files that are recycled need not wait for the drive at each.
+        let sync_later = recycle && valid == 0;
+        if !sync_later {
+            file.sync_all().await?;
+        }
         let chunk = block.next_multiple_of(alignment);
         // One chunk more than can be in flight, so that records can be appended to it meanwhile.
         let limit = write_behind.max((depth as u64 + 1) * chunk as u64);
@@ -275,6 +279,7 @@ impl OpenAppender {
         let may_fill = !recycle && IN_PLACE.contains(&magic(&file));
         let ahead = if may_fill { fill_ahead.unwrap_or(usual) } else { 0 };
         let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle)
+            .synced_later(sync_later)
             .paced(!sync_interval.is_zero())
             .filled_ahead(ahead);
         let chunks = Chunks::new(chunk, alignment, depth, &carried, Kept::new(keep_tail));
@@ -315,7 +320,10 @@ impl IntoFuture for OpenAppender {
 impl Appender {
     /// Opens an appender that continues at `valid`, the length in bytes that the program knows to be valid; 0 for a new
     /// file. The file is cut there, unless it is [recycled](OpenAppender::recycle), and synced, so that everything up
-    /// to `valid` is durable. Opening first waits for direct writes to the file that are still in flight, since a
+    /// to `valid` is durable. If nothing of a recycled file is valid, the first [`sync`](Self::sync) of a record, or
+    /// [`close`](Self::close), syncs the file instead, and reports errors of earlier writes to it.
+    ///
+    /// Opening first waits for direct writes to the file that are still in flight, since a
     /// process that was killed may have left some, and they would overwrite what is appended now. ext4, XFS and btrfs
     /// wait in `fallocate` and `fsync`, other file systems when a file is cut; this gives an empty file its first
     /// block.

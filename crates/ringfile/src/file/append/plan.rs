@@ -86,6 +86,8 @@ pub(super) struct Plan {
     sealed: u64,
     durable: u64,
     cuts: bool,
+    /// Whether the file was not synced when it was opened. A durable write would then not be enough.
+    owes_sync: bool,
     /// Whether each sync is followed by a pause.
     paced: bool,
     pace: Pace,
@@ -122,6 +124,11 @@ impl Plan {
             in_flight: Vec::with_capacity(depth),
             ..Self::default()
         }
+    }
+
+    /// Leaves the sync of what the file had before, of which nothing is valid, to the first sync.
+    pub fn synced_later(self, later: bool) -> Self {
+        Self { owes_sync: later, ..self }
     }
 
     /// Lets a group commit start only after a [pause](Self::wants_pause) since the last sync started.
@@ -291,7 +298,8 @@ impl Plan {
 
     /// Ends closing if nothing is left to do.
     fn close_if_complete(&mut self) {
-        let is_durable = self.durable == self.appended && self.covers.is_none() && !self.is_truncating();
+        let is_durable = self.durable == self.appended && !self.owes_sync;
+        let is_durable = is_durable && self.covers.is_none() && !self.is_truncating();
         if self.closing == Closing::Asked && is_durable && !self.is_too_long() {
             self.closing = Closing::Done;
         }
@@ -365,7 +373,7 @@ impl Plan {
         }
         let is_all_that_is_not_durable =
             self.group().is_some() && self.in_flight.is_empty() && self.durable == piece.from;
-        let durable = is_all_that_is_not_durable && self.covers.is_none() && !all;
+        let durable = is_all_that_is_not_durable && self.covers.is_none() && !all && !self.owes_sync;
         Some(AppendStep::Rest { piece, durable })
     }
 
@@ -429,6 +437,7 @@ impl Plan {
             (self.wanted_written.min(len), self.wanted_durable.min(len));
         (self.truncating, self.covers, self.group, self.padded) = (None, None, None, false);
         self.truncations += 1;
+        self.owes_sync = false;
         self.ahead.was_cut(len);
     }
 
@@ -443,7 +452,7 @@ impl Plan {
         let before = self.durable;
         self.durable = before.max(self.covers.take().unwrap_or(0));
         self.ahead.synced(self.durable - before);
-        self.group = None;
+        (self.group, self.owes_sync) = (None, false);
     }
 
     /// Returns the end of the current group commit, or of the one that would start now.
@@ -517,6 +526,10 @@ mod tests {
             && let Some(step) = plan.next()
         {
             if matches!(step, AppendStep::Sync | AppendStep::Rest { durable: true, .. }) {
+                assert!(
+                    !plan.owes_sync || step == AppendStep::Sync,
+                    "what the file had before is not synced"
+                );
                 assert!(model.open || plan.is_truncating(), "a sync without a pause");
                 model.open = !plan.paced;
             }
@@ -606,6 +619,7 @@ mod tests {
         let depth = 1 + random.below(4) as usize;
         let first = random.below(3 * block);
         let mut plan = Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true)
+            .synced_later(random.below(2) == 0)
             .paced(random.below(2) == 0)
             .filled_ahead(random.below(2) << 20);
         let known = vec![true; first as usize];
@@ -780,6 +794,34 @@ mod tests {
         assert!(plan.is_closed());
         plan.end_pause();
         assert!(plan.is_closed() && plan.next().is_none() && !plan.wants_pause());
+    }
+
+    #[test]
+    fn what_a_recycled_file_had_before_is_synced_with_the_first_record() {
+        let recycled = || Plan::new(4096, 1 << 20, 4, 0, false).synced_later(true);
+        let mut plan = recycled();
+        let mut steps = Vec::new();
+        for _ in 0..2 {
+            plan.append(4096);
+            plan.want_durable();
+            while let Some(step) = plan.next() {
+                plan.ended(step);
+                steps.push(step);
+            }
+        }
+        let rest = |start, durable| {
+            let piece = Piece { start, from: start, end: start + 4096 };
+            AppendStep::Rest { piece, durable }
+        };
+        assert_eq!(steps, [rest(0, false), AppendStep::Sync, rest(4096, true)]);
+        plan.close();
+        assert!(plan.is_closed() && plan.next().is_none());
+        // Closing does it if nothing was appended.
+        let mut plan = recycled();
+        plan.close();
+        assert_eq!((plan.is_closed(), plan.next()), (false, Some(AppendStep::SyncAll)));
+        plan.ended(AppendStep::SyncAll);
+        assert!(plan.is_closed());
     }
 
     #[test]
