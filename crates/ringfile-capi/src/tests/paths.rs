@@ -67,7 +67,7 @@ fn paths_are_opened_renamed_removed_and_looked_at() {
         assert_eq!(known.modified, expected.mtime() * 1_000_000_000 + expected.mtime_nsec());
 
         let mut open_file = metadata();
-        file = open(&data, RINGFILE_READ, ring());
+        file = super::open(&data, RINGFILE_READ, ring());
         let stat = ringfile_op { file, metadata: &mut open_file, ..op(RINGFILE_OP_STATX) };
         well(ringfile_queue_add(queue, &stat, 0, &mut token));
         well(ringfile_close(file));
