@@ -18,7 +18,7 @@
 
 #include "ringfile.h"
 
-enum { THREADS = 4, EACH = 500, GROUP = 50, LONGEST = 1000 };
+enum { THREADS = 4, EACH = 100, GROUP = 20, LONGEST = 1000 };
 
 /* Ends the program with the library's error text if a call failed. */
 #define CHECK(call) check((int64_t)(call), #call, __LINE__)
@@ -240,7 +240,7 @@ static void full_disk(const char *path, uint32_t flags)
     struct rlimit limit, before;
     EXPECT(getrlimit(RLIMIT_FSIZE, &before) == 0);
     limit = before;
-    limit.rlim_cur = (rlim_t)length_of(file) + (1 << 20);
+    limit.rlim_cur = (rlim_t)length_of(file) + (256 << 10);
     EXPECT(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && setrlimit(RLIMIT_FSIZE, &limit) == 0);
     unsigned char text[LONGEST];
     memset(text, 'x', sizeof text);
