@@ -40,6 +40,16 @@ func writePassage(ctx context.Context, buffer *ringfile.Buffer) error {
 	return err
 }
 
+func appendPassage(ctx context.Context, valid int64, record []byte) (int64, error) {
+	file, err := ringfile.Open("log", ringfile.Options{Direct: true, Write: true, Create: true})
+	log, err := ringfile.OpenAppender(file, valid, ringfile.AppenderOptions{}) // valid: the length that is known to be whole
+	offset, err := log.Append(record)                                          // copied; any length and address
+	if err == nil {
+		err = log.Sync(ctx) // durable now
+	}
+	return offset, err
+}
+
 func TestPassages(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	must(t, err)
@@ -61,7 +71,7 @@ func TestPassages(t *testing.T) {
 			t.Fatalf("this passage of the README is not in example_test.go:\n%s", passage)
 		}
 	}
-	if len(passages) != 2 {
+	if len(passages) != 3 {
 		t.Fatalf("%d passages", len(passages))
 	}
 
@@ -82,4 +92,11 @@ func TestPassages(t *testing.T) {
 			t.Fatal("other bytes than were written")
 		}
 	}))
+	at, err := appendPassage(background, 0, content(0, 100))
+	must(t, err)
+	got, err := os.ReadFile("log")
+	must(t, err)
+	if at != 0 || !bytes.HasPrefix(got, content(0, 100)) {
+		t.Fatalf("the record at %d is not in the log", at)
+	}
 }

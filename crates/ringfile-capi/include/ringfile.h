@@ -11,12 +11,12 @@
  * system, the kernel or a forked child (see FORK) does not support the request. -ENOTRECOVERABLE: a defect of the
  * library, which is reported instead of ending the process.
  *
- * HANDLES. Pointers to pools, buffers, memory, files, batches and queues are opaque numbers: they point to
+ * HANDLES. Pointers to pools, buffers, memory, files, appenders, batches and queues are opaque numbers: they point to
  * nothing, and may be compared and copied. Using a closed handle is an error; it never refers to another object.
  *
- * THREADS. Any thread may use pools, buffers, memory, files and batches, several threads at once. Calls on a batch
- * return -EBUSY while ringfile_batch_run carries it out, and after ringfile_batch_start as long as that says. A queue
- * belongs to the thread that made it, and ends with it, unless it is made with RINGFILE_QUEUE_SHARED.
+ * THREADS. Any thread may use pools, buffers, memory, files, appenders and batches, several threads at once. Calls on a
+ * batch return -EBUSY while ringfile_batch_run carries it out, and after ringfile_batch_start as long as that says. A
+ * queue belongs to the thread that made it, and ends with it, unless it is made with RINGFILE_QUEUE_SHARED.
  *
  * MEMORY FOR I/O. Operations take a pointer and a length. The memory may be that of a ringfile_buffer, memory that was
  * registered with ringfile_memory_register, any part of either, or any other memory. The first two are found by their
@@ -37,7 +37,8 @@
  * are plain calls, which block.
  * These fail with -EOPNOTSUPP: operations that need a ring that the thread had at the fork, or a thread of the library
  * that the parent had, or that would have to wait in a queue that was used before the fork. Operations in flight at the
- * fork end in the child with -ECANCELED; a shared queue of the parent (RINGFILE_QUEUE_SHARED) fails with -EOPNOTSUPP.
+ * fork end in the child with -ECANCELED; a shared queue of the parent (RINGFILE_QUEUE_SHARED) and an appender of the
+ * parent fail with -EOPNOTSUPP.
  * A thread that the child starts has a ring of its own. No call waits for a lock that another thread held at the fork,
  * except for that of a pool which such a thread was using: make a new pool in the child. A batch that such a thread was
  * using stays -EBUSY. All of this holds for fork(), not for a bare clone() or vfork(), after which only exec and _exit
@@ -62,6 +63,22 @@
 #include <stdint.h>
 #include <stdbool.h>
 #include <sys/uio.h>
+
+// ringfile_appender_options.flags: keep the file's content behind the valid length, and overwrite it; the file keeps
+// its length. For a log in a file that was allocated or used before, whose syncs then need not wait for the file
+// system's journal. No record may consist of zeros, and those of an earlier use of the file must differ.
+#define RINGFILE_APPENDER_RECYCLE 1
+
+// Write no zeros ahead. Otherwise, with direct I/O on ext4 and XFS, a thread of the library may write up to 4 MiB of
+// zeros behind the log, so that small syncs need not wait for the file system's journal; ringfile_appender_close cuts
+// what is left of them.
+#define RINGFILE_APPENDER_NO_ZEROS 2
+
+// ringfile_appender_append: wait until the record, and all before it, are in the file, where others can read them.
+#define RINGFILE_APPEND_FLUSH 1
+
+// Wait until the record, and all before it, are durable. Threads that wait at the same time share one sync.
+#define RINGFILE_APPEND_SYNC 2
 
 // ringfile_allocate: allocates blocks for the range. The file grows to hold it.
 #define RINGFILE_ALLOCATE_EXTEND 0
@@ -260,7 +277,8 @@
 // Creates a directory at `path` (mkdir(2), with mode 0777 less the umask). Result: 0.
 #define RINGFILE_OP_MKDIR 18
 
-// Reads the metadata of the file at `path` (statx(2)), following symbolic links. Result: 0, and `*metadata` is filled.
+// Reads the metadata (statx(2)) of the file at `path`, following symbolic links, or of the open `file`, without `path`.
+// Result: 0, and `*metadata` is filled.
 #define RINGFILE_OP_STATX 19
 
 // ringfile_pool_options.huge_pages: huge pages if the system provides them transparently.
@@ -284,6 +302,9 @@
 // ringfile_queue_create: any thread may use the queue, several at once.
 #define RINGFILE_QUEUE_SHARED 1
 
+// Appends records to a file.
+typedef struct ringfile_appender ringfile_appender;
+
 // Operations that are carried out together.
 typedef struct ringfile_batch ringfile_batch;
 
@@ -301,6 +322,27 @@ typedef struct ringfile_pool ringfile_pool;
 
 // A queue of operations that are added, submitted together, and collected as they finish.
 typedef struct ringfile_queue ringfile_queue;
+
+// Options of an appender. A field that is 0 selects the default; only `size` must be set.
+typedef struct ringfile_appender_options {
+    // sizeof(ringfile_appender_options).
+    size_t size;
+    // The pool for records that are not written yet, with room for two blocks of each appender that shares it; may be
+    // closed before the appender. NULL: a pool of the appender's own.
+    const struct ringfile_pool *pool;
+    // The largest write in bytes, at most 1 GiB; 0 for 256 KiB.
+    size_t block;
+    // How many bytes may be appended and not yet written, before an append waits: at least `depth` + 1 blocks, the
+    // default.
+    uint64_t write_behind;
+    // The least time from the start of one sync to the start of the next, in nanoseconds, at most one hour; 0 for
+    // none. All that wait meanwhile share the next one.
+    uint64_t sync_interval;
+    // The most operations in flight, at most 1024; 0 for 4.
+    uint32_t depth;
+    // RINGFILE_APPENDER_..., joined by |.
+    uint32_t flags;
+} ringfile_appender_options;
 
 // Options of a batch. A field that is 0 selects the default; only `size` must be set.
 typedef struct ringfile_batch_options {
@@ -559,6 +601,58 @@ typedef struct ringfile_pool_counts {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
+
+// Opens an appender that continues at `valid`, the length in bytes that the program knows to be valid: 0 for a new
+// file. `*appender` gets the handle, to be closed with ringfile_appender_close.
+//
+// The file is cut there and synced, so that all before `valid` is durable. After a crash the file holds at least what
+// was reported durable, and behind that there may be parts of later records, and zeros: the program finds the valid
+// length by lengths and checksums in its records. A file that was opened with RINGFILE_DIRECT needs RINGFILE_READ too
+// if `valid` is inside a block. ringfile_sync_directory makes the entry of a new file durable.
+//
+// Nothing else may write to the file at or behind `valid` while the appender is open. `file` may be closed before the
+// appender.
+//
+// Any thread. Blocks, also while direct writes of an earlier process are in flight. -EINVAL: not a regular file,
+// opened with O_APPEND, or shorter than `valid`; others are those of read(2), ftruncate(2), fallocate(2) and fsync(2).
+//
+// Pointers: `options` is NULL or points to a struct whose `size` is set; `appender` points to memory for the handle.
+int ringfile_appender_open(const struct ringfile_file *file,
+                           uint64_t valid,
+                           const struct ringfile_appender_options *options,
+                           struct ringfile_appender **appender);
+
+// Appends a record, and returns its offset in the file. Its bytes are contiguous, and copied: the memory is the
+// caller's again.
+//
+// `flags` 0: the bytes may be in the library's memory only, and are lost if the process ends before a call with a
+// flag, or ringfile_appender_close, has returned. RINGFILE_APPEND_FLUSH and RINGFILE_APPEND_SYNC wait for the file,
+// and for the disk.
+//
+// `length` 0: appends nothing, and returns the offset at which the next record will begin. With a flag, all that any
+// thread has appended before is then in the file, or durable: see ringfile_appender_flush, _sync and _end in
+// ringfile_ops.h.
+//
+// Any thread, several at once. Without a flag it blocks only while too much is appended and not yet written, or the
+// pool is full; records are then appended in order of arrival. Some calls start a write. -EINVAL: unknown flags, or
+// the appender is being closed. Other errors are those of write(2) and fdatasync(2). A failed write or sync is final:
+// that call and each later one fail with the same errno, since data may be lost although a later sync would succeed.
+// Close the appender and the file, open both again, and check what the file has. A forked child cannot use an appender
+// of its parent (-EOPNOTSUPP).
+//
+// Pointers: `length` bytes at `data`, which do not change until this returns; `data` may be NULL if `length` is 0.
+int64_t ringfile_appender_append(const struct ringfile_appender *appender,
+                                 const void *data,
+                                 size_t length,
+                                 uint32_t flags);
+
+// Closes an appender: waits until all that was appended is durable and the file has its exact length. Other threads
+// may be inside a call; appends that wait then fail with -EINVAL.
+//
+// Any thread. Blocks. After an error data may be lost; the handle is closed nevertheless, except with -EDEADLK. Errors
+// are those of ringfile_appender_append, and of ftruncate(2). In a forked child it closes the handle and returns
+// -EOPNOTSUPP; the parent goes on.
+int ringfile_appender_close(struct ringfile_appender *appender);
 
 // Creates a batch. `*batch` gets the handle, to be closed with ringfile_batch_free. `options` may be NULL.
 //

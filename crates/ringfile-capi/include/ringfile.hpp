@@ -122,6 +122,12 @@ inline ringfile_batch_options batch_options() noexcept {
     return options;
 }
 
+inline ringfile_appender_options appender_options() noexcept {
+    ringfile_appender_options options{};
+    options.size = sizeof options;
+    return options;
+}
+
 // Returns an operation of this kind, RINGFILE_OP_..., with all other fields 0.
 inline ringfile_op operation(std::uint32_t kind) noexcept {
     ringfile_op op{};
@@ -402,6 +408,18 @@ public:
     std::uint64_t size(std::error_code& error) const noexcept {
         return static_cast<std::uint64_t>(check(ringfile_size(get()), error));
     }
+    ringfile_metadata stat() const {
+        ringfile_metadata metadata{};
+        metadata.size = sizeof metadata;
+        check(ringfile_stat(get(), &metadata));
+        return metadata;
+    }
+    ringfile_metadata stat(std::error_code& error) const noexcept {
+        ringfile_metadata metadata{};
+        metadata.size = sizeof metadata;
+        check(ringfile_stat(get(), &metadata), error);
+        return metadata;
+    }
     bool is_direct() const noexcept { return ringfile_is_direct(get()) == 1; }
     bool is_adaptive() const noexcept { return ringfile_is_adaptive(get()) == 1; }
 
@@ -456,6 +474,53 @@ private:
         op.to_offset = to_offset;
         op.length = length;
         return op;
+    }
+};
+
+// Appends records to a file, from any number of threads. Its destructor makes durable what was appended, as `close` does,
+// which also tells whether that succeeded.
+class appender : public detail::owner<ringfile_appender, ringfile_appender_close> {
+public:
+    using owner::owner;
+
+    // Continues at `valid`, the length in bytes that the program knows to be valid.
+    static appender open(const file& to, std::uint64_t valid,
+                         const ringfile_appender_options& options = appender_options()) {
+        ringfile_appender* handle = nullptr;
+        check(ringfile_appender_open(to.get(), valid, &options, &handle));
+        return appender(handle);
+    }
+    static appender open(const file& to, std::uint64_t valid, const ringfile_appender_options& options,
+                         std::error_code& error) noexcept {
+        ringfile_appender* handle = nullptr;
+        check(ringfile_appender_open(to.get(), valid, &options, &handle), error);
+        return appender(handle);
+    }
+
+    // Returns the record's offset. flags: 0, RINGFILE_APPEND_FLUSH or RINGFILE_APPEND_SYNC.
+    std::uint64_t append(const void* data, std::size_t length, std::uint32_t flags = 0) const {
+        return static_cast<std::uint64_t>(check(ringfile_appender_append(get(), data, length, flags)));
+    }
+    std::uint64_t append(const void* data, std::size_t length, std::uint32_t flags,
+                         std::error_code& error) const noexcept {
+        return static_cast<std::uint64_t>(check(ringfile_appender_append(get(), data, length, flags), error));
+    }
+    void flush() const { check(ringfile_appender_flush(get())); }
+    void flush(std::error_code& error) const noexcept { check(ringfile_appender_flush(get()), error); }
+    void sync() const { check(ringfile_appender_sync(get())); }
+    void sync(std::error_code& error) const noexcept { check(ringfile_appender_sync(get()), error); }
+    // The offset at which the next record will begin.
+    std::uint64_t end() const { return static_cast<std::uint64_t>(check(ringfile_appender_end(get()))); }
+    std::uint64_t end(std::error_code& error) const noexcept {
+        return static_cast<std::uint64_t>(check(ringfile_appender_end(get()), error));
+    }
+    // An appender that has failed is closed too; one that cannot be closed here, inside another call, stays owned.
+    std::error_code close() noexcept {
+        const std::error_code error = owner::close();
+        if (error && error != std::errc::resource_deadlock_would_occur) {
+            release();
+        }
+        return error;
     }
 };
 

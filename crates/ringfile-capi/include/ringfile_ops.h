@@ -1,9 +1,9 @@
 /*
  * Functions that add one kind of operation to a batch or a queue: they fill in a ringfile_op and call ringfile_batch_add
  * or ringfile_queue_add, whose rules hold for them too. What each kind does, and what its result is, is said at its
- * RINGFILE_OP_... in ringfile.h, which includes this file.
+ * RINGFILE_OP_... in ringfile.h, which includes this file. The last ones carry out one operation on a file or an appender.
  *
- * They are part of the program, and not of the library: other languages fill in a ringfile_op.
+ * They are part of the program, and not of the library: other languages fill in a ringfile_op, or pass the flags.
  */
 #ifndef RINGFILE_OPS_H
 #define RINGFILE_OPS_H
@@ -295,6 +295,36 @@ static inline int ringfile_queue_statx(ringfile_queue *queue, const char *path, 
     op.path = path;
     op.metadata = metadata;
     return ringfile_queue_add(queue, &op, user_data, token);
+}
+
+/* Reads the metadata of an open file into a struct whose `size` is set. Any thread. Blocks. */
+static inline int ringfile_stat(const ringfile_file *file, ringfile_metadata *metadata)
+{
+    ringfile_op op;
+    ringfile_op_init(&op, RINGFILE_OP_STATX);
+    op.file = file;
+    op.metadata = metadata;
+    return (int)ringfile_run(&op);
+}
+
+/* Waits until all that was appended before is in the file, where others can read it. */
+static inline int ringfile_appender_flush(const ringfile_appender *appender)
+{
+    int64_t end = ringfile_appender_append(appender, NULL, 0, RINGFILE_APPEND_FLUSH);
+    return end < 0 ? (int)end : 0;
+}
+
+/* Waits until all that was appended before is durable. Threads that wait at the same time share one sync. */
+static inline int ringfile_appender_sync(const ringfile_appender *appender)
+{
+    int64_t end = ringfile_appender_append(appender, NULL, 0, RINGFILE_APPEND_SYNC);
+    return end < 0 ? (int)end : 0;
+}
+
+/* Returns the offset at which the next record will begin. Does not block. */
+static inline int64_t ringfile_appender_end(const ringfile_appender *appender)
+{
+    return ringfile_appender_append(appender, NULL, 0, 0);
 }
 
 #endif /* RINGFILE_OPS_H */

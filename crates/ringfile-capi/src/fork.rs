@@ -23,6 +23,7 @@ pub(crate) enum Lock {
     Queues,
     SharedQueues,
     Batches,
+    Appenders,
     KnownMemory,
     RegisteredMemory,
     Log,

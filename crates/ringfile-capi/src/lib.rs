@@ -7,6 +7,7 @@
 
 #![allow(non_camel_case_types, reason = "names of C")]
 
+mod append;
 mod batch;
 mod cancel;
 mod control;

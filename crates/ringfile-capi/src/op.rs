@@ -68,7 +68,8 @@ pub const RINGFILE_OP_UNLINK: u32 = 16;
 pub const RINGFILE_OP_RMDIR: u32 = 17;
 /// Creates a directory at `path` (mkdir(2), with mode 0777 less the umask). Result: 0.
 pub const RINGFILE_OP_MKDIR: u32 = 18;
-/// Reads the metadata of the file at `path` (statx(2)), following symbolic links. Result: 0, and `*metadata` is filled.
+/// Reads the metadata (statx(2)) of the file at `path`, following symbolic links, or of the open `file`, without `path`.
+/// Result: 0, and `*metadata` is filled.
 pub const RINGFILE_OP_STATX: u32 = 19;
 
 /// An operation: its kind, and what that kind needs, see RINGFILE_OP_READ and the others. All other fields must be 0:
@@ -519,9 +520,13 @@ pub(crate) unsafe fn check<P: Parts>(op: *const ringfile_op) -> Result<Checked<P
                         op.has_only(PATH)?;
                         path::change(op.path, ringfile::fs::create_dir)
                     }
-                    RINGFILE_OP_STATX => {
+                    RINGFILE_OP_STATX if op.file.is_null() => {
                         op.has_only(PATH | METADATA)?;
                         path::metadata(op.path, op.metadata)
+                    }
+                    RINGFILE_OP_STATX => {
+                        op.has_only(FILE | METADATA)?;
+                        path::metadata_of(&file::get(op.file)?, op.metadata)
                     }
                     other => Err(Fault::invalid(format!("kind is {other}: use one of RINGFILE_OP_..."))),
                 }

@@ -7,8 +7,8 @@ use std::ffi::c_char;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ringfile::Done;
 use ringfile::fs::{self, Change, GetMetadata, Metadata, Open};
+use ringfile::{Done, File};
 
 use crate::error::{Fault, Result, number_or_errno};
 use crate::file::{self, ringfile_file, ringfile_open_options};
@@ -179,4 +179,12 @@ pub(crate) unsafe fn metadata(path: *const c_char, to: *mut ringfile_metadata) -
         raw::path(path)?
     };
     Ok(OnPath::Stat(fs::metadata(path), Room::Metadata(to)))
+}
+
+/// # Safety
+/// As [`raw::room`].
+pub(crate) unsafe fn metadata_of(file: &File, to: *mut ringfile_metadata) -> Result<OnPath> {
+    // SAFETY: by this function's contract.
+    unsafe { raw::room(to, "ringfile_metadata") }?;
+    Ok(OnPath::Stat(fs::metadata_of(file), Room::Metadata(to)))
 }

@@ -27,6 +27,11 @@ pub struct ringfile_buffer {
 static POOLS: Table<Pool> = Table::new("ringfile_pool", 1, Lock::Pools, || POOLS.hold());
 static BUFFERS: Table<Arc<Known>> = Table::new("ringfile_buffer", 5, Lock::Buffers, || BUFFERS.hold());
 
+/// Returns the pool behind a handle.
+pub(crate) fn get(pool: *const ringfile_pool) -> Result<Pool> {
+    POOLS.get(pool)
+}
+
 struct Known {
     start: usize,
     capacity: usize,

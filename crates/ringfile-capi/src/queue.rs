@@ -145,7 +145,8 @@ unsafe fn add_checked(queue: *mut ringfile_queue, op: *const ringfile_op, user_d
     let checked = unsafe { op::check::<Vec<Buffer>>(op) }?;
     // If it fails, it may drop the last reference to a file that another thread has closed, and close(2) is a
     // cancellation point.
-    let _delayed = matches!(checked, Checked::OnFile(_, OnFile::Copy { .. })).then(Delayed::new);
+    let holds_file = matches!(checked, Checked::OnFile(_, OnFile::Copy { .. }) | Checked::OnPath(_));
+    let _delayed = holds_file.then(Delayed::new);
     match checked {
         Checked::OnFile(file, on_file) => either!(queue, used => {
             // SAFETY: by this function's contract.

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
+mod appends;
 mod cancelled;
 mod ending;
 mod forks;

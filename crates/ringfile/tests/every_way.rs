@@ -290,4 +290,9 @@ fn an_operation_on_paths_ends_the_same_in_every_way() {
     );
     assert_eq!(every_way("metadata", clear, || fs::metadata(&old)).other.unwrap(), "7 bytes");
     every_way("metadata of nothing", clear, || fs::metadata(&new));
+    let open = ringfile::File::open(&old).unwrap();
+    assert_eq!(
+        every_way("metadata of an open file", clear, || fs::metadata_of(&open)).other.unwrap(),
+        "7 bytes"
+    );
 }

@@ -62,8 +62,11 @@ async fn every_operation(folder: &Path) {
     assert_eq!(read, b"content");
     let truncated = fs::open(&second, creating().truncate(true)).await.unwrap();
     assert_eq!(truncated.size().unwrap(), 0);
+    assert_eq!(fs::metadata_of(&file).await.unwrap(), fs::metadata(&second).await.unwrap());
     assert_eq!(fs::remove_dir(&directory).await.unwrap_err().errno(), Some(libc::ENOTEMPTY));
     fs::remove_file(&second).await.unwrap();
+    let metadata = fs::metadata_of(&file).await.unwrap();
+    assert_eq!((metadata.inode, metadata.links), (expected.ino(), 0));
     fs::sync_dir(&directory).await.unwrap();
     fs::remove_dir(&directory).await.unwrap();
     assert!(!directory.exists());

@@ -21,7 +21,7 @@ use crate::queue::*;
 const REFUSED: i64 = -(libc::EOPNOTSUPP as i64);
 
 /// Forks. The child runs `check` and ends, with an alarm against hanging.
-fn in_a_child(check: impl FnOnce()) {
+pub(super) fn in_a_child(check: impl FnOnce()) {
     // SAFETY: the child has only this thread, and the C library's allocator supports that; it ends with `_exit`, so
     // that no destructor or exit handler of the parent runs twice.
     let child = unsafe { libc::fork() };

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::ops::*;
 use super::*;
 use crate::file::*;
-use crate::op::ringfile_result;
+use crate::op::{RINGFILE_OP_STATX, ringfile_op, ringfile_result};
 use crate::path::*;
 use crate::queue::*;
 
@@ -65,6 +65,15 @@ fn paths_are_opened_renamed_removed_and_looked_at() {
         assert_eq!(results[..3], [(2, 0), (3, 0), (4, -i64::from(libc::ENOENT))]);
         assert_eq!((known.length, known.inode, known.mode), (PAGE as u64, expected.ino(), expected.mode()));
         assert_eq!(known.modified, expected.mtime() * 1_000_000_000 + expected.mtime_nsec());
+
+        let mut open_file = metadata();
+        file = super::open(&data, RINGFILE_READ, ring());
+        let stat = ringfile_op { file, metadata: &mut open_file, ..op(RINGFILE_OP_STATX) };
+        well(ringfile_queue_add(queue, &stat, 0, &mut token));
+        well(ringfile_close(file));
+        assert_eq!(ringfile_queue_wait_for(queue, token), 0, "the operation keeps the file open");
+        assert_eq!((open_file.inode, open_file.allocated), (known.inode, expected.blocks() * 512));
+        fails(ringfile_queue_add(queue, &stat, 0, &mut token), libc::EBADF, "was closed");
 
         well(ringfile_queue_rename(queue, text(&data).as_ptr(), text(&moved).as_ptr(), 0, &mut token));
         assert_eq!(ringfile_queue_wait_for(queue, token), 0);

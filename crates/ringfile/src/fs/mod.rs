@@ -58,6 +58,7 @@ use std::future::Future;
 use std::marker::PhantomPinned;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 pub use metadata::{FileType, Metadata};
@@ -306,6 +307,31 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
     let path = path.as_ref();
     let operation = on_path(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat));
+    GetMetadata { operation, pinned: PhantomPinned }
+}
+
+/// Reads the metadata of an open file, as [`metadata`] does by path: also of a file that was removed. It can be added to
+/// a batch or a queue; [`File::metadata`] is a plain call.
+///
+/// # Errors
+/// Those of `statx(2)`, such as `EIO` and `ESTALE`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("data.bin");
+/// std::fs::write(&path, "content")?;
+/// let file = ringfile::File::open(&path)?;
+/// std::fs::remove_file(&path)?;
+/// let metadata = ringfile::block_on(ringfile::fs::metadata_of(&file))?;
+/// assert_eq!((metadata.size, metadata.links), (7, 0));
+/// # Ok(())
+/// # }
+/// ```
+pub fn metadata_of(file: &File) -> GetMetadata {
+    let paths = Paths::of_file(Arc::clone(file.target()) as _).with_stat();
+    let path = file.path().unwrap_or(Path::new(""));
+    let operation = on_path(path, Kind::Stat, libc::AT_EMPTY_PATH.cast_unsigned(), Some(paths));
     GetMetadata { operation, pinned: PhantomPinned }
 }
 

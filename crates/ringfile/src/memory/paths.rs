@@ -5,15 +5,17 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// See the module.
-#[derive(Debug)]
 #[doc(hidden)]
 pub struct Paths {
     path: CString,
+    /// The open file that an operation with an empty path is about.
+    file: Option<Arc<dyn AsFd + Send + Sync>>,
     /// The new path of a rename.
     to: Option<CString>,
     /// Permission bits for a file or directory that is created.
@@ -28,7 +30,13 @@ impl Paths {
     /// Creates the memory for one path; `None` if it contains a NUL byte.
     pub(crate) fn new(path: &Path) -> Option<Box<Self>> {
         let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-        Some(Box::new(Self { path, to: None, mode: 0, stat: Vec::new(), opened: None }))
+        Some(Box::new(Self { path, file: None, to: None, mode: 0, stat: Vec::new(), opened: None }))
+    }
+
+    /// Names an open file, instead of one at a path.
+    pub(crate) fn of_file(file: Arc<dyn AsFd + Send + Sync>) -> Box<Self> {
+        let (path, file) = (CString::default(), Some(file));
+        Box::new(Self { path, file, to: None, mode: 0, stat: Vec::new(), opened: None })
     }
 
     /// Adds a second path; `None` if it contains a NUL byte.
@@ -50,6 +58,11 @@ impl Paths {
 
     pub(crate) fn path(&self) -> &CStr {
         &self.path
+    }
+
+    /// Returns the descriptor at which the path begins: of the open file, or that of the working directory.
+    pub(crate) fn from(&self) -> i32 {
+        self.file.as_ref().map_or(libc::AT_FDCWD, |file| file.as_fd().as_raw_fd())
     }
 
     pub(crate) fn to(&self) -> Option<&CStr> {

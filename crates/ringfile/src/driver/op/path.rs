@@ -60,6 +60,7 @@ impl PathKind {
         sqe.offset = 0;
         // Without a path the kernel answers EFAULT.
         let Held::Paths(paths) = held else { return };
+        sqe.fd = paths.from();
         sqe.addr = paths.path().as_ptr().expose_provenance() as u64;
         match self {
             Self::Open | Self::CreateDir => sqe.len = paths.mode,
@@ -88,7 +89,7 @@ impl PathKind {
 
     fn call_with(self, op_flags: u32, held: &Held) -> Result<usize, i32> {
         let Held::Paths(paths) = held else { return Err(libc::EFAULT) };
-        let (from, path, flags) = (libc::AT_FDCWD, paths.path().as_ptr(), op_flags.cast_signed());
+        let (from, path, flags) = (paths.from(), paths.path().as_ptr(), op_flags.cast_signed());
         let to = paths.to().map_or(std::ptr::null(), |to| to.as_ptr());
         // SAFETY: the paths end in NUL; they and the room for the metadata belong to `held`, which is borrowed.
         let answer = unsafe {
