@@ -6,6 +6,8 @@
 #![no_main]
 #![allow(non_camel_case_types, dead_code, reason = "the interface's own")]
 
+#[path = "../../crates/ringfile-capi/src/append.rs"]
+mod append;
 #[path = "../../crates/ringfile-capi/src/batch.rs"]
 mod batch;
 #[path = "../../crates/ringfile-capi/src/cancel.rs"]
