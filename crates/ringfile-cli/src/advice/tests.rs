@@ -242,7 +242,8 @@ fn the_text_fits_the_terminal() {
 
 #[test]
 fn the_first_line_sets_apart_what_makes_no_difference() {
-    let worlds: [(fn(Setup) -> Truth, u64); 3] = [(disk, 1), (all_the_same, 1), (loop_device, 2)];
+    let disk: fn(Setup) -> Truth = disk;
+    let worlds = [(disk, 1), (all_the_same, 1), (loop_device, 2)];
     for (truth, seed) in worlds {
         let mut results = World::new(truth).quick().session(seed);
         results.advice = advise(&results);
