@@ -4,7 +4,7 @@
 //! invariants.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::block::Numbers;
 use super::class::CLASSES;
@@ -30,6 +30,13 @@ pub(super) struct ClassBook {
     pub(super) drained: u64,
 }
 
+/// Something that keeps memory of a pool which it can do without.
+pub trait Spare: Send + Sync {
+    /// Gives memory back if it can. Returns whether it did. Called with no lock of the pool held, when a request would fail or
+    /// wait.
+    fn give_up(&self) -> bool;
+}
+
 /// The data that a pool's lock guards.
 #[derive(Default)]
 pub(crate) struct PoolInner {
@@ -42,6 +49,8 @@ pub(crate) struct PoolInner {
     /// One for each class.
     pub(super) classes: Box<[ClassBook]>,
     pub(super) waiters: WaitingGets,
+    /// What keeps memory that it can do without.
+    pub(super) spares: Vec<Weak<dyn Spare>>,
     /// Whether the last handle is gone; then all blocks that were in use at that time are anchors.
     pub(super) closed: bool,
     pub(super) reserved: usize,

@@ -123,6 +123,7 @@ pub mod internal {
     pub use crate::class::LARGEST;
     pub use crate::counter::Counter;
     pub use crate::home::region;
+    pub use crate::inner::Spare;
     pub use crate::lend::regions;
     #[cfg(target_os = "linux")]
     pub use crate::mapping::meminfo;
@@ -131,7 +132,7 @@ pub mod internal {
     pub use crate::queue::wake_all;
     pub use crate::region::{Region, Registration};
     pub use crate::regions::KnownRegions;
-    pub use crate::waiters::set_thread_must_not_block;
+    pub use crate::waiters::{add_spare, is_wanted, set_thread_must_not_block};
 
     /// Blocks a thread for a future.
     pub mod blocking {

@@ -10,15 +10,15 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 
 use super::block::Block;
 use super::buffer::Buffer;
 use super::core::{Core, WhenFull};
 use super::error::PoolError;
-use super::inner::PoolInner;
+use super::inner::{PoolInner, Spare};
 use super::pool::Pool;
 use super::queue::{Served, Waiter, wake_all};
 use crate::blocking::block_on;
@@ -34,7 +34,26 @@ pub fn set_thread_must_not_block(runs_tasks: bool) -> bool {
     MUST_NOT_BLOCK.replace(runs_tasks)
 }
 
+/// Adds something that is asked for memory when a request would fail or wait.
+pub fn add_spare(pool: &Pool, spare: Weak<dyn Spare>) {
+    let spares = &mut pool.core().lock_waiters().spares;
+    spares.retain(|other| other.strong_count() > 0);
+    spares.push(spare);
+}
+
+/// Returns whether requests wait for memory.
+pub fn is_wanted(pool: &Pool) -> bool {
+    pool.core().lock_waiters().waiters.any()
+}
+
 impl Core {
+    /// Asks whatever keeps memory to give it up. Returns whether something was given up.
+    fn ask_spares(&self, inner: MutexGuard<'_, PoolInner>) -> bool {
+        let spares: Vec<_> = inner.spares.iter().filter_map(Weak::upgrade).collect();
+        drop(inner);
+        spares.iter().fold(false, |any, spare| spare.give_up() | any)
+    }
+
     /// Returns a free block when nothing is cached, as the settings allow.
     // It returns no buffer, since moving 32 bytes through memory costs more than the rest of a get.
     #[cold]
@@ -59,13 +78,21 @@ impl Core {
     /// Returns a free block when nothing is cached, without waiting for one: [`PoolError::Full`] if there is none.
     #[cold]
     pub(super) fn try_get_slow(&self, n: usize) -> Result<NonNull<Block>, PoolError> {
-        let (inner, found) = self.look(n)?;
-        found.ok_or_else(|| PoolError::Full {
-            requested: n,
-            capacity: self.options.capacity,
-            in_use: self.in_use(&inner),
-            outside_limit: self.options.when_full.outside_limit(),
-        })
+        loop {
+            let (inner, found) = self.look(n)?;
+            if let Some(block) = found {
+                return Ok(block);
+            }
+            let full = PoolError::Full {
+                requested: n,
+                capacity: self.options.capacity,
+                in_use: self.in_use(&inner),
+                outside_limit: self.options.when_full.outside_limit(),
+            };
+            if !self.ask_spares(inner) {
+                return Err(full);
+            }
+        }
     }
 
     /// Returns a free block, unless other requests wait or there is none; also the lock under which that is so.
@@ -198,13 +225,12 @@ impl<'a> GetBuffer<'a> {
         let answer = inner.waiters.served.remove(&ticket);
         drop(inner);
         wake_all(wakers.into_iter().filter(|other| !other.will_wake(waker)));
-        match answer {
-            Some(served) => Poll::Ready(served.answer),
-            None => {
-                self.ticket = Some(ticket);
-                Poll::Pending
-            }
+        if let Some(served) = answer {
+            return Poll::Ready(served.answer);
         }
+        self.ticket = Some(ticket);
+        // What they give up serves the queue.
+        if core.ask_spares(core.lock_waiters()) { self.poll_again(ticket, waker) } else { Poll::Pending }
     }
 
     fn poll_again(&mut self, ticket: u64, waker: &Waker) -> Poll<Result<Buffer, PoolError>> {

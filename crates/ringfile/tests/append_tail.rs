@@ -221,6 +221,52 @@ fn readers_of_all_kinds_read_the_whole_log() {
 }
 
 #[test]
+fn what_an_appender_keeps_goes_to_whoever_needs_memory_of_the_pool() {
+    for elsewhere in [false, true] {
+        must_end("requests for memory that an idle appender keeps", move || {
+            let folder = folder();
+            let pool = Pool::new(64 * PAGE);
+            let [keeper, other] = ["keeper", "other"].map(|name| {
+                let file = options(Route::Auto, false).open(folder.path().join(name)).unwrap();
+                let open = Appender::open(&file, &pool, 0).block(PAGE).depth(1).keep_tail(1 << 20);
+                block_on(open.into_future()).unwrap()
+            });
+            let records = content(0, 50 * PAGE);
+            let fill = || {
+                block_on(async {
+                    keeper.truncate(0).await.unwrap();
+                    keeper.append(&records).await.unwrap();
+                    keeper.flush().await.unwrap();
+                    assert!(pool.metrics().in_use >= 50 * PAGE, "it keeps all of it");
+                })
+            };
+            // A request that would fail, one that waits, and another appender's.
+            fill();
+            drop(pool.get(32 * PAGE).unwrap());
+            fill();
+            drop(block_on(pool.get_async(32 * PAGE)).unwrap());
+            fill();
+            let append = async {
+                other.append(&records).await.unwrap();
+                other.flush().await.unwrap();
+            };
+            if elsewhere {
+                futures::executor::block_on(append)
+            } else {
+                block_on(append)
+            }
+            let mut tail = keeper.tail().from(0);
+            let mut read = 0;
+            while read < records.len() {
+                let piece = block_on(tail.next()).unwrap().unwrap();
+                assert_content(&piece, read as u64);
+                read += piece.len();
+            }
+        });
+    }
+}
+
+#[test]
 fn a_full_pool_takes_what_is_kept() {
     let folder = folder();
     for route in routes() {

@@ -229,7 +229,6 @@ impl<'a, R: Content> Appending<'a, R> {
                     shared.add_memory(chunk);
                     return Poll::Ready(Ok(()));
                 }
-                Err(PoolError::Full { .. }) if shared.wants_memory() => {}
                 Err(PoolError::Full { .. }) => {
                     let (pool, len) = (shared.pool.clone(), shared.chunk);
                     self.memory = Some(Box::pin(async move { pool.get_async(len).await }));

@@ -32,18 +32,11 @@ pub(super) struct Kept {
     pieces: VecDeque<KeptPiece>,
     /// How much memory the pieces take.
     memory: usize,
-    /// Whether the pool has no memory for something else.
-    is_wanted: bool,
 }
 
 impl Kept {
     pub fn new(budget: usize) -> Self {
         Self { budget, ..Self::default() }
-    }
-
-    /// Sets whether the pool's memory is wanted for something else.
-    pub fn set_wanted(&mut self, is_wanted: bool) {
-        self.is_wanted = is_wanted;
     }
 
     pub fn keeps(&self) -> bool {
@@ -52,7 +45,7 @@ impl Kept {
 
     /// Returns whether more is kept than should be.
     pub fn is_over(&self) -> bool {
-        self.memory > self.budget || self.is_wanted && self.memory > 0
+        self.memory > self.budget
     }
 
     pub fn add(&mut self, start: u64, bytes: Bytes, memory: usize) {

@@ -215,9 +215,9 @@ impl OpenAppender {
     /// log's [`tail`](Appender::tail) find it there, as soon as it was appended; without this they read the file, and see
     /// only what is written.
     ///
-    /// What is not written yet is kept in any case. When the pool is full, the appender gives up what it keeps before it
-    /// waits; another appender of the same pool does not, so give such a pool room for what all of them keep. A log of small
-    /// records that are each synced, with direct I/O, takes a block of memory for each sync.
+    /// What is not written yet is kept in any case. When the pool is full, all appenders of it give up what they keep before
+    /// anybody waits for memory, or is refused it. A log of small records that are each synced, with direct I/O, takes a
+    /// block of memory for each sync.
     pub fn keep_tail(mut self, bytes: usize) -> Self {
         self.keep_tail = bytes;
         self

@@ -7,6 +7,7 @@
 //! kept without being polled must not stop writes, syncs and the tasks that wait for these. Later appends do wait for it,
 //! until it is dropped: records are appended in order of arrival.
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -24,7 +25,7 @@ use crate::driver::timer::{self, Timer};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
-use ringfile_buffer::internal::{fork, panics};
+use ringfile_buffer::internal::{Spare, add_spare, fork, is_wanted, panics};
 
 /// How long a task that was woken has time to drive, before all are woken.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -148,8 +149,8 @@ impl AppenderShared {
         chunks: Chunks,
         sync_interval: Duration,
     ) -> Arc<Self> {
-        let (chunk, len) = (chunks.size(), plan.appended());
-        Arc::new_cyclic(|shared| {
+        let (chunk, len, keeps) = (chunks.size(), plan.appended(), chunks.kept.keeps());
+        let shared = Arc::new_cyclic(|shared: &Weak<Self>| {
             let waker = |woken| Waker::from(Arc::new(LaneWaker { shared: shared.clone(), woken }));
             let lanes = AppendLanes::new(depth, &file, plan.cuts(), waker);
             let state = AppenderState {
@@ -175,7 +176,11 @@ impl AppenderShared {
             let ends = [len; 3].map(AtomicU64::new);
             let (filling, this) = (AtomicUsize::new(0), shared.clone());
             Self { file, pool, chunk, process, inode, this, state, filling, ends }
-        })
+        });
+        if keeps {
+            add_spare(&shared.pool, shared.this.clone());
+        }
+        shared
     }
 
     /// Returns whether this thread calls the function that writes a record in place.
@@ -200,7 +205,7 @@ impl AppenderShared {
     /// result is dropped. Drop it before the lock.
     pub fn begin_filling(&self) -> Filling<'_> {
         self.filling.store(this_thread(), Ordering::Relaxed);
-        Filling(self)
+        Filling(self, FILLS.replace(true))
     }
 
     /// Returns whether this process opened the appender. In a forked child, a thread that does not exist there may hold
@@ -227,21 +232,15 @@ impl AppenderShared {
         self.ends.each_ref().map(|end| end.load(Ordering::Acquire))
     }
 
-    /// Gives up the oldest bytes that are kept for readers, if that is too much and they are in the file.
-    pub fn gives_up_kept(&self) -> bool {
+    /// Gives up the oldest bytes that are kept for readers, if they are in the file, and if that is too much or the pool's
+    /// memory is wanted for something else.
+    fn gives_up_kept(&self, is_wanted: bool) -> bool {
         let mut state = self.lock();
         let written = state.plan.written();
         let kept = &mut state.chunks.kept;
-        let oldest = if kept.is_over() { kept.take_oldest(written) } else { None };
+        let oldest = if is_wanted || kept.is_over() { kept.take_oldest(written) } else { None };
         drop(state);
         oldest.is_some()
-    }
-
-    /// Called when the pool has no memory: gives up what is kept for readers, now and as it is written, until
-    /// [`add_memory`](Self::add_memory) is called. Returns whether something was given up.
-    pub fn wants_memory(&self) -> bool {
-        self.lock().chunks.kept.set_wanted(true);
-        self.gives_up_kept()
     }
 
     /// Returns what a task waits for that waits until something more is written.
@@ -252,9 +251,7 @@ impl AppenderShared {
 
     /// Adds memory to append to.
     pub fn add_memory(&self, chunk: Buffer) {
-        let chunks = &mut self.lock().chunks;
-        chunks.add(chunk);
-        chunks.kept.set_wanted(false);
+        self.lock().chunks.add(chunk);
     }
 
     /// Called when the last handle is dropped. Readers may still be there.
@@ -496,10 +493,14 @@ impl AppenderShared {
         self.publish(&state);
         let failed = state.final_failure().is_some();
         let again = std::mem::take(&mut state.again);
-        let keeps_too_much = state.chunks.kept.is_over();
+        let keeps = state.chunks.kept.keeps();
         drop(state);
         drop((unused, cut));
-        while keeps_too_much && self.gives_up_kept() {}
+        if keeps {
+            // What could not be given up when somebody waited for memory may be in the file now.
+            let is_wanted = is_wanted(&self.pool);
+            while self.gives_up_kept(is_wanted) {}
+        }
         if ended {
             self.wake(failed);
         }
@@ -540,12 +541,32 @@ impl Filled for AppenderShared {
     }
 }
 
+impl Spare for AppenderShared {
+    fn give_up(&self) -> bool {
+        // A function that writes a record in place may ask for memory: its thread has the lock of an appender.
+        if FILLS.get() || !self.is_ours() {
+            return false;
+        }
+        let mut gave_up = false;
+        while self.gives_up_kept(true) {
+            gave_up = true;
+        }
+        gave_up
+    }
+}
+
+thread_local! {
+    /// Whether this thread calls a function that writes a record in place.
+    static FILLS: Cell<bool> = const { Cell::new(false) };
+}
+
 /// See [`AppenderShared::begin_filling`].
-pub(super) struct Filling<'a>(&'a AppenderShared);
+pub(super) struct Filling<'a>(&'a AppenderShared, bool);
 
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
         self.0.filling.store(0, Ordering::Relaxed);
+        FILLS.set(self.1);
     }
 }
 

@@ -231,10 +231,7 @@ impl TailReader {
     fn poll_behind(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes>>> {
         let Some(Behind { reader, until, truncations }) = &mut self.behind else { return Poll::Ready(None) };
         let (until, truncations) = (*until, *truncations);
-        let mut polled = Pin::new(&mut *reader).poll_next(context);
-        while polled.is_pending() && reader.waits_for_memory() && self.shared.wants_memory() {
-            polled = Pin::new(&mut *reader).poll_next(context);
-        }
+        let polled = Pin::new(&mut *reader).poll_next(context);
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
         if let Some(error) = self.was_cut(&state) {
