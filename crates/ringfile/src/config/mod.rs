@@ -82,7 +82,10 @@ impl Config {
         units.parse_size(text).map_err(|error| {
             Error::new(ErrorKind::InvalidInput, "reading a size").because(match error {
                 parse_size::Error::PosOverflow => "too large; give less than 16 EiB",
-                _ => "write bytes, k, m, g or KiB, MiB, GiB (powers of 1024), or KB, MB, GB (powers of 1000), as in 4k",
+                _ => {
+                    "not a size: write bytes, k, m, g or KiB, MiB, GiB (powers of 1024), or KB, MB, GB (powers of \
+                     1000), as in 4k"
+                }
             })
         })
     }
