@@ -13,7 +13,9 @@ fn replaced_during(arguments: &str, stop: bool) -> (Option<i32>, String) {
     let arguments = format!("{arguments} --size 4m --warmup 0s --iodepth 2 --file");
     let child = start(ringfile(&arguments).arg(at("n.bin")));
     if arguments.contains("buffers") {
-        wait_until("no worker process came up", || !children_of(child.id()).is_empty());
+        // Before the test file is made, a child says which fio is installed.
+        let works = || at("n.bin").exists() && !children_of(child.id()).is_empty();
+        wait_until("no worker process came up", works);
     } else {
         wait_for_work(child.id(), "ringfile-0");
     }
