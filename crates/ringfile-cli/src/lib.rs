@@ -33,8 +33,8 @@ mod values;
 mod verify;
 mod whole;
 
-/// What `benchmarks/` and `fuzz/` share with the command: hand-written rings, figures, tables, and what the kernel is asked about files. No interface
-/// for anybody else: it changes without notice.
+/// What `benchmarks/` and `fuzz/` share with the command: hand-written rings, figures, tables, pages, and what the kernel
+/// is asked about files. No interface for anybody else: it changes without notice.
 #[doc(hidden)]
 pub mod shared {
     pub use crate::compare::shown;

@@ -1,7 +1,7 @@
 //! Parses and formats the values of options: sizes, durations, lists of words.
 //!
-//! k, m and g are powers of 1024 in both directions; the library parses sizes, as in its settings. A list is separated by commas, never empty, and contains nothing
-//! twice.
+//! k, m and g are powers of 1024 in both directions; the library parses sizes, as in its settings. A list is separated by
+//! commas, never empty, and contains nothing twice.
 
 use std::ffi::OsStr;
 use std::fmt;

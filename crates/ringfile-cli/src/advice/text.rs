@@ -9,7 +9,8 @@ use crate::terminal;
 /// Columns of a comment in the configuration file.
 const COMMENT_WIDTH: usize = 100;
 
-/// Returns a line with all measured settings, and a list item for each piece of advice, wrapped to `width` columns if that is given; empty without advice.
+/// Returns a line with all measured settings, and a list item for each piece of advice, wrapped to `width` columns if
+/// that is given; empty without advice.
 pub fn block(results: &Results, width: Option<usize>) -> String {
     if results.advice.is_empty() {
         return String::new();

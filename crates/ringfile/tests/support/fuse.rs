@@ -1,8 +1,8 @@
 //! A file system with one file, `data`, that fails on demand: with errors, short counts, and replies held back.
 //!
 //! Unless the server is a [caching](Server::caching) one, the file bypasses the page cache, so each operation gets the
-//! server's answer. A reply that is held back goes out after [`super::patience`] at the latest, so that a failing test does not hang in the kernel; the test then fails as
-//! the server is dropped.
+//! server's answer. A reply that is held back goes out after [`super::patience`] at the latest, so that a failing test
+//! does not hang in the kernel; the test then fails as the server is dropped.
 
 use std::ffi::OsStr;
 use std::ops::Range;

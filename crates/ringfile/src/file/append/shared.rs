@@ -497,8 +497,8 @@ impl AppenderShared {
         drop(state);
         drop((unused, cut));
         if keeps {
-            // What could not be given up when somebody waited for memory may be in the file now.
-            let is_wanted = is_wanted(&self.pool);
+            // What could not be given up when somebody asked for memory is in the file now.
+            let is_wanted = ended && is_wanted(&self.pool);
             while self.gives_up_kept(is_wanted) {}
         }
         if ended {
