@@ -7,13 +7,12 @@
 mod support;
 
 use std::ffi::OsStr;
-use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
+    Errno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, LockOwner, OpenFlags,
     ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, Request,
 };
 use object_store_014::ObjectStoreExt;
@@ -68,13 +67,8 @@ impl Filesystem for Versions {
 
 #[tokio::test]
 async fn f50_a_descriptor_that_stays_open_shows_no_replaced_object() {
-    let folder = tempfile::tempdir().unwrap();
     let version = Arc::new(AtomicU64::new(1));
-    let mounted = fuser::spawn_mount(Versions(Arc::clone(&version)), folder.path(), &Config::default());
-    let session = match mounted {
-        Ok(session) if FilePath::new("/dev/fuse").exists() => session,
-        _ => return eprintln!("SKIPPED: no FUSE file system can be mounted here"),
-    };
+    let Some((folder, session)) = support::mount(Versions(Arc::clone(&version))) else { return };
     for caching in [Caching::Buffered, Caching::Direct, Caching::Adaptive] {
         let store = RingfileStore::builder().prefix(folder.path()).caching(caching).build().unwrap();
         for _ in 0..3 {
@@ -84,5 +78,5 @@ async fn f50_a_descriptor_that_stays_open_shows_no_replaced_object() {
             assert!(got.bytes().await.unwrap() == vec![now as u8; LEN], "{caching:?}, version {now}");
         }
     }
-    session.umount_and_join().unwrap();
+    support::unmount(session, folder.path());
 }

@@ -110,5 +110,5 @@ fn while_a_drive_does_not_answer_calls_use_no_more_memory() {
     assert!(waited > 0, "reads have waited for the server");
     assert!(metrics.in_use > 0, "{metrics:?}");
     assert!(metrics.in_use + metrics.outside_bytes <= 5 * MIB as usize, "{metrics:?}");
-    session.umount_and_join().unwrap();
+    support::unmount(session, folder.path());
 }

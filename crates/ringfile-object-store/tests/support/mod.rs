@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::time::SystemTime;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{BackgroundSession, Config, FileAttr, FileType, Filesystem, INodeNo};
 use tempfile::TempDir;
@@ -38,10 +39,26 @@ pub fn attributes(ino: INodeNo, size: u64, changed: SystemTime) -> FileAttr {
 pub fn mount(server: impl Filesystem) -> Option<(TempDir, BackgroundSession)> {
     let folder = tempfile::tempdir().expect("a folder");
     match fuser::spawn_mount(server, folder.path(), &Config::default()) {
-        Ok(session) if std::path::Path::new("/dev/fuse").exists() => Some((folder, session)),
+        Ok(session) if Path::new("/dev/fuse").exists() => Some((folder, session)),
         _ => {
             eprintln!("SKIPPED: no FUSE file system can be mounted here");
             None
         }
     }
+}
+
+/// Waits until no file in this folder is open, as files that a store has read are closed after its answer, and
+/// unmounts it.
+pub fn unmount(session: BackgroundSession, folder: &Path) {
+    let began = Instant::now();
+    while is_open_in(folder) {
+        assert!(began.elapsed() < patience(), "a file in {} stays open", folder.display());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    session.umount_and_join().expect("a file system that nothing uses");
+}
+
+fn is_open_in(folder: &Path) -> bool {
+    let open = std::fs::read_dir("/proc/self/fd").expect("the list of open files");
+    open.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|file| file.starts_with(folder)))
 }
