@@ -12,7 +12,9 @@ mod fuse;
 mod in_tokio;
 mod job;
 mod log;
+mod nvme;
 mod order;
+mod reproduce;
 mod rounds;
 mod routes;
 mod sides;
@@ -96,6 +98,10 @@ enum Command {
     GetRanges(throughput::GetRanges),
     /// Compare a log of small entries by several threads, each synced: Appender, and pwrite with fdatasync as log engines do it
     Log(log::Options),
+    /// Compare direct, polled and passthrough reads of an NVMe drive, which is only read
+    Nvme(nvme::Options),
+    /// Measure the table of README.md on this machine, and print it beside the published figures (see `reproduce`)
+    Reproduce(reproduce::Options),
     /// Run a command that may not use io_uring, as in a container with Docker's default seccomp profile
     Blocked(blocked::Options),
     /// Serve a file through FUSE, as DIRECTORY/data, until it is unmounted
@@ -167,6 +173,8 @@ fn main() -> ExitCode {
         (Some(Command::Adaptive(options)), _) => throughput::adaptive(&options),
         (Some(Command::GetRanges(options)), _) => throughput::get_ranges(&options),
         (Some(Command::Log(options)), _) => log::compare(&options),
+        (Some(Command::Nvme(options)), _) => nvme::compare(&options),
+        (Some(Command::Reproduce(options)), _) => reproduce::run(&options),
         (Some(Command::Blocked(options)), _) => Err(blocked::run(&options)),
         (Some(Command::Fuse { directory, backing }), _) => fuse::serve(&directory, &backing),
         (None, Some(place)) => {

@@ -1,0 +1,374 @@
+//! `compare reproduce`: measures the table of README.md on this machine, and prints it with the figures of both.
+//!
+//! README.md's own table says which figures were published, so that none stands here a second time. Each row's commands
+//! are those of its record.
+
+mod tables;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Args;
+use ringfile_cli::shared::{Spread, Table};
+
+use crate::table::spread;
+use tables::Tables;
+
+/// README.md, at the time when the program was built.
+const README: &str = include_str!("../../../README.md");
+
+/// The command line.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// A folder on the disk to measure, on ext4 or xfs, with 3 GiB free; files there are removed at the end
+    #[arg(long, default_value = "/var/tmp")]
+    folder: PathBuf,
+    /// A new folder for the table and for everything that the commands print
+    #[arg(long)]
+    out: PathBuf,
+    /// The `ringfile` command
+    #[arg(long, default_value = "ringfile")]
+    ringfile: PathBuf,
+    /// Only rows of which the text contains one of these
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// A figure of this machine: a ratio, and the same ratio of two runs that do not differ (A/A).
+struct Figure {
+    ratio: Spread,
+    noise: Spread,
+}
+
+impl Figure {
+    /// Says how the published figure differs, where this machine's rounds and noise do not explain it.
+    fn against(&self, published: f64) -> &'static str {
+        let noise = [self.noise.min, self.noise.max].map(|ratio| (ratio - 1.0).abs());
+        let beyond = (published / self.ratio.median - 1.0).abs() > noise[0].max(noise[1]);
+        match published {
+            p if beyond && p < self.ratio.min => "higher here",
+            p if beyond && p > self.ratio.max => "lower here",
+            _ => "within the noise",
+        }
+    }
+}
+
+/// What stands in place of a figure that is not measured.
+type Measured = Result<Figure, String>;
+
+/// A row of README's table: words of its text, and how each of its figures is measured.
+struct Row {
+    words: &'static str,
+    measure: fn(&Bench<'_>) -> io::Result<Vec<Measured>>,
+}
+
+static ROWS: &[Row] = &[
+    Row {
+        words: "cached ext4, depth 16](docs/measurements/2026-11-21",
+        measure: |bench| {
+            bench.needs_fio(2, || {
+                let tables = bench.perf_file(
+                    "disk",
+                    &["--route=auto", "--iodepth=16", "--rounds=5", "--against=fio,fio-batch"],
+                )?;
+                Ok(vec![
+                    tables.over("fixed/fio", "16", "IOPS")?,
+                    tables.over("fixed/fio-batch", "16", "IOPS")?,
+                ])
+            })
+        },
+    },
+    Row {
+        words: "disk, O_DIRECT, depth 128",
+        measure: |bench| {
+            bench.needs_fio(2, || {
+                let tables = bench
+                    .perf_file("disk", &["--direct", "--iodepth=128", "--rounds=15", "--against=fio"])?;
+                Ok(vec![tables.over("fixed/fio", "128", "IOPS")?, tables.over("fixed/fio", "128", "CPU µs")?])
+            })
+        },
+    },
+    Row {
+        words: "/dev/shm",
+        measure: |bench| {
+            bench.needs_fio(2, || {
+                let tables = with_busy_cores(|| bench.perf_file("memory", MEMORY))?;
+                Ok(vec![tables.over("normal/fio", "1", "IOPS")?, tables.over("normal/fio", "16", "IOPS")?])
+            })
+        },
+    },
+    Row {
+        words: "other CPU idle",
+        measure: |bench| {
+            let mut figures = bench.needs_fio(1, || {
+                Ok(vec![bench.perf_file("memory", MEMORY)?.over("normal/fio", "16", "IOPS")?])
+            })?;
+            figures.push(Err("integrations/fio/compare".into()));
+            Ok(figures)
+        },
+    },
+    Row {
+        words: "inside tokio",
+        measure: |bench| {
+            let tables = bench.compare(&["tokio", "--size=256m", "--duration=400ms"])?;
+            ["16 tasks", "128 tasks"]
+                .map(|tasks| {
+                    let title = format!("In tokio (multi-thread, 2 workers), {tasks}");
+                    let of = |side| tables.spread(&title, &[side], "side / spawn-blocking");
+                    Ok(Ok(Figure { ratio: of("ringfile")?, noise: relative(of("A/A")?, of("ringfile")?) }))
+                })
+                .into_iter()
+                .collect()
+        },
+    },
+    Row {
+        words: "batches of 250",
+        measure: |bench| {
+            bench.needs_fio(1, || {
+                let file = format!("--file={}", bench.file("multiread").display());
+                let tables = bench.ringfile(&[
+                    "multiread",
+                    "--direct",
+                    "--batch=250",
+                    "--size=2g",
+                    "--rounds=5",
+                    &file,
+                ])?;
+                Ok(vec![tables.over("ringfile/fio", "1×250", "IOPS")?])
+            })
+        },
+    },
+    Row {
+        words: "cached ext4, depth 16](docs/measurements/2026-11-22",
+        measure: |bench| {
+            let tables =
+                bench.compare(&["--depth=16", "--duration=400ms", "--sides=ringfile,hand,monoio-tuned"])?;
+            let of = |side| tables.spread("cached, depth 16", &[side], "ringfile / side");
+            ["hand", "monoio-tuned"]
+                .map(|side| Ok(Ok(Figure { ratio: of(side)?, noise: of("A/A")? })))
+                .into_iter()
+                .collect()
+        },
+    },
+    Row {
+        words: "object store",
+        measure: |bench| {
+            let tables = bench.compare(&["get-ranges"])?;
+            ["cold", "warm"]
+                .map(|cache| {
+                    let of = |side| tables.spread("", &[cache, side], "over LocalFileSystem");
+                    let (ratio, again) = (of("ringfile adaptive")?, of("A/A")?);
+                    Ok(Ok(Figure { ratio, noise: relative(again, ratio) }))
+                })
+                .into_iter()
+                .collect()
+        },
+    },
+    Row {
+        words: "TPC-H",
+        measure: |_| Ok(["integrations/datafusion"; 2].map(|place| Err(place.into())).into()),
+    },
+    Row {
+        words: "pool](",
+        measure: |bench| {
+            let tables = bench.pool()?;
+            let of = |what| tables.spread("", &["64 KiB", "1", what], "pool / this: median [min..max]");
+            Ok(vec![Ok(Figure { ratio: of("posix_memalign, free")?, noise: of("the same again (A/A)")? })])
+        },
+    },
+];
+
+const MEMORY: &[&str] =
+    &["--route=auto", "--buffers=normal", "--iodepth=1,16", "--rounds=5", "--against=fio"];
+
+/// Returns the ratio of two ratios that have the same base: of their medians, and the largest and least that it can be.
+fn relative(over: Spread, under: Spread) -> Spread {
+    let median = over.median / under.median;
+    Spread { median, min: (over.min / under.min).min(median), max: (over.max / under.max).max(median) }
+}
+
+/// Where the commands find and leave their files.
+struct Bench<'a> {
+    options: &'a Options,
+    fio: bool,
+}
+
+impl Bench<'_> {
+    fn needs_fio(
+        &self,
+        figures: usize,
+        measure: impl FnOnce() -> io::Result<Vec<Figure>>,
+    ) -> io::Result<Vec<Measured>> {
+        if self.fio {
+            return Ok(measure()?.into_iter().map(Ok).collect());
+        }
+        Ok((0..figures).map(|_| Err("fio is not installed".into())).collect())
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.options.folder.join(format!("ringfile-reproduce-{name}-{}.bin", std::process::id()))
+    }
+
+    fn perf_file(&self, place: &str, arguments: &[&str]) -> io::Result<Tables> {
+        let file = (place == "disk").then(|| format!("--file={}", self.file("perf").display()));
+        let common = ["file", "--numjobs=1", "--rw=randread", "--duration=1s"];
+        let file = file.as_deref();
+        self.ringfile(&common.into_iter().chain(file).chain(arguments.iter().copied()).collect::<Vec<_>>())
+    }
+
+    fn ringfile(&self, arguments: &[&str]) -> io::Result<Tables> {
+        self.output(Command::new(&self.options.ringfile).arg("perf").args(arguments))
+    }
+
+    fn compare(&self, arguments: &[&str]) -> io::Result<Tables> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(arguments).arg("--file").arg(self.file("compare")).arg("--remove");
+        self.output(&mut command)
+    }
+
+    fn pool(&self) -> io::Result<Tables> {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+        let bench = ["bench", "-q", "-p", "ringfile-buffer", "--bench", "pool", "--manifest-path", manifest];
+        self.output(Command::new("cargo").args(bench))
+    }
+
+    /// Runs a command, keeps what it prints, and returns its tables.
+    fn output(&self, command: &mut Command) -> io::Result<Tables> {
+        let shown = format!("{command:?}").replace('"', "");
+        eprintln!("{shown}");
+        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        keep(&self.options.out, &format!("$ {shown}\n\n{text}\n"))?;
+        if output.status.success() { Ok(Tables::parse(&text)) } else { Err(io::Error::other(shown)) }
+    }
+}
+
+impl Tables {
+    /// A figure of a comparison of `ringfile perf`, at this depth or with these batches.
+    fn over(&self, name: &str, depth: &str, figure: &str) -> io::Result<Figure> {
+        let of = |name| {
+            let cell = |column| self.cell("", &[name, depth, figure], column);
+            tables::changes(cell("%")?, cell("least..most")?)
+        };
+        Ok(Figure { ratio: of(name)?, noise: of("A/A")? })
+    }
+
+    fn spread(&self, title: &str, row: &[&str], column: &str) -> io::Result<Spread> {
+        tables::spread(self.cell(title, row, column)?)
+    }
+}
+
+fn keep(out: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write;
+    fs::File::options().append(true).create(true).open(out.join("commands.txt"))?.write_all(text.as_bytes())
+}
+
+/// Calls `measure` while a thread keeps each core but one busy.
+fn with_busy_cores<T>(measure: impl FnOnce() -> T) -> T {
+    let ended = AtomicBool::new(false);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 1..cores {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let result = measure();
+        ended.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// Measures, and prints the table; progress is on standard error.
+pub fn run(options: &Options) -> io::Result<()> {
+    fs::create_dir(&options.out)
+        .map_err(|error| io::Error::new(error.kind(), format!("--out {}: {error}", options.out.display())))?;
+    let fio = Command::new("fio").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let bench = Bench { options, fio: fio.is_ok_and(|status| status.success()) };
+    let table = Table::default().text("what is compared").number("published").number("here");
+    let mut table = table.number("A/A here").text("difference");
+    for (text, figures) in published(README)? {
+        let row = row_of(text)?;
+        let chosen =
+            options.only.is_empty() || options.only.iter().any(|words| text.contains(words.as_str()));
+        let measured = if chosen {
+            (row.measure)(&bench)?
+        } else {
+            figures.iter().map(|_| Err("not chosen".into())).collect()
+        };
+        for (index, (published, measured)) in figures.iter().zip(&measured).enumerate() {
+            let [here, noise, difference] = match measured {
+                Ok(figure) => {
+                    let words = figure.against(*published).to_owned();
+                    [spread(figure.ratio, 2), spread(figure.noise, 2), words]
+                }
+                Err(reason) => ["–".into(), "–".into(), format!("not measured: {reason}")],
+            };
+            let name = if index == 0 { text } else { "" };
+            table.row(vec![without_links(name), format!("{published}"), here, noise, difference]);
+        }
+    }
+    let text = table.to_string();
+    print!("{text}");
+    fs::write(options.out.join("table.md"), text)
+}
+
+/// Returns the text and the figures of each row of README's table.
+fn published(readme: &str) -> io::Result<Vec<(&str, Vec<f64>)>> {
+    let unreadable = |line: &str| io::Error::other(format!("README.md: a row without figures: {line}"));
+    let lines = readme.lines().skip_while(|line| !line.starts_with("| what is compared | ratio |")).skip(2);
+    let rows = lines.take_while(|line| line.starts_with('|')).map(|line| {
+        let mut cells = line.trim_matches('|').split(" | ").map(str::trim);
+        let (text, ratios) = cells.next().zip(cells.next()).ok_or_else(|| unreadable(line))?;
+        let figures = ratios.split(['/', ';']).map(|ratio| ratio.trim().parse());
+        Ok((text, figures.collect::<Result<_, _>>().map_err(|_| unreadable(line))?))
+    });
+    rows.collect()
+}
+
+fn row_of(text: &str) -> io::Result<&'static Row> {
+    let unknown = || io::Error::other(format!("README.md: nothing measures the row {text:?}"));
+    ROWS.iter().find(|row| text.contains(row.words)).ok_or_else(unknown)
+}
+
+/// Returns text without the addresses of its links.
+fn without_links(text: &str) -> String {
+    let mut parts = text.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let whole = parts.fold(first, |whole, part| whole + part.split_once(')').map_or(part, |(_, rest)| rest));
+    whole.replace('[', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_row_of_the_readme_is_measured_by_one_of_ours() {
+        let rows = published(README).unwrap();
+        assert_eq!(rows.len(), ROWS.len());
+        for ((text, figures), row) in rows.iter().zip(ROWS) {
+            assert!(std::ptr::eq(row_of(text).unwrap(), row), "{text}");
+            assert!(!figures.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_difference_is_beyond_both_the_range_and_the_noise() {
+        let spread = |median, min, max| Spread { median, min, max };
+        let figure = Figure { ratio: spread(1.0, 0.9, 1.1), noise: spread(1.0, 0.8, 1.05) };
+        assert_eq!(figure.against(1.15), "within the noise");
+        assert_eq!(figure.against(1.3), "lower here");
+        assert_eq!(figure.against(0.7), "higher here");
+    }
+
+    #[test]
+    fn links_leave_their_words() {
+        assert_eq!(without_links("[a](b#c), [d e](f) g"), "a, d e g");
+    }
+}
