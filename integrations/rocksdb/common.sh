@@ -26,10 +26,15 @@ need() {
     command -v "$1" >/dev/null || fail "no $1: apt-get install $2"
 }
 
-need_all() {
-    need cargo "rustc cargo, or https://rustup.rs"
+# Fails unless the file system can be built. Debian 12 has Rust too, but one that is too old.
+need_compilers() {
+    command -v cargo >/dev/null || fail "no cargo: install Rust 1.88 or later, https://rustup.rs"
     need cmake cmake
     need c++ g++
+}
+
+need_all() {
+    need_compilers
     need db_bench rocksdb-tools
     test -e /usr/include/rocksdb/file_system.h || fail "no headers of RocksDB: apt-get install librocksdb-dev"
 }

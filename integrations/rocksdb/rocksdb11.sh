@@ -10,9 +10,7 @@ project=$build/rocksdb-11
 bench11=$project/rocksdb/db_bench
 
 need_rocksdb11() {
-    need cargo "rustc cargo, or https://rustup.rs"
-    need cmake cmake
-    need c++ g++
+    need_compilers
     local header package
     for header in liburing.h:liburing-dev gflags/gflags.h:libgflags-dev lz4.h:liblz4-dev; do
         package=${header#*:}
