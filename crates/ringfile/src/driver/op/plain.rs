@@ -10,6 +10,7 @@ use super::parts::{Bounds, MOST_AT_ONCE};
 use super::progress::{Progress, Step};
 use super::request::{Ended, Request};
 use crate::driver::target::{FileKind, Target};
+use crate::driver::timing::Timed;
 use crate::memory::Held;
 
 /// The result of an attempt that must not wait.
@@ -79,7 +80,50 @@ pub(crate) fn copy_on(
     go(target, request, held, progress, A_PAGE, is_wanted)
 }
 
+#[inline]
 fn go(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    progress: &mut Progress,
+    bounds: Bounds,
+    is_wanted: impl Fn() -> bool,
+) -> Attempt {
+    if target.has_extra() {
+        return go_with_extra(target, request, held, progress, bounds, is_wanted);
+    }
+    go_by(call, target, request, held, progress, bounds, is_wanted)
+}
+
+/// Refuses plain calls on a namespace, and times those on a file whose latencies are measured.
+#[cold]
+#[inline(never)]
+fn go_with_extra(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    progress: &mut Progress,
+    bounds: Bounds,
+    is_wanted: impl Fn() -> bool,
+) -> Attempt {
+    if target.namespace().is_some() {
+        let refuse = |_: &_, _: &_, _: &mut _, _, _| Err(libc::EOPNOTSUPP);
+        return go_by(refuse, target, request, held, progress, bounds, is_wanted);
+    }
+    // A part of an operation is not timed.
+    let is_whole = bounds.most == MOST_AT_ONCE;
+    let timed = if is_whole { Timed::begin(target, request) } else { None };
+    let attempt = go_by(call, target, request, held, progress, bounds, is_wanted);
+    if let (Some(timed), Attempt::Over(ended)) = (timed, attempt) {
+        timed.end(target, request, ended, 1);
+    }
+    attempt
+}
+
+/// Carries an operation out with `call`, as far as `bounds` allows.
+#[inline(always)]
+fn go_by(
+    call: impl Fn(&Target, &Request, &mut Held, usize, Bounds) -> Result<usize, i32>,
     target: &Target,
     request: &Request,
     held: &mut Held,
