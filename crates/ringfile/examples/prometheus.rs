@@ -231,7 +231,7 @@ mod check {
 
     /// Returns the bounds and counts of the buckets whose sample begins this way, in ascending order.
     fn buckets(samples: &BTreeMap<&str, f64>, begin: &str) -> Outcome<Vec<(f64, f64)>> {
-        let mut buckets = Vec::new();
+        let mut buckets: Vec<(f64, f64)> = Vec::new();
         for (sample, &count) in samples {
             if let Some(bound) = sample.strip_prefix(begin) {
                 let bound = bound.trim_end_matches('}').trim_matches('"');

@@ -219,7 +219,7 @@ impl Driver {
             Wake::Waker(_) | Wake::Handler(..) => self.end_for_others(key, deferred),
         }
         if marks != Marks::NONE {
-            self.end_marked(key, marks, ended, deferred);
+            self.end_marked(key, marks, deferred);
         }
         if let Some(closed) = self.leave_file(file) {
             deferred.files.push(closed);
@@ -229,7 +229,7 @@ impl Driver {
     /// Ends an operation that is timed, or whose future is not on this thread any more.
     #[cold]
     #[inline(never)]
-    fn end_marked(&mut self, key: Key, marks: Marks, ended: Ended, deferred: &mut Deferred) {
+    fn end_marked(&mut self, key: Key, marks: Marks, deferred: &mut Deferred) {
         if marks.is_timed() {
             // The operation no longer counts as in flight.
             let in_flight = self.in_flight + 1;
@@ -238,6 +238,7 @@ impl Driver {
             if let Some(target) = self.files.target(slot.file)
                 && let Some(timed) = parts.get().timed.take()
             {
+                let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
                 timed.end(target, &slot.request, ended, in_flight);
             }
         }

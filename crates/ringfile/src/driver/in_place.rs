@@ -191,7 +191,13 @@ impl Driver {
         self.answers.list[at] = Answer { number: Answer::IN_FLIGHT, is_fixed: index.is_some() };
         if target.has_extra() {
             sqe.flags |= if target.waits_in_submission() { ASYNC } else { 0 };
-            self.answers.begin(at, target, Request { offset, want: len, ..Request::of(Kind::Read) });
+            let in_flight = self.in_flight as u32 + 1;
+            self.answers.begin(
+                at,
+                target,
+                in_flight,
+                Request { offset, want: len, ..Request::of(Kind::Read) },
+            );
         }
         // SAFETY: the entry names the read's memory, which the caller of `read` lends until the answer.
         unsafe { ring.commit() };

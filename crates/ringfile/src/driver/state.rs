@@ -326,8 +326,8 @@ pub(super) struct Answers {
 impl Answers {
     /// Notes when a read began, if it is timed.
     #[cold]
-    pub(super) fn begin(&mut self, at: usize, target: &Target, read: Request) {
-        let Some(timed) = Timed::begin(target, &read) else { return };
+    pub(super) fn begin(&mut self, at: usize, target: &Target, in_flight: u32, read: Request) {
+        let Some(timed) = Timed::begin(target, &read, in_flight) else { return };
         if self.timed.len() <= at {
             self.timed.resize_with(self.list.len(), || None);
         }

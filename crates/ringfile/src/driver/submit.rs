@@ -389,8 +389,7 @@ fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, mut
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
     let extra = if file.target.has_extra() {
-        begin(&file.target, request, slot.progress, &mut slot.marks, parts.reborrow());
-        if has_fixed_form && file.target.waits_in_submission() { ASYNC } else { 0 }
+        begin(file, request, slot.progress, &mut slot.marks, parts.reborrow())
     } else {
         0
     };
@@ -404,22 +403,24 @@ fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, mut
     true
 }
 
-/// Notes when an operation began that was not submitted yet, if it is timed.
+/// Notes when an operation began that was not submitted yet, if it is timed. Returns further flags for its entry.
 #[cold]
+#[inline(never)]
 pub(super) fn begin(
-    target: &Target,
+    file: &FileInUse,
     request: &Request,
     progress: Progress,
     marks: &mut Marks,
     parts: PartsOf<'_>,
-) {
+) -> u8 {
     if progress == Progress::default()
         && !marks.is_timed()
-        && let Some(timed) = Timed::begin(target, request)
+        && let Some(timed) = Timed::begin(&file.target, request, file.in_flight())
     {
         marks.set_timed(true);
         parts.get().timed = Some(timed);
     }
+    if request.kind.has_fixed_form() && file.target.waits_in_submission() { ASYNC } else { 0 }
 }
 
 /// Fills the fields of an entry that do not depend on the kind of operation.

@@ -35,6 +35,8 @@ pub(crate) struct Timed {
     began: Instant,
     /// The number of operations that it counts for.
     weight: u32,
+    /// The operations that were in flight then, this one among them.
+    in_flight: u32,
 }
 
 thread_local! {
@@ -61,8 +63,8 @@ fn kind_of(kind: Kind) -> OperationKind {
 }
 
 impl Timed {
-    /// Begins an operation; `None` if it is not timed.
-    pub(super) fn begin(target: &Target, request: &Request) -> Option<Self> {
+    /// Begins an operation, while its thread has `in_flight` operations, this one among them; `None` if it is not timed.
+    pub(super) fn begin(target: &Target, request: &Request, in_flight: u32) -> Option<Self> {
         let timing = target.timing()?;
         let are_short = timing.slow_after.is_none()
             && timing
@@ -76,7 +78,7 @@ impl Timed {
                 return None;
             }
         }
-        Some(Self { began: Instant::now(), weight: if are_short { SAMPLED } else { 1 } })
+        Some(Self { began: Instant::now(), weight: if are_short { SAMPLED } else { 1 }, in_flight })
     }
 
     /// Ends the operation, while its thread has `in_flight` operations, this one among them.
@@ -88,8 +90,10 @@ impl Timed {
         let took = self.began.elapsed();
         let Some(timing) = target.timing() else { return };
         if let Some(latencies) = &timing.latencies {
-            // With many in flight, the thread has ended as many in this time.
-            let limit = copy_time::get() * WORTH_TIMING * u32::try_from(in_flight).unwrap_or(u32::MAX);
+            // With many in flight, the thread has ended as many in this time. Of those that are submitted together, the
+            // first find few in flight when they begin, and the last when they end.
+            let in_flight = u32::try_from(in_flight).unwrap_or(u32::MAX).max(self.in_flight);
+            let limit = copy_time::get().saturating_mul(WORTH_TIMING.saturating_mul(in_flight));
             latencies.of(kind_of(request.kind)).record(took, self.weight, took < limit);
         }
         if timing.slow_after.is_some_and(|limit| took > limit) {

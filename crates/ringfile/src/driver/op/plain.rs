@@ -92,7 +92,7 @@ fn go(
     if target.has_extra() {
         return go_with_extra(target, request, held, progress, bounds, is_wanted);
     }
-    go_by(call, target, request, held, progress, bounds, is_wanted)
+    go_by::<false>(target, request, held, progress, bounds, is_wanted)
 }
 
 /// Refuses plain calls on a namespace, and times those on a file whose latencies are measured.
@@ -107,23 +107,21 @@ fn go_with_extra(
     is_wanted: impl Fn() -> bool,
 ) -> Attempt {
     if target.namespace().is_some() {
-        let refuse = |_: &_, _: &_, _: &mut _, _, _| Err(libc::EOPNOTSUPP);
-        return go_by(refuse, target, request, held, progress, bounds, is_wanted);
+        return go_by::<true>(target, request, held, progress, bounds, is_wanted);
     }
     // A part of an operation is not timed.
     let is_whole = bounds.most == MOST_AT_ONCE;
-    let timed = if is_whole { Timed::begin(target, request) } else { None };
-    let attempt = go_by(call, target, request, held, progress, bounds, is_wanted);
+    let timed = if is_whole { Timed::begin(target, request, 1) } else { None };
+    let attempt = go_by::<false>(target, request, held, progress, bounds, is_wanted);
     if let (Some(timed), Attempt::Over(ended)) = (timed, attempt) {
         timed.end(target, request, ended, 1);
     }
     attempt
 }
 
-/// Carries an operation out with `call`, as far as `bounds` allows.
+/// Carries an operation out as far as `bounds` allows; `REFUSES`: without a call, since the file has none.
 #[inline(always)]
-fn go_by(
-    call: impl Fn(&Target, &Request, &mut Held, usize, Bounds) -> Result<usize, i32>,
+fn go_by<const REFUSES: bool>(
     target: &Target,
     request: &Request,
     held: &mut Held,
@@ -133,7 +131,11 @@ fn go_by(
 ) -> Attempt {
     let must_not_wait = bounds.nowait != 0;
     let mut errno = loop {
-        let answer = call(target, request, held, progress.began(request, target), bounds);
+        let answer = if REFUSES {
+            Err(libc::EOPNOTSUPP)
+        } else {
+            call(target, request, held, progress.began(request, target), bounds)
+        };
         match answer {
             Err(libc::EAGAIN) if must_not_wait => return Attempt::WouldWait,
             // A part of an operation on a stream may have been done by calls of another form.
