@@ -117,7 +117,7 @@ impl Counts {
 /// terminals do not count.
 ///
 /// While operations of a kind take a few microseconds or less, one in 16, chosen as if at random, is timed, and counts for
-/// 16: timing each would take about a tenth of a cached read's time. Longer ones are all timed. So the number of
+/// 16: timing each would take a fifth of a cached read's time. Longer ones are all timed. So the number of
 /// operations in a histogram is an estimate, but each part of the distribution has its share.
 ///
 /// ```
