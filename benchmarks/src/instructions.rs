@@ -1,9 +1,13 @@
-//! The reads whose instructions `instructions.sh` counts: a cached file, one thread, without clock reads or checks.
+//! The reads whose instructions `instructions.sh` counts: a cached file, one thread, without checks; without clock reads
+//! too, unless `--latencies` measures latencies.
 
 use std::error::Error;
 use std::io::Write;
 
-use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, Queue, Route, block_on, spawn, thread_metrics};
+use ringfile::{
+    AnyBuffer, Batch, File, Latencies, OpenOptions, OperationKind, Pool, Queue, Route, block_on, spawn,
+    thread_metrics,
+};
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 4096;
@@ -22,24 +26,40 @@ impl Offsets {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [how, depth, count, path] = arguments.as_slice() else {
-        return Err("usage: instructions async|batch|queue DEPTH COUNT FILE".into());
+    let ([how, depth, count, path], timed) = (match arguments.as_slice() {
+        [first @ .., last] if last == "--latencies" => (first, true),
+        all => (all, false),
+    }) else {
+        return Err("usage: instructions async|batch|queue|inline DEPTH COUNT FILE [--latencies]".into());
     };
     let (depth, count): (usize, usize) = (depth.parse()?, count.parse()?);
     if std::fs::metadata(path).map_or(true, |metadata| metadata.len() != PAGES * PAGE as u64) {
         std::fs::write(path, vec![7; PAGES as usize * PAGE])?;
     }
     std::fs::read(path)?;
-    let file = OpenOptions::new().read(true).route(Route::Ring).open(path)?;
+    let mut options = OpenOptions::new();
+    options.read(true).route(if how == "inline" { Route::Inline } else { Route::Ring });
+    let latencies = Latencies::new();
+    if timed {
+        options.latencies(&latencies);
+    }
+    let file = options.open(path)?;
     let pool = Pool::new(64 << 20);
     match how.as_str() {
-        "async" => in_tasks(&file, &pool, depth, count)?,
+        "async" | "inline" => in_tasks(&file, &pool, depth, count)?,
         "batch" => in_batches(&file, &pool, depth, count)?,
         "queue" => in_a_queue(&file, &pool, depth, count)?,
-        other => return Err(format!("{other}: must be async, batch or queue").into()),
+        other => return Err(format!("{other}: must be async, batch, queue or inline").into()),
     }
     let counts = thread_metrics();
     writeln!(std::io::stderr(), "{} reads, {} of them fixed", counts.ops, counts.fixed_ops)?;
+    if timed {
+        let reads = latencies.histogram(OperationKind::Read);
+        writeln!(std::io::stderr(), "{} counted, median {:?}", reads.count(), reads.quantile(0.5))?;
+    }
+    if how == "inline" {
+        return Ok(());
+    }
     if counts.fixed_ops < count as u64 / depth as u64 * depth as u64 {
         return Err("not every read went through the ring with a registered buffer".into());
     }

@@ -121,6 +121,7 @@ mod driver;
 mod error;
 mod file;
 pub mod fs;
+mod latency;
 mod many;
 mod memory;
 mod metrics;
@@ -154,6 +155,7 @@ pub use file::{
 };
 #[doc(no_inline)]
 pub use fs::sync_dir;
+pub use latency::{Histogram, Latencies, OperationKind};
 pub use many::{Batch, BatchRun, Done, Queue, ReadRequest, SharedQueue, StartedBatch, Token, WriteRequest};
 #[cfg(feature = "compio-buf-08")]
 #[doc(inline)]

@@ -8,8 +8,8 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use ringfile::{
-    Buffers, Config, Error, File, HugePages, Metrics, OpenOptions, Pool, PoolError, Route, WhenFull,
-    block_on, thread_metrics,
+    Buffers, Config, Error, File, HugePages, Metrics, OpenOptions, OperationKind, Pool, PoolError, Route,
+    WhenFull, block_on, thread_metrics,
 };
 use support::fuse::{Act, Op, Server};
 use support::{
@@ -92,7 +92,7 @@ fn bad_settings_are_reported_with_their_line_and_the_allowed_values() {
         error
     };
     let known = "known: capacity, huge_pages, alignment, when_full, outside_limit, pooling, depth, block_size, buffers, \
-                 direct, route, workers";
+                 direct, route, workers, latencies, slow_after_us";
     let cases = [
         ("# first\n\ndepht = 4", "line 3", format!("unknown field `depht`: did you mean `depth`? {known}")),
         (
@@ -156,6 +156,22 @@ fn pools_are_aligned_go_outside_and_are_left_out_as_the_settings_say() {
 }
 
 #[test]
+fn files_are_measured_as_the_settings_say() {
+    let folder = Folder::new();
+    let path = folder.file("data", b"content");
+    let measured = |settings| {
+        let config = config(settings);
+        let files = [(); 2].map(|()| config.open_options().read(true).open(&path).unwrap());
+        ringfile::block_on(files[0].read_at(Vec::with_capacity(7), 0)).unwrap();
+        files.map(|file| file.latencies().map(|latencies| latencies.histogram(OperationKind::Read).count()))
+    };
+    assert_eq!(measured("latencies = true"), [Some(1), Some(0)]);
+    assert_eq!(measured("latencies = true\nslow_after_us = 5000000"), [Some(1), Some(0)]);
+    assert_eq!(measured("latencies = false\nslow_after_us = 5000000"), [None, None]);
+    assert_eq!(config("slow_after_us = 20000").slow_after(), Some(Duration::from_millis(20)));
+}
+
+#[test]
 fn a_file_that_holds_no_settings_is_an_error() {
     let folder = Folder::new();
     let error = Config::load(folder.path().join("none.toml")).unwrap_err();
@@ -178,7 +194,7 @@ fn random_config(random: &mut Random) -> Config {
     let when_full = [WhenFull::Error, WhenFull::Wait, limits[0], limits[1]];
     let buffers = [Buffers::Normal, Buffers::Fixed, Buffers::Vectored, Buffers::VectoredFixed];
     let mut config = Config::new();
-    for setting in 0..11 {
+    for setting in 0..13 {
         let value = random.below(1 << 32) as usize >> random.below(32);
         config = match setting {
             _ if random.below(2) == 0 => config,
@@ -192,6 +208,8 @@ fn random_config(random: &mut Random) -> Config {
             7 => config.with_workers(value),
             8 => config.with_alignment(value),
             9 => config.with_when_full(when_full[value % 4]),
+            10 => config.with_latencies(value.is_multiple_of(2)),
+            11 => config.with_slow_after(std::time::Duration::from_micros(value as u64)),
             _ => config.with_pooling(value.is_multiple_of(2)),
         };
     }

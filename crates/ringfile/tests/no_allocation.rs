@@ -11,8 +11,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfile::{
-    Appender, Batch, Done, Durability, File, OpenOptions, Pool, Queue, ReadRequest, Route, WriteRequest,
-    block_on, set_worker_threads, thread_metrics,
+    Appender, Batch, Done, Durability, File, Latencies, OpenOptions, Pool, Queue, ReadRequest, Route,
+    WriteRequest, block_on, set_worker_threads, thread_metrics,
 };
 use support::forms::routes;
 use support::handles::Handles as _;
@@ -95,6 +95,11 @@ fn files(path: &std::path::Path) -> Vec<(String, Route, File)> {
         // All of it is cached.
         let file = OpenOptions::new().read(true).adaptive(true).route(route).open(path);
         files.push((format!("{route:?}, adaptive"), route, file.unwrap()));
+        // Every operation is timed, and none is reported.
+        let mut options = OpenOptions::new();
+        let never = std::time::Duration::from_secs(86400);
+        let file = options.read(true).route(route).latencies(&Latencies::new()).slow_after(never).open(path);
+        files.push((format!("{route:?}, timed"), route, file.unwrap()));
     }
     files
 }

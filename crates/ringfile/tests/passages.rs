@@ -3,9 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
 use std::io::Write;
+use std::time::Duration;
 
 use inside_tokio::look_up;
-use ringfile::{File, OpenOptions, Pool};
+use ringfile::{File, OpenOptions, OperationKind, Pool};
 
 /// Only one test, because the passages name `data.bin` in the working folder, and a process has only one such folder.
 #[test]
@@ -41,6 +42,7 @@ fn every_passage_runs() {
         a_pool(&file).await.unwrap();
         atomic(&pool).await.unwrap();
         why_slow(&pool, &file).await.unwrap();
+        in_operation(&pool).await.unwrap();
         set_once().await.unwrap();
     });
     buffers_alone::run().unwrap();
@@ -272,6 +274,19 @@ async fn why_slow(pool: &Pool, file: &File) -> std::io::Result<()> {
         "{} gets waited, {} regions could not be registered",
         memory.waits, memory.refused_registrations
     );
+    Ok(())
+}
+
+async fn in_operation(pool: &Pool) -> std::io::Result<()> {
+    let latencies = ringfile::Latencies::new();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).latencies(&latencies);
+    options.slow_after(Duration::from_millis(50)); // reports operations that take longer
+    let log = options.open("data.bin")?;
+    log.read_at(pool.get(4096)?, 0).await?;
+    let reads = latencies.histogram(OperationKind::Read);
+    println!("{} reads, median {:?}, p99.9 {:?}", reads.count(), reads.quantile(0.5), reads.quantile(0.999));
+    assert_eq!(reads.count(), 1);
     Ok(())
 }
 

@@ -14,13 +14,15 @@ mod values;
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::{
-    Appender, Batch, File, HugePages, OpenAppender, OpenOptions, Pool, PoolBuilder, Reader, Route, WhenFull,
+    Appender, Batch, File, HugePages, Latencies, OpenAppender, OpenOptions, Pool, PoolBuilder, Reader, Route,
+    WhenFull,
 };
 use reading::SettingsText;
-use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, SETTINGS, WORKERS};
+use settings::{ALIGNMENTS, BLOCK_SIZES, CAPACITIES, DEPTHS, NO_LIMIT, SETTINGS, SLOW_AFTER, WORKERS};
 pub use values::{Buffers, Config};
 
 /// Constructors, from files, the environment and text. Creating a configuration changes nothing else.
@@ -128,7 +130,8 @@ impl Config {
         with(pool, self.buffers.map(Buffers::is_registered), PoolBuilder::registered)
     }
 
-    /// Returns options to open a file, with `direct` and `route`. Opening with `direct = true` fails on file systems
+    /// Returns options to open a file, with `direct`, `route`, `slow_after_us`, and `latencies`: files that are opened with
+    /// the same options, or clones of them, share histograms, and [`File::latencies`] returns them. Opening with `direct = true` fails on file systems
     /// without direct I/O, unless [`buffered_fallback`](OpenOptions::buffered_fallback) is set.
     ///
     /// ```
@@ -150,6 +153,12 @@ impl Config {
         }
         if let Some(route) = self.route {
             options.route(route);
+        }
+        if self.latencies == Some(true) {
+            options.latencies(&Latencies::new());
+        }
+        if let Some(limit) = self.slow_after() {
+            options.slow_after(limit);
         }
         options
     }
@@ -280,6 +289,19 @@ impl Config {
         self.workers = Some(threads.clamp(*WORKERS.start(), *WORKERS.end()));
         self
     }
+
+    /// Sets whether histograms count how long operations take.
+    pub fn with_latencies(mut self, latencies: bool) -> Self {
+        self.latencies = Some(latencies);
+        self
+    }
+
+    /// Sets the time after which operations are reported as slow, in whole microseconds, from 1 to 2<sup>32</sup> - 1.
+    pub fn with_slow_after(mut self, limit: Duration) -> Self {
+        let micros = usize::try_from(limit.as_micros()).unwrap_or(usize::MAX);
+        self.slow_after_us = Some(micros.clamp(*SLOW_AFTER.start(), *SLOW_AFTER.end()));
+        self
+    }
 }
 
 /// Getters, for code that needs more than the builders. `None` means the default.
@@ -351,6 +373,18 @@ impl Config {
     #[must_use]
     pub fn workers(&self) -> Option<usize> {
         self.workers
+    }
+
+    /// Returns whether histograms count how long operations take.
+    #[must_use]
+    pub fn latencies(&self) -> Option<bool> {
+        self.latencies
+    }
+
+    /// Returns the time after which operations are reported as slow.
+    #[must_use]
+    pub fn slow_after(&self) -> Option<Duration> {
+        Some(Duration::from_micros(self.slow_after_us? as u64))
     }
 }
 

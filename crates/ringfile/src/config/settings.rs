@@ -16,6 +16,8 @@ pub(super) const ALIGNMENTS: RangeInclusive<usize> = 512..=LARGEST;
 pub(super) const DEPTHS: RangeInclusive<usize> = 1..=MOST_IN_FLIGHT;
 /// More threads would have nothing to do.
 pub(super) const WORKERS: RangeInclusive<usize> = 0..=MOST_IN_FLIGHT;
+/// Microseconds; the longest is more than an hour.
+pub(super) const SLOW_AFTER: RangeInclusive<usize> = 1..=u32::MAX as usize;
 
 const HUGE_PAGES: [(&str, HugePages); 3] =
     [("auto", HugePages::Auto), ("never", HugePages::Never), ("require", HugePages::Require)];
@@ -59,7 +61,7 @@ pub(super) struct Setting {
     pub(super) get: fn(&Config) -> Option<String>,
 }
 
-pub(super) static SETTINGS: [Setting; 12] = [
+pub(super) static SETTINGS: [Setting; 14] = [
     Setting {
         name: "capacity",
         about: "The most memory that a pool may have.",
@@ -146,6 +148,20 @@ pub(super) static SETTINGS: [Setting; 12] = [
         allowed: "a whole number from 0 to 4096",
         set: |config, value| put(&mut config.workers, count(value, &WORKERS)),
         get: |config| config.workers.map(|threads| threads.to_string()),
+    },
+    Setting {
+        name: "latencies",
+        about: "Whether histograms count how long operations take.",
+        allowed: "true or false",
+        set: |config, value| put(&mut config.latencies, switch(value)),
+        get: |config| config.latencies.map(|latencies| latencies.to_string()),
+    },
+    Setting {
+        name: "slow_after_us",
+        about: "Operations that take longer, in microseconds, are reported through tracing.",
+        allowed: "a whole number from 1 to 4294967295",
+        set: |config, value| put(&mut config.slow_after_us, count(value, &SLOW_AFTER)),
+        get: |config| config.slow_after_us.map(|micros| micros.to_string()),
     },
 ];
 

@@ -17,6 +17,8 @@ fn full() -> Config {
         .with_direct(true)
         .with_route(Route::Inline)
         .with_workers(0)
+        .with_latencies(true)
+        .with_slow_after(std::time::Duration::from_millis(50))
 }
 
 /// Reads an environment that has one variable.
@@ -52,7 +54,7 @@ fn every_word_of_a_setting_is_accepted_and_written_back() {
 
 #[test]
 fn the_limits_of_ranges_are_accepted_and_values_beyond_are_not() {
-    let settings: [(&str, &[&str], &[&str]); 5] = [
+    let settings: [(&str, &[&str], &[&str]); 6] = [
         ("alignment", &["512", "\"1g\""], &["1024.5", "4097", "256"]),
         ("block_size", &["1", "\"1g\""], &["0", "1073741825"]),
         (
@@ -62,6 +64,7 @@ fn the_limits_of_ranges_are_accepted_and_values_beyond_are_not() {
         ),
         ("depth", &["1", "4096", "0x10"], &["0", "4097", "99999999999999999999999"]),
         ("workers", &["0", "4096"], &["4097", "-1"]),
+        ("slow_after_us", &["1", "4294967295"], &["0", "4294967296"]),
     ];
     for (name, allowed, refused) in settings {
         for value in allowed {

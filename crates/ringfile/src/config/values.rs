@@ -23,13 +23,15 @@ use crate::{HugePages, Route, WhenFull};
 /// direct = true           # past the page cache
 /// route = "auto"          # "auto", "ring", "inline", "workers", "aio"
 /// workers = 0             # threads at most, up to 4096; 0 for the default
+/// latencies = true        # histograms of how long operations take
+/// slow_after_us = 50000   # operations that take longer are reported
 /// ```
 ///
 /// In sizes, `64m` and `64MiB` are powers of 1024, `64MB` is 64 million bytes ([`parse_size`](Self::parse_size)). The
 /// environment has the same settings, without quotes, as `RINGFILE_CAPACITY`, `RINGFILE_HUGE_PAGES`,
 /// `RINGFILE_ALIGNMENT`, `RINGFILE_WHEN_FULL`,
 /// `RINGFILE_OUTSIDE_LIMIT`, `RINGFILE_POOLING`, `RINGFILE_DEPTH`, `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`,
-/// `RINGFILE_DIRECT`, `RINGFILE_ROUTE` and `RINGFILE_WORKERS`; an empty one counts as missing. Only
+/// `RINGFILE_DIRECT`, `RINGFILE_ROUTE`, `RINGFILE_WORKERS`, `RINGFILE_LATENCIES` and `RINGFILE_SLOW_AFTER_US`; an empty one counts as missing. Only
 /// [`load`](Self::load), [`from_env`](Self::from_env) and [`with_env`](Self::with_env) read them.
 /// (`RINGFILE_BACKEND=workers` and `RINGFILE_BACKEND=aio`, which switch io_uring off, work in every program.)
 ///
@@ -73,6 +75,8 @@ pub struct Config {
     pub(super) direct: Option<bool>,
     pub(super) route: Option<Route>,
     pub(super) workers: Option<usize>,
+    pub(super) latencies: Option<bool>,
+    pub(super) slow_after_us: Option<usize>,
 }
 
 /// Selects the buffers that I/O uses: registered or not, one at a time or several at once.

@@ -93,14 +93,17 @@ impl Driver {
 
     /// Puts an operation's next submission into the context's queue; returns false if the queue is full.
     pub(super) fn push_to_aio(&mut self, key: Key) -> bool {
-        let (slot, parts) = self.slots.with_parts(key.slot());
-        let (Some(aio), Some(file)) = (self.context.aio.as_mut(), self.files.target(slot.file)) else {
+        let (slot, mut parts) = self.slots.with_parts(key.slot());
+        let (Some(aio), Some(file)) = (self.context.aio.as_mut(), self.files.entry(slot.file)) else {
             return false;
         };
         // If the thread may sleep elsewhere than in the context, completions must signal.
         let tells = self.rings.is_some() || self.context.signals;
         let signal = if tells { self.shared.eventfd(&mut self.wakeup).ok() } else { None };
-        let entry = submit::plain_entry(file, key, slot, parts);
+        if file.target.has_extra() && aio.has_room() {
+            submit::begin(file, &slot.request, slot.progress, &mut slot.marks, parts.reborrow());
+        }
+        let entry = submit::plain_entry(&file.target, key, slot, parts);
         // SAFETY: the entry was made above of what the slot owns, see `submit`.
         let Some(position) = (unsafe { aio.push(&entry, signal) }) else { return false };
         (slot.fixed, slot.position, slot.state) = (false, position, State::InFlight);
@@ -162,6 +165,8 @@ impl Driver {
         if target.lanes.insists(slot.request.kind) {
             return;
         }
+        // The call times itself.
+        slot.marks.set_timed(false);
         let ended = plain::run(target, &slot.request, &mut slot.held, || true);
         slot.progress.end(ended.done);
         (slot.errno, slot.fixed, slot.ring) = (ended.errno as u16, false, RingKind::Main);

@@ -64,7 +64,7 @@ impl Driver {
             Some(_) => return None,
         }
         let slot = self.slots.get(key)?;
-        let is_here = slot.owner == Owner::Here && slot.ring == RingKind::Main;
+        let is_here = slot.marks.owner() == Owner::Here && slot.ring == RingKind::Main;
         if slot.state != State::Waiting || slot.cancelled || !is_here {
             return None;
         }

@@ -46,7 +46,7 @@ impl Driver {
     /// slot of this driver any more, or goes to another thread.
     pub(super) fn cancel(&mut self, key: Key) -> Option<Rest> {
         let slot = self.slots.get(key)?;
-        if slot.owner == Owner::Afar {
+        if slot.marks.owner() == Owner::Afar {
             return None;
         }
         if slot.state == State::Done {
@@ -56,7 +56,7 @@ impl Driver {
         let (state, position, file, kind) = (slot.state, slot.position, slot.file, slot.ring);
         if self.shared.is_inherited() {
             // A forked child: the operation belongs to the parent, and no code waits for its end here.
-            slot.owner = Owner::Nobody;
+            slot.marks.set_owner(Owner::Nobody);
             return Some((Held::None, std::mem::take(&mut slot.wake), None));
         }
         let withdrawn = state == State::Waiting || self.withdraw(key, kind, position);
@@ -67,7 +67,7 @@ impl Driver {
             return Some((held, wake, self.leave_file(file)));
         }
         let slot = self.slots.at(key.slot());
-        slot.owner = Owner::Nobody;
+        slot.marks.set_owner(Owner::Nobody);
         let wake = std::mem::take(&mut slot.wake);
         self.ask_to_cancel(key);
         Some((Held::None, wake, None))
@@ -143,7 +143,7 @@ impl Driver {
 
     pub(super) fn cancel_on_stream(&mut self, key: Key, deferred: &mut Deferred) {
         let slot = self.slots.at(key.slot());
-        if !slot.cancelled && slot.owner != Owner::Nobody && self.may_wait_forever(key) {
+        if !slot.cancelled && slot.marks.owner() != Owner::Nobody && self.may_wait_forever(key) {
             self.cancel_queued(key, deferred);
         }
     }

@@ -133,7 +133,7 @@ pub(super) fn push(
     file: &mut FileInUse,
     key: Key,
     slot: &mut Slot,
-    parts: PartsOf<'_>,
+    mut parts: PartsOf<'_>,
 ) -> bool {
     let kind = slot.ring;
     let Some(ring) = rings.get(kind) else { return false };
@@ -144,6 +144,7 @@ pub(super) fn push(
     let may_be_fixed = slot.request.kind.moves_data() && slot.held.count() == 1 && namespace.takes_fixed();
     let index = if may_be_fixed { fixed_index(&slot.held, ring) } else { None };
     let Some(sqe) = ring.vacant_command() else { return false };
+    super::submit::begin(file, &slot.request, slot.progress, &mut slot.marks, parts.reborrow());
     *sqe = CommandSqe {
         fd,
         flags: if registered { FIXED_FILE } else { 0 },

@@ -13,7 +13,7 @@ use super::marks::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP, index};
 use super::op::{Ended, NO_THREAD, Step, keep_opened};
 use super::ring_kind::RingKind;
 use super::rings::Rings;
-use super::slot::{Owner, State};
+use super::slot::{Marks, Owner, State};
 use super::state::{ActiveTasks, Driver};
 use super::wake::Wake;
 use crate::metrics::Metrics;
@@ -154,7 +154,7 @@ impl Driver {
         // SAFETY: this is the kernel's answer to the entry of this request.
         unsafe { keep_opened(&slot.request, &mut slot.held, answer) };
         let Some(target) = self.files.target(slot.file) else { return true };
-        let wanted = slot.owner != Owner::Nobody && !slot.cancelled;
+        let wanted = slot.marks.owner() != Owner::Nobody && !slot.cancelled;
         let answer = match answer {
             // The operation was not cancelled: the ring could not create a thread for it, or the thread that had submitted
             // it has ended.
@@ -195,7 +195,7 @@ impl Driver {
     pub(super) fn end(&mut self, key: Key, deferred: &mut Deferred) {
         self.no_longer_in_flight(key);
         let slot = self.slots.at(key.slot());
-        let (file, owner) = (slot.file, slot.owner);
+        let (file, marks) = (slot.file, slot.marks);
         let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
         count_end(&mut self.counts, slot.request.kind, ended);
         self.counts.fixed_ops += u64::from(slot.fixed);
@@ -218,12 +218,31 @@ impl Driver {
             Wake::Nobody => {}
             Wake::Waker(_) | Wake::Handler(..) => self.end_for_others(key, deferred),
         }
-        if owner != Owner::Here {
-            self.end_elsewhere(key, owner, deferred);
+        if marks != Marks::NONE {
+            self.end_marked(key, marks, deferred);
         }
         if let Some(closed) = self.leave_file(file) {
             deferred.files.push(closed);
         }
+    }
+
+    /// Ends an operation that is timed, or whose future is not on this thread any more.
+    #[cold]
+    #[inline(never)]
+    fn end_marked(&mut self, key: Key, marks: Marks, deferred: &mut Deferred) {
+        if marks.is_timed() {
+            // The operation no longer counts as in flight.
+            let in_flight = self.in_flight + 1;
+            // The slot may be free by now; what it had is still there.
+            let (slot, parts) = self.slots.with_parts(key.slot());
+            if let Some(target) = self.files.target(slot.file)
+                && let Some(timed) = parts.get().timed.take()
+            {
+                let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
+                timed.end(target, &slot.request, ended, in_flight);
+            }
+        }
+        self.end_elsewhere(key, marks.owner(), deferred);
     }
 
     /// Ends an operation whose handler the driver knows by number. If the thread turns its driver for that handler, the

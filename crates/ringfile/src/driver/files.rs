@@ -102,6 +102,11 @@ impl FilesInUse {
 }
 
 impl FileInUse {
+    /// Returns how many operations on the file its driver has in flight.
+    pub(super) fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
     /// Returns the file number for an entry of `ring`, and whether it is registered.
     #[inline]
     pub(super) fn descriptor(&mut self, kind: RingKind, ring: &mut Ring) -> (i32, bool) {

@@ -179,18 +179,28 @@ impl Driver {
         };
         let (fd, registered) = file.descriptor(RingKind::Main, ring);
         let base = Sqe {
-            flags: if registered { FIXED_FILE } else { 0 }
-                | if target.waits_in_submission() { ASYNC } else { 0 },
+            flags: if registered { FIXED_FILE } else { 0 },
             fd,
             offset,
             op_flags: target.cache_flags(),
             user_data: FIRST + at as u64,
             ..Sqe::default()
         };
-        *ring.vacant()? = piece(true, start, len, index, base);
+        let sqe = ring.vacant()?;
+        *sqe = piece(true, start, len, index, base);
+        self.answers.list[at] = Answer { number: Answer::IN_FLIGHT, is_fixed: index.is_some() };
+        if target.has_extra() {
+            sqe.flags |= if target.waits_in_submission() { ASYNC } else { 0 };
+            let in_flight = self.in_flight as u32 + 1;
+            self.answers.begin(
+                at,
+                target,
+                in_flight,
+                Request { offset, want: len, ..Request::of(Kind::Read) },
+            );
+        }
         // SAFETY: the entry names the read's memory, which the caller of `read` lends until the answer.
         unsafe { ring.commit() };
-        self.answers.list[at] = Answer { number: Answer::IN_FLIGHT, is_fixed: index.is_some() };
         self.in_flight += 1;
         Some(true)
     }
@@ -198,9 +208,9 @@ impl Driver {
     /// Notes the kernel's answer. Returns whether there was such a read.
     #[inline]
     pub(super) fn answered_in_place(&mut self, index: usize, number: i32) -> bool {
-        let Answers { list, calls } = &mut self.answers;
+        let Answers { list, calls, .. } = &mut self.answers;
         let Some(answer) = list.get_mut(index).filter(|answer| answer.number == Answer::IN_FLIGHT) else {
-            return false;
+            return self.answered_timed_in_place(index, number);
         };
         answer.number = number;
         if let Some(call) = calls.iter_mut().rfind(|call| call.first <= index) {
@@ -208,6 +218,25 @@ impl Driver {
         }
         self.in_flight -= 1;
         true
+    }
+
+    /// Does what [`answered_in_place`](Self::answered_in_place) does, for a read that is timed.
+    #[cold]
+    #[inline(never)]
+    fn answered_timed_in_place(&mut self, index: usize, number: i32) -> bool {
+        let Answers { list, timed, .. } = &mut self.answers;
+        let Some(answer) = list.get_mut(index).filter(|answer| answer.number == Answer::TIMED) else {
+            return false;
+        };
+        answer.number = Answer::IN_FLIGHT;
+        if let Some((timed, file, request)) = timed.get_mut(index).and_then(Option::take)
+            && let Some(target) = self.files.target(file)
+        {
+            let done = usize::try_from(number).unwrap_or(0);
+            let ended = Ended { done, errno: number.min(0).saturating_neg() };
+            timed.end(target, &request, ended, self.in_flight);
+        }
+        self.answered_in_place(index, number)
     }
 
     /// Passes the answers to the caller, and removes them.

@@ -99,7 +99,7 @@ impl Driver {
             let finished = self.shared.lock().finished.remove(&key);
             return deferred.buffers.extend(finished.map(|finished| finished.held));
         };
-        slot.owner = Owner::Here;
+        slot.marks.set_owner(Owner::Here);
         if let Some((held, wake, closed)) = self.cancel(key) {
             deferred.buffers.push(held);
             deferred.wake(wake);
@@ -112,7 +112,7 @@ impl Driver {
             // The future moved back and took its result while the message was on its way.
             return deferred.wakers.extend(self.shared.lock().wakers.remove(&key));
         };
-        slot.owner = Owner::Afar;
+        slot.marks.set_owner(Owner::Afar);
         deferred.wake(std::mem::take(&mut slot.wake));
         if slot.state == State::Done {
             self.hand_over(key, deferred);

@@ -62,6 +62,7 @@ mod tests;
 mod thread_ring;
 mod ticket;
 pub(crate) mod timer;
+mod timing;
 mod turn;
 #[cfg(feature = "tokio")]
 mod turns;
@@ -102,6 +103,7 @@ pub(crate) use start::{HandlerOf, add_local, remove_local, start, start_linked};
 pub(crate) use target::{FileKind, Target};
 pub(crate) use thread_ring::{AfterUse, CompletionSignals, RingGuard, ThreadRing, completion_signals};
 pub(crate) use ticket::{Ticket, disown};
+pub(crate) use timing::Timing;
 pub(crate) use turn::{close, enter, turn};
 pub(crate) use wake::{TaskNumber, is_main_polled, polled, polling};
 pub use workers::set_worker_threads;

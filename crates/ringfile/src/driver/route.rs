@@ -190,7 +190,7 @@ fn now() -> u64 {
 /// Returns whether the operation with this number is one of those that are sampled: one in `every`, which is a power of
 /// two. Needs no counter that threads share.
 #[inline]
-fn is_one_in(every: u64, number: u64) -> bool {
+pub(super) fn is_one_in(every: u64, number: u64) -> bool {
     // Fibonacci hashing: the upper bits of the product depend on all bits of the number.
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - every.ilog2()) == 0
 }

@@ -36,6 +36,45 @@ pub(crate) enum Owner {
     Nobody,
 }
 
+/// What the end of an operation has to consider, in one number: an operation of [`Owner::Here`] that is not timed has 0, so
+/// one check at its end covers both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Marks(u8);
+
+impl Marks {
+    pub(crate) const NONE: Self = Self(0);
+    const AFAR: u8 = 1;
+    const NOBODY: u8 = 2;
+    /// The operation is timed: [`Parts`] has the time at which it began.
+    const TIMED: u8 = 4;
+
+    #[inline]
+    pub(crate) fn owner(self) -> Owner {
+        match self.0 & !Self::TIMED {
+            0 => Owner::Here,
+            Self::AFAR => Owner::Afar,
+            _ => Owner::Nobody,
+        }
+    }
+
+    pub(crate) fn set_owner(&mut self, owner: Owner) {
+        let owner = match owner {
+            Owner::Here => 0,
+            Owner::Afar => Self::AFAR,
+            Owner::Nobody => Self::NOBODY,
+        };
+        self.0 = owner | self.0 & Self::TIMED;
+    }
+
+    pub(crate) fn is_timed(self) -> bool {
+        self.0 & Self::TIMED != 0
+    }
+
+    pub(crate) fn set_timed(&mut self, is_timed: bool) {
+        self.0 = self.0 & !Self::TIMED | if is_timed { Self::TIMED } else { 0 };
+    }
+}
+
 /// At most two cache lines, aligned: by the time they are used, copying data has evicted them from the first-level
 /// cache.
 #[repr(align(64))]
@@ -44,7 +83,7 @@ pub(crate) struct Slot {
     pub state: State,
     /// Whether every submission so far used a registered buffer.
     pub fixed: bool,
-    pub owner: Owner,
+    pub marks: Marks,
     /// Whether the operation was cancelled: the kernel's next answer ends it.
     pub cancelled: bool,
     /// The kind of ring that it is submitted to.
@@ -105,7 +144,7 @@ impl Slots {
         self.free = slot.position;
         slot.state = State::Waiting;
         slot.fixed = true;
-        slot.owner = Owner::Here;
+        slot.marks = Marks::NONE;
         slot.cancelled = false;
         slot.ring = ring;
         slot.behind_link = false;
@@ -129,7 +168,7 @@ impl Slots {
                 generation: 1,
                 state: State::Free,
                 fixed: false,
-                owner: Owner::Here,
+                marks: Marks::NONE,
                 cancelled: false,
                 ring: RingKind::Main,
                 behind_link: false,

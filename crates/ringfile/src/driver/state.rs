@@ -16,12 +16,14 @@ use super::files::{ClosedFile, FilesInUse};
 use super::kept::Kept;
 use super::key::Key;
 use super::local::LocalHandlers;
-use super::op::Ended;
+use super::op::{Ended, Request};
 use super::remote::RemoteRequest;
 use super::ring_kind::RingKind;
 use super::rings::Rings;
 use super::shared::{self, Shared};
 use super::slot::{Owner, Slots, State};
+use super::target::Target;
+use super::timing::Timed;
 use super::wake::{TaskNumber, Wake};
 use crate::memory::Held;
 use crate::metrics::Metrics;
@@ -194,7 +196,7 @@ impl Driver {
         wake: &mut Wake,
     ) -> Option<Polled> {
         let slot = self.slots.get(key)?;
-        if slot.owner == Owner::Afar {
+        if slot.marks.owner() == Owner::Afar {
             return None;
         }
         if slot.state == State::Done {
@@ -317,6 +319,21 @@ impl CancelledStreams {
 pub(super) struct Answers {
     pub(super) list: Vec<Answer>,
     pub(super) calls: Vec<CallInPlace>,
+    /// The reads that are timed, by the index of their answer, with the number of their file. Grows when first needed.
+    pub(super) timed: Vec<Option<(Timed, u32, Request)>>,
+}
+
+impl Answers {
+    /// Notes when a read began, if it is timed.
+    #[cold]
+    pub(super) fn begin(&mut self, at: usize, target: &Target, in_flight: u32, read: Request) {
+        let Some(timed) = Timed::begin(target, &read, in_flight) else { return };
+        if self.timed.len() <= at {
+            self.timed.resize_with(self.list.len(), || None);
+        }
+        self.timed[at] = Some((timed, target.number, read));
+        self.list[at].number = Answer::TIMED;
+    }
 }
 
 pub(super) struct CallInPlace {
@@ -335,4 +352,6 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) const NOT_BEGUN: Self = Self { number: i32::MIN, is_fixed: false };
     pub(super) const IN_FLIGHT: i32 = i32::MIN + 1;
+    /// In flight, and timed.
+    pub(super) const TIMED: i32 = i32::MIN + 2;
 }

@@ -19,12 +19,13 @@ use super::files::FileInUse;
 use super::kept::Lend;
 use super::key::Key;
 use super::marks::{ASYNC, COMMANDS, FIXED_FILE, IGNORED, LINK, SLICE, WAKEUP};
-use super::op::{self, PartsOf, Request};
+use super::op::{self, PartsOf, Progress, Request};
 use super::ring_kind::RingKind;
 use super::rings::{Rings, fixed_index};
-use super::slot::{Slot, State};
+use super::slot::{Marks, Slot, State};
 use super::state::{Driver, Refusals, Waiting};
 use super::target::Target;
+use super::timing::Timed;
 use super::wake::Wake;
 use crate::ring::{Ring, Sqe, Until};
 use ringfile_buffer::internal::event;
@@ -376,7 +377,7 @@ fn push(rings: &mut Rings, file: &mut FileInUse, key: Key, slot: &mut Slot, part
 
 /// Does what [`push`] does, on this ring, which takes no commands.
 #[inline(always)]
-fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, parts: PartsOf<'_>) -> bool {
+fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, mut parts: PartsOf<'_>) -> bool {
     let request = &slot.request;
     // A linked operation must be submitted together with the one that waits for it, or later.
     if request.linked && ring.space() < 2 {
@@ -387,10 +388,12 @@ fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, par
     let (fd, registered) = file.descriptor(slot.ring, ring);
     let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
-    let waits = has_fixed_form && file.target.waits_in_submission();
-    let flags = if registered { FIXED_FILE } else { 0 }
-        | if request.linked { LINK } else { 0 }
-        | if waits { ASYNC } else { 0 };
+    let extra = if file.target.has_extra() {
+        begin(file, request, slot.progress, &mut slot.marks, parts.reborrow())
+    } else {
+        0
+    };
+    let flags = if registered { FIXED_FILE } else { 0 } | if request.linked { LINK } else { 0 } | extra;
     let base = Sqe { flags, ..base(&file.target, key, request, fd) };
     op::fill(request, &slot.held, began, index, parts, base, sqe);
     slot.fixed &= index.is_some();
@@ -398,6 +401,26 @@ fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, par
     slot.position = unsafe { ring.commit() };
     slot.state = State::InFlight;
     true
+}
+
+/// Notes when an operation began that was not submitted yet, if it is timed. Returns further flags for its entry.
+#[cold]
+#[inline(never)]
+pub(super) fn begin(
+    file: &FileInUse,
+    request: &Request,
+    progress: Progress,
+    marks: &mut Marks,
+    parts: PartsOf<'_>,
+) -> u8 {
+    if progress == Progress::default()
+        && !marks.is_timed()
+        && let Some(timed) = Timed::begin(&file.target, request, file.in_flight())
+    {
+        marks.set_timed(true);
+        parts.get().timed = Some(timed);
+    }
+    if request.kind.has_fixed_form() && file.target.waits_in_submission() { ASYNC } else { 0 }
 }
 
 /// Fills the fields of an entry that do not depend on the kind of operation.

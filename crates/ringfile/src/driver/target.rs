@@ -16,6 +16,7 @@ use super::namespace::Namespace;
 use super::op::{Kind, Request, Rules};
 use super::ring_kind::RingKind;
 use super::route::{FileSystem, Lanes, Route};
+use super::timing::Timing;
 use ringfile_buffer::internal::fork;
 
 /// Linux 6.14, include/uapi/linux/fs.h.
@@ -41,6 +42,16 @@ pub(crate) enum FileKind {
 /// Shows that the locks of this process are held over each fork: see [`hold_over_forks`](super::hold_over_forks).
 #[derive(Clone, Copy)]
 pub(crate) struct HeldOverForks(pub(super) ());
+
+/// What few files need. It is also there, though empty, if submitting to the file may wait. One check of the pointer rules
+/// out all of it for the operations of most files.
+#[derive(Default)]
+struct Extra {
+    /// The namespace, if operations are NVMe commands.
+    namespace: Option<Namespace>,
+    /// How latencies are measured, if they are.
+    timing: Option<Timing>,
+}
 
 /// A file, shared by its handles and by the drivers that use it.
 pub(crate) struct Target {
@@ -68,8 +79,8 @@ pub(crate) struct Target {
     pub appends: bool,
     /// The flags of all its writes: `RWF_DSYNC`, or 0.
     write_flags: u32,
-    /// The namespace, if operations are NVMe commands.
-    namespace: Option<Box<Namespace>>,
+    /// `None` for most files.
+    extra: Option<Box<Extra>>,
     path: Option<PathBuf>,
     pub lanes: Lanes,
     /// The file's length when it was last checked: it may be longer by now, or shorter if it was cut.
@@ -132,6 +143,9 @@ impl Target {
             target.write_flags = RWF_DSYNC;
         }
         target.fd = Some(fd.into());
+        if target.lanes.file_system == FileSystem::Fuse {
+            target.extra_mut();
+        }
         target
     }
 
@@ -147,14 +161,34 @@ impl Target {
         let multiples = Alignment { bytes: 1 << namespace.shift, memory: COMMAND_MEMORY, atomic: None };
         let lanes = Lanes::new(Route::Ring, FileSystem::Other);
         let mut target = Self::new(fd, FileKind::Block, Some(multiples), ring, path, lanes, held);
-        target.namespace = Some(Box::new(namespace));
+        target.extra_mut().namespace = Some(namespace);
         target
     }
 
     /// Returns the namespace, if operations on it are NVMe commands.
     #[inline]
     pub(crate) fn namespace(&self) -> Option<&Namespace> {
-        self.namespace.as_deref()
+        self.extra.as_deref()?.namespace.as_ref()
+    }
+
+    /// Returns whether it is a namespace, is timed, or [`waits_in_submission`](Self::waits_in_submission) may be true.
+    #[inline]
+    pub(crate) fn has_extra(&self) -> bool {
+        self.extra.is_some()
+    }
+
+    fn extra_mut(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// Measures the latencies of its operations.
+    pub(crate) fn set_timing(&mut self, timing: Timing) {
+        self.extra_mut().timing = Some(timing);
+    }
+
+    /// Returns how the latencies of its operations are measured, if they are.
+    pub(crate) fn timing(&self) -> Option<&Timing> {
+        self.extra.as_deref()?.timing.as_ref()
     }
 
     /// Makes a stand-in for a path, in operations that name it.
@@ -176,7 +210,7 @@ impl Target {
             streams: false,
             appends: false,
             write_flags: 0,
-            namespace: None,
+            extra: None,
             path,
             lanes,
             known_size: AtomicU64::new(0),
@@ -281,7 +315,7 @@ impl Target {
 
     /// Returns whether the kernel must pass an operation that moves data to one of its threads at once, since
     /// submitting it might block, and with it this thread's other tasks.
-    #[inline]
+    #[cold]
     pub(crate) fn waits_in_submission(&self) -> bool {
         self.lanes.file_system == FileSystem::Fuse && self.direct().is_none()
     }
@@ -440,7 +474,7 @@ impl Rules for Target {
     /// Returns true for a namespace: one command deallocates, or writes zeros, only as far as the drive's limits allow.
     #[cold]
     fn is_done_in_parts(&self) -> bool {
-        self.namespace.is_some()
+        self.namespace().is_some()
     }
 }
 

@@ -150,6 +150,7 @@ fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
 
 fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
     count(|counts| &mut counts.worker_ops, &remote.request, ended);
+    event::emit_deferred();
     remote.end(ended);
     None
 }

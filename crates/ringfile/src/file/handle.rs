@@ -10,6 +10,7 @@ use super::adaptive::{Adaptive, Descriptor, Follow, Id, OWN, Way};
 use super::durability::{Durability, DurabilityChoice};
 use crate::driver::{self, Alignment, Request, Target, Targets};
 use crate::error::{Error, Result};
+use crate::latency::Latencies;
 use crate::memory::Held;
 
 /// A file for positional I/O with owned buffers.
@@ -91,6 +92,27 @@ impl File {
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.0.target.direct().is_some()
+    }
+
+    /// Returns the histograms that count how long its operations take, if they were
+    /// [given](crate::OpenOptions::latencies) when it was opened.
+    ///
+    /// ```
+    /// # fn main() -> std::io::Result<()> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("data.bin");
+    /// # std::fs::write(&path, "content")?;
+    /// use ringfile::{Latencies, OpenOptions, OperationKind};
+    /// let file = OpenOptions::new().read(true).latencies(&Latencies::new()).open(&path)?;
+    /// ringfile::block_on(file.read_at(Vec::with_capacity(7), 0))?;
+    /// let reads = file.latencies().map(|latencies| latencies.histogram(OperationKind::Read).count());
+    /// assert_eq!(reads, Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn latencies(&self) -> Option<&Latencies> {
+        self.0.target.timing()?.latencies.as_ref()
     }
 
     /// Returns whether the file is adaptive, so that uncached data is read directly from the drive. Returns false if

@@ -55,9 +55,6 @@ pub(super) fn call(
     began: usize,
     bounds: Bounds,
 ) -> Result<usize, i32> {
-    if target.namespace().is_some() {
-        return Err(libc::EOPNOTSUPP);
-    }
     if request.kind.moves_data() {
         transfer::call(target, request, held, began, bounds)
     } else {

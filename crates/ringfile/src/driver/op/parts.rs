@@ -1,5 +1,7 @@
 //! What the entries and calls of several families need, besides the request and the buffer.
 
+use crate::driver::timing::Timed;
+
 /// One submission moves at most this much: the length field has 32 bits, and the kernel stops at 2 GiB less a page.
 pub(crate) const MOST_AT_ONCE: usize = 1 << 30;
 
@@ -15,13 +17,16 @@ pub(super) struct Range {
     pub first: u64,
 }
 
-/// Memory that a submission entry points to besides the operation's buffers: kept with the slot until the answer.
+/// What few operations need besides a slot: memory that a submission entry points to besides the operation's buffers, kept
+/// until the answer, and the time.
 #[derive(Default)]
 pub(crate) struct Parts {
     /// The addresses of a vectored operation's parts.
     pub(super) addresses: Addresses,
     /// The range that a namespace deallocates.
     pub(super) ranges: Vec<Range>,
+    /// When the operation began, if it is timed.
+    pub timed: Option<Timed>,
 }
 
 // SAFETY: the addresses are those of the slot's buffer, which may itself move to another thread.
@@ -35,8 +40,13 @@ pub(crate) struct PartsOf<'a> {
 }
 
 impl<'a> PartsOf<'a> {
+    /// Lends it, to use it again.
+    pub(in crate::driver) fn reborrow(&mut self) -> PartsOf<'_> {
+        PartsOf { all: self.all, index: self.index }
+    }
+
     #[inline]
-    pub(super) fn get(self) -> &'a mut Parts {
+    pub(in crate::driver) fn get(self) -> &'a mut Parts {
         let index = self.index as usize;
         if self.all.len() <= index {
             self.all.resize_with(index + 1, Parts::default);

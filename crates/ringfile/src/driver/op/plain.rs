@@ -10,6 +10,7 @@ use super::parts::{Bounds, MOST_AT_ONCE};
 use super::progress::{Progress, Step};
 use super::request::{Ended, Request};
 use crate::driver::target::{FileKind, Target};
+use crate::driver::timing::Timed;
 use crate::memory::Held;
 
 /// The result of an attempt that must not wait.
@@ -79,7 +80,48 @@ pub(crate) fn copy_on(
     go(target, request, held, progress, A_PAGE, is_wanted)
 }
 
+#[inline]
 fn go(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    progress: &mut Progress,
+    bounds: Bounds,
+    is_wanted: impl Fn() -> bool,
+) -> Attempt {
+    if target.has_extra() {
+        return go_with_extra(target, request, held, progress, bounds, is_wanted);
+    }
+    go_by::<false>(target, request, held, progress, bounds, is_wanted)
+}
+
+/// Refuses plain calls on a namespace, and times those on a file whose latencies are measured.
+#[cold]
+#[inline(never)]
+fn go_with_extra(
+    target: &Target,
+    request: &Request,
+    held: &mut Held,
+    progress: &mut Progress,
+    bounds: Bounds,
+    is_wanted: impl Fn() -> bool,
+) -> Attempt {
+    if target.namespace().is_some() {
+        return go_by::<true>(target, request, held, progress, bounds, is_wanted);
+    }
+    // A part of an operation is not timed.
+    let is_whole = bounds.most == MOST_AT_ONCE;
+    let timed = if is_whole { Timed::begin(target, request, 1) } else { None };
+    let attempt = go_by::<false>(target, request, held, progress, bounds, is_wanted);
+    if let (Some(timed), Attempt::Over(ended)) = (timed, attempt) {
+        timed.end(target, request, ended, 1);
+    }
+    attempt
+}
+
+/// Carries an operation out as far as `bounds` allows; `REFUSES`: without a call, since the file has none.
+#[inline(always)]
+fn go_by<const REFUSES: bool>(
     target: &Target,
     request: &Request,
     held: &mut Held,
@@ -89,7 +131,11 @@ fn go(
 ) -> Attempt {
     let must_not_wait = bounds.nowait != 0;
     let mut errno = loop {
-        let answer = call(target, request, held, progress.began(request, target), bounds);
+        let answer = if REFUSES {
+            Err(libc::EOPNOTSUPP)
+        } else {
+            call(target, request, held, progress.began(request, target), bounds)
+        };
         match answer {
             Err(libc::EAGAIN) if must_not_wait => return Attempt::WouldWait,
             // A part of an operation on a stream may have been done by calls of another form.

@@ -1,0 +1,116 @@
+//! Measures how long the operations of a file take: which of them are timed, and what becomes of their time.
+//!
+//! The time begins when an operation is put into the queue of a ring or an AIO context, or when its plain call is made, and
+//! ends when the completion is collected, or the call returns. Invariant: neither allocates, unless it reports a slow
+//! operation.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use super::copy_time;
+use super::op::{Ended, Kind, Request};
+use super::route::is_one_in;
+use super::target::Target;
+use crate::latency::{Latencies, OperationKind};
+use ringfile_buffer::internal::event;
+
+/// While operations of a kind take little time, one in this many is timed, and counts for all: reading the clock twice and
+/// counting takes 0.1 µs, a fifth of the time of a cached read of 4 KiB.
+const SAMPLED: u32 = 16;
+
+/// In units of a copy of 4 KiB ([`copy_time`]): from this time on, all operations are timed, which then takes two
+/// per cent of it.
+const WORTH_TIMING: u32 = 25;
+
+/// How the latencies of a file's operations are measured.
+pub(crate) struct Timing {
+    pub(crate) latencies: Option<Latencies>,
+    /// An operation that takes longer is reported. All operations are timed then.
+    pub(crate) slow_after: Option<Duration>,
+}
+
+/// An operation that is timed.
+#[derive(Clone, Copy)]
+pub(crate) struct Timed {
+    began: Instant,
+    /// The number of operations that it counts for.
+    weight: u32,
+    /// The operations that were in flight then, this one among them.
+    in_flight: u32,
+}
+
+thread_local! {
+    /// The operations of this thread that might have been timed.
+    static OPERATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the kind for histograms.
+fn kind_of(kind: Kind) -> OperationKind {
+    match kind {
+        Kind::Read | Kind::ReadVectored => OperationKind::Read,
+        Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => OperationKind::Write,
+        Kind::Sync | Kind::SyncRange => OperationKind::Sync,
+        Kind::Allocate
+        | Kind::Truncate
+        | Kind::Advise
+        | Kind::Open
+        | Kind::Rename
+        | Kind::Remove
+        | Kind::CreateDir
+        | Kind::Stat
+        | Kind::Copy => OperationKind::Other,
+    }
+}
+
+impl Timed {
+    /// Begins an operation, while its thread has `in_flight` operations, this one among them; `None` if it is not timed.
+    pub(super) fn begin(target: &Target, request: &Request, in_flight: u32) -> Option<Self> {
+        let timing = target.timing()?;
+        let are_short = timing.slow_after.is_none()
+            && timing
+                .latencies
+                .as_ref()
+                .is_some_and(|latencies| latencies.of(kind_of(request.kind)).are_short());
+        if are_short {
+            let number = OPERATIONS.get();
+            OPERATIONS.set(number.wrapping_add(1));
+            if !is_one_in(SAMPLED.into(), number) {
+                return None;
+            }
+        }
+        Some(Self { began: Instant::now(), weight: if are_short { SAMPLED } else { 1 }, in_flight })
+    }
+
+    /// Ends the operation, while its thread has `in_flight` operations, this one among them.
+    pub(super) fn end(self, target: &Target, request: &Request, ended: Ended, in_flight: usize) {
+        // Nothing was done.
+        if ended.errno == libc::ECANCELED {
+            return;
+        }
+        let took = self.began.elapsed();
+        let Some(timing) = target.timing() else { return };
+        if let Some(latencies) = &timing.latencies {
+            // With many in flight, the thread has ended as many in this time. Of those that are submitted together, the
+            // first find few in flight when they begin, and the last when they end.
+            let in_flight = u32::try_from(in_flight).unwrap_or(u32::MAX).max(self.in_flight);
+            let limit = copy_time::get().saturating_mul(WORTH_TIMING.saturating_mul(in_flight));
+            latencies.of(kind_of(request.kind)).record(took, self.weight, took < limit);
+        }
+        if timing.slow_after.is_some_and(|limit| took > limit) {
+            report(target, request, ended, took);
+        }
+    }
+}
+
+/// Reports a slow operation, once neither a driver is borrowed nor a lock is held.
+#[cold]
+fn report(target: &Target, request: &Request, ended: Ended, took: Duration) {
+    let file = target.path().map(ToOwned::to_owned).unwrap_or_default();
+    let (kind, offset) = (kind_of(request.kind).name(), request.offset);
+    let Ended { done, errno } = ended;
+    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    event::defer(move || {
+        let file = file.display();
+        tracing::warn!(target: "ringfile::slow", %file, kind, bytes = done, offset, micros, errno, "slow operation");
+    });
+}
