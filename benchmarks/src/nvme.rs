@@ -172,7 +172,7 @@ async fn read_all(
     let mut tasks = Vec::with_capacity(depth);
     for task in 0..depth {
         let random = Rng::with_seed(round << 32 | task as u64);
-        tasks.push(ringfile::spawn(read(file.clone(), pool.get(block)?, random, blocks, end)));
+        tasks.push(ringfile::spawn(read(file.clone(), pool.get(block)?, random, block, blocks, end)));
     }
     let (mut reads, mut content) = (0, 0_u64);
     for task in tasks {
@@ -187,10 +187,11 @@ async fn read(
     file: File,
     mut buffer: Buffer,
     mut random: Rng,
+    block: usize,
     blocks: u64,
     end: Instant,
 ) -> io::Result<(u64, u64)> {
-    let (mut reads, mut content, block) = (0, 0_u64, buffer.len());
+    let (mut reads, mut content) = (0, 0_u64);
     while reads < COMPARED as u64 || Instant::now() < end {
         buffer = file.read_at(buffer, random.u64(..blocks) * block as u64).await?;
         if buffer.len() != block {

@@ -137,7 +137,7 @@ static ROWS: &[Row] = &[
                     "--rounds=5",
                     &file,
                 ])?;
-                Ok(vec![tables.over("ringfile/fio", "1×250", "IOPS")?])
+                Ok(vec![tables.over("ringfile/fio", "250", "IOPS")?])
             })
         },
     },
@@ -292,14 +292,19 @@ pub fn run(options: &Options) -> io::Result<()> {
     let bench = Bench { options, fio: fio.is_ok_and(|status| status.success()) };
     let table = Table::default().text("what is compared").number("published").number("here");
     let mut table = table.number("A/A here").text("difference");
+    let mut failed = false;
     for (text, figures) in published(README)? {
         let row = row_of(text)?;
         let chosen =
             options.only.is_empty() || options.only.iter().any(|words| text.contains(words.as_str()));
-        let measured = if chosen {
-            (row.measure)(&bench)?
-        } else {
-            figures.iter().map(|_| Err("not chosen".into())).collect()
+        let instead = |reason: String| figures.iter().map(|_| Err(reason.clone())).collect();
+        let measured = match chosen.then(|| (row.measure)(&bench)) {
+            None => instead("not chosen".into()),
+            Some(Ok(measured)) => measured,
+            Some(Err(error)) => {
+                failed = true;
+                instead(error.to_string())
+            }
         };
         for (index, (published, measured)) in figures.iter().zip(&measured).enumerate() {
             let [here, noise, difference] = match measured {
@@ -315,7 +320,8 @@ pub fn run(options: &Options) -> io::Result<()> {
     }
     let text = table.to_string();
     print!("{text}");
-    fs::write(options.out.join("table.md"), text)
+    fs::write(options.out.join("table.md"), text)?;
+    if failed { Err(io::Error::other("not every row could be measured: the table says why")) } else { Ok(()) }
 }
 
 /// Returns the text and the figures of each row of README's table.
