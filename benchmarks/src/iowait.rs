@@ -56,7 +56,8 @@ fn run(
     }
     let took = began.elapsed().as_secs_f64();
     // A tick is a hundredth of a second.
-    let [cpu, iowait] = [cpu_ticks()? - before.0, iowait_ticks()? - before.1].map(|ticks| ticks as f64 / took);
+    let [cpu, iowait] =
+        [cpu_ticks()? - before.0, iowait_ticks()? - before.1].map(|ticks| ticks as f64 / took);
     runtime.shutdown();
     Ok((reads as f64 / took, cpu, iowait))
 }
