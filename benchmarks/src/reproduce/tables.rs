@@ -5,7 +5,10 @@ use std::io;
 use ringfile_cli::shared::Spread;
 
 /// The tables of one output, each with the line before it.
-pub struct Tables(Vec<Table>);
+pub struct Tables {
+    tables: Vec<Table>,
+    text: String,
+}
 
 struct Table {
     title: String,
@@ -33,13 +36,13 @@ impl Tables {
                 }
             }
         }
-        Tables(tables)
+        Tables { tables, text: text.to_owned() }
     }
 
     /// Returns the cell in this column of the first row with these cells, in a table with this in its title; both may be
     /// empty.
     pub fn cell(&self, title: &str, row: &[&str], column: &str) -> io::Result<&str> {
-        let tables = || self.0.iter().filter(|table| table.title.contains(title));
+        let tables = || self.tables.iter().filter(|table| table.title.contains(title));
         let found = tables().find_map(|table| {
             let at = table.columns.iter().position(|name| name == column)?;
             table.rows.iter().find(|cells| has(cells, row))?.get(at)
@@ -48,6 +51,15 @@ impl Tables {
             io::Error::other(format!(
                 "no column {column:?} and row {row:?} in a table titled {title:?}: what was printed has changed"
             ))
+        })
+    }
+
+    /// Returns the rest of the first line after this title that begins with these words, without its full stop.
+    pub fn after(&self, title: &str, words: &str) -> io::Result<&str> {
+        let rest = self.text.split_once(title).map(|(_, rest)| rest);
+        let line = rest.and_then(|rest| rest.lines().find_map(|line| line.strip_prefix(words)));
+        line.map(|line| line.trim_end_matches('.')).ok_or_else(|| {
+            io::Error::other(format!("no line {words:?} below {title:?}: what was printed has changed"))
         })
     }
 }
@@ -105,6 +117,8 @@ mod tests {
         let cpu = |column| tables.cell("", &["a/fio", "16", "CPU"], column).unwrap();
         let found = changes(cpu("%"), cpu("least..most")).unwrap();
         assert!([found.median - 0.69, found.min - 0.5, found.max - 0.966].iter().all(|off| off.abs() < 1e-9));
+        assert_eq!(tables.after("depth 16", "| a | ").unwrap(), "1.50 [1.25..2.00] |");
+        assert!(tables.after("depth 16", "### Reads").is_err());
         assert!(tables.cell("depth 128", &["a"], "rate / side").is_err());
         assert!(tables.cell("", &["b"], "rate / side").is_err());
     }
