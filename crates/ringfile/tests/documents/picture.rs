@@ -1,10 +1,17 @@
-//! The picture of the README, drawn from the tables of docs/measurements that it shows, so that it cannot differ from
-//! them.
+//! The pictures of the README and of docs/results.md, drawn from the tables of docs/measurements that they show, so that
+//! they cannot differ from them.
 //!
-//! To draw it anew: `RINGFILE_WRITE_PICTURE=1 cargo test -p ringfile --test documents the_picture`.
+//! To draw them anew: `RINGFILE_WRITE_PICTURE=1 cargo test -p ringfile --test documents the_pictures`.
 
 use std::fmt::Write;
 use std::path::Path;
+
+/// Panels side by side, in a file of docs/.
+struct Picture {
+    file: &'static str,
+    says: &'static str,
+    panels: &'static [Panel],
+}
 
 /// Bars of one table.
 struct Panel {
@@ -26,7 +33,30 @@ const WAYS: &[(&str, &str)] = &[
     ("io_uring by hand", "| driven |"),
 ];
 
-const PANELS: [Panel; 3] = [
+const PICTURES: [Picture; 4] = [
+    Picture {
+        file: "worth.svg",
+        says: "Reads a second and CPU time for one read: ringfile beside spawn_blocking, a hand-written ring and fio",
+        panels: &WORTH,
+    },
+    Picture {
+        file: "objects.svg",
+        says: "MiB a second and CPU time: ringfile's object store beside LocalFileSystem",
+        panels: &OBJECTS,
+    },
+    Picture {
+        file: "batches.svg",
+        says: "Reads a second and CPU time for one: batches of ringfile beside fio, hand-written rings and pread",
+        panels: &BATCHES,
+    },
+    Picture {
+        file: "log.svg",
+        says: "Microseconds for a batch of a message log: ringfile beside buffered writes and reads",
+        panels: &LOG,
+    },
+];
+
+const WORTH: [Panel; 3] = [
     Panel {
         title: "In tokio, every third read waits for the disk",
         unit: "thousand reads a second, more is better",
@@ -58,6 +88,112 @@ const PANELS: [Panel; 3] = [
     },
 ];
 
+const GET_RANGES: &str = "## Adaptive files";
+const OBJECTS: [Panel; 3] = [
+    Panel {
+        title: "get_ranges, nothing cached",
+        unit: "MiB a second, more is better",
+        file: "2026-11-22.md",
+        heading: GET_RANGES,
+        column: 2,
+        bars: &[
+            ("ringfile, adaptive", "| cold | ringfile adaptive |"),
+            ("ringfile, direct", "| cold | ringfile direct |"),
+            ("ringfile, buffered", "| cold | ringfile buffered |"),
+            ("LocalFileSystem", "| cold | LocalFileSystem |"),
+        ],
+    },
+    Panel {
+        title: "The same: CPU time",
+        unit: "ms for a GB, less is better",
+        file: "2026-11-22.md",
+        heading: GET_RANGES,
+        column: 3,
+        bars: &[
+            ("ringfile, adaptive", "| cold | ringfile adaptive |"),
+            ("ringfile, direct", "| cold | ringfile direct |"),
+            ("ringfile, buffered", "| cold | ringfile buffered |"),
+            ("LocalFileSystem", "| cold | LocalFileSystem |"),
+        ],
+    },
+    Panel {
+        title: "get_ranges, all cached",
+        unit: "MiB a second, more is better",
+        file: "2026-11-22.md",
+        heading: GET_RANGES,
+        column: 2,
+        bars: &[
+            ("ringfile, adaptive", "| warm | ringfile adaptive |"),
+            ("ringfile, direct", "| warm | ringfile direct |"),
+            ("ringfile, buffered", "| warm | ringfile buffered |"),
+            ("LocalFileSystem", "| warm | LocalFileSystem |"),
+        ],
+    },
+];
+
+const MULTIREAD: &[(&str, &str)] = &[
+    ("ringfile", "|ringfile   |   4|  250|"),
+    ("fio", "|fio        |   4|  250|"),
+    ("a ring for a batch", "|submit-only|   4|  250|"),
+    ("pread", "|pread      |   4|  250|"),
+];
+const BATCHES: [Panel; 2] = [
+    Panel {
+        title: "4 threads, direct, batches of 250",
+        unit: "reads of 16 KiB a second, more is better",
+        file: "2026-11-21.md",
+        heading: "## Batches",
+        column: 3,
+        bars: MULTIREAD,
+    },
+    Panel {
+        title: "The same: CPU time",
+        unit: "µs for one read, less is better",
+        file: "2026-11-21.md",
+        heading: "## Batches",
+        column: 12,
+        bars: MULTIREAD,
+    },
+];
+
+const LOG_TABLES: &str = "## A log beside plain memory and buffered writes";
+const LOG: [Panel; 3] = [
+    Panel {
+        title: "A log at 250 MB/s, durable: producers",
+        unit: "µs for a batch (median), less is better",
+        file: "2026-11-28.md",
+        heading: LOG_TABLES,
+        column: 1,
+        bars: &[
+            ("ringfile, Appender", "| 250 MB a second each way, each batch durable"),
+            ("write, fdatasync", "| vec | 1,082"),
+        ],
+    },
+    Panel {
+        title: "The same: consumers",
+        unit: "µs for a batch (median), less is better",
+        file: "2026-11-28.md",
+        heading: LOG_TABLES,
+        column: 3,
+        bars: &[
+            ("ringfile, its tail", "| 250 MB a second each way, each batch durable"),
+            ("read", "| vec | 1,082"),
+        ],
+    },
+    Panel {
+        title: "Not durable: producers",
+        unit: "µs for a batch (median), less is better",
+        file: "2026-11-28.md",
+        heading: LOG_TABLES,
+        column: 1,
+        bars: &[
+            ("ringfile, Appender", "| 250 MB a second each way, 3 rounds: pool"),
+            ("write", "| vec | 475"),
+            ("RWF_DONTCACHE", "| vec-uncached | 744"),
+        ],
+    },
+];
+
 const WIDTH: usize = 340;
 const LEFT: f64 = 142.0;
 const ROW: usize = 24;
@@ -73,12 +209,12 @@ impl Panel {
         let section = section.split("\n## ").next().unwrap();
         let found = section.lines().find(|line| line.starts_with(row)).expect(row);
         let cell = found.trim_matches('|').split('|').nth(self.column).expect(row);
-        cell.split_whitespace().next().expect(row).to_string()
+        cell.split_whitespace().next().expect(row).trim_end_matches(',').to_string()
     }
 
     fn draw(&self, measurements: &Path, svg: &mut String, left: usize) {
         let figures: Vec<String> = self.bars.iter().map(|(_, row)| self.figure(measurements, row)).collect();
-        let values: Vec<f64> = figures.iter().map(|figure| figure.parse().expect("a number")).collect();
+        let values: Vec<f64> = figures.iter().map(|figure| value(figure)).collect();
         let most = values.iter().copied().fold(0.0, f64::max);
         let _ = writeln!(
             svg,
@@ -104,30 +240,44 @@ impl Panel {
     }
 }
 
-fn drawn(measurements: &Path) -> String {
-    let width = PANELS.len() * (WIDTH + 24) + 8;
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"170\" viewBox=\"0 0 {width} 170\" role=\"img\" \
-         aria-label=\"Reads a second and CPU time for one read: ringfile beside spawn_blocking, a hand-written ring and fio\">\
-         <style>{STYLE}</style>\n<rect class=\"paper\" width=\"{width}\" height=\"170\" rx=\"8\"/>\n"
-    );
-    for (index, panel) in PANELS.iter().enumerate() {
-        panel.draw(measurements, &mut svg, 16 + index * (WIDTH + 24));
+/// Returns the value of a figure such as `83.9k` or `1,082`.
+fn value(figure: &str) -> f64 {
+    let (number, scale) = figure.strip_suffix('k').map_or((figure, 1.0), |number| (number, 1000.0));
+    scale * number.replace(',', "").parse::<f64>().expect("a number")
+}
+
+impl Picture {
+    fn drawn(&self, measurements: &Path) -> String {
+        let width = self.panels.len() * (WIDTH + 24) + 8;
+        let bars = self.panels.iter().map(|panel| panel.bars.len()).max().unwrap();
+        let height = 74 + bars * ROW;
+        let mut svg = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\" \
+             role=\"img\" aria-label=\"{}\">\
+             <style>{STYLE}</style>\n<rect class=\"paper\" width=\"{width}\" height=\"{height}\" rx=\"8\"/>\n",
+            self.says
+        );
+        for (index, panel) in self.panels.iter().enumerate() {
+            panel.draw(measurements, &mut svg, 16 + index * (WIDTH + 24));
+        }
+        svg + "</svg>\n"
     }
-    svg + "</svg>\n"
 }
 
 #[test]
-fn the_picture_shows_what_was_recorded() {
+fn the_pictures_show_what_was_recorded() {
     let Some(root) = super::root() else { return };
-    let path = root.join("docs/worth.svg");
-    let wanted = drawn(&root.join("docs/measurements"));
-    if std::env::var_os("RINGFILE_WRITE_PICTURE").is_some() {
-        std::fs::write(&path, &wanted).unwrap();
+    for picture in PICTURES {
+        let path = root.join("docs").join(picture.file);
+        let wanted = picture.drawn(&root.join("docs/measurements"));
+        if std::env::var_os("RINGFILE_WRITE_PICTURE").is_some() {
+            std::fs::write(&path, &wanted).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            found == wanted,
+            "docs/{} is not what is recorded: run this with RINGFILE_WRITE_PICTURE=1",
+            picture.file
+        );
     }
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == wanted,
-        "docs/worth.svg is not what is recorded: run this with RINGFILE_WRITE_PICTURE=1"
-    );
 }
