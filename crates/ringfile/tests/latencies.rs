@@ -13,7 +13,7 @@ use ringfile::{
     Batch, File, Latencies, OpenOptions, OperationKind, Pool, Queue, ReadRequest, Route, block_on,
 };
 use support::forms::routes;
-use support::{Folder, content, in_child, on_events, skip};
+use support::{Folder, content, in_child, on_events, skip, workers_are_forced};
 
 const PAGE: usize = 4096;
 /// So long that nothing is reported; but each operation is timed.
@@ -59,7 +59,8 @@ fn each_operation_counts_once_on_each_route() {
     let path = folder.file("data", &content(0, 1 << 20));
     let pool = Pool::new(4 << 20);
     let each = routes().flat_map(|route| [(route, false), (route, true)]);
-    for (route, direct) in each.chain([(Route::Aio, true)]) {
+    let aio = (!workers_are_forced()).then_some((Route::Aio, true));
+    for (route, direct) in each.chain(aio) {
         let latencies = Latencies::new();
         let mut options = OpenOptions::new();
         options.read(true).write(true).route(route).direct(direct).latencies(&latencies).slow_after(NEVER);
