@@ -468,3 +468,29 @@ fn a_waker_that_panics_on_the_thread_that_polls_does_not_end_that_thread() {
         read.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     });
 }
+
+/// `poll` tells two workers of the same data, and one gets it. The other must not wait in a call, which nothing could end.
+#[test]
+fn a_read_of_a_named_pipe_that_another_has_emptied_can_be_cancelled() {
+    let folder = Folder::new();
+    let path = folder.path().join("pipe");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let mut options = ringfile::OpenOptions::new();
+    let pipe = options.read(true).write(true).route(Route::Workers).open(&path).unwrap();
+    let mut writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let pool = Pool::new(1 << 20);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..300 {
+        let mut reads: Vec<_> = (0..2).map(|_| Box::pin(pipe.read_at(pool.get(7).unwrap(), 0))).collect();
+        for read in &mut reads {
+            assert!(read.as_mut().poll(&mut context).is_pending());
+        }
+        writer.write_all(b"content").unwrap();
+        wait_for("a read", || {
+            let ended = reads.iter_mut().position(|read| read.as_mut().poll(&mut context).is_ready());
+            ended.inspect(|&at| drop(reads.swap_remove(at))).is_some()
+        });
+        drop(reads);
+        wait_for("the other read, which is cancelled", || pool.metrics().in_use == 0);
+    }
+}

@@ -6,12 +6,14 @@
 //! moves (the contract of [`IoBuf`](crate::IoBuf)).
 
 use std::cell::RefCell;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use linux_raw_sys::io_uring::io_uring_op as op;
+use rustix::fs::{FileType, Mode, OFlags};
 
 use super::parts::{Addresses, Bounds, MOST_AT_ONCE, last_errno};
 use super::request::{Kind, Request};
-use crate::driver::target::Target;
+use crate::driver::target::{FileKind, Target};
 use crate::memory::Held;
 use crate::ring::Sqe;
 
@@ -168,5 +170,28 @@ fn call_on(
             _ => libc::pwritev2(fd, parts.as_ptr(), count, offset, flags),
         }
     };
-    usize::try_from(moved).map_err(|_| last_errno())
+    match usize::try_from(moved).map_err(|_| last_errno()) {
+        Err(libc::EOPNOTSUPP) if is_read && nowait != 0 && target.kind == FileKind::Other => {
+            read_named_pipe(fd, parts).unwrap_or(Err(libc::EOPNOTSUPP))
+        }
+        moved => moved,
+    }
+}
+
+/// Reads from a pipe that has a name, without waiting, which `RWF_NOWAIT` cannot do there: by another description of it
+/// (another reader may take the data that `poll` has reported, so a call that waits could wait for ever). Returns `None` for
+/// other files, and where the pipe cannot be opened again.
+#[cold]
+fn read_named_pipe(fd: RawFd, parts: &[libc::iovec]) -> Option<Result<usize, i32>> {
+    // SAFETY: the descriptor belongs to the target, which the caller holds during this call.
+    let pipe = unsafe { BorrowedFd::borrow_raw(fd) };
+    let mode = rustix::fs::fstat(pipe).ok()?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::Fifo {
+        return None;
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let again = rustix::fs::open(format!("/proc/self/fd/{fd}"), flags, Mode::empty()).ok()?;
+    // SAFETY: as in `call_on`.
+    let read = unsafe { libc::readv(again.as_raw_fd(), parts.as_ptr(), parts.len() as i32) };
+    Some(usize::try_from(read).map_err(|_| last_errno()))
 }
