@@ -100,6 +100,27 @@ fn reads_in_place_count_once_each() {
 }
 
 #[test]
+fn a_read_in_place_that_meets_the_end_of_the_file_counts_once() {
+    const READS: u64 = 40;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 10 * PAGE + 100));
+    let pool = Pool::new(4 << 20);
+    for route in routes() {
+        let latencies = Latencies::new();
+        let mut options = OpenOptions::new();
+        let file =
+            options.read(true).route(route).latencies(&latencies).slow_after(NEVER).open(&path).unwrap();
+        let offsets = (0..READS).map(|page| page * PAGE as u64);
+        let mut requests: Vec<_> =
+            offsets.map(|offset| ReadRequest::new(pool.get(PAGE).unwrap(), offset)).collect();
+        Queue::new().read_many(&file, &mut requests).unwrap();
+        let moved = requests.iter().map(|request| *request.result.as_ref().unwrap()).sum::<usize>();
+        assert_eq!(moved, 10 * PAGE + 100);
+        assert_eq!(counts(&latencies), [READS, 0, 0, 0], "{route:?}");
+    }
+}
+
+#[test]
 fn of_short_operations_a_sample_stands_for_all() {
     const READS: u64 = 40_000;
     let folder = Folder::new();
