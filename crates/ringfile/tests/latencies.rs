@@ -121,6 +121,24 @@ fn a_read_in_place_that_meets_the_end_of_the_file_counts_once() {
 }
 
 #[test]
+fn short_operations_of_many_threads_are_sampled_as_those_of_one() {
+    const THREADS: u64 = 480;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let latencies = Latencies::new();
+    let file = OpenOptions::new().read(true).route(Route::Inline).latencies(&latencies).open(&path).unwrap();
+    let read = || _ = block_on(file.read_at(Vec::with_capacity(512), 0)).unwrap();
+    // The first ones show that they are short.
+    (0..100).for_each(|_| read());
+    let before = latencies.histogram(OperationKind::Read);
+    for _ in 0..THREADS {
+        std::thread::scope(|scope| _ = scope.spawn(read));
+    }
+    let counted = (latencies.histogram(OperationKind::Read) - before).count();
+    assert!((THREADS / 2..=THREADS * 2).contains(&counted), "{counted} of {THREADS}");
+}
+
+#[test]
 fn of_short_operations_a_sample_stands_for_all() {
     const READS: u64 = 40_000;
     let folder = Folder::new();

@@ -5,6 +5,7 @@
 //! operation.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::copy_time;
@@ -39,9 +40,24 @@ pub(crate) struct Timed {
     in_flight: u32,
 }
 
+/// The threads that have had an operation that might have been timed.
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
-    /// The operations of this thread that might have been timed.
+    /// The number of this thread's next operation that might be timed; 0 before the first.
     static OPERATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Numbers an operation of this thread.
+fn number() -> u64 {
+    let number = match OPERATIONS.get() {
+        // Each thread starts elsewhere: otherwise the same operation of each would be timed, and of threads that have but
+        // one, all or none.
+        0 => THREADS.fetch_add(1, Ordering::Relaxed) + 1,
+        number => number,
+    };
+    OPERATIONS.set(number.wrapping_add(1));
+    number
 }
 
 /// Returns the kind for histograms.
@@ -71,12 +87,8 @@ impl Timed {
                 .latencies
                 .as_ref()
                 .is_some_and(|latencies| latencies.of(kind_of(request.kind)).are_short());
-        if are_short {
-            let number = OPERATIONS.get();
-            OPERATIONS.set(number.wrapping_add(1));
-            if !is_one_in(SAMPLED.into(), number) {
-                return None;
-            }
+        if are_short && !is_one_in(SAMPLED.into(), number()) {
+            return None;
         }
         Some(Self { began: Instant::now(), weight: if are_short { SAMPLED } else { 1 }, in_flight })
     }
