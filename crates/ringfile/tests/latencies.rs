@@ -139,6 +139,23 @@ fn short_operations_of_many_threads_are_sampled_as_those_of_one() {
 }
 
 #[test]
+fn copies_do_not_count() {
+    let folder = Folder::new();
+    let paths = ["a", "b"].map(|name| folder.file(name, &content(0, 64 * PAGE)));
+    for route in routes() {
+        let latencies = Latencies::new();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).route(route).latencies(&latencies).slow_after(NEVER);
+        let files = [options.open(&paths[0]).unwrap(), options.open(&paths[1]).unwrap()];
+        assert_eq!(
+            block_on(files[0].copy_range(0, &files[1], 0, 64 * PAGE as u64)).unwrap(),
+            64 * PAGE as u64
+        );
+        assert_eq!(counts(&latencies), [0; 4], "{route:?}");
+    }
+}
+
+#[test]
 fn of_short_operations_a_sample_stands_for_all() {
     const READS: u64 = 40_000;
     let folder = Folder::new();
