@@ -257,3 +257,27 @@ fn slow_operations_are_reported_with_file_kind_bytes_offset_and_time() {
         assert_eq!(moved("read"), [("4096", "0"); 3], "{route:?}");
     }
 }
+
+/// In a process of its own, which has one subscriber and one worker.
+#[test]
+fn a_subscriber_may_use_the_only_worker() {
+    if !in_child("a_subscriber_may_use_the_only_worker") {
+        return;
+    }
+    ringfile::set_worker_threads(1);
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let mut options = OpenOptions::new();
+    options.route(Route::Workers);
+    let log = options.clone().write(true).create(true).open(folder.path().join("log")).unwrap();
+    on_events(move |event| {
+        if event.metadata().target() == "ringfile::slow" {
+            block_on(log.write_at(b"slow".to_vec(), 0)).unwrap();
+        }
+    });
+    let file = options.read(true).slow_after(Duration::ZERO).open(&path).unwrap();
+    for _ in 0..3 {
+        assert_eq!(block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap().len(), PAGE);
+    }
+    assert_eq!(std::fs::read(folder.path().join("log")).unwrap(), b"slow");
+}
