@@ -100,6 +100,62 @@ fn reads_in_place_count_once_each() {
 }
 
 #[test]
+fn a_read_in_place_that_meets_the_end_of_the_file_counts_once() {
+    const READS: u64 = 40;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, 10 * PAGE + 100));
+    let pool = Pool::new(4 << 20);
+    for route in routes() {
+        let latencies = Latencies::new();
+        let mut options = OpenOptions::new();
+        let file =
+            options.read(true).route(route).latencies(&latencies).slow_after(NEVER).open(&path).unwrap();
+        let offsets = (0..READS).map(|page| page * PAGE as u64);
+        let mut requests: Vec<_> =
+            offsets.map(|offset| ReadRequest::new(pool.get(PAGE).unwrap(), offset)).collect();
+        Queue::new().read_many(&file, &mut requests).unwrap();
+        let moved = requests.iter().map(|request| *request.result.as_ref().unwrap()).sum::<usize>();
+        assert_eq!(moved, 10 * PAGE + 100);
+        assert_eq!(counts(&latencies), [READS, 0, 0, 0], "{route:?}");
+    }
+}
+
+#[test]
+fn short_operations_of_many_threads_are_sampled_as_those_of_one() {
+    const THREADS: u64 = 480;
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let latencies = Latencies::new();
+    let file = OpenOptions::new().read(true).route(Route::Inline).latencies(&latencies).open(&path).unwrap();
+    let read = || _ = block_on(file.read_at(Vec::with_capacity(512), 0)).unwrap();
+    // The first ones show that they are short.
+    (0..100).for_each(|_| read());
+    let before = latencies.histogram(OperationKind::Read);
+    for _ in 0..THREADS {
+        std::thread::scope(|scope| _ = scope.spawn(read));
+    }
+    let counted = (latencies.histogram(OperationKind::Read) - before).count();
+    assert!((THREADS / 2..=THREADS * 2).contains(&counted), "{counted} of {THREADS}");
+}
+
+#[test]
+fn copies_do_not_count() {
+    let folder = Folder::new();
+    let paths = ["a", "b"].map(|name| folder.file(name, &content(0, 64 * PAGE)));
+    for route in routes() {
+        let latencies = Latencies::new();
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).route(route).latencies(&latencies).slow_after(NEVER);
+        let files = [options.open(&paths[0]).unwrap(), options.open(&paths[1]).unwrap()];
+        assert_eq!(
+            block_on(files[0].copy_range(0, &files[1], 0, 64 * PAGE as u64)).unwrap(),
+            64 * PAGE as u64
+        );
+        assert_eq!(counts(&latencies), [0; 4], "{route:?}");
+    }
+}
+
+#[test]
 fn of_short_operations_a_sample_stands_for_all() {
     const READS: u64 = 40_000;
     let folder = Folder::new();
@@ -200,4 +256,28 @@ fn slow_operations_are_reported_with_file_kind_bytes_offset_and_time() {
         assert_eq!(moved("write"), [("4096", "0"), ("4096", "4096")], "{route:?}");
         assert_eq!(moved("read"), [("4096", "0"); 3], "{route:?}");
     }
+}
+
+/// In a process of its own, which has one subscriber and one worker.
+#[test]
+fn a_subscriber_may_use_the_only_worker() {
+    if !in_child("a_subscriber_may_use_the_only_worker") {
+        return;
+    }
+    ringfile::set_worker_threads(1);
+    let folder = Folder::new();
+    let path = folder.file("data", &content(0, PAGE));
+    let mut options = OpenOptions::new();
+    options.route(Route::Workers);
+    let log = options.clone().write(true).create(true).open(folder.path().join("log")).unwrap();
+    on_events(move |event| {
+        if event.metadata().target() == "ringfile::slow" {
+            block_on(log.write_at(b"slow".to_vec(), 0)).unwrap();
+        }
+    });
+    let file = options.read(true).slow_after(Duration::ZERO).open(&path).unwrap();
+    for _ in 0..3 {
+        assert_eq!(block_on(file.read_at(Vec::with_capacity(PAGE), 0)).unwrap().len(), PAGE);
+    }
+    assert_eq!(std::fs::read(folder.path().join("log")).unwrap(), b"slow");
 }

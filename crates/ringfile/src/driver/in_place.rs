@@ -231,9 +231,8 @@ impl Driver {
         answer.number = Answer::IN_FLIGHT;
         if let Some((timed, file, request)) = timed.get_mut(index).and_then(Option::take)
             && let Some(target) = self.files.target(file)
+            && let Some(ended) = end_of(number, request.want)
         {
-            let done = usize::try_from(number).unwrap_or(0);
-            let ended = Ended { done, errno: number.min(0).saturating_neg() };
             timed.end(target, &request, ended, self.in_flight);
         }
         self.answered_in_place(index, number)
@@ -254,13 +253,7 @@ impl Driver {
             let Some(place) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
                 continue;
             };
-            let len = place.memory.len();
-            let ended = match answer.number {
-                number if usize::try_from(number) == Ok(len) => Ended { done: len, errno: 0 },
-                // Not left to the caller, which would try again: a failing device may take long to answer.
-                number if number == -libc::EIO => Ended { done: 0, errno: libc::EIO },
-                _ => continue,
-            };
+            let Some(ended) = end_of(answer.number, place.memory.len()) else { continue };
             reads.end(at, ended);
             count_end(&mut self.counts, Kind::Read, ended);
             self.counts.fixed_ops += u64::from(answer.is_fixed);
@@ -277,4 +270,14 @@ impl Driver {
             self.answered_in_place(index, -libc::ECANCELED);
         }
     }
+}
+
+/// Returns how the kernel's answer ends a read of `len` bytes. `None` if it is left to the caller, which carries it out.
+#[inline]
+fn end_of(answer: i32, len: usize) -> Option<Ended> {
+    if usize::try_from(answer) == Ok(len) {
+        return Some(Ended { done: len, errno: 0 });
+    }
+    // Not left to the caller, which would try again: a failing device may take long to answer.
+    (answer == -libc::EIO).then_some(Ended { done: 0, errno: libc::EIO })
 }

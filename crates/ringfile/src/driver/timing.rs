@@ -5,6 +5,7 @@
 //! operation.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::copy_time;
@@ -33,52 +34,54 @@ pub(crate) struct Timing {
 #[derive(Clone, Copy)]
 pub(crate) struct Timed {
     began: Instant,
+    kind: OperationKind,
     /// The number of operations that it counts for.
     weight: u32,
     /// The operations that were in flight then, this one among them.
     in_flight: u32,
 }
 
+/// The threads that have had an operation that might have been timed.
+static THREADS: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
-    /// The operations of this thread that might have been timed.
+    /// The number of this thread's next operation that might be timed; 0 before the first.
     static OPERATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns the kind for histograms.
-fn kind_of(kind: Kind) -> OperationKind {
-    match kind {
+/// Numbers an operation of this thread.
+fn number() -> u64 {
+    let number = match OPERATIONS.get() {
+        // Each thread starts elsewhere: otherwise the same operation of each would be timed, and of threads that have but
+        // one, all or none.
+        0 => THREADS.fetch_add(1, Ordering::Relaxed) + 1,
+        number => number,
+    };
+    OPERATIONS.set(number.wrapping_add(1));
+    number
+}
+
+/// Returns the kind for histograms; `None` for one that is not measured.
+fn kind_of(kind: Kind) -> Option<OperationKind> {
+    Some(match kind {
         Kind::Read | Kind::ReadVectored => OperationKind::Read,
         Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => OperationKind::Write,
         Kind::Sync | Kind::SyncRange => OperationKind::Sync,
-        Kind::Allocate
-        | Kind::Truncate
-        | Kind::Advise
-        | Kind::Open
-        | Kind::Rename
-        | Kind::Remove
-        | Kind::CreateDir
-        | Kind::Stat
-        | Kind::Copy => OperationKind::Other,
-    }
+        Kind::Allocate | Kind::Truncate | Kind::Advise => OperationKind::Other,
+        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat | Kind::Copy => return None,
+    })
 }
 
 impl Timed {
     /// Begins an operation, while its thread has `in_flight` operations, this one among them; `None` if it is not timed.
     pub(super) fn begin(target: &Target, request: &Request, in_flight: u32) -> Option<Self> {
-        let timing = target.timing()?;
+        let (timing, kind) = (target.timing()?, kind_of(request.kind)?);
         let are_short = timing.slow_after.is_none()
-            && timing
-                .latencies
-                .as_ref()
-                .is_some_and(|latencies| latencies.of(kind_of(request.kind)).are_short());
-        if are_short {
-            let number = OPERATIONS.get();
-            OPERATIONS.set(number.wrapping_add(1));
-            if !is_one_in(SAMPLED.into(), number) {
-                return None;
-            }
+            && timing.latencies.as_ref().is_some_and(|latencies| latencies.of(kind).are_short());
+        if are_short && !is_one_in(SAMPLED.into(), number()) {
+            return None;
         }
-        Some(Self { began: Instant::now(), weight: if are_short { SAMPLED } else { 1 }, in_flight })
+        Some(Self { began: Instant::now(), kind, weight: if are_short { SAMPLED } else { 1 }, in_flight })
     }
 
     /// Ends the operation, while its thread has `in_flight` operations, this one among them.
@@ -94,20 +97,19 @@ impl Timed {
             // first find few in flight when they begin, and the last when they end.
             let in_flight = u32::try_from(in_flight).unwrap_or(u32::MAX).max(self.in_flight);
             let limit = copy_time::get().saturating_mul(WORTH_TIMING.saturating_mul(in_flight));
-            latencies.of(kind_of(request.kind)).record(took, self.weight, took < limit);
+            latencies.of(self.kind).record(took, self.weight, took < limit);
         }
         if timing.slow_after.is_some_and(|limit| took > limit) {
-            report(target, request, ended, took);
+            report(target, self.kind, request.offset, ended, took);
         }
     }
 }
 
 /// Reports a slow operation, once neither a driver is borrowed nor a lock is held.
 #[cold]
-fn report(target: &Target, request: &Request, ended: Ended, took: Duration) {
+fn report(target: &Target, kind: OperationKind, offset: u64, ended: Ended, took: Duration) {
     let file = target.path().map(ToOwned::to_owned).unwrap_or_default();
-    let (kind, offset) = (kind_of(request.kind).name(), request.offset);
-    let Ended { done, errno } = ended;
+    let (kind, Ended { done, errno }) = (kind.name(), ended);
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     event::defer(move || {
         let file = file.display();

@@ -80,7 +80,7 @@ pub(super) fn send(remote: RemoteRequest) {
                 let mut left = queue.remotes.pop_back();
                 drop(queue);
                 while let Some(remote) = left {
-                    left = carry_out(remote);
+                    left = carry_out(remote, On::Sender);
                 }
             }
         }
@@ -120,17 +120,25 @@ fn refuse_unwanted(remote: RemoteRequest) {
 /// How long a worker waits for a pipe, and how often the poller checks whether requests are still wanted.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
+/// The thread that carries out a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum On {
+    Worker,
+    /// The thread that sends the request, since no worker could be started.
+    Sender,
+}
+
 /// Carries out a remote request. If it would wait for another process or a person, it is returned, or given to the
 /// poller, so that it does not delay other requests, and no data goes to a read that is no longer wanted. A copy is
 /// returned after each of its calls.
-fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
+fn carry_out(mut remote: RemoteRequest, on: On) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
         refuse_unwanted(remote);
         return None;
     }
     if remote.target.kind == FileKind::Other {
         match try_stream(&mut remote) {
-            Some(Attempt::Over(ended)) => return end(remote, ended),
+            Some(Attempt::Over(ended)) => return end(remote, ended, on),
             Some(_) => return wait_for(remote),
             None => {}
         }
@@ -140,19 +148,31 @@ fn carry_out(mut remote: RemoteRequest) -> Option<RemoteRequest> {
     if request.kind.is_copy() {
         // It may take hours: others that wait have their turn after each call.
         return match plain::copy_on(target, request, held, progress, is_wanted) {
-            Attempt::Over(ended) => end(remote, ended),
+            Attempt::Over(ended) => end(remote, ended, on),
             Attempt::WouldWait | Attempt::NotOffered => Some(remote),
         };
     }
     let ended = plain::run(target, request, held, is_wanted);
-    end(remote, ended)
+    end(remote, ended, on)
 }
 
-fn end(remote: RemoteRequest, ended: Ended) -> Option<RemoteRequest> {
+fn end(remote: RemoteRequest, ended: Ended, on: On) -> Option<RemoteRequest> {
     count(|counts| &mut counts.worker_ops, &remote.request, ended);
-    event::emit_deferred();
+    if event::are_deferred() {
+        emit(on);
+    }
     remote.end(ended);
     None
+}
+
+/// Emits deferred events. A subscriber may wait for a request of its own: while a worker emits, another one may take its
+/// place.
+#[cold]
+fn emit(on: On) {
+    let place = usize::from(on == On::Worker);
+    lock().threads -= place;
+    event::emit_deferred();
+    lock().threads += place;
 }
 
 /// Tries an operation on a pipe, a socket or a terminal, or the rest of it, without waiting; `None` if it needs a call
@@ -333,7 +353,7 @@ fn run() {
     loop {
         if let Some(remote) = queue.remotes.pop_front() {
             drop(queue);
-            queue = match caught(|| carry_out(remote)) {
+            queue = match caught(|| carry_out(remote, On::Worker)) {
                 Some(rest) => give_back(rest),
                 None => lock(),
             };

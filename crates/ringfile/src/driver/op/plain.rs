@@ -109,9 +109,7 @@ fn go_with_extra(
     if target.namespace().is_some() {
         return go_by::<true>(target, request, held, progress, bounds, is_wanted);
     }
-    // A part of an operation is not timed.
-    let is_whole = bounds.most == MOST_AT_ONCE;
-    let timed = if is_whole { Timed::begin(target, request, 1) } else { None };
+    let timed = Timed::begin(target, request, 1);
     let attempt = go_by::<false>(target, request, held, progress, bounds, is_wanted);
     if let (Some(timed), Attempt::Over(ended)) = (timed, attempt) {
         timed.end(target, request, ended, 1);
