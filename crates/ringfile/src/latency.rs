@@ -251,7 +251,9 @@ impl Sub for Histogram {
 
     fn sub(mut self, earlier: Self) -> Self {
         self.nanos = self.nanos.wrapping_sub(earlier.nanos);
-        self.buckets.iter_mut().zip(&earlier.buckets).for_each(|(now, then)| *now = now.wrapping_sub(*then));
+        // So that no sum of them overflows, whichever is the earlier.
+        let both = self.buckets.iter_mut().zip(&earlier.buckets);
+        both.for_each(|(now, then)| *now = now.saturating_sub(*then));
         self
     }
 }
@@ -292,7 +294,9 @@ mod tests {
             "1 to 131 µs are below 131.072 µs"
         );
         latencies.of(OperationKind::Write).record(Duration::from_secs(3600), 16, false);
-        let more = latencies.histogram(OperationKind::Write) - before;
+        let after = latencies.histogram(OperationKind::Write);
+        assert_eq!((before.clone() - after.clone()).count(), 0, "the wrong way round");
+        let more = after - before;
         assert_eq!((more.count(), more.sum()), (16, Duration::from_secs(16 * 3600)));
         assert_eq!(more.count_below(Duration::from_secs(4000)), 0, "the last bucket has no end");
         assert_eq!(latencies.histogram(OperationKind::Read).count(), 0);
