@@ -76,6 +76,15 @@ fn each_operation_counts_once_on_each_route() {
     }
 }
 
+/// Reads the first pages together, and returns how many bytes each read has moved.
+fn read_pages(queue: &mut Queue, file: &File, pool: &Pool, pages: u64) -> Vec<usize> {
+    let offsets = (0..pages).map(|page| page * PAGE as u64);
+    let mut requests: Vec<_> =
+        offsets.map(|offset| ReadRequest::new(pool.get(PAGE).unwrap(), offset)).collect();
+    queue.read_many(file, &mut requests).unwrap();
+    requests.into_iter().map(|request| request.result.unwrap()).collect()
+}
+
 #[test]
 fn reads_in_place_count_once_each() {
     const READS: u64 = 300;
@@ -89,11 +98,8 @@ fn reads_in_place_count_once_each() {
             options.read(true).route(route).latencies(&latencies).slow_after(NEVER).open(&path).unwrap();
         let mut queue = Queue::new();
         for round in 1..=3 {
-            let offsets = (0..READS).map(|page| page * PAGE as u64);
-            let mut requests: Vec<_> =
-                offsets.map(|offset| ReadRequest::new(pool.get(PAGE).unwrap(), offset)).collect();
-            queue.read_many(&file, &mut requests).unwrap();
-            assert!(requests.iter().all(|request| *request.result.as_ref().unwrap() == PAGE));
+            let moved = read_pages(&mut queue, &file, &pool, READS);
+            assert_eq!(moved, vec![PAGE; READS as usize]);
             assert_eq!(counts(&latencies), [round * READS, 0, 0, 0], "{route:?}");
         }
     }
@@ -110,12 +116,8 @@ fn a_read_in_place_that_meets_the_end_of_the_file_counts_once() {
         let mut options = OpenOptions::new();
         let file =
             options.read(true).route(route).latencies(&latencies).slow_after(NEVER).open(&path).unwrap();
-        let offsets = (0..READS).map(|page| page * PAGE as u64);
-        let mut requests: Vec<_> =
-            offsets.map(|offset| ReadRequest::new(pool.get(PAGE).unwrap(), offset)).collect();
-        Queue::new().read_many(&file, &mut requests).unwrap();
-        let moved = requests.iter().map(|request| *request.result.as_ref().unwrap()).sum::<usize>();
-        assert_eq!(moved, 10 * PAGE + 100);
+        let moved = read_pages(&mut Queue::new(), &file, &pool, READS);
+        assert_eq!(moved.iter().sum::<usize>(), 10 * PAGE + 100);
         assert_eq!(counts(&latencies), [READS, 0, 0, 0], "{route:?}");
     }
 }

@@ -130,9 +130,10 @@ impl Config {
         with(pool, self.buffers.map(Buffers::is_registered), PoolBuilder::registered)
     }
 
-    /// Returns options to open a file, with `direct`, `route`, `slow_after_us`, and `latencies`: files that are opened with
-    /// the same options, or clones of them, share histograms, and [`File::latencies`] returns them. Opening with `direct = true` fails on file systems
-    /// without direct I/O, unless [`buffered_fallback`](OpenOptions::buffered_fallback) is set.
+    /// Returns options to open a file, with `direct`, `route`, `slow_after_us`, and `latencies`: files that are opened
+    /// with the same options, or clones of them, share histograms, and [`File::latencies`] returns them. Opening with
+    /// `direct = true` fails on file systems without direct I/O, unless
+    /// [`buffered_fallback`](OpenOptions::buffered_fallback) is set.
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {

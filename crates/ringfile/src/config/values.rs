@@ -29,9 +29,9 @@ use crate::{HugePages, Route, WhenFull};
 ///
 /// In sizes, `64m` and `64MiB` are powers of 1024, `64MB` is 64 million bytes ([`parse_size`](Self::parse_size)). The
 /// environment has the same settings, without quotes, as `RINGFILE_CAPACITY`, `RINGFILE_HUGE_PAGES`,
-/// `RINGFILE_ALIGNMENT`, `RINGFILE_WHEN_FULL`,
-/// `RINGFILE_OUTSIDE_LIMIT`, `RINGFILE_POOLING`, `RINGFILE_DEPTH`, `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`,
-/// `RINGFILE_DIRECT`, `RINGFILE_ROUTE`, `RINGFILE_WORKERS`, `RINGFILE_LATENCIES` and `RINGFILE_SLOW_AFTER_US`; an empty one counts as missing. Only
+/// `RINGFILE_ALIGNMENT`, `RINGFILE_WHEN_FULL`, `RINGFILE_OUTSIDE_LIMIT`, `RINGFILE_POOLING`, `RINGFILE_DEPTH`,
+/// `RINGFILE_BLOCK_SIZE`, `RINGFILE_BUFFERS`, `RINGFILE_DIRECT`, `RINGFILE_ROUTE`, `RINGFILE_WORKERS`,
+/// `RINGFILE_LATENCIES` and `RINGFILE_SLOW_AFTER_US`; an empty one counts as missing. Only
 /// [`load`](Self::load), [`from_env`](Self::from_env) and [`with_env`](Self::with_env) read them.
 /// (`RINGFILE_BACKEND=workers` and `RINGFILE_BACKEND=aio`, which switch io_uring off, work in every program.)
 ///

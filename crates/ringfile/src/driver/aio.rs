@@ -9,10 +9,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::alone::call_for;
 use super::deferred::Deferred;
 use super::key::Key;
 use super::marks::AIO_WAKEUP;
-use super::op::{Request, plain};
+use super::op::Request;
 use super::refused::{self, Lack, Refused};
 use super::ring_kind::RingKind;
 use super::slot::State;
@@ -165,11 +166,7 @@ impl Driver {
         if target.lanes.insists(slot.request.kind) {
             return;
         }
-        // The call times itself.
-        slot.marks.set_timed(false);
-        let ended = plain::run(target, &slot.request, &mut slot.held, || true);
-        slot.progress.end(ended.done);
-        (slot.errno, slot.fixed, slot.ring) = (ended.errno as u16, false, RingKind::Main);
+        let ended = call_for(slot, target);
         self.counts.inline_ops += 1;
         if ended.errno != errno {
             self.context.refused = Some(errno);

@@ -10,10 +10,11 @@
 
 use super::deferred::Deferred;
 use super::key::Key;
-use super::op::{Request, plain};
+use super::op::{Ended, Request, plain};
 use super::ring_kind::RingKind;
-use super::slot::{Owner, State};
+use super::slot::{Owner, Slot, State};
 use super::state::{Driver, Waiting, with};
+use super::target::Target;
 
 /// Carries out the thread's only operation by a plain call, if it is a sync or a durable write that was not submitted.
 /// Returns whether it made a call. Called by a thread that is about to sleep, and has no other task.
@@ -83,10 +84,7 @@ impl Driver {
     fn call(&mut self, key: Key, deferred: &mut Deferred) {
         let slot = self.slots.at(key.slot());
         let Some(target) = self.files.target(slot.file) else { return };
-        let ended = plain::run(target, &slot.request, &mut slot.held, || true);
-        slot.progress.end(ended.done);
-        slot.errno = ended.errno as u16;
-        slot.fixed = false;
+        let ended = call_for(slot, target);
         self.counts.inline_ops += 1;
         let failed = slot.request.linked && (ended.errno != 0 || ended.done < slot.request.want);
         self.end(key, deferred);
@@ -96,4 +94,13 @@ impl Driver {
             self.end(next, deferred);
         }
     }
+}
+
+/// Carries out the operation of a slot by a plain call, which times itself. The slot then has its result.
+pub(super) fn call_for(slot: &mut Slot, target: &Target) -> Ended {
+    slot.marks.set_timed(false);
+    let ended = plain::run(target, &slot.request, &mut slot.held, || true);
+    slot.progress.end(ended.done);
+    (slot.errno, slot.fixed, slot.ring) = (ended.errno as u16, false, RingKind::Main);
+    ended
 }

@@ -276,9 +276,8 @@ impl OpenOptions {
         self
     }
 
-    /// Counts how long the file's operations take, in these histograms, which several files may share. Off by default; then
-    /// it costs nothing. [`Latencies`] says what counts, and which operations are timed. Pipes, sockets and terminals are not
-    /// measured.
+    /// Counts how long the file's operations take, in these histograms, which several files may share. Off by default.
+    /// [`Latencies`] says what counts, and which operations are timed. Pipes, sockets and terminals are not measured.
     pub fn latencies(&mut self, latencies: &Latencies) -> &mut Self {
         self.latencies = Some(latencies.clone());
         self

@@ -89,6 +89,12 @@ const WORTH: [Panel; 3] = [
 ];
 
 const GET_RANGES: &str = "## Adaptive files";
+const COLD: &[(&str, &str)] = &[
+    ("ringfile, adaptive", "| cold | ringfile adaptive |"),
+    ("ringfile, direct", "| cold | ringfile direct |"),
+    ("ringfile, buffered", "| cold | ringfile buffered |"),
+    ("LocalFileSystem", "| cold | LocalFileSystem |"),
+];
 const OBJECTS: [Panel; 3] = [
     Panel {
         title: "get_ranges, nothing cached",
@@ -96,12 +102,7 @@ const OBJECTS: [Panel; 3] = [
         file: "2026-11-22.md",
         heading: GET_RANGES,
         column: 2,
-        bars: &[
-            ("ringfile, adaptive", "| cold | ringfile adaptive |"),
-            ("ringfile, direct", "| cold | ringfile direct |"),
-            ("ringfile, buffered", "| cold | ringfile buffered |"),
-            ("LocalFileSystem", "| cold | LocalFileSystem |"),
-        ],
+        bars: COLD,
     },
     Panel {
         title: "The same: CPU time",
@@ -109,12 +110,7 @@ const OBJECTS: [Panel; 3] = [
         file: "2026-11-22.md",
         heading: GET_RANGES,
         column: 3,
-        bars: &[
-            ("ringfile, adaptive", "| cold | ringfile adaptive |"),
-            ("ringfile, direct", "| cold | ringfile direct |"),
-            ("ringfile, buffered", "| cold | ringfile buffered |"),
-            ("LocalFileSystem", "| cold | LocalFileSystem |"),
-        ],
+        bars: COLD,
     },
     Panel {
         title: "get_ranges, all cached",
