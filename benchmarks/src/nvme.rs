@@ -2,6 +2,7 @@
 //!
 //! The drive is only read, so nothing is known about its content: in each round all sides must have read the same.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use fastrand::Rng;
 use ringfile::{Buffer, File, OpenOptions, Pool, Route};
-use ringfile_cli::shared::{self, Spread, Table};
+use ringfile_cli::shared::{self, Table};
 
+use crate::device;
 use crate::rounds::{cpu_time, in_turn, spread_of};
 use crate::table::spread;
 
@@ -37,12 +39,41 @@ pub struct Options {
 /// How many reads of each task are compared between the sides.
 const COMPARED: u64 = 4;
 
-const SIDES: [&str; 4] = ["direct", "direct once more (A/A)", "polled", "passthrough"];
+/// How the drive is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Direct,
+    Again,
+    Polled,
+    Passthrough,
+}
+
+impl Side {
+    const ALL: [Side; 4] = [Side::Direct, Side::Again, Side::Polled, Side::Passthrough];
+
+    fn name(self) -> &'static str {
+        match self {
+            Side::Direct => "direct",
+            Side::Again => "direct once more (A/A)",
+            Side::Polled => "polled",
+            Side::Passthrough => "passthrough",
+        }
+    }
+
+    fn open(self, drive: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).direct(true).route(Route::Ring);
+        Ok(match self {
+            Side::Direct | Side::Again => options.open(drive)?,
+            Side::Polled => options.poll(true).open(drive)?,
+            Side::Passthrough => options.open(character_device(drive)?)?,
+        })
+    }
+}
 
 struct Run {
     rate: f64,
-    cpu: Duration,
-    reads: u64,
+    cpu_of_a_read: f64,
     content: u64,
 }
 
@@ -53,70 +84,66 @@ pub fn compare(options: &Options) -> io::Result<()> {
     }
     let table = Table::default().text("block").number("depth").text("side").number("thousand reads/s");
     let mut table = table.number("over direct").number("CPU µs/read").number("over direct's");
-    let mut refused = Vec::new();
+    let mut refused = BTreeSet::new();
     for &block in &options.bs {
         for &depth in &options.depth {
-            let mut sides: Vec<usize> = (0..SIDES.len()).collect();
-            sides.retain(|&side| match open(&options.drive, side).and_then(|file| fits(&file, block)) {
-                Ok(()) => true,
-                Err(error) => {
-                    refused.push(format!("{} with {block} bytes: {error}", SIDES[side]));
-                    false
-                }
-            });
-            if !sides.contains(&0) {
-                continue;
-            }
-            let mut failed = None;
-            let runs = in_turn(options.rounds, sides.len(), |round, at| {
-                match run(options, sides[at], block as usize, depth, round as u64) {
-                    // A drive without poll queues opens, and refuses polled reads.
-                    Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) && sides[at] == 2 => {
-                        failed = Some(format!("polled: {error}"));
-                        Ok(None)
-                    }
-                    other => other.map(Some),
-                }
-            })?;
-            refused.extend(failed);
-            for (&side, runs_of) in sides.iter().zip(&runs).filter(|(_, runs)| !runs.is_empty()) {
-                if runs_of.iter().zip(&runs[0]).any(|(run, direct)| run.content != direct.content) {
-                    return Err(io::Error::other(format!(
-                        "{} has read other bytes than direct",
-                        SIDES[side]
-                    )));
-                }
-                let per_read = |run: &Run| run.cpu.as_secs_f64() * 1e6 / run.reads as f64;
-                let over = |of: &dyn Fn(&Run) -> f64| -> Spread {
-                    spread_of(runs_of.iter().zip(&runs[0]).map(|(run, direct)| of(run) / of(direct)))
+            let measured = measure(options, block, depth, &mut refused)?;
+            let Some((_, direct)) = measured.first() else { continue };
+            for (side, runs) in &measured {
+                let over = |of: fn(&Run) -> f64| {
+                    spread_of(runs.iter().zip(direct).map(|(run, direct)| of(run) / of(direct)))
                 };
                 table.row(vec![
                     block.to_string(),
                     depth.to_string(),
-                    SIDES[side].into(),
-                    spread(spread_of(runs_of.iter().map(|run| run.rate / 1e3)), 1),
-                    spread(over(&|run| run.rate), 2),
-                    spread(spread_of(runs_of.iter().map(per_read)), 1),
-                    spread(over(&per_read), 2),
+                    side.name().into(),
+                    spread(spread_of(runs.iter().map(|run| run.rate / 1e3)), 1),
+                    spread(over(|run| run.rate), 2),
+                    spread(spread_of(runs.iter().map(|run| run.cpu_of_a_read)), 1),
+                    spread(over(|run| run.cpu_of_a_read), 2),
                 ]);
             }
         }
     }
     print!("\n### {}\n\n{table}", options.drive.display());
-    refused.sort();
-    refused.dedup();
     refused.iter().for_each(|reason| println!("\nNot measured: {reason}"));
     Ok(())
 }
 
-fn open(drive: &Path, side: usize) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).direct(true).route(Route::Ring);
-    Ok(match SIDES[side] {
-        "polled" => options.poll(true).open(drive)?,
-        "passthrough" => options.open(character_device(drive)?)?,
-        _ => options.open(drive)?,
-    })
+/// Runs the sides that the drive has, `direct` first; none without it. Adds why others are left out to `refused`.
+fn measure(
+    options: &Options,
+    block: u64,
+    depth: usize,
+    refused: &mut BTreeSet<String>,
+) -> io::Result<Vec<(Side, Vec<Run>)>> {
+    let mut sides = Vec::from(Side::ALL);
+    sides.retain(|side| match side.open(&options.drive).and_then(|file| fits(&file, block)) {
+        Ok(()) => true,
+        Err(error) => {
+            refused.insert(format!("{} with {block} bytes: {error}", side.name()));
+            false
+        }
+    });
+    if sides.first() != Some(&Side::Direct) {
+        return Ok(Vec::new());
+    }
+    let runs = in_turn(options.rounds, sides.len(), |round, at| {
+        match run(options, sides[at], block as usize, depth, round as u64) {
+            // A drive without poll queues opens, and refuses polled reads.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) && sides[at] == Side::Polled => {
+                refused.insert(format!("polled: {error}"));
+                Ok(None)
+            }
+            other => other.map(Some),
+        }
+    })?;
+    let differs =
+        |runs_of: &[Run]| runs_of.iter().zip(&runs[0]).any(|(run, direct)| run.content != direct.content);
+    if let Some(at) = runs.iter().position(|runs_of| differs(runs_of)) {
+        return Err(io::Error::other(format!("{} has read other bytes than direct", sides[at].name())));
+    }
+    Ok(sides.into_iter().zip(runs).filter(|(_, runs)| !runs.is_empty()).collect())
 }
 
 /// Returns the character device of the namespace: /dev/ng0n1 for /dev/nvme0n1.
@@ -136,34 +163,27 @@ fn fits(file: &File, block: u64) -> io::Result<()> {
     }
 }
 
-fn run(options: &Options, side: usize, block: usize, depth: usize, round: u64) -> io::Result<Run> {
+fn run(options: &Options, side: Side, block: usize, depth: usize, round: u64) -> io::Result<Run> {
     let before = cpu_time()?;
     let measured = std::thread::scope(|scope| {
         let reads = || ringfile::block_on(read_all(options, side, block, depth, round));
         scope.spawn(reads).join().map_err(|_| io::Error::other("panicked"))
     })?;
     let (reads, content, took) = measured?;
-    Ok(Run {
-        rate: reads as f64 / took.as_secs_f64(),
-        cpu: cpu_time()?.saturating_sub(before),
-        reads,
-        content,
-    })
+    let cpu = cpu_time()?.saturating_sub(before).as_secs_f64() * 1e6;
+    Ok(Run { rate: reads as f64 / took.as_secs_f64(), cpu_of_a_read: cpu / reads as f64, content })
 }
 
 async fn read_all(
     options: &Options,
-    side: usize,
+    side: Side,
     block: usize,
     depth: usize,
     round: u64,
 ) -> io::Result<(u64, u64, Duration)> {
     let pool = Pool::builder().capacity((64 << 20).max(block * depth * 2)).build()?;
-    let file = open(&options.drive, side)?;
-    let blocks = std::fs::File::open(&options.drive).and_then(|mut drive| {
-        use std::io::Seek;
-        drive.seek(io::SeekFrom::End(0))
-    })? / block as u64;
+    let file = side.open(&options.drive)?;
+    let blocks = device::length(&std::fs::File::open(&options.drive)?)? / block as u64;
     if blocks == 0 {
         return Err(io::Error::other("the drive is too small"));
     }

@@ -71,7 +71,7 @@ static ROWS: &[Row] = &[
         measure: |bench| {
             bench.needs_fio(2, || {
                 let tables = bench.perf_file(
-                    "disk",
+                    true,
                     &["--route=auto", "--iodepth=16", "--rounds=5", "--against=fio,fio-batch"],
                 )?;
                 Ok(vec![
@@ -85,8 +85,8 @@ static ROWS: &[Row] = &[
         words: "disk, O_DIRECT, depth 128",
         measure: |bench| {
             bench.needs_fio(2, || {
-                let tables = bench
-                    .perf_file("disk", &["--direct", "--iodepth=128", "--rounds=15", "--against=fio"])?;
+                let tables =
+                    bench.perf_file(true, &["--direct", "--iodepth=128", "--rounds=15", "--against=fio"])?;
                 Ok(vec![tables.over("fixed/fio", "128", "IOPS")?, tables.over("fixed/fio", "128", "CPU µs")?])
             })
         },
@@ -95,7 +95,7 @@ static ROWS: &[Row] = &[
         words: "/dev/shm",
         measure: |bench| {
             bench.needs_fio(2, || {
-                let tables = with_busy_cores(|| bench.perf_file("memory", MEMORY))?;
+                let tables = with_busy_cores(|| bench.perf_file(false, MEMORY))?;
                 Ok(vec![tables.over("normal/fio", "1", "IOPS")?, tables.over("normal/fio", "16", "IOPS")?])
             })
         },
@@ -104,7 +104,7 @@ static ROWS: &[Row] = &[
         words: "other CPU idle",
         measure: |bench| {
             let mut figures = bench.needs_fio(1, || {
-                Ok(vec![bench.perf_file("memory", MEMORY)?.over("normal/fio", "16", "IOPS")?])
+                Ok(vec![bench.perf_file(false, MEMORY)?.over("normal/fio", "16", "IOPS")?])
             })?;
             figures.push(Err("integrations/fio/compare".into()));
             Ok(figures)
@@ -206,11 +206,12 @@ impl Bench<'_> {
         self.options.folder.join(format!("ringfile-reproduce-{name}-{}.bin", std::process::id()))
     }
 
-    fn perf_file(&self, place: &str, arguments: &[&str]) -> io::Result<Tables> {
-        let file = (place == "disk").then(|| format!("--file={}", self.file("perf").display()));
+    /// Measures random reads by one job, of a file on the disk or in memory.
+    fn perf_file(&self, on_disk: bool, arguments: &[&str]) -> io::Result<Tables> {
+        let file = on_disk.then(|| format!("--file={}", self.file("perf").display()));
         let common = ["file", "--numjobs=1", "--rw=randread", "--duration=1s"];
-        let file = file.as_deref();
-        self.ringfile(&common.into_iter().chain(file).chain(arguments.iter().copied()).collect::<Vec<_>>())
+        let all = common.into_iter().chain(file.as_deref()).chain(arguments.iter().copied());
+        self.ringfile(&all.collect::<Vec<_>>())
     }
 
     fn ringfile(&self, arguments: &[&str]) -> io::Result<Tables> {
@@ -294,7 +295,10 @@ pub fn run(options: &Options) -> io::Result<()> {
         let instead = |reason: String| figures.iter().map(|_| Err(reason.clone())).collect();
         let measured = match chosen.then(|| (row.measure)(&bench)) {
             None => instead("not chosen".into()),
-            Some(Ok(measured)) => measured,
+            Some(Ok(measured)) if measured.len() == figures.len() => measured,
+            Some(Ok(_)) => {
+                return Err(io::Error::other(format!("README.md: other figures than ours: {text}")));
+            }
             Some(Err(error)) => {
                 failed = true;
                 instead(error.to_string())
