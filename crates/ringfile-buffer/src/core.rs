@@ -37,7 +37,7 @@ pub enum WhenFull {
     /// Allocates memory outside the pool, up to `limit` bytes at any time, and unmaps it when the buffer is dropped. It
     /// is never registered, and each such buffer costs system calls. Beyond the limit requests fail as with `Error`.
     Outside {
-        /// A hard limit, in bytes.
+        /// A hard limit, in bytes. Each buffer takes whole pages.
         limit: usize,
     },
 }

@@ -77,7 +77,7 @@ impl Buffer {
     /// Those of [`try_reserve`](Self::try_reserve).
     ///
     /// ```
-    /// let pool = ringfile_buffer::Pool::builder().capacity(8192).growing(false).build()?;
+    /// let pool = ringfile_buffer::Pool::builder().capacity(64 << 10).growing(false).build()?;
     /// let mut buffer = pool.get(3)?;
     /// assert!(buffer.try_extend_from_slice(b"abcd").is_err() && buffer.is_empty());
     /// buffer.try_extend_from_slice(b"abc")?;

@@ -40,14 +40,15 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// Creates a pool of at most `capacity` bytes (rounded down to whole pages) with default settings; see
-    /// [`PoolBuilder`].
+    /// Creates a pool of at most `capacity` bytes with default settings; see [`PoolBuilder`].
     ///
-    /// Maps nothing yet, so it cannot fail.
+    /// The capacity is rounded down to whole pages, whose size depends on the machine: 4, 16 or 64 KiB. A smaller one is
+    /// rounded up to one page, except 0, which allows no buffer. Maps nothing yet, so it cannot fail.
     ///
     /// ```
     /// let pool = ringfile_buffer::Pool::new(1 << 20);
     /// assert_eq!(pool.metrics().reserved, 0);
+    /// assert!(ringfile_buffer::Pool::new(100).get(100).is_ok());
     /// ```
     pub fn new(capacity: usize) -> Pool {
         Pool { core: Core::new(Pool::builder().capacity(capacity).options()) }
@@ -114,8 +115,8 @@ impl Pool {
     ///
     /// ```
     /// use ringfile_buffer::{Pool, PoolError, WhenFull};
-    /// let pool = Pool::builder().capacity(4096).when_full(WhenFull::Wait).build()?;
-    /// let only = pool.try_get(4096)?;
+    /// let pool = Pool::builder().capacity(64 << 10).when_full(WhenFull::Wait).build()?;
+    /// let only = pool.try_get(64 << 10)?;
     /// assert!(matches!(pool.try_get(1), Err(PoolError::Full { .. })));
     /// drop(only);
     /// assert!(pool.try_get(1).is_ok());
@@ -203,6 +204,7 @@ pub struct PoolBuilder {
 
 impl PoolBuilder {
     /// Sets the hard limit in bytes, rounded down to whole pages; 64 MiB by default. Memory is mapped as it is needed.
+    /// [`build`](Self::build) refuses less than one page, which is 4, 16 or 64 KiB, depending on the machine.
     pub fn capacity(mut self, bytes: usize) -> Self {
         self.options.capacity = bytes;
         self
@@ -261,8 +263,8 @@ impl PoolBuilder {
     ///
     /// ```
     /// let pool = ringfile_buffer::Pool::builder().capacity(1 << 20).pooling(false).build()?;
-    /// let buffer = pool.get(4096)?;
-    /// assert_eq!((pool.metrics().reserved, pool.metrics().outside_bytes), (0, 4096));
+    /// let buffer = pool.get(64 << 10)?;
+    /// assert_eq!((pool.metrics().reserved, pool.metrics().outside_bytes), (0, 64 << 10));
     /// # Ok::<(), ringfile_buffer::PoolError>(())
     /// ```
     pub fn pooling(mut self, pooling: bool) -> Self {
@@ -319,7 +321,8 @@ impl PoolBuilder {
         let mut options = self.options;
         options.map.align = options.map.align.max(UNIT);
         // A process cannot map more, and sums below this limit cannot overflow.
-        options.capacity = options.capacity.min(isize::MAX as usize / 2) & !(options.map.granule() - 1);
+        let (asked, page) = (options.capacity.min(isize::MAX as usize / 2), options.map.granule());
+        options.capacity = if asked == 0 { 0 } else { (asked & !(page - 1)).max(page) };
         if self.pooling {
             return options;
         }
@@ -343,10 +346,11 @@ mod tests {
 
     #[test]
     fn a_thread_that_runs_tasks_gets_an_error_instead_of_waiting() {
-        let pool = Pool::builder().capacity(4096).when_full(WhenFull::Wait).build().unwrap();
+        let page = page_size();
+        let pool = Pool::builder().capacity(page).when_full(WhenFull::Wait).build().unwrap();
         let before = set_thread_must_not_block(true);
-        let only = pool.get(4096).unwrap();
-        let error = pool.get(4096).unwrap_err();
+        let only = pool.get(page).unwrap();
+        let error = pool.get(page).unwrap_err();
         assert!(matches!(error, PoolError::WouldDeadlock { .. }));
         assert!(error.to_string().contains("get_async"), "{error}");
         assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::WouldBlock);
@@ -394,8 +398,9 @@ mod tests {
         let pool = Pool::builder().registered(false).build().unwrap();
         let buffer = pool.get(4096).unwrap();
         assert!(buffer.region().unwrap().register(|_, _| unreachable!()).is_none());
+        let page = page_size();
         let outside =
-            Pool::builder().capacity(4096).when_full(WhenFull::Outside { limit: 8192 }).build().unwrap();
-        assert!(outside.get(8192).unwrap().region().is_none());
+            Pool::builder().capacity(page).when_full(WhenFull::Outside { limit: 2 * page }).build().unwrap();
+        assert!(outside.get(2 * page).unwrap().region().is_none());
     }
 }

@@ -165,11 +165,11 @@ impl Pool {
     /// #         if let std::task::Poll::Ready(it) = future.as_mut().poll(&mut cx) { return it }
     /// #     }
     /// # }
-    /// let pool = ringfile_buffer::Pool::new(4096);
-    /// let only = pool.get(4096)?;
+    /// let pool = ringfile_buffer::Pool::new(64 << 10);
+    /// let only = pool.get(64 << 10)?;
     /// std::thread::spawn(move || drop(only));
-    /// let next = block_on(pool.get_async(4096))?;
-    /// assert_eq!(next.capacity(), 4096);
+    /// let next = block_on(pool.get_async(64 << 10))?;
+    /// assert_eq!(next.capacity(), 64 << 10);
     /// # Ok::<(), ringfile_buffer::PoolError>(())
     /// ```
     #[inline]

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
+use ringfile_buffer::internal::page_size;
 use ringfile_buffer::{Buffer, HugePages, Pool, PoolError, RegisteredMemory, StableMemory, WhenFull};
 
 /// A random generator (xorshift64*), seeded by `RINGFILE_SEED` or the time; a failing test shows the seed.
@@ -258,10 +259,11 @@ fn nobody_overtakes_a_waiter() {
 
 #[test]
 fn a_leaked_future_does_not_hold_up_the_end_of_the_pool() {
-    let pool = Pool::new(4096);
-    let only = pool.get(4096).unwrap();
+    let page = page_size();
+    let pool = Pool::new(page);
+    let only = pool.get(page).unwrap();
     let bell = Arc::new(Bell::default());
-    let mut future = pool.get_async(4096);
+    let mut future = pool.get_async(page);
     assert!(poll(&mut future, &bell).is_pending());
     std::mem::forget(future);
     drop(pool);
@@ -330,7 +332,7 @@ fn f27_bytes_outlive_the_pool_and_its_memory_is_freed_once() {
 fn f27_bytes_dropped_on_another_thread_come_back_to_the_pool() {
     let pool = Pool::new(4096);
     for round in 0..1000_u32 {
-        let mut buffer = pool.get(4096).unwrap();
+        let mut buffer = pool.get(page_size()).unwrap();
         buffer.extend_from_slice(&round.to_le_bytes());
         let bytes = buffer.freeze();
         let clone = bytes.clone();
@@ -616,10 +618,11 @@ fn buffers_are_aligned_and_have_exactly_the_requested_capacity() {
 
 #[test]
 fn memory_outside_the_pool_has_a_hard_limit_too() {
-    let when_full = WhenFull::Outside { limit: 64 << 10 };
-    let pool = Pool::builder().capacity(64 << 10).when_full(when_full).build().unwrap();
+    let page = page_size();
+    let when_full = WhenFull::Outside { limit: 16 * page };
+    let pool = Pool::builder().capacity(16 * page).when_full(when_full).build().unwrap();
     let taken: Vec<Buffer> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| take_all(&pool, 4096))).collect();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| take_all(&pool, page))).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(taken.len(), 32);
@@ -627,18 +630,18 @@ fn memory_outside_the_pool_has_a_hard_limit_too() {
     let metrics = pool.metrics();
     assert_eq!(
         (metrics.in_use, metrics.outside_bytes, metrics.outside_allocations),
-        (64 << 10, 64 << 10, 16)
+        (16 * page, 16 * page, 16)
     );
     assert_eq!(metrics.failures, 8, "one for each thread");
-    let text = pool.get(4096).unwrap_err().to_string();
-    assert!(text.contains("65536 bytes are in use") && text.contains("outside"), "{text}");
+    let text = pool.get(page).unwrap_err().to_string();
+    assert!(text.contains(&format!("{} bytes are in use", 16 * page)) && text.contains("outside"), "{text}");
     // A waiter gets the first memory that returns, and all of it returns, even as bytes that outlive the pool.
     let bell = Arc::new(Bell::default());
-    let mut future = pool.get_async(4096);
+    let mut future = pool.get_async(page);
     assert!(poll(&mut future, &bell).is_pending());
     let mut frozen = Vec::new();
     for mut buffer in taken {
-        buffer.resize(4096, 9);
+        buffer.resize(page, 9);
         frozen.push(buffer.freeze());
     }
     drop(frozen.pop());
@@ -649,7 +652,7 @@ fn memory_outside_the_pool_has_a_hard_limit_too() {
     let last = frozen.pop().unwrap();
     drop(frozen);
     let left = pool.metrics();
-    assert_eq!(left.in_use + left.outside_bytes, 4096);
+    assert_eq!(left.in_use + left.outside_bytes, page);
     let mut last = pool.thaw(last).unwrap();
     drop(pool);
     last.fill(1);
@@ -667,9 +670,22 @@ fn requests_that_can_never_be_met_fail_at_once() {
     }
     assert!(Pool::new(0).get(1).is_err());
     // A buffer that does not fit into the pool may fit outside.
-    let pool =
-        Pool::builder().capacity(4096).when_full(WhenFull::Outside { limit: 1 << 20 }).build().unwrap();
+    let pool = Pool::builder()
+        .capacity(page_size())
+        .when_full(WhenFull::Outside { limit: 1 << 20 })
+        .build()
+        .unwrap();
     assert_eq!(pool.get(1 << 20).unwrap().capacity(), 1 << 20);
+}
+
+#[test]
+fn a_capacity_below_a_page_is_rounded_up_to_one() {
+    for capacity in [1, 512, page_size() - 1] {
+        let pool = Pool::new(capacity);
+        assert_eq!(pool.metrics().capacity, page_size());
+        assert_eq!(pool.get(page_size()).unwrap().capacity(), page_size());
+    }
+    assert_eq!(Pool::new(page_size() + 1).metrics().capacity, page_size());
 }
 
 #[test]
@@ -678,8 +694,8 @@ fn wrong_settings_are_refused_with_the_allowed_values() {
         (Pool::builder().alignment(0), "power of two"),
         (Pool::builder().alignment(1000), "power of two"),
         (Pool::builder().alignment(2 << 30), "1 GiB"),
-        (Pool::builder().capacity(100), "at least 4096"),
-        (Pool::builder().capacity(4096).alignment(1 << 20), "at least 1048576"),
+        (Pool::builder().capacity(page_size() - 1), &format!("at least {}", page_size())),
+        (Pool::builder().capacity(64 << 10).alignment(1 << 20), "at least 1048576"),
     ] {
         let error = builder.build().unwrap_err();
         assert!(matches!(error, PoolError::Invalid { .. }));

@@ -14,7 +14,7 @@ use ringfile::{
 };
 use support::cache::{Cached, cache, cached_pages, drop_cache, is_read_ahead};
 use support::mounts::Loop;
-use support::{Folder, assert_content, content, in_child, in_child_with, skip};
+use support::{Folder, assert_content, content, in_child, in_child_with, page_size, skip};
 
 const LEN: usize = 8 << 20;
 const PAGE: usize = 4096;
@@ -404,29 +404,30 @@ fn the_cached_beginning_is_taken_and_the_rest_read_past_the_cache() {
 
 fn take_the_cached_beginning(folder: &Folder, way: u32) {
     let Some((file, path)) = cold("the_cached_beginning", folder, "data") else { return };
-    let _cached = [Cached::new(&path, 0, 5 * PAGE), Cached::new(&path, 10 * PAGE, PAGE)];
-    assert_eq!(cached_pages(&path), 6);
+    let page = page_size();
+    let _cached = [Cached::new(&path, 0, 5 * page), Cached::new(&path, 10 * page, page)];
+    assert_eq!(cached_pages(&path), 6 * page / PAGE);
     let (before, partial) = (counts(), metrics().cache_partial);
     for (offset, len) in
-        [(0, 16 * PAGE), (100, 12 * PAGE), (4 * PAGE, 64 * PAGE), (4 * PAGE + 7, 3 * PAGE + 1)]
+        [(0, 16 * page), (100, 12 * page), (4 * page, 64 * page), (4 * page + 7, 3 * page + 1)]
     {
         assert_content(&read_by(way, &file, offset, len), offset as u64);
-        assert_eq!(cached_pages(&path), 6, "{len} bytes at {offset}");
+        assert_eq!(cached_pages(&path), 6 * page / PAGE, "{len} bytes at {offset}");
     }
     assert_eq!(since(before), [0, 4, 0]);
     assert_eq!(metrics().cache_partial - partial, 4);
     // Changes the cache only, so the content shows which descriptor a read used.
     let changed = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&changed, &[0; PAGE], 2 * PAGE as u64).unwrap();
-    let buffer = read_by(way, &file, 0, 16 * PAGE);
-    assert_content(&buffer[..2 * PAGE], 0);
-    assert_eq!(buffer[2 * PAGE..3 * PAGE], [0; PAGE]);
-    assert_content(&buffer[3 * PAGE..], 3 * PAGE as u64);
+    std::os::unix::fs::FileExt::write_all_at(&changed, &vec![0; page], 2 * page as u64).unwrap();
+    let buffer = read_by(way, &file, 0, 16 * page);
+    assert_content(&buffer[..2 * page], 0);
+    assert_eq!(buffer[2 * page..3 * page], vec![0; page]);
+    assert_content(&buffer[3 * page..], 3 * page as u64);
     // Reads stop at the end of the file.
-    for len in [4 * PAGE, 14 * PAGE] {
+    for len in [4 * page, 14 * page] {
         changed.set_len(len as u64).unwrap();
         let mut batch = Batch::new();
-        batch.add(file.read_at(Vec::with_capacity(16 * PAGE), 0));
+        batch.add(file.read_at(Vec::with_capacity(16 * page), 0));
         batch.add(file.read_at(Vec::with_capacity(LEN), 5));
         let done: Vec<_> = batch.run().into_iter().map(|done| done.result.unwrap()).collect();
         assert_eq!(done, [len, len - 5]);

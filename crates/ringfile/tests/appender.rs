@@ -19,7 +19,8 @@ use support::forms::routes;
 use support::fuse::{Act, Op, Server};
 use support::logs::{folder, kinds, options};
 use support::{
-    Random, assert_content, content, in_child, is_without_ring, must_end, poll_once, wait_for, yield_now,
+    Random, assert_content, content, in_child, is_without_ring, must_end, page_size, poll_once, wait_for,
+    yield_now,
 };
 
 const PAGE: usize = 4096;
@@ -567,9 +568,10 @@ fn a_pool_of_two_blocks_is_enough_for_an_appender() {
             let file = options(route, false).open(&path).unwrap();
             let path = path.clone();
             must_end("appends with little memory", move || {
-                let pool = Pool::builder().capacity(2 * PAGE).when_full(WhenFull::Wait).build().unwrap();
+                let pool =
+                    Pool::builder().capacity(2 * page_size()).when_full(WhenFull::Wait).build().unwrap();
                 let run = async {
-                    let log = Appender::open(&file, &pool, 0).block(PAGE).depth(4).await.unwrap();
+                    let log = Appender::open(&file, &pool, 0).block(page_size()).depth(4).await.unwrap();
                     let mut len = 0;
                     for bytes in [1, 5000, 4096, 4095, 30_000, 3, 8192, 100, 4096] {
                         assert_eq!(log.append(&content(len, bytes)).await.unwrap(), len);

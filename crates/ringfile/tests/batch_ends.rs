@@ -13,7 +13,8 @@ use std::task::{Context, Poll, Waker};
 
 use ringfile::{Batch, BatchRun, Done, File, Pool, block_on};
 use support::{
-    Folder, assert_content, content, in_child, must_end, open_on_ring, skip, wait_for, yield_now, yield_until,
+    Folder, assert_content, content, in_child, must_end, open_on_ring, page_size, skip, wait_for, yield_now,
+    yield_until,
 };
 
 /// Makes a batch that waits for a pipe without data.
@@ -132,9 +133,10 @@ fn operations_for_which_there_is_no_memory_are_refused_and_the_others_done() {
     let mut batch = Batch::new();
     batch.add(file.read_at(Vec::with_capacity(16), 0));
     assert_content(batch.run()[0].buffer.as_ref().unwrap(), 0);
-    let in_use: u64 =
+    let pages: u64 =
         std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').next().unwrap().parse().unwrap();
-    let limit = libc::rlimit { rlim_cur: in_use * 4096 + (24 << 20), rlim_max: libc::RLIM_INFINITY };
+    let limit =
+        libc::rlimit { rlim_cur: pages * page_size() as u64 + (24 << 20), rlim_max: libc::RLIM_INFINITY };
     // Large vectors come straight from the kernel, so the limit applies to them.
     // SAFETY: no memory is named.
     if unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 << 10) } != 1 {

@@ -15,7 +15,7 @@ use std::task::Context;
 use std::thread::ThreadId;
 
 use ringfile::{Batch, Done, File, OpenOptions, Pool, PoolError, Route, WhenFull};
-use support::{Folder, Random, assert_content, content, ring_options};
+use support::{Folder, Random, assert_content, content, page_size, ring_options};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
@@ -148,9 +148,9 @@ fn the_function_must_not_block_and_may_panic() {
     let end = move |_| {
         let done = reads(&inner, 0..3).run();
         let kinds = done.iter().map(|done| done.result.as_ref().unwrap_err().kind()).collect::<Vec<_>>();
-        let pool = Pool::builder().capacity(4096).when_full(WhenFull::Wait).build().unwrap();
-        let _all = pool.get(4096).unwrap();
-        assert!(matches!(pool.get(4096), Err(PoolError::WouldDeadlock { .. })));
+        let pool = Pool::builder().capacity(page_size()).when_full(WhenFull::Wait).build().unwrap();
+        let _all = pool.get(page_size()).unwrap();
+        assert!(matches!(pool.get(page_size()), Err(PoolError::WouldDeadlock { .. })));
         tell.send(kinds).unwrap();
         ringfile::block_on(async {});
     };

@@ -14,7 +14,7 @@ use ringfile::{
 use support::fuse::{Act, Op, Server};
 use support::{
     Folder, Random, assert_content, content, has_registered_buffers, in_child, in_child_with,
-    is_without_ring, skip, workers_are_forced,
+    is_without_ring, page_size, skip, workers_are_forced,
 };
 
 const PAGE: usize = 4096;
@@ -138,20 +138,22 @@ fn pools_are_aligned_go_outside_and_are_left_out_as_the_settings_say() {
     let aligned = config("alignment = '16KiB'").pool().build().unwrap();
     let buffer = aligned.get(1).unwrap();
     assert_eq!((buffer.as_ptr().addr() % (16 << 10), aligned.metrics().in_use), (0, 16 << 10));
-    let with_limit = config("capacity = 4096\nwhen_full = 'outside'\noutside_limit = 8192");
-    assert_eq!(with_limit.when_full(), Some(WhenFull::Outside { limit: 8192 }));
+    let page = page_size();
+    let limit = 2 * page;
+    let with_limit = config(&format!("capacity = {page}\nwhen_full = 'outside'\noutside_limit = {limit}"));
+    assert_eq!(with_limit.when_full(), Some(WhenFull::Outside { limit }));
     let pool = with_limit.pool().build().unwrap();
-    let buffers: Vec<_> = (0..3).map(|_| pool.get(4096).unwrap()).collect();
-    assert_eq!(pool.metrics().outside_bytes, 8192);
+    let buffers: Vec<_> = (0..3).map(|_| pool.get(page).unwrap()).collect();
+    assert_eq!(pool.metrics().outside_bytes, limit);
     assert!(matches!(pool.get(1), Err(PoolError::Full { .. })));
     drop(buffers);
-    let unlimited = config("capacity = 4096\nwhen_full = 'outside'");
+    let unlimited = config(&format!("capacity = {page}\nwhen_full = 'outside'"));
     assert_eq!(unlimited.when_full(), Some(WhenFull::Outside { limit: usize::MAX }));
     assert!(unlimited.pool().build().unwrap().get(1 << 20).is_ok());
     assert_eq!(config("outside_limit = 8192").when_full(), None, "a limit alone sets nothing");
     assert_eq!(config("when_full = 'wait'\noutside_limit = 8192").when_full(), Some(WhenFull::Wait));
     let without = config("pooling = false").pool().build().unwrap();
-    let buffer = without.get(4096).unwrap();
+    let buffer = without.get(page).unwrap();
     assert_eq!((without.metrics().reserved, without.metrics().outside_bytes), (0, buffer.capacity()));
 }
 

@@ -17,7 +17,7 @@ use ringfile::{Batch, File, OpenOptions, Pool, Queue, Route, Runtime, block_on, 
 use support::handles::Handles as _;
 use support::{
     Folder, assert_content, content, in_child, in_child_with, is_without_ring, keep, must_end, needs_ring,
-    open_on_ring, poll_once, wait_for, yield_now,
+    open_on_ring, page_size, poll_once, wait_for, yield_now,
 };
 
 const PAGE: usize = 4096;
@@ -381,11 +381,11 @@ fn a_future_that_a_waker_polls_while_its_thread_leaves_a_loop_is_carried_out() {
         let folder = Folder::new();
         let file = open_on_ring(folder.file("data", &content(0, PAGE)));
         let file: &'static File = keep(file);
-        let pool = Pool::new(PAGE);
+        let pool = Pool::new(page_size());
         let ((first, _silent), (second, _silent_too)) = (pipe(), pipe());
         let (mut queue, mut reads) = (Queue::new(), Queue::new());
         reads.start(&first, Vec::with_capacity(1), 0);
-        queue.add(second.read_at(pool.get(PAGE).unwrap(), 0), 0);
+        queue.add(second.read_at(pool.get(page_size()).unwrap(), 0), 0);
         queue.submit();
         let begun = Arc::new(std::sync::Mutex::new(None));
         let slot = Arc::clone(&begun);
@@ -396,7 +396,7 @@ fn a_future_that_a_waker_polls_while_its_thread_leaves_a_loop_is_carried_out() {
                 *slot.lock().unwrap() = Some(read);
             });
         });
-        let mut get = Box::pin(pool.get_async(PAGE));
+        let mut get = Box::pin(pool.get_async(page_size()));
         CALLS.set(true);
         assert!(get.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         CALLS.set(false);

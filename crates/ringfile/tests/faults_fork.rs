@@ -16,8 +16,8 @@ use support::fuse::{Act, Op, Server};
 use support::handles::Handles as _;
 use support::{
     Folder, all, assert_content, assert_passed, content, end_if_it_hangs, fork, has_registered_buffers,
-    in_child, is_without_ring, needs_ring, open_on_ring, poll_once, skip, workers_are_forced, yield_now,
-    yield_until,
+    in_child, is_without_ring, needs_ring, open_on_ring, page_size, poll_once, skip, workers_are_forced,
+    yield_now, yield_until,
 };
 
 const PAGE: usize = 4096;
@@ -182,23 +182,24 @@ fn f22_memory_returned_in_a_child_wakes_tasks_that_wait_for_it() {
     }
     let (theirs, ours) = std::io::pipe().unwrap();
     let pipe = File::from(std::fs::File::from(std::os::fd::OwnedFd::from(theirs)));
-    let pool = Pool::new(PAGE);
+    let page = page_size();
+    let pool = Pool::new(page);
     block_on(async {
-        let mut read = Box::pin(pipe.read_at(pool.get(PAGE).unwrap(), 0));
+        let mut read = Box::pin(pipe.read_at(pool.get(page).unwrap(), 0));
         assert!(poll_once(&mut read).await.is_pending());
         yield_now().await;
         drop(read);
-        assert_eq!(pool.metrics().in_use, PAGE, "it waits for the pipe, and the kernel has its memory");
+        assert_eq!(pool.metrics().in_use, page, "it waits for the pipe, and the kernel has its memory");
         // SAFETY: as in `fork`; the child continues as a task and ends with `_exit`.
         let child = unsafe { libc::fork() };
         if child == 0 {
             end_if_it_hangs();
-            let passed = pool.get_async(PAGE).await.is_ok();
+            let passed = pool.get_async(page).await.is_ok();
             // SAFETY: ends this process, and touches no memory.
             unsafe { libc::_exit(if passed { 0 } else { 1 }) };
         }
         assert_passed(child);
-        assert_eq!(pool.get_async(PAGE).await.unwrap().capacity(), PAGE);
+        assert_eq!(pool.get_async(page).await.unwrap().capacity(), page);
     });
     drop(ours);
 }
@@ -743,36 +744,37 @@ fn f22_a_child_does_not_wait_behind_the_parent_s_blocked_threads() {
     if !in_child(name) {
         return;
     }
-    let pool = Pool::builder().capacity(2 * PAGE).when_full(ringfile::WhenFull::Wait).build().unwrap();
-    let mut all = Some((pool.get(PAGE).unwrap(), pool.get(PAGE).unwrap()));
+    let page = page_size();
+    let pool = Pool::builder().capacity(2 * page).when_full(ringfile::WhenFull::Wait).build().unwrap();
+    let mut all = Some((pool.get(page).unwrap(), pool.get(page).unwrap()));
     std::thread::scope(|threads| {
-        let blocked = threads.spawn(|| pool.get(2 * PAGE).unwrap().capacity());
+        let blocked = threads.spawn(|| pool.get(2 * page).unwrap().capacity());
         while pool.metrics().waits == 0 {
             std::thread::yield_now();
         }
         // Behind the blocked thread, and of a thread that the child has.
         let context = &mut Context::from_waker(Waker::noop());
-        let mut waits = pool.get_async(PAGE);
+        let mut waits = pool.get_async(page);
         assert!(Pin::new(&mut waits).poll(context).is_pending());
         // Whether the child first returns memory or first asks for it.
         assert_passed(fork(|| {
             drop(all.take());
             assert!(Pin::new(&mut waits).poll(context).is_ready(), "the future is the first in the queue");
-            assert_eq!(pool.get(PAGE).unwrap().capacity(), PAGE);
+            assert_eq!(pool.get(page).unwrap().capacity(), page);
         }));
         assert_passed(fork(|| {
             let (one, _other) = all.take().unwrap();
             let asks = std::thread::spawn({
                 let pool = pool.clone();
-                move || pool.get(PAGE).unwrap().capacity()
+                move || pool.get(page).unwrap().capacity()
             });
             drop(one);
             let Poll::Ready(first) = Pin::new(&mut waits).poll(context) else { panic!("was not served") };
             drop(first);
-            assert_eq!(asks.join().unwrap(), PAGE);
+            assert_eq!(asks.join().unwrap(), page);
         }));
         drop((waits, all));
-        assert_eq!(blocked.join().unwrap(), 2 * PAGE, "the parent's thread still waits its turn");
+        assert_eq!(blocked.join().unwrap(), 2 * page, "the parent's thread still waits its turn");
     });
 }
 

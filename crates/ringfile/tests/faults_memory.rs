@@ -16,7 +16,7 @@ use bytes::Bytes;
 use ringfile::{Batch, Buffer, File, GetBuffer, Pool, RegisteredMemory, Route, block_on, thread_metrics};
 use support::{
     Folder, assert_content, content, in_child_with, is_child, is_without_ring, must_end, needs_ring,
-    open_on_ring, ring_options,
+    open_on_ring, page_size, ring_options,
 };
 
 const PAGE: usize = 4096;
@@ -317,15 +317,16 @@ impl Callback {
 #[test]
 fn f44_wakers_of_tasks_that_wait_for_memory_may_use_the_pool() {
     must_end("waiting for memory with wakers that use the pool", || {
-        let pool = Pool::new(PAGE);
+        let page = page_size();
+        let pool = Pool::new(page);
         let callback = |calls| Arc::new(Callback { pool: pool.clone(), calls: AtomicUsize::new(calls) });
         let (first, second) = (callback(0), callback(0));
         let poll = |get: &mut Pin<&mut GetBuffer<'_>>, callback: &Arc<Callback>| {
             get.as_mut().poll(&mut Context::from_waker(&callback.waker()))
         };
-        let only = pool.get(PAGE).unwrap();
+        let only = pool.get(page).unwrap();
         {
-            let (mut one, mut two) = (pin!(pool.get_async(PAGE)), pin!(pool.get_async(PAGE)));
+            let (mut one, mut two) = (pin!(pool.get_async(page)), pin!(pool.get_async(page)));
             assert!(poll(&mut one, &first).is_pending());
             assert!(poll(&mut two, &first).is_pending());
             // Another waker replaces the previous one.
@@ -335,7 +336,7 @@ fn f44_wakers_of_tasks_that_wait_for_memory_may_use_the_pool() {
             assert!(poll(&mut two, &second).is_pending());
             drop(buffer);
         }
-        assert!(pool.get(PAGE).is_ok(), "the memory meant for the dropped future is available again");
+        assert!(pool.get(page).is_ok(), "the memory meant for the dropped future is available again");
         assert!(first.calls.load(Ordering::SeqCst) > 0 && second.calls.load(Ordering::SeqCst) > 0);
     });
 }
@@ -354,9 +355,10 @@ fn f44_a_waker_that_panics_does_not_keep_others_from_being_woken() {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
-    let (pool, counts) = (Pool::new(2 * PAGE), Arc::new(Counts(AtomicUsize::new(0))));
-    let whole = pool.get(2 * PAGE).unwrap();
-    let (mut one, mut two) = (pin!(pool.get_async(PAGE)), pin!(pool.get_async(PAGE)));
+    let page = page_size();
+    let (pool, counts) = (Pool::new(2 * page), Arc::new(Counts(AtomicUsize::new(0))));
+    let whole = pool.get(2 * page).unwrap();
+    let (mut one, mut two) = (pin!(pool.get_async(page)), pin!(pool.get_async(page)));
     let (panics, wakes) = (Waker::from(Arc::new(Panics)), Waker::from(Arc::clone(&counts)));
     assert!(one.as_mut().poll(&mut Context::from_waker(&panics)).is_pending());
     assert!(two.as_mut().poll(&mut Context::from_waker(&wakes)).is_pending());

@@ -16,7 +16,7 @@ use support::filters::{deny, deny_registering};
 use support::forms::READING;
 use support::{
     Folder, all, assert_content, content, in_child, is_child, must_end, needs_ring, open_descriptors,
-    open_on_ring, poll_once, record_warnings, skip, wait_for,
+    open_on_ring, page_size, poll_once, record_warnings, skip, wait_for,
 };
 
 const PAGE: usize = 4096;
@@ -24,9 +24,10 @@ const PAGE: usize = 4096;
 /// Asserts what must hold without a ring for every operation of a file that needs one, and for tasks, memory and other
 /// threads.
 fn everything_but_io(file: &File, errno: i32, cause: &str) {
-    let pool = Pool::builder().capacity(PAGE).when_full(WhenFull::Wait).build().unwrap();
+    let page = page_size();
+    let pool = Pool::builder().capacity(page).when_full(WhenFull::Wait).build().unwrap();
     block_on(async {
-        let failed = file.read_at(pool.get(PAGE).unwrap(), 0).await.unwrap_err();
+        let failed = file.read_at(pool.get(page).unwrap(), 0).await.unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::Unsupported, "{failed}");
         assert_eq!(failed.errno(), Some(errno), "{failed}");
         assert!(failed.to_string().contains(cause), "{failed}");
@@ -38,12 +39,12 @@ fn everything_but_io(file: &File, errno: i32, cause: &str) {
         assert_eq!(vectored.into_buffer(), [nothing.clone(), nothing], "both come back, with what was read");
         // Tasks, memory and other threads still work.
         let waiting = pool.clone();
-        let task = spawn(async move { waiting.get_async(PAGE).await.unwrap().capacity() });
+        let task = spawn(async move { waiting.get_async(page).await.unwrap().capacity() });
         let elsewhere = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(20));
             drop(held);
         });
-        assert_eq!(task.await.unwrap(), PAGE);
+        assert_eq!(task.await.unwrap(), page);
         elsewhere.join().unwrap();
         let mut reader = file.reader(&pool).block(PAGE);
         assert_eq!(reader.next().await.unwrap().unwrap_err().kind(), ErrorKind::Unsupported);

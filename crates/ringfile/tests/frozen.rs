@@ -11,7 +11,8 @@ use std::os::fd::AsRawFd;
 use bytes::Bytes;
 use ringfile::{AnyBuffer, Batch, File, Pool, PoolError, Queue, RegisteredMemory, block_on, thread_metrics};
 use support::{
-    TempPath, has_registered_buffers, is_root, is_without_ring, must_end, needs_ring, poll_once, ring_options,
+    TempPath, has_registered_buffers, is_root, is_without_ring, must_end, needs_ring, page_size, poll_once,
+    ring_options,
 };
 
 const PAGE: usize = 4096;
@@ -141,8 +142,9 @@ fn bytes_of_other_memory_are_written_plain_and_those_of_an_owner_that_has_a_buff
             assert_eq!(std::fs::read(&path).unwrap()[..expected.len()], expected);
         };
         let unregistered = Pool::builder().registered(false).build().unwrap();
+        let page = page_size();
         let outside =
-            Pool::builder().capacity(PAGE).when_full(ringfile::WhenFull::Outside { limit: 1 << 20 });
+            Pool::builder().capacity(page).when_full(ringfile::WhenFull::Outside { limit: 1 << 20 });
         let outside = outside.build().unwrap();
         let mut buffer = pool.get(PAGE).unwrap();
         buffer.resize(PAGE, 9);
@@ -151,7 +153,7 @@ fn bytes_of_other_memory_are_written_plain_and_those_of_an_owner_that_has_a_buff
             write(Bytes::from(vec![8; PAGE]), 0);
             write(Bytes::from_static(b"static"), 0);
             write(frozen(&unregistered, PAGE, 1), 0);
-            write(frozen(&outside, 2 * PAGE, 2), 0);
+            write(frozen(&outside, 2 * page, 2), 0);
         }
         write(Bytes::from_owner(Owner(buffer)), 1);
         assert_counts(counted(|| block_on(file.write_at(Bytes::new(), 0)).unwrap()), (0, 0));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::{Buf, BufMut, Bytes};
 use ringfile::{Buffer, Pool, PoolError, RegisteredMemory, WhenFull, block_on};
-use support::{Random, Subscriber, TempPath, is_warning, must_end, ring_options};
+use support::{Random, Subscriber, TempPath, is_warning, must_end, page_size, ring_options};
 
 const PAGE: usize = 4096;
 
@@ -297,12 +297,13 @@ fn memory_from_outside_is_warned_of_once_for_each_pool() {
 
 #[test]
 fn without_pooling_each_buffer_is_mapped_for_itself_up_to_the_limits() {
-    let pool = Pool::builder().capacity(64 << 10).pooling(false).when_full(WhenFull::Wait).build().unwrap();
-    let buffers: Vec<_> = (0..16).map(|_| pool.get(PAGE).unwrap()).collect();
+    let page = page_size();
+    let pool = Pool::builder().capacity(16 * page).pooling(false).when_full(WhenFull::Wait).build().unwrap();
+    let buffers: Vec<_> = (0..16).map(|_| pool.get(page).unwrap()).collect();
     let metrics = pool.metrics();
-    assert_eq!((metrics.capacity, metrics.reserved, metrics.outside_bytes), (0, 0, 64 << 10));
+    assert_eq!((metrics.capacity, metrics.reserved, metrics.outside_bytes), (0, 0, 16 * page));
     assert!(matches!(pool.get(1), Err(PoolError::Full { .. })));
-    assert!(buffers.iter().all(|buffer| buffer.as_ptr().addr() % PAGE == 0));
+    assert!(buffers.iter().all(|buffer| buffer.as_ptr().addr() % 4096 == 0));
     drop(buffers);
     assert_eq!((pool.metrics().outside_bytes, pool.metrics().outside_allocations), (0, 16));
     let mut buffer = pool.get(100).unwrap();

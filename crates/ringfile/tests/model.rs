@@ -21,7 +21,7 @@ use ringfile::{
     RegisteredMemory, Route, WhenFull, block_on, spawn,
 };
 use support::mounts::Mount;
-use support::{Random, TempPath, must_end};
+use support::{Random, TempPath, must_end, page_size};
 
 /// Files grow to about this size.
 const LARGE: usize = 1 << 20;
@@ -98,7 +98,7 @@ impl Memory {
         Self {
             pool: Pool::new(64 << 20),
             unregistered: Pool::builder().capacity(64 << 20).registered(false).build().unwrap(),
-            full: Pool::builder().capacity(4096).when_full(outside).build().unwrap(),
+            full: Pool::builder().capacity(page_size()).when_full(outside).build().unwrap(),
             lender,
             to_aligned,
         }
@@ -109,7 +109,7 @@ impl Memory {
         let skip = if aligned { 4096 * rng.index(3) } else { rng.index(5000) };
         match kind {
             Kind::Unregistered => self.unregistered.get(n).unwrap(),
-            Kind::Outside => self.full.get(n.max(4097)).unwrap().split_to(n),
+            Kind::Outside => self.full.get(n.max(page_size() + 1)).unwrap().split_to(n),
             Kind::SplitOff => self.pool.get(n + skip).unwrap().split_off(skip),
             Kind::SplitTo => {
                 let mut whole = self.pool.get(skip + n + 100).unwrap();
@@ -578,7 +578,7 @@ impl Run {
         let alignment = self.file.alignment().bytes;
         let rounded = block.next_multiple_of(alignment);
         // Two blocks, and the difference to their size class: one to read into while the user has the other.
-        let room = (rounded + rounded / 4).next_multiple_of(4096) * 2 + 8192;
+        let room = (rounded + rounded / 4).next_multiple_of(page_size()) * 2 + 2 * page_size();
         let pool = match self.rng.index(3) {
             0 => Pool::new(room),
             1 => Pool::builder().capacity(room).when_full(WhenFull::Wait).build().unwrap(),
@@ -739,7 +739,7 @@ fn a_stream_whose_pool_is_too_small_fails_with_a_reason() {
     std::fs::write(&path, vec![1; 100_000]).unwrap();
     let file = File::open(&path).unwrap();
     block_on(async {
-        let mut reader = file.reader(&Pool::new(8192)).block(16384);
+        let mut reader = file.reader(&Pool::new(page_size())).block(2 * page_size());
         let error = reader.next().await.unwrap().unwrap_err();
         assert!(error.to_string().contains("pool"), "{error}");
         assert!(reader.next().await.is_none());
@@ -770,15 +770,15 @@ fn a_stream_waits_for_memory_that_others_have() {
         let content: Vec<u8> = (0..50_000_u32).map(|at| at as u8).collect();
         std::fs::write(&path, &content).unwrap();
         let file = File::open(&path).unwrap();
-        let pool = Pool::new(8192);
-        let all = [pool.get(4096).unwrap(), pool.get(4096).unwrap()];
+        let pool = Pool::new(2 * page_size());
+        let all = [pool.get(page_size()).unwrap(), pool.get(page_size()).unwrap()];
         let theirs = pool.clone();
         let thread = std::thread::spawn(move || {
             support::wait_for("the stream to wait", || theirs.metrics().waits > 0);
             drop(all);
         });
         let read = block_on(async {
-            let mut reader = file.reader(&pool).block(4096).depth(4);
+            let mut reader = file.reader(&pool).block(page_size()).depth(4);
             let mut read = Vec::new();
             while let Some(piece) = reader.next().await {
                 read.extend_from_slice(&piece.unwrap());

@@ -219,7 +219,7 @@ fn with<B, T>(builder: B, value: Option<T>, set: fn(B, T) -> B) -> B {
 
 /// Setters, which win over loaded settings. A value out of range becomes the nearest allowed one.
 impl Config {
-    /// Sets the capacity of pools in bytes, at least 4096.
+    /// Sets the capacity of pools in bytes, at least 4096. Where pages are larger, making a pool of less than one page fails.
     pub fn with_capacity(mut self, bytes: usize) -> Self {
         self.capacity = Some(bytes.clamp(*CAPACITIES.start(), *CAPACITIES.end()));
         self

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-const PAGE: usize = 4096;
+use super::page_size;
 
 /// Writes dirty pages, and drops the file from the page cache.
 pub fn drop_cache(path: &Path) {
@@ -14,11 +14,11 @@ pub fn drop_cache(path: &Path) {
     assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) }, 0);
 }
 
-/// Returns how many of the file's pages are in the page cache.
+/// Returns how much of the file is in the page cache, in units of 4 KiB, whatever the size of the system's pages.
 pub fn cached_pages(path: &Path) -> usize {
     let file = std::fs::File::open(path).unwrap();
     let len = file.metadata().unwrap().len() as usize;
-    let mut resident = vec![0u8; len.div_ceil(PAGE)];
+    let mut resident = vec![0u8; len.div_ceil(page_size())];
     // SAFETY: a new mapping, which is only examined and then unmapped; `resident` has a byte for each of its pages.
     unsafe {
         let map =
@@ -27,7 +27,7 @@ pub fn cached_pages(path: &Path) -> usize {
         assert_eq!(libc::mincore(map, len, resident.as_mut_ptr()), 0);
         assert_eq!(libc::munmap(map, len), 0);
     }
-    resident.iter().filter(|&&page| page & 1 == 1).count()
+    resident.iter().filter(|&&page| page & 1 == 1).count() * (page_size() / 4096)
 }
 
 /// Reads these bytes into the cache, as far as the file has them, without the kernel's read-ahead.

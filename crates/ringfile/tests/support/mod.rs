@@ -31,6 +31,7 @@ pub use {
     machine::{has_registered_buffers, has_shared_registrations, needs_registered_buffers, status_kib},
     patience::patience,
     random::Random,
+    ringfile_buffer::internal::page_size,
     tasks::{Sender, all, both, poll_once, sent, yield_now, yield_until, yields},
 };
 

@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use crate::memory::page_size;
+
 /// How many streams are followed; a new one replaces the one that was read least recently.
 pub(super) const STREAMS: usize = 16;
 /// A stream that was continued keeps its place for this many reads longer, because every random read begins a stream
@@ -111,10 +113,17 @@ impl Stream {
 
 impl Passing {
     /// Returns the first region that is to leave the cache. The kernel drops no folio that reaches beyond the bytes
-    /// that it is told, so a region is named twice.
+    /// that it is told, so a region is named again until the largest folio that may contain it is complete.
     fn first_to_leave(&self) -> u64 {
-        self.first.max(self.region.saturating_sub(3))
+        let regions = largest_folio(page_size() as u64) / REGION;
+        self.first.max(self.region.saturating_sub(regions + 1))
     }
+}
+
+/// Returns the size of the largest folio that the kernel makes when it reads ahead, for pages of this size: a huge page,
+/// which one page of page table entries maps, but at most 2^11 pages (`MAX_XAS_ORDER` in include/linux/pagemap.h).
+fn largest_folio(page: u64) -> u64 {
+    (page / 8 * page).min(page << 11)
 }
 
 /// How a read relates to the streams that pass through the page cache.
@@ -515,6 +524,12 @@ mod tests {
         // The first and the last ones stay.
         let stays = is_left[..regions as usize].iter().filter(|is_left| !**is_left).count();
         assert!(!is_left[0] && stays <= 3, "{is_left:?}");
+    }
+
+    #[test]
+    fn the_largest_folio_is_a_huge_page_up_to_2_to_the_11th_pages() {
+        let mib = [4 << 10, 16 << 10, 64 << 10].map(|page| largest_folio(page) >> 20);
+        assert_eq!(mib, [2, 32, 128]);
     }
 
     #[test]
