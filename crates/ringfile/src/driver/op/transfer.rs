@@ -153,6 +153,10 @@ fn call_on(
     nowait: u32,
     parts: &[libc::iovec],
 ) -> Result<usize, i32> {
+    #[cfg(feature = "sim")]
+    if let Some(file) = target.simulated() {
+        return simulated(target, file, request, began, parts);
+    }
     let is_read = request.kind.is_read();
     let flags = (request.op_flags | target.cache_flags() | nowait).cast_signed();
     let offset = target.offset(request.offset + began as u64).cast_signed();
@@ -176,6 +180,47 @@ fn call_on(
         }
         moved => moved,
     }
+}
+
+/// Makes the call on a simulated file.
+#[cfg(feature = "sim")]
+#[cold]
+fn simulated(
+    target: &Target,
+    file: crate::sim::OpenNumber,
+    request: &Request,
+    began: usize,
+    parts: &[libc::iovec],
+) -> Result<usize, i32> {
+    let offset = request.offset.checked_add(began as u64).ok_or(libc::EINVAL)?;
+    let len = parts.iter().map(|part| part.iov_len).sum();
+    if let Some(direct) = target.direct() {
+        let is_aligned = |part: &libc::iovec| {
+            part.iov_len.is_multiple_of(direct.bytes) && part.iov_base.addr().is_multiple_of(direct.memory)
+        };
+        if !offset.is_multiple_of(direct.bytes as u64) || !parts.iter().all(is_aligned) {
+            return Err(libc::EINVAL);
+        }
+    }
+    if !request.kind.is_read() {
+        let mut data = Vec::with_capacity(len);
+        for part in parts.iter().filter(|part| part.iov_len > 0) {
+            // SAFETY: as in `call_on`: a write's memory is initialised.
+            data.extend_from_slice(unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) });
+        }
+        let is_durable = request.op_flags & linux_raw_sys::general::RWF_DSYNC != 0;
+        return crate::sim::write(file, offset, data, is_durable);
+    }
+    let mut data = vec![0_u8; len];
+    let moved = crate::sim::read(file, offset, &mut data)?;
+    let mut rest = &data[..moved];
+    for part in parts {
+        let (here, after) = rest.split_at(part.iov_len.min(rest.len()));
+        // SAFETY: as in `call_on`; a read's memory has this capacity, and is not that of `data`.
+        unsafe { std::ptr::copy_nonoverlapping(here.as_ptr(), part.iov_base.cast(), here.len()) };
+        rest = after;
+    }
+    Ok(moved)
 }
 
 /// Reads from a pipe that has a name, without waiting, which `RWF_NOWAIT` cannot do there: by another description of it
