@@ -16,6 +16,7 @@ use super::seed::Random;
 pub(super) const SECTOR: u64 = 512;
 const PAGE: u64 = 4096;
 type Page = [u8; PAGE as usize];
+static ZEROS: Page = [0; PAGE as usize];
 
 /// The number of a file or a folder.
 pub(super) type Inode = u64;
@@ -33,21 +34,26 @@ struct Content {
 }
 
 impl Content {
-    fn read(&self, offset: u64, to: &mut [u8]) {
-        for piece in pieces(offset, to.len()) {
-            let to = &mut to[piece.in_data.clone()];
+    /// Passes the bytes on, a piece after the other.
+    fn read(&self, offset: u64, len: usize, mut take: impl FnMut(&[u8])) {
+        for piece in pieces(offset, len) {
             match self.pages.get(&piece.page) {
-                Some(page) => to.copy_from_slice(&page[piece.in_page]),
-                None => to.fill(0),
+                Some(page) => take(&page[piece.in_page]),
+                None => take(&ZEROS[piece.in_page]),
             }
         }
     }
 
-    /// Writes, and leaves the size as it is.
-    fn put(&mut self, offset: u64, data: &[u8]) {
-        for piece in pieces(offset, data.len()) {
-            let page = self.pages.entry(piece.page).or_insert_with(|| Rc::new([0; PAGE as usize]));
-            Rc::make_mut(page)[piece.in_page].copy_from_slice(&data[piece.in_data]);
+    /// Writes a part of some data, and leaves the size as it is. A whole page is shared, and not copied.
+    fn put(&mut self, data: &Data, part: Range<u64>) {
+        for piece in pieces(part.start, (part.end - part.start) as usize) {
+            let from = &data.pages[(piece.page - data.offset / PAGE) as usize];
+            if piece.in_page.len() == PAGE as usize {
+                self.pages.insert(piece.page, Rc::clone(from));
+                continue;
+            }
+            let page = self.pages.entry(piece.page).or_insert_with(|| Rc::new(ZEROS));
+            Rc::make_mut(page)[piece.in_page.clone()].copy_from_slice(&from[piece.in_page]);
         }
     }
 
@@ -75,9 +81,9 @@ impl Content {
 
     fn apply(&mut self, change: &Change) {
         match change {
-            Change::Write { offset, data } => {
-                self.put(*offset, data);
-                self.size = self.size.max(offset + data.len() as u64);
+            Change::Write(data) => {
+                self.put(data, data.range());
+                self.size = self.size.max(data.range().end);
             }
             Change::Size(size) => self.resize(*size),
             Change::Zero(range) => self.zero(range.clone()),
@@ -85,11 +91,43 @@ impl Content {
     }
 }
 
+/// Bytes that are written at some place, in the pages that they will be in.
+#[derive(Clone)]
+pub(super) struct Data {
+    offset: u64,
+    len: usize,
+    pages: Vec<Rc<Page>>,
+}
+
+impl Data {
+    /// Makes the data for a place; `fill` gives the bytes, a piece after the other.
+    pub(super) fn new(offset: u64, len: usize, mut fill: impl FnMut(&mut [u8])) -> Self {
+        let page = |piece: Piece| {
+            let mut page = ZEROS;
+            fill(&mut page[piece.in_page]);
+            Rc::new(page)
+        };
+        Self { offset, len, pages: pieces(offset, len).map(page).collect() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+        self.pages.truncate(pieces(self.offset, self.len).count());
+    }
+
+    fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.len as u64
+    }
+}
+
 /// The part of some data that lies in one page.
 struct Piece {
     page: u64,
     in_page: Range<usize>,
-    in_data: Range<usize>,
 }
 
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
@@ -98,7 +136,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
         let at = offset + done as u64;
         let start = (at % PAGE) as usize;
         let take = (PAGE as usize - start).min(len - done);
-        let piece = Piece { page: at / PAGE, in_page: start..start + take, in_data: done..done + take };
+        let piece = Piece { page: at / PAGE, in_page: start..start + take };
         done += take;
         (take > 0).then_some(piece)
     })
@@ -107,10 +145,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
 /// A change of a file that is not known to be durable.
 #[derive(Clone)]
 pub(super) enum Change {
-    Write {
-        offset: u64,
-        data: Vec<u8>,
-    },
+    Write(Data),
     Size(u64),
     /// A hole, or a range that was zeroed.
     Zero(Range<u64>),
@@ -370,12 +405,17 @@ impl Contents {
 
     // ---- Contents ----
 
-    /// Returns how many bytes were read: fewer at the end of the file.
-    pub(super) fn read(&mut self, inode: Inode, offset: u64, to: &mut [u8]) -> Result<usize, i32> {
+    /// Passes the bytes on, a piece after the other. Returns how many there are: fewer at the end of the file.
+    pub(super) fn read(
+        &mut self,
+        inode: Inode,
+        offset: u64,
+        len: usize,
+        take: impl FnMut(&[u8]),
+    ) -> Result<usize, i32> {
         let file = self.file(inode)?;
-        let there =
-            usize::try_from(file.live.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(to.len());
-        file.live.read(offset, &mut to[..there]);
+        let there = usize::try_from(file.live.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
+        file.live.read(offset, there, take);
         Ok(there)
     }
 
@@ -383,15 +423,15 @@ impl Contents {
         let before = self.allocated(inode);
         let mut room = self.room;
         let file = self.file(inode)?;
-        if let (Change::Write { offset, data }, Some(room)) = (&change, room) {
-            let missing =
-                pieces(*offset, data.len()).filter(|piece| !file.live.pages.contains_key(&piece.page));
+        if let (Change::Write(data), Some(room)) = (&change, room) {
+            let pages = pieces(data.offset, data.len);
+            let missing = pages.filter(|piece| !file.live.pages.contains_key(&piece.page));
             if missing.count() as u64 * PAGE > room {
                 return Err(libc::ENOSPC);
             }
         }
         file.has_new_metadata |= match &change {
-            Change::Write { offset, data } => offset + data.len() as u64 > file.live.size,
+            Change::Write(data) => data.range().end > file.live.size,
             Change::Size(_) => true,
             Change::Zero(_) => false,
         };
@@ -514,9 +554,7 @@ impl FileState {
         let usual = [0.0, 1.0, 0.5][random.below(3) as usize];
         for change in &self.changes {
             match change {
-                Change::Write { offset, data } => {
-                    put_part(&mut content, *offset, data, usual, random, strictness)
-                }
+                Change::Write(data) => put_part(&mut content, data, usual, random, strictness),
                 other if random.happens(usual) => content.apply(other),
                 Change::Size(_) | Change::Zero(_) => {}
             }
@@ -526,25 +564,18 @@ impl FileState {
 }
 
 /// Writes any part of some data, in whole sectors.
-fn put_part(
-    content: &mut Content,
-    offset: u64,
-    data: &[u8],
-    usual: f64,
-    random: &mut Random,
-    how: Strictness,
-) {
-    let (end, size) = (offset + data.len() as u64, content.size);
+fn put_part(content: &mut Content, data: &Data, usual: f64, random: &mut Random, how: Strictness) {
+    let (Range { start, end }, size) = (data.range(), content.size);
     let mut reached = size;
     let mut is_whole = true;
-    let mut at = offset;
+    let mut at = start;
     while at < end {
         let next = end.min((at / SECTOR + 1) * SECTOR);
         let is_kept = random.happens(usual);
         let is_there = next <= size;
         // Beyond the end nothing is kept that the size does not reach.
         if is_kept && (is_there || is_whole || how == Strictness::Posix) {
-            content.put(at, &data[(at - offset) as usize..(next - offset) as usize]);
+            content.put(data, at..next);
             reached = reached.max(next);
         } else if !is_there {
             is_whole = false;
@@ -564,12 +595,27 @@ mod tests {
     fn bytes(contents: &mut Contents, path: &[u8]) -> Option<Vec<u8>> {
         let inode = contents.look_up(path).ok()?;
         let mut bytes = vec![0; contents.size(inode) as usize];
-        contents.read(inode, 0, &mut bytes).unwrap();
+        read(contents, inode, 0, &mut bytes);
         Some(bytes)
     }
 
     fn write(contents: &mut Contents, inode: Inode, offset: u64, data: &[u8]) {
-        contents.change(inode, Change::Write { offset, data: data.to_vec() }).unwrap();
+        let mut rest = data;
+        let data = Data::new(offset, data.len(), |to| {
+            let (here, after) = rest.split_at(to.len());
+            to.copy_from_slice(here);
+            rest = after;
+        });
+        contents.change(inode, Change::Write(data)).unwrap();
+    }
+
+    fn read(contents: &mut Contents, inode: Inode, offset: u64, mut to: &mut [u8]) {
+        let taken = contents.read(inode, offset, to.len(), |bytes| {
+            let (here, after) = std::mem::take(&mut to).split_at_mut(bytes.len());
+            here.copy_from_slice(bytes);
+            to = after;
+        });
+        taken.unwrap();
     }
 
     #[test]
@@ -630,7 +676,7 @@ mod tests {
         contents.change(inode, Change::Size(1 << 42)).unwrap();
         write(&mut contents, inode, 1 << 41, b"far");
         let mut found = [9; 5];
-        contents.read(inode, (1 << 41) - 1, &mut found).unwrap();
+        read(&mut contents, inode, (1 << 41) - 1, &mut found);
         assert_eq!((&found, contents.allocated(inode)), (b"\0far\0", 4096));
         contents.change(inode, Change::Zero(0..1 << 42)).unwrap();
         assert_eq!(contents.allocated(inode), 0);

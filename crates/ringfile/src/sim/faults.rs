@@ -147,12 +147,14 @@ impl Faults {
         Drawn::Moves(len)
     }
 
-    /// Flips a bit, if that is to happen.
-    pub(super) fn flip(&self, bytes: &mut [u8], random: &mut Random) {
-        if !bytes.is_empty() && random.happens(self.flips) {
-            let bit = random.below(bytes.len() as u64 * 8);
+    /// Returns the bytes with a bit flipped, if that is to happen.
+    pub(super) fn flipped(&self, bytes: &[u8], random: &mut Random) -> Option<Vec<u8>> {
+        let flips = !bytes.is_empty() && random.happens(self.flips);
+        flips.then(|| {
+            let (mut bytes, bit) = (bytes.to_vec(), random.below(bytes.len() as u64 * 8));
             bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
-        }
+            bytes
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 //! borrowed; an operation takes effect at one moment between its start and its end, when it ends.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::disk::{Change, Contents, Inode};
+use super::disk::{Change, Contents, Data, Inode};
 use super::faults::{Call, Drawn, Faults};
 use super::seed::Random;
 use crate::driver::{Ended, RemoteRequest, Request};
@@ -46,9 +46,9 @@ pub(super) struct World {
     timers: BTreeMap<(Duration, u64), Waker>,
     tasks: Vec<Option<Task>>,
     woken: Arc<Woken>,
-    open: HashMap<OpenNumber, OpenFile>,
+    open: BTreeMap<OpenNumber, OpenFile>,
     /// The open files, by the descriptors that stand for them.
-    stand_ins: HashMap<RawFd, OpenNumber>,
+    stand_ins: BTreeMap<RawFd, OpenNumber>,
     /// The event before which the power is cut.
     pub(super) cut_at: u64,
     pub(super) events: u64,
@@ -137,8 +137,8 @@ impl World {
             timers: BTreeMap::new(),
             tasks: vec![None],
             woken: Arc::new(Woken(Mutex::new(vec![MAIN]))),
-            open: HashMap::new(),
-            stand_ins: HashMap::new(),
+            open: BTreeMap::new(),
+            stand_ins: BTreeMap::new(),
             cut_at: u64::MAX,
             events: 0,
             trace: 0xcbf2_9ce4_8422_2325,
@@ -407,26 +407,36 @@ fn on_disk<R>(act: impl FnOnce(&mut Contents) -> Result<R, i32>) -> Result<R, i3
     with(|world| act(&mut world.disk)).unwrap_or(Err(libc::EBADF))
 }
 
-pub(crate) fn read(file: OpenNumber, offset: u64, to: &mut [u8]) -> Result<usize, i32> {
+/// Reads; `take` gets the bytes, a piece after the other.
+pub(crate) fn read(
+    file: OpenNumber,
+    offset: u64,
+    len: usize,
+    mut take: impl FnMut(&[u8]),
+) -> Result<usize, i32> {
     on_file(file, |world, inode, flags| {
         if flags & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(libc::EBADF);
         }
-        match world.faults.draw(Call::Read, to.len(), &mut world.random) {
+        let (faults, random) = (&world.faults, &mut world.random);
+        match faults.draw(Call::Read, len, random) {
             Drawn::Fails { errno, .. } => Err(errno),
             Drawn::Moves(len) => {
-                let done = world.disk.read(inode, offset, &mut to[..len])?;
-                world.faults.flip(&mut to[..done], &mut world.random);
-                Ok(done)
+                world.disk.read(inode, offset, len, |bytes| match faults.flipped(bytes, random) {
+                    Some(flipped) => take(&flipped),
+                    None => take(bytes),
+                })
             }
         }
     })
 }
 
+/// Writes; `fill` gives the bytes, a piece after the other.
 pub(crate) fn write(
     file: OpenNumber,
     offset: u64,
-    mut data: Vec<u8>,
+    len: usize,
+    fill: impl FnMut(&mut [u8]),
     is_durable: bool,
 ) -> Result<usize, i32> {
     on_file(file, |world, inode, flags| {
@@ -434,14 +444,18 @@ pub(crate) fn write(
             return Err(libc::EBADF);
         }
         let offset = if flags & libc::O_APPEND != 0 { world.disk.size(inode) } else { offset };
-        let drawn = world.faults.draw(Call::Write, data.len(), &mut world.random);
+        if offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(libc::EFBIG);
+        }
+        let drawn = world.faults.draw(Call::Write, len, &mut world.random);
+        let mut data = Data::new(offset, len, fill);
         data.truncate(match drawn {
             Drawn::Moves(len) => len,
             Drawn::Fails { after, .. } => after,
         });
         let done = data.len();
         if done > 0 {
-            world.disk.change(inode, Change::Write { offset, data })?;
+            world.disk.change(inode, Change::Write(data))?;
         }
         if let Drawn::Fails { errno, .. } = drawn {
             return Err(errno);

@@ -202,25 +202,46 @@ fn simulated(
             return Err(libc::EINVAL);
         }
     }
-    if !request.kind.is_read() {
-        let mut data = Vec::with_capacity(len);
-        for part in parts.iter().filter(|part| part.iov_len > 0) {
-            // SAFETY: as in `call_on`: a write's memory is initialised.
-            data.extend_from_slice(unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) });
+    let mut cursor = Cursor { parts, in_first: 0 };
+    if request.kind.is_read() {
+        // SAFETY: as in `call_on`; a read's memory has this capacity, and no page of the disk is in it.
+        return crate::sim::read(file, offset, len, |bytes| unsafe {
+            cursor.go_on(bytes.len(), |at, to, len| to.copy_from_nonoverlapping(bytes.as_ptr().add(at), len));
+        });
+    }
+    let is_durable = request.op_flags & linux_raw_sys::general::RWF_DSYNC != 0;
+    // SAFETY: as in `call_on`: a write's memory is initialised.
+    let fill = |bytes: &mut [u8]| unsafe {
+        cursor.go_on(bytes.len(), |at, from, len| {
+            bytes.as_mut_ptr().add(at).copy_from_nonoverlapping(from, len)
+        });
+    };
+    crate::sim::write(file, offset, len, fill, is_durable)
+}
+
+/// A place in the memory of a call, from which copies go on.
+#[cfg(feature = "sim")]
+struct Cursor<'a> {
+    parts: &'a [libc::iovec],
+    /// How much of the first part is behind.
+    in_first: usize,
+}
+
+#[cfg(feature = "sim")]
+impl Cursor<'_> {
+    /// Calls `copy` for each piece of the next `len` bytes, with where it begins among them, its address and its length.
+    fn go_on(&mut self, len: usize, mut copy: impl FnMut(usize, *mut u8, usize)) {
+        let mut done = 0;
+        while let (Some(part), true) = (self.parts.first(), done < len) {
+            let here = (part.iov_len - self.in_first).min(len - done);
+            copy(done, part.iov_base.cast::<u8>().wrapping_add(self.in_first), here);
+            done += here;
+            self.in_first += here;
+            if self.in_first == part.iov_len {
+                (self.parts, self.in_first) = (&self.parts[1..], 0);
+            }
         }
-        let is_durable = request.op_flags & linux_raw_sys::general::RWF_DSYNC != 0;
-        return crate::sim::write(file, offset, data, is_durable);
     }
-    let mut data = vec![0_u8; len];
-    let moved = crate::sim::read(file, offset, &mut data)?;
-    let mut rest = &data[..moved];
-    for part in parts {
-        let (here, after) = rest.split_at(part.iov_len.min(rest.len()));
-        // SAFETY: as in `call_on`; a read's memory has this capacity, and is not that of `data`.
-        unsafe { std::ptr::copy_nonoverlapping(here.as_ptr(), part.iov_base.cast(), here.len()) };
-        rest = after;
-    }
-    Ok(moved)
 }
 
 /// Reads from a pipe that has a name, without waiting, which `RWF_NOWAIT` cannot do there: by another description of it
