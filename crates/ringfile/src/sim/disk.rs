@@ -97,6 +97,8 @@ pub(super) struct Data {
     offset: u64,
     len: usize,
     pages: Vec<Rc<Page>>,
+    /// Whether a power cut leaves all of it or nothing.
+    pub(super) is_atomic: bool,
 }
 
 impl Data {
@@ -107,7 +109,7 @@ impl Data {
             fill(&mut page[piece.in_page]);
             Rc::new(page)
         };
-        Self { offset, len, pages: pieces(offset, len).map(page).collect() }
+        Self { offset, len, pages: pieces(offset, len).map(page).collect(), is_atomic: false }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -554,9 +556,11 @@ impl FileState {
         let usual = [0.0, 1.0, 0.5][random.below(3) as usize];
         for change in &self.changes {
             match change {
-                Change::Write(data) => put_part(&mut content, data, usual, random, strictness),
+                Change::Write(data) if !data.is_atomic => {
+                    put_part(&mut content, data, usual, random, strictness)
+                }
                 other if random.happens(usual) => content.apply(other),
-                Change::Size(_) | Change::Zero(_) => {}
+                Change::Write(_) | Change::Size(_) | Change::Zero(_) => {}
             }
         }
         Self { live: content.clone(), durable: content, ..Self::default() }

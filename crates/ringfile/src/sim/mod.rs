@@ -58,8 +58,8 @@ pub use disk::Strictness;
 pub use faults::Faults;
 use world::{End, World};
 pub(crate) use world::{
-    OpenNumber, OpenRef, allocate, create_dir, forget_timer, is_here, now, open, opened, read, remove,
-    rename, resize, size, spawn, status, sync, take, wake_at, write,
+    HowToWrite, OpenNumber, OpenRef, allocate, create_dir, forget_timer, is_here, now, open, opened, read,
+    remove, rename, resize, size, spawn, status, sync, take, wake_at, write,
 };
 
 /// By default, the power is cut before at most this many events.

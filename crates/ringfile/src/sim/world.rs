@@ -431,13 +431,22 @@ pub(crate) fn read(
     })
 }
 
+/// What is asked of a write.
+#[derive(Clone, Copy)]
+pub(crate) struct HowToWrite {
+    /// It is durable when it has ended.
+    pub is_durable: bool,
+    /// A power cut leaves all of it or nothing.
+    pub is_atomic: bool,
+}
+
 /// Writes; `fill` gives the bytes, a piece after the other.
 pub(crate) fn write(
     file: OpenNumber,
     offset: u64,
     len: usize,
     fill: impl FnMut(&mut [u8]),
-    is_durable: bool,
+    how: HowToWrite,
 ) -> Result<usize, i32> {
     on_file(file, |world, inode, flags| {
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
@@ -449,7 +458,10 @@ pub(crate) fn write(
         }
         let drawn = world.faults.draw(Call::Write, len, &mut world.random);
         let mut data = Data::new(offset, len, fill);
+        data.is_atomic = how.is_atomic;
         data.truncate(match drawn {
+            Drawn::Moves(_) if how.is_atomic => len,
+            Drawn::Fails { .. } if how.is_atomic => 0,
             Drawn::Moves(len) => len,
             Drawn::Fails { after, .. } => after,
         });
@@ -460,7 +472,7 @@ pub(crate) fn write(
         if let Drawn::Fails { errno, .. } = drawn {
             return Err(errno);
         }
-        if is_durable {
+        if how.is_durable {
             world.disk.sync(inode, u64::MAX, true);
         }
         Ok(done)

@@ -210,13 +210,14 @@ fn simulated(
         });
     }
     let is_durable = request.op_flags & linux_raw_sys::general::RWF_DSYNC != 0;
+    let how = crate::sim::HowToWrite { is_durable, is_atomic: request.is_atomic() };
     // SAFETY: as in `call_on`: a write's memory is initialised.
     let fill = |bytes: &mut [u8]| unsafe {
         cursor.go_on(bytes.len(), |at, from, len| {
             bytes.as_mut_ptr().add(at).copy_from_nonoverlapping(from, len)
         });
     };
-    crate::sim::write(file, offset, len, fill, is_durable)
+    crate::sim::write(file, offset, len, fill, how)
 }
 
 /// A place in the memory of a call, from which copies go on.
