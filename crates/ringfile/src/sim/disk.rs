@@ -99,6 +99,8 @@ pub(super) struct Data {
     pages: Vec<Rc<Page>>,
     /// Whether a power cut leaves all of it or nothing.
     pub(super) is_atomic: bool,
+    /// Whether it was durable at once. It stays among the changes, since older ones must not overwrite it later.
+    is_durable: bool,
 }
 
 impl Data {
@@ -109,7 +111,13 @@ impl Data {
             fill(&mut page[piece.in_page]);
             Rc::new(page)
         };
-        Self { offset, len, pages: pieces(offset, len).map(page).collect(), is_atomic: false }
+        Self {
+            offset,
+            len,
+            pages: pieces(offset, len).map(page).collect(),
+            is_atomic: false,
+            is_durable: false,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -450,6 +458,30 @@ impl Contents {
         Ok(())
     }
 
+    /// Writes durably: this data alone is durable then, and the size that it needs.
+    pub(super) fn write_durably(&mut self, inode: Inode, mut data: Data) -> Result<(), i32> {
+        let mark = self.mark(inode);
+        let file = self.file(inode)?;
+        // A cut or a hole before it is not durable without it, or before it.
+        let only_writes = file.changes.iter().all(|change| matches!(change, Change::Write(_)));
+        let extends = data.range().end > file.durable.size;
+        if only_writes {
+            data.is_durable = true;
+        }
+        let change = Change::Write(data);
+        self.change(inode, change.clone())?;
+        if !only_writes {
+            self.sync(inode, mark + 1, true);
+            return Ok(());
+        }
+        let file = self.file(inode)?;
+        file.durable.apply(&change);
+        if extends && self.strictness == Strictness::Journal {
+            self.sync_names();
+        }
+        Ok(())
+    }
+
     /// Returns a mark: a sync that begins now covers the changes before it.
     pub(super) fn mark(&self, inode: Inode) -> u64 {
         match self.nodes.get(&inode) {
@@ -478,9 +510,13 @@ impl Contents {
             None => false,
         };
         if with_names {
-            self.name_changes.iter().for_each(|change| rename(&mut self.durable_names, change));
-            self.name_changes.clear();
+            self.sync_names();
         }
+    }
+
+    fn sync_names(&mut self) {
+        self.name_changes.iter().for_each(|change| rename(&mut self.durable_names, change));
+        self.name_changes.clear();
     }
 
     /// Fails a sync as Linux does: the changes before the mark never reach the disk, and later syncs say nothing of it.
@@ -548,6 +584,10 @@ impl FileState {
     fn settle(&mut self, count: usize) {
         self.changes.drain(..count).for_each(|change| self.durable.apply(&change));
         self.before += count as u64;
+        if count > 0 {
+            let is_durable = |change: &&Change| matches!(change, Change::Write(data) if data.is_durable);
+            self.changes.iter().filter(is_durable).for_each(|change| self.durable.apply(change));
+        }
     }
 
     fn after_cut(&self, random: &mut Random, strictness: Strictness) -> Self {
@@ -556,6 +596,7 @@ impl FileState {
         let usual = [0.0, 1.0, 0.5][random.below(3) as usize];
         for change in &self.changes {
             match change {
+                Change::Write(data) if data.is_durable => content.apply(change),
                 Change::Write(data) if !data.is_atomic => {
                     put_part(&mut content, data, usual, random, strictness)
                 }
@@ -603,14 +644,17 @@ mod tests {
         Some(bytes)
     }
 
-    fn write(contents: &mut Contents, inode: Inode, offset: u64, data: &[u8]) {
-        let mut rest = data;
-        let data = Data::new(offset, data.len(), |to| {
+    fn data(offset: u64, bytes: &[u8]) -> Data {
+        let mut rest = bytes;
+        Data::new(offset, bytes.len(), |to| {
             let (here, after) = rest.split_at(to.len());
             to.copy_from_slice(here);
             rest = after;
-        });
-        contents.change(inode, Change::Write(data)).unwrap();
+        })
+    }
+
+    fn write(contents: &mut Contents, inode: Inode, offset: u64, bytes: &[u8]) {
+        contents.change(inode, Change::Write(data(offset, bytes))).unwrap();
     }
 
     fn read(contents: &mut Contents, inode: Inode, offset: u64, mut to: &mut [u8]) {
@@ -671,6 +715,24 @@ mod tests {
         assert_eq!(bytes(&mut contents, b"x").unwrap(), [1; 512], "reads still see it");
         let mut after = contents.after_cut(&mut Random::new(3));
         assert_eq!(bytes(&mut after, b"x").unwrap(), [0_u8; 0]);
+    }
+
+    #[test]
+    fn a_durable_write_makes_no_other_data_durable() {
+        let mut contents = Contents::new();
+        let inode = contents.create(b"x", false).unwrap();
+        write(&mut contents, inode, 0, &[1; 1024]);
+        contents.sync(inode, contents.mark(inode), false);
+        write(&mut contents, inode, 0, &[2; 1024]);
+        contents.write_durably(inode, data(512, &[3; 512])).unwrap();
+        let found: BTreeSet<(u8, u8)> = (0..100)
+            .map(|seed| bytes(&mut contents.after_cut(&mut Random::new(seed)), b"x").unwrap())
+            .map(|bytes| (bytes[0], bytes[512]))
+            .collect();
+        assert_eq!(Vec::from_iter(found), [(1, 3), (2, 3)]);
+        contents.sync(inode, contents.mark(inode), false);
+        let bytes = bytes(&mut contents.after_cut(&mut Random::new(1)), b"x").unwrap();
+        assert_eq!((bytes[0], bytes[512]), (2, 3));
     }
 
     #[test]

@@ -466,16 +466,15 @@ pub(crate) fn write(
             Drawn::Fails { after, .. } => after,
         });
         let done = data.len();
-        if done > 0 {
-            world.disk.change(inode, Change::Write(data))?;
+        match drawn {
+            Drawn::Moves(_) if how.is_durable => world.disk.write_durably(inode, data)?,
+            _ if done > 0 => world.disk.change(inode, Change::Write(data))?,
+            _ => {}
         }
-        if let Drawn::Fails { errno, .. } = drawn {
-            return Err(errno);
+        match drawn {
+            Drawn::Fails { errno, .. } => Err(errno),
+            Drawn::Moves(_) => Ok(done),
         }
-        if how.is_durable {
-            world.disk.sync(inode, u64::MAX, true);
-        }
-        Ok(done)
     })
 }
 
