@@ -45,6 +45,7 @@
 mod disk;
 mod faults;
 mod seed;
+mod seeds;
 mod world;
 
 use std::fmt;
@@ -56,6 +57,7 @@ use std::time::Duration;
 use disk::Contents;
 pub use disk::Strictness;
 pub use faults::Faults;
+pub use seeds::for_each_seed;
 use world::{End, World};
 pub(crate) use world::{
     HowToWrite, OpenNumber, OpenRef, allocate, create_dir, forget_timer, is_here, now, open, opened, read,
@@ -214,12 +216,12 @@ impl<T> Outcome<T> {
         self.result
     }
 
-    /// Returns a simulation of what is on the disk now, with a seed of its own, without faults and power cuts.
+    /// Returns a simulation of what is on the disk now, with the same seed, without faults and power cuts.
     #[must_use]
     pub fn disk(&self) -> Simulation {
         let mut disk = self.disk.clone();
         disk.room = None;
-        Simulation { seed: !self.seed, disk, faults: Faults::none(), cut_within: 0 }
+        Simulation { seed: self.seed, disk, faults: Faults::none(), cut_within: 0 }
     }
 
     /// Returns a number that is the same for two runs if the same happened in both, in the same order.
@@ -271,54 +273,5 @@ impl Future for Sleep {
         }
         self.timer = crate::driver::timer::wake_at(self.until, context.waker().clone());
         Poll::Pending
-    }
-}
-
-/// Runs a test with each seed, on all cores, and panics with the first that fails: its seed is printed. With
-/// `RINGFILE_SIM_SEED` in the environment, only that seed is run, on the calling thread.
-///
-/// # Panics
-/// If a test panics.
-///
-/// ```
-/// use ringfile::{OpenOptions, fs, sim};
-/// sim::for_each_seed(0..200, |seed| {
-///     sim::Simulation::new(seed).run(|_| async {
-///         let file = fs::open("x", OpenOptions::new().read(true).write(true).create(true)).await.unwrap();
-///         file.write_at(vec![1; 10_000], 0).await.unwrap();
-///         assert_eq!(file.size().unwrap(), 10_000);
-///     });
-/// });
-/// ```
-pub fn for_each_seed(seeds: std::ops::Range<u64>, test: impl Fn(u64) + Sync) {
-    if let Some(seed) = std::env::var("RINGFILE_SIM_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        return test(seed);
-    }
-    let next = std::sync::atomic::AtomicU64::new(seeds.start);
-    let failed = std::sync::Mutex::new(None);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let has_failed =
-                        failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some();
-                    if seed >= seeds.end || has_failed {
-                        return;
-                    }
-                    let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(seed)));
-                    if let Err(payload) = tested {
-                        let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                        failed.get_or_insert((seed, payload));
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    if let Some((seed, payload)) = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-        eprintln!("seed {seed} fails: RINGFILE_SIM_SEED={seed} runs it alone");
-        std::panic::resume_unwind(payload);
     }
 }
