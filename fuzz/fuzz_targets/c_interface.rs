@@ -239,9 +239,13 @@ impl Known {
             parts.push(libc::iovec { iov_base: part.data(), iov_len: part.length.value() });
         }
         let op = &mut roomy.value;
-        op.kind = u32::from(from.kind % 22);
+        op.kind = u32::from(from.kind % 26);
         // What is allocated, copied or kept when a file is cut stays small.
         op.flags = if given(0) { from.flags } else { 0 };
+        if op.kind == op::RINGFILE_OP_CHMOD {
+            // The folder can be emptied at the end.
+            op.flags |= 0o700;
+        }
         op.file = if given(1) { self.get(from.file) } else { null() };
         op.data = if given(2) { from.at.data() } else { null_mut() };
         op.length = if given(3) { from.at.length.value() as u64 } else { 0 };

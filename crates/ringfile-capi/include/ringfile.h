@@ -263,7 +263,8 @@
 // handle.
 #define RINGFILE_OP_OPEN 14
 
-// Renames the file or the directory at `path` to `to_path` (rename(2)), and replaces an existing file. Result: 0.
+// Renames the file or the directory at `path` to `to_path` (renameat2(2)), and replaces an existing file. `flags`: 0 or one
+// of RINGFILE_RENAME_..., which some file systems lack (-EINVAL). Result: 0.
 #define RINGFILE_OP_RENAME 15
 
 // Removes the file at `path` (unlink(2)). Another thread carries it out, so that freeing the blocks of a large file
@@ -280,6 +281,24 @@
 // Reads the metadata (statx(2)) of the file at `path`, following symbolic links, or of the open `file`, without `path`.
 // Result: 0, and `*metadata` is filled.
 #define RINGFILE_OP_STATX 19
+
+// Gives the file at `path` the name `to_path` too (link(2)). Result: 0.
+#define RINGFILE_OP_LINK 20
+
+// Creates a symbolic link at `path` that points to `to_path` (symlink(2)). Result: 0.
+#define RINGFILE_OP_SYMLINK 21
+
+// Creates a directory at `path`, as RINGFILE_OP_MKDIR, and those above it that do not exist. Result: 0, also if it exists.
+#define RINGFILE_OP_MKDIR_ALL 22
+
+// Sets the permissions of the file at `path` (chmod(2)), following symbolic links. `flags`: the permission bits. Result: 0.
+#define RINGFILE_OP_CHMOD 23
+
+// RINGFILE_OP_RENAME: fails with -EEXIST if `to_path` exists.
+#define RINGFILE_RENAME_NO_REPLACE 1
+
+// RINGFILE_OP_RENAME: exchanges what is at `path` and at `to_path`; both must exist.
+#define RINGFILE_RENAME_EXCHANGE 2
 
 // ringfile_pool_options.huge_pages: huge pages if the system provides them transparently.
 #define RINGFILE_HUGE_PAGES_AUTO 0
@@ -422,7 +441,7 @@ typedef struct ringfile_op {
     size_t size;
     // RINGFILE_OP_...
     uint32_t kind;
-    // RINGFILE_SYNC_RANGE_..., RINGFILE_ALLOCATE_... or RINGFILE_ADVICE_..., by kind.
+    // RINGFILE_SYNC_RANGE_..., RINGFILE_ALLOCATE_..., RINGFILE_ADVICE_..., RINGFILE_RENAME_... or permissions, by kind.
     uint32_t flags;
     // The file; for RINGFILE_OP_COPY_RANGE the one to copy from.
     const struct ringfile_file *file;
@@ -442,7 +461,7 @@ typedef struct ringfile_op {
     uint64_t to_offset;
     // Operations on paths: a NUL-terminated string.
     const char *path;
-    // RINGFILE_OP_RENAME: the new path, a NUL-terminated string.
+    // RINGFILE_OP_RENAME, RINGFILE_OP_LINK: the new path, a NUL-terminated string. RINGFILE_OP_SYMLINK: where it points.
     const char *to_path;
     // RINGFILE_OP_OPEN: a struct whose `size` is set.
     const struct ringfile_open_options *options;

@@ -58,7 +58,8 @@ pub const RINGFILE_OP_COPY_RANGE: u32 = 13;
 /// kernel or a worker looks the path up, and cuts the file for RINGFILE_TRUNCATE. Result: 0, and `*opened` has the
 /// handle.
 pub const RINGFILE_OP_OPEN: u32 = 14;
-/// Renames the file or the directory at `path` to `to_path` (rename(2)), and replaces an existing file. Result: 0.
+/// Renames the file or the directory at `path` to `to_path` (renameat2(2)), and replaces an existing file. `flags`: 0 or one
+/// of RINGFILE_RENAME_..., which some file systems lack (-EINVAL). Result: 0.
 pub const RINGFILE_OP_RENAME: u32 = 15;
 /// Removes the file at `path` (unlink(2)). Another thread carries it out, so that freeing the blocks of a large file
 /// does not block this one. The blocks of a file that is still open are freed by the thread that closes it last.
@@ -71,6 +72,19 @@ pub const RINGFILE_OP_MKDIR: u32 = 18;
 /// Reads the metadata (statx(2)) of the file at `path`, following symbolic links, or of the open `file`, without `path`.
 /// Result: 0, and `*metadata` is filled.
 pub const RINGFILE_OP_STATX: u32 = 19;
+/// Gives the file at `path` the name `to_path` too (link(2)). Result: 0.
+pub const RINGFILE_OP_LINK: u32 = 20;
+/// Creates a symbolic link at `path` that points to `to_path` (symlink(2)). Result: 0.
+pub const RINGFILE_OP_SYMLINK: u32 = 21;
+/// Creates a directory at `path`, as RINGFILE_OP_MKDIR, and those above it that do not exist. Result: 0, also if it exists.
+pub const RINGFILE_OP_MKDIR_ALL: u32 = 22;
+/// Sets the permissions of the file at `path` (chmod(2)), following symbolic links. `flags`: the permission bits. Result: 0.
+pub const RINGFILE_OP_CHMOD: u32 = 23;
+
+/// RINGFILE_OP_RENAME: fails with -EEXIST if `to_path` exists.
+pub const RINGFILE_RENAME_NO_REPLACE: u32 = 1;
+/// RINGFILE_OP_RENAME: exchanges what is at `path` and at `to_path`; both must exist.
+pub const RINGFILE_RENAME_EXCHANGE: u32 = 2;
 
 /// An operation: its kind, and what that kind needs, see RINGFILE_OP_READ and the others. All other fields must be 0:
 /// otherwise -EINVAL, as for an unknown kind. The record is copied, and may be changed or freed when the call returns.
@@ -84,7 +98,7 @@ pub struct ringfile_op {
     pub size: usize,
     /// RINGFILE_OP_...
     pub kind: u32,
-    /// RINGFILE_SYNC_RANGE_..., RINGFILE_ALLOCATE_... or RINGFILE_ADVICE_..., by kind.
+    /// RINGFILE_SYNC_RANGE_..., RINGFILE_ALLOCATE_..., RINGFILE_ADVICE_..., RINGFILE_RENAME_... or permissions, by kind.
     pub flags: u32,
     /// The file; for RINGFILE_OP_COPY_RANGE the one to copy from.
     pub file: *const ringfile_file,
@@ -104,7 +118,7 @@ pub struct ringfile_op {
     pub to_offset: u64,
     /// Operations on paths: a NUL-terminated string.
     pub path: *const c_char,
-    /// RINGFILE_OP_RENAME: the new path, a NUL-terminated string.
+    /// RINGFILE_OP_RENAME, RINGFILE_OP_LINK: the new path, a NUL-terminated string. RINGFILE_OP_SYMLINK: where it points.
     pub to_path: *const c_char,
     /// RINGFILE_OP_OPEN: a struct whose `size` is set.
     pub options: *const ringfile_open_options,
@@ -505,8 +519,16 @@ pub(crate) unsafe fn check<P: Parts>(op: *const ringfile_op) -> Result<Checked<P
                         path::open(op.path, op.options, op.opened)
                     }
                     RINGFILE_OP_RENAME => {
+                        op.has_only(PATH | TO_PATH | FLAGS)?;
+                        path::two(op.path, op.to_path, path::renaming(op.flags)?)
+                    }
+                    RINGFILE_OP_LINK => {
                         op.has_only(PATH | TO_PATH)?;
-                        path::rename(op.path, op.to_path)
+                        path::two(op.path, op.to_path, ringfile::fs::hard_link)
+                    }
+                    RINGFILE_OP_SYMLINK => {
+                        op.has_only(PATH | TO_PATH)?;
+                        path::two(op.path, op.to_path, |link, to| ringfile::fs::symlink(to, link))
                     }
                     RINGFILE_OP_UNLINK => {
                         op.has_only(PATH)?;
@@ -519,6 +541,15 @@ pub(crate) unsafe fn check<P: Parts>(op: *const ringfile_op) -> Result<Checked<P
                     RINGFILE_OP_MKDIR => {
                         op.has_only(PATH)?;
                         path::change(op.path, ringfile::fs::create_dir)
+                    }
+                    RINGFILE_OP_MKDIR_ALL => {
+                        op.has_only(PATH)?;
+                        path::change(op.path, ringfile::fs::create_dir_all)
+                    }
+                    RINGFILE_OP_CHMOD => {
+                        op.has_only(PATH | FLAGS)?;
+                        let permissions = path::permissions(op.flags)?;
+                        path::change(op.path, |path| ringfile::fs::set_permissions(path, permissions))
                     }
                     RINGFILE_OP_STATX if op.file.is_null() => {
                         op.has_only(PATH | METADATA)?;

@@ -4,6 +4,8 @@
 //! otherwise: to memory that the caller may have released, nothing is written.
 
 use std::ffi::c_char;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,6 +14,7 @@ use ringfile::{Done, File};
 
 use crate::error::{Fault, Result, number_or_errno};
 use crate::file::{self, ringfile_file, ringfile_open_options};
+use crate::op::{RINGFILE_RENAME_EXCHANGE, RINGFILE_RENAME_NO_REPLACE};
 use crate::raw::{self, Growing};
 
 /// Metadata of a file. Filled by RINGFILE_OP_STATX. Times are nanoseconds since 1970, INT64_MIN if the file system
@@ -152,12 +155,37 @@ pub(crate) unsafe fn open(
     Ok(OnPath::Open(fs::open(path, &file::open_options(&given)?), Room::File(opened)))
 }
 
+/// Makes a change that names two paths.
+///
 /// # Safety
 /// As [`raw::path`], for both.
-pub(crate) unsafe fn rename(from: *const c_char, to: *const c_char) -> Result<OnPath> {
+pub(crate) unsafe fn two<'a>(
+    path: *const c_char,
+    to: *const c_char,
+    change: impl FnOnce(&'a Path, &'a Path) -> Change,
+) -> Result<OnPath> {
     // SAFETY: by this function's contract.
-    let (from, to) = unsafe { (raw::path(from)?, raw::path(to)?) };
-    Ok(OnPath::Change(fs::rename(from, to)))
+    let (path, to) = unsafe { (raw::path(path)?, raw::path(to)?) };
+    Ok(OnPath::Change(change(path, to)))
+}
+
+/// Returns the meaning of a RINGFILE_RENAME_...
+pub(crate) fn renaming<'a>(flags: u32) -> Result<fn(&'a Path, &'a Path) -> Change> {
+    Ok(match flags {
+        0 => fs::rename,
+        RINGFILE_RENAME_NO_REPLACE => fs::rename_no_replace,
+        RINGFILE_RENAME_EXCHANGE => fs::rename_exchange,
+        other => {
+            return Err(Fault::invalid(format!("flags is {other}: use 0 or one of RINGFILE_RENAME_...")));
+        }
+    })
+}
+
+pub(crate) fn permissions(flags: u32) -> Result<Permissions> {
+    if flags > 0o7777 {
+        return Err(Fault::invalid(format!("flags is {flags:#o}: use permission bits, at most 07777")));
+    }
+    Ok(Permissions::from_mode(flags))
 }
 
 /// # Safety

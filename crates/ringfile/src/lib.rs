@@ -34,7 +34,7 @@
 //! | to | use |
 //! |---|---|
 //! | open, read, write and sync a file | [`OpenOptions`], [`File`] |
-//! | rename, remove or open files without blocking a thread | [`fs`] |
+//! | open, rename, link, remove or list files without blocking a thread | [`fs`] |
 //! | get aligned, registered memory | [`Pool`], [`Buffer`] |
 //! | do I/O on memory that the program already has | [`RegisteredMemory`] ([`register_now`]), or any [owned memory](IoBuf) such as `Vec<u8>` |
 //! | do many operations in one call, on any thread | [`Batch`] |

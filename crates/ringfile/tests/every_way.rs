@@ -5,7 +5,9 @@
 
 mod support;
 
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use ringfile::fs::{self, Metadata};
 use ringfile::{
@@ -104,6 +106,12 @@ impl Returned for Result<File> {
     }
 }
 
+impl Returned for Result<PathBuf> {
+    fn outcome(self) -> Outcome {
+        of_other(self, |link| Some(format!("{link:?}")))
+    }
+}
+
 impl Returned for Result<Metadata> {
     fn outcome(self) -> Outcome {
         of_other(self, |metadata| Some(show_metadata(&metadata)))
@@ -112,8 +120,9 @@ impl Returned for Result<Metadata> {
 
 impl Returned for Done {
     fn outcome(mut self) -> Outcome {
-        let (file, metadata) = (self.take_file(), self.take_metadata());
+        let (file, metadata, link) = (self.take_file(), self.take_metadata(), self.take_link());
         let other = file.as_ref().map(show_file).or_else(|| metadata.as_ref().map(show_metadata));
+        let other = other.or_else(|| link.map(|link| format!("{link:?}")));
         let mut memory: Vec<Vec<u8>> = self.buffers.iter().map(|buffer| buffer.to_vec()).collect();
         memory.extend(self.buffer.as_deref().map(<[u8]>::to_vec));
         outcome(memory, other, self.result.err().map(|error| error.to_string()))
@@ -295,4 +304,57 @@ fn an_operation_on_paths_ends_the_same_in_every_way() {
         every_way("metadata of an open file", clear, || fs::metadata_of(&open)).other.unwrap(),
         "7 bytes"
     );
+}
+
+#[test]
+fn linking_exchanging_and_changing_permissions_end_the_same_in_every_way() {
+    let folder = Folder::new();
+    let name = |name: &str| folder.path().join(name);
+    let (old, new, there, link, directory) =
+        (name("old"), name("new"), name("there"), name("link"), name("directory"));
+    let deep = directory.join("a/b");
+    let clear = || {
+        _ = std::fs::remove_file(&new);
+        _ = std::fs::remove_file(&link);
+        _ = std::fs::remove_dir_all(&directory);
+        std::fs::write(&old, b"content").unwrap();
+        std::fs::write(&there, b"there").unwrap();
+    };
+    let linked = || (clear(), std::os::unix::fs::symlink("old", &link).unwrap()).1;
+    let fails = |outcome: Outcome, parts: &[&str]| {
+        let error = outcome.error.unwrap();
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    let succeeds = |outcome: Outcome| assert_eq!(outcome.error, None);
+    succeeds(every_way("link", clear, || fs::hard_link(&old, &new)));
+    fails(every_way("link over", clear, || fs::hard_link(&old, &there)), &["linking", "old", "there"]);
+    fails(every_way("link nothing", clear, || fs::hard_link(&new, &link)), &["linking", "new", "link"]);
+    succeeds(every_way("symlink", clear, || fs::symlink("old", &link)));
+    let over = every_way("symlink over", linked, || fs::symlink("other", &link));
+    fails(over, &["making the symbolic link", "link", "point to other"]);
+    let read = every_way("read a link", linked, || fs::read_link(&link));
+    assert_eq!(read.other.unwrap(), "\"old\"");
+    fails(every_way("read no link", clear, || fs::read_link(&old)), &["reading the symbolic link", "old"]);
+    succeeds(every_way("rename", clear, || fs::rename_no_replace(&old, &new)));
+    let over = every_way("rename over", clear, || fs::rename_no_replace(&old, &there));
+    fails(over, &["renaming", "old", "there"]);
+    assert_eq!(std::fs::read(&there).unwrap(), b"there");
+    succeeds(every_way("exchange", clear, || fs::rename_exchange(&old, &there)));
+    assert_eq!(std::fs::read(&there).unwrap(), b"content");
+    let nothing = every_way("exchange with nothing", clear, || fs::rename_exchange(&old, &new));
+    fails(nothing, &["exchanging", "old", "new"]);
+    let private = || Permissions::from_mode(0o600);
+    succeeds(every_way("permissions", clear, || fs::set_permissions(&old, private())));
+    let nothing = every_way("of nothing", clear, || fs::set_permissions(&new, private()));
+    fails(nothing, &["setting the permissions", "new"]);
+    succeeds(every_way("directories", clear, || fs::create_dir_all(&deep)));
+    assert!(deep.is_dir());
+    succeeds(every_way("again", || (), || fs::create_dir_all(&deep)));
+    let below = every_way("below a file", clear, || fs::create_dir_all(old.join("a/b")));
+    fails(below, &["making the directory", "old/a/b"]);
+    let of_link = every_way("metadata of a link", linked, || fs::symlink_metadata(&link));
+    assert_eq!(of_link.other.unwrap(), "3 bytes");
+    for nul in [fs::hard_link(&old, "a\0b"), fs::symlink("a\0b", &link), fs::create_dir_all("a\0b")] {
+        assert_eq!(block_on(nul).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+    }
 }

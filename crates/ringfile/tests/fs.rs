@@ -12,8 +12,8 @@ use std::time::UNIX_EPOCH;
 use ringfile::fs::{self, FileType};
 use ringfile::{AllocateMode, Batch, File, OpenOptions, Queue, block_on, metrics, thread_metrics};
 use support::{
-    Folder, all, assert_passed, fork, in_child, is_without_ring, open_descriptors, poll_once, wait_for,
-    yield_now,
+    Folder, all, assert_passed, descriptors_of, fork, in_child, is_without_ring, open_descriptors, poll_once,
+    wait_for, yield_now,
 };
 
 fn reading() -> OpenOptions {
@@ -201,12 +201,6 @@ fn a_file_of_many_extents_is_removed_with_its_blocks() {
         fs::remove_file(&path).await.unwrap();
     });
     assert!(!path.exists());
-}
-
-/// Counts the descriptors of this process that are open files of `path`.
-fn descriptors_of(path: &Path) -> usize {
-    let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    names.filter(|name| std::fs::read_link(name.path()).is_ok_and(|target| target == path)).count()
 }
 
 #[test]
@@ -478,6 +472,11 @@ fn a_forked_child_makes_plain_calls() {
             let file = fs::open(&renamed, &reading()).await.unwrap();
             assert_eq!(fs::metadata(&renamed).await.unwrap().size, file.size().unwrap());
             fs::rename(&renamed, &path).await.unwrap();
+            let new = folder.path().join("truncated");
+            std::fs::write(&new, b"content").unwrap();
+            let truncated = fs::open(&new, creating().truncate(true)).await.unwrap();
+            assert_eq!(truncated.size().unwrap(), 0);
+            fs::sync_dir(folder.path()).await.unwrap();
         });
         let mut queue = Queue::new();
         let token = queue.add(ringfile::fs::open(&path, &reading()), 0);

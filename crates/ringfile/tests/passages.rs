@@ -39,6 +39,7 @@ fn every_passage_runs() {
         open(&pool).await.unwrap();
         a_part(&pool, &file).await.unwrap();
         paths().await.unwrap();
+        more_paths().await.unwrap();
         a_pool(&file).await.unwrap();
         atomic(&pool).await.unwrap();
         why_slow(&pool, &file).await.unwrap();
@@ -332,6 +333,26 @@ async fn paths() -> std::io::Result<()> {
     fs::rename("table.new", "table").await?; // after a crash there is either the old file or the new one
     fs::sync_dir(".").await?;
     assert_eq!(std::fs::read("table")?, b"content");
+    Ok(())
+}
+
+async fn more_paths() -> std::io::Result<()> {
+    use ringfile::fs;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    fs::create_dir_all("parts/2026").await?;
+    std::fs::write("part.new", "content")?;
+    fs::rename_no_replace("part.new", "parts/2026/part-7").await?;
+    fs::symlink("part-7", "parts/2026/current").await?;
+    assert_eq!(fs::read_link("parts/2026/current").await?, Path::new("part-7"));
+    fs::set_permissions("parts/2026/part-7", Permissions::from_mode(0o440)).await?;
+    let mut entries = fs::read_dir("parts/2026"); // a stream, in no particular order
+    while let Some(entry) = entries.next().await {
+        let entry = entry?;
+        println!("{} is a {:?}", entry.name.display(), entry.file_type);
+    }
+    assert_eq!(std::fs::metadata("parts/2026/current")?.permissions().mode() & 0o777, 0o440);
     Ok(())
 }
 

@@ -230,7 +230,40 @@ fn every_kind_on_a_path_has_the_same_result_in_every_way() {
         assert_eq!(done(mkdir), -i64::from(libc::EEXIST));
         assert_eq!(done(ringfile_op { to_path: moved_text.as_ptr(), ..on_path(RINGFILE_OP_RENAME) }), 0);
         assert!(moved.exists() && !data.exists());
+        let back =
+            ringfile_op { path: moved_text.as_ptr(), to_path: data_text.as_ptr(), ..op(RINGFILE_OP_RENAME) };
+        let flags = RINGFILE_RENAME_NO_REPLACE;
+        assert_eq!(done(ringfile_op { flags, ..back }), 0);
+        let link = ringfile_op { to_path: moved_text.as_ptr(), ..on_path(RINGFILE_OP_LINK) };
+        assert_eq!(done(link), 0);
+        assert_eq!(std::fs::metadata(&moved).unwrap().ino(), expected.ino());
+        assert_eq!(done(link), -i64::from(libc::EEXIST));
+        assert_eq!(done(ringfile_op { flags, ..back }), -i64::from(libc::EEXIST));
+        let exchange = ringfile_op {
+            to_path: directory_text.as_ptr(),
+            flags: RINGFILE_RENAME_EXCHANGE,
+            ..on_path(RINGFILE_OP_RENAME)
+        };
+        assert_eq!(done(exchange), 0);
+        assert!(data.is_dir() && directory.is_file());
+        assert_eq!(done(exchange), 0);
+        let chmod = ringfile_op { flags: 0o4600, ..on_path(RINGFILE_OP_CHMOD) };
+        assert_eq!(done(chmod), 0);
+        assert_eq!(std::fs::metadata(&moved).unwrap().mode() & 0o7777, 0o4600);
+        assert_eq!(done(ringfile_op { kind: RINGFILE_OP_UNLINK, flags: 0, ..chmod }), 0);
+        let symlink = ringfile_op { to_path: c"moved".as_ptr(), ..on_path(RINGFILE_OP_SYMLINK) };
+        assert_eq!(done(symlink), 0);
+        assert_eq!(std::fs::read_link(&data).unwrap(), Path::new("moved"));
+        assert_eq!(done(symlink), -i64::from(libc::EEXIST));
+        assert_eq!(done(on_path(RINGFILE_OP_UNLINK)), 0);
+        let deep = directory.join("deep");
+        let deep_text = text(&deep);
+        let create = ringfile_op { path: deep_text.as_ptr(), ..op(RINGFILE_OP_MKDIR_ALL) };
+        assert_eq!((done(create), done(create)), (0, 0));
+        assert_eq!(done(ringfile_op { kind: RINGFILE_OP_RMDIR, ..create }), 0);
         assert_eq!(done(ringfile_op { kind: RINGFILE_OP_RMDIR, ..mkdir }), 0);
+        assert_eq!(done(ringfile_op { kind: RINGFILE_OP_MKDIR_ALL, ..create }), 0);
+        std::fs::remove_dir_all(&directory).unwrap();
         let unlink = ringfile_op { path: moved_text.as_ptr(), ..op(RINGFILE_OP_UNLINK) };
         assert_eq!(done(unlink), 0);
         assert_eq!(done(unlink), -i64::from(libc::ENOENT));
@@ -263,7 +296,7 @@ fn a_record_that_is_not_right_is_refused_and_nothing_is_added() {
     #[rustfmt::skip]
     let wrong = [
         (ringfile_op { kind: 0, ..read }, libc::EINVAL, "kind is 0: use one of RINGFILE_OP_"),
-        (ringfile_op { kind: RINGFILE_OP_STATX + 1, ..op(0) }, libc::EINVAL, "kind is 20: use one of RINGFILE_OP_"),
+        (ringfile_op { kind: RINGFILE_OP_CHMOD + 1, ..op(0) }, libc::EINVAL, "kind is 24: use one of RINGFILE_OP_"),
         (ringfile_op { kind: u32::MAX, ..op(0) }, libc::EINVAL, "use one of RINGFILE_OP_"),
         (ringfile_op { size: 0, ..read }, libc::EINVAL, "set its field `size` to sizeof"),
         (ringfile_op { size: usize::MAX, ..read }, libc::EINVAL, "set its field `size` to sizeof"),
@@ -284,6 +317,10 @@ fn a_record_that_is_not_right_is_refused_and_nothing_is_added() {
         (ringfile_op { file: none, ..copy }, libc::EBADF, "ringfile_file: it is NULL"),
         (op(RINGFILE_OP_UNLINK), libc::EFAULT, "the path is NULL"),
         (on_path(RINGFILE_OP_RENAME), libc::EFAULT, "the path is NULL"),
+        (on_path(RINGFILE_OP_LINK), libc::EFAULT, "the path is NULL"),
+        (on_path(RINGFILE_OP_SYMLINK), libc::EFAULT, "the path is NULL"),
+        (ringfile_op { flags: 3, to_path: path.as_ptr(), ..on_path(RINGFILE_OP_RENAME) }, libc::EINVAL, "RENAME_"),
+        (ringfile_op { flags: 0o10000, ..on_path(RINGFILE_OP_CHMOD) }, libc::EINVAL, "at most 07777"),
         (ringfile_op { opened: ptr::null_mut(), ..opening }, libc::EFAULT, "the file's handle is NULL"),
         (on_path(RINGFILE_OP_STATX), libc::EFAULT, "ringfile_metadata is NULL"),
         (ringfile_op { metadata: &mut unsized_metadata, ..on_path(RINGFILE_OP_STATX) }, libc::EINVAL, "sizeof"),
@@ -309,6 +346,8 @@ fn a_record_that_is_not_right_is_refused_and_nothing_is_added() {
         (ringfile_op { file, ..opening }, libc::EINVAL, "`file` of"),
         (ringfile_op { file, ..on_path(RINGFILE_OP_UNLINK) }, libc::EINVAL, "`file` of"),
         (ringfile_op { flags: 1, ..on_path(RINGFILE_OP_RMDIR) }, libc::EINVAL, "`flags` of"),
+        (ringfile_op { flags: 1, ..on_path(RINGFILE_OP_LINK) }, libc::EINVAL, "`flags` of"),
+        (ringfile_op { to_path: path.as_ptr(), ..on_path(RINGFILE_OP_CHMOD) }, libc::EINVAL, "`to_path` of"),
         (ringfile_op { options: &options, ..on_path(RINGFILE_OP_MKDIR) }, libc::EINVAL, "`options` of"),
         (ringfile_op { to_path: path.as_ptr(), ..on_path(RINGFILE_OP_STATX) }, libc::EINVAL, "`to_path` of"),
         (ringfile_op { opened: &mut opened, ..on_path(RINGFILE_OP_RENAME) }, libc::EINVAL, "`opened` of"),

@@ -243,10 +243,14 @@ fn is_for_kernel_thread(target: &Target, request: &Request) -> bool {
 }
 
 /// Starts an operation in a forked child, which has neither its parent's rings nor its threads. Plain calls that do not
-/// wait for another process work, everything else is an error. Operations on paths use a plain call.
+/// wait for another process work, everything else is an error. Operations on paths use a plain call, and so do the syncs
+/// and truncations that are steps of some, also of a directory.
 #[cold]
 fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
-    if request.kind.names_paths() || target.may_wait_inline(request) {
+    let is_step = matches!(request.kind, Kind::Sync | Kind::Truncate)
+        && target.lanes.route == Route::Auto
+        && target.ring == RingKind::Main;
+    if request.kind.names_paths() || is_step || target.may_wait_inline(request) {
         Ok(call_and_wait(target, request, held))
     } else {
         Err(refused::after_fork())

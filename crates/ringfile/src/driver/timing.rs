@@ -68,7 +68,9 @@ fn kind_of(kind: Kind) -> Option<OperationKind> {
         Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => OperationKind::Write,
         Kind::Sync | Kind::SyncRange => OperationKind::Sync,
         Kind::Allocate | Kind::Truncate | Kind::Advise => OperationKind::Other,
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat | Kind::Copy => return None,
+        Kind::Open | Kind::Remove | Kind::Stat | Kind::SetMode | Kind::Copy => return None,
+        Kind::Rename | Kind::HardLink | Kind::Symlink | Kind::ReadLink => return None,
+        Kind::CreateDir | Kind::CreateDirs | Kind::ReadDir => return None,
     })
 }
 

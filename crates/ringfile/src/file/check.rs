@@ -51,7 +51,7 @@ pub(crate) fn why_not_done(file: &Target, request: &Request, held: &Held, errno:
         libc::EINVAL if request.kind == Kind::Copy => {
             error.because("the ranges overlap in one file, or do not fit the alignment of direct I/O")
         }
-        _ => with_new_path(held, error),
+        _ => with_other_path(request, held, error),
     }
 }
 
@@ -88,12 +88,13 @@ const NO_THREAD: &str = "the kernel lacks a resource for it, such as a thread of
 const NOT_FOR_READING: &str = "the file was not opened for reading";
 const NOT_FOR_WRITING: &str = "the file was not opened for writing";
 
-/// Adds the new path to a failed rename.
-fn with_new_path(held: &Held, error: Error) -> Error {
+/// Adds the other path of an operation that names two.
+fn with_other_path(request: &Request, held: &Held, error: Error) -> Error {
     if let Held::Paths(paths) = held
         && let Some(to) = paths.to()
     {
-        return error.because(format!("the new path is {}", to.to_string_lossy()));
+        let what = if request.kind == Kind::Symlink { "it would point to" } else { "the new path is" };
+        return error.because(format!("{what} {}", to.to_string_lossy()));
     }
     error
 }

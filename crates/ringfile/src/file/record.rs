@@ -13,7 +13,7 @@ use super::unaligned::ReadInPieces;
 use super::{File, OpenOptions, check};
 use crate::driver::{Ended, Finished, Kind, Lend, Request, Target};
 use crate::error::{Error, Result};
-use crate::memory::Held;
+use crate::memory::{Held, Left};
 
 /// See the module. `M` keeps the buffer.
 pub(crate) struct OperationRecord<M = Held> {
@@ -439,9 +439,9 @@ impl<M: Lend> OperationRecord<M> {
 
 /// Makes a [`File`] from the descriptor of an open, not yet truncated.
 fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
-    let opened = if let Held::Paths(paths) = held { paths.opened } else { None };
-    match (opened, path.path()) {
-        (Some(opened), Some(path)) => options.finish(opened, path),
+    let left = if let Held::Paths(paths) = held { paths.left } else { Left::Nothing };
+    match (left, path.path()) {
+        (Left::File(opened), Some(path)) => options.finish(opened, path),
         // A successful open has left a descriptor.
         (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),
     }

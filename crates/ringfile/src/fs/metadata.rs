@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use linux_raw_sys::general::{STATX_BTIME, STATX_DIOALIGN};
 
 use crate::driver::{Alignment, AtomicLimits};
-use crate::memory::Held;
+use crate::memory::Paths;
 
 /// The kind of file at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -15,7 +15,7 @@ pub enum FileType {
     File,
     /// A directory.
     Directory,
-    /// A symbolic link. [`metadata`](super::metadata) follows them.
+    /// A symbolic link. [`metadata`](super::metadata) follows them, [`symlink_metadata`](super::symlink_metadata) does not.
     Symlink,
     /// A block device.
     BlockDevice,
@@ -81,8 +81,7 @@ pub struct Metadata {
 
 impl Metadata {
     /// Returns the metadata that an operation has read; `None` for other operations.
-    pub(crate) fn of(held: Held) -> Option<Self> {
-        let Held::Paths(mut paths) = held else { return None };
+    pub(crate) fn of(paths: &mut Paths) -> Option<Self> {
         paths.take_stat().map(|stat| Self::new(&stat))
     }
 

@@ -1,4 +1,5 @@
-//! Operations on paths that block no thread of the program: open, rename, remove, create directories, read metadata.
+//! Operations on paths that block no thread of the program: open, rename, link and remove files, create, list and sync
+//! directories, read and change metadata.
 //!
 //! These operations may take long: a cold directory is read from the disk, and the blocks of a large file are freed one
 //! extent after another, which may take seconds. A loop with other tasks, or connections to serve, must not call them
@@ -27,8 +28,9 @@
 //! # How they are carried out
 //!
 //! They go through io_uring if the kernel's ring has the operation (opening and metadata since Linux 5.6, renaming and
-//! removing since 5.11, creating directories since 5.15), otherwise to a [worker](crate::Route::Workers), but never
-//! become a call on the polling thread. Opening a cached path takes about as long as the plain call. The kernel passes
+//! removing since 5.11, creating directories and links since 5.15), otherwise to a [worker](crate::Route::Workers), but
+//! never become a call on the polling thread. No ring reads links and directories, sets permissions, or creates a
+//! directory together with those above it: workers do that. Opening a cached path takes about as long as the plain call. The kernel passes
 //! everything else to one of its threads, which costs 5 to 60 µs more: if paths are known to be cached and files to be
 //! small, [`std::fs`] is cheaper. Routes of files and [`set_default_route`](crate::set_default_route) do not apply
 //! here.
@@ -52,17 +54,23 @@
 //! An [`Error`] has the errno of the system call, the path, and what was being done. `InvalidInput` for a path that contains a
 //! NUL byte.
 
+mod link;
 mod metadata;
+mod read_dir;
 
+use std::fs::Permissions;
 use std::future::Future;
 use std::marker::PhantomPinned;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+pub use link::{ReadLink, hard_link, read_link, symlink};
 pub use metadata::{FileType, Metadata};
 use pin_project_lite::pin_project;
+pub use read_dir::{DirEntry, ReadDir, read_dir};
 
 use crate::driver::{Kind, Request};
 use crate::error::{Error, Result};
@@ -117,7 +125,7 @@ impl Future for Open {
 }
 
 pin_project! {
-    /// A change of a directory. Await it, or [add](crate::Operation) it to a batch or a queue.
+    /// A change of a directory or of permissions. Await it, or [add](crate::Operation) it to a batch or a queue.
     ///
     /// `Send`; it borrows nothing, and works in any executor.
     #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
@@ -167,7 +175,8 @@ impl Future for GetMetadata {
         let operation = self.project().operation;
         ready!(operation.poll_control(context))?;
         // A successful operation has left a record.
-        let metadata = Metadata::of(operation.take_held());
+        let metadata =
+            if let Held::Paths(mut paths) = operation.take_held() { Metadata::of(&mut paths) } else { None };
         let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(operation.file.path());
         Poll::Ready(metadata.ok_or_else(nothing))
     }
@@ -222,8 +231,58 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
 /// # }
 /// ```
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
-    let paths = Paths::new(from.as_ref()).and_then(|paths| paths.and(to.as_ref()));
-    change(on_path(from.as_ref(), Kind::Rename, 0, paths))
+    rename_with(from.as_ref(), to.as_ref(), 0)
+}
+
+/// Renames a file or a directory if nothing has the new path yet (`renameat2` with `RENAME_NOREPLACE`), in one step: of
+/// several renames to one path, one succeeds.
+///
+/// # Errors
+/// `EEXIST` if `to` exists; `EINVAL` on file systems that have no such rename (NFS, some FUSE servers). Otherwise those of
+/// [`rename`]; nothing has changed if it fails.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let (from, to) = (folder.path().join("a"), folder.path().join("b"));
+/// use ringfile::fs;
+/// std::fs::write(&from, "new")?;
+/// std::fs::write(&to, "old")?;
+/// let refused = ringfile::block_on(fs::rename_no_replace(&from, &to)).unwrap_err();
+/// assert_eq!(refused.kind(), std::io::ErrorKind::AlreadyExists);
+/// assert_eq!(std::fs::read(&to)?, b"old");
+/// # Ok(())
+/// # }
+/// ```
+pub fn rename_no_replace(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
+    rename_with(from.as_ref(), to.as_ref(), libc::RENAME_NOREPLACE)
+}
+
+/// Exchanges the files or directories at two paths (`renameat2` with `RENAME_EXCHANGE`), in one step: other processes
+/// never see a path without a file. They may differ in kind.
+///
+/// # Errors
+/// `ENOENT` if one of them does not exist; `EINVAL` on file systems that have no such rename (NFS, some FUSE servers).
+/// Otherwise those of [`rename`]; nothing has changed if it fails.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let (one, other) = (folder.path().join("a"), folder.path().join("b"));
+/// std::fs::write(&one, "1")?;
+/// std::fs::write(&other, "2")?;
+/// ringfile::block_on(ringfile::fs::rename_exchange(&one, &other))?;
+/// assert_eq!((std::fs::read(&one)?, std::fs::read(&other)?), (b"2".to_vec(), b"1".to_vec()));
+/// # Ok(())
+/// # }
+/// ```
+pub fn rename_exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Change {
+    rename_with(one.as_ref(), other.as_ref(), libc::RENAME_EXCHANGE)
+}
+
+fn rename_with(from: &Path, to: &Path, flags: u32) -> Change {
+    let paths = Paths::new(from).and_then(|paths| paths.and(to));
+    change(on_path(from, Kind::Rename, flags, paths))
 }
 
 /// Removes a file (`unlink`), or a symbolic link itself. If nothing has the file open, its blocks are free when
@@ -289,6 +348,48 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
     change(on_path(path.as_ref(), Kind::CreateDir, 0, paths))
 }
 
+/// Creates a directory, and those above it that do not exist (`mkdir`), with mode `0o777`, to which the umask applies. If
+/// it exists, also as a symbolic link to a directory, nothing is done. Several of these may run at once.
+///
+/// # Errors
+/// Those of `mkdir(2)`: `EEXIST` if something else has the path, `ENOTDIR` if something else is above it, `ENOSPC`. Directories
+/// that were created before the failure, or before it was cancelled, stay.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("table/year=2026/month=11");
+/// ringfile::block_on(ringfile::fs::create_dir_all(&path))?;
+/// assert!(path.is_dir());
+/// # Ok(())
+/// # }
+/// ```
+pub fn create_dir_all(path: impl AsRef<Path>) -> Change {
+    let paths = Paths::new(path.as_ref()).map(|paths| paths.with_mode(DIRECTORY));
+    change(on_path(path.as_ref(), Kind::CreateDirs, 0, paths))
+}
+
+/// Sets the permissions of the file or directory at a path (`chmod`), following symbolic links. The umask does not apply.
+///
+/// # Errors
+/// Those of `chmod(2)`: `EPERM` for the file of another user, `ENOENT`, `EROFS`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("key");
+/// use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+/// std::fs::write(&path, "secret")?;
+/// ringfile::block_on(ringfile::fs::set_permissions(&path, Permissions::from_mode(0o600)))?;
+/// assert_eq!(std::fs::metadata(&path)?.permissions().mode() & 0o777, 0o600);
+/// # Ok(())
+/// # }
+/// ```
+pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Change {
+    let paths = Paths::new(path.as_ref()).map(|paths| paths.with_mode(permissions.mode()));
+    change(on_path(path.as_ref(), Kind::SetMode, 0, paths))
+}
+
 /// Reads the metadata of the file at a path (`statx`), following symbolic links.
 ///
 /// # Errors
@@ -305,8 +406,28 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
-    let path = path.as_ref();
-    let operation = on_path(path, Kind::Stat, 0, Paths::new(path).map(Paths::with_stat));
+    metadata_with(path.as_ref(), 0)
+}
+
+/// Reads the metadata of the file at a path (`statx`); of a symbolic link, that of the link itself.
+///
+/// # Errors
+/// Those of `statx(2)`: `ENOENT`, `ENOTDIR`, `EACCES`.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// let metadata = ringfile::block_on(ringfile::fs::symlink_metadata("/proc/self/exe"))?;
+/// assert_eq!(metadata.file_type, ringfile::fs::FileType::Symlink);
+/// # Ok(())
+/// # }
+/// ```
+pub fn symlink_metadata(path: impl AsRef<Path>) -> GetMetadata {
+    metadata_with(path.as_ref(), libc::AT_SYMLINK_NOFOLLOW)
+}
+
+fn metadata_with(path: &Path, flags: i32) -> GetMetadata {
+    let paths = Paths::new(path).map(Paths::with_stat);
+    let operation = on_path(path, Kind::Stat, flags.cast_unsigned(), paths);
     GetMetadata { operation, pinned: PhantomPinned }
 }
 

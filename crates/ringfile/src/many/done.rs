@@ -1,6 +1,7 @@
 //! The result of one operation.
 
 use std::io::ErrorKind;
+use std::path::PathBuf;
 
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -33,6 +34,7 @@ pub struct Done {
 pub(super) struct OnPath {
     pub(super) file: Option<File>,
     pub(super) metadata: Option<Metadata>,
+    pub(super) link: Option<PathBuf>,
 }
 
 impl Done {
@@ -79,6 +81,15 @@ impl Done {
         self.result.and(metadata.ok_or_else(|| has_none("metadata")))
     }
 
+    /// Returns where the symbolic link that was read points.
+    ///
+    /// # Errors
+    /// That of the operation; `InvalidInput` if it read none.
+    pub fn into_link(mut self) -> Result<PathBuf> {
+        let link = self.take_link();
+        self.result.and(link.ok_or_else(|| has_none("symbolic link")))
+    }
+
     /// Takes the file that was opened; `None` for other operations, and if opening failed. A file that is not taken is
     /// closed when the result is dropped.
     pub fn take_file(&mut self) -> Option<File> {
@@ -88,6 +99,11 @@ impl Done {
     /// Takes the metadata that was read; `None` for other operations, and if reading failed.
     pub fn take_metadata(&mut self) -> Option<Metadata> {
         self.on_path.as_mut()?.metadata.take()
+    }
+
+    /// Takes where the symbolic link that was read points; `None` for other operations, and if reading failed.
+    pub fn take_link(&mut self) -> Option<PathBuf> {
+        self.on_path.as_mut()?.link.take()
     }
 }
 

@@ -261,17 +261,20 @@ fn unbegun(record: &OperationRecord, file: &File) -> Error {
 
 #[inline]
 fn done(result: Result<usize>, held: Held, file: Option<File>) -> Done {
-    let (mut buffer, mut buffers, mut metadata) = (None, Vec::new(), None);
+    let (mut buffer, mut buffers, mut metadata, mut link) = (None, Vec::new(), None, None);
     match held {
         Held::Pooled(one) => buffer = Some(AnyBuffer::Pooled(one)),
         Held::Vec(vec) => buffer = Some(AnyBuffer::Vec(vec)),
         Held::Bytes(bytes) => buffer = Some(AnyBuffer::Bytes(bytes)),
         Held::Buffers(all) => buffers = all,
-        held @ Held::Paths(_) if result.is_ok() => metadata = Metadata::of(held),
+        Held::Paths(mut paths) if result.is_ok() => {
+            link = paths.take_link();
+            metadata = Metadata::of(&mut paths);
+        }
         Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) => {}
         Held::Paths(_) | Held::Destination(_) => {}
     }
-    let has_more = file.is_some() || metadata.is_some();
-    let on_path = has_more.then(|| Box::new(OnPath { file, metadata }));
+    let has_more = file.is_some() || metadata.is_some() || link.is_some();
+    let on_path = has_more.then(|| Box::new(OnPath { file, metadata, link }));
     Done { result, buffer, buffers, on_path }
 }

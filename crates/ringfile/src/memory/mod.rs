@@ -33,7 +33,7 @@ pub(crate) use self::borrowed::Lending;
 pub(crate) use self::destination::Destination;
 pub(crate) use self::held::{Part, copy_by_words, copy_in_pieces};
 pub(crate) use self::own::{ahead, reserve};
-pub(crate) use self::paths::Paths;
+pub(crate) use self::paths::{Found, Left, Listing, Paths};
 pub(crate) use ringfile_buffer::internal::{
     Counter, KnownRegions, LARGEST, Region, Registration, meminfo, page_size, set_thread_must_not_block,
     wake_all,

@@ -1,13 +1,14 @@
-//! The memory of an operation on paths: the paths, and room for a file's metadata.
+//! The memory of an operation on paths: the paths, room for a file's metadata, and what else the operation leaves.
 //!
 //! Invariants: the addresses given here do not change while the value is only moved; a descriptor that an operation
 //! has opened is closed when the value is dropped, unless it was taken.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// See the module.
@@ -16,27 +17,79 @@ pub struct Paths {
     path: CString,
     /// The open file that an operation with an empty path is about.
     file: Option<Arc<dyn AsFd + Send + Sync>>,
-    /// The new path of a rename.
+    /// The new path of a rename or a hard link; where a new symbolic link points.
     to: Option<CString>,
-    /// Permission bits for a file or directory that is created.
+    /// Permission bits to set, or for a file or directory that is created.
     pub(crate) mode: u32,
     /// Room for one record, or none. The kernel writes to it, so it is accessed only through its raw pointer.
     stat: Vec<UnsafeCell<libc::statx>>,
-    /// The descriptor that the operation has opened.
-    pub(crate) opened: Option<OwnedFd>,
+    pub(crate) left: Left,
+}
+
+/// What an operation has left for its caller, besides metadata.
+#[derive(Default)]
+pub(crate) enum Left {
+    #[default]
+    Nothing,
+    /// The file that was opened.
+    File(OwnedFd),
+    /// Where a symbolic link points.
+    Link(PathBuf),
+    Listing(Box<Listing>),
+}
+
+/// A directory that is being read.
+pub(crate) struct Listing {
+    /// `None` at the end.
+    rest: Option<std::fs::ReadDir>,
+    /// The entries that were read and not taken.
+    entries: Vec<io::Result<Found>>,
+}
+
+/// An entry of a directory.
+pub(crate) struct Found {
+    pub(crate) name: OsString,
+    /// `None` if it cannot be found out.
+    pub(crate) kind: Option<std::fs::FileType>,
+}
+
+impl Listing {
+    /// Entries that are read at once: about as many as glibc asks the kernel for.
+    const AT_ONCE: usize = 1024;
+
+    pub(crate) fn open(path: &Path) -> io::Result<Box<Self>> {
+        Ok(Box::new(Self { rest: Some(std::fs::read_dir(path)?), entries: Vec::new() }))
+    }
+
+    /// Reads the next entries. Blocks, also because some file systems do not report the kinds with the names.
+    pub(crate) fn go_on(&mut self) {
+        let Some(rest) = &mut self.rest else { return };
+        let found =
+            |entry: std::fs::DirEntry| Found { name: entry.file_name(), kind: entry.file_type().ok() };
+        self.entries.extend(rest.by_ref().take(Self::AT_ONCE).map(|next| next.map(found)));
+        // An error ends it too.
+        if self.entries.len() < Self::AT_ONCE {
+            self.rest = None;
+        }
+    }
+
+    /// Takes the entries that were read, and tells whether there may be more.
+    pub(crate) fn take(&mut self) -> (Vec<io::Result<Found>>, bool) {
+        (std::mem::take(&mut self.entries), self.rest.is_some())
+    }
 }
 
 impl Paths {
     /// Creates the memory for one path; `None` if it contains a NUL byte.
     pub(crate) fn new(path: &Path) -> Option<Box<Self>> {
         let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-        Some(Box::new(Self { path, file: None, to: None, mode: 0, stat: Vec::new(), opened: None }))
+        Some(Box::new(Self { path, file: None, to: None, mode: 0, stat: Vec::new(), left: Left::Nothing }))
     }
 
     /// Names an open file, instead of one at a path.
     pub(crate) fn of_file(file: Arc<dyn AsFd + Send + Sync>) -> Box<Self> {
         let (path, file) = (CString::default(), Some(file));
-        Box::new(Self { path, file, to: None, mode: 0, stat: Vec::new(), opened: None })
+        Box::new(Self { path, file, to: None, mode: 0, stat: Vec::new(), left: Left::Nothing })
     }
 
     /// Adds a second path; `None` if it contains a NUL byte.
@@ -60,6 +113,10 @@ impl Paths {
         &self.path
     }
 
+    pub(crate) fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.path.to_bytes()))
+    }
+
     /// Returns the descriptor at which the path begins: of the open file, or that of the working directory.
     pub(crate) fn from(&self) -> i32 {
         self.file.as_ref().map_or(libc::AT_FDCWD, |file| file.as_fd().as_raw_fd())
@@ -72,6 +129,14 @@ impl Paths {
     /// Returns the address to which the kernel writes metadata; null without room for it.
     pub(crate) fn stat_address(&self) -> *mut libc::statx {
         self.stat.first().map_or(std::ptr::null_mut(), UnsafeCell::get)
+    }
+
+    /// Returns where the symbolic link points that the operation has read.
+    pub(crate) fn take_link(&mut self) -> Option<PathBuf> {
+        match std::mem::take(&mut self.left) {
+            Left::Link(to) => Some(to),
+            Left::Nothing | Left::File(_) | Left::Listing(_) => None,
+        }
     }
 
     /// Returns the metadata, once the operation has ended successfully.
@@ -98,7 +163,7 @@ mod tests {
 
         // A pipe shows when its other end is closed.
         let (reader, writer) = std::io::pipe().unwrap();
-        paths.opened = Some(writer.into());
+        paths.left = Left::File(writer.into());
         drop(paths);
         assert_eq!(std::io::Read::read(&mut &reader, &mut [0]).unwrap(), 0, "it is still open");
     }

@@ -139,12 +139,13 @@ pub fn open_descriptors() -> usize {
 /// handed over the result, so it may close the file after all that used it has ended.
 #[track_caller]
 pub fn wait_closed(path: impl AsRef<Path>) {
-    let is_open = || {
-        let open = std::fs::read_dir("/proc/self/fd").unwrap();
-        open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
-            .any(|name| name == path.as_ref())
-    };
-    wait_for("the file to be closed", || !is_open());
+    wait_for("the file to be closed", || descriptors_of(path.as_ref()) == 0);
+}
+
+/// Counts the descriptors of this process that are open files of `path`.
+pub fn descriptors_of(path: &Path) -> usize {
+    let names = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    names.filter(|name| std::fs::read_link(name.path()).is_ok_and(|target| target == path)).count()
 }
 
 const CHILD: &str = "RINGFILE_FAULT_CHILD";

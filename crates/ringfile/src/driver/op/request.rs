@@ -33,11 +33,21 @@ pub(crate) enum Kind {
     Advise,
     /// `op_flags`: `O_…`.
     Open,
+    /// `op_flags`: `RENAME_…`.
     Rename,
+    HardLink,
+    Symlink,
+    ReadLink,
+    /// Sets the permissions.
+    SetMode,
     /// `op_flags`: `AT_REMOVEDIR` or 0.
     Remove,
     CreateDir,
-    /// Reads the metadata.
+    /// Creates a directory and those above it.
+    CreateDirs,
+    /// Reads the next entries of a directory.
+    ReadDir,
+    /// Reads the metadata. `op_flags`: `AT_…`.
     Stat,
     /// `want`: the length.
     Copy,
@@ -70,8 +80,14 @@ impl Kind {
             Self::Advise => Family::Control(ControlKind::Advise),
             Self::Open => Family::Path(PathKind::Open),
             Self::Rename => Family::Path(PathKind::Rename),
+            Self::HardLink => Family::Path(PathKind::HardLink),
+            Self::Symlink => Family::Path(PathKind::Symlink),
+            Self::ReadLink => Family::Path(PathKind::ReadLink),
+            Self::SetMode => Family::Path(PathKind::SetMode),
             Self::Remove => Family::Path(PathKind::Remove),
             Self::CreateDir => Family::Path(PathKind::CreateDir),
+            Self::CreateDirs => Family::Path(PathKind::CreateDirs),
+            Self::ReadDir => Family::Path(PathKind::ReadDir),
             Self::Stat => Family::Path(PathKind::Stat),
             Self::Copy => Family::Copy,
         }
@@ -114,7 +130,7 @@ impl Kind {
     pub(crate) fn opcode(self) -> Option<u8> {
         match self.family() {
             Family::Control(kind) => Some(kind.opcode()),
-            Family::Path(kind) => Some(kind.opcode()),
+            Family::Path(kind) => kind.opcode(),
             Family::Read | Family::Write | Family::Copy => None,
         }
     }
@@ -190,8 +206,14 @@ impl Request {
             | Kind::Advise
             | Kind::Open
             | Kind::Rename
+            | Kind::HardLink
+            | Kind::Symlink
+            | Kind::ReadLink
+            | Kind::SetMode
             | Kind::Remove
             | Kind::CreateDir
+            | Kind::CreateDirs
+            | Kind::ReadDir
             | Kind::Stat
             | Kind::Copy => false,
         }
