@@ -30,7 +30,7 @@ pub enum FileType {
 }
 
 impl FileType {
-    fn of(mode: u32) -> Self {
+    pub(super) fn of(mode: u32) -> Self {
         match mode & libc::S_IFMT {
             libc::S_IFREG => Self::File,
             libc::S_IFDIR => Self::Directory,

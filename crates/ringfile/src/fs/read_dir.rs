@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -30,21 +29,8 @@ pub struct DirEntry {
 
 impl DirEntry {
     fn of(Found { name, kind }: Found) -> Self {
-        Self { name, file_type: kind.map_or(FileType::Unknown, file_type) }
+        Self { name, file_type: FileType::of(kind) }
     }
-}
-
-fn file_type(kind: std::fs::FileType) -> FileType {
-    let kinds = [
-        (kind.is_file(), FileType::File),
-        (kind.is_dir(), FileType::Directory),
-        (kind.is_symlink(), FileType::Symlink),
-        (kind.is_block_device(), FileType::BlockDevice),
-        (kind.is_char_device(), FileType::CharacterDevice),
-        (kind.is_fifo(), FileType::Fifo),
-        (kind.is_socket(), FileType::Socket),
-    ];
-    kinds.into_iter().find_map(|(is, kind)| is.then_some(kind)).unwrap_or(FileType::Unknown)
 }
 
 /// The entries of a directory, as a stream: see [`read_dir`].

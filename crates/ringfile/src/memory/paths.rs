@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,13 +50,33 @@ pub(crate) struct Listing {
 /// An entry of a directory.
 pub(crate) struct Found {
     pub(crate) name: OsString,
-    /// `None` if it cannot be found out.
-    pub(crate) kind: Option<std::fs::FileType>,
+    /// `S_IF…`; 0 if it cannot be found out.
+    pub(crate) kind: u32,
+}
+
+fn kind_of(entry: &std::fs::DirEntry) -> u32 {
+    let Ok(kind) = entry.file_type() else { return 0 };
+    let kinds = [
+        (kind.is_file(), libc::S_IFREG),
+        (kind.is_dir(), libc::S_IFDIR),
+        (kind.is_symlink(), libc::S_IFLNK),
+        (kind.is_block_device(), libc::S_IFBLK),
+        (kind.is_char_device(), libc::S_IFCHR),
+        (kind.is_fifo(), libc::S_IFIFO),
+        (kind.is_socket(), libc::S_IFSOCK),
+    ];
+    kinds.into_iter().find_map(|(is, kind)| is.then_some(kind)).unwrap_or(0)
 }
 
 impl Listing {
     /// Entries that are read at once: about as many as glibc asks the kernel for.
     const AT_ONCE: usize = 1024;
+
+    /// Returns all entries of a directory.
+    #[cfg(feature = "sim")]
+    pub(crate) fn of(entries: Vec<Found>) -> Box<Self> {
+        Box::new(Self { rest: None, entries: entries.into_iter().map(Ok).collect() })
+    }
 
     pub(crate) fn open(path: &Path) -> io::Result<Box<Self>> {
         Ok(Box::new(Self { rest: Some(std::fs::read_dir(path)?), entries: Vec::new() }))
@@ -64,8 +85,7 @@ impl Listing {
     /// Reads the next entries. Blocks, also because some file systems do not report the kinds with the names.
     pub(crate) fn go_on(&mut self) {
         let Some(rest) = &mut self.rest else { return };
-        let found =
-            |entry: std::fs::DirEntry| Found { name: entry.file_name(), kind: entry.file_type().ok() };
+        let found = |entry: std::fs::DirEntry| Found { name: entry.file_name(), kind: kind_of(&entry) };
         self.entries.extend(rest.by_ref().take(Self::AT_ONCE).map(|next| next.map(found)));
         // An error ends it too.
         if self.entries.len() < Self::AT_ONCE {

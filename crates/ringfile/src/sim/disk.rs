@@ -178,45 +178,51 @@ enum Node {
     Folder,
 }
 
+/// A name in a folder.
+type Name = (Inode, Vec<u8>);
+
+/// All names.
+type Names = BTreeMap<Name, Inode>;
+
 /// A change of a name.
 #[derive(Clone)]
 enum NameChange {
     /// The file or folder has this name too.
-    Add {
-        folder: Inode,
-        name: Vec<u8>,
-        inode: Inode,
-    },
-    Remove {
-        folder: Inode,
-        name: Vec<u8>,
-    },
+    Add(Name, Inode),
+    Remove(Name),
     /// In one step.
     Rename {
-        from: (Inode, Vec<u8>),
-        to: (Inode, Vec<u8>),
+        from: Name,
+        to: Name,
     },
+    /// In one step.
+    Exchange(Name, Name),
 }
 
 impl NameChange {
     fn is_in(&self, folder: Inode) -> bool {
         match self {
-            Self::Add { folder: of, .. } | Self::Remove { folder: of, .. } => *of == folder,
-            Self::Rename { from, to } => from.0 == folder || to.0 == folder,
+            Self::Add(name, _) | Self::Remove(name) => name.0 == folder,
+            Self::Rename { from: one, to: other } | Self::Exchange(one, other) => {
+                one.0 == folder || other.0 == folder
+            }
         }
     }
-}
 
-/// All names, by folder and name.
-type Names = BTreeMap<(Inode, Vec<u8>), Inode>;
-
-fn rename(names: &mut Names, change: &NameChange) {
-    match change {
-        NameChange::Add { folder, name, inode } => _ = names.insert((*folder, name.clone()), *inode),
-        NameChange::Remove { folder, name } => _ = names.remove(&(*folder, name.clone())),
-        NameChange::Rename { from, to } => {
-            if let Some(inode) = names.remove(from) {
-                names.insert(to.clone(), inode);
+    fn apply(&self, names: &mut Names) {
+        match self {
+            Self::Add(name, inode) => _ = names.insert(name.clone(), *inode),
+            Self::Remove(name) => _ = names.remove(name),
+            Self::Rename { from, to } => {
+                if let Some(inode) = names.remove(from) {
+                    names.insert(to.clone(), inode);
+                }
+            }
+            Self::Exchange(one, other) => {
+                if let (Some(&first), Some(&second)) = (names.get(one), names.get(other)) {
+                    names.insert(one.clone(), second);
+                    names.insert(other.clone(), first);
+                }
             }
         }
     }
@@ -294,10 +300,7 @@ impl Contents {
 
     /// Forgets the content of a file that nothing reaches any more. A power cut may still bring its name back.
     pub(super) fn forget(&mut self, inode: Inode) {
-        let changes_name = |change: &NameChange| match change {
-            NameChange::Add { inode: of, .. } => *of == inode,
-            NameChange::Remove { .. } | NameChange::Rename { .. } => false,
-        };
+        let changes_name = |change: &NameChange| matches!(change, NameChange::Add(_, of) if *of == inode);
         let may_return =
             self.durable_names.values().any(|of| *of == inode) || self.name_changes.iter().any(changes_name);
         if !may_return && inode != ROOT {
@@ -344,7 +347,7 @@ impl Contents {
     }
 
     fn change_names(&mut self, change: NameChange) {
-        rename(&mut self.names, &change);
+        change.apply(&mut self.names);
         self.name_changes.push(change);
     }
 
@@ -358,7 +361,7 @@ impl Contents {
         self.next += 1;
         let file = FileState { has_new_metadata: true, ..FileState::default() };
         self.nodes.insert(inode, if is_folder { Node::Folder } else { Node::File(file) });
-        self.change_names(NameChange::Add { folder, name, inode });
+        self.change_names(NameChange::Add((folder, name), inode));
         Ok(inode)
     }
 
@@ -372,7 +375,7 @@ impl Contents {
             (true, true) if !self.is_empty(inode) => return Err(libc::ENOTEMPTY),
             (true, true) | (false, false) => {}
         }
-        self.change_names(NameChange::Remove { folder, name });
+        self.change_names(NameChange::Remove((folder, name)));
         Ok(())
     }
 
@@ -380,14 +383,29 @@ impl Contents {
         self.names.range((folder, Vec::new())..).next().is_none_or(|((of, _), _)| *of != folder)
     }
 
-    pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) -> Result<(), i32> {
+    /// Renames; `flags` as for `renameat2(2)`.
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
         let inode = self.look_up(from)?;
         let (from, to) = (self.parent(from)?, self.parent(to)?);
         if from.1.is_empty() || to.1.is_empty() {
             return Err(libc::EBUSY);
         }
-        if let Some(replaced) = self.names.get(&to).copied() {
+        let replaced = self.names.get(&to).copied();
+        let moves_into_itself = |inode, folder| self.is_folder(inode) && self.contains(inode, folder);
+        if moves_into_itself(inode, to.0) {
+            return Err(libc::EINVAL);
+        }
+        if flags & libc::RENAME_EXCHANGE != 0 {
+            let replaced = replaced.ok_or(libc::ENOENT)?;
+            if moves_into_itself(replaced, from.0) {
+                return Err(libc::EINVAL);
+            }
+            self.change_names(NameChange::Exchange(from, to));
+            return Ok(());
+        }
+        if let Some(replaced) = replaced {
             match (self.is_folder(inode), self.is_folder(replaced)) {
+                _ if flags & libc::RENAME_NOREPLACE != 0 => return Err(libc::EEXIST),
                 _ if replaced == inode => return Ok(()),
                 (false, true) => return Err(libc::EISDIR),
                 (true, false) => return Err(libc::ENOTDIR),
@@ -395,11 +413,31 @@ impl Contents {
                 (true, true) | (false, false) => {}
             }
         }
-        if self.is_folder(inode) && self.contains(inode, to.0) {
-            return Err(libc::EINVAL);
-        }
         self.change_names(NameChange::Rename { from, to });
         Ok(())
+    }
+
+    /// Gives a file another name.
+    pub(super) fn link(&mut self, from: &[u8], to: &[u8]) -> Result<(), i32> {
+        let (inode, to) = (self.look_up(from)?, self.parent(to)?);
+        if self.is_folder(inode) {
+            return Err(libc::EPERM);
+        }
+        if to.1.is_empty() || self.names.contains_key(&to) {
+            return Err(libc::EEXIST);
+        }
+        self.change_names(NameChange::Add(to, inode));
+        Ok(())
+    }
+
+    /// Returns the names in a folder, and which of them are folders.
+    pub(super) fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
+        let folder = self.look_up(path)?;
+        if !self.is_folder(folder) {
+            return Err(libc::ENOTDIR);
+        }
+        let names = self.names.range((folder, Vec::new())..).take_while(|((of, _), _)| *of == folder);
+        Ok(names.map(|((_, name), inode)| (name.clone(), self.is_folder(*inode))).collect())
     }
 
     /// Returns whether a folder is, or lies in, another one.
@@ -503,7 +541,7 @@ impl Contents {
                 let changes = std::mem::take(&mut self.name_changes);
                 let (synced, left) = changes.into_iter().partition(|change: &NameChange| change.is_in(inode));
                 self.name_changes = left;
-                synced.iter().for_each(|change| rename(&mut self.durable_names, change));
+                synced.iter().for_each(|change| change.apply(&mut self.durable_names));
                 false
             }
             Some(Node::Folder) => true,
@@ -515,7 +553,7 @@ impl Contents {
     }
 
     fn sync_names(&mut self) {
-        self.name_changes.iter().for_each(|change| rename(&mut self.durable_names, change));
+        self.name_changes.iter().for_each(|change| change.apply(&mut self.durable_names));
         self.name_changes.clear();
     }
 
@@ -572,7 +610,7 @@ impl Contents {
                 Strictness::Posix => random.happens(0.5),
             };
             if is_kept {
-                rename(&mut names, change);
+                change.apply(&mut names);
             }
         }
         names
@@ -692,7 +730,7 @@ mod tests {
             let old = contents.create(b"/a", false).unwrap();
             contents.sync(old, contents.mark(old), false);
             contents.sync(ROOT, contents.mark(ROOT), false);
-            contents.rename(b"/a", b"/b").unwrap();
+            contents.rename(b"/a", b"/b", 0).unwrap();
             let found: BTreeSet<(bool, bool)> = (0..100)
                 .map(|seed| contents.after_cut(&mut Random::new(seed)))
                 .map(|after| (after.look_up(b"/a").is_ok(), after.look_up(b"/b").is_ok()))

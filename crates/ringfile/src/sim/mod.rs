@@ -29,7 +29,7 @@
 //!
 //! # What is simulated
 //!
-//! Files and folders, and all operations on them but copies; names without links. A file that is opened for direct I/O
+//! Files and folders, and all operations on them but copies and symbolic links. A file that is opened for direct I/O
 //! refuses what is not aligned to 512 bytes. An adaptive file is a buffered one. [`spawn`](crate::spawn) runs tasks in an
 //! order that the seed chooses, and [`sleep`] takes no real time. [`Pool`](crate::Pool)s have real memory.
 //!
@@ -60,8 +60,8 @@ pub use faults::Faults;
 pub use seeds::for_each_seed;
 use world::{End, World};
 pub(crate) use world::{
-    HowToWrite, OpenNumber, OpenRef, allocate, create_dir, forget_timer, is_here, now, open, opened, read,
-    remove, rename, resize, size, spawn, status, sync, take, wake_at, write,
+    HowToWrite, OpenNumber, OpenRef, allocate, create_dir, create_dirs, forget_timer, is_here, link, list,
+    now, open, opened, read, remove, rename, resize, size, spawn, status, sync, take, wake_at, write,
 };
 
 /// By default, the power is cut before at most this many events.

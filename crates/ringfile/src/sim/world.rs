@@ -542,8 +542,39 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
     Ok(stand_in)
 }
 
-pub(crate) fn rename(from: &[u8], to: &[u8]) -> Result<(), i32> {
-    on_disk(|disk| disk.rename(from, to))
+/// Renames; `flags` as for `renameat2(2)`.
+pub(crate) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
+    with(|world| {
+        let replaced = world.disk.look_up(to).ok();
+        world.disk.rename(from, to, flags)?;
+        replaced.into_iter().for_each(|inode| world.forget_unused(inode));
+        Ok(())
+    })
+    .unwrap_or(Err(libc::EBADF))
+}
+
+pub(crate) fn link(from: &[u8], to: &[u8]) -> Result<(), i32> {
+    on_disk(|disk| disk.link(from, to))
+}
+
+/// Returns the names in a folder, and which of them are folders.
+pub(crate) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
+    on_disk(|disk| disk.list(path))
+}
+
+/// Creates a folder and those above it.
+pub(crate) fn create_dirs(path: &[u8]) -> Result<(), i32> {
+    on_disk(|disk| {
+        let ends = (1..=path.len()).filter(|end| path.get(*end).is_none_or(|next| *next == b'/'));
+        for end in ends {
+            match disk.create(&path[..end], true) {
+                Ok(_) => {}
+                Err(libc::EEXIST) if disk.look_up(&path[..end]).is_ok_and(|inode| disk.is_folder(inode)) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    })
 }
 
 pub(crate) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {

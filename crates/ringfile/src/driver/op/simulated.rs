@@ -1,13 +1,15 @@
 //! The calls of operations that move no data, where a simulated disk answers instead of the kernel.
 
+use std::ffi::OsString;
 use std::os::fd::{IntoRawFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
 
 use linux_raw_sys::general::STATX_BASIC_STATS;
 
 use super::control::PUNCH_HOLE;
 use super::request::{Kind, Request};
 use super::{DISCARD, keep_opened};
-use crate::memory::{Held, Paths};
+use crate::memory::{Found, Held, Left, Listing, Paths};
 use crate::sim::{self, OpenNumber};
 
 /// Makes the call. A file that it opened is kept in `held`.
@@ -20,7 +22,17 @@ pub(super) fn call(file: OpenNumber, request: &Request, held: &mut Held) -> Resu
             let mode = if request.op_flags == DISCARD { PUNCH_HOLE } else { request.op_flags };
             sim::allocate(file, mode.cast_signed(), request.offset, request.want as u64).map(|()| 0)
         }
-        Kind::Open | Kind::Rename | Kind::Remove | Kind::CreateDir | Kind::Stat => match held {
+        Kind::Open
+        | Kind::Rename
+        | Kind::HardLink
+        | Kind::Symlink
+        | Kind::ReadLink
+        | Kind::SetMode
+        | Kind::Remove
+        | Kind::CreateDir
+        | Kind::CreateDirs
+        | Kind::ReadDir
+        | Kind::Stat => match held {
             Held::Paths(paths) => on_path(request, paths),
             _ => Err(libc::EFAULT),
         },
@@ -36,16 +48,29 @@ pub(super) fn call(file: OpenNumber, request: &Request, held: &mut Held) -> Resu
     answer
 }
 
-fn on_path(request: &Request, paths: &Paths) -> Result<usize, i32> {
+fn on_path(request: &Request, paths: &mut Paths) -> Result<usize, i32> {
     let path = paths.path().to_bytes();
+    let to = paths.to().map_or(b"".as_slice(), |to| to.to_bytes());
     let done = match request.kind {
         Kind::Open => {
             return sim::open(path, request.op_flags.cast_signed()).map(|fd| fd.into_raw_fd() as usize);
         }
-        Kind::Rename => sim::rename(path, paths.to().map_or(b"", |to| to.to_bytes())),
+        Kind::Rename => sim::rename(path, to, request.op_flags),
+        Kind::HardLink => sim::link(path, to),
         Kind::Remove => sim::remove(path, request.op_flags != 0),
         Kind::CreateDir => sim::create_dir(path),
-        _ => stat(paths.from(), path, paths),
+        Kind::CreateDirs => sim::create_dirs(path),
+        Kind::SetMode => sim::status(paths.from(), path).map(drop),
+        Kind::ReadDir => {
+            let entries = sim::list(path)?.into_iter().map(|(name, is_folder)| Found {
+                name: OsString::from_vec(name),
+                kind: if is_folder { libc::S_IFDIR } else { libc::S_IFREG },
+            });
+            paths.left = Left::Listing(Listing::of(entries.collect()));
+            Ok(())
+        }
+        Kind::Stat => stat(paths.from(), path, paths),
+        _ => Err(libc::EOPNOTSUPP),
     };
     done.map(|()| 0)
 }
