@@ -134,6 +134,8 @@ mod patience;
 mod random;
 mod ring;
 mod runtime;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 #[cfg(feature = "config")]
 pub use config::{Buffers, Config};

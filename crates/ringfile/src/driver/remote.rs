@@ -95,6 +95,12 @@ impl RemoteRequest {
         self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
     }
 
+    /// Carries it out by calls on this thread.
+    #[cfg(feature = "sim")]
+    pub(crate) fn carry_out(&mut self) -> Ended {
+        super::op::plain::run(&self.target, &self.request, &mut self.held, || true)
+    }
+
     pub(crate) fn end(mut self, ended: Ended) {
         self.end_once(ended);
     }

@@ -529,7 +529,10 @@ pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
 
 /// Gives a remote request to the ring of this thread's runtime, or to another thread: to an I/O thread if there is one
 /// with a ring. Returns the driver that has it. `at_once`: whether no others are sent together with it.
-fn send(mut remote: RemoteRequest, choice: Choice, at_once: bool) -> Option<Arc<Shared>> {
+fn send(remote: RemoteRequest, choice: Choice, at_once: bool) -> Option<Arc<Shared>> {
+    #[cfg(feature = "sim")]
+    let Err(remote) = crate::sim::take(remote) else { return None };
+    let mut remote = remote;
     // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
     if !outlives_loops {

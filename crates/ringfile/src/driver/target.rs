@@ -51,6 +51,9 @@ struct Extra {
     namespace: Option<Namespace>,
     /// How latencies are measured, if they are.
     timing: Option<Timing>,
+    /// The open file of a simulation.
+    #[cfg(feature = "sim")]
+    simulated: Option<crate::sim::OpenRef>,
 }
 
 /// A file, shared by its handles and by the drivers that use it.
@@ -191,8 +194,37 @@ impl Target {
         self.extra.as_deref()?.timing.as_ref()
     }
 
+    /// Makes the target of a simulated file, which the descriptor stands for.
+    #[cfg(feature = "sim")]
+    pub(crate) fn of_simulated(
+        stand_in: OwnedFd,
+        file: crate::sim::OpenRef,
+        direct: Option<Alignment>,
+        path: PathBuf,
+        held: HeldOverForks,
+    ) -> Self {
+        let lanes = Lanes::new(Route::Workers, FileSystem::Other);
+        let mut target =
+            Self::new(stand_in, FileKind::Regular, direct, RingKind::Main, Some(path), lanes, held);
+        target.extra_mut().simulated = Some(file);
+        target
+    }
+
+    /// Returns the number of the open file of a simulation, or 0 for the stand-in of a path there.
+    #[cfg(feature = "sim")]
+    #[inline]
+    pub(crate) fn simulated(&self) -> Option<crate::sim::OpenNumber> {
+        self.extra.as_deref()?.simulated.as_ref().map(|open| open.0)
+    }
+
     /// Makes a stand-in for a path, in operations that name it.
     pub(crate) fn of_path(path: PathBuf, held: HeldOverForks) -> Self {
+        #[cfg(feature = "sim")]
+        if crate::sim::is_here() {
+            let mut target = Self::unopened(Some(path), Lanes::new(Route::Workers, FileSystem::Other), held);
+            target.extra_mut().simulated = Some(crate::sim::OpenRef::PATH);
+            return target;
+        }
         Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other), held)
     }
 
@@ -376,6 +408,10 @@ impl Target {
 
     /// Returns the file's size in bytes now.
     pub(crate) fn size(&self) -> std::io::Result<u64> {
+        #[cfg(feature = "sim")]
+        if let Some(file) = self.simulated() {
+            return crate::sim::size(file).map_err(std::io::Error::from_raw_os_error);
+        }
         if let Some(namespace) = self.namespace() {
             return Ok(namespace.size());
         }
@@ -402,6 +438,10 @@ impl Target {
     }
 
     pub(crate) fn metadata(&self) -> std::io::Result<fs::Metadata> {
+        #[cfg(feature = "sim")]
+        if self.simulated().is_some() {
+            return Err(std::io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
         match &self.fd {
             Some(file) => file.metadata(),
             None => Err(std::io::Error::from_raw_os_error(libc::EBADF)),

@@ -46,11 +46,24 @@ pub(super) fn hold() -> Box<dyn Any> {
     Box::new(lock())
 }
 
+/// Returns the time by which timers go: in a simulation, that of its own clock.
+pub(crate) fn now() -> Instant {
+    #[cfg(feature = "sim")]
+    if let Some(now) = crate::sim::now() {
+        return now;
+    }
+    Instant::now()
+}
+
 /// A timer. Dropping it drops its waker, if that has not been called.
 pub(crate) struct Timer(TimerKey);
 
 impl Drop for Timer {
     fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::forget_timer(&self.0) {
+            return;
+        }
         let waker = lock().wakers.remove(&self.0);
         drop(waker);
     }
@@ -59,6 +72,11 @@ impl Drop for Timer {
 /// Calls the waker at `at`, from another thread, unless the timer is dropped before. `None` if no thread can be started.
 /// Calls no waker itself.
 pub(crate) fn wake_at(at: Instant, waker: Waker) -> Option<Timer> {
+    #[cfg(feature = "sim")]
+    let waker = match crate::sim::wake_at(at, waker) {
+        Ok(key) => return Some(Timer(key)),
+        Err(waker) => waker,
+    };
     let mut timers = lock();
     if !timers.process.is_some_and(fork::Mark::is_current) {
         // A forked child has none of its parent's threads. The parent's timers are leaked there.

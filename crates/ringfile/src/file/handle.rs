@@ -221,6 +221,8 @@ impl File {
 /// Lends a descriptor of the file that I/O does not use, so closing or replacing it does not affect operations.
 impl AsFd for File {
     fn as_fd(&self) -> BorrowedFd<'_> {
+        #[cfg(feature = "sim")]
+        assert!(self.0.target.simulated().is_none(), "a simulated file has no descriptor");
         self.0.user.as_ref().map_or_else(|| self.0.target.as_fd(), AsFd::as_fd)
     }
 }

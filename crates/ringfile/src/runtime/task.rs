@@ -243,6 +243,12 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
+    #[cfg(feature = "sim")]
+    if crate::sim::is_here() {
+        let (handle, completer) = handle(None);
+        crate::sim::spawn(Guarded { future: Some(future), completer: Some(completer) });
+        return handle;
+    }
     let here = executor::current()
         .expect("ringfile::spawn was called outside a ringfile thread: use Runtime::spawn, or block_on");
     let (handle, completer) = handle(None);

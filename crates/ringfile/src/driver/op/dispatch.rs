@@ -70,6 +70,10 @@ fn call_without_data(
     held: &mut Held,
     began: usize,
 ) -> Result<usize, i32> {
+    #[cfg(feature = "sim")]
+    if let Some(file) = target.simulated() {
+        return super::simulated::call(file, request, held);
+    }
     match request.kind.family() {
         Family::Control(kind) => {
             kind.call(target.as_fd(), request.op_flags, request.offset, request.want).map(|()| 0)

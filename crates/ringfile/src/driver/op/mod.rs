@@ -12,6 +12,8 @@ mod path;
 pub(super) mod plain;
 mod progress;
 mod request;
+#[cfg(feature = "sim")]
+mod simulated;
 mod transfer;
 
 pub(crate) use cached::{cached_pages, is_cached};

@@ -153,6 +153,10 @@ fn call_on(
     nowait: u32,
     parts: &[libc::iovec],
 ) -> Result<usize, i32> {
+    #[cfg(feature = "sim")]
+    if let Some(file) = target.simulated() {
+        return simulated(target, file, request, began, parts);
+    }
     let is_read = request.kind.is_read();
     let flags = (request.op_flags | target.cache_flags() | nowait).cast_signed();
     let offset = target.offset(request.offset + began as u64).cast_signed();
@@ -175,6 +179,69 @@ fn call_on(
             read_named_pipe(fd, parts).unwrap_or(Err(libc::EOPNOTSUPP))
         }
         moved => moved,
+    }
+}
+
+/// Makes the call on a simulated file.
+#[cfg(feature = "sim")]
+#[cold]
+fn simulated(
+    target: &Target,
+    file: crate::sim::OpenNumber,
+    request: &Request,
+    began: usize,
+    parts: &[libc::iovec],
+) -> Result<usize, i32> {
+    let offset = request.offset.checked_add(began as u64).ok_or(libc::EINVAL)?;
+    let len = parts.iter().map(|part| part.iov_len).sum();
+    if let Some(direct) = target.direct() {
+        let is_aligned = |part: &libc::iovec| {
+            part.iov_len.is_multiple_of(direct.bytes) && part.iov_base.addr().is_multiple_of(direct.memory)
+        };
+        if !offset.is_multiple_of(direct.bytes as u64) || !parts.iter().all(is_aligned) {
+            return Err(libc::EINVAL);
+        }
+    }
+    let mut cursor = Cursor { parts, in_first: 0 };
+    if request.kind.is_read() {
+        // SAFETY: as in `call_on`; a read's memory has this capacity, and no page of the disk is in it.
+        return crate::sim::read(file, offset, len, |bytes| unsafe {
+            cursor.go_on(bytes.len(), |at, to, len| to.copy_from_nonoverlapping(bytes.as_ptr().add(at), len));
+        });
+    }
+    let is_durable = request.op_flags & linux_raw_sys::general::RWF_DSYNC != 0;
+    let how = crate::sim::HowToWrite { is_durable, is_atomic: request.is_atomic() };
+    // SAFETY: as in `call_on`: a write's memory is initialised.
+    let fill = |bytes: &mut [u8]| unsafe {
+        cursor.go_on(bytes.len(), |at, from, len| {
+            bytes.as_mut_ptr().add(at).copy_from_nonoverlapping(from, len)
+        });
+    };
+    crate::sim::write(file, offset, len, fill, how)
+}
+
+/// A place in the memory of a call, from which copies go on.
+#[cfg(feature = "sim")]
+struct Cursor<'a> {
+    parts: &'a [libc::iovec],
+    /// How much of the first part is behind.
+    in_first: usize,
+}
+
+#[cfg(feature = "sim")]
+impl Cursor<'_> {
+    /// Calls `copy` for each piece of the next `len` bytes, with where it begins among them, its address and its length.
+    fn go_on(&mut self, len: usize, mut copy: impl FnMut(usize, *mut u8, usize)) {
+        let mut done = 0;
+        while let (Some(part), true) = (self.parts.first(), done < len) {
+            let here = (part.iov_len - self.in_first).min(len - done);
+            copy(done, part.iov_base.cast::<u8>().wrapping_add(self.in_first), here);
+            done += here;
+            self.in_first += here;
+            if self.in_first == part.iov_len {
+                (self.parts, self.in_first) = (&self.parts[1..], 0);
+            }
+        }
     }
 }
 

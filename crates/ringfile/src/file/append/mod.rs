@@ -18,7 +18,6 @@ mod waiters;
 use std::future::{Future, IntoFuture, poll_fn};
 use std::io::ErrorKind;
 use std::ops::Deref;
-use std::os::unix::fs::MetadataExt;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -254,8 +253,10 @@ impl OpenAppender {
             let why = format!("the valid length is {valid} bytes, but the file has {size}");
             if size < valid { Err(error(why)) } else { Ok(size) }
         };
-        let facts = file.metadata()?;
-        let inode = (facts.dev(), facts.ino());
+        let facts = rustix::fs::fstat(file.target()).map_err(|errno| {
+            Error::from_errno(errno.raw_os_error(), "reading the metadata").on(file.path())
+        })?;
+        let inode = (facts.st_dev, facts.st_ino);
         // Of an appender of this process that was dropped.
         poll_fn(|context| filler::poll_idle(inode, context)).await;
         wait_for_old_writes(&file, long_enough()?).await?;
@@ -276,7 +277,7 @@ impl OpenAppender {
         // One chunk more than can be in flight, so that records can be appended to it meanwhile.
         let limit = write_behind.max((depth as u64 + 1) * chunk as u64);
         let usual = if file.is_direct() { USUALLY_AHEAD } else { 0 };
-        let may_fill = !recycle && IN_PLACE.contains(&magic(&file));
+        let may_fill = !recycle && IN_PLACE.contains(&magic(file.target()));
         let ahead = if may_fill { fill_ahead.unwrap_or(usual) } else { 0 };
         let plan = Plan::new(alignment as u64, limit, depth, valid, !recycle)
             .synced_later(sync_later)

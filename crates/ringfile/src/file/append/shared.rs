@@ -303,7 +303,7 @@ impl AppenderShared {
         let Some((waker, has_more)) = state.waiters.take_one(this_thread()) else { return };
         let mut is_watched = true;
         if has_more && state.watch.is_none() {
-            state.watch = timer::wake_at(Instant::now() + PATIENCE, state.overdue.clone());
+            state.watch = timer::wake_at(timer::now() + PATIENCE, state.overdue.clone());
             is_watched = state.watch.is_some();
         }
         drop(state);
@@ -620,7 +620,7 @@ impl AppenderState {
         }
         let until = self.synced.map(|synced| synced + self.sync_interval);
         self.plan.begin_pause();
-        let until = until.filter(|until| *until > Instant::now());
+        let until = until.filter(|until| *until > timer::now());
         // Dropping the waker of this timer, or of the one before, runs no code of a program.
         self.timer = until.and_then(|until| timer::wake_at(until, self.pause_over.clone()));
         if self.timer.is_none() {
@@ -643,7 +643,7 @@ impl AppenderState {
         };
         let is_write = matches!(step, AppendStep::Full(_) | AppendStep::Rest { .. });
         if step.is_sync() && !self.sync_interval.is_zero() {
-            self.synced = Some(Instant::now());
+            self.synced = Some(timer::now());
         }
         self.metrics.writes += u64::from(is_write);
         self.metrics.syncs += u64::from(step.is_sync());
@@ -712,7 +712,7 @@ mod tests {
         state.plan.want_durable();
         let synced = state.plan.next().unwrap();
         state.plan.ended(synced);
-        state.synced = Some(Instant::now());
+        state.synced = Some(timer::now());
         state.plan.append(100);
         state.plan.want_durable();
         state.pause();

@@ -1,0 +1,176 @@
+//! What goes wrong on a simulated disk, and how often.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::seed::Random;
+
+/// What goes wrong on a simulated disk. Rates are probabilities for each operation, from 0 to 1.
+///
+/// ```
+/// use std::time::Duration;
+/// use ringfile::sim::Faults;
+/// let slow_and_unreliable = Faults::none().write_errors(0.01).stuck(0.001, Duration::from_secs(60));
+/// # let _ = slow_and_unreliable;
+/// ```
+#[derive(Clone, Debug)]
+pub struct Faults {
+    pub(super) latency: Range<Duration>,
+    stuck: (f64, Duration),
+    short: f64,
+    interrupted: f64,
+    read_errors: f64,
+    write_errors: f64,
+    sync_errors: f64,
+    flips: f64,
+    pub(super) room: Option<u64>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self::none()
+    }
+}
+
+impl Faults {
+    /// Nothing goes wrong: operations take 10 µs to 1 ms, and end in any order.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            latency: Duration::from_micros(10)..Duration::from_millis(1),
+            stuck: (0.0, Duration::ZERO),
+            short: 0.0,
+            interrupted: 0.0,
+            read_errors: 0.0,
+            write_errors: 0.0,
+            sync_errors: 0.0,
+            flips: 0.0,
+            room: None,
+        }
+    }
+
+    /// What the kernel and a failing drive do, without lies: short transfers, interrupted and stuck operations, and errors
+    /// of reads, writes and syncs. Not a full disk, whose size one must choose, and no flipped bits.
+    #[must_use]
+    pub fn everything() -> Self {
+        Self {
+            stuck: (0.001, Duration::from_secs(30)),
+            short: 0.05,
+            interrupted: 0.02,
+            read_errors: 0.002,
+            write_errors: 0.002,
+            sync_errors: 0.002,
+            ..Self::none()
+        }
+    }
+
+    /// Sets how long operations take.
+    #[must_use]
+    pub fn latency(self, latency: Range<Duration>) -> Self {
+        Self { latency, ..self }
+    }
+
+    /// Makes some operations take this much longer.
+    #[must_use]
+    pub fn stuck(self, rate: f64, longer: Duration) -> Self {
+        Self { stuck: (rate, longer), ..self }
+    }
+
+    /// Makes the kernel move a part of the bytes, once for some of its calls. The library continues such operations.
+    #[must_use]
+    pub fn short_transfers(self, rate: f64) -> Self {
+        Self { short: rate, ..self }
+    }
+
+    /// Makes the kernel answer `EINTR`. The library tries such operations again.
+    #[must_use]
+    pub fn interrupted(self, rate: f64) -> Self {
+        Self { interrupted: rate, ..self }
+    }
+
+    /// Makes reads fail with `EIO`.
+    #[must_use]
+    pub fn read_errors(self, rate: f64) -> Self {
+        Self { read_errors: rate, ..self }
+    }
+
+    /// Makes writes fail with `EIO`, after any part of them.
+    #[must_use]
+    pub fn write_errors(self, rate: f64) -> Self {
+        Self { write_errors: rate, ..self }
+    }
+
+    /// Makes syncs fail with `EIO` as on Linux: what they should have made durable is lost, and the next sync by another
+    /// open file succeeds.
+    #[must_use]
+    pub fn sync_errors(self, rate: f64) -> Self {
+        Self { sync_errors: rate, ..self }
+    }
+
+    /// Flips a bit in what a read returns. For programs with checksums.
+    #[must_use]
+    pub fn flipped_bits(self, rate: f64) -> Self {
+        Self { flips: rate, ..self }
+    }
+
+    /// Makes writes fail with `ENOSPC` once this many more bytes were allocated, in pages of 4 KiB.
+    #[must_use]
+    pub fn full_after(self, bytes: u64) -> Self {
+        Self { room: Some(bytes), ..self }
+    }
+
+    /// Draws how long an operation takes.
+    pub(super) fn draw_latency(&self, random: &mut Random) -> Duration {
+        let Range { start, end } = self.latency;
+        let span = end.saturating_sub(start).as_nanos() as u64;
+        let usual = start + Duration::from_nanos(random.below(span.max(1)));
+        if random.happens(self.stuck.0) { usual + self.stuck.1 } else { usual }
+    }
+
+    /// Draws how a call for `len` bytes goes: how many of them are moved, or the errno.
+    pub(super) fn draw(&self, what: Call, len: usize, random: &mut Random) -> Drawn {
+        let broken = match what {
+            Call::Read => self.read_errors,
+            Call::Write => self.write_errors,
+            Call::Sync => self.sync_errors,
+        };
+        if random.happens(broken) {
+            let done = if what == Call::Write && len > 1 { random.below(len as u64) as usize } else { 0 };
+            return Drawn::Fails { errno: libc::EIO, after: done };
+        }
+        if what != Call::Sync && random.happens(self.interrupted) {
+            return Drawn::Fails { errno: libc::EINTR, after: 0 };
+        }
+        if len > 1 && random.happens(self.short) {
+            return Drawn::Moves(1 + random.below(len as u64 - 1) as usize);
+        }
+        Drawn::Moves(len)
+    }
+
+    /// Returns the bytes with a bit flipped, if that is to happen.
+    pub(super) fn flipped(&self, bytes: &[u8], random: &mut Random) -> Option<Vec<u8>> {
+        let flips = !bytes.is_empty() && random.happens(self.flips);
+        flips.then(|| {
+            let (mut bytes, bit) = (bytes.to_vec(), random.below(bytes.len() as u64 * 8));
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+            bytes
+        })
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    Read,
+    Write,
+    Sync,
+}
+
+/// How a call goes.
+pub(super) enum Drawn {
+    Moves(usize),
+    /// A part of the write may have reached the file.
+    Fails {
+        errno: i32,
+        after: usize,
+    },
+}

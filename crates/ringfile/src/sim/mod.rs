@@ -1,0 +1,324 @@
+//! A simulated disk, on which a program's storage code runs: every fault, every order, every power cut, from one number.
+//!
+//! A [`Simulation`] runs a future on the calling thread, with files and folders in memory and a clock of its own. The code
+//! under test is the program's own, unchanged: [`File`](crate::File), [`fs`](crate::fs), [`Batch`](crate::Batch),
+//! [`Queue`](crate::Queue), [`Appender`](crate::Appender), [`spawn`](crate::spawn). Where it would wait for the kernel,
+//! the simulation chooses what happens next: which operation ends, after what time, with which error, and when the power is
+//! cut. All of it follows from a seed, so that a failure can be repeated.
+//!
+//! ```
+//! use ringfile::{OpenOptions, fs, sim::Simulation};
+//! for seed in 0..100 {
+//!     let outcome = Simulation::new(seed).power_cuts(true).run(|_| async {
+//!         let mut options = OpenOptions::new();
+//!         let file = fs::open("config.new", options.write(true).create(true)).await?;
+//!         file.write_at(b"new".to_vec(), 0).await?;
+//!         file.sync_all().await?; // without this line, some seed finds an empty file
+//!         fs::rename("config.new", "config").await?;
+//!         fs::sync_dir(".").await
+//!     });
+//!     let is_done = outcome.result().is_some();
+//!     outcome.disk().run(|_| async move {
+//!         match fs::open("config", OpenOptions::new().read(true)).await {
+//!             Ok(file) => assert_eq!(file.read_at(Vec::with_capacity(10), 0).await.unwrap(), b"new"),
+//!             Err(_) => assert!(!is_done),
+//!         }
+//!     });
+//! }
+//! ```
+//!
+//! # What is simulated
+//!
+//! Files and folders, and all operations on them but copies; names without links. A file that is opened for direct I/O
+//! refuses what is not aligned to 512 bytes. An adaptive file is a buffered one. [`spawn`](crate::spawn) runs tasks in an
+//! order that the seed chooses, and [`sleep`] takes no real time. [`Pool`](crate::Pool)s have real memory.
+//!
+//! What cannot be simulated fails: a file that was opened elsewhere (`EOPNOTSUPP`), the descriptor of a simulated file
+//! (`AsFd` panics), its [`File::metadata`](crate::File::metadata) (use [`fs::metadata_of`](crate::fs::metadata_of)), other
+//! runtimes, and other threads. Races between threads are for [loom](https://docs.rs/loom).
+//!
+//! # The disk
+//!
+//! What was written is volatile until a sync that began after it. A power cut keeps what is durable, and any part of the
+//! rest, in sectors of 512 bytes. [`Strictness`] says what is promised for names and sizes.
+
+mod disk;
+mod faults;
+mod seed;
+mod world;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use disk::Contents;
+pub use disk::Strictness;
+pub use faults::Faults;
+use world::{End, World};
+pub(crate) use world::{
+    HowToWrite, OpenNumber, OpenRef, allocate, create_dir, forget_timer, is_here, now, open, opened, read,
+    remove, rename, resize, size, spawn, status, sync, take, wake_at, write,
+};
+
+/// By default, the power is cut before at most this many events.
+const USUAL_EVENTS: u64 = 10_000;
+
+/// A run of a program on a simulated disk: see [the module](self).
+#[derive(Clone)]
+pub struct Simulation {
+    seed: u64,
+    disk: Contents,
+    faults: Faults,
+    cut_within: u64,
+}
+
+impl Simulation {
+    /// Creates a simulation with an empty disk, without faults and power cuts.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { seed, disk: Contents::new(), faults: Faults::none(), cut_within: 0 }
+    }
+
+    /// Cuts the power once, at a place that the seed chooses, within the first 10,000 events: early places and late ones. A
+    /// program that ends before runs to its end.
+    #[must_use]
+    pub fn power_cuts(self, cuts: bool) -> Self {
+        self.power_cut_within(if cuts { USUAL_EVENTS } else { 0 })
+    }
+
+    /// Cuts the power within this many events; 0 for never. An event is a task that runs, an operation that ends, or a
+    /// timer.
+    #[must_use]
+    pub fn power_cut_within(self, events: u64) -> Self {
+        Self { cut_within: events, ..self }
+    }
+
+    /// Sets what goes wrong.
+    #[must_use]
+    pub fn faults(self, faults: Faults) -> Self {
+        Self { faults, ..self }
+    }
+
+    /// Sets what the file system promises for names and sizes.
+    #[must_use]
+    pub fn strictness(mut self, strictness: Strictness) -> Self {
+        self.disk.strictness = strictness;
+        self
+    }
+
+    /// Runs a program until it returns, or the power is cut; then its tasks are dropped.
+    ///
+    /// # Panics
+    /// With the program's panic, after a line on standard error that names the seed and the last operation. If the program
+    /// waits for something that never comes. Inside another simulation, or on a ringfile thread.
+    pub fn run<F: Future>(self, program: impl FnOnce(Disk) -> F) -> Outcome<F::Output> {
+        assert!(
+            !crate::runtime::is_in_loop(),
+            "a simulation was begun inside another one, or on a ringfile thread"
+        );
+        let Self { seed, mut disk, faults, cut_within } = self;
+        disk.room = faults.room;
+        let mut world = World::new(disk, seed, faults);
+        if cut_within > 0 {
+            world.cut_at = world.random.of_any_size(cut_within);
+        }
+        world::set(Some(world));
+        let running = Running { seed };
+        let end = world::run(pin!(program(Disk(()))));
+        let (disk, trace, events) = running.end(matches!(end, End::PowerCut));
+        let result = match end {
+            End::Returned(result) => Some(result),
+            End::PowerCut => None,
+        };
+        Outcome { seed, result, disk, trace, events }
+    }
+}
+
+/// Takes the world away in any case.
+struct Running {
+    seed: u64,
+}
+
+impl Running {
+    fn end(self, is_cut: bool) -> (Contents, u64, u64) {
+        world::end_tasks();
+        let world = world::set(None);
+        std::mem::forget(self);
+        let mut world = world.expect("a world is in place");
+        let disk = if is_cut { world.disk.after_cut(&mut world.random) } else { world.disk.clone() };
+        let told = (disk, world.trace, world.events);
+        // Its operations end now, and find no world.
+        drop(world);
+        crate::memory::set_thread_must_not_block(false);
+        told
+    }
+}
+
+impl Drop for Running {
+    /// The program has panicked.
+    fn drop(&mut self) {
+        world::end_tasks();
+        if let Some(world) = world::set(None) {
+            eprintln!(
+                "a simulation failed: seed {}, event {}, {}",
+                self.seed,
+                world.events,
+                world.last_operation()
+            );
+        }
+        crate::memory::set_thread_must_not_block(false);
+    }
+}
+
+/// The disk of a simulation that runs, for its program.
+#[derive(Clone, Debug)]
+pub struct Disk(());
+
+impl Disk {
+    /// Returns the simulated time since the program began.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        world::with(|world| world.elapsed()).unwrap_or_default()
+    }
+
+    /// Returns a number below `limit` that the seed chooses, for a program that does random things.
+    ///
+    /// # Panics
+    /// If `limit` is 0.
+    #[must_use]
+    pub fn random_below(&self, limit: u64) -> u64 {
+        assert!(limit > 0, "there is no number below 0");
+        world::with(|world| world.random.below(limit)).unwrap_or_default()
+    }
+}
+
+/// How a simulation ended.
+pub struct Outcome<T> {
+    seed: u64,
+    result: Option<T>,
+    disk: Contents,
+    trace: u64,
+    events: u64,
+}
+
+impl<T> Outcome<T> {
+    /// Returns what the program has returned; `None` if the power was cut.
+    pub fn result(&self) -> Option<&T> {
+        self.result.as_ref()
+    }
+
+    /// Returns what the program has returned; `None` if the power was cut.
+    pub fn into_result(self) -> Option<T> {
+        self.result
+    }
+
+    /// Returns a simulation of what is on the disk now, with a seed of its own, without faults and power cuts.
+    #[must_use]
+    pub fn disk(&self) -> Simulation {
+        let mut disk = self.disk.clone();
+        disk.room = None;
+        Simulation { seed: !self.seed, disk, faults: Faults::none(), cut_within: 0 }
+    }
+
+    /// Returns a number that is the same for two runs if the same happened in both, in the same order.
+    #[must_use]
+    pub fn trace(&self) -> u64 {
+        self.trace
+    }
+
+    /// Returns how many events there were: tasks that ran, operations that ended, timers.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+}
+
+impl<T> fmt::Debug for Outcome<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_cut = self.result.is_none();
+        f.debug_struct("Outcome")
+            .field("seed", &self.seed)
+            .field("is_cut", &is_cut)
+            .field("events", &self.events)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits for a simulated time, which takes no real time.
+///
+/// # Panics
+/// Outside a simulation, where nothing would wake it.
+pub fn sleep(time: Duration) -> Sleep {
+    let now = now().expect("ringfile::sim::sleep was called outside a simulation");
+    Sleep { until: now + time, timer: None }
+}
+
+/// A wait for a simulated time: see [`sleep`].
+#[must_use = "nothing waits until it is awaited"]
+pub struct Sleep {
+    until: std::time::Instant,
+    timer: Option<crate::driver::timer::Timer>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if crate::driver::timer::now() >= self.until {
+            return Poll::Ready(());
+        }
+        self.timer = crate::driver::timer::wake_at(self.until, context.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Runs a test with each seed, on all cores, and panics with the first that fails: its seed is printed. With
+/// `RINGFILE_SIM_SEED` in the environment, only that seed is run, on the calling thread.
+///
+/// # Panics
+/// If a test panics.
+///
+/// ```
+/// use ringfile::{OpenOptions, fs, sim};
+/// sim::for_each_seed(0..200, |seed| {
+///     sim::Simulation::new(seed).run(|_| async {
+///         let file = fs::open("x", OpenOptions::new().read(true).write(true).create(true)).await.unwrap();
+///         file.write_at(vec![1; 10_000], 0).await.unwrap();
+///         assert_eq!(file.size().unwrap(), 10_000);
+///     });
+/// });
+/// ```
+pub fn for_each_seed(seeds: std::ops::Range<u64>, test: impl Fn(u64) + Sync) {
+    if let Some(seed) = std::env::var("RINGFILE_SIM_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        return test(seed);
+    }
+    let next = std::sync::atomic::AtomicU64::new(seeds.start);
+    let failed = std::sync::Mutex::new(None);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let has_failed =
+                        failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_some();
+                    if seed >= seeds.end || has_failed {
+                        return;
+                    }
+                    let tested = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| test(seed)));
+                    if let Err(payload) = tested {
+                        let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                        failed.get_or_insert((seed, payload));
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    if let Some((seed, payload)) = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
+        eprintln!("seed {seed} fails: RINGFILE_SIM_SEED={seed} runs it alone");
+        std::panic::resume_unwind(payload);
+    }
+}

@@ -1,0 +1,590 @@
+//! A simulation that runs: its tasks, its clock, and the operations in flight.
+//!
+//! Knows remote requests, which the driver hands over instead of sending them to a worker, and the disk. Everything is
+//! on one thread. Invariants: the same seed gives the same order of everything; no user code runs while the world is
+//! borrowed; an operation takes effect at one moment between its start and its end, when it ends.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use super::disk::{Change, Contents, Data, Inode};
+use super::faults::{Call, Drawn, Faults};
+use super::seed::Random;
+use crate::driver::{Ended, RemoteRequest, Request};
+
+/// A number of an open file.
+pub(crate) type OpenNumber = u64;
+
+struct OpenFile {
+    inode: Inode,
+    flags: i32,
+}
+
+struct Pending {
+    remote: RemoteRequest,
+    /// What a sync covers.
+    mark: u64,
+}
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+pub(super) struct World {
+    pub(super) disk: Contents,
+    pub(super) random: Random,
+    pub(super) faults: Faults,
+    /// The time since the simulation began.
+    now: Duration,
+    began: Instant,
+    next: u64,
+    pending: BTreeMap<(Duration, u64), Pending>,
+    timers: BTreeMap<(Duration, u64), Waker>,
+    tasks: Vec<Option<Task>>,
+    woken: Arc<Woken>,
+    open: BTreeMap<OpenNumber, OpenFile>,
+    /// The open files, by the descriptors that stand for them.
+    stand_ins: BTreeMap<RawFd, OpenNumber>,
+    /// The event before which the power is cut.
+    pub(super) cut_at: u64,
+    pub(super) events: u64,
+    pub(super) trace: u64,
+    /// The last operation that has ended.
+    pub(super) last: Option<(Request, Ended)>,
+    /// What the sync that is carried out covers.
+    mark: u64,
+}
+
+thread_local! {
+    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+}
+
+/// Runs `act` on this thread's world; `None` if there is none.
+pub(super) fn with<R>(act: impl FnOnce(&mut World) -> R) -> Option<R> {
+    WORLD.try_with(|world| world.try_borrow_mut().ok()?.as_mut().map(act)).ok().flatten()
+}
+
+/// Puts a world in place, or takes it away.
+pub(super) fn set(world: Option<World>) -> Option<World> {
+    WORLD.with(|place| std::mem::replace(&mut *place.borrow_mut(), world))
+}
+
+/// Returns whether the calling thread runs a simulation.
+pub(crate) fn is_here() -> bool {
+    WORLD.try_with(|world| world.try_borrow().map_or(true, |world| world.is_some())).unwrap_or(false)
+}
+
+/// The number of the future that `run` was given.
+const MAIN: usize = 0;
+
+/// Tasks that are ready, in the order in which they were woken.
+struct Woken(Mutex<Vec<usize>>);
+
+impl Woken {
+    fn add(&self, task: usize) {
+        let mut woken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !woken.contains(&task) {
+            woken.push(task);
+        }
+    }
+
+    fn take(&self, random: &mut Random) -> Option<usize> {
+        let mut woken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = match woken.len() {
+            0 => return None,
+            1 => 0,
+            many => random.below(many as u64) as usize,
+        };
+        Some(woken.remove(at))
+    }
+}
+
+struct TaskWaker {
+    woken: Arc<Woken>,
+    task: usize,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.woken.add(self.task);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.add(self.task);
+    }
+}
+
+/// Why a simulation ended.
+pub(super) enum End<T> {
+    Returned(T),
+    PowerCut,
+}
+
+impl World {
+    pub(super) fn new(disk: Contents, seed: u64, faults: Faults) -> Self {
+        Self {
+            disk,
+            random: Random::new(seed),
+            faults,
+            now: Duration::ZERO,
+            began: Instant::now(),
+            next: 0,
+            pending: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            tasks: vec![None],
+            woken: Arc::new(Woken(Mutex::new(vec![MAIN]))),
+            open: BTreeMap::new(),
+            stand_ins: BTreeMap::new(),
+            cut_at: u64::MAX,
+            events: 0,
+            trace: 0xcbf2_9ce4_8422_2325,
+            last: None,
+            mark: 0,
+        }
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        self.now
+    }
+
+    /// Describes the last operation, for a report.
+    pub(super) fn last_operation(&self) -> String {
+        match &self.last {
+            Some((request, ended)) => format!(
+                "{:?} after the {} at byte {} ({} bytes, errno {})",
+                self.now,
+                request.kind.verb(request.op_flags),
+                request.offset,
+                ended.done,
+                ended.errno
+            ),
+            None => "before the first operation".to_owned(),
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn note(&mut self, what: u64) {
+        self.trace = (self.trace ^ what).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    /// Forgets a file that has neither a name nor a handle.
+    fn forget_unused(&mut self, inode: Inode) {
+        if self.open.values().all(|open| open.inode != inode) && self.disk.links(inode) == 0 {
+            self.disk.forget(inode);
+        }
+    }
+
+    fn is_cut(&mut self) -> bool {
+        self.events += 1;
+        self.events > self.cut_at
+    }
+
+    /// Takes the next thing that happens after the present.
+    fn next_event(&mut self) -> Option<Event> {
+        let operation = self.pending.first_key_value().map(|(key, _)| *key);
+        let timer = self.timers.first_key_value().map(|(key, _)| *key);
+        let first = operation.into_iter().chain(timer).min()?;
+        self.now = self.now.max(first.0);
+        self.note(first.0.as_nanos() as u64);
+        if timer == Some(first) {
+            return self.timers.remove(&first).map(Event::Timer);
+        }
+        self.pending.remove(&first).map(Event::Operation)
+    }
+}
+
+enum Event {
+    Operation(Pending),
+    Timer(Waker),
+}
+
+/// Runs the main future and its tasks until it returns, or the power is cut.
+///
+/// # Panics
+/// If nothing can go on any more.
+pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
+    let waker = |task: usize| {
+        let woken = with(|world| Arc::clone(&world.woken)).expect("a world is in place");
+        Waker::from(Arc::new(TaskWaker { woken, task }))
+    };
+    let mut wakers = vec![waker(MAIN)];
+    loop {
+        let ready = with(|world| {
+            let ready = world.woken.take(&mut world.random);
+            if let Some(task) = ready {
+                world.note(task as u64);
+            }
+            let taken = ready.and_then(|task| world.tasks.get_mut(task)?.take());
+            (ready, taken, world.is_cut())
+        });
+        let Some((ready, taken, false)) = ready else { return End::PowerCut };
+        match (ready, taken) {
+            (Some(MAIN), _) => {
+                if let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&wakers[MAIN])) {
+                    return End::Returned(output);
+                }
+            }
+            (Some(number), Some(mut task)) => {
+                while wakers.len() <= number {
+                    wakers.push(waker(wakers.len()));
+                }
+                if task.as_mut().poll(&mut Context::from_waker(&wakers[number])).is_pending() {
+                    with(|world| world.tasks[number] = Some(task));
+                }
+            }
+            // It has ended.
+            (Some(_), None) => {}
+            (None, _) => match with(World::next_event).flatten() {
+                Some(Event::Operation(pending)) => carry_out(pending),
+                Some(Event::Timer(waker)) => waker.wake(),
+                None => panic!(
+                    "the simulated program waits for something that never comes: no operation is in flight, no timer \
+                     runs, and no task is ready"
+                ),
+            },
+        }
+    }
+}
+
+/// Drops the tasks, and the operations in flight: each has reached the disk or not. What tasks do when they are dropped
+/// has no effect.
+pub(super) fn end_tasks() {
+    let tasks = with(|world| {
+        world.woken.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        std::mem::take(&mut world.tasks)
+    });
+    drop(tasks);
+    let pending = with(|world| std::mem::take(&mut world.pending)).unwrap_or_default();
+    for pending in pending.into_values() {
+        if with(|world| world.random.happens(0.5)) == Some(true) {
+            carry_out(pending);
+        } else {
+            pending.remote.refuse(libc::ECANCELED);
+        }
+    }
+    let timers = with(|world| std::mem::take(&mut world.timers));
+    drop(timers);
+}
+
+fn carry_out(pending: Pending) {
+    let Pending { mut remote, mark } = pending;
+    // Cancelled: as on a ring, it may have been carried out or not.
+    if !remote.is_wanted() && with(|world| world.random.happens(0.5)) != Some(false) {
+        return remote.refuse(libc::ECANCELED);
+    }
+    with(|world| world.mark = mark);
+    let ended = remote.carry_out();
+    with(|world| {
+        let request = remote.request;
+        for word in
+            [request.kind as u64, request.offset, request.want as u64, ended.done as u64, ended.errno as u64]
+        {
+            world.note(word);
+        }
+        world.last = Some((request, ended));
+    });
+    remote.end(ended);
+}
+
+// ---- What the rest of the library calls ----
+
+/// Takes an operation over; returns it if the thread runs no simulation.
+pub(crate) fn take(remote: RemoteRequest) -> Result<(), RemoteRequest> {
+    let Some(file) = remote.target.simulated() else {
+        if !is_here() {
+            return Err(remote);
+        }
+        remote.refuse(libc::EOPNOTSUPP);
+        return Ok(());
+    };
+    let mut remote = Some(remote);
+    let taken = with(|world| {
+        let mark = world.open.get(&file).map_or(0, |open| world.disk.mark(open.inode));
+        let at = world.now + world.faults.draw_latency(&mut world.random);
+        let number = world.number();
+        if let Some(remote) = remote.take() {
+            world.pending.insert((at, number), Pending { remote, mark });
+        }
+    });
+    match (taken, remote) {
+        (None, Some(remote)) => {
+            // The simulation of this file is over, or is another thread's.
+            remote.refuse(libc::EBADF);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Starts a task.
+pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
+    let task: Task = Box::pin(future);
+    with(|world| {
+        world.tasks.push(Some(task));
+        world.woken.add(world.tasks.len() - 1);
+    });
+}
+
+/// Returns the time of this thread's simulation.
+pub(crate) fn now() -> Option<Instant> {
+    with(|world| world.began + world.now)
+}
+
+/// Calls a waker at that time; returns it if the thread runs no simulation.
+pub(crate) fn wake_at(at: Instant, waker: Waker) -> Result<(Instant, u64), Waker> {
+    let mut waker = Some(waker);
+    let key = with(|world| {
+        let number = world.number();
+        let after = at.saturating_duration_since(world.began);
+        waker.take().map(|waker| world.timers.insert((after, number), waker));
+        (at, number)
+    });
+    match (key, waker) {
+        (Some(key), None) => Ok(key),
+        (_, Some(waker)) => Err(waker),
+        (None, None) => unreachable!("the waker is taken only by a world"),
+    }
+}
+
+/// Forgets a timer. Returns whether the thread runs a simulation.
+pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
+    let removed = with(|world| {
+        let after = key.0.saturating_duration_since(world.began);
+        world.timers.remove(&(after, key.1))
+    });
+    // Dropped while the world is not borrowed.
+    removed.is_some()
+}
+
+/// An open file of a simulation, held by its target; 0 for the stand-in of a path.
+pub(crate) struct OpenRef(pub(crate) OpenNumber);
+
+impl OpenRef {
+    pub(crate) const PATH: Self = Self(0);
+}
+
+impl Drop for OpenRef {
+    fn drop(&mut self) {
+        with(|world| {
+            if let Some(closed) = world.open.remove(&self.0) {
+                world.forget_unused(closed.inode);
+            }
+        });
+    }
+}
+
+/// Returns the open file that a descriptor stands for.
+pub(crate) fn opened(stand_in: &OwnedFd) -> Option<OpenRef> {
+    with(|world| world.stand_ins.get(&stand_in.as_raw_fd()).copied()).flatten().map(OpenRef)
+}
+
+// ---- The calls that the disk answers instead of the kernel ----
+
+/// Runs `act` on the world, and the file; `EBADF` if it is not open there.
+fn on_file<R>(
+    file: OpenNumber,
+    act: impl FnOnce(&mut World, Inode, i32) -> Result<R, i32>,
+) -> Result<R, i32> {
+    with(|world| match world.open.get(&file) {
+        Some(open) => {
+            let (inode, flags) = (open.inode, open.flags);
+            act(world, inode, flags)
+        }
+        None => Err(libc::EBADF),
+    })
+    .unwrap_or(Err(libc::EBADF))
+}
+
+fn on_disk<R>(act: impl FnOnce(&mut Contents) -> Result<R, i32>) -> Result<R, i32> {
+    with(|world| act(&mut world.disk)).unwrap_or(Err(libc::EBADF))
+}
+
+/// Reads; `take` gets the bytes, a piece after the other.
+pub(crate) fn read(
+    file: OpenNumber,
+    offset: u64,
+    len: usize,
+    mut take: impl FnMut(&[u8]),
+) -> Result<usize, i32> {
+    on_file(file, |world, inode, flags| {
+        if flags & libc::O_ACCMODE == libc::O_WRONLY {
+            return Err(libc::EBADF);
+        }
+        let (faults, random) = (&world.faults, &mut world.random);
+        match faults.draw(Call::Read, len, random) {
+            Drawn::Fails { errno, .. } => Err(errno),
+            Drawn::Moves(len) => {
+                world.disk.read(inode, offset, len, |bytes| match faults.flipped(bytes, random) {
+                    Some(flipped) => take(&flipped),
+                    None => take(bytes),
+                })
+            }
+        }
+    })
+}
+
+/// What is asked of a write.
+#[derive(Clone, Copy)]
+pub(crate) struct HowToWrite {
+    /// It is durable when it has ended.
+    pub is_durable: bool,
+    /// A power cut leaves all of it or nothing.
+    pub is_atomic: bool,
+}
+
+/// Writes; `fill` gives the bytes, a piece after the other.
+pub(crate) fn write(
+    file: OpenNumber,
+    offset: u64,
+    len: usize,
+    fill: impl FnMut(&mut [u8]),
+    how: HowToWrite,
+) -> Result<usize, i32> {
+    on_file(file, |world, inode, flags| {
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(libc::EBADF);
+        }
+        let offset = if flags & libc::O_APPEND != 0 { world.disk.size(inode) } else { offset };
+        if offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(libc::EFBIG);
+        }
+        let drawn = world.faults.draw(Call::Write, len, &mut world.random);
+        let mut data = Data::new(offset, len, fill);
+        data.is_atomic = how.is_atomic;
+        data.truncate(match drawn {
+            Drawn::Moves(_) if how.is_atomic => len,
+            Drawn::Fails { .. } if how.is_atomic => 0,
+            Drawn::Moves(len) => len,
+            Drawn::Fails { after, .. } => after,
+        });
+        let done = data.len();
+        match drawn {
+            Drawn::Moves(_) if how.is_durable => world.disk.write_durably(inode, data)?,
+            _ if done > 0 => world.disk.change(inode, Change::Write(data))?,
+            _ => {}
+        }
+        match drawn {
+            Drawn::Fails { errno, .. } => Err(errno),
+            Drawn::Moves(_) => Ok(done),
+        }
+    })
+}
+
+pub(crate) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
+    on_file(file, |world, inode, _| {
+        let mark = world.mark;
+        if let Drawn::Fails { errno, .. } = world.faults.draw(Call::Sync, 0, &mut world.random) {
+            world.disk.lose(inode, mark);
+            return Err(errno);
+        }
+        world.disk.sync(inode, mark, data_only);
+        Ok(())
+    })
+}
+
+pub(crate) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
+    on_file(file, |world, inode, flags| match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Err(libc::EINVAL),
+        _ => world.disk.change(inode, Change::Size(size)),
+    })
+}
+
+/// Allocates, zeroes or frees a range; `mode` as for `fallocate(2)`.
+pub(crate) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
+    on_file(file, |world, inode, _| {
+        let end = offset.checked_add(len).ok_or(libc::EFBIG)?;
+        let size = world.disk.size(inode);
+        if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
+            world.disk.change(inode, Change::Zero(offset..end.min(size).max(offset)))?;
+        } else if mode & !libc::FALLOC_FL_KEEP_SIZE != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if mode & libc::FALLOC_FL_KEEP_SIZE == 0 && end > size {
+            world.disk.change(inode, Change::Size(end))?;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) fn size(file: OpenNumber) -> Result<u64, i32> {
+    on_file(file, |world, inode, _| Ok(world.disk.size(inode)))
+}
+
+/// Opens a file, and returns a descriptor that stands for it.
+pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
+    let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
+        .map_err(rustix::io::Errno::raw_os_error)?;
+    with(|world| {
+        let inode = match world.disk.look_up(path) {
+            Ok(_) if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 => return Err(libc::EEXIST),
+            Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => world.disk.create(path, false)?,
+            found => found?,
+        };
+        match (world.disk.is_folder(inode), flags & libc::O_DIRECTORY != 0) {
+            (true, _) if flags & libc::O_ACCMODE != libc::O_RDONLY => return Err(libc::EISDIR),
+            (false, true) => return Err(libc::ENOTDIR),
+            _ => {}
+        }
+        let number = world.number();
+        world.open.insert(number, OpenFile { inode, flags });
+        world.stand_ins.insert(stand_in.as_raw_fd(), number);
+        Ok(())
+    })
+    .unwrap_or(Err(libc::EBADF))?;
+    Ok(stand_in)
+}
+
+pub(crate) fn rename(from: &[u8], to: &[u8]) -> Result<(), i32> {
+    on_disk(|disk| disk.rename(from, to))
+}
+
+pub(crate) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
+    with(|world| {
+        let inode = world.disk.look_up(path)?;
+        world.disk.remove(path, is_folder)?;
+        world.forget_unused(inode);
+        Ok(())
+    })
+    .unwrap_or(Err(libc::EBADF))
+}
+
+pub(crate) fn create_dir(path: &[u8]) -> Result<(), i32> {
+    on_disk(|disk| disk.create(path, true).map(drop))
+}
+
+/// What `statx(2)` tells of a file.
+pub(crate) struct Status {
+    pub inode: u64,
+    pub size: u64,
+    pub allocated: u64,
+    pub links: u32,
+    pub is_folder: bool,
+}
+
+/// Returns the status of the file at a path, or of the open file that a descriptor stands for.
+pub(crate) fn status(stand_in: RawFd, path: &[u8]) -> Result<Status, i32> {
+    with(|world| {
+        let inode = if path.is_empty() {
+            let number = world.stand_ins.get(&stand_in);
+            number.and_then(|number| world.open.get(number)).map(|open| open.inode).ok_or(libc::EBADF)?
+        } else {
+            world.disk.look_up(path)?
+        };
+        Ok(Status {
+            inode,
+            size: world.disk.size(inode),
+            allocated: world.disk.allocated(inode),
+            links: world.disk.links(inode) as u32,
+            is_folder: world.disk.is_folder(inode),
+        })
+    })
+    .unwrap_or(Err(libc::EBADF))
+}

@@ -1,0 +1,228 @@
+//! Simulated disks: that the same seed gives the same run, and that promises of the library hold whenever the power is cut.
+
+#![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ringfile::sim::{Faults, Simulation, Strictness, for_each_seed, sleep};
+use ringfile::{Appender, Batch, File, OpenOptions, Queue, fs};
+
+fn everything() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    options
+}
+
+/// Does a bit of everything, and survives each fault.
+async fn program(disk: ringfile::sim::Disk) {
+    let file = fs::open("data", &everything()).await.unwrap();
+    let tasks: Vec<_> = (0..4_u64)
+        .map(|task| {
+            let (file, disk) = (file.clone(), disk.clone());
+            ringfile::spawn(async move {
+                for _ in 0..20 {
+                    let offset = disk.random_below(1 << 20);
+                    let _ = file.write_at(vec![task as u8; disk.random_below(9000) as usize], offset).await;
+                    let _ = file.read_at(Vec::with_capacity(5000), offset).await;
+                    if disk.random_below(5) == 0 {
+                        let _ = file.sync_data().await;
+                    }
+                    sleep(Duration::from_micros(disk.random_below(1000))).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let _ = fs::rename("data", "other").await;
+    let _ = fs::remove_file("other").await;
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let cut_within = if seed % 2 == 0 { 2000 } else { 0 };
+        let with_faults = Simulation::new(seed).faults(Faults::everything());
+        let outcome = with_faults.power_cut_within(cut_within).run(program);
+        (outcome.trace(), outcome.events())
+    };
+    let all: Vec<_> = (0..50).map(run).collect();
+    assert_eq!(all, (0..50).map(run).collect::<Vec<_>>());
+    let mut traces: Vec<u64> = all.iter().map(|(trace, _)| *trace).collect();
+    traces.sort_unstable();
+    traces.dedup();
+    assert!(traces.len() > 35, "different seeds are different runs");
+}
+
+#[test]
+fn time_is_simulated() {
+    let began = std::time::Instant::now();
+    let elapsed = Simulation::new(1).run(|disk| async move {
+        sleep(Duration::from_secs(3600)).await;
+        disk.elapsed()
+    });
+    assert_eq!(elapsed.into_result(), Some(Duration::from_secs(3600)));
+    assert!(began.elapsed() < Duration::from_secs(600));
+}
+
+#[test]
+fn files_behave_as_real_ones() {
+    for_each_seed(0..50, |seed| {
+        let outcome = Simulation::new(seed).faults(Faults::none().short_transfers(0.3).interrupted(0.2)).run(
+            |_| async {
+                fs::create_dir("folder").await?;
+                let file = fs::open("folder/x", &everything()).await?;
+                assert_eq!(fs::remove_dir("folder").await.unwrap_err().errno(), Some(libc::ENOTEMPTY));
+                file.write_at(vec![1; 10_000], 5000).await?;
+                assert_eq!(file.size()?, 15_000);
+                let read = file.read_at(Vec::with_capacity(20_000), 4000).await?;
+                assert_eq!(read, [[0; 1000].as_slice(), &[1; 10_000]].concat());
+                file.set_len(6000).await?;
+                file.set_len(7000).await?;
+                assert_eq!(
+                    file.read_at(Vec::with_capacity(3000), 5000).await?,
+                    [[1; 1000], [0; 1000]].concat()
+                );
+                let seen = fs::metadata("folder/x").await?;
+                assert_eq!((seen.size, seen.links, seen.file_type), (7000, 1, fs::FileType::File));
+                fs::rename("folder/x", "y").await?;
+                assert_eq!(File::open("folder/x").unwrap_err().errno(), Some(libc::ENOENT));
+                let again = File::open("y")?;
+                assert_eq!(again.write_at(vec![1], 0).await.unwrap_err().errno(), Some(libc::EBADF));
+                fs::remove_file("y").await?;
+                assert_eq!(fs::metadata_of(&again).await?.links, 0);
+                assert_eq!(again.read_at(Vec::with_capacity(10), 5000).await?, [1; 10]);
+                fs::remove_dir("folder").await?;
+                std::io::Result::Ok(())
+            },
+        );
+        outcome.into_result().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn batches_and_queues_work() {
+    for_each_seed(0..50, |seed| {
+        Simulation::new(seed).faults(Faults::none().short_transfers(0.3)).run(|_| async {
+            let file = fs::open("x", &everything()).await.unwrap();
+            let mut batch = Batch::new();
+            for block in 0..20_u64 {
+                batch.add(file.write_at(vec![block as u8; 4096], block * 4096));
+            }
+            for done in batch.await {
+                assert_eq!(done.result.unwrap(), 4096);
+            }
+            let (pool, mut queue) = (ringfile::Pool::new(1 << 20), Queue::new());
+            for block in 0..20_u64 {
+                queue.add(file.read_at(pool.get(4096).unwrap(), block * 4096), block);
+            }
+            let mut left = 20;
+            while left > 0 {
+                queue.ready().await;
+                while let Some((block, done)) = queue.take() {
+                    assert_eq!(done.into_buffer().unwrap()[..], [block as u8; 4096]);
+                    left -= 1;
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn direct_files_refuse_what_is_not_aligned() {
+    Simulation::new(1).run(|_| async {
+        let file = fs::open("x", everything().direct(true)).await.unwrap();
+        let pool = ringfile::Pool::new(1 << 20);
+        let mut block = pool.get(4096).unwrap();
+        block.resize(4096, 7);
+        let block = file.write_at(block, 512).await.unwrap();
+        assert_eq!(file.read_at(block, 512).await.unwrap()[..], [7; 4096]);
+        assert!(file.write_at(vec![1; 100], 0).await.is_err());
+    });
+}
+
+/// Writes records until the power is cut; `syncs`: whether it keeps its promise.
+fn records_survive(seed: u64, syncs: bool, strictness: Strictness) -> bool {
+    let promised = Rc::new(Cell::new(0));
+    let told = Rc::clone(&promised);
+    let outcome = Simulation::new(seed).power_cut_within(500).strictness(strictness).run(|_| async move {
+        let file = fs::open("log", &everything()).await.unwrap();
+        fs::sync_dir("/").await.unwrap();
+        for record in 0_u64.. {
+            file.write_at(record.to_ne_bytes().repeat(100), record * 800).await.unwrap();
+            if syncs {
+                file.sync_data().await.unwrap();
+            }
+            told.set(record + 1);
+        }
+    });
+    assert!(outcome.result().is_none());
+    let promised = promised.get();
+    let found = outcome.disk().run(|_| async move {
+        let Ok(file) = File::open("log") else { return promised == 0 };
+        for record in 0..promised {
+            let read = file.read_at(Vec::with_capacity(800), record * 800).await.unwrap();
+            if read != record.to_ne_bytes().repeat(100) {
+                return false;
+            }
+        }
+        true
+    });
+    found.into_result().unwrap()
+}
+
+#[test]
+fn a_sync_that_is_left_out_is_found_and_one_that_is_there_holds() {
+    for strictness in [Strictness::Journal, Strictness::Posix] {
+        for_each_seed(0..300, |seed| assert!(records_survive(seed, true, strictness)));
+        assert!((0..20).any(|seed| !records_survive(seed, false, strictness)));
+    }
+}
+
+#[test]
+fn an_acknowledged_append_survives_a_power_cut() {
+    for_each_seed(0..300, |seed| {
+        let acknowledged = Rc::new(Cell::new(0));
+        let told = Rc::clone(&acknowledged);
+        let outcome = Simulation::new(seed).power_cut_within(2000).run(|_| async move {
+            let file = fs::open("log", &everything()).await.unwrap();
+            fs::sync_dir("/").await.unwrap();
+            let log = Appender::open(&file, &ringfile::Pool::new(8 << 20), 0).await.unwrap();
+            for record in 0_u64.. {
+                log.append(&record.to_ne_bytes().repeat(20)).await.unwrap();
+                if record % 3 == 2 {
+                    log.sync().await.unwrap();
+                    told.set(record + 1);
+                }
+            }
+        });
+        assert!(outcome.result().is_none());
+        let acknowledged = acknowledged.get();
+        outcome.disk().run(|_| async move {
+            let Ok(file) = File::open("log") else {
+                assert_eq!(acknowledged, 0);
+                return;
+            };
+            let all = file.read_at(Vec::with_capacity(1 << 20), 0).await.unwrap();
+            let expected: Vec<u8> =
+                (0..acknowledged).flat_map(|record: u64| record.to_ne_bytes().repeat(20)).collect();
+            assert!(
+                all.starts_with(&expected),
+                "{acknowledged} records of 160 bytes, found {} bytes",
+                all.len()
+            );
+        });
+    });
+}
+
+#[test]
+fn a_program_that_waits_for_nothing_is_told_so() {
+    let waits = std::panic::catch_unwind(|| Simulation::new(1).run(|_| std::future::pending::<()>()));
+    let message = *waits.unwrap_err().downcast::<String>().unwrap_or_default();
+    assert!(message.contains("never comes") || message.is_empty());
+    // The thread is as before.
+    ringfile::block_on(async { fs::metadata("/").await.unwrap() });
+}
