@@ -102,7 +102,10 @@ impl fmt::Display for PoolError {
                 if *outside_limit > 0 {
                     write!(f, ", and the {outside_limit} bytes allowed outside of it")?;
                 }
-                f.write_str("; drop buffers, make the pool larger, or wait with get_async")
+                f.write_str(
+                    "; drop buffers, make the pool larger, or wait with get_async until another task drops \
+                     some",
+                )
             }
             PoolError::TooLarge { requested, largest } => write!(
                 f,

@@ -49,6 +49,7 @@ fn every_passage_runs() {
     buffers_alone::run().unwrap();
     pinned_at_once();
     blocking_log(pool.clone()).unwrap();
+    iterate(pool.clone()).unwrap();
     own_loop(&pool, file.clone()).unwrap();
     several_threads(&pool, file.clone()).unwrap();
     many_blocks(&pool, file.clone()).unwrap();
@@ -194,6 +195,16 @@ async fn stream(pool: Pool, file: &File) -> std::io::Result<()> {
     while let Some(piece) = reader.next().await {
         println!("{} bytes", piece?.len());
     }
+    Ok(())
+}
+
+fn iterate(pool: Pool) -> std::io::Result<()> {
+    std::fs::write("lines.txt", "a line of text\n".repeat(100_000))?;
+    let (file, mut lines) = (File::open("lines.txt")?, 0);
+    for piece in file.reader(&pool).block(256 << 10).depth(16) {
+        lines += piece?.iter().filter(|&&byte| byte == b'\n').count();
+    }
+    assert_eq!(lines, 100_000);
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -412,14 +413,22 @@ fn outside_a_ringfile_thread_operations_are_carried_out_by_another() {
 }
 
 #[test]
-fn a_loop_inside_a_loop_is_refused_with_a_reason() {
+fn a_loop_inside_a_loop_is_refused_with_a_reason_at_the_callers_line() {
+    thread_local!(static PLACE: RefCell<String> = const { RefCell::new(String::new()) });
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PLACE.replace(info.location().map_or_else(String::new, |place| place.file().to_owned()));
+        before(info);
+    }));
     let nested = std::panic::catch_unwind(|| block_on(async { block_on(async {}) })).unwrap_err();
     let text = nested.downcast_ref::<String>().unwrap();
     assert!(text.contains("inside a ringfile thread"), "{text}");
+    assert_eq!(PLACE.take(), file!());
     assert_eq!(block_on(async { 7 }), 7, "the thread can be used as before");
     let outside = std::panic::catch_unwind(|| spawn(async {})).unwrap_err();
     let text = outside.downcast_ref::<String>().unwrap();
     assert!(text.contains("outside a ringfile thread"), "{text}");
+    assert_eq!(PLACE.take(), file!());
 }
 
 #[test]

@@ -34,6 +34,12 @@ use ringfile_buffer::Buffer;
 /// }
 /// assert_eq!(IoBuf::len(&Message(vec![1, 2, 3].into())), 3);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not owned memory from which a file can be written",
+    label = "not an owned buffer",
+    note = "an operation takes its buffer and gives it back with the result: pass a `Buffer` of a `Pool`, a `Vec<u8>`, \
+            `Bytes` or a `&'static [u8]`, not borrowed memory or an array"
+)]
 pub unsafe trait IoBuf: Send + Sized + 'static {
     /// Returns the address of the bytes.
     fn as_ptr(&self) -> *const u8;
@@ -78,6 +84,20 @@ pub unsafe trait IoBuf: Send + Sized + 'static {
 /// As for [`IoBuf`]: [`as_mut_ptr`](IoBufMut::as_mut_ptr) and [`capacity`](IoBufMut::capacity) don't change while the
 /// value is only moved, the address is that of `as_ptr`, that many bytes there may be written to, and nothing
 /// else reads or writes them. `len` is at most the capacity, or the capacity is 0.
+///
+/// Borrowed memory is not owned, so this does not compile:
+///
+/// ```compile_fail,E0277
+/// # let file = ringfile::File::open("/proc/self/exe").unwrap();
+/// let mut bytes = vec![0; 4096];
+/// let read = file.read_at(&mut bytes, 0);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not owned memory into which a file can be read",
+    label = "not an owned buffer",
+    note = "an operation takes its buffer and gives it back with the result: pass a `Buffer` of a `Pool` or a `Vec<u8>`, \
+            not borrowed memory or an array"
+)]
 pub unsafe trait IoBufMut: IoBuf {
     /// Returns the address of the bytes, for writing.
     fn as_mut_ptr(&mut self) -> *mut u8;

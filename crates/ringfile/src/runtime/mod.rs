@@ -45,11 +45,13 @@ pub(crate) use executor::{is_in_loop, note_started, should_turn};
 /// });
 /// assert_eq!(sum, 42);
 /// ```
+#[track_caller]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     block_on_with(RingOptions::default(), future)
 }
 
 /// As [`block_on`]; `options` apply only if the thread has no ring yet.
+#[track_caller]
 pub(crate) fn block_on_with<F: Future>(options: RingOptions, future: F) -> F::Output {
     let mut thread = Loop::enter(options)
         .expect("ringfile::block_on was called inside a ringfile thread: await the future instead");

@@ -237,6 +237,7 @@ fn handle<T>(process: Option<fork::Mark>) -> (JoinHandle<T>, Completer<T>) {
 ///     assert_eq!(ringfile::spawn(async move { *mine + 1 }).await.unwrap(), 6);
 /// });
 /// ```
+#[track_caller]
 pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
