@@ -39,8 +39,9 @@
 //!
 //! # The disk
 //!
-//! What was written is volatile until a sync that began after it. A power cut keeps what is durable, and any part of the
-//! rest, in sectors of 512 bytes. [`Strictness`] says what is promised for names and sizes.
+//! What was written is volatile until a sync that began after it; a durable write makes only itself durable. A power cut
+//! keeps what is durable, and any part of the rest, in sectors of 512 bytes: later writes without earlier ones, and a new
+//! size without its data, which are zeros then. [`Strictness`] says what is promised for names, and for sizes that are set.
 
 mod disk;
 mod faults;
@@ -56,6 +57,7 @@ use std::time::Duration;
 use disk::Contents;
 pub use disk::Strictness;
 pub use faults::Faults;
+use seed::Random;
 use world::{End, World};
 pub(crate) use world::{
     OpenNumber, OpenRef, allocate, create_dir, forget_timer, is_here, now, open, opened, read, remove,
@@ -69,6 +71,8 @@ const USUAL_EVENTS: u64 = 10_000;
 #[derive(Clone)]
 pub struct Simulation {
     seed: u64,
+    /// How many runs there were on this disk.
+    run: u64,
     disk: Contents,
     faults: Faults,
     cut_within: u64,
@@ -78,7 +82,7 @@ impl Simulation {
     /// Creates a simulation with an empty disk, without faults and power cuts.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, disk: Contents::new(), faults: Faults::none(), cut_within: 0 }
+        Self { seed, run: 0, disk: Contents::new(), faults: Faults::none(), cut_within: 0 }
     }
 
     /// Cuts the power once, at a place that the seed chooses, within the first 10,000 events: early places and late ones. A
@@ -118,36 +122,37 @@ impl Simulation {
             !crate::runtime::is_in_loop(),
             "a simulation was begun inside another one, or on a ringfile thread"
         );
-        let Self { seed, mut disk, faults, cut_within } = self;
+        let Self { seed, run, mut disk, faults, cut_within } = self;
         disk.room = faults.room;
-        let mut world = World::new(disk, seed, faults);
+        let mut world = World::new(disk, Random::of_run(seed, run), faults);
         if cut_within > 0 {
             world.cut_at = world.random.of_any_size(cut_within);
         }
         world::set(Some(world));
-        let running = Running { seed };
+        let running = Running { seed, run };
         let end = world::run(pin!(program(Disk(()))));
-        let (disk, trace, events) = running.end(matches!(end, End::PowerCut));
+        let (disk, trace, events) = running.end();
         let result = match end {
             End::Returned(result) => Some(result),
             End::PowerCut => None,
         };
-        Outcome { seed, result, disk, trace, events }
+        Outcome { seed, run, result, disk, trace, events }
     }
 }
 
 /// Takes the world away in any case.
 struct Running {
     seed: u64,
+    run: u64,
 }
 
 impl Running {
-    fn end(self, is_cut: bool) -> (Contents, u64, u64) {
+    fn end(self) -> (Contents, u64, u64) {
         world::end_tasks();
         let world = world::set(None);
         std::mem::forget(self);
         let mut world = world.expect("a world is in place");
-        let disk = if is_cut { world.disk.after_cut(&mut world.random) } else { world.disk.clone() };
+        let disk = world.left.take().unwrap_or_else(|| world.disk.clone());
         let told = (disk, world.trace, world.events);
         // Its operations end now, and find no world.
         drop(world);
@@ -162,8 +167,9 @@ impl Drop for Running {
         world::end_tasks();
         if let Some(world) = world::set(None) {
             eprintln!(
-                "a simulation failed: seed {}, event {}, {}",
+                "a simulation failed: seed {}, run {} on its disk, event {}, {}",
                 self.seed,
+                self.run + 1,
                 world.events,
                 world.last_operation()
             );
@@ -197,6 +203,7 @@ impl Disk {
 /// How a simulation ended.
 pub struct Outcome<T> {
     seed: u64,
+    run: u64,
     result: Option<T>,
     disk: Contents,
     trace: u64,
@@ -214,12 +221,13 @@ impl<T> Outcome<T> {
         self.result
     }
 
-    /// Returns a simulation of what is on the disk now, with a seed of its own, without faults and power cuts.
+    /// Returns a simulation of what is on the disk now, without faults and power cuts. Its chances too follow from the seed,
+    /// but are not those of the run before.
     #[must_use]
     pub fn disk(&self) -> Simulation {
         let mut disk = self.disk.clone();
         disk.room = None;
-        Simulation { seed: !self.seed, disk, faults: Faults::none(), cut_within: 0 }
+        Simulation { seed: self.seed, run: self.run + 1, disk, faults: Faults::none(), cut_within: 0 }
     }
 
     /// Returns a number that is the same for two runs if the same happened in both, in the same order.
@@ -278,7 +286,7 @@ impl Future for Sleep {
 /// `RINGFILE_SIM_SEED` in the environment, only that seed is run, on the calling thread.
 ///
 /// # Panics
-/// If a test panics.
+/// If a test panics, or `RINGFILE_SIM_SEED` is not a number.
 ///
 /// ```
 /// use ringfile::{OpenOptions, fs, sim};
@@ -291,8 +299,8 @@ impl Future for Sleep {
 /// });
 /// ```
 pub fn for_each_seed(seeds: std::ops::Range<u64>, test: impl Fn(u64) + Sync) {
-    if let Some(seed) = std::env::var("RINGFILE_SIM_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        return test(seed);
+    if let Ok(seed) = std::env::var("RINGFILE_SIM_SEED") {
+        return test(seed.parse().expect("RINGFILE_SIM_SEED is a number"));
     }
     let next = std::sync::atomic::AtomicU64::new(seeds.start);
     let failed = std::sync::Mutex::new(None);
