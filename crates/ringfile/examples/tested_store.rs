@@ -95,13 +95,14 @@ async fn session(folder: &Path, bug: Option<Bug>, history: Shared, random: Rando
     Ok(())
 }
 
-/// Cuts the power in three sessions, with faults in half of the runs. Each session checks what the one before has left.
+/// Makes three sessions, with faults in half of the runs, and cuts the power in the first and the last. Each checks what the
+/// one before has left.
 fn survives(seed: u64, bug: Option<Bug>) -> Result<()> {
     let history = Shared::default();
     let faults = if seed % 2 == 0 { Faults::none() } else { Faults::everything() };
     let mut simulation = Simulation::new(seed);
-    for _ in 0..3 {
-        let outcome = simulation.faults(faults.clone()).power_cut_within(500).run(|disk| {
+    for cut_within in [500, 0, 500] {
+        let outcome = simulation.faults(faults.clone()).power_cut_within(cut_within).run(|disk| {
             session(Path::new("."), bug, history.clone(), Rc::new(move |limit| disk.random_below(limit)))
         });
         simulation = outcome.disk(); // an error may have been a fault; if it was not, it comes again

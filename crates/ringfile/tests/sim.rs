@@ -130,6 +130,18 @@ fn batches_and_queues_work() {
 }
 
 #[test]
+fn direct_files_take_memory_at_any_address() {
+    let memory: Vec<Vec<u8>> = (0..100).map(|n| vec![0; 100 + 37 * n]).collect(); // so that addresses differ
+    for kept in memory {
+        Simulation::new(1).run(|_| async {
+            let file = fs::open("x", everything().direct(true)).await.unwrap();
+            assert_eq!(file.write_at(vec![1; 4096], 0).await.unwrap().len(), 4096);
+        });
+        drop(kept);
+    }
+}
+
+#[test]
 fn direct_files_refuse_what_is_not_aligned() {
     Simulation::new(1).run(|_| async {
         let file = fs::open("x", everything().direct(true)).await.unwrap();
@@ -235,6 +247,23 @@ async fn until_cut() {
 async fn content(path: &str) -> Option<Vec<u8>> {
     let file = File::open(path).ok()?;
     Some(file.read_at(Vec::with_capacity(1 << 16), 0).await.unwrap())
+}
+
+#[test]
+fn the_power_is_cut_when_a_program_ends_before() {
+    let sizes = |cut_within| {
+        let run = |seed| {
+            let outcome = Simulation::new(seed).power_cut_within(cut_within).run(|_| async {
+                let file = fs::open("x", &everything()).await.unwrap();
+                file.write_at(vec![1; 512], 0).await.unwrap();
+            });
+            outcome.result()?;
+            Some(outcome.disk().run(|_| content("x")).into_result().unwrap())
+        };
+        (0..100).filter_map(run).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(sizes(0).into_iter().collect::<Vec<_>>(), [Some(vec![1; 512])], "the page cache is kept");
+    assert!(sizes(1000).contains(&None) && sizes(1000).contains(&Some(vec![1; 512])));
 }
 
 #[test]

@@ -30,7 +30,8 @@
 //! # What is simulated
 //!
 //! Files and folders, and all operations on them but copies; names without links. A file that is opened for direct I/O
-//! refuses what is not aligned to 512 bytes. An adaptive file is a buffered one. [`spawn`](crate::spawn) runs tasks in an
+//! refuses offsets and lengths that are not multiples of 512 bytes, but takes memory at any address: addresses are not
+//! repeatable. An adaptive file is a buffered one. [`spawn`](crate::spawn) runs tasks in an
 //! order that the seed chooses, and [`sleep`] takes no real time. [`Pool`](crate::Pool)s have real memory.
 //!
 //! What cannot be simulated fails: a file that was opened elsewhere (`EOPNOTSUPP`), the descriptor of a simulated file
@@ -85,14 +86,14 @@ impl Simulation {
         Self { seed, run: 0, disk: Contents::new(), faults: Faults::none(), cut_within: 0 }
     }
 
-    /// Cuts the power once, at a place that the seed chooses, within the first 10,000 events: early places and late ones. A
-    /// program that ends before runs to its end.
+    /// Cuts the power once, at a place that the seed chooses, within the first 10,000 events: early places and late ones. If
+    /// the program ends before, it is cut then.
     #[must_use]
     pub fn power_cuts(self, cuts: bool) -> Self {
         self.power_cut_within(if cuts { USUAL_EVENTS } else { 0 })
     }
 
-    /// Cuts the power within this many events; 0 for never. An event is a task that runs, an operation that ends, or a
+    /// Cuts the power within this many events, or when the program ends; 0 for never. An event is a task that runs, an operation that ends, or a
     /// timer.
     #[must_use]
     pub fn power_cut_within(self, events: u64) -> Self {
@@ -211,17 +212,17 @@ pub struct Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    /// Returns what the program has returned; `None` if the power was cut.
+    /// Returns what the program has returned; `None` if the power was cut before.
     pub fn result(&self) -> Option<&T> {
         self.result.as_ref()
     }
 
-    /// Returns what the program has returned; `None` if the power was cut.
+    /// Returns what the program has returned; `None` if the power was cut before.
     pub fn into_result(self) -> Option<T> {
         self.result
     }
 
-    /// Returns a simulation of what is on the disk now, without faults and power cuts. Its chances too follow from the seed,
+    /// Returns a simulation of what is on the disk now (without a power cut, of what the page cache has), without faults and power cuts. Its chances too follow from the seed,
     /// but are not those of the run before.
     #[must_use]
     pub fn disk(&self) -> Simulation {

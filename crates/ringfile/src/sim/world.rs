@@ -244,6 +244,9 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
         match (ready, taken) {
             (Some(MAIN), _) => {
                 if let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&wakers[MAIN])) {
+                    if with(|world| world.cut_at < u64::MAX) == Some(true) {
+                        cut_power();
+                    }
                     return End::Returned(output);
                 }
             }
