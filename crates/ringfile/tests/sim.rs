@@ -1,5 +1,7 @@
 //! Simulated disks: that the same seed gives the same run, and that promises of the library hold whenever the power is cut.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
