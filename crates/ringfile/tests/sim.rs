@@ -132,6 +132,18 @@ fn batches_and_queues_work() {
 }
 
 #[test]
+fn direct_files_take_memory_at_any_address() {
+    let memory: Vec<Vec<u8>> = (0..100).map(|n| vec![0; 100 + 37 * n]).collect(); // so that addresses differ
+    for kept in memory {
+        Simulation::new(1).run(|_| async {
+            let file = fs::open("x", everything().direct(true)).await.unwrap();
+            assert_eq!(file.write_at(vec![1; 4096], 0).await.unwrap().len(), 4096);
+        });
+        drop(kept);
+    }
+}
+
+#[test]
 fn direct_files_refuse_what_is_not_aligned() {
     Simulation::new(1).run(|_| async {
         let file = fs::open("x", everything().direct(true)).await.unwrap();
@@ -225,4 +237,198 @@ fn a_program_that_waits_for_nothing_is_told_so() {
     assert!(message.contains("never comes") || message.is_empty());
     // The thread is as before.
     ringfile::block_on(async { fs::metadata("/").await.unwrap() });
+}
+
+/// Waits until the power is cut.
+async fn until_cut() {
+    loop {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn content(path: &str) -> Option<Vec<u8>> {
+    let file = File::open(path).ok()?;
+    Some(file.read_at(Vec::with_capacity(1 << 16), 0).await.unwrap())
+}
+
+#[test]
+fn the_power_is_cut_when_a_program_ends_before() {
+    let sizes = |cut_within| {
+        let run = |seed| {
+            let outcome = Simulation::new(seed).power_cut_within(cut_within).run(|_| async {
+                let file = fs::open("x", &everything()).await.unwrap();
+                file.write_at(vec![1; 512], 0).await.unwrap();
+            });
+            outcome.result()?;
+            Some(outcome.disk().run(|_| content("x")).into_result().unwrap())
+        };
+        (0..100).filter_map(run).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert_eq!(sizes(0).into_iter().collect::<Vec<_>>(), [Some(vec![1; 512])], "the page cache is kept");
+    assert!(sizes(1000).contains(&None) && sizes(1000).contains(&Some(vec![1; 512])));
+}
+
+#[test]
+fn a_durable_write_makes_no_other_write_durable() {
+    let found: Vec<_> = (0..100)
+        .map(|seed| {
+            let is_done = Rc::new(Cell::new(false));
+            let done = Rc::clone(&is_done);
+            let outcome = Simulation::new(seed).power_cut_within(100).run(|_| async move {
+                let file = fs::open("x", &everything()).await.unwrap();
+                file.write_at(vec![1; 4096], 0).await.unwrap();
+                file.write_durable_at(vec![2; 4096], 8192).await.unwrap();
+                done.set(true);
+                until_cut().await;
+            });
+            let content = outcome.disk().run(|_| content("x")).into_result().unwrap();
+            (is_done.get(), content.unwrap_or_default())
+        })
+        .collect();
+    let acknowledged: Vec<_> = found.iter().filter(|(is_done, _)| *is_done).collect();
+    assert!(acknowledged.iter().all(|(_, content)| content.get(8192..) == Some(&[2; 4096])));
+    assert!(acknowledged.iter().any(|(_, content)| content[..4096] == [0; 4096]), "the other is lost");
+    assert!(acknowledged.iter().any(|(_, content)| content[..4096] == [1; 4096]));
+}
+
+#[test]
+fn later_writes_are_kept_without_earlier_ones() {
+    let found = (0..200).filter(|seed| {
+        let outcome = Simulation::new(*seed).power_cut_within(100).run(|_| async {
+            let file = fs::open("x", &everything()).await.unwrap();
+            file.write_durable_at(vec![1; 8 * 4096], 0).await.unwrap();
+            for page in 0..8 {
+                file.write_at(vec![2; 4096], page * 4096).await.unwrap();
+            }
+            until_cut().await;
+        });
+        let content = outcome.disk().run(|_| content("x")).into_result().unwrap().unwrap_or_default();
+        let is = |page: usize, byte| content.get(page * 4096..(page + 1) * 4096) == Some(&[byte; 4096]);
+        (1..8).any(|page| is(page - 1, 1) && is(page, 2))
+    });
+    assert!(found.count() > 5);
+}
+
+#[test]
+fn a_file_is_where_it_was_moved_when_both_folders_were_synced() {
+    for_each_seed(0..50, |seed| {
+        let is_done = Rc::new(Cell::new(false));
+        let done = Rc::clone(&is_done);
+        let simulation = Simulation::new(seed).strictness(Strictness::Posix).power_cut_within(200);
+        let outcome = simulation.run(|_| async move {
+            fs::create_dir("folder").await.unwrap();
+            fs::sync_dir(".").await.unwrap();
+            let file = fs::open("new", &everything()).await.unwrap();
+            file.sync_all().await.unwrap();
+            fs::rename("new", "folder/x").await.unwrap();
+            fs::sync_dir("folder").await.unwrap();
+            fs::sync_dir(".").await.unwrap();
+            done.set(true);
+            until_cut().await;
+        });
+        let found = outcome.disk().run(|_| content("folder/x")).into_result().unwrap();
+        assert!(found.is_some() || !is_done.get());
+    });
+}
+
+#[test]
+fn a_renamed_file_is_not_lost_when_its_old_name_is_used_again() {
+    for_each_seed(0..200, |seed| {
+        let is_there = Rc::new(Cell::new(false));
+        let there = Rc::clone(&is_there);
+        let simulation = Simulation::new(seed).strictness(Strictness::Posix).power_cut_within(50);
+        let outcome = simulation.run(|_| async move {
+            let file = fs::open("log", &everything()).await.unwrap();
+            file.write_durable_at(vec![1], 0).await.unwrap();
+            fs::sync_dir(".").await.unwrap();
+            there.set(true);
+            fs::rename("log", "log.old").await.unwrap();
+            fs::open("log", &everything()).await.unwrap();
+            until_cut().await;
+        });
+        let found = outcome.disk().run(|_| async { (content("log").await, content("log.old").await) });
+        let (new, old) = found.into_result().unwrap();
+        assert!(!is_there.get() || new == Some(vec![1]) || old == Some(vec![1]), "{new:?} {old:?}");
+    });
+}
+
+#[test]
+fn each_open_file_reports_a_failed_sync_and_a_later_one_does_not() {
+    let ends: Vec<_> = (0..50)
+        .filter_map(|seed| {
+            let outcome = Simulation::new(seed).faults(Faults::none().sync_errors(0.5)).run(|_| async {
+                let first = fs::open("x", &everything()).await.unwrap();
+                let second = fs::open("x", &everything()).await.unwrap();
+                first.write_at(vec![1], 0).await.unwrap();
+                first.sync_data().await.err()?;
+                let later = fs::open("x", &everything()).await.unwrap();
+                Some((second.sync_data().await.is_err(), later.sync_data().await.is_err()))
+            });
+            outcome.into_result().unwrap()
+        })
+        .collect();
+    assert!(ends.iter().all(|(second, _)| *second));
+    assert!(ends.iter().any(|(_, later)| *later) && ends.iter().any(|(_, later)| !*later));
+}
+
+#[test]
+fn a_durable_write_fails_as_a_sync_does() {
+    Simulation::new(1).faults(Faults::none().sync_errors(1.0)).run(|_| async {
+        let file = fs::open("x", &everything()).await.unwrap();
+        let failed = file.write_durable_at(vec![1; 10], 0).await.unwrap_err();
+        assert_eq!(failed.errno(), Some(libc::EIO));
+        assert_eq!(file.size().unwrap(), 10, "the page cache has it");
+    });
+}
+
+#[test]
+fn a_full_disk_takes_what_fits_and_removed_files_give_room_back() {
+    Simulation::new(1).faults(Faults::none().full_after(16 << 10)).run(|_| async {
+        for name in ["a", "b", "c"] {
+            let file = fs::open(name, &everything()).await.unwrap();
+            let failed = file.write_at(vec![1; 20_000], 0).await.unwrap_err();
+            assert_eq!((failed.errno(), file.size().unwrap()), (Some(libc::ENOSPC), 16 << 10));
+            drop(file);
+            if name == "a" {
+                fs::remove_file(name).await.unwrap();
+            } else {
+                let empty = fs::open("new", &everything()).await.unwrap();
+                fs::rename("new", name).await.unwrap();
+                assert_eq!(empty.size().unwrap(), 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_program_does_when_a_power_cut_drops_it_has_no_effect() {
+    struct Late;
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let _ = File::create("late");
+        }
+    }
+    for seed in 0..100 {
+        let outcome = Simulation::new(seed).power_cut_within(10).run(|_| async {
+            let _late = Late;
+            ringfile::spawn(async {
+                let _late = Late;
+                until_cut().await;
+            });
+            until_cut().await;
+        });
+        assert_eq!(outcome.disk().run(|_| content("late")).into_result().unwrap(), None);
+    }
+}
+
+#[test]
+fn each_run_on_a_disk_has_other_chances() {
+    let mut simulation = Simulation::new(1);
+    let mut drawn = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        let outcome = simulation.run(|disk| async move { disk.random_below(u64::MAX) });
+        drawn.insert(*outcome.result().unwrap());
+        simulation = outcome.disk();
+    }
+    assert_eq!(drawn.len(), 4);
 }

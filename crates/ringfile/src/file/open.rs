@@ -388,8 +388,9 @@ impl OpenOptions {
     /// themselves, unless the options say otherwise.
     #[cfg(feature = "sim")]
     fn simulated(&self, stand_in: OwnedFd, file: crate::sim::OpenRef, path: &Path) -> File {
+        // Memory at any address: addresses differ from run to run, and a seed must not.
         let atomic = driver::AtomicLimits::of_statx(512, 64 << 10, 1);
-        let direct = self.direct.then_some(Alignment { bytes: 512, memory: 512, atomic });
+        let direct = self.direct.then_some(Alignment { bytes: 512, memory: 1, atomic });
         let durability =
             if self.durability == Durability::Auto { Durability::Dsync } else { self.durability };
         let target = Target::of_simulated(stand_in, file, direct, path.to_owned(), driver::hold_over_forks());

@@ -99,8 +99,8 @@ pub(super) struct Data {
     pages: Vec<Rc<Page>>,
     /// Whether a power cut leaves all of it or nothing.
     pub(super) is_atomic: bool,
-    /// Whether it was durable at once. It stays among the changes, since older ones must not overwrite it later.
-    is_durable: bool,
+    /// As with `RWF_DSYNC`: this write is durable. It says nothing of earlier ones, which stay in the list before it.
+    pub(super) is_durable: bool,
 }
 
 impl Data {
@@ -152,7 +152,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// A change of a file that is not known to be durable.
+/// A change of a file that is not known to be durable, or comes after one that is not.
 #[derive(Clone)]
 pub(super) enum Change {
     Write(Data),
@@ -168,8 +168,10 @@ struct FileState {
     changes: VecDeque<Change>,
     /// How many changes were ever taken off the front of the list, so that a sync can name one.
     before: u64,
-    /// Whether its size or its existence is not known to be durable.
-    has_new_metadata: bool,
+    /// The marks of the first and the last change of its size or its existence that is not known to be durable.
+    new_metadata: Option<(u64, u64)>,
+    /// How many syncs have failed: each open file reports each once.
+    failures: u64,
 }
 
 #[derive(Clone)]
@@ -200,13 +202,15 @@ enum NameChange {
 }
 
 impl NameChange {
-    fn is_in(&self, folder: Inode) -> bool {
+    fn names(&self) -> [&Name; 2] {
         match self {
-            Self::Add(name, _) | Self::Remove(name) => name.0 == folder,
-            Self::Rename { from: one, to: other } | Self::Exchange(one, other) => {
-                one.0 == folder || other.0 == folder
-            }
+            Self::Add(name, _) | Self::Remove(name) => [name; 2],
+            Self::Rename { from: one, to: other } | Self::Exchange(one, other) => [one, other],
         }
+    }
+
+    fn is_in(&self, folder: Inode) -> bool {
+        self.names().iter().any(|(of, _)| *of == folder)
     }
 
     fn apply(&self, names: &mut Names) {
@@ -228,16 +232,44 @@ impl NameChange {
     }
 }
 
+/// A change of a name, with its number.
+type Numbered = (u64, NameChange);
+
+/// Returns which changes become durable if all that are wanted do: also those on whose outcome a later one depends.
+fn with_earlier(changes: &[Numbered], mut is_wanted: impl FnMut(&NameChange) -> bool) -> Vec<bool> {
+    let mut needed = BTreeSet::new();
+    let mut chosen: Vec<bool> = changes
+        .iter()
+        .rev()
+        .map(|(_, change)| {
+            let is_chosen = is_wanted(change) || change.names().iter().any(|name| needed.contains(name));
+            if is_chosen {
+                needed.extend(change.names());
+            }
+            is_chosen
+        })
+        .collect();
+    chosen.reverse();
+    chosen
+}
+
+/// What a sync covers: the changes before it began.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Mark {
+    file: u64,
+    names: u64,
+}
+
 /// How much a file system promises beyond POSIX.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Strictness {
-    /// As ext4 and XFS: names change in their order, and any sync makes all earlier changes of names durable; a file's
-    /// size is never ahead of its data.
+    /// As ext4 and XFS: names change in their order, and a sync of a folder, of a file that is new or has a new size, and
+    /// each [`sync_all`](crate::File::sync_all) makes all earlier changes of names durable. Sizes that a program sets change
+    /// in their order.
     #[default]
     Journal,
-    /// As POSIX allows: a name is durable only when its folder was synced, names change in any order, and a file may
-    /// have its new size without its data.
+    /// As POSIX allows: a name is durable only when its folder was synced, and names and sizes change in any order.
     Posix,
 }
 
@@ -248,7 +280,9 @@ pub(super) struct Contents {
     next: Inode,
     names: Names,
     durable_names: Names,
-    name_changes: Vec<NameChange>,
+    name_changes: Vec<Numbered>,
+    /// How many changes of names there were.
+    names_changed: u64,
     pub(super) strictness: Strictness,
     /// Bytes that are written to no page yet; `None`: no limit.
     pub(super) room: Option<u64>,
@@ -262,6 +296,7 @@ impl Contents {
             names: Names::new(),
             durable_names: Names::new(),
             name_changes: Vec::new(),
+            names_changed: 0,
             strictness: Strictness::default(),
             room: None,
         }
@@ -300,9 +335,12 @@ impl Contents {
 
     /// Forgets the content of a file that nothing reaches any more. A power cut may still bring its name back.
     pub(super) fn forget(&mut self, inode: Inode) {
-        let changes_name = |change: &NameChange| matches!(change, NameChange::Add(_, of) if *of == inode);
+        let changes_name = |(_, change): &Numbered| matches!(change, NameChange::Add(_, of) if *of == inode);
         let may_return =
             self.durable_names.values().any(|of| *of == inode) || self.name_changes.iter().any(changes_name);
+        if let Some(room) = self.room {
+            self.room = Some(room + self.allocated(inode));
+        }
         if !may_return && inode != ROOT {
             self.nodes.remove(&inode);
         }
@@ -348,7 +386,8 @@ impl Contents {
 
     fn change_names(&mut self, change: NameChange) {
         change.apply(&mut self.names);
-        self.name_changes.push(change);
+        self.name_changes.push((self.names_changed, change));
+        self.names_changed += 1;
     }
 
     /// Makes a file or a folder.
@@ -359,7 +398,7 @@ impl Contents {
         }
         let inode = self.next;
         self.next += 1;
-        let file = FileState { has_new_metadata: true, ..FileState::default() };
+        let file = FileState { new_metadata: Some((0, 0)), ..FileState::default() };
         self.nodes.insert(inode, if is_folder { Node::Folder } else { Node::File(file) });
         self.change_names(NameChange::Add((folder, name), inode));
         Ok(inode)
@@ -383,8 +422,8 @@ impl Contents {
         self.names.range((folder, Vec::new())..).next().is_none_or(|((of, _), _)| *of != folder)
     }
 
-    /// Renames; `flags` as for `renameat2(2)`.
-    pub(super) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
+    /// Renames; `flags` as for `renameat2(2)`. Returns the file that had the new name, and has lost it.
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> Result<Option<Inode>, i32> {
         let inode = self.look_up(from)?;
         let (from, to) = (self.parent(from)?, self.parent(to)?);
         if from.1.is_empty() || to.1.is_empty() {
@@ -401,12 +440,12 @@ impl Contents {
                 return Err(libc::EINVAL);
             }
             self.change_names(NameChange::Exchange(from, to));
-            return Ok(());
+            return Ok(None);
         }
         if let Some(replaced) = replaced {
             match (self.is_folder(inode), self.is_folder(replaced)) {
                 _ if flags & libc::RENAME_NOREPLACE != 0 => return Err(libc::EEXIST),
-                _ if replaced == inode => return Ok(()),
+                _ if replaced == inode => return Ok(None),
                 (false, true) => return Err(libc::EISDIR),
                 (true, false) => return Err(libc::ENOTDIR),
                 (true, true) if !self.is_empty(replaced) => return Err(libc::ENOTEMPTY),
@@ -414,7 +453,7 @@ impl Contents {
             }
         }
         self.change_names(NameChange::Rename { from, to });
-        Ok(())
+        Ok(replaced)
     }
 
     /// Gives a file another name.
@@ -467,107 +506,114 @@ impl Contents {
         Ok(there)
     }
 
+    /// Returns how many of the bytes have room on the disk.
+    pub(super) fn fitting(&self, inode: Inode, offset: u64, len: usize) -> usize {
+        let (Some(room), Some(Node::File(file))) = (self.room, self.nodes.get(&inode)) else { return len };
+        let mut missing = 0;
+        let fits = pieces(offset, len).take_while(|piece| {
+            missing += if file.live.pages.contains_key(&piece.page) { 0 } else { PAGE };
+            missing <= room
+        });
+        fits.map(|piece| piece.in_page.len()).sum()
+    }
+
     pub(super) fn change(&mut self, inode: Inode, change: Change) -> Result<(), i32> {
         let before = self.allocated(inode);
-        let mut room = self.room;
         let file = self.file(inode)?;
-        if let (Change::Write(data), Some(room)) = (&change, room) {
-            let pages = pieces(data.offset, data.len);
-            let missing = pages.filter(|piece| !file.live.pages.contains_key(&piece.page));
-            if missing.count() as u64 * PAGE > room {
-                return Err(libc::ENOSPC);
-            }
+        if file.is_metadata(&change) {
+            let mark = file.before + file.changes.len() as u64 + 1;
+            file.new_metadata = Some((file.new_metadata.map_or(mark, |(first, _)| first), mark));
         }
-        file.has_new_metadata |= match &change {
-            Change::Write(data) => data.range().end > file.live.size,
-            Change::Size(_) => true,
-            Change::Zero(_) => false,
-        };
         file.live.apply(&change);
         file.changes.push_back(change);
+        let durable = file.changes.iter().take_while(|change| change.is_durable()).count();
+        file.settle(durable);
+        let is_durable = file.changes.is_empty() || file.changes.back().is_some_and(Change::is_durable);
         if file.changes.len() > MOST_CHANGES {
             file.settle(MOST_CHANGES / 2);
         }
         let after = self.allocated(inode);
-        if let Some(room) = &mut room {
-            *room = (*room + before).saturating_sub(after);
+        self.room = self.room.map(|room| (room + before).saturating_sub(after));
+        let mark = self.mark(inode);
+        if is_durable && self.file(inode)?.take_new_metadata(mark) && self.strictness == Strictness::Journal {
+            self.sync_names(mark, |_| true);
         }
-        self.room = room;
         Ok(())
     }
 
-    /// Writes durably: this data alone is durable then, and the size that it needs.
-    pub(super) fn write_durably(&mut self, inode: Inode, mut data: Data) -> Result<(), i32> {
-        let mark = self.mark(inode);
+    /// Changes what reads see, and never what is on the disk: a durable write whose sync has failed.
+    pub(super) fn change_in_vain(&mut self, inode: Inode, change: &Change) -> Result<(), i32> {
         let file = self.file(inode)?;
-        // A cut or a hole before it is not durable without it, or before it.
-        let only_writes = file.changes.iter().all(|change| matches!(change, Change::Write(_)));
-        let extends = data.range().end > file.durable.size;
-        if only_writes {
-            data.is_durable = true;
-        }
-        let change = Change::Write(data);
-        self.change(inode, change.clone())?;
-        if !only_writes {
-            self.sync(inode, mark + 1, true);
-            return Ok(());
-        }
-        let file = self.file(inode)?;
-        file.durable.apply(&change);
-        if extends && self.strictness == Strictness::Journal {
-            self.sync_names();
-        }
+        file.live.apply(change);
+        file.failures += 1;
         Ok(())
     }
 
     /// Returns a mark: a sync that begins now covers the changes before it.
-    pub(super) fn mark(&self, inode: Inode) -> u64 {
-        match self.nodes.get(&inode) {
+    pub(super) fn mark(&self, inode: Inode) -> Mark {
+        let file = match self.nodes.get(&inode) {
             Some(Node::File(file)) => file.before + file.changes.len() as u64,
-            _ => self.name_changes.len() as u64,
-        }
+            _ => 0,
+        };
+        Mark { file, names: self.names_changed }
     }
 
     /// Makes the changes before the mark durable. `data_only`: as `fdatasync`.
-    pub(super) fn sync(&mut self, inode: Inode, mark: u64, data_only: bool) {
+    pub(super) fn sync(&mut self, inode: Inode, mark: Mark, data_only: bool) {
+        let is_journal = self.strictness == Strictness::Journal;
         let with_names = match self.nodes.get_mut(&inode) {
             Some(Node::File(file)) => {
-                let new = std::mem::take(&mut file.has_new_metadata);
-                let count = mark.saturating_sub(file.before).min(file.changes.len() as u64);
-                file.settle(count as usize);
-                self.strictness == Strictness::Journal && (new || !data_only)
-            }
-            Some(Node::Folder) if self.strictness == Strictness::Posix => {
-                let changes = std::mem::take(&mut self.name_changes);
-                let (synced, left) = changes.into_iter().partition(|change: &NameChange| change.is_in(inode));
-                self.name_changes = left;
-                synced.iter().for_each(|change| change.apply(&mut self.durable_names));
-                false
+                file.settle(file.covered(mark));
+                (file.take_new_metadata(mark) || !data_only) && is_journal
             }
             Some(Node::Folder) => true,
             None => false,
         };
         if with_names {
-            self.sync_names();
+            self.sync_names(mark, |change| is_journal || change.is_in(inode));
         }
     }
 
-    fn sync_names(&mut self) {
-        self.name_changes.iter().for_each(|change| change.apply(&mut self.durable_names));
-        self.name_changes.clear();
+    /// Makes the changes of names before the mark durable that are wanted, and what they need.
+    fn sync_names(&mut self, mark: Mark, is_wanted: impl Fn(&NameChange) -> bool) {
+        let mut changes = std::mem::take(&mut self.name_changes);
+        let later = changes.split_off(changes.partition_point(|(number, _)| *number < mark.names));
+        let chosen = with_earlier(&changes, is_wanted);
+        for (change, is_chosen) in changes.into_iter().zip(chosen) {
+            if is_chosen {
+                change.1.apply(&mut self.durable_names);
+            } else {
+                self.name_changes.push(change);
+            }
+        }
+        self.name_changes.extend(later);
     }
 
-    /// Fails a sync as Linux does: the changes before the mark never reach the disk, and later syncs say nothing of it.
-    pub(super) fn lose(&mut self, inode: Inode, mark: u64) {
+    /// Fails a sync as Linux does: any part of the changes before the mark never reaches the disk.
+    pub(super) fn lose(&mut self, inode: Inode, mark: Mark, random: &mut Random) {
         if let Ok(file) = self.file(inode) {
-            let count = mark.saturating_sub(file.before).min(file.changes.len() as u64) as usize;
-            // Sizes are metadata, which the journal has.
-            for change in file.changes.drain(..count) {
-                if let Change::Size(size) = change {
-                    file.durable.resize(size);
+            let count = file.covered(mark);
+            let lost: Vec<Change> = file.changes.drain(..count).collect();
+            file.before += count as u64;
+            file.failures += 1;
+            for change in &lost {
+                match change {
+                    // Sizes are metadata, which the journal has.
+                    Change::Size(size) => file.durable.resize(*size),
+                    Change::Write(data) if !data.is_durable => {
+                        put_part(&mut file.durable, data, data.range().end, 0.5, random)
+                    }
+                    Change::Write(_) | Change::Zero(_) => file.durable.apply(change),
                 }
             }
-            file.before += count as u64;
+        }
+    }
+
+    /// Returns how many syncs of the file have failed.
+    pub(super) fn failures(&self, inode: Inode) -> u64 {
+        match self.nodes.get(&inode) {
+            Some(Node::File(file)) => file.failures,
+            _ => 0,
         }
     }
 
@@ -603,12 +649,14 @@ impl Contents {
 
     fn names_after_cut(&self, random: &mut Random) -> Names {
         let mut names = self.durable_names.clone();
-        let kept = random.below(self.name_changes.len() as u64 + 1) as usize;
-        for (at, change) in self.name_changes.iter().enumerate() {
-            let is_kept = match self.strictness {
-                Strictness::Journal => at < kept,
-                Strictness::Posix => random.happens(0.5),
-            };
+        let kept = match self.strictness {
+            Strictness::Journal => {
+                let kept = random.below(self.name_changes.len() as u64 + 1) as usize;
+                (0..self.name_changes.len()).map(|at| at < kept).collect()
+            }
+            Strictness::Posix => with_earlier(&self.name_changes, |_| random.happens(0.5)),
+        };
+        for ((_, change), is_kept) in self.name_changes.iter().zip::<Vec<bool>>(kept) {
             if is_kept {
                 change.apply(&mut names);
             }
@@ -617,58 +665,99 @@ impl Contents {
     }
 }
 
+impl Change {
+    fn is_durable(&self) -> bool {
+        matches!(self, Self::Write(data) if data.is_durable)
+    }
+}
+
 impl FileState {
+    /// Returns how many changes are before a mark.
+    fn covered(&self, mark: Mark) -> usize {
+        mark.file.saturating_sub(self.before).min(self.changes.len() as u64) as usize
+    }
+
+    fn is_metadata(&self, change: &Change) -> bool {
+        match change {
+            Change::Write(data) => data.range().end > self.live.size,
+            Change::Size(_) => true,
+            Change::Zero(_) => false,
+        }
+    }
+
+    /// Takes the metadata before a mark to be durable. Returns whether there was some that was not.
+    fn take_new_metadata(&mut self, mark: Mark) -> bool {
+        let Some((first, last)) = self.new_metadata else { return false };
+        if last <= mark.file {
+            self.new_metadata = None;
+        } else if first <= mark.file {
+            self.new_metadata = Some((mark.file + 1, last));
+        }
+        first <= mark.file
+    }
+
     /// Makes the oldest changes durable.
     fn settle(&mut self, count: usize) {
         self.changes.drain(..count).for_each(|change| self.durable.apply(&change));
         self.before += count as u64;
-        if count > 0 {
-            let is_durable = |change: &&Change| matches!(change, Change::Write(data) if data.is_durable);
-            self.changes.iter().filter(is_durable).for_each(|change| self.durable.apply(change));
-        }
     }
 
-    fn after_cut(&self, random: &mut Random, strictness: Strictness) -> Self {
+    fn after_cut(&self, random: &mut Random, how: Strictness) -> Self {
         let mut content = self.durable.clone();
-        // Most cuts keep nothing, all, or an early part; some keep anything.
-        let usual = [0.0, 1.0, 0.5][random.below(3) as usize];
-        for change in &self.changes {
+        let way = random.below(4);
+        let early = random.below(self.changes.len() as u64 + 1) as usize;
+        // A durable write makes the sizes that were set before it durable too.
+        let sizes = self.changes.iter().rposition(Change::is_durable).unwrap_or(0);
+        // Where later writes have lost their space, because a size that was set before them is lost.
+        let mut limit = u64::MAX;
+        for (at, change) in self.changes.iter().enumerate() {
+            // Which part of the change is kept: nothing of all, all of all, the early ones, or of each any part.
+            let part = match way {
+                0 => 0.0,
+                1 => 1.0,
+                2 => [1.0, 0.5, 0.0][usize::from(at >= early) + usize::from(at > early)],
+                _ => [0.0, 0.5, 1.0][random.below(3) as usize],
+            };
             match change {
                 Change::Write(data) if data.is_durable => content.apply(change),
-                Change::Write(data) if !data.is_atomic => {
-                    put_part(&mut content, data, usual, random, strictness)
+                Change::Write(data) => put_part(&mut content, data, limit, part, random),
+                Change::Size(_) | Change::Zero(_) if at < sizes => content.apply(change),
+                Change::Size(_) | Change::Zero(_) if limit == u64::MAX && random.happens(part) => {
+                    content.apply(change);
                 }
-                other if random.happens(usual) => content.apply(other),
-                Change::Write(_) | Change::Size(_) | Change::Zero(_) => {}
+                Change::Size(size) if how == Strictness::Journal => limit = limit.min(*size),
+                Change::Size(_) | Change::Zero(_) => {}
             }
         }
         Self { live: content.clone(), durable: content, ..Self::default() }
     }
 }
 
-/// Writes any part of some data, in whole sectors.
-fn put_part(content: &mut Content, data: &Data, usual: f64, random: &mut Random, how: Strictness) {
-    let (Range { start, end }, size) = (data.range(), content.size);
-    let mut reached = size;
-    let mut is_whole = true;
+/// Writes any part of some data, in whole sectors. The size may be ahead of what is written, which is then zeros: ext4
+/// changes the size when it submits a write (`mpage_map_and_submit_extent`), and its journal does not wait for the data.
+/// Nothing is written from `limit` on, and of an atomic write all or nothing.
+fn put_part(content: &mut Content, data: &Data, limit: u64, part: f64, random: &mut Random) {
+    let Range { start, end } = data.range();
+    let (end, size) = (end.min(limit).max(start), content.size);
+    if data.is_atomic {
+        if end == data.range().end && random.happens(part) {
+            content.put(data, start..end);
+            content.size = size.max(end);
+        }
+        return;
+    }
     let mut at = start;
     while at < end {
         let next = end.min((at / SECTOR + 1) * SECTOR);
-        let is_kept = random.happens(usual);
-        let is_there = next <= size;
-        // Beyond the end nothing is kept that the size does not reach.
-        if is_kept && (is_there || is_whole || how == Strictness::Posix) {
+        if random.happens(part) {
             content.put(data, at..next);
-            reached = reached.max(next);
-        } else if !is_there {
-            is_whole = false;
+            content.size = content.size.max(next);
         }
         at = next;
     }
-    content.size = match how {
-        Strictness::Posix if random.happens(0.5) => size.max(end),
-        _ => reached,
-    };
+    if end > size && random.happens(part) {
+        content.size = content.size.max(end);
+    }
 }
 
 #[cfg(test)]
@@ -717,10 +806,20 @@ mod tests {
             let found = bytes(&mut after, b"log").expect("it was created before the sync");
             assert_eq!(&found[..512], [1; 512]);
             assert!(found[512..1000].iter().all(|byte| *byte == found[512]), "a sector is whole");
-            assert!(found[1000..].iter().all(|byte| *byte == 2), "no size is ahead of its data");
-            ends.insert((found.len(), found[512]));
+            let rest = found.get(1024..).unwrap_or_default();
+            assert!(rest.iter().all(|byte| *byte == *rest.first().unwrap()), "a sector is whole");
+            ends.insert((found.len(), found[512], rest.first().copied()));
         }
-        assert_eq!(Vec::from_iter(ends), [(1000, 1), (1024, 2), (1512, 2)]);
+        let (none, zeros, all) = (None, Some(0), Some(2));
+        let possible = [
+            (1000, 1, none),
+            (1024, 2, none),
+            (1512, 1, zeros),
+            (1512, 1, all),
+            (1512, 2, zeros),
+            (1512, 2, all),
+        ];
+        assert_eq!(Vec::from_iter(ends), possible);
     }
 
     #[test]
@@ -744,33 +843,61 @@ mod tests {
 
     #[test]
     fn a_failed_sync_loses_what_the_next_one_does_not_mention() {
-        let mut contents = Contents::new();
-        let inode = contents.create(b"x", false).unwrap();
-        contents.sync(inode, contents.mark(inode), false);
-        write(&mut contents, inode, 0, &[1; 512]);
-        contents.lose(inode, contents.mark(inode));
-        contents.sync(inode, contents.mark(inode), false);
-        assert_eq!(bytes(&mut contents, b"x").unwrap(), [1; 512], "reads still see it");
-        let mut after = contents.after_cut(&mut Random::new(3));
-        assert_eq!(bytes(&mut after, b"x").unwrap(), [0_u8; 0]);
+        let found: BTreeSet<_> = (0..20)
+            .map(|seed| {
+                let mut contents = Contents::new();
+                let inode = contents.create(b"x", false).unwrap();
+                contents.sync(inode, contents.mark(inode), false);
+                write(&mut contents, inode, 0, &[1; 512]);
+                contents.lose(inode, contents.mark(inode), &mut Random::new(seed));
+                contents.sync(inode, contents.mark(inode), false);
+                assert_eq!(bytes(&mut contents, b"x").unwrap(), [1; 512], "reads still see it");
+                bytes(&mut contents.after_cut(&mut Random::new(3)), b"x").unwrap()
+            })
+            .collect();
+        assert_eq!(Vec::from_iter(found), [vec![], vec![0; 512], vec![1; 512]]);
     }
 
     #[test]
-    fn a_durable_write_makes_no_other_data_durable() {
+    fn what_replaces_a_file_cut_to_nothing_is_never_mixed_with_it() {
         let mut contents = Contents::new();
         let inode = contents.create(b"x", false).unwrap();
-        write(&mut contents, inode, 0, &[1; 1024]);
+        write(&mut contents, inode, 0, &[1; 5000]);
         contents.sync(inode, contents.mark(inode), false);
-        write(&mut contents, inode, 0, &[2; 1024]);
-        contents.write_durably(inode, data(512, &[3; 512])).unwrap();
-        let found: BTreeSet<(u8, u8)> = (0..100)
-            .map(|seed| bytes(&mut contents.after_cut(&mut Random::new(seed)), b"x").unwrap())
-            .map(|bytes| (bytes[0], bytes[512]))
-            .collect();
-        assert_eq!(Vec::from_iter(found), [(1, 3), (2, 3)]);
-        contents.sync(inode, contents.mark(inode), false);
-        let bytes = bytes(&mut contents.after_cut(&mut Random::new(1)), b"x").unwrap();
-        assert_eq!((bytes[0], bytes[512]), (2, 3));
+        contents.change(inode, Change::Size(0)).unwrap();
+        write(&mut contents, inode, 0, &[2; 1000]);
+        for seed in 0..200 {
+            let found = bytes(&mut contents.after_cut(&mut Random::new(seed)), b"x").unwrap();
+            assert!(found == [1; 5000] || !found.contains(&1), "{}", found.len());
+        }
+    }
+
+    #[test]
+    fn a_sync_covers_the_names_and_sizes_of_before_it_began() {
+        for strictness in [Strictness::Journal, Strictness::Posix] {
+            let mut contents = Contents { strictness, ..Contents::new() };
+            let inode = contents.create(b"a", false).unwrap();
+            let (of_folder, of_file) = (contents.mark(ROOT), contents.mark(inode));
+            write(&mut contents, inode, 0, b"later");
+            contents.rename(b"a", b"b", 0).unwrap();
+            contents.sync(ROOT, of_folder, false);
+            contents.sync(inode, of_file, true);
+            let found: BTreeSet<_> = (0..100)
+                .map(|seed| contents.after_cut(&mut Random::new(seed)))
+                .map(|mut after| (bytes(&mut after, b"a"), bytes(&mut after, b"b")))
+                .map(|(a, b)| (a.is_some(), b.is_some(), a.or(b).unwrap()))
+                .collect();
+            assert!(found.iter().all(|(a, b, _)| a != b));
+            let kinds =
+                [(true, vec![]), (true, b"later".to_vec()), (false, vec![]), (false, b"later".to_vec())];
+            for (is_a, content) in kinds {
+                assert!(found.contains(&(is_a, !is_a, content)), "{strictness:?}: {found:?}");
+            }
+            // Its size is new still, so this one writes the journal.
+            contents.sync(inode, contents.mark(inode), true);
+            let names = |seed| contents.after_cut(&mut Random::new(seed)).look_up(b"b").is_ok();
+            assert_eq!((0..100).all(names), strictness == Strictness::Journal);
+        }
     }
 
     #[test]

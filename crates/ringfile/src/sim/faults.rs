@@ -100,8 +100,8 @@ impl Faults {
         Self { write_errors: rate, ..self }
     }
 
-    /// Makes syncs fail with `EIO` as on Linux: what they should have made durable is lost, and the next sync by another
-    /// open file succeeds.
+    /// Makes syncs and durable writes fail with `EIO` as on Linux: any part of what they should have made durable is lost,
+    /// reads still return it, each file that was open then fails once, and syncs of a file that is opened later succeed.
     #[must_use]
     pub fn sync_errors(self, rate: f64) -> Self {
         Self { sync_errors: rate, ..self }
@@ -113,7 +113,8 @@ impl Faults {
         Self { flips: rate, ..self }
     }
 
-    /// Makes writes fail with `ENOSPC` once this many more bytes were allocated, in pages of 4 KiB.
+    /// Makes writes fail with `ENOSPC` once this many more bytes are allocated, in pages of 4 KiB. What fits is written
+    /// before, and removed files give their room back.
     #[must_use]
     pub fn full_after(self, bytes: u64) -> Self {
         Self { room: Some(bytes), ..self }

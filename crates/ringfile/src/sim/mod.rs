@@ -30,7 +30,8 @@
 //! # What is simulated
 //!
 //! Files and folders, and all operations on them but copies and symbolic links. A file that is opened for direct I/O
-//! refuses what is not aligned to 512 bytes. An adaptive file is a buffered one. [`spawn`](crate::spawn) runs tasks in an
+//! refuses offsets and lengths that are not multiples of 512 bytes, but takes memory at any address: addresses are not
+//! repeatable. An adaptive file is a buffered one. [`spawn`](crate::spawn) runs tasks in an
 //! order that the seed chooses, and [`sleep`] takes no real time. [`Pool`](crate::Pool)s have real memory.
 //!
 //! What cannot be simulated fails: a file that was opened elsewhere (`EOPNOTSUPP`), the descriptor of a simulated file
@@ -39,8 +40,9 @@
 //!
 //! # The disk
 //!
-//! What was written is volatile until a sync that began after it. A power cut keeps what is durable, and any part of the
-//! rest, in sectors of 512 bytes. [`Strictness`] says what is promised for names and sizes.
+//! What was written is volatile until a sync that began after it; a durable write makes only itself durable. A power cut
+//! keeps what is durable, and any part of the rest, in sectors of 512 bytes: later writes without earlier ones, and a new
+//! size without its data, which are zeros then. [`Strictness`] says what is promised for names, and for sizes that are set.
 
 mod disk;
 mod faults;
@@ -57,6 +59,7 @@ use std::time::Duration;
 use disk::Contents;
 pub use disk::Strictness;
 pub use faults::Faults;
+use seed::Random;
 pub use seeds::for_each_seed;
 use world::{End, World};
 pub(crate) use world::{
@@ -71,6 +74,8 @@ const USUAL_EVENTS: u64 = 10_000;
 #[derive(Clone)]
 pub struct Simulation {
     seed: u64,
+    /// How many runs there were on this disk.
+    run: u64,
     disk: Contents,
     faults: Faults,
     cut_within: u64,
@@ -80,17 +85,17 @@ impl Simulation {
     /// Creates a simulation with an empty disk, without faults and power cuts.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { seed, disk: Contents::new(), faults: Faults::none(), cut_within: 0 }
+        Self { seed, run: 0, disk: Contents::new(), faults: Faults::none(), cut_within: 0 }
     }
 
-    /// Cuts the power once, at a place that the seed chooses, within the first 10,000 events: early places and late ones. A
-    /// program that ends before runs to its end.
+    /// Cuts the power once, at a place that the seed chooses, within the first 10,000 events: early places and late ones. If
+    /// the program ends before, it is cut then.
     #[must_use]
     pub fn power_cuts(self, cuts: bool) -> Self {
         self.power_cut_within(if cuts { USUAL_EVENTS } else { 0 })
     }
 
-    /// Cuts the power within this many events; 0 for never. An event is a task that runs, an operation that ends, or a
+    /// Cuts the power within this many events, or when the program ends; 0 for never. An event is a task that runs, an operation that ends, or a
     /// timer.
     #[must_use]
     pub fn power_cut_within(self, events: u64) -> Self {
@@ -120,36 +125,37 @@ impl Simulation {
             !crate::runtime::is_in_loop(),
             "a simulation was begun inside another one, or on a ringfile thread"
         );
-        let Self { seed, mut disk, faults, cut_within } = self;
+        let Self { seed, run, mut disk, faults, cut_within } = self;
         disk.room = faults.room;
-        let mut world = World::new(disk, seed, faults);
+        let mut world = World::new(disk, Random::of_run(seed, run), faults);
         if cut_within > 0 {
             world.cut_at = world.random.of_any_size(cut_within);
         }
         world::set(Some(world));
-        let running = Running { seed };
+        let running = Running { seed, run };
         let end = world::run(pin!(program(Disk(()))));
-        let (disk, trace, events) = running.end(matches!(end, End::PowerCut));
+        let (disk, trace, events) = running.end();
         let result = match end {
             End::Returned(result) => Some(result),
             End::PowerCut => None,
         };
-        Outcome { seed, result, disk, trace, events }
+        Outcome { seed, run, result, disk, trace, events }
     }
 }
 
 /// Takes the world away in any case.
 struct Running {
     seed: u64,
+    run: u64,
 }
 
 impl Running {
-    fn end(self, is_cut: bool) -> (Contents, u64, u64) {
+    fn end(self) -> (Contents, u64, u64) {
         world::end_tasks();
         let world = world::set(None);
         std::mem::forget(self);
         let mut world = world.expect("a world is in place");
-        let disk = if is_cut { world.disk.after_cut(&mut world.random) } else { world.disk.clone() };
+        let disk = world.left.take().unwrap_or_else(|| world.disk.clone());
         let told = (disk, world.trace, world.events);
         // Its operations end now, and find no world.
         drop(world);
@@ -164,8 +170,9 @@ impl Drop for Running {
         world::end_tasks();
         if let Some(world) = world::set(None) {
             eprintln!(
-                "a simulation failed: seed {}, event {}, {}",
+                "a simulation failed: seed {}, run {} on its disk, event {}, {}",
                 self.seed,
+                self.run + 1,
                 world.events,
                 world.last_operation()
             );
@@ -199,6 +206,7 @@ impl Disk {
 /// How a simulation ended.
 pub struct Outcome<T> {
     seed: u64,
+    run: u64,
     result: Option<T>,
     disk: Contents,
     trace: u64,
@@ -206,22 +214,23 @@ pub struct Outcome<T> {
 }
 
 impl<T> Outcome<T> {
-    /// Returns what the program has returned; `None` if the power was cut.
+    /// Returns what the program has returned; `None` if the power was cut before.
     pub fn result(&self) -> Option<&T> {
         self.result.as_ref()
     }
 
-    /// Returns what the program has returned; `None` if the power was cut.
+    /// Returns what the program has returned; `None` if the power was cut before.
     pub fn into_result(self) -> Option<T> {
         self.result
     }
 
-    /// Returns a simulation of what is on the disk now, with the same seed, without faults and power cuts.
+    /// Returns a simulation of what is on the disk now (without a power cut, of what the page cache has), without faults and power cuts. Its chances too follow from the seed,
+    /// but are not those of the run before.
     #[must_use]
     pub fn disk(&self) -> Simulation {
         let mut disk = self.disk.clone();
         disk.room = None;
-        Simulation { seed: self.seed, disk, faults: Faults::none(), cut_within: 0 }
+        Simulation { seed: self.seed, run: self.run + 1, disk, faults: Faults::none(), cut_within: 0 }
     }
 
     /// Returns a number that is the same for two runs if the same happened in both, in the same order.

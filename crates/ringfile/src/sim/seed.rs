@@ -5,8 +5,14 @@
 pub(super) struct Random(u64);
 
 impl Random {
+    #[cfg(test)]
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
+    }
+
+    /// Returns the generator of a run: the first on an empty disk, or a later one on what the run before has left.
+    pub(super) fn of_run(seed: u64, run: u64) -> Self {
+        Self(Self(seed).next().wrapping_add(Self(run).next()))
     }
 
     pub(super) fn next(&mut self) -> u64 {

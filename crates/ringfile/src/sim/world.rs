@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::disk::{Change, Contents, Data, Inode};
+use super::disk::{Change, Contents, Data, Inode, Mark};
 use super::faults::{Call, Drawn, Faults};
 use super::seed::Random;
 use crate::driver::{Ended, RemoteRequest, Request};
@@ -24,12 +24,14 @@ pub(crate) type OpenNumber = u64;
 struct OpenFile {
     inode: Inode,
     flags: i32,
+    /// How many of the file's failed syncs it has reported.
+    reported: u64,
 }
 
 struct Pending {
     remote: RemoteRequest,
     /// What a sync covers.
-    mark: u64,
+    mark: Mark,
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
@@ -56,7 +58,9 @@ pub(super) struct World {
     /// The last operation that has ended.
     pub(super) last: Option<(Request, Ended)>,
     /// What the sync that is carried out covers.
-    mark: u64,
+    mark: Mark,
+    /// What a power cut has left.
+    pub(super) left: Option<Contents>,
 }
 
 thread_local! {
@@ -125,10 +129,10 @@ pub(super) enum End<T> {
 }
 
 impl World {
-    pub(super) fn new(disk: Contents, seed: u64, faults: Faults) -> Self {
+    pub(super) fn new(disk: Contents, random: Random, faults: Faults) -> Self {
         Self {
             disk,
-            random: Random::new(seed),
+            random,
             faults,
             now: Duration::ZERO,
             began: Instant::now(),
@@ -143,7 +147,8 @@ impl World {
             events: 0,
             trace: 0xcbf2_9ce4_8422_2325,
             last: None,
-            mark: 0,
+            mark: Mark::default(),
+            left: None,
         }
     }
 
@@ -180,6 +185,13 @@ impl World {
         if self.open.values().all(|open| open.inode != inode) && self.disk.links(inode) == 0 {
             self.disk.forget(inode);
         }
+    }
+
+    /// Returns whether a sync of the file has failed that this open file has not reported yet: each reports each once.
+    fn report_failures(&mut self, file: OpenNumber) -> bool {
+        let Some(open) = self.open.get_mut(&file) else { return false };
+        let failures = self.disk.failures(open.inode);
+        std::mem::replace(&mut open.reported, failures) < failures
     }
 
     fn is_cut(&mut self) -> bool {
@@ -225,10 +237,16 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
             let taken = ready.and_then(|task| world.tasks.get_mut(task)?.take());
             (ready, taken, world.is_cut())
         });
-        let Some((ready, taken, false)) = ready else { return End::PowerCut };
+        let Some((ready, taken, false)) = ready else {
+            cut_power();
+            return End::PowerCut;
+        };
         match (ready, taken) {
             (Some(MAIN), _) => {
                 if let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&wakers[MAIN])) {
+                    if with(|world| world.cut_at < u64::MAX) == Some(true) {
+                        cut_power();
+                    }
                     return End::Returned(output);
                 }
             }
@@ -254,14 +272,26 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
     }
 }
 
-/// Drops the tasks, and the operations in flight: each has reached the disk or not. What tasks do when they are dropped
-/// has no effect.
+/// Drops the tasks, ends the operations in flight, and drops the timers.
 pub(super) fn end_tasks() {
     let tasks = with(|world| {
         world.woken.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
         std::mem::take(&mut world.tasks)
     });
     drop(tasks);
+    end_operations();
+    let timers = with(|world| std::mem::take(&mut world.timers));
+    drop(timers);
+}
+
+/// Cuts the power: what the program does when it is dropped has no effect.
+fn cut_power() {
+    end_operations();
+    with(|world| world.left = Some(world.disk.after_cut(&mut world.random)));
+}
+
+/// Ends the operations in flight: each has reached the disk or not.
+fn end_operations() {
     let pending = with(|world| std::mem::take(&mut world.pending)).unwrap_or_default();
     for pending in pending.into_values() {
         if with(|world| world.random.happens(0.5)) == Some(true) {
@@ -270,8 +300,6 @@ pub(super) fn end_tasks() {
             pending.remote.refuse(libc::ECANCELED);
         }
     }
-    let timers = with(|world| std::mem::take(&mut world.timers));
-    drop(timers);
 }
 
 fn carry_out(pending: Pending) {
@@ -307,7 +335,7 @@ pub(crate) fn take(remote: RemoteRequest) -> Result<(), RemoteRequest> {
     };
     let mut remote = Some(remote);
     let taken = with(|world| {
-        let mark = world.open.get(&file).map_or(0, |open| world.disk.mark(open.inode));
+        let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
         let at = world.now + world.faults.draw_latency(&mut world.random);
         let number = world.number();
         if let Some(remote) = remote.take() {
@@ -457,24 +485,34 @@ pub(crate) fn write(
             return Err(libc::EFBIG);
         }
         let drawn = world.faults.draw(Call::Write, len, &mut world.random);
-        let mut data = Data::new(offset, len, fill);
+        let (mut data, mut failed) = (Data::new(offset, len, fill), None);
         data.is_atomic = how.is_atomic;
-        data.truncate(match drawn {
-            Drawn::Moves(_) if how.is_atomic => len,
-            Drawn::Fails { .. } if how.is_atomic => 0,
-            Drawn::Moves(len) => len,
-            Drawn::Fails { after, .. } => after,
-        });
-        let done = data.len();
         match drawn {
-            Drawn::Moves(_) if how.is_durable => world.disk.write_durably(inode, data)?,
-            _ if done > 0 => world.disk.change(inode, Change::Write(data))?,
-            _ => {}
+            Drawn::Moves(_) if how.is_atomic => {}
+            Drawn::Moves(len) => data.truncate(len),
+            Drawn::Fails { errno, after } => {
+                data.truncate(if how.is_atomic { 0 } else { after });
+                failed = Some(errno);
+            }
         }
-        match drawn {
-            Drawn::Fails { errno, .. } => Err(errno),
-            Drawn::Moves(_) => Ok(done),
+        let done = world.disk.fitting(inode, offset, data.len());
+        if done < data.len() && (done == 0 || how.is_atomic) {
+            return Err(libc::ENOSPC);
         }
+        data.truncate(done);
+        if how.is_durable
+            && failed.is_none()
+            && let Drawn::Fails { errno, .. } = world.faults.draw(Call::Sync, 0, &mut world.random)
+        {
+            world.disk.change_in_vain(inode, &Change::Write(data))?;
+            world.report_failures(file);
+            return Err(errno);
+        }
+        if done > 0 {
+            data.is_durable = how.is_durable && failed.is_none();
+            world.disk.change(inode, Change::Write(data))?;
+        }
+        failed.map_or(Ok(done), Err)
     })
 }
 
@@ -482,11 +520,12 @@ pub(crate) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
     on_file(file, |world, inode, _| {
         let mark = world.mark;
         if let Drawn::Fails { errno, .. } = world.faults.draw(Call::Sync, 0, &mut world.random) {
-            world.disk.lose(inode, mark);
+            world.disk.lose(inode, mark, &mut world.random);
+            world.report_failures(file);
             return Err(errno);
         }
         world.disk.sync(inode, mark, data_only);
-        Ok(())
+        if world.report_failures(file) { Err(libc::EIO) } else { Ok(()) }
     })
 }
 
@@ -534,7 +573,8 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
             _ => {}
         }
         let number = world.number();
-        world.open.insert(number, OpenFile { inode, flags });
+        let reported = world.disk.failures(inode);
+        world.open.insert(number, OpenFile { inode, flags, reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
         Ok(())
     })
@@ -545,9 +585,9 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
 /// Renames; `flags` as for `renameat2(2)`.
 pub(crate) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
     with(|world| {
-        let replaced = world.disk.look_up(to).ok();
-        world.disk.rename(from, to, flags)?;
-        replaced.into_iter().for_each(|inode| world.forget_unused(inode));
+        if let Some(replaced) = world.disk.rename(from, to, flags)? {
+            world.forget_unused(replaced);
+        }
         Ok(())
     })
     .unwrap_or(Err(libc::EBADF))
