@@ -44,8 +44,12 @@
 //! keeps what is durable, and any part of the rest, in sectors of 512 bytes: later writes without earlier ones, and a new
 //! size without its data, which are zeros then. [`Strictness`] says what is promised for names, and for sizes that are set.
 
+mod calls;
+mod content;
 mod disk;
 mod faults;
+mod file_state;
+mod names;
 mod seed;
 mod seeds;
 mod world;
@@ -56,16 +60,17 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+pub(crate) use calls::{
+    HowToWrite, allocate, create_dir, create_dirs, link, list, open, read, remove, rename, resize, size,
+    status, sync, write,
+};
 use disk::Contents;
-pub use disk::Strictness;
 pub use faults::Faults;
+pub use file_state::Strictness;
 use seed::Random;
 pub use seeds::for_each_seed;
 use world::{End, World};
-pub(crate) use world::{
-    HowToWrite, OpenNumber, OpenRef, allocate, create_dir, create_dirs, forget_timer, is_here, link, list,
-    now, open, opened, read, remove, rename, resize, size, spawn, status, sync, take, wake_at, write,
-};
+pub(crate) use world::{OpenNumber, OpenRef, forget_timer, is_here, now, opened, spawn, take, wake_at};
 
 /// By default, the power is cut before at most this many events.
 const USUAL_EVENTS: u64 = 10_000;

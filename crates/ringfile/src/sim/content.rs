@@ -1,0 +1,182 @@
+//! The bytes of a simulated file, and changes of them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+
+use super::seed::Random;
+
+/// The unit of a drive: after a power cut, each has its content of before or after a write.
+const SECTOR: u64 = 512;
+pub(super) const PAGE: u64 = 4096;
+type Page = [u8; PAGE as usize];
+static ZEROS: Page = [0; PAGE as usize];
+
+/// The bytes of a file. Cloning it copies no page.
+#[derive(Clone, Default)]
+pub(super) struct Content {
+    pub(super) size: u64,
+    /// By number; pages that are missing are zeros.
+    pub(super) pages: BTreeMap<u64, Rc<Page>>,
+}
+
+impl Content {
+    /// Passes the bytes on, a piece after the other.
+    pub(super) fn read(&self, offset: u64, len: usize, mut take: impl FnMut(&[u8])) {
+        for piece in pieces(offset, len) {
+            match self.pages.get(&piece.page) {
+                Some(page) => take(&page[piece.in_page]),
+                None => take(&ZEROS[piece.in_page]),
+            }
+        }
+    }
+
+    /// Writes a part of some data, and leaves the size as it is. A whole page is shared, and not copied.
+    pub(super) fn put(&mut self, data: &Data, part: Range<u64>) {
+        for piece in pieces(part.start, (part.end - part.start) as usize) {
+            let from = &data.pages[(piece.page - data.offset / PAGE) as usize];
+            if piece.in_page.len() == PAGE as usize {
+                self.pages.insert(piece.page, Rc::clone(from));
+                continue;
+            }
+            let page = self.pages.entry(piece.page).or_insert_with(|| Rc::new(ZEROS));
+            Rc::make_mut(page)[piece.in_page.clone()].copy_from_slice(&from[piece.in_page]);
+        }
+    }
+
+    pub(super) fn zero(&mut self, range: Range<u64>) {
+        let first = self.pages.range(range.start / PAGE..).next().map(|(page, _)| *page);
+        let pages = self.pages.range(first.unwrap_or(u64::MAX)..).map(|(page, _)| *page);
+        let touched: Vec<u64> = pages.take_while(|page| page * PAGE < range.end).collect();
+        for page in touched {
+            let start = range.start.max(page * PAGE) - page * PAGE;
+            let end = range.end.min((page + 1) * PAGE) - page * PAGE;
+            if (start, end) == (0, PAGE) {
+                self.pages.remove(&page);
+            } else if let Some(bytes) = self.pages.get_mut(&page) {
+                Rc::make_mut(bytes)[start as usize..end as usize].fill(0);
+            }
+        }
+    }
+
+    pub(super) fn resize(&mut self, size: u64) {
+        if size < self.size {
+            self.zero(size..self.size.next_multiple_of(PAGE));
+        }
+        self.size = size;
+    }
+
+    pub(super) fn apply(&mut self, change: &Change) {
+        match change {
+            Change::Write(data) => {
+                self.put(data, data.range());
+                self.size = self.size.max(data.range().end);
+            }
+            Change::Size(size) => self.resize(*size),
+            Change::Zero(range) => self.zero(range.clone()),
+        }
+    }
+}
+
+/// Bytes that are written at some place, in the pages that they will be in.
+#[derive(Clone)]
+pub(super) struct Data {
+    offset: u64,
+    len: usize,
+    pages: Vec<Rc<Page>>,
+    /// Whether a power cut leaves all of it or nothing.
+    pub(super) is_atomic: bool,
+    /// As with `RWF_DSYNC`: this write is durable. It says nothing of earlier ones, which stay in the list before it.
+    pub(super) is_durable: bool,
+}
+
+impl Data {
+    /// Makes the data for a place; `fill` gives the bytes, a piece after the other.
+    pub(super) fn new(offset: u64, len: usize, mut fill: impl FnMut(&mut [u8])) -> Self {
+        let page = |piece: Piece| {
+            let mut page = ZEROS;
+            fill(&mut page[piece.in_page]);
+            Rc::new(page)
+        };
+        Self {
+            offset,
+            len,
+            pages: pieces(offset, len).map(page).collect(),
+            is_atomic: false,
+            is_durable: false,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+        self.pages.truncate(pieces(self.offset, self.len).count());
+    }
+
+    pub(super) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.len as u64
+    }
+}
+
+/// The part of some data that lies in one page.
+pub(super) struct Piece {
+    pub(super) page: u64,
+    pub(super) in_page: Range<usize>,
+}
+
+pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done as u64;
+        let start = (at % PAGE) as usize;
+        let take = (PAGE as usize - start).min(len - done);
+        let piece = Piece { page: at / PAGE, in_page: start..start + take };
+        done += take;
+        (take > 0).then_some(piece)
+    })
+}
+
+/// A change of a file that is not known to be durable, or comes after one that is not.
+#[derive(Clone)]
+pub(super) enum Change {
+    Write(Data),
+    Size(u64),
+    /// A hole, or a range that was zeroed.
+    Zero(Range<u64>),
+}
+
+impl Change {
+    pub(super) fn is_durable(&self) -> bool {
+        matches!(self, Self::Write(data) if data.is_durable)
+    }
+}
+
+/// Writes any part of some data, in whole sectors. The size may be ahead of what is written, which is then zeros: ext4
+/// changes the size when it submits a write (`mpage_map_and_submit_extent`), and its journal does not wait for the data.
+/// Nothing is written from `limit` on, and of an atomic write all or nothing.
+pub(super) fn put_part(content: &mut Content, data: &Data, limit: u64, part: f64, random: &mut Random) {
+    let Range { start, end } = data.range();
+    let (end, size) = (end.min(limit).max(start), content.size);
+    if data.is_atomic {
+        if end == data.range().end && random.happens(part) {
+            content.put(data, start..end);
+            content.size = size.max(end);
+        }
+        return;
+    }
+    let mut at = start;
+    while at < end {
+        let next = end.min((at / SECTOR + 1) * SECTOR);
+        if random.happens(part) {
+            content.put(data, at..next);
+            content.size = content.size.max(next);
+        }
+        at = next;
+    }
+    if end > size && random.happens(part) {
+        content.size = content.size.max(end);
+    }
+}
