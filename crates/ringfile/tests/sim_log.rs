@@ -47,11 +47,11 @@ enum Kind {
 /// What may be found after a cut.
 #[derive(Default)]
 struct Model {
-    /// The log, and what it was before the cutting that is on its way.
     log: Vec<u64>,
-    before: Option<Vec<u64>>,
     /// How many of its records are durable.
     durable: usize,
+    /// The same of the log as it was before the cutting that is on its way.
+    before: Option<(Vec<u64>, usize)>,
 }
 
 fn options(kind: Kind) -> OpenOptions {
@@ -87,7 +87,7 @@ async fn program(kind: Kind, disk: Disk, model: Rc<RefCell<Model>>) {
                 let left = disk.random_below(ends.len() as u64) as usize;
                 {
                     let model = &mut *model.borrow_mut();
-                    model.before = Some(model.log.clone());
+                    model.before = Some((model.log.clone(), model.durable));
                     model.log.truncate(left);
                     model.durable = model.durable.min(left);
                 }
@@ -107,10 +107,12 @@ async fn check(kind: Kind, model: Model) {
         return assert_eq!(model.durable, 0);
     };
     let found = parse(&file.read_at(Vec::with_capacity(1 << 20), 0).await.unwrap());
-    let is_part = |log: &[u64]| log.starts_with(&found);
+    // While it is cut, it has one end or the other.
+    let is_one = |log: &[u64], durable: usize| log.starts_with(&found) && found.len() >= durable;
     assert!(
-        found.len() >= model.durable && (is_part(&model.log) || model.before.as_deref().is_some_and(is_part)),
-        "{kind:?}: found {found:?}, of {:?}, {} durable; before the cut on its way: {:?}",
+        is_one(&model.log, model.durable)
+            || model.before.as_ref().is_some_and(|(log, durable)| is_one(log, *durable)),
+        "{kind:?}: found {found:?}, of {:?}, {} durable; before the cutting that was on its way: {:?}",
         model.log,
         model.durable,
         model.before

@@ -1,6 +1,6 @@
 //! The bytes of a simulated file, and changes of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -154,29 +154,58 @@ impl Change {
     }
 }
 
-/// Writes any part of some data, in whole sectors. The size may be ahead of what is written, which is then zeros: ext4
-/// changes the size when it submits a write (`mpage_map_and_submit_extent`), and its journal does not wait for the data.
-/// Nothing is written from `limit` on, and of an atomic write all or nothing.
-pub(super) fn put_part(content: &mut Content, data: &Data, limit: u64, part: f64, random: &mut Random) {
-    let Range { start, end } = data.range();
-    let (end, size) = (end.min(limit).max(start), content.size);
-    if data.is_atomic {
-        if end == data.range().end && random.happens(part) {
-            content.put(data, start..end);
-            content.size = size.max(end);
-        }
-        return;
+/// Which part of some changes is kept, one after the other.
+pub(super) struct Parts<'a> {
+    pub(super) content: &'a mut Content,
+    pub(super) random: &'a mut Random,
+    /// Sectors that have lost a change. The page cache has each change on top of the ones before, so that what comes later
+    /// is lost too, unless it covers all of the sector.
+    lost: BTreeSet<u64>,
+}
+
+impl<'a> Parts<'a> {
+    pub(super) fn new(content: &'a mut Content, random: &'a mut Random) -> Self {
+        Self { content, random, lost: BTreeSet::new() }
     }
-    let mut at = start;
-    while at < end {
-        let next = end.min((at / SECTOR + 1) * SECTOR);
-        if random.happens(part) {
-            content.put(data, at..next);
-            content.size = content.size.max(next);
+
+    /// Writes any part of some data, in whole sectors, and those that `must` names in any case. The size may be ahead of what
+    /// is written, which is then zeros: ext4 changes the size when it submits a write (`mpage_map_and_submit_extent`), and
+    /// its journal does not wait for the data. Nothing is written from `limit` on, and of an atomic write all or nothing.
+    pub(super) fn put(&mut self, data: &Data, limit: u64, part: f64, must: impl Fn(u64) -> bool) {
+        let Range { start, end } = data.range();
+        let (end, size) = (end.min(limit).max(start), self.content.size);
+        if data.is_atomic {
+            if end == data.range().end && self.random.happens(part) {
+                self.content.put(data, start..end);
+                self.content.size = size.max(end);
+            }
+            return;
         }
-        at = next;
+        let mut at = start;
+        while at < end {
+            let sector = at / SECTOR;
+            let next = end.min((sector + 1) * SECTOR);
+            let is_whole = next - at == SECTOR;
+            let is_kept = self.random.happens(part) && (is_whole || !self.lost.contains(&sector));
+            if is_kept || must(sector) {
+                self.content.put(data, at..next);
+                self.content.size = self.content.size.max(next);
+                self.lost.remove(&sector);
+            } else {
+                self.lost.insert(sector);
+            }
+            at = next;
+        }
+        if end > size && self.random.happens(part) {
+            self.content.size = self.content.size.max(end);
+        }
     }
-    if end > size && random.happens(part) {
-        content.size = content.size.max(end);
+}
+
+impl Data {
+    /// Returns the sectors of which it covers a part.
+    pub(super) fn partial_sectors(&self) -> impl Iterator<Item = u64> {
+        let Range { start, end } = self.range();
+        [start, end].into_iter().filter(|at| !at.is_multiple_of(SECTOR)).map(|at| at / SECTOR)
     }
 }

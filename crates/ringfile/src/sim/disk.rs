@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::content::{Change, PAGE, pieces, put_part};
+use super::content::{Change, PAGE, Parts, pieces};
 use super::file_state::{FileState, Mark, Strictness};
 use super::names::{NameChange, Names, Numbered, with_earlier};
 use super::seed::Random;
@@ -349,14 +349,15 @@ impl Contents {
             let lost: Vec<Change> = file.changes.drain(..count).collect();
             file.before += count as u64;
             file.failures += 1;
+            let mut parts = Parts::new(&mut file.durable, random);
             for change in &lost {
                 match change {
                     // Sizes are metadata, which the journal has.
-                    Change::Size(size) => file.durable.resize(*size),
+                    Change::Size(size) => parts.content.resize(*size),
                     Change::Write(data) if !data.is_durable => {
-                        put_part(&mut file.durable, data, data.range().end, 0.5, random)
+                        parts.put(data, data.range().end, 0.5, |_| false)
                     }
-                    Change::Write(_) | Change::Zero(_) => file.durable.apply(change),
+                    Change::Write(_) | Change::Zero(_) => parts.content.apply(change),
                 }
             }
         }

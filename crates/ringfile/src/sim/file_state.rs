@@ -1,8 +1,8 @@
 //! What a simulated file has: what reads see, what is durable, and the changes from the one to the other.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use super::content::{Change, Content, put_part};
+use super::content::{Change, Content, Parts};
 use super::seed::Random;
 
 #[derive(Clone, Default)]
@@ -77,20 +77,31 @@ impl FileState {
         let sizes = self.changes.iter().rposition(Change::is_durable).unwrap_or(0);
         // Where later writes have lost their space, because a size that was set before them is lost.
         let mut limit = u64::MAX;
+        // A durable write takes with it what the page cache has of its sectors.
+        let mut flushed = BTreeMap::new();
+        for (at, change) in self.changes.iter().enumerate() {
+            if let Change::Write(data) = change
+                && data.is_durable
+            {
+                flushed.extend(data.partial_sectors().map(|sector| (sector, at)));
+            }
+        }
+        let mut parts = Parts::new(&mut content, random);
         for (at, change) in self.changes.iter().enumerate() {
             // Which part of the change is kept: nothing of all, all of all, the early ones, or of each any part.
             let part = match way {
                 0 => 0.0,
                 1 => 1.0,
                 2 => [1.0, 0.5, 0.0][usize::from(at >= early) + usize::from(at > early)],
-                _ => [0.0, 0.5, 1.0][random.below(3) as usize],
+                _ => [0.0, 0.5, 1.0][parts.random.below(3) as usize],
             };
             match change {
-                Change::Write(data) if data.is_durable => content.apply(change),
-                Change::Write(data) => put_part(&mut content, data, limit, part, random),
-                Change::Size(_) | Change::Zero(_) if at < sizes => content.apply(change),
-                Change::Size(_) | Change::Zero(_) if limit == u64::MAX && random.happens(part) => {
-                    content.apply(change);
+                Change::Write(data) if data.is_durable => parts.content.apply(change),
+                Change::Write(data) => parts
+                    .put(data, limit, part, |sector| flushed.get(&sector).is_some_and(|flush| at < *flush)),
+                Change::Size(_) | Change::Zero(_) if at < sizes => parts.content.apply(change),
+                Change::Size(_) | Change::Zero(_) if limit == u64::MAX && parts.random.happens(part) => {
+                    parts.content.apply(change);
                 }
                 Change::Size(size) if how == Strictness::Journal => limit = limit.min(*size),
                 Change::Size(_) | Change::Zero(_) => {}
