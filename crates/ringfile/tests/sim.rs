@@ -432,3 +432,17 @@ fn each_run_on_a_disk_has_other_chances() {
     }
     assert_eq!(drawn.len(), 4);
 }
+
+#[test]
+fn a_file_that_outlives_its_simulation_is_no_file_of_the_next() {
+    let first = Simulation::new(1).run(|_| async { fs::open("a", &everything()).await.unwrap() });
+    let disk = first.disk();
+    let old = first.into_result().unwrap();
+    disk.run(|_| async move {
+        let new = fs::open("b", &everything()).await.unwrap();
+        new.write_at(vec![1; 10], 0).await.unwrap();
+        assert_eq!(old.write_at(vec![2; 10], 0).await.unwrap_err().errno(), Some(libc::EBADF));
+        drop(old);
+        assert_eq!(new.read_at(Vec::with_capacity(10), 0).await.unwrap(), [1; 10]);
+    });
+}

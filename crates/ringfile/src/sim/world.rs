@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -18,8 +19,11 @@ use super::faults::{Call, Drawn, Faults};
 use super::seed::Random;
 use crate::driver::{Ended, RemoteRequest, Request};
 
-/// A number of an open file.
+/// A number of an open file. No two files of a process have the same: one that outlives its simulation is not open in another.
 pub(crate) type OpenNumber = u64;
+
+/// 0 is that of [`OpenRef::PATH`].
+static NEXT_OPEN: AtomicU64 = AtomicU64::new(1);
 
 struct OpenFile {
     inode: Inode,
@@ -572,7 +576,7 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
             (false, true) => return Err(libc::ENOTDIR),
             _ => {}
         }
-        let number = world.number();
+        let number = NEXT_OPEN.fetch_add(1, Ordering::Relaxed);
         let reported = world.disk.failures(inode);
         world.open.insert(number, OpenFile { inode, flags, reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
