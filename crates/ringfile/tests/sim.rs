@@ -446,3 +446,23 @@ fn a_file_that_outlives_its_simulation_is_no_file_of_the_next() {
         assert_eq!(new.read_at(Vec::with_capacity(10), 0).await.unwrap(), [1; 10]);
     });
 }
+
+#[test]
+fn a_file_that_was_opened_elsewhere_is_refused_and_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("real");
+    std::fs::write(&path, "real").unwrap();
+    let outside = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    Simulation::new(1).run(|_| async {
+        let adopted = File::from(std::fs::File::options().read(true).write(true).open(&path).unwrap());
+        for file in [outside, adopted] {
+            let failed = file.read_at(vec![7; 4], 0).await.unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::EOPNOTSUPP));
+            assert!(failed.into_parts().1.is_empty(), "nothing was read");
+            let failed = file.write_at(vec![7; 4], 0).await.unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::EOPNOTSUPP));
+            assert_eq!(file.set_len(0).await.unwrap_err().errno(), Some(libc::EOPNOTSUPP));
+        }
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), b"real");
+}
