@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ringfile::sim::{Faults, Simulation, Strictness, for_each_seed, sleep};
-use ringfile::{Appender, Batch, File, OpenOptions, Queue, fs};
+use ringfile::{Appender, Batch, File, OpenOptions, Pool, PoolError, Queue, WhenFull, fs};
 
 fn everything() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -465,4 +465,28 @@ fn a_file_that_was_opened_elsewhere_is_refused_and_not_touched() {
         }
     });
     assert_eq!(std::fs::read(&path).unwrap(), b"real");
+}
+
+#[test]
+fn a_full_pool_that_would_block_the_simulation_is_an_error() {
+    let ended = std::thread::spawn(|| {
+        Simulation::new(1)
+            .run(|_| async {
+                let pool = Pool::builder().capacity(1 << 20).when_full(WhenFull::Wait).build().unwrap();
+                let mut kept = Vec::new();
+                loop {
+                    match pool.get(64 << 10) {
+                        Ok(buffer) => kept.push(buffer),
+                        Err(error) => return matches!(error, PoolError::WouldDeadlock { .. }),
+                    }
+                }
+            })
+            .into_result()
+    });
+    let began = std::time::Instant::now();
+    while !ended.is_finished() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it waits for ever");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(ended.join().unwrap(), Some(true));
 }

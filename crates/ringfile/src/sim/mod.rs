@@ -133,6 +133,7 @@ impl Simulation {
         }
         world::set(Some(world));
         let running = Running { seed, run };
+        crate::memory::set_thread_must_not_block(true);
         let end = world::run(pin!(program(Disk(()))));
         let (disk, trace, events) = running.end();
         let result = match end {
