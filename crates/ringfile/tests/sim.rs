@@ -490,3 +490,34 @@ fn a_full_pool_that_would_block_the_simulation_is_an_error() {
     }
     assert_eq!(ended.join().unwrap(), Some(true));
 }
+
+#[test]
+fn what_destructors_begin_at_the_end_stays_in_the_simulation() {
+    struct Creates(std::path::PathBuf);
+    impl Drop for Creates {
+        fn drop(&mut self) {
+            let _ = File::create(&self.0);
+        }
+    }
+    struct Spawns(std::path::PathBuf);
+    impl Drop for Spawns {
+        fn drop(&mut self) {
+            let creates = Creates(self.0.clone());
+            drop(ringfile::spawn(async move {
+                let _creates = creates;
+                until_cut().await;
+            }));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("real");
+    Simulation::new(1).run(|_| async {
+        let spawns = Spawns(path.clone());
+        drop(ringfile::spawn(async move {
+            let _spawns = spawns;
+            until_cut().await;
+        }));
+        sleep(Duration::from_millis(1)).await;
+    });
+    assert!(!path.exists(), "it was created on the real disk");
+}

@@ -276,16 +276,21 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
     }
 }
 
-/// Drops the tasks, ends the operations in flight, and drops the timers.
+/// Drops the tasks, ends the operations in flight, and drops the timers; also those that destructors begin: without a
+/// world, what they do would be real.
 pub(super) fn end_tasks() {
-    let tasks = with(|world| {
-        world.woken.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        std::mem::take(&mut world.tasks)
-    });
-    drop(tasks);
-    end_operations();
-    let timers = with(|world| std::mem::take(&mut world.timers));
-    drop(timers);
+    let is_left =
+        |world: &mut World| !(world.tasks.is_empty() && world.pending.is_empty() && world.timers.is_empty());
+    while with(is_left) == Some(true) {
+        let tasks = with(|world| {
+            world.woken.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            std::mem::take(&mut world.tasks)
+        });
+        drop(tasks);
+        end_operations();
+        let timers = with(|world| std::mem::take(&mut world.timers));
+        drop(timers);
+    }
 }
 
 /// Cuts the power: what the program does when it is dropped has no effect.
