@@ -521,3 +521,25 @@ fn what_destructors_begin_at_the_end_stays_in_the_simulation() {
     });
     assert!(!path.exists(), "it was created on the real disk");
 }
+
+#[test]
+fn a_sync_of_data_does_not_save_names_for_a_file_that_is_durable_already() {
+    let is_lost = |changes: bool| {
+        (0..500).any(|seed| {
+            let outcome = Simulation::new(seed).power_cut_within(50).run(|_| async move {
+                let log = fs::open("log", &everything()).await.unwrap();
+                fs::open("x", &everything()).await.unwrap();
+                fs::sync_dir(".").await.unwrap();
+                if changes {
+                    log.write_at(vec![1; 10], 0).await.unwrap();
+                }
+                fs::rename("x", "y").await.unwrap();
+                log.sync_data().await.unwrap();
+            });
+            let found = outcome.disk().run(|_| fs::metadata("y")).into_result().unwrap();
+            outcome.result().is_some() && found.is_err()
+        })
+    };
+    assert!(is_lost(false), "nothing of the log has changed, so the sync writes no journal");
+    assert!(!is_lost(true), "its new size is in the journal, after the rename");
+}

@@ -581,6 +581,11 @@ impl Contents {
         let chosen = with_earlier(&changes, is_wanted);
         for (change, is_chosen) in changes.into_iter().zip(chosen) {
             if is_chosen {
+                if let NameChange::Add(_, inode) = change.1
+                    && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
+                {
+                    file.exists_durably();
+                }
                 change.1.apply(&mut self.durable_names);
             } else {
                 self.name_changes.push(change);
@@ -694,6 +699,13 @@ impl FileState {
             self.new_metadata = Some((mark.file + 1, last));
         }
         first <= mark.file
+    }
+
+    /// Notes that the journal has its existence: a sync of its data writes the journal only for a new size.
+    fn exists_durably(&mut self) {
+        if let Some((0, last)) = self.new_metadata {
+            self.new_metadata = (last > 0).then_some((1, last));
+        }
     }
 
     /// Makes the oldest changes durable.
