@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ringfile::sim::{Faults, Simulation, Strictness, for_each_seed, sleep};
-use ringfile::{Appender, Batch, File, OpenOptions, Pool, PoolError, Queue, WhenFull, fs};
+use ringfile::{AllocateMode, Appender, Batch, File, OpenOptions, Pool, PoolError, Queue, WhenFull, fs};
 
 fn everything() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -542,4 +542,20 @@ fn a_sync_of_data_does_not_save_names_for_a_file_that_is_durable_already() {
     };
     assert!(is_lost(false), "nothing of the log has changed, so the sync writes no journal");
     assert!(!is_lost(true), "its new size is in the journal, after the rename");
+}
+
+#[test]
+fn sizes_and_ranges_that_no_file_can_have_are_refused() {
+    Simulation::new(1).run(|_| async {
+        let file = fs::open("x", &everything()).await.unwrap();
+        let errno = |result: ringfile::Result<()>| result.unwrap_err().errno();
+        assert_eq!(errno(file.set_len(u64::MAX).await), Some(libc::EINVAL));
+        file.set_len(i64::MAX as u64).await.unwrap();
+        file.set_len(1).await.unwrap();
+        assert_eq!(errno(file.allocate(AllocateMode::Extend, 0, 1 << 63).await), Some(libc::EFBIG));
+        assert_eq!(errno(file.allocate(AllocateMode::Extend, 0, 0).await), Some(libc::EINVAL));
+        assert_eq!(file.size().unwrap(), 1);
+        let read_only = File::open("x").unwrap();
+        assert_eq!(errno(read_only.allocate(AllocateMode::PunchHole, 0, 1).await), Some(libc::EBADF));
+    });
 }

@@ -468,6 +468,9 @@ pub(crate) fn read(
     })
 }
 
+/// The largest size of a file: offsets are signed.
+const LARGEST: u64 = i64::MAX as u64;
+
 /// What is asked of a write.
 #[derive(Clone, Copy)]
 pub(crate) struct HowToWrite {
@@ -490,7 +493,7 @@ pub(crate) fn write(
             return Err(libc::EBADF);
         }
         let offset = if flags & libc::O_APPEND != 0 { world.disk.size(inode) } else { offset };
-        if offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
+        if offset.checked_add(len as u64).is_none_or(|end| end > LARGEST) {
             return Err(libc::EFBIG);
         }
         let drawn = world.faults.draw(Call::Write, len, &mut world.random);
@@ -541,14 +544,21 @@ pub(crate) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
 pub(crate) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
     on_file(file, |world, inode, flags| match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Err(libc::EINVAL),
+        _ if size > LARGEST => Err(libc::EINVAL),
         _ => world.disk.change(inode, Change::Size(size)),
     })
 }
 
 /// Allocates, zeroes or frees a range; `mode` as for `fallocate(2)`.
 pub(crate) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
-    on_file(file, |world, inode, _| {
-        let end = offset.checked_add(len).ok_or(libc::EFBIG)?;
+    on_file(file, |world, inode, flags| {
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(libc::EBADF);
+        }
+        if len == 0 {
+            return Err(libc::EINVAL);
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= LARGEST).ok_or(libc::EFBIG)?;
         let size = world.disk.size(inode);
         if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
             world.disk.change(inode, Change::Zero(offset..end.min(size).max(offset)))?;
