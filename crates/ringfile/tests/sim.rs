@@ -559,3 +559,21 @@ fn sizes_and_ranges_that_no_file_can_have_are_refused() {
         assert_eq!(errno(read_only.allocate(AllocateMode::PunchHole, 0, 1).await), Some(libc::EBADF));
     });
 }
+
+#[test]
+fn further_flags_of_an_open_apply() {
+    for_each_seed(0..100, |seed| {
+        let outcome = Simulation::new(seed).power_cuts(true).run(|_| async {
+            let file = fs::open("x", everything().custom_flags(libc::O_DSYNC)).await.unwrap();
+            file.write_at(vec![1; 10], 0).await.unwrap();
+        });
+        let is_done = outcome.result().is_some();
+        let disk = outcome.disk();
+        let found = disk.clone().run(|_| content("x")).into_result().unwrap();
+        assert!(!is_done || found == Some(vec![1; 10]), "{found:?}");
+        disk.run(|_| async {
+            let file = fs::open("x", everything().custom_flags(libc::O_TRUNC)).await.unwrap();
+            assert_eq!(file.size().unwrap(), 0);
+        });
+    });
+}

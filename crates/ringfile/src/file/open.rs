@@ -393,7 +393,8 @@ impl OpenOptions {
         let direct = self.direct.then_some(Alignment { bytes: 512, memory: 1, atomic });
         let durability =
             if self.durability == Durability::Auto { Durability::Dsync } else { self.durability };
-        let target = Target::of_simulated(stand_in, file, direct, path.to_owned(), driver::hold_over_forks());
+        let held = driver::hold_over_forks();
+        let target = Target::of_simulated(stand_in, file, direct, self.custom_flags, path.to_owned(), held);
         File::new(Arc::new(target), None, durability, None)
     }
 

@@ -591,6 +591,9 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
             (false, true) => return Err(libc::ENOTDIR),
             _ => {}
         }
+        if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
+            world.disk.change(inode, Change::Size(0))?;
+        }
         let number = NEXT_OPEN.fetch_add(1, Ordering::Relaxed);
         let reported = world.disk.failures(inode);
         world.open.insert(number, OpenFile { inode, flags, reported });
