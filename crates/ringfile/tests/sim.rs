@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 use std::cell::Cell;
+use std::future::Future;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use ringfile::sim::{Faults, Simulation, Strictness, for_each_seed, sleep};
@@ -574,6 +576,26 @@ fn further_flags_of_an_open_apply() {
         disk.run(|_| async {
             let file = fs::open("x", everything().custom_flags(libc::O_TRUNC)).await.unwrap();
             assert_eq!(file.size().unwrap(), 0);
+        });
+    });
+}
+
+#[test]
+fn a_cancelled_open_keeps_no_file_open() {
+    for_each_seed(0..50, |seed| {
+        Simulation::new(seed).faults(Faults::none().full_after(8192)).run(|_| async {
+            let file = fs::open("a", &everything()).await.unwrap();
+            file.write_at(vec![1; 8192], 0).await.unwrap();
+            let mut opening = Box::pin(fs::open("a", &everything()));
+            let is_pending =
+                std::future::poll_fn(|context| Poll::Ready(opening.as_mut().poll(context).is_pending()));
+            assert!(is_pending.await);
+            drop(opening);
+            sleep(Duration::from_secs(1)).await;
+            drop(file);
+            fs::remove_file("a").await.unwrap();
+            let file = fs::open("b", &everything()).await.unwrap();
+            file.write_at(vec![1; 8192], 0).await.expect("the removed file has given its room back");
         });
     });
 }

@@ -64,7 +64,7 @@ pub use seeds::for_each_seed;
 use world::{End, World};
 pub(crate) use world::{
     HowToWrite, OpenNumber, OpenRef, allocate, create_dir, create_dirs, forget_timer, is_here, link, list,
-    now, open, opened, read, remove, rename, resize, size, spawn, status, sync, take, wake_at, write,
+    now, open, read, remove, rename, resize, size, spawn, status, sync, take, wake_at, write,
 };
 
 /// By default, the power is cut before at most this many events.

@@ -418,11 +418,6 @@ impl Drop for OpenRef {
     }
 }
 
-/// Returns the open file that a descriptor stands for.
-pub(crate) fn opened(stand_in: &OwnedFd) -> Option<OpenRef> {
-    with(|world| world.stand_ins.get(&stand_in.as_raw_fd()).copied()).flatten().map(OpenRef)
-}
-
 // ---- The calls that the disk answers instead of the kernel ----
 
 /// Runs `act` on the world, and the file; `EBADF` if it is not open there.
@@ -576,11 +571,11 @@ pub(crate) fn size(file: OpenNumber) -> Result<u64, i32> {
     on_file(file, |world, inode, _| Ok(world.disk.size(inode)))
 }
 
-/// Opens a file, and returns a descriptor that stands for it.
-pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
+/// Opens a file, and returns a descriptor that stands for it. Dropping the [`OpenRef`] closes the file.
+pub(crate) fn open(path: &[u8], flags: i32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(rustix::io::Errno::raw_os_error)?;
-    with(|world| {
+    let number = with(|world| {
         let inode = match world.disk.look_up(path) {
             Ok(_) if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 => return Err(libc::EEXIST),
             Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => world.disk.create(path, false)?,
@@ -598,10 +593,10 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
         let reported = world.disk.failures(inode);
         world.open.insert(number, OpenFile { inode, flags, reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
-        Ok(())
+        Ok(number)
     })
     .unwrap_or(Err(libc::EBADF))?;
-    Ok(stand_in)
+    Ok((stand_in, OpenRef(number)))
 }
 
 /// Renames; `flags` as for `renameat2(2)`.
