@@ -391,14 +391,14 @@ pub(crate) fn wake_at(at: Instant, waker: Waker) -> Result<(Instant, u64), Waker
     }
 }
 
-/// Forgets a timer. Returns whether the thread runs a simulation.
+/// Forgets a timer. Returns whether it was one of this thread's simulation.
 pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
     let removed = with(|world| {
         let after = key.0.saturating_duration_since(world.began);
         world.timers.remove(&(after, key.1))
     });
     // Dropped while the world is not borrowed.
-    removed.is_some()
+    removed.flatten().is_some()
 }
 
 /// An open file of a simulation, held by its target; 0 for the stand-in of a path.
