@@ -599,3 +599,23 @@ fn a_cancelled_open_keeps_no_file_open() {
         });
     });
 }
+
+#[test]
+fn a_folder_has_its_names_in_an_order_that_the_seed_chooses() {
+    let order = |seed| {
+        let outcome = Simulation::new(seed).run(|_| async {
+            for name in ["a", "b", "c"] {
+                fs::create_dir(name).await.unwrap();
+            }
+            let (mut entries, mut names) = (fs::read_dir("."), Vec::new());
+            while let Some(entry) = entries.next().await {
+                names.push(entry.unwrap().name);
+            }
+            names
+        });
+        outcome.into_result().unwrap()
+    };
+    assert_eq!(order(1), order(1));
+    let orders: std::collections::BTreeSet<_> = (0..100).map(order).collect();
+    assert_eq!(orders.len(), 6);
+}

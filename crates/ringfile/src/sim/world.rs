@@ -614,9 +614,16 @@ pub(crate) fn link(from: &[u8], to: &[u8]) -> Result<(), i32> {
     on_disk(|disk| disk.link(from, to))
 }
 
-/// Returns the names in a folder, and which of them are folders.
+/// Returns the names in a folder, in any order, and which of them are folders.
 pub(crate) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
-    on_disk(|disk| disk.list(path))
+    with(|world| {
+        let mut names = world.disk.list(path)?;
+        for at in (1..names.len()).rev() {
+            names.swap(at, world.random.below(at as u64 + 1) as usize);
+        }
+        Ok(names)
+    })
+    .unwrap_or(Err(libc::EBADF))
 }
 
 /// Creates a folder and those above it.
