@@ -619,3 +619,9 @@ fn a_folder_has_its_names_in_an_order_that_the_seed_chooses() {
     let orders: std::collections::BTreeSet<_> = (0..100).map(order).collect();
     assert_eq!(orders.len(), 6);
 }
+
+#[test]
+fn a_runtime_is_refused_in_a_simulation() {
+    let made = Simulation::new(1).run(|_| async { ringfile::Runtime::new().map(drop) });
+    assert_eq!(made.into_result().unwrap().unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+}
