@@ -625,3 +625,37 @@ fn a_runtime_is_refused_in_a_simulation() {
     let made = Simulation::new(1).run(|_| async { ringfile::Runtime::new().map(drop) });
     assert_eq!(made.into_result().unwrap().unwrap_err().kind(), std::io::ErrorKind::Unsupported);
 }
+
+/// Uses paths in ways that are wrong, and returns the errnos.
+async fn wrong_paths(folder: String) -> Vec<(&'static str, &'static str, Option<i32>)> {
+    let path = |name: &str| if name.is_empty() { String::new() } else { format!("{folder}/{name}") };
+    fs::create_dir_all(path("d/e")).await.unwrap();
+    fs::open(path("f"), &everything()).await.unwrap();
+    let mut errnos = Vec::new();
+    for name in ["", "f", "f/", "f/x", "f/x/", "f/x/y", "n/", "n/x", "d", "d/", "d/e/../../f"] {
+        let path = path(name);
+        let mut note = |what, done: ringfile::Result<()>| {
+            errnos.push((what, name, done.err().and_then(|error| error.errno())));
+        };
+        note("read", fs::open(&path, OpenOptions::new().read(true)).await.map(drop));
+        note("create", fs::open(&path, &everything()).await.map(drop));
+        note("create new", fs::open(&path, everything().create_new(true)).await.map(drop));
+        note("metadata", fs::metadata(&path).await.map(drop));
+        note("create a folder", fs::create_dir(&path).await);
+        note("create all", fs::create_dir_all(&path).await);
+        note("link", fs::hard_link(&path, format!("{folder}/f")).await);
+        note("rename", fs::rename_no_replace(format!("{folder}/f"), &path).await);
+        note("remove", fs::remove_file(format!("{path}/x")).await);
+        note("remove a folder", fs::remove_dir(format!("{path}/x/y")).await);
+    }
+    errnos
+}
+
+#[test]
+fn wrong_paths_have_the_errors_of_a_real_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let real = ringfile::block_on(wrong_paths(folder.path().to_str().unwrap().to_owned()));
+    let simulated = Simulation::new(1).run(|_| wrong_paths(String::new())).into_result().unwrap();
+    let differ: Vec<_> = real.iter().zip(&simulated).filter(|(real, simulated)| real != simulated).collect();
+    assert!(differ.is_empty(), "{differ:?}");
+}

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::disk::{Change, Contents, Data, Inode, Mark};
+use super::disk::{Change, Contents, Data, Inode, Mark, names_folder};
 use super::faults::{Call, Drawn, Faults};
 use super::seed::Random;
 use crate::driver::{Ended, RemoteRequest, Request};
@@ -576,6 +576,9 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(rustix::io::Errno::raw_os_error)?;
     let number = with(|world| {
+        if flags & libc::O_CREAT != 0 && names_folder(path) {
+            return world.disk.parent(path).and(Err(libc::EISDIR));
+        }
         let inode = match world.disk.look_up(path) {
             Ok(_) if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 => return Err(libc::EEXIST),
             Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => world.disk.create(path, false)?,
@@ -634,6 +637,10 @@ pub(crate) fn create_dirs(path: &[u8]) -> Result<(), i32> {
             match disk.create(&path[..end], true) {
                 Ok(_) => {}
                 Err(libc::EEXIST) if disk.look_up(&path[..end]).is_ok_and(|inode| disk.is_folder(inode)) => {}
+                // A file is above it.
+                Err(libc::EEXIST) if path[end..].iter().any(|byte| *byte != b'/') => {
+                    return Err(libc::ENOTDIR);
+                }
                 Err(errno) => return Err(errno),
             }
         }
@@ -664,10 +671,10 @@ pub(crate) struct Status {
     pub is_folder: bool,
 }
 
-/// Returns the status of the file at a path, or of the open file that a descriptor stands for.
+/// Returns the status of the file at a path, or without one of the open file that a descriptor stands for.
 pub(crate) fn status(stand_in: RawFd, path: &[u8]) -> Result<Status, i32> {
     with(|world| {
-        let inode = if path.is_empty() {
+        let inode = if path.is_empty() && stand_in != libc::AT_FDCWD {
             let number = world.stand_ins.get(&stand_in);
             number.and_then(|number| world.open.get(number)).map(|open| open.inode).ok_or(libc::EBADF)?
         } else {
