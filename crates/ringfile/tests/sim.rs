@@ -3,11 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 use std::cell::Cell;
+use std::future::Future;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use ringfile::sim::{Faults, Simulation, Strictness, for_each_seed, sleep};
-use ringfile::{Appender, Batch, File, OpenOptions, Queue, fs};
+use ringfile::{AllocateMode, Appender, Batch, File, OpenOptions, Pool, PoolError, Queue, WhenFull, fs};
 
 fn everything() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -431,4 +433,229 @@ fn each_run_on_a_disk_has_other_chances() {
         simulation = outcome.disk();
     }
     assert_eq!(drawn.len(), 4);
+}
+
+#[test]
+fn a_file_that_outlives_its_simulation_is_no_file_of_the_next() {
+    let first = Simulation::new(1).run(|_| async { fs::open("a", &everything()).await.unwrap() });
+    let disk = first.disk();
+    let old = first.into_result().unwrap();
+    disk.run(|_| async move {
+        let new = fs::open("b", &everything()).await.unwrap();
+        new.write_at(vec![1; 10], 0).await.unwrap();
+        assert_eq!(old.write_at(vec![2; 10], 0).await.unwrap_err().errno(), Some(libc::EBADF));
+        drop(old);
+        assert_eq!(new.read_at(Vec::with_capacity(10), 0).await.unwrap(), [1; 10]);
+    });
+}
+
+#[test]
+fn a_file_that_was_opened_elsewhere_is_refused_and_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("real");
+    std::fs::write(&path, "real").unwrap();
+    let outside = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    Simulation::new(1).run(|_| async {
+        let adopted = File::from(std::fs::File::options().read(true).write(true).open(&path).unwrap());
+        for file in [outside, adopted] {
+            let failed = file.read_at(vec![7; 4], 0).await.unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::EOPNOTSUPP));
+            assert!(failed.into_parts().1.is_empty(), "nothing was read");
+            let failed = file.write_at(vec![7; 4], 0).await.unwrap_err();
+            assert_eq!(failed.errno(), Some(libc::EOPNOTSUPP));
+            assert_eq!(file.set_len(0).await.unwrap_err().errno(), Some(libc::EOPNOTSUPP));
+        }
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), b"real");
+}
+
+#[test]
+fn a_full_pool_that_would_block_the_simulation_is_an_error() {
+    let ended = std::thread::spawn(|| {
+        Simulation::new(1)
+            .run(|_| async {
+                let pool = Pool::builder().capacity(1 << 20).when_full(WhenFull::Wait).build().unwrap();
+                let mut kept = Vec::new();
+                loop {
+                    match pool.get(64 << 10) {
+                        Ok(buffer) => kept.push(buffer),
+                        Err(error) => return matches!(error, PoolError::WouldDeadlock { .. }),
+                    }
+                }
+            })
+            .into_result()
+    });
+    let began = std::time::Instant::now();
+    while !ended.is_finished() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it waits for ever");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(ended.join().unwrap(), Some(true));
+}
+
+#[test]
+fn what_destructors_begin_at_the_end_stays_in_the_simulation() {
+    struct Creates(std::path::PathBuf);
+    impl Drop for Creates {
+        fn drop(&mut self) {
+            let _ = File::create(&self.0);
+        }
+    }
+    struct Spawns(std::path::PathBuf);
+    impl Drop for Spawns {
+        fn drop(&mut self) {
+            let creates = Creates(self.0.clone());
+            drop(ringfile::spawn(async move {
+                let _creates = creates;
+                until_cut().await;
+            }));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("real");
+    Simulation::new(1).run(|_| async {
+        let spawns = Spawns(path.clone());
+        drop(ringfile::spawn(async move {
+            let _spawns = spawns;
+            until_cut().await;
+        }));
+        sleep(Duration::from_millis(1)).await;
+    });
+    assert!(!path.exists(), "it was created on the real disk");
+}
+
+#[test]
+fn a_sync_of_data_does_not_save_names_for_a_file_that_is_durable_already() {
+    let is_lost = |changes: bool| {
+        (0..500).any(|seed| {
+            let outcome = Simulation::new(seed).power_cut_within(50).run(|_| async move {
+                let log = fs::open("log", &everything()).await.unwrap();
+                fs::open("x", &everything()).await.unwrap();
+                fs::sync_dir(".").await.unwrap();
+                if changes {
+                    log.write_at(vec![1; 10], 0).await.unwrap();
+                }
+                fs::rename("x", "y").await.unwrap();
+                log.sync_data().await.unwrap();
+            });
+            let found = outcome.disk().run(|_| fs::metadata("y")).into_result().unwrap();
+            outcome.result().is_some() && found.is_err()
+        })
+    };
+    assert!(is_lost(false), "nothing of the log has changed, so the sync writes no journal");
+    assert!(!is_lost(true), "its new size is in the journal, after the rename");
+}
+
+#[test]
+fn sizes_and_ranges_that_no_file_can_have_are_refused() {
+    Simulation::new(1).run(|_| async {
+        let file = fs::open("x", &everything()).await.unwrap();
+        let errno = |result: ringfile::Result<()>| result.unwrap_err().errno();
+        assert_eq!(errno(file.set_len(u64::MAX).await), Some(libc::EINVAL));
+        file.set_len(i64::MAX as u64).await.unwrap();
+        file.set_len(1).await.unwrap();
+        assert_eq!(errno(file.allocate(AllocateMode::Extend, 0, 1 << 63).await), Some(libc::EFBIG));
+        assert_eq!(errno(file.allocate(AllocateMode::Extend, 0, 0).await), Some(libc::EINVAL));
+        assert_eq!(file.size().unwrap(), 1);
+        let read_only = File::open("x").unwrap();
+        assert_eq!(errno(read_only.allocate(AllocateMode::PunchHole, 0, 1).await), Some(libc::EBADF));
+    });
+}
+
+#[test]
+fn further_flags_of_an_open_apply() {
+    for_each_seed(0..100, |seed| {
+        let outcome = Simulation::new(seed).power_cuts(true).run(|_| async {
+            let file = fs::open("x", everything().custom_flags(libc::O_DSYNC)).await.unwrap();
+            file.write_at(vec![1; 10], 0).await.unwrap();
+        });
+        let is_done = outcome.result().is_some();
+        let disk = outcome.disk();
+        let found = disk.clone().run(|_| content("x")).into_result().unwrap();
+        assert!(!is_done || found == Some(vec![1; 10]), "{found:?}");
+        disk.run(|_| async {
+            let file = fs::open("x", everything().custom_flags(libc::O_TRUNC)).await.unwrap();
+            assert_eq!(file.size().unwrap(), 0);
+        });
+    });
+}
+
+#[test]
+fn a_cancelled_open_keeps_no_file_open() {
+    for_each_seed(0..50, |seed| {
+        Simulation::new(seed).faults(Faults::none().full_after(8192)).run(|_| async {
+            let file = fs::open("a", &everything()).await.unwrap();
+            file.write_at(vec![1; 8192], 0).await.unwrap();
+            let mut opening = Box::pin(fs::open("a", &everything()));
+            let is_pending =
+                std::future::poll_fn(|context| Poll::Ready(opening.as_mut().poll(context).is_pending()));
+            assert!(is_pending.await);
+            drop(opening);
+            sleep(Duration::from_secs(1)).await;
+            drop(file);
+            fs::remove_file("a").await.unwrap();
+            let file = fs::open("b", &everything()).await.unwrap();
+            file.write_at(vec![1; 8192], 0).await.expect("the removed file has given its room back");
+        });
+    });
+}
+
+#[test]
+fn a_folder_has_its_names_in_an_order_that_the_seed_chooses() {
+    let order = |seed| {
+        let outcome = Simulation::new(seed).run(|_| async {
+            for name in ["a", "b", "c"] {
+                fs::create_dir(name).await.unwrap();
+            }
+            let (mut entries, mut names) = (fs::read_dir("."), Vec::new());
+            while let Some(entry) = entries.next().await {
+                names.push(entry.unwrap().name);
+            }
+            names
+        });
+        outcome.into_result().unwrap()
+    };
+    assert_eq!(order(1), order(1));
+    let orders: std::collections::BTreeSet<_> = (0..100).map(order).collect();
+    assert_eq!(orders.len(), 6);
+}
+
+#[test]
+fn a_runtime_is_refused_in_a_simulation() {
+    let made = Simulation::new(1).run(|_| async { ringfile::Runtime::new().map(drop) });
+    assert_eq!(made.into_result().unwrap().unwrap_err().kind(), std::io::ErrorKind::Unsupported);
+}
+
+/// Uses paths in ways that are wrong, and returns the errnos.
+async fn wrong_paths(folder: String) -> Vec<(&'static str, &'static str, Option<i32>)> {
+    let path = |name: &str| if name.is_empty() { String::new() } else { format!("{folder}/{name}") };
+    fs::create_dir_all(path("d/e")).await.unwrap();
+    fs::open(path("f"), &everything()).await.unwrap();
+    let mut errnos = Vec::new();
+    for name in ["", "f", "f/", "f/x", "f/x/", "f/x/y", "n/", "n/x", "d", "d/", "d/e/../../f"] {
+        let path = path(name);
+        let mut note = |what, done: ringfile::Result<()>| {
+            errnos.push((what, name, done.err().and_then(|error| error.errno())));
+        };
+        note("read", fs::open(&path, OpenOptions::new().read(true)).await.map(drop));
+        note("create", fs::open(&path, &everything()).await.map(drop));
+        note("create new", fs::open(&path, everything().create_new(true)).await.map(drop));
+        note("metadata", fs::metadata(&path).await.map(drop));
+        note("create a folder", fs::create_dir(&path).await);
+        note("create all", fs::create_dir_all(&path).await);
+        note("link", fs::hard_link(&path, format!("{folder}/f")).await);
+        note("rename", fs::rename_no_replace(format!("{folder}/f"), &path).await);
+        note("remove", fs::remove_file(format!("{path}/x")).await);
+        note("remove a folder", fs::remove_dir(format!("{path}/x/y")).await);
+    }
+    errnos
+}
+
+#[test]
+fn wrong_paths_have_the_errors_of_a_real_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let real = ringfile::block_on(wrong_paths(folder.path().to_str().unwrap().to_owned()));
+    let simulated = Simulation::new(1).run(|_| wrong_paths(String::new())).into_result().unwrap();
+    let differ: Vec<_> = real.iter().zip(&simulated).filter(|(real, simulated)| real != simulated).collect();
+    assert!(differ.is_empty(), "{differ:?}");
 }

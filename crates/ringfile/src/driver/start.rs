@@ -133,6 +133,11 @@ pub(crate) fn start<R: Receiver>(
         // The kernel would report success now, although data of the failed sync may be lost.
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
+    #[cfg(feature = "sim")]
+    if target.simulated().is_none() && crate::sim::is_here() {
+        // A file that was opened elsewhere: the simulation refuses it.
+        return Ok(Started::Elsewhere(hand_over(target, request, held, receiver, Choice::Workers)));
+    }
     let lanes = &target.lanes;
     if hint.waits_for_one && target.may_wait_inline(request) && with(|driver| driver.is_idle()) == Some(true)
     {
@@ -225,12 +230,23 @@ fn start_otherwise<R: Receiver>(
     if choice == Choice::Ring && is_for_kernel_thread(target, request) && workers::have_room() {
         choice = Choice::Workers;
     }
+    Ok(Started::Elsewhere(hand_over(target, request, held, receiver, choice)))
+}
+
+/// Makes another thread carry an operation out.
+fn hand_over<R: Receiver>(
+    target: &Arc<Target>,
+    request: &Request,
+    held: &mut impl Lend,
+    receiver: &R,
+    choice: Choice,
+) -> R::Remote {
     let remote = receiver.send(|handler, index| {
         let remote = RemoteRequest::new(target, request, held.lend(), handler, index);
         send(remote, choice, R::IS_A_TASK)
     });
     event::emit_deferred();
-    Ok(Started::Elsewhere(remote))
+    remote
 }
 
 /// Returns whether an I/O thread's ring would only hand an operation on to a thread of the kernel, so that a worker is

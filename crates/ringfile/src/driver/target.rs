@@ -194,18 +194,21 @@ impl Target {
         self.extra.as_deref()?.timing.as_ref()
     }
 
-    /// Makes the target of a simulated file, which the descriptor stands for.
+    /// Makes the target of a simulated file, which the descriptor stands for. `flags`: `O_…`, which that does not have.
     #[cfg(feature = "sim")]
     pub(crate) fn of_simulated(
         stand_in: OwnedFd,
         file: crate::sim::OpenRef,
         direct: Option<Alignment>,
+        flags: i32,
         path: PathBuf,
         held: HeldOverForks,
     ) -> Self {
         let lanes = Lanes::new(Route::Workers, FileSystem::Other);
         let mut target =
             Self::new(stand_in, FileKind::Regular, direct, RingKind::Main, Some(path), lanes, held);
+        target.appends = flags & libc::O_APPEND != 0;
+        target.write_flags = if flags & libc::O_DSYNC != 0 { RWF_DSYNC } else { 0 };
         target.extra_mut().simulated = Some(file);
         target
     }

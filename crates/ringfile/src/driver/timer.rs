@@ -182,6 +182,15 @@ mod tests {
         (release, told, Waker::from(Arc::new(Waits(Mutex::new(released), tell))))
     }
 
+    #[cfg(feature = "sim")]
+    #[test]
+    fn a_timer_that_was_set_outside_of_a_simulation_is_forgotten_in_it() {
+        let (_release, told, waker) = waker();
+        let timer = wake_at(Instant::now() + Duration::from_secs(3600), waker).unwrap();
+        crate::sim::Simulation::new(1).run(|_| async { drop(timer) });
+        assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Disconnected), "its waker is dropped");
+    }
+
     #[test]
     fn a_waker_that_blocks_delays_no_other_timer() {
         let now = Instant::now();

@@ -361,10 +361,6 @@ impl OpenOptions {
     /// Makes a [`File`] of the file just opened by `path`, which is not yet truncated. A few system calls examine the
     /// open file; they block only if the file system must ask a server, or the kernel an NVMe drive.
     pub(crate) fn finish(&self, opened: OwnedFd, path: &Path) -> Result<File> {
-        #[cfg(feature = "sim")]
-        if let Some(file) = crate::sim::opened(&opened) {
-            return Ok(self.simulated(opened, file, path));
-        }
         let access = Access { read: self.read, write: self.write };
         self.file(opened.into(), access, false, Some(path)).map_err(|error| error.on(Some(path)))
     }
@@ -374,9 +370,9 @@ impl OpenOptions {
     fn open_simulated(&self, path: &Path) -> Result<File> {
         use std::os::unix::ffi::OsStrExt;
         let failed = |errno| Error::from_errno(errno, "opening").on(Some(path));
-        let opened =
+        let (stand_in, opened) =
             crate::sim::open(path.as_os_str().as_bytes(), self.flags().cast_signed()).map_err(failed)?;
-        let file = self.finish(opened, path)?;
+        let file = self.simulated(stand_in, opened, path);
         if let Some(number) = file.target().simulated().filter(|_| self.truncate) {
             crate::sim::resize(number, 0)
                 .map_err(|errno| Error::from_errno(errno, "truncating").on(Some(path)))?;
@@ -387,13 +383,14 @@ impl OpenOptions {
     /// Makes the file of a simulation that was opened: an adaptive one is buffered, and durable writes are so by
     /// themselves, unless the options say otherwise.
     #[cfg(feature = "sim")]
-    fn simulated(&self, stand_in: OwnedFd, file: crate::sim::OpenRef, path: &Path) -> File {
+    pub(crate) fn simulated(&self, stand_in: OwnedFd, file: crate::sim::OpenRef, path: &Path) -> File {
         // Memory at any address: addresses differ from run to run, and a seed must not.
         let atomic = driver::AtomicLimits::of_statx(512, 64 << 10, 1);
         let direct = self.direct.then_some(Alignment { bytes: 512, memory: 1, atomic });
         let durability =
             if self.durability == Durability::Auto { Durability::Dsync } else { self.durability };
-        let target = Target::of_simulated(stand_in, file, direct, path.to_owned(), driver::hold_over_forks());
+        let held = driver::hold_over_forks();
+        let target = Target::of_simulated(stand_in, file, direct, self.custom_flags, path.to_owned(), held);
         File::new(Arc::new(target), None, durability, None)
     }
 

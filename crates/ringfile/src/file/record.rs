@@ -442,6 +442,8 @@ fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
     let left = if let Held::Paths(paths) = held { paths.left } else { Left::Nothing };
     match (left, path.path()) {
         (Left::File(opened), Some(path)) => options.finish(opened, path),
+        #[cfg(feature = "sim")]
+        (Left::Simulated(stand_in, opened), Some(path)) => Ok(options.simulated(stand_in, opened, path)),
         // A successful open has left a descriptor.
         (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),
     }

@@ -352,7 +352,8 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 /// it exists, also as a symbolic link to a directory, nothing is done. Several of these may run at once.
 ///
 /// # Errors
-/// Those of `mkdir(2)`: `EEXIST` if something else has the path, `ENOTDIR` if something else is above it, `ENOSPC`. Directories
+/// Those of `mkdir(2)`: `EEXIST` if something else has the path, or a symbolic link above it leads
+/// nowhere, `ENOTDIR` if a file is above it, `ENOSPC`. Directories
 /// that were created before the failure, or before it was cancelled, stay.
 ///
 /// ```

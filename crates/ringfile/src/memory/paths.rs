@@ -34,6 +34,9 @@ pub(crate) enum Left {
     Nothing,
     /// The file that was opened.
     File(OwnedFd),
+    /// The file of a simulation that was opened, and the descriptor that stands for it.
+    #[cfg(feature = "sim")]
+    Simulated(OwnedFd, crate::sim::OpenRef),
     /// Where a symbolic link points.
     Link(PathBuf),
     Listing(Box<Listing>),
@@ -156,6 +159,8 @@ impl Paths {
         match std::mem::take(&mut self.left) {
             Left::Link(to) => Some(to),
             Left::Nothing | Left::File(_) | Left::Listing(_) => None,
+            #[cfg(feature = "sim")]
+            Left::Simulated(..) => None,
         }
     }
 

@@ -113,6 +113,11 @@ impl RuntimeBuilder {
             return Err(Error::new(std::io::ErrorKind::InvalidInput, "creating a runtime")
                 .because("a runtime needs at least one thread"));
         }
+        #[cfg(feature = "sim")]
+        if crate::sim::is_here() {
+            return Err(Error::new(std::io::ErrorKind::Unsupported, "creating a runtime")
+                .because("its threads would do real I/O beside the simulation: use ringfile::spawn"));
+        }
         let cores = if self.pin { cores()? } else { Vec::new() };
         let process = fork::Mark::current();
         let mut runtime = Runtime { workers: Vec::new(), next: AtomicUsize::new(0), process };

@@ -1,11 +1,12 @@
 //! The calls that a simulated disk answers instead of the kernel.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::Ordering;
 
 use super::content::{Change, Data};
-use super::disk::{Contents, Inode};
+use super::disk::{Contents, Inode, names_folder};
 use super::faults::{Call, Drawn};
-use super::world::{OpenFile, OpenNumber, World, with};
+use super::world::{NEXT_OPEN, OpenFile, OpenNumber, OpenRef, World, with};
 
 /// Runs `act` on the world, and the file; `EBADF` if it is not open there.
 fn on_file<R>(
@@ -50,6 +51,9 @@ pub(crate) fn read(
     })
 }
 
+/// The largest size of a file: offsets are signed.
+const LARGEST: u64 = i64::MAX as u64;
+
 /// What is asked of a write.
 #[derive(Clone, Copy)]
 pub(crate) struct HowToWrite {
@@ -72,7 +76,7 @@ pub(crate) fn write(
             return Err(libc::EBADF);
         }
         let offset = if flags & libc::O_APPEND != 0 { world.disk.size(inode) } else { offset };
-        if offset.checked_add(len as u64).is_none_or(|end| end > i64::MAX as u64) {
+        if offset.checked_add(len as u64).is_none_or(|end| end > LARGEST) {
             return Err(libc::EFBIG);
         }
         let drawn = world.faults.draw(Call::Write, len, &mut world.random);
@@ -123,14 +127,21 @@ pub(crate) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
 pub(crate) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
     on_file(file, |world, inode, flags| match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Err(libc::EINVAL),
+        _ if size > LARGEST => Err(libc::EINVAL),
         _ => world.disk.change(inode, Change::Size(size)),
     })
 }
 
 /// Allocates, zeroes or frees a range; `mode` as for `fallocate(2)`.
 pub(crate) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
-    on_file(file, |world, inode, _| {
-        let end = offset.checked_add(len).ok_or(libc::EFBIG)?;
+    on_file(file, |world, inode, flags| {
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(libc::EBADF);
+        }
+        if len == 0 {
+            return Err(libc::EINVAL);
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= LARGEST).ok_or(libc::EFBIG)?;
         let size = world.disk.size(inode);
         if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
             world.disk.change(inode, Change::Zero(offset..end.min(size).max(offset)))?;
@@ -148,11 +159,14 @@ pub(crate) fn size(file: OpenNumber) -> Result<u64, i32> {
     on_file(file, |world, inode, _| Ok(world.disk.size(inode)))
 }
 
-/// Opens a file, and returns a descriptor that stands for it.
-pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
+/// Opens a file, and returns a descriptor that stands for it. Dropping the [`OpenRef`] closes the file.
+pub(crate) fn open(path: &[u8], flags: i32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(rustix::io::Errno::raw_os_error)?;
-    with(|world| {
+    let number = with(|world| {
+        if flags & libc::O_CREAT != 0 && names_folder(path) {
+            return world.disk.parent(path).and(Err(libc::EISDIR));
+        }
         let inode = match world.disk.look_up(path) {
             Ok(_) if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 => return Err(libc::EEXIST),
             Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => world.disk.create(path, false)?,
@@ -163,14 +177,17 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<OwnedFd, i32> {
             (false, true) => return Err(libc::ENOTDIR),
             _ => {}
         }
-        let number = world.number();
+        if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
+            world.disk.change(inode, Change::Size(0))?;
+        }
+        let number = NEXT_OPEN.fetch_add(1, Ordering::Relaxed);
         let reported = world.disk.failures(inode);
         world.open.insert(number, OpenFile { inode, flags, reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
-        Ok(())
+        Ok(number)
     })
     .unwrap_or(Err(libc::EBADF))?;
-    Ok(stand_in)
+    Ok((stand_in, OpenRef(number)))
 }
 
 /// Renames; `flags` as for `renameat2(2)`.
@@ -188,9 +205,16 @@ pub(crate) fn link(from: &[u8], to: &[u8]) -> Result<(), i32> {
     on_disk(|disk| disk.link(from, to))
 }
 
-/// Returns the names in a folder, and which of them are folders.
+/// Returns the names in a folder, in any order, and which of them are folders.
 pub(crate) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
-    on_disk(|disk| disk.list(path))
+    with(|world| {
+        let mut names = world.disk.list(path)?;
+        for at in (1..names.len()).rev() {
+            names.swap(at, world.random.below(at as u64 + 1) as usize);
+        }
+        Ok(names)
+    })
+    .unwrap_or(Err(libc::EBADF))
 }
 
 /// Creates a folder and those above it.
@@ -201,6 +225,10 @@ pub(crate) fn create_dirs(path: &[u8]) -> Result<(), i32> {
             match disk.create(&path[..end], true) {
                 Ok(_) => {}
                 Err(libc::EEXIST) if disk.look_up(&path[..end]).is_ok_and(|inode| disk.is_folder(inode)) => {}
+                // A file is above it.
+                Err(libc::EEXIST) if path[end..].iter().any(|byte| *byte != b'/') => {
+                    return Err(libc::ENOTDIR);
+                }
                 Err(errno) => return Err(errno),
             }
         }
@@ -231,10 +259,10 @@ pub(crate) struct Status {
     pub is_folder: bool,
 }
 
-/// Returns the status of the file at a path, or of the open file that a descriptor stands for.
+/// Returns the status of the file at a path, or without one of the open file that a descriptor stands for.
 pub(crate) fn status(stand_in: RawFd, path: &[u8]) -> Result<Status, i32> {
     with(|world| {
-        let inode = if path.is_empty() {
+        let inode = if path.is_empty() && stand_in != libc::AT_FDCWD {
             let number = world.stand_ins.get(&stand_in);
             number.and_then(|number| world.open.get(number)).map(|open| open.inode).ok_or(libc::EBADF)?
         } else {

@@ -18,12 +18,17 @@ pub(super) type Inode = u64;
 pub(super) const ROOT: Inode = 0;
 
 /// A file keeps at most this many changes: a real kernel too writes old ones to the disk by itself.
-const MOST_CHANGES: usize = 1024;
+const MOST_CHANGES: usize = 8192;
 
 #[derive(Clone)]
 enum Node {
     File(FileState),
     Folder,
+}
+
+/// Returns whether a path is that of a folder by its form.
+pub(super) fn names_folder(path: &[u8]) -> bool {
+    path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
 /// See the module.
@@ -103,6 +108,9 @@ impl Contents {
 
     /// Returns the folder that a path's last component is in, and that component; the root's is empty.
     pub(super) fn parent(&self, path: &[u8]) -> Result<(Inode, Vec<u8>), i32> {
+        if path.is_empty() {
+            return Err(libc::ENOENT);
+        }
         let mut folders = vec![ROOT];
         let mut parts =
             path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").peekable();
@@ -126,11 +134,9 @@ impl Contents {
     }
 
     pub(super) fn look_up(&self, path: &[u8]) -> Result<Inode, i32> {
-        if path.is_empty() {
-            return Err(libc::ENOENT);
-        }
         let (folder, name) = self.parent(path)?;
         match self.names.get(&(folder, name.clone())) {
+            Some(inode) if !self.is_folder(*inode) && names_folder(path) => Err(libc::ENOTDIR),
             Some(inode) => Ok(*inode),
             None if name.is_empty() => Ok(folder),
             None => Err(libc::ENOENT),
@@ -212,11 +218,11 @@ impl Contents {
     /// Gives a file another name.
     pub(super) fn link(&mut self, from: &[u8], to: &[u8]) -> Result<(), i32> {
         let (inode, to) = (self.look_up(from)?, self.parent(to)?);
-        if self.is_folder(inode) {
-            return Err(libc::EPERM);
-        }
         if to.1.is_empty() || self.names.contains_key(&to) {
             return Err(libc::EEXIST);
+        }
+        if self.is_folder(inode) {
+            return Err(libc::EPERM);
         }
         self.change_names(NameChange::Add(to, inode));
         Ok(())
@@ -334,6 +340,11 @@ impl Contents {
         let chosen = with_earlier(&changes, is_wanted);
         for (change, is_chosen) in changes.into_iter().zip(chosen) {
             if is_chosen {
+                if let NameChange::Add(_, inode) = change.1
+                    && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
+                {
+                    file.exists_durably();
+                }
                 change.1.apply(&mut self.durable_names);
             } else {
                 self.name_changes.push(change);

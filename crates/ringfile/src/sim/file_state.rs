@@ -63,6 +63,13 @@ impl FileState {
         first <= mark.file
     }
 
+    /// Notes that the journal has its existence: a sync of its data writes the journal only for a new size.
+    pub(super) fn exists_durably(&mut self) {
+        if let Some((0, last)) = self.new_metadata {
+            self.new_metadata = (last > 0).then_some((1, last));
+        }
+    }
+
     /// Makes the oldest changes durable.
     pub(super) fn settle(&mut self, count: usize) {
         self.changes.drain(..count).for_each(|change| self.durable.apply(&change));

@@ -29,10 +29,11 @@
 //!
 //! # What is simulated
 //!
-//! Files and folders, and all operations on them but copies and symbolic links. A file that is opened for direct I/O
-//! refuses offsets and lengths that are not multiples of 512 bytes, but takes memory at any address: addresses are not
-//! repeatable. An adaptive file is a buffered one. [`spawn`](crate::spawn) runs tasks in an
-//! order that the seed chooses, and [`sleep`] takes no real time. [`Pool`](crate::Pool)s have real memory.
+//! Files and folders, and all operations on them but copies and symbolic links. Permissions are not kept, and
+//! preallocated blocks take no room of a full disk. A file that is opened for direct I/O refuses offsets and lengths that
+//! are not multiples of 512 bytes, but takes memory at any address: addresses are not repeatable. An adaptive file is a
+//! buffered one. [`spawn`](crate::spawn) runs tasks in an order that the seed chooses, and [`sleep`] takes no real time.
+//! [`Pool`](crate::Pool)s have real memory.
 //!
 //! What cannot be simulated fails: a file that was opened elsewhere (`EOPNOTSUPP`), the descriptor of a simulated file
 //! (`AsFd` panics), its [`File::metadata`](crate::File::metadata) (use [`fs::metadata_of`](crate::fs::metadata_of)), other
@@ -42,7 +43,8 @@
 //!
 //! What was written is volatile until a sync that began after it; a durable write makes only itself durable. A power cut
 //! keeps what is durable, and any part of the rest, in sectors of 512 bytes: later writes without earlier ones, and a new
-//! size without its data, which are zeros then. [`Strictness`] says what is promised for names, and for sizes that are set.
+//! size without its data, which are zeros then. Of more than 8192 changes of a file since its last sync, the early ones are
+//! kept: no power cut loses them. [`Strictness`] says what is promised for names, and for sizes that are set.
 
 mod calls;
 mod content;
@@ -70,7 +72,7 @@ pub use file_state::Strictness;
 use seed::Random;
 pub use seeds::for_each_seed;
 use world::{End, World};
-pub(crate) use world::{OpenNumber, OpenRef, forget_timer, is_here, now, opened, spawn, take, wake_at};
+pub(crate) use world::{OpenNumber, OpenRef, forget_timer, is_here, now, spawn, take, wake_at};
 
 /// By default, the power is cut before at most this many events.
 const USUAL_EVENTS: u64 = 10_000;
@@ -138,6 +140,7 @@ impl Simulation {
         }
         world::set(Some(world));
         let running = Running { seed, run };
+        crate::memory::set_thread_must_not_block(true);
         let end = world::run(pin!(program(Disk(()))));
         let (disk, trace, events) = running.end();
         let result = match end {

@@ -41,7 +41,7 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
             scope.spawn(move || run.run(&seeds, test, thread == 0 && stderr().is_terminal()));
         }
     });
-    let done = run.next.load(Ordering::Relaxed).min(seeds.end) - seeds.start;
+    let done = run.next.load(Ordering::Relaxed).min(seeds.end).saturating_sub(seeds.start);
     eprintln!("{done} seeds, {:.0} a second", run.rate(done));
     let failed = run.lock().take();
     if let Some((seed, payload)) = failed {

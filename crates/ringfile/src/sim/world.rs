@@ -7,8 +7,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::pin::Pin;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -19,8 +20,11 @@ use super::file_state::Mark;
 use super::seed::Random;
 use crate::driver::{Ended, RemoteRequest, Request};
 
-/// A number of an open file.
+/// A number of an open file. No two files of a process have the same: one that outlives its simulation is not open in another.
 pub(crate) type OpenNumber = u64;
+
+/// 0 is that of [`OpenRef::PATH`].
+pub(super) static NEXT_OPEN: AtomicU64 = AtomicU64::new(1);
 
 pub(super) struct OpenFile {
     pub(super) inode: Inode,
@@ -273,16 +277,21 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
     }
 }
 
-/// Drops the tasks, ends the operations in flight, and drops the timers.
+/// Drops the tasks, ends the operations in flight, and drops the timers; also those that destructors begin: without a
+/// world, what they do would be real.
 pub(super) fn end_tasks() {
-    let tasks = with(|world| {
-        world.woken.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        std::mem::take(&mut world.tasks)
-    });
-    drop(tasks);
-    end_operations();
-    let timers = with(|world| std::mem::take(&mut world.timers));
-    drop(timers);
+    let is_left =
+        |world: &mut World| !(world.tasks.is_empty() && world.pending.is_empty() && world.timers.is_empty());
+    while with(is_left) == Some(true) {
+        let tasks = with(|world| {
+            world.woken.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            std::mem::take(&mut world.tasks)
+        });
+        drop(tasks);
+        end_operations();
+        let timers = with(|world| std::mem::take(&mut world.timers));
+        drop(timers);
+    }
 }
 
 /// Cuts the power: what the program does when it is dropped has no effect.
@@ -383,14 +392,14 @@ pub(crate) fn wake_at(at: Instant, waker: Waker) -> Result<(Instant, u64), Waker
     }
 }
 
-/// Forgets a timer. Returns whether the thread runs a simulation.
+/// Forgets a timer. Returns whether it was one of this thread's simulation.
 pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
     let removed = with(|world| {
         let after = key.0.saturating_duration_since(world.began);
         world.timers.remove(&(after, key.1))
     });
     // Dropped while the world is not borrowed.
-    removed.is_some()
+    removed.flatten().is_some()
 }
 
 /// An open file of a simulation, held by its target; 0 for the stand-in of a path.
@@ -408,9 +417,4 @@ impl Drop for OpenRef {
             }
         });
     }
-}
-
-/// Returns the open file that a descriptor stands for.
-pub(crate) fn opened(stand_in: &OwnedFd) -> Option<OpenRef> {
-    with(|world| world.stand_ins.get(&stand_in.as_raw_fd()).copied()).flatten().map(OpenRef)
 }

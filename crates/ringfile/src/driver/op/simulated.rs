@@ -1,20 +1,20 @@
 //! The calls of operations that move no data, where a simulated disk answers instead of the kernel.
 
 use std::ffi::OsString;
-use std::os::fd::{IntoRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 
 use linux_raw_sys::general::STATX_BASIC_STATS;
 
+use super::DISCARD;
 use super::control::PUNCH_HOLE;
 use super::request::{Kind, Request};
-use super::{DISCARD, keep_opened};
 use crate::memory::{Found, Held, Left, Listing, Paths};
 use crate::sim::{self, OpenNumber};
 
 /// Makes the call. A file that it opened is kept in `held`.
 pub(super) fn call(file: OpenNumber, request: &Request, held: &mut Held) -> Result<usize, i32> {
-    let answer = match request.kind {
+    match request.kind {
         Kind::Sync => sim::sync(file, request.op_flags != 0).map(|()| 0),
         Kind::SyncRange | Kind::Advise => Ok(0),
         Kind::Truncate => sim::resize(file, request.offset).map(|()| 0),
@@ -42,10 +42,7 @@ pub(super) fn call(file: OpenNumber, request: &Request, held: &mut Held) -> Resu
         | Kind::Write
         | Kind::WriteVectored
         | Kind::WriteAtomic => Err(libc::EOPNOTSUPP),
-    };
-    // SAFETY: an answer that is a descriptor was just made for this operation, and comes here once.
-    unsafe { keep_opened(request, held, answer) };
-    answer
+    }
 }
 
 fn on_path(request: &Request, paths: &mut Paths) -> Result<usize, i32> {
@@ -53,7 +50,9 @@ fn on_path(request: &Request, paths: &mut Paths) -> Result<usize, i32> {
     let to = paths.to().map_or(b"".as_slice(), |to| to.to_bytes());
     let done = match request.kind {
         Kind::Open => {
-            return sim::open(path, request.op_flags.cast_signed()).map(|fd| fd.into_raw_fd() as usize);
+            let (stand_in, opened) = sim::open(path, request.op_flags.cast_signed())?;
+            paths.left = Left::Simulated(stand_in, opened);
+            Ok(())
         }
         Kind::Rename => sim::rename(path, to, request.op_flags),
         Kind::HardLink => sim::link(path, to),
