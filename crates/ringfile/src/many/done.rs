@@ -30,7 +30,7 @@ pub struct Done {
 }
 
 /// The additional result of an operation on a path.
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(super) struct OnPath {
     pub(super) file: Option<File>,
     pub(super) metadata: Option<Metadata>,

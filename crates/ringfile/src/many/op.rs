@@ -14,7 +14,7 @@ use crate::file::ask::Asked;
 use crate::file::record::{Begun, OperationRecord};
 use crate::file::{File, check};
 use crate::fs::Metadata;
-use crate::memory::{AnyBuffer, Borrowed, Held};
+use crate::memory::{AnyBuffer, Borrowed, Held, Paths};
 
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -261,20 +261,26 @@ fn unbegun(record: &OperationRecord, file: &File) -> Error {
 
 #[inline]
 fn done(result: Result<usize>, held: Held, file: Option<File>) -> Done {
-    let (mut buffer, mut buffers, mut metadata, mut link) = (None, Vec::new(), None, None);
+    let (mut buffer, mut buffers, mut on_path) = (None, Vec::new(), None);
     match held {
         Held::Pooled(one) => buffer = Some(AnyBuffer::Pooled(one)),
         Held::Vec(vec) => buffer = Some(AnyBuffer::Vec(vec)),
         Held::Bytes(bytes) => buffer = Some(AnyBuffer::Bytes(bytes)),
         Held::Buffers(all) => buffers = all,
-        Held::Paths(mut paths) if result.is_ok() => {
-            link = paths.take_link();
-            metadata = Metadata::of(&mut paths);
-        }
+        Held::Paths(paths) if result.is_ok() => on_path = left_by(paths),
         Held::None | Held::Vecs(_) | Held::ManyBytes(_) | Held::Other(_) => {}
         Held::Paths(_) | Held::Destination(_) => {}
     }
-    let has_more = file.is_some() || metadata.is_some() || link.is_some();
-    let on_path = has_more.then(|| Box::new(OnPath { file, metadata, link }));
+    if file.is_some() {
+        on_path.get_or_insert_default().file = file;
+    }
     Done { result, buffer, buffers, on_path }
+}
+
+/// Returns what a successful operation on a path has left, besides a file.
+#[cold]
+fn left_by(mut paths: Box<Paths>) -> Option<Box<OnPath>> {
+    let (link, metadata) = (paths.take_link(), Metadata::of(&mut paths));
+    let has_some = link.is_some() || metadata.is_some();
+    has_some.then(|| Box::new(OnPath { file: None, metadata, link }))
 }
