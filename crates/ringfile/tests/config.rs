@@ -267,7 +267,7 @@ fn written_settings_are_read_back_unchanged_by_comments() {
 }
 
 #[test]
-fn no_text_makes_reading_settings_panic() {
+fn f58_no_text_makes_reading_settings_panic() {
     let mut random = Random::new();
     for _ in 0..20_000 {
         let text = random_text(&mut random);

@@ -114,8 +114,8 @@ fn f02_reads_that_no_worker_has_started_return_their_memory_at_once() {
 }
 
 #[test]
-fn f01_results_arrive_though_the_thread_that_began_is_gone() {
-    let name = "f01_results_arrive_though_the_thread_that_began_is_gone";
+fn f01_f60_results_arrive_though_the_thread_that_began_is_gone() {
+    let name = "f01_f60_results_arrive_though_the_thread_that_began_is_gone";
     for route in routes_that_wait() {
         let Some(server) = Server::or_skip(name, content(0, 64 * PAGE)) else { return };
         server.rule(Op::Read, EVERYWHERE, 16, Act::Hold);

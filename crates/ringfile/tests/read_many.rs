@@ -643,8 +643,8 @@ fn borrowed_memory_of_a_pool_is_used_registered_with_one_system_call() {
 
 /// Reads and writes of borrowed memory that do not stay in place.
 #[test]
-fn f02_a_panic_does_not_give_up_borrowed_memory_of_operations_with_a_slot() {
-    let name = "f02_a_panic_does_not_give_up_borrowed_memory_of_operations_with_a_slot";
+fn f02_f57_a_panic_does_not_give_up_borrowed_memory_of_operations_with_a_slot() {
+    let name = "f02_f57_a_panic_does_not_give_up_borrowed_memory_of_operations_with_a_slot";
     if !needs_ring(name) {
         return;
     }

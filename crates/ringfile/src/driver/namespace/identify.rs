@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn f48_known_formats_are_read_and_unknown_ones_are_refused() {
+    fn f48_f58_known_formats_are_read_and_unknown_ones_are_refused() {
         assert_eq!(Format::read(&page(0, 4)), Ok(Format { blocks: 1_000_000, shift: 9 }));
         assert_eq!(Format::read(&page(1, 4)).unwrap().shift, 12);
         assert_eq!(Format::read(&page(0x21, 20)).unwrap().shift, 12, "format 17");
