@@ -3,12 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
+#[path = "support/seeds.rs"]
+mod seeds;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ringfile::sim::{Disk, Faults, Simulation, Strictness, for_each_seed};
 use ringfile::{Appender, File, OpenOptions, Pool, fs};
+use seeds::seeds;
 
 const USE: u64 = 2;
 
@@ -121,9 +125,8 @@ async fn check(kind: Kind, model: Model) {
 
 #[test]
 fn a_log_that_is_cut_back_has_no_old_records_behind_its_end() {
-    let seeds = std::env::var("RINGFILE_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
     for kind in [Kind::Buffered, Kind::Direct, Kind::Recycled, Kind::DirectRecycled] {
-        for_each_seed(0..seeds, |seed| {
+        for_each_seed(seeds(), |seed| {
             let harmless =
                 Faults::none().short_transfers(0.05).interrupted(0.05).stuck(0.01, Duration::from_millis(20));
             let strictness = if seed % 2 == 0 { Strictness::Journal } else { Strictness::Posix };

@@ -3,12 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
+#[path = "support/seeds.rs"]
+mod seeds;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ringfile::sim::{Disk, Faults, Simulation, Strictness, for_each_seed};
 use ringfile::{Batch, File, OpenOptions, Pool, Queue, fs};
+use seeds::seeds;
 
 const BLOCK: u64 = 512;
 const BLOCKS: u64 = 64;
@@ -136,8 +140,7 @@ async fn check(model: Vec<Versions>) {
 
 #[test]
 fn each_read_gives_what_was_written_and_each_cut_leaves_what_was_synced() {
-    let seeds = std::env::var("RINGFILE_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
-    for_each_seed(0..seeds, |seed| {
+    for_each_seed(seeds(), |seed| {
         let harmless =
             Faults::none().short_transfers(0.1).interrupted(0.1).stuck(0.01, Duration::from_millis(50));
         let strictness = if seed % 2 == 0 { Strictness::Journal } else { Strictness::Posix };

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
+#[path = "support/seeds.rs"]
+mod seeds;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -10,6 +13,7 @@ use std::time::Duration;
 
 use ringfile::sim::{Disk, Faults, Simulation, Strictness, for_each_seed};
 use ringfile::{Appender, Buffer, Durability, File, OpenOptions, Pool, fs};
+use seeds::seeds;
 
 const SLOT: usize = 2048;
 const SLOTS: u64 = 8;
@@ -232,10 +236,9 @@ fn try_way(way: Way, keeps: bool, seed: u64, strictness: Strictness) -> (bool, u
 
 #[test]
 fn promises_hold_whenever_the_power_is_cut() {
-    let seeds = std::env::var("RINGFILE_SIM_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200);
     let promised = std::sync::atomic::AtomicUsize::new(0);
     for way in ALL {
-        for_each_seed(0..seeds, |seed| {
+        for_each_seed(seeds(), |seed| {
             for strictness in [Strictness::Journal, Strictness::Posix] {
                 let (is_kept, count, _) = try_way(way, true, seed, strictness);
                 assert!(is_kept, "{way:?}, {strictness:?}");
@@ -243,7 +246,7 @@ fn promises_hold_whenever_the_power_is_cut() {
             }
         });
     }
-    assert!(promised.into_inner() as u64 > seeds * 20, "few promises were made");
+    assert!(promised.into_inner() as u64 > seeds().end * 20, "few promises were made");
 }
 
 #[test]

@@ -102,8 +102,8 @@ impl Simulation {
         self.power_cut_within(if cuts { USUAL_EVENTS } else { 0 })
     }
 
-    /// Cuts the power within this many events, or when the program ends; 0 for never. An event is a task that runs, an operation that ends, or a
-    /// timer.
+    /// Cuts the power within this many events, or when the program ends; 0 for never. An event is a task that runs, an
+    /// operation that ends, or a timer.
     #[must_use]
     pub fn power_cut_within(self, events: u64) -> Self {
         Self { cut_within: events, ..self }
@@ -159,24 +159,18 @@ struct Running {
 
 impl Running {
     fn end(self) -> (Contents, u64, u64) {
-        world::end_tasks();
-        let world = world::set(None);
+        let world = take_world();
         std::mem::forget(self);
         let mut world = world.expect("a world is in place");
         let disk = world.left.take().unwrap_or_else(|| world.disk.clone());
-        let told = (disk, world.trace, world.events);
-        // Its operations end now, and find no world.
-        drop(world);
-        crate::memory::set_thread_must_not_block(false);
-        told
+        (disk, world.trace, world.events)
     }
 }
 
 impl Drop for Running {
     /// The program has panicked.
     fn drop(&mut self) {
-        world::end_tasks();
-        if let Some(world) = world::set(None) {
+        if let Some(world) = take_world() {
             eprintln!(
                 "a simulation failed: seed {}, run {} on its disk, event {}, {}",
                 self.seed,
@@ -185,8 +179,14 @@ impl Drop for Running {
                 world.last_operation()
             );
         }
-        crate::memory::set_thread_must_not_block(false);
     }
+}
+
+/// Ends what the program has left, and takes the world away.
+fn take_world() -> Option<World> {
+    world::end_tasks();
+    crate::memory::set_thread_must_not_block(false);
+    world::set(None)
 }
 
 /// The disk of a simulation that runs, for its program.
@@ -232,8 +232,8 @@ impl<T> Outcome<T> {
         self.result
     }
 
-    /// Returns a simulation of what is on the disk now (without a power cut, of what the page cache has), without faults and power cuts. Its chances too follow from the seed,
-    /// but are not those of the run before.
+    /// Returns a simulation of what is on the disk now (without a power cut, of what the page cache has), without faults and
+    /// power cuts. Its chances too follow from the seed, but are not those of the run before.
     #[must_use]
     pub fn disk(&self) -> Simulation {
         let mut disk = self.disk.clone();

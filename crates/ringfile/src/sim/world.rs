@@ -10,7 +10,7 @@ use std::future::Future;
 use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -94,15 +94,19 @@ const MAIN: usize = 0;
 struct Woken(Mutex<Vec<usize>>);
 
 impl Woken {
+    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn add(&self, task: usize) {
-        let mut woken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut woken = self.lock();
         if !woken.contains(&task) {
             woken.push(task);
         }
     }
 
     fn take(&self, random: &mut Random) -> Option<usize> {
-        let mut woken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut woken = self.lock();
         let at = match woken.len() {
             0 => return None,
             1 => 0,
@@ -284,7 +288,7 @@ pub(super) fn end_tasks() {
         |world: &mut World| !(world.tasks.is_empty() && world.pending.is_empty() && world.timers.is_empty());
     while with(is_left) == Some(true) {
         let tasks = with(|world| {
-            world.woken.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            world.woken.lock().clear();
             std::mem::take(&mut world.tasks)
         });
         drop(tasks);
@@ -344,7 +348,7 @@ pub(crate) fn take(remote: RemoteRequest) -> Result<(), RemoteRequest> {
         return Ok(());
     };
     let mut remote = Some(remote);
-    let taken = with(|world| {
+    with(|world| {
         let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
         let at = world.now + world.faults.draw_latency(&mut world.random);
         let number = world.number();
@@ -352,14 +356,11 @@ pub(crate) fn take(remote: RemoteRequest) -> Result<(), RemoteRequest> {
             world.pending.insert((at, number), Pending { remote, mark });
         }
     });
-    match (taken, remote) {
-        (None, Some(remote)) => {
-            // The simulation of this file is over, or is another thread's.
-            remote.refuse(libc::EBADF);
-            Ok(())
-        }
-        _ => Ok(()),
+    if let Some(remote) = remote {
+        // The simulation of this file is over, or is another thread's.
+        remote.refuse(libc::EBADF);
     }
+    Ok(())
 }
 
 /// Starts a task.

@@ -90,7 +90,7 @@ impl ControlKind {
 }
 
 /// Returns the kernel's mode of an allocation: discarding punches a hole.
-fn mode(op_flags: u32) -> u32 {
+pub(super) fn mode(op_flags: u32) -> u32 {
     if op_flags == DISCARD { PUNCH_HOLE } else { op_flags }
 }
 

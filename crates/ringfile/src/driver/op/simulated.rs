@@ -6,61 +6,50 @@ use std::os::unix::ffi::OsStringExt;
 
 use linux_raw_sys::general::STATX_BASIC_STATS;
 
-use super::DISCARD;
-use super::control::PUNCH_HOLE;
-use super::request::{Kind, Request};
+use super::control::{ControlKind, mode};
+use super::path::PathKind;
+use super::request::{Family, Request};
 use crate::memory::{Found, Held, Left, Listing, Paths};
 use crate::sim::{self, OpenNumber};
 
 /// Makes the call. A file that it opened is kept in `held`.
 pub(super) fn call(file: OpenNumber, request: &Request, held: &mut Held) -> Result<usize, i32> {
-    match request.kind {
-        Kind::Sync => sim::sync(file, request.op_flags != 0).map(|()| 0),
-        Kind::SyncRange | Kind::Advise => Ok(0),
-        Kind::Truncate => sim::resize(file, request.offset).map(|()| 0),
-        Kind::Allocate => {
-            let mode = if request.op_flags == DISCARD { PUNCH_HOLE } else { request.op_flags };
-            sim::allocate(file, mode.cast_signed(), request.offset, request.want as u64).map(|()| 0)
+    let done = match (request.kind.family(), held) {
+        (Family::Control(kind), _) => control(kind, file, request),
+        (Family::Path(kind), Held::Paths(paths)) => on_path(kind, request.op_flags, paths),
+        (Family::Path(_), _) => Err(libc::EFAULT),
+        (Family::Copy | Family::Read | Family::Write, _) => Err(libc::EOPNOTSUPP),
+    };
+    done.map(|()| 0)
+}
+
+fn control(kind: ControlKind, file: OpenNumber, request: &Request) -> Result<(), i32> {
+    match kind {
+        ControlKind::Sync => sim::sync(file, request.op_flags != 0),
+        ControlKind::SyncRange | ControlKind::Advise => Ok(()),
+        ControlKind::Truncate => sim::resize(file, request.offset),
+        ControlKind::Allocate => {
+            sim::allocate(file, mode(request.op_flags).cast_signed(), request.offset, request.want as u64)
         }
-        Kind::Open
-        | Kind::Rename
-        | Kind::HardLink
-        | Kind::Symlink
-        | Kind::ReadLink
-        | Kind::SetMode
-        | Kind::Remove
-        | Kind::CreateDir
-        | Kind::CreateDirs
-        | Kind::ReadDir
-        | Kind::Stat => match held {
-            Held::Paths(paths) => on_path(request, paths),
-            _ => Err(libc::EFAULT),
-        },
-        Kind::Copy
-        | Kind::Read
-        | Kind::ReadVectored
-        | Kind::Write
-        | Kind::WriteVectored
-        | Kind::WriteAtomic => Err(libc::EOPNOTSUPP),
     }
 }
 
-fn on_path(request: &Request, paths: &mut Paths) -> Result<usize, i32> {
+fn on_path(kind: PathKind, op_flags: u32, paths: &mut Paths) -> Result<(), i32> {
     let path = paths.path().to_bytes();
     let to = paths.to().map_or(b"".as_slice(), |to| to.to_bytes());
-    let done = match request.kind {
-        Kind::Open => {
-            let (stand_in, opened) = sim::open(path, request.op_flags.cast_signed())?;
+    match kind {
+        PathKind::Open => {
+            let (stand_in, opened) = sim::open(path, op_flags.cast_signed())?;
             paths.left = Left::Simulated(stand_in, opened);
             Ok(())
         }
-        Kind::Rename => sim::rename(path, to, request.op_flags),
-        Kind::HardLink => sim::link(path, to),
-        Kind::Remove => sim::remove(path, request.op_flags != 0),
-        Kind::CreateDir => sim::create_dir(path),
-        Kind::CreateDirs => sim::create_dirs(path),
-        Kind::SetMode => sim::status(paths.from(), path).map(drop),
-        Kind::ReadDir => {
+        PathKind::Rename => sim::rename(path, to, op_flags),
+        PathKind::HardLink => sim::link(path, to),
+        PathKind::Remove => sim::remove(path, op_flags != 0),
+        PathKind::CreateDir => sim::create_dir(path),
+        PathKind::CreateDirs => sim::create_dirs(path),
+        PathKind::SetMode => sim::status(paths.from(), path).map(drop),
+        PathKind::ReadDir => {
             let entries = sim::list(path)?.into_iter().map(|(name, is_folder)| Found {
                 name: OsString::from_vec(name),
                 kind: if is_folder { libc::S_IFDIR } else { libc::S_IFREG },
@@ -68,10 +57,9 @@ fn on_path(request: &Request, paths: &mut Paths) -> Result<usize, i32> {
             paths.left = Left::Listing(Listing::of(entries.collect()));
             Ok(())
         }
-        Kind::Stat => stat(paths.from(), path, paths),
-        _ => Err(libc::EOPNOTSUPP),
-    };
-    done.map(|()| 0)
+        PathKind::Stat => stat(paths.from(), path, paths),
+        PathKind::Symlink | PathKind::ReadLink => Err(libc::EOPNOTSUPP),
+    }
 }
 
 fn stat(stand_in: RawFd, path: &[u8], paths: &Paths) -> Result<(), i32> {
