@@ -49,6 +49,8 @@ mod rings;
 mod route;
 mod roving;
 mod shared;
+#[cfg(feature = "sim")]
+mod simulated;
 mod sleep;
 mod slot;
 mod start;
@@ -92,8 +94,6 @@ pub(crate) use op::cached_pages;
 pub(crate) use op::{DISCARD, Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
 pub(crate) use refused::{TOO_MANY_FILES, aio_is_for_direct_io};
 pub use register::register_now;
-#[cfg(feature = "sim")]
-pub(crate) use remote::RemoteRequest;
 pub(crate) use remote_operation::RemoteOperation;
 pub(crate) use result::{Finished, Handler};
 pub(crate) use ring_kind::RingKind;

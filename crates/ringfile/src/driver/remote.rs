@@ -88,7 +88,7 @@ impl RemoteRequest {
         }
     }
 
-    pub(crate) fn is_wanted(&self) -> bool {
+    pub(super) fn is_wanted(&self) -> bool {
         // An operation that may wait forever must not keep a thread from leaving its loop.
         let waits_in_vain = self.target.may_wait_forever(self.request.kind)
             && self.hold.as_ref().is_some_and(|hold| hold.0.leaving.load(Ordering::Relaxed));
@@ -97,16 +97,16 @@ impl RemoteRequest {
 
     /// Carries it out by calls on this thread.
     #[cfg(feature = "sim")]
-    pub(crate) fn carry_out(&mut self) -> Ended {
+    pub(super) fn carry_out(&mut self) -> Ended {
         super::op::plain::run(&self.target, &self.request, &mut self.held, || true)
     }
 
-    pub(crate) fn end(mut self, ended: Ended) {
+    pub(super) fn end(mut self, ended: Ended) {
         self.end_once(ended);
     }
 
     /// Ends a request that was not begun, or of which a worker has done only a part.
-    pub(crate) fn refuse(mut self, errno: i32) {
+    pub(super) fn refuse(mut self, errno: i32) {
         self.refuse_once(errno);
     }
 

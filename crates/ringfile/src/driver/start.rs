@@ -134,7 +134,7 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     #[cfg(feature = "sim")]
-    if target.simulated().is_none() && crate::sim::is_here() {
+    if target.simulated().is_none() && crate::port::here().is_some() {
         // A file that was opened elsewhere: the simulation refuses it.
         return Ok(Started::Elsewhere(hand_over(target, request, held, receiver, Choice::Workers)));
     }
@@ -551,7 +551,7 @@ pub(crate) fn remove_local(number: LocalHandler, handler: &Arc<dyn Handler>) {
 /// with a ring. Returns the driver that has it. `at_once`: whether no others are sent together with it.
 fn send(remote: RemoteRequest, choice: Choice, at_once: bool) -> Option<Arc<Shared>> {
     #[cfg(feature = "sim")]
-    let Err(remote) = crate::sim::take(remote) else { return None };
+    let Err(remote) = super::simulated::take(remote) else { return None };
     let mut remote = remote;
     // A queue's operations continue without the loop, as they do on its ring.
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());

@@ -244,9 +244,9 @@ where
     F::Output: 'static,
 {
     #[cfg(feature = "sim")]
-    if crate::sim::is_here() {
+    if let Some(port) = crate::port::here() {
         let (handle, completer) = handle(None);
-        crate::sim::spawn(Guarded { future: Some(future), completer: Some(completer) });
+        (port.spawn)(Box::pin(Guarded { future: Some(future), completer: Some(completer) }));
         return handle;
     }
     let here = executor::current()

@@ -4,9 +4,35 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 
 use super::content::{Change, Data};
-use super::disk::{Contents, Inode, names_folder};
+use super::disk::{Contents, names_folder};
 use super::faults::{Call, Drawn};
-use super::world::{NEXT_OPEN, OpenFile, OpenNumber, OpenRef, World, with};
+use super::names::Inode;
+use super::world::{self, NEXT_OPEN, OpenFile, World, with};
+use crate::port::{Fill, HowToWrite, OpenNumber, OpenRef, Port, Status, Take};
+
+/// The calls of this simulation.
+pub(super) static PORT: Port = Port {
+    start: world::start,
+    spawn: world::spawn,
+    now: world::now,
+    wake_at: world::wake_at,
+    forget_timer: world::forget_timer,
+    open,
+    close: world::close,
+    read,
+    write,
+    sync,
+    resize,
+    allocate,
+    size,
+    rename,
+    link,
+    remove,
+    create_dir,
+    create_dirs,
+    list,
+    status,
+};
 
 /// Runs `act` on the world, and the file; `EBADF` if it is not open there.
 fn on_file<R>(
@@ -28,12 +54,7 @@ fn on_disk<R>(act: impl FnOnce(&mut Contents) -> Result<R, i32>) -> Result<R, i3
 }
 
 /// Reads; `take` gets the bytes, a piece after the other.
-pub(crate) fn read(
-    file: OpenNumber,
-    offset: u64,
-    len: usize,
-    mut take: impl FnMut(&[u8]),
-) -> Result<usize, i32> {
+pub(super) fn read(file: OpenNumber, offset: u64, len: usize, take: &mut Take<'_>) -> Result<usize, i32> {
     on_file(file, |world, inode, flags| {
         if flags & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(libc::EBADF);
@@ -54,21 +75,12 @@ pub(crate) fn read(
 /// The largest size of a file: offsets are signed.
 const LARGEST: u64 = i64::MAX as u64;
 
-/// What is asked of a write.
-#[derive(Clone, Copy)]
-pub(crate) struct HowToWrite {
-    /// It is durable when it has ended.
-    pub is_durable: bool,
-    /// A power cut leaves all of it or nothing.
-    pub is_atomic: bool,
-}
-
 /// Writes; `fill` gives the bytes, a piece after the other.
-pub(crate) fn write(
+pub(super) fn write(
     file: OpenNumber,
     offset: u64,
     len: usize,
-    fill: impl FnMut(&mut [u8]),
+    fill: &mut Fill<'_>,
     how: HowToWrite,
 ) -> Result<usize, i32> {
     on_file(file, |world, inode, flags| {
@@ -111,7 +123,7 @@ pub(crate) fn write(
     })
 }
 
-pub(crate) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
+pub(super) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
     on_file(file, |world, inode, _| {
         let mark = world.mark;
         if let Drawn::Fails { errno, .. } = world.faults.draw(Call::Sync, 0, &mut world.random) {
@@ -124,7 +136,7 @@ pub(crate) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
     })
 }
 
-pub(crate) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
+pub(super) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
     on_file(file, |world, inode, flags| match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Err(libc::EINVAL),
         _ if size > LARGEST => Err(libc::EINVAL),
@@ -133,7 +145,7 @@ pub(crate) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
 }
 
 /// Allocates, zeroes or frees a range; `mode` as for `fallocate(2)`.
-pub(crate) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
+pub(super) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
     on_file(file, |world, inode, flags| {
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
             return Err(libc::EBADF);
@@ -155,12 +167,12 @@ pub(crate) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Re
     })
 }
 
-pub(crate) fn size(file: OpenNumber) -> Result<u64, i32> {
+pub(super) fn size(file: OpenNumber) -> Result<u64, i32> {
     on_file(file, |world, inode, _| Ok(world.disk.size(inode)))
 }
 
 /// Opens a file, and returns a descriptor that stands for it. Dropping the [`OpenRef`] closes the file.
-pub(crate) fn open(path: &[u8], flags: i32) -> Result<(OwnedFd, OpenRef), i32> {
+pub(super) fn open(path: &[u8], flags: i32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(rustix::io::Errno::raw_os_error)?;
     let number = with(|world| {
@@ -191,7 +203,7 @@ pub(crate) fn open(path: &[u8], flags: i32) -> Result<(OwnedFd, OpenRef), i32> {
 }
 
 /// Renames; `flags` as for `renameat2(2)`.
-pub(crate) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
+pub(super) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
     with(|world| {
         if let Some(replaced) = world.disk.rename(from, to, flags)? {
             world.forget_unused(replaced);
@@ -201,12 +213,12 @@ pub(crate) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
     .unwrap_or(Err(libc::EBADF))
 }
 
-pub(crate) fn link(from: &[u8], to: &[u8]) -> Result<(), i32> {
+pub(super) fn link(from: &[u8], to: &[u8]) -> Result<(), i32> {
     on_disk(|disk| disk.link(from, to))
 }
 
 /// Returns the names in a folder, in any order, and which of them are folders.
-pub(crate) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
+pub(super) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
     with(|world| {
         let mut names = world.disk.list(path)?;
         for at in (1..names.len()).rev() {
@@ -218,7 +230,7 @@ pub(crate) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
 }
 
 /// Creates a folder and those above it.
-pub(crate) fn create_dirs(path: &[u8]) -> Result<(), i32> {
+pub(super) fn create_dirs(path: &[u8]) -> Result<(), i32> {
     on_disk(|disk| {
         let ends = (1..=path.len()).filter(|end| path.get(*end).is_none_or(|next| *next == b'/'));
         for end in ends {
@@ -236,7 +248,7 @@ pub(crate) fn create_dirs(path: &[u8]) -> Result<(), i32> {
     })
 }
 
-pub(crate) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
+pub(super) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
     with(|world| {
         let inode = world.disk.look_up(path)?;
         world.disk.remove(path, is_folder)?;
@@ -246,21 +258,12 @@ pub(crate) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
     .unwrap_or(Err(libc::EBADF))
 }
 
-pub(crate) fn create_dir(path: &[u8]) -> Result<(), i32> {
+pub(super) fn create_dir(path: &[u8]) -> Result<(), i32> {
     on_disk(|disk| disk.create(path, true).map(drop))
 }
 
-/// What `statx(2)` tells of a file.
-pub(crate) struct Status {
-    pub inode: u64,
-    pub size: u64,
-    pub allocated: u64,
-    pub links: u32,
-    pub is_folder: bool,
-}
-
 /// Returns the status of the file at a path, or without one of the open file that a descriptor stands for.
-pub(crate) fn status(stand_in: RawFd, path: &[u8]) -> Result<Status, i32> {
+pub(super) fn status(stand_in: RawFd, path: &[u8]) -> Result<Status, i32> {
     with(|world| {
         let inode = if path.is_empty() && stand_in != libc::AT_FDCWD {
             let number = world.stand_ins.get(&stand_in);

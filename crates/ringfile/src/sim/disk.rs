@@ -10,11 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::content::{Change, PAGE, Parts, pieces};
 use super::file_state::{FileState, Mark, Strictness};
-use super::names::{NameChange, Names, Numbered, with_earlier};
+use super::names::{Inode, NameChange, Names, Numbered, with_earlier};
 use super::seed::Random;
 
-/// The number of a file or a folder.
-pub(super) type Inode = u64;
 pub(super) const ROOT: Inode = 0;
 
 /// A file keeps at most this many changes: a real kernel too writes old ones to the disk by itself.

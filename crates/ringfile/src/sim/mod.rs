@@ -62,17 +62,13 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-pub(crate) use calls::{
-    HowToWrite, allocate, create_dir, create_dirs, link, list, open, read, remove, rename, resize, size,
-    status, sync, write,
-};
+use crate::port;
 use disk::Contents;
 pub use faults::Faults;
 pub use file_state::Strictness;
 use seed::Random;
 pub use seeds::for_each_seed;
 use world::{End, World};
-pub(crate) use world::{OpenNumber, OpenRef, forget_timer, is_here, now, spawn, take, wake_at};
 
 /// By default, the power is cut before at most this many events.
 const USUAL_EVENTS: u64 = 10_000;
@@ -139,6 +135,7 @@ impl Simulation {
             world.cut_at = world.random.of_any_size(cut_within);
         }
         world::set(Some(world));
+        port::set(Some(&calls::PORT));
         let running = Running { seed, run };
         crate::memory::set_thread_must_not_block(true);
         let end = world::run(pin!(program(Disk(()))));
@@ -186,6 +183,7 @@ impl Drop for Running {
 fn take_world() -> Option<World> {
     world::end_tasks();
     crate::memory::set_thread_must_not_block(false);
+    port::set(None);
     world::set(None)
 }
 
@@ -270,8 +268,8 @@ impl<T> fmt::Debug for Outcome<T> {
 /// # Panics
 /// Outside a simulation, where nothing would wake it.
 pub fn sleep(time: Duration) -> Sleep {
-    let now = now().expect("ringfile::sim::sleep was called outside a simulation");
-    Sleep { until: now + time, timer: None }
+    let port = port::here().expect("ringfile::sim::sleep was called outside a simulation");
+    Sleep { until: (port.now)() + time, timer: None }
 }
 
 /// A wait for a simulated time: see [`sleep`].

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::disk::Inode;
+/// The number of a file or a folder.
+pub(super) type Inode = u64;
 
 /// A name in a folder.
 pub(super) type Name = (Inode, Vec<u8>);

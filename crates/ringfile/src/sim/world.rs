@@ -14,16 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use super::disk::{Contents, Inode};
+use super::disk::Contents;
 use super::faults::Faults;
 use super::file_state::Mark;
+use super::names::Inode;
 use super::seed::Random;
-use crate::driver::{Ended, RemoteRequest, Request};
+use crate::port::{CarriedOut, OpenNumber, Operation};
 
-/// A number of an open file. No two files of a process have the same: one that outlives its simulation is not open in another.
-pub(crate) type OpenNumber = u64;
-
-/// 0 is that of [`OpenRef::PATH`].
+/// 0 is that of paths.
 pub(super) static NEXT_OPEN: AtomicU64 = AtomicU64::new(1);
 
 pub(super) struct OpenFile {
@@ -34,7 +32,7 @@ pub(super) struct OpenFile {
 }
 
 struct Pending {
-    remote: RemoteRequest,
+    operation: Box<dyn Operation>,
     /// What a sync covers.
     mark: Mark,
 }
@@ -61,7 +59,7 @@ pub(super) struct World {
     pub(super) events: u64,
     pub(super) trace: u64,
     /// The last operation that has ended.
-    pub(super) last: Option<(Request, Ended)>,
+    pub(super) last: Option<CarriedOut>,
     /// What the sync that is carried out covers.
     pub(super) mark: Mark,
     /// What a power cut has left.
@@ -80,11 +78,6 @@ pub(super) fn with<R>(act: impl FnOnce(&mut World) -> R) -> Option<R> {
 /// Puts a world in place, or takes it away.
 pub(super) fn set(world: Option<World>) -> Option<World> {
     WORLD.with(|place| std::mem::replace(&mut *place.borrow_mut(), world))
-}
-
-/// Returns whether the calling thread runs a simulation.
-pub(crate) fn is_here() -> bool {
-    WORLD.try_with(|world| world.try_borrow().map_or(true, |world| world.is_some())).unwrap_or(false)
 }
 
 /// The number of the future that `run` was given.
@@ -168,14 +161,9 @@ impl World {
     /// Describes the last operation, for a report.
     pub(super) fn last_operation(&self) -> String {
         match &self.last {
-            Some((request, ended)) => format!(
-                "{:?} after the {} at byte {} ({} bytes, errno {})",
-                self.now,
-                request.kind.verb(request.op_flags),
-                request.offset,
-                ended.done,
-                ended.errno
-            ),
+            Some(CarriedOut { verb, offset, done, errno, .. }) => {
+                format!("{:?} after the {verb} at byte {offset} ({done} bytes, errno {errno})", self.now)
+            }
             None => "before the first operation".to_owned(),
         }
     }
@@ -311,90 +299,72 @@ fn end_operations() {
         if with(|world| world.random.happens(0.5)) == Some(true) {
             carry_out(pending);
         } else {
-            pending.remote.refuse(libc::ECANCELED);
+            pending.operation.refuse(libc::ECANCELED);
         }
     }
 }
 
 fn carry_out(pending: Pending) {
-    let Pending { mut remote, mark } = pending;
+    let Pending { mut operation, mark } = pending;
     // Cancelled: as on a ring, it may have been carried out or not.
-    if !remote.is_wanted() && with(|world| world.random.happens(0.5)) != Some(false) {
-        return remote.refuse(libc::ECANCELED);
+    if !operation.is_wanted() && with(|world| world.random.happens(0.5)) != Some(false) {
+        return operation.refuse(libc::ECANCELED);
     }
     with(|world| world.mark = mark);
-    let ended = remote.carry_out();
+    let carried_out = operation.carry_out();
     with(|world| {
-        let request = remote.request;
-        for word in
-            [request.kind as u64, request.offset, request.want as u64, ended.done as u64, ended.errno as u64]
-        {
+        let CarriedOut { kind, offset, want, done, errno, .. } = carried_out;
+        for word in [u64::from(kind), offset, want as u64, done as u64, errno as u64] {
             world.note(word);
         }
-        world.last = Some((request, ended));
+        world.last = Some(carried_out);
     });
-    remote.end(ended);
+    operation.end();
 }
 
 // ---- What the rest of the library calls ----
 
-/// Takes an operation over; returns it if the thread runs no simulation.
-pub(crate) fn take(remote: RemoteRequest) -> Result<(), RemoteRequest> {
-    let Some(file) = remote.target.simulated() else {
-        if !is_here() {
-            return Err(remote);
-        }
-        remote.refuse(libc::EOPNOTSUPP);
-        return Ok(());
-    };
-    let mut remote = Some(remote);
+/// Starts an operation.
+pub(super) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
+    let mut operation = Some(operation);
     with(|world| {
         let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
         let at = world.now + world.faults.draw_latency(&mut world.random);
         let number = world.number();
-        if let Some(remote) = remote.take() {
-            world.pending.insert((at, number), Pending { remote, mark });
+        if let Some(operation) = operation.take() {
+            world.pending.insert((at, number), Pending { operation, mark });
         }
     });
-    if let Some(remote) = remote {
-        // The simulation of this file is over, or is another thread's.
-        remote.refuse(libc::EBADF);
+    if let Some(operation) = operation {
+        operation.refuse(libc::EBADF);
     }
-    Ok(())
 }
 
 /// Starts a task.
-pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
-    let task: Task = Box::pin(future);
+pub(super) fn spawn(task: Task) {
     with(|world| {
         world.tasks.push(Some(task));
         world.woken.add(world.tasks.len() - 1);
     });
 }
 
-/// Returns the time of this thread's simulation.
-pub(crate) fn now() -> Option<Instant> {
-    with(|world| world.began + world.now)
+/// Returns the simulated time.
+pub(super) fn now() -> Instant {
+    with(|world| world.began + world.now).unwrap_or_else(Instant::now)
 }
 
-/// Calls a waker at that time; returns it if the thread runs no simulation.
-pub(crate) fn wake_at(at: Instant, waker: Waker) -> Result<(Instant, u64), Waker> {
-    let mut waker = Some(waker);
-    let key = with(|world| {
+/// Calls a waker at that time. Returns the number of the timer.
+pub(super) fn wake_at(at: Instant, waker: Waker) -> u64 {
+    let number = with(|world| {
         let number = world.number();
-        let after = at.saturating_duration_since(world.began);
-        waker.take().map(|waker| world.timers.insert((after, number), waker));
-        (at, number)
+        world.timers.insert((at.saturating_duration_since(world.began), number), waker);
+        number
     });
-    match (key, waker) {
-        (Some(key), None) => Ok(key),
-        (_, Some(waker)) => Err(waker),
-        (None, None) => unreachable!("the waker is taken only by a world"),
-    }
+    number.unwrap_or_default()
 }
 
 /// Forgets a timer. Returns whether it was one of this thread's simulation.
-pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
+pub(super) fn forget_timer(key: &(Instant, u64)) -> bool {
     let removed = with(|world| {
         let after = key.0.saturating_duration_since(world.began);
         world.timers.remove(&(after, key.1))
@@ -403,19 +373,11 @@ pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
     removed.flatten().is_some()
 }
 
-/// An open file of a simulation, held by its target; 0 for the stand-in of a path.
-pub(crate) struct OpenRef(pub(crate) OpenNumber);
-
-impl OpenRef {
-    pub(crate) const PATH: Self = Self(0);
-}
-
-impl Drop for OpenRef {
-    fn drop(&mut self) {
-        with(|world| {
-            if let Some(closed) = world.open.remove(&self.0) {
-                world.forget_unused(closed.inode);
-            }
-        });
-    }
+/// Closes a file.
+pub(super) fn close(file: OpenNumber) {
+    with(|world| {
+        if let Some(closed) = world.open.remove(&file) {
+            world.forget_unused(closed.inode);
+        }
+    });
 }
