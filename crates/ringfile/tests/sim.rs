@@ -8,8 +8,10 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use ringfile::sim::{Faults, Simulation, Strictness, for_each_seed, sleep};
-use ringfile::{AllocateMode, Appender, Batch, File, OpenOptions, Pool, PoolError, Queue, WhenFull, fs};
+use ringfile::sim::{Faults, Simulation, Strictness, for_each_seed, replay, sleep};
+use ringfile::{
+    AllocateMode, Appender, Batch, File, OpenOptions, OperationKind, Pool, PoolError, Queue, WhenFull, fs,
+};
 
 fn everything() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -658,4 +660,87 @@ fn wrong_paths_have_the_errors_of_a_real_disk() {
     let simulated = Simulation::new(1).run(|_| wrong_paths(String::new())).into_result().unwrap();
     let differ: Vec<_> = real.iter().zip(&simulated).filter(|(real, simulated)| real != simulated).collect();
     assert!(differ.is_empty(), "{differ:?}");
+}
+
+/// Stores a number in a file, again and again; the bug: it does not look whether a sync has failed.
+async fn counter_that_ignores_failed_syncs(acknowledged: Rc<Cell<u64>>) {
+    let file = fs::open("counter", &everything()).await.unwrap();
+    file.sync_all().await.unwrap_or(());
+    fs::sync_dir("/").await.unwrap_or(());
+    for n in 1..100_u64 {
+        let _ = file.write_at(n.to_ne_bytes().repeat(64), 0).await;
+        let _ = file.sync_data().await;
+        acknowledged.set(n);
+    }
+}
+
+fn counter_test(seed: u64, error_rate: f64) {
+    let acknowledged = Rc::new(Cell::new(0));
+    let faults = Faults::none().short_transfers(0.3).interrupted(0.3).sync_errors(error_rate);
+    let simulation = Simulation::new(seed).faults(faults).power_cut_within(1000);
+    let outcome = simulation.run(|_| counter_that_ignores_failed_syncs(acknowledged.clone()));
+    let found = outcome.disk().run(|_| content("counter")).into_result().unwrap();
+    let found = found
+        .filter(|bytes| bytes.len() >= 8)
+        .map_or(0, |bytes| u64::from_ne_bytes(bytes[..8].try_into().unwrap()));
+    assert!(found >= acknowledged.get(), "an acknowledged number is lost");
+}
+
+#[test]
+fn a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them() {
+    // As another process, to see what is printed.
+    if std::env::var_os("RINGFILE_SHRINKS").is_some() {
+        return for_each_seed(0..1000, |seed| counter_test(seed, 0.05));
+    }
+    let test = "a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them";
+    let this = std::env::current_exe().unwrap();
+    let mut again = std::process::Command::new(this);
+    again.args([test, "--exact", "--nocapture"]).env("RINGFILE_SHRINKS", "1");
+    let output = again.output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    let line = said.lines().find(|line| line.starts_with("ringfile::sim::replay(")).expect(&said);
+    let (seed, rest) = line["ringfile::sim::replay(".len()..].split_once(", \"").unwrap();
+    let (seed, faults) = (seed.parse().unwrap(), rest.split_once('"').unwrap().0);
+    let words: Vec<&str> = faults.split(' ').collect();
+    assert!(words.len() < 10 && words.iter().any(|word| word.contains("sync")), "{said}");
+    assert!(said.contains("the sync of counter fails with errno 5"), "{said}");
+
+    let fails = |faults: &str| {
+        let replayed = || replay(seed, faults, |seed| counter_test(seed, 0.05));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(replayed)).is_err()
+    };
+    assert!(fails(faults), "{said}");
+    let others: Vec<&str> = words.iter().copied().filter(|word| !word.contains("sync")).collect();
+    assert!(!fails(&others.join(" ")), "{said}");
+}
+
+#[test]
+fn a_call_that_is_to_fail_fails_and_no_other() {
+    let faults = Faults::none().failing(OperationKind::Sync, 2).failing(OperationKind::Write, 3);
+    let errors = Simulation::new(1).faults(faults).run(|_| async {
+        let mut errors = Vec::new();
+        for _ in 0..4 {
+            let file = fs::open("x", &everything()).await.unwrap();
+            errors.push(file.write_at(b"x".to_vec(), 0).await.is_err());
+            errors.push(file.sync_data().await.is_err());
+        }
+        errors
+    });
+    let expected = [false, false, false, true, true, false, false, false];
+    assert_eq!(errors.into_result().unwrap(), expected);
+}
+
+#[test]
+fn a_program_can_cut_the_power_itself() {
+    let reached = Rc::new(Cell::new(0));
+    let outcome = Simulation::new(1).run(|disk| async {
+        let disk = disk;
+        let file = fs::open("x", &everything()).await.unwrap();
+        reached.set(1);
+        disk.cut_power();
+        let _ = file.write_at(b"x".to_vec(), 0).await;
+        reached.set(2);
+    });
+    assert!(outcome.result().is_none() && reached.get() == 1);
 }

@@ -7,6 +7,7 @@ use super::content::{Change, Data};
 use super::disk::{Contents, names_folder};
 use super::faults::{Call, Drawn};
 use super::names::Inode;
+use super::script::Moment;
 use super::world::{self, NEXT_OPEN, OpenFile, World, with};
 use crate::port::{Fill, HowToWrite, OpenNumber, OpenRef, Port, Status, Take};
 
@@ -59,16 +60,25 @@ pub(super) fn read(file: OpenNumber, offset: u64, len: usize, take: &mut Take<'_
         if flags & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(libc::EBADF);
         }
-        let (faults, random) = (&world.faults, &mut world.random);
-        match faults.draw(Call::Read, len, random) {
-            Drawn::Fails { errno, .. } => Err(errno),
-            Drawn::Moves(len) => {
-                world.disk.read(inode, offset, len, |bytes| match faults.flipped(bytes, random) {
-                    Some(flipped) => take(&flipped),
-                    None => take(bytes),
-                })
+        let len = match world.draw(Call::Read, file, offset, len) {
+            Drawn::Moves(len) => len,
+            Drawn::Fails { errno, .. } => return Err(errno),
+        };
+        let Some((place, mut random)) = world.chance(Moment::Flip) else {
+            return world.disk.read(inode, offset, len, take);
+        };
+        let (faults, mut flips) = (&world.faults, 0);
+        let done = world.disk.read(inode, offset, len, |bytes| match faults.flipped(bytes, &mut random) {
+            Some(flipped) => {
+                flips += 1;
+                take(&flipped);
             }
+            None => take(bytes),
+        });
+        if flips > 0 {
+            world.went_wrong(place, || format!("a read at byte {offset} gets {flips} flipped bits"));
         }
+        done
     })
 }
 
@@ -91,7 +101,7 @@ pub(super) fn write(
         if offset.checked_add(len as u64).is_none_or(|end| end > LARGEST) {
             return Err(libc::EFBIG);
         }
-        let drawn = world.faults.draw(Call::Write, len, &mut world.random);
+        let drawn = world.draw(Call::Write, file, offset, len);
         let (mut data, mut failed) = (Data::new(offset, len, fill), None);
         data.is_atomic = how.is_atomic;
         match drawn {
@@ -109,7 +119,7 @@ pub(super) fn write(
         data.truncate(done);
         if how.is_durable
             && failed.is_none()
-            && let Drawn::Fails { errno, .. } = world.faults.draw(Call::Sync, 0, &mut world.random)
+            && let Drawn::Fails { errno, .. } = world.draw(Call::Sync, file, 0, 0)
         {
             world.disk.change_in_vain(inode, &Change::Write(data))?;
             world.report_failures(file);
@@ -126,8 +136,8 @@ pub(super) fn write(
 pub(super) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
     on_file(file, |world, inode, _| {
         let mark = world.mark;
-        if let Drawn::Fails { errno, .. } = world.faults.draw(Call::Sync, 0, &mut world.random) {
-            world.disk.lose(inode, mark, &mut world.random);
+        if let Drawn::Fails { errno, .. } = world.draw(Call::Sync, file, 0, 0) {
+            world.disk.lose(inode, mark, &mut world.loss());
             world.report_failures(file);
             return Err(errno);
         }
@@ -194,7 +204,7 @@ pub(super) fn open(path: &[u8], flags: i32) -> Result<(OwnedFd, OpenRef), i32> {
         }
         let number = NEXT_OPEN.fetch_add(1, Ordering::Relaxed);
         let reported = world.disk.failures(inode);
-        world.open.insert(number, OpenFile { inode, flags, reported });
+        world.open.insert(number, OpenFile { inode, flags, path: path.into(), reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
         Ok(number)
     })

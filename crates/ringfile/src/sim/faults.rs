@@ -1,9 +1,11 @@
 //! What goes wrong on a simulated disk, and how often.
 
+use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
 use super::seed::Random;
+use crate::OperationKind;
 
 /// What goes wrong on a simulated disk. Rates are probabilities for each operation, from 0 to 1.
 ///
@@ -23,6 +25,7 @@ pub struct Faults {
     write_errors: f64,
     sync_errors: f64,
     flips: f64,
+    failing: Vec<(Call, u64)>,
     pub(super) room: Option<u64>,
 }
 
@@ -45,6 +48,7 @@ impl Faults {
             write_errors: 0.0,
             sync_errors: 0.0,
             flips: 0.0,
+            failing: Vec::new(),
             room: None,
         }
     }
@@ -107,6 +111,21 @@ impl Faults {
         Self { sync_errors: rate, ..self }
     }
 
+    /// Makes one read, write or sync of the run fail with `EIO`, as [`read_errors`](Self::read_errors) and so on do: the
+    /// `number`-th of its kind, from 1. A read or write that the kernel moves in pieces counts once for each piece, and a
+    /// durable write also as a sync. Other kinds of operations do not fail.
+    #[must_use]
+    pub fn failing(mut self, kind: OperationKind, number: u64) -> Self {
+        let call = match kind {
+            OperationKind::Read => Some(Call::Read),
+            OperationKind::Write => Some(Call::Write),
+            OperationKind::Sync => Some(Call::Sync),
+            OperationKind::Other => None,
+        };
+        self.failing.extend(call.map(|call| (call, number)));
+        self
+    }
+
     /// Flips a bit in what a read returns. For programs with checksums.
     #[must_use]
     pub fn flipped_bits(self, rate: f64) -> Self {
@@ -124,18 +143,22 @@ impl Faults {
     pub(super) fn draw_latency(&self, random: &mut Random) -> Duration {
         let Range { start, end } = self.latency;
         let span = end.saturating_sub(start).as_nanos() as u64;
-        let usual = start + Duration::from_nanos(random.below(span.max(1)));
-        if random.happens(self.stuck.0) { usual + self.stuck.1 } else { usual }
+        start + Duration::from_nanos(random.below(span.max(1)))
     }
 
-    /// Draws how a call for `len` bytes goes: how many of them are moved, or the errno.
-    pub(super) fn draw(&self, what: Call, len: usize, random: &mut Random) -> Drawn {
+    /// Draws whether an operation is stuck, and for how long.
+    pub(super) fn draw_stuck(&self, random: &mut Random) -> Option<Duration> {
+        random.happens(self.stuck.0).then_some(self.stuck.1)
+    }
+
+    /// Draws how the call with this number, for `len` bytes, goes: how many of them are moved, or the errno.
+    pub(super) fn draw(&self, what: Call, number: u64, len: usize, random: &mut Random) -> Drawn {
         let broken = match what {
             Call::Read => self.read_errors,
             Call::Write => self.write_errors,
             Call::Sync => self.sync_errors,
         };
-        if random.happens(broken) {
+        if self.failing.contains(&(what, number)) || random.happens(broken) {
             let done = if what == Call::Write && len > 1 { random.below(len as u64) as usize } else { 0 };
             return Drawn::Fails { errno: libc::EIO, after: done };
         }
@@ -159,7 +182,7 @@ impl Faults {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Call {
     Read,
     Write,
@@ -174,4 +197,14 @@ pub(super) enum Drawn {
         errno: i32,
         after: usize,
     },
+}
+
+impl fmt::Display for Drawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Moves(len) => write!(f, "moves only {len} bytes"),
+            Self::Fails { errno, after: 0 } => write!(f, "fails with errno {errno}"),
+            Self::Fails { errno, after } => write!(f, "fails with errno {errno} after {after} bytes"),
+        }
+    }
 }

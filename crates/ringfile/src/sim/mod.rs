@@ -52,6 +52,7 @@ mod disk;
 mod faults;
 mod file_state;
 mod names;
+mod script;
 mod seed;
 mod seeds;
 mod world;
@@ -67,7 +68,7 @@ use disk::Contents;
 pub use faults::Faults;
 pub use file_state::Strictness;
 use seed::Random;
-pub use seeds::for_each_seed;
+pub use seeds::{for_each_seed, replay};
 use world::{End, World};
 
 /// By default, the power is cut before at most this many events.
@@ -132,7 +133,7 @@ impl Simulation {
         disk.room = faults.room;
         let mut world = World::new(disk, Random::of_run(seed, run), faults);
         if cut_within > 0 {
-            world.cut_at = world.random.of_any_size(cut_within);
+            world.cut_within(cut_within);
         }
         world::set(Some(world));
         port::set(Some(&calls::PORT));
@@ -167,7 +168,9 @@ impl Running {
 impl Drop for Running {
     /// The program has panicked.
     fn drop(&mut self) {
-        if let Some(world) = take_world() {
+        if let Some(world) = take_world()
+            && !seeds::is_shrinking()
+        {
             eprintln!(
                 "a simulation failed: seed {}, run {} on its disk, event {}, {}",
                 self.seed,
@@ -196,6 +199,12 @@ impl Disk {
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         world::with(|world| world.elapsed()).unwrap_or_default()
+    }
+
+    /// Cuts the power before the next event, also in a simulation without [`power_cuts`](Simulation::power_cuts): at the
+    /// next `await` that waits.
+    pub fn cut_power(&self) {
+        world::with(|world| world.cut_at = world.events);
     }
 
     /// Returns a number below `limit` that the seed chooses, for a program that does random things.

@@ -15,6 +15,12 @@ impl Random {
         Self(Self(seed).next().wrapping_add(Self(run).next()))
     }
 
+    /// Returns the generator for one place of a run, of which this is the first state.
+    pub(super) fn at(&self, kind: u64, number: u64) -> Self {
+        let mut place = Self(kind << 56 ^ number);
+        Self(self.0 ^ place.next())
+    }
+
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

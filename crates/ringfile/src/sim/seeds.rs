@@ -1,17 +1,22 @@
 //! Running a test with many seeds, on all cores.
 
 use std::any::Any;
+use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, stderr};
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use super::script::{self, Place, Plan, Script};
 
 /// The variable that names one seed.
 const ONE: &str = "RINGFILE_SIM_SEED";
 
-/// Runs a test with each seed, on all cores, until one fails, whose seed it prints on standard error. At the end it prints
+/// Runs a test with each seed, on all cores, until one fails, whose seed it prints on standard error. That one is repeated,
+/// without a part of its faults each time, up to a thousand times or a minute: the shortest list of faults with which it still
+/// fails at the same line is printed too, for [`replay`]. At the end it prints
 /// how many seeds there were in a second, and meanwhile too if standard error is a terminal. With `RINGFILE_SIM_SEED` in
 /// the environment, only that seed is run, on the calling thread.
 ///
@@ -46,7 +51,133 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
     let failed = run.lock().take();
     if let Some((seed, payload)) = failed {
         eprintln!("seed {seed} fails: {ONE}={seed} runs it alone");
+        shrink(seed, &test);
         resume_unwind(payload);
+    }
+}
+
+/// Runs a test with a seed, in which only these faults happen: those of a line that [`for_each_seed`] has printed for a test
+/// that fails. Faults that their places say, such as bad sectors and a full disk, happen too.
+///
+/// # Panics
+/// With the panic of the test. If the line is none that was printed.
+///
+/// ```
+/// use ringfile::{OpenOptions, fs, sim};
+/// let content = std::cell::RefCell::new(Vec::new());
+/// sim::replay(7, "1:write1 1:cut30", |seed| {
+///     let faults = sim::Faults::none().short_transfers(1.0);
+///     sim::Simulation::new(seed).faults(faults).power_cuts(true).run(|_| async {
+///         let file = fs::open("x", OpenOptions::new().read(true).write(true).create(true)).await.unwrap();
+///         file.write_at(vec![1; 100], 0).await.unwrap(); // it is continued
+///         *content.borrow_mut() = file.read_at(Vec::with_capacity(100), 0).await.unwrap();
+///     });
+/// });
+/// assert_eq!(content.into_inner(), [1; 100]);
+/// ```
+pub fn replay(seed: u64, faults: &str, test: impl FnOnce(u64)) {
+    let Some(only) = Script::parse(faults) else { panic!("no list of faults: {faults:?}") };
+    let before = script::set(Some(Plan::new(Some(only))));
+    let result = catch_unwind(AssertUnwindSafe(|| test(seed)));
+    script::set(before);
+    result.unwrap_or_else(|payload| resume_unwind(payload));
+}
+
+/// Repeating a test that fails takes at most this many runs, and this long.
+const MOST_RUNS: usize = 1000;
+const LONGEST: Duration = Duration::from_secs(60);
+
+thread_local! {
+    static SHRINKS: Cell<bool> = const { Cell::new(false) };
+    /// Where this thread has panicked while it shrank.
+    static PANICKED: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Returns whether the calling thread repeats a test that fails, and should print nothing.
+pub(super) fn is_shrinking() -> bool {
+    SHRINKS.get()
+}
+
+/// Finds few faults with which a test still fails, and prints them.
+fn shrink(seed: u64, test: &impl Fn(u64)) {
+    let before = Arc::new(panic::take_hook());
+    let usual = Arc::clone(&before);
+    panic::set_hook(Box::new(move |info| match SHRINKS.get() {
+        true => PANICKED.set(info.location().map_or_else(String::new, ToString::to_string)),
+        false => usual(info),
+    }));
+    SHRINKS.set(true);
+    let found = Shrinker { seed, test, runs: 0, began: Instant::now() }.shrink();
+    SHRINKS.set(false);
+    drop(panic::take_hook());
+    panic::set_hook(Box::new(move |info| before(info)));
+    match found {
+        None => {
+            eprintln!("the test does not fail when it is repeated, so something else than the seed decides")
+        }
+        Some(Shrunk { happened, .. }) if happened.is_empty() => eprintln!("it fails without any fault"),
+        Some(Shrunk { happened, all, runs }) => {
+            let script = Script(happened.iter().map(|(place, _)| *place).collect());
+            eprintln!("{} of {all} faults are enough (found in {runs} runs):", happened.len());
+            for (place, what) in happened {
+                eprintln!("    {place}: {what}");
+            }
+            eprintln!("ringfile::sim::replay({seed}, \"{script}\", test) runs it with these alone");
+        }
+    }
+}
+
+struct Shrinker<'a, T> {
+    seed: u64,
+    test: &'a T,
+    runs: usize,
+    began: Instant,
+}
+
+type Happened = Vec<(Place, String)>;
+
+struct Shrunk {
+    happened: Happened,
+    /// How many faults there were at first.
+    all: usize,
+    runs: usize,
+}
+
+impl<T: Fn(u64)> Shrinker<'_, T> {
+    /// Runs the test. Returns where it has panicked, if it has, and what went wrong before.
+    fn run(&mut self, only: Option<Script>) -> Option<(String, Happened)> {
+        self.runs += 1;
+        script::set(Some(Plan::new(only)));
+        let result = catch_unwind(AssertUnwindSafe(|| (self.test)(self.seed)));
+        let plan = script::set(None).unwrap_or_default();
+        result.is_err().then(|| (PANICKED.take(), plan.happened))
+    }
+
+    fn may_go_on(&self) -> bool {
+        self.runs < MOST_RUNS && self.began.elapsed() < LONGEST
+    }
+
+    /// Leaves out parts of the faults, first large ones, and goes on with what is left where the test still fails at the same
+    /// place. `None` if it does not fail.
+    fn shrink(mut self) -> Option<Shrunk> {
+        let (failure, mut happened) = self.run(None)?;
+        let all = happened.len();
+        let mut size = all;
+        while size > 0 && self.may_go_on() {
+            let mut at = 0;
+            while at < happened.len() && self.may_go_on() {
+                let left_out = at..(at + size).min(happened.len());
+                let rest = happened.iter().enumerate().filter(|(index, _)| !left_out.contains(index));
+                let only = Script(rest.map(|(_, (place, _))| *place).collect());
+                match self.run(Some(only)) {
+                    // What has not happened any more is left out too.
+                    Some((same, fewer)) if same == failure => happened = fewer,
+                    _ => at += size,
+                }
+            }
+            size = size.min(happened.len() + 1) / 2;
+        }
+        Some(Shrunk { happened, all, runs: self.runs })
     }
 }
 

@@ -9,15 +9,17 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::os::fd::RawFd;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::disk::Contents;
-use super::faults::Faults;
+use super::faults::{Call, Drawn, Faults};
 use super::file_state::Mark;
 use super::names::Inode;
+use super::script::{self, Moment, Place, Script};
 use super::seed::Random;
 use crate::port::{CarriedOut, OpenNumber, Operation};
 
@@ -27,8 +29,27 @@ pub(super) static NEXT_OPEN: AtomicU64 = AtomicU64::new(1);
 pub(super) struct OpenFile {
     pub(super) inode: Inode,
     pub(super) flags: i32,
+    pub(super) path: Rc<[u8]>,
     /// How many of the file's failed syncs it has reported.
     pub(super) reported: u64,
+}
+
+impl OpenFile {
+    fn path(&self) -> String {
+        String::from_utf8_lossy(&self.path).into_owned()
+    }
+}
+
+/// The places of a run at which something may go wrong.
+struct Places {
+    /// Whether what goes wrong is noted.
+    is_noted: bool,
+    /// The number of the run in its test.
+    run: u64,
+    only: Option<Rc<Script>>,
+    /// From which the chances of each place follow.
+    first: Random,
+    counts: [u64; Moment::COUNT],
 }
 
 struct Pending {
@@ -43,6 +64,7 @@ pub(super) struct World {
     pub(super) disk: Contents,
     pub(super) random: Random,
     pub(super) faults: Faults,
+    places: Places,
     /// The time since the simulation began.
     now: Duration,
     began: Instant,
@@ -132,7 +154,16 @@ pub(super) enum End<T> {
 
 impl World {
     pub(super) fn new(disk: Contents, random: Random, faults: Faults) -> Self {
+        let plan = script::begin();
+        let places = Places {
+            is_noted: plan.is_some(),
+            run: plan.as_ref().map_or(0, |(run, _)| *run),
+            only: plan.and_then(|(_, only)| only),
+            first: random.clone(),
+            counts: [0; Moment::COUNT],
+        };
         Self {
+            places,
             disk,
             random,
             faults,
@@ -166,6 +197,76 @@ impl World {
             }
             None => "before the first operation".to_owned(),
         }
+    }
+
+    /// Sets that the power is cut within this many events, or at the end.
+    pub(super) fn cut_within(&mut self, events: u64) {
+        let chosen = self.random.of_any_size(events);
+        let Places { run, only, is_noted, .. } = &self.places;
+        // Without an event, it is cut when the program ends.
+        self.cut_at = only.as_ref().map_or(chosen, |only| only.cut(*run).unwrap_or(u64::MAX - 1));
+        if *is_noted && self.cut_at < u64::MAX - 1 {
+            let place = Place { run: *run, moment: Moment::Cut, number: self.cut_at };
+            script::note(place, format!("the power is cut before event {}", self.cut_at));
+        }
+    }
+
+    /// Counts a moment. Returns its place and its chances, if something may go wrong there.
+    pub(super) fn chance(&mut self, moment: Moment) -> Option<(Place, Random)> {
+        let Places { run, only, first, counts, .. } = &mut self.places;
+        let count = &mut counts[moment as usize];
+        *count += 1;
+        let place = Place { run: *run, moment, number: *count };
+        if only.as_ref().is_some_and(|only| !only.0.contains(&place)) {
+            return None;
+        }
+        Some((place, first.at(moment as u64, *count)))
+    }
+
+    /// Returns the chances of what the failing sync that was drawn last loses.
+    pub(super) fn loss(&self) -> Random {
+        let syncs = self.places.counts[Moment::Sync as usize];
+        self.places.first.at(Moment::Sync as u64 | 1 << 4, syncs)
+    }
+
+    /// Notes that something goes wrong, if that is wanted.
+    pub(super) fn went_wrong(&self, place: Place, what: impl FnOnce() -> String) {
+        if self.places.is_noted {
+            script::note(place, format!("{} in event {}", what(), self.events));
+        }
+    }
+
+    /// Draws how a call for `len` bytes goes.
+    pub(super) fn draw(&mut self, call: Call, file: OpenNumber, offset: u64, len: usize) -> Drawn {
+        let moment = match call {
+            Call::Read => Moment::Read,
+            Call::Write => Moment::Write,
+            Call::Sync => Moment::Sync,
+        };
+        let Some((place, mut random)) = self.chance(moment) else { return Drawn::Moves(len) };
+        let drawn = self.faults.draw(call, place.number, len, &mut random);
+        if !matches!(drawn, Drawn::Moves(all) if all == len) {
+            self.went_wrong(place, || {
+                let path = self.open.get(&file).map_or_else(String::new, OpenFile::path);
+                match call {
+                    Call::Sync => format!("the sync of {path} {drawn}"),
+                    Call::Read => format!("the read of {len} bytes at {offset} of {path} {drawn}"),
+                    Call::Write => format!("the write of {len} bytes at {offset} of {path} {drawn}"),
+                }
+            });
+        }
+        drawn
+    }
+
+    /// Draws how long an operation takes.
+    fn draw_latency(&mut self) -> Duration {
+        let usual = self.faults.draw_latency(&mut self.random);
+        let stuck = self.chance(Moment::Start).and_then(|(place, mut random)| {
+            let longer = self.faults.draw_stuck(&mut random)?;
+            self.went_wrong(place, || format!("an operation takes {longer:?} longer"));
+            Some(longer)
+        });
+        usual + stuck.unwrap_or_default()
     }
 
     pub(super) fn number(&mut self) -> u64 {
@@ -288,6 +389,8 @@ pub(super) fn end_tasks() {
 
 /// Cuts the power: what the program does when it is dropped has no effect.
 fn cut_power() {
+    // What is lost does not depend on what was drawn before.
+    with(|world| world.random = world.places.first.at(Moment::Cut as u64, 0));
     end_operations();
     with(|world| world.left = Some(world.disk.after_cut(&mut world.random)));
 }
@@ -329,7 +432,7 @@ pub(super) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
     let mut operation = Some(operation);
     with(|world| {
         let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
-        let at = world.now + world.faults.draw_latency(&mut world.random);
+        let at = world.now + world.draw_latency();
         let number = world.number();
         if let Some(operation) = operation.take() {
             world.pending.insert((at, number), Pending { operation, mark });

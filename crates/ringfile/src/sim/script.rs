@@ -1,0 +1,139 @@
+//! What goes wrong in a test, each by its place: so that a run can be repeated with a part of its faults.
+//!
+//! Whether something goes wrong at a place follows from the seed and the place alone, so that a fault that is left out moves
+//! no other one. Knows no test and no world.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::Rc;
+
+/// What a run can do wrong at one of its moments. The moments of each kind are numbered from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Moment {
+    Read,
+    Write,
+    Sync,
+    /// A bit of a read is flipped.
+    Flip,
+    /// An operation begins, and is stuck.
+    Start,
+    /// The number is that of the event before which the power is cut.
+    Cut,
+}
+
+impl Moment {
+    const ALL: [(Self, &str); 6] = [
+        (Self::Read, "read"),
+        (Self::Write, "write"),
+        (Self::Sync, "sync"),
+        (Self::Flip, "flip"),
+        (Self::Start, "start"),
+        (Self::Cut, "cut"),
+    ];
+    pub(super) const COUNT: usize = Self::ALL.len();
+}
+
+/// A moment of a test. The simulations that it runs are numbered from 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Place {
+    pub(super) run: u64,
+    pub(super) moment: Moment,
+    pub(super) number: u64,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Moment::ALL[self.moment as usize].1;
+        write!(f, "{}:{name}{}", self.run, self.number)
+    }
+}
+
+/// The places at which something may go wrong, in words: `1:write17 1:cut532`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Script(pub(super) BTreeSet<Place>);
+
+impl Script {
+    /// Reads a script; `None` if a word of it is no place.
+    pub(super) fn parse(words: &str) -> Option<Self> {
+        let place = |word: &str| {
+            let (run, at) = word.split_once(':')?;
+            let (moment, number) =
+                Moment::ALL.iter().find_map(|(moment, name)| Some((*moment, at.strip_prefix(name)?)))?;
+            Some(Place { run: run.parse().ok()?, moment, number: number.parse().ok()? })
+        };
+        words.split_whitespace().map(place).collect::<Option<_>>().map(Self)
+    }
+
+    /// Returns the event before which the power is cut in a run.
+    pub(super) fn cut(&self, run: u64) -> Option<u64> {
+        self.0.iter().find(|place| place.run == run && place.moment == Moment::Cut).map(|place| place.number)
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+/// How the simulations of a test are to be run, and what went wrong in them.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// How many simulations have begun.
+    runs: u64,
+    /// All that may go wrong; `None`: what the seed and the rates say.
+    only: Option<Rc<Script>>,
+    /// What went wrong, in words.
+    pub(super) happened: Vec<(Place, String)>,
+}
+
+impl Plan {
+    pub(super) fn new(only: Option<Script>) -> Self {
+        Self { only: only.map(Rc::new), ..Self::default() }
+    }
+}
+
+thread_local! {
+    static PLAN: RefCell<Option<Plan>> = const { RefCell::new(None) };
+}
+
+/// Puts a plan in place for the calling thread, or takes it away.
+pub(super) fn set(plan: Option<Plan>) -> Option<Plan> {
+    PLAN.replace(plan)
+}
+
+/// Begins a simulation. Returns its number in the test, and all that may go wrong; `None` without a plan.
+pub(super) fn begin() -> Option<(u64, Option<Rc<Script>>)> {
+    PLAN.with_borrow_mut(|plan| {
+        let plan = plan.as_mut()?;
+        plan.runs += 1;
+        Some((plan.runs, plan.only.clone()))
+    })
+}
+
+/// Notes that something goes wrong.
+pub(super) fn note(place: Place, what: String) {
+    PLAN.with_borrow_mut(|plan| {
+        if let Some(plan) = plan {
+            plan.happened.push((place, what));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_read_as_it_is_written() {
+        let words = "1:write17 1:cut532 2:read3 2:flip4 2:start5 10:sync1";
+        let script = Script::parse(words).expect("it is right");
+        assert_eq!(Script::parse(&script.to_string()), Some(script.clone()));
+        assert_eq!((script.0.len(), script.cut(1), script.cut(2)), (6, Some(532), None));
+        for wrong in ["write17", "1:write", "1:17", "x:write1", "1:writes1", "1:write-1"] {
+            assert_eq!(Script::parse(wrong), None, "{wrong}");
+        }
+    }
+}
