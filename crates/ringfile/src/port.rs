@@ -22,8 +22,8 @@ pub(crate) type Fill<'a> = dyn FnMut(&mut [u8]) + 'a;
 
 /// The descriptor that stands for an open file, and the file.
 type Opened = (OwnedFd, OpenRef);
-/// A name in a folder, and whether it is a folder's.
-type Name = (Vec<u8>, bool);
+/// A name in a folder, and the kind of what it leads to: `S_IF…`.
+type Name = (Vec<u8>, u32);
 
 /// The calls of a simulation. Paths are bytes, without a NUL.
 pub(crate) struct Port {
@@ -37,13 +37,18 @@ pub(crate) struct Port {
     pub wake_at: fn(Instant, Waker) -> u64,
     /// Forgets a timer. Returns whether there was one.
     pub forget_timer: fn(&(Instant, u64)) -> bool,
-    /// Opens a file; flags are `O_…`.
-    pub open: fn(&[u8], i32) -> Answer<Opened>,
+    /// Opens a file with flags (`O_…`), and permissions for a new one.
+    pub open: fn(&[u8], i32, u32) -> Answer<Opened>,
     pub close: fn(OpenNumber),
     /// Reads at an offset up to a number of bytes.
     pub read: fn(OpenNumber, u64, usize, &mut Take<'_>) -> Answer<usize>,
     /// Writes at an offset a number of bytes.
     pub write: fn(OpenNumber, u64, usize, &mut Fill<'_>, HowToWrite) -> Answer<usize>,
+    /// Checks a copy from an offset of a file to one of the file that a descriptor stands for, and returns where the source
+    /// ends.
+    pub begin_copy: fn(OpenNumber, u64, RawFd, u64, u64) -> Answer<u64>,
+    /// Copies a part of these bytes.
+    pub copy: fn(OpenNumber, u64, RawFd, u64, usize) -> Answer<usize>,
     /// Makes the file durable, or only its data.
     pub sync: fn(OpenNumber, bool) -> Answer<()>,
     pub resize: fn(OpenNumber, u64) -> Answer<()>,
@@ -53,14 +58,19 @@ pub(crate) struct Port {
     /// Renames, with the flags of `renameat2(2)`.
     pub rename: fn(&[u8], &[u8], u32) -> Answer<()>,
     pub link: fn(&[u8], &[u8]) -> Answer<()>,
+    /// Makes a symbolic link that points to the first, at the second path.
+    pub symlink: fn(&[u8], &[u8]) -> Answer<()>,
+    pub read_link: fn(&[u8]) -> Answer<Vec<u8>>,
+    pub set_mode: fn(&[u8], u32) -> Answer<()>,
     /// Removes a file, or a folder.
     pub remove: fn(&[u8], bool) -> Answer<()>,
-    pub create_dir: fn(&[u8]) -> Answer<()>,
+    pub create_dir: fn(&[u8], u32) -> Answer<()>,
     /// Creates a folder and those above it.
-    pub create_dirs: fn(&[u8]) -> Answer<()>,
+    pub create_dirs: fn(&[u8], u32) -> Answer<()>,
     pub list: fn(&[u8]) -> Answer<Vec<Name>>,
-    /// Returns the status of the file at a path, or without one of the open file that a descriptor stands for.
-    pub status: fn(RawFd, &[u8]) -> Answer<Status>,
+    /// Returns the status of the file at a path, with the flags of `statx(2)`; without a path, of the open file that a
+    /// descriptor stands for.
+    pub status: fn(RawFd, &[u8], i32) -> Answer<Status>,
 }
 
 /// What is asked of a write.
@@ -78,7 +88,8 @@ pub(crate) struct Status {
     pub size: u64,
     pub allocated: u64,
     pub links: u32,
-    pub is_folder: bool,
+    /// As `st_mode`.
+    pub mode: u32,
 }
 
 /// An operation in flight, which ends once.

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 use std::cell::Cell;
+use std::fs::Permissions;
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -458,7 +460,7 @@ fn a_file_that_was_opened_elsewhere_is_refused_and_not_touched() {
     std::fs::write(&path, "real").unwrap();
     let outside = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     Simulation::new(1).run(|_| async {
-        let adopted = File::from(std::fs::File::options().read(true).write(true).open(&path).unwrap());
+        let adopted = File::from(std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap());
         for file in [outside, adopted] {
             let failed = file.read_at(vec![7; 4], 0).await.unwrap_err();
             assert_eq!(failed.errno(), Some(libc::EOPNOTSUPP));
@@ -633,8 +635,19 @@ async fn wrong_paths(folder: String) -> Vec<(&'static str, &'static str, Option<
     let path = |name: &str| if name.is_empty() { String::new() } else { format!("{folder}/{name}") };
     fs::create_dir_all(path("d/e")).await.unwrap();
     fs::open(path("f"), &everything()).await.unwrap();
+    fs::create_dir(path("l")).await.unwrap();
+    for (name, to) in
+        [("f", "../f"), ("d", "../d"), ("l", "d"), ("n", "none"), ("loop", "loop"), ("slash", "../f/")]
+    {
+        fs::symlink(to, path(&format!("l/{name}"))).await.unwrap();
+    }
     let mut errnos = Vec::new();
-    for name in ["", "f", "f/", "f/x", "f/x/", "f/x/y", "n/", "n/x", "d", "d/", "d/e/../../f"] {
+    let plain =
+        ["", "f", "f/", "f/x", "f/x/", "f/x/y", "n/", "n/x", "n/.", "d", "d/", "d/.", "d/..", "d/e/../../f"];
+    let links =
+        ["l/f", "l/f/", "l/f/x", "l/d", "l/d/", "l/d/.", "l/d/../f", "l/l", "l/l/e/.", "l/n/", "l/n/x"];
+    let wrong_links = ["l/loop", "l/loop/", "l/loop/x", "l/slash/x"];
+    for name in plain.into_iter().chain(links).chain(wrong_links) {
         let path = path(name);
         let mut note = |what, done: ringfile::Result<()>| {
             errnos.push((what, name, done.err().and_then(|error| error.errno())));
@@ -649,6 +662,26 @@ async fn wrong_paths(folder: String) -> Vec<(&'static str, &'static str, Option<
         note("rename", fs::rename_no_replace(format!("{folder}/f"), &path).await);
         note("remove", fs::remove_file(format!("{path}/x")).await);
         note("remove a folder", fs::remove_dir(format!("{path}/x/y")).await);
+        note("create a link", fs::symlink("f", &path).await);
+        note("read a link", fs::read_link(&path).await.map(drop));
+        note("metadata of a link", fs::symlink_metadata(&path).await.map(drop));
+        note("set the mode", fs::set_permissions(&path, Permissions::from_mode(0o640)).await);
+        let mut options = everything();
+        note("follow not", fs::open(&path, options.custom_flags(libc::O_NOFOLLOW)).await.map(drop));
+        options.write(false).create(false);
+        let flags = libc::O_NOFOLLOW | libc::O_DIRECTORY;
+        note("read a folder", fs::open(&path, options.custom_flags(flags)).await.map(drop));
+        note("list", fs::read_dir(&path).next().await.transpose().map(drop));
+        note("rename away", fs::rename_no_replace(&path, format!("{folder}/f")).await);
+        note("exchange", fs::rename_exchange(&path, format!("{folder}/none")).await);
+        note("link to", fs::hard_link(format!("{folder}/f"), format!("{path}/")).await);
+        note("replace", fs::rename(format!("{folder}/d/e"), &path).await);
+        note("replace by a file", fs::rename(format!("{folder}/f"), format!("{path}/")).await);
+    }
+    let kinds = ["f", "d", "l/f", "l/l", "l/n", "l/loop"].map(|name| fs::symlink_metadata(path(name)));
+    for (kind, name) in kinds.into_iter().zip(["f", "d", "l/f", "l/l", "l/n", "l/loop"]) {
+        let kind = kind.await.map_or(0, |metadata| metadata.mode.cast_signed());
+        errnos.push(("mode", name, Some(kind & libc::S_IFMT.cast_signed())));
     }
     errnos
 }
@@ -743,4 +776,255 @@ fn a_program_can_cut_the_power_itself() {
         reached.set(2);
     });
     assert!(outcome.result().is_none() && reached.get() == 1);
+}
+
+#[test]
+fn symbolic_links_lead_to_files_and_folders() {
+    Simulation::new(1).run(|_| async {
+        fs::create_dir_all("a/b").await.unwrap();
+        fs::symlink("/a/b", "folder").await.unwrap();
+        fs::symlink("../../file", "a/b/link").await.unwrap();
+        let created = fs::open("folder/link", &everything()).await.unwrap();
+        created.write_at(vec![1; 10], 0).await.unwrap();
+        assert_eq!(content("file").await, Some(vec![1; 10]));
+        assert_eq!(content("folder/../b/link").await, Some(vec![1; 10]));
+        assert_eq!(fs::read_link("folder/link").await.unwrap().to_str(), Some("../../file"));
+        let of_link = fs::symlink_metadata("a/b/link").await.unwrap();
+        assert_eq!((of_link.file_type, of_link.mode & 0o777), (fs::FileType::Symlink, 0o777));
+        assert_eq!((of_link.size, of_link.links), (10, 1));
+        assert_eq!(fs::metadata("a/b/link").await.unwrap().file_type, fs::FileType::File);
+        fs::hard_link("a/b/link", "a/again").await.unwrap();
+        assert_eq!(fs::symlink_metadata("a/again").await.unwrap().links, 2);
+        let mut entries = fs::read_dir("a/b/");
+        assert_eq!(entries.next().await.unwrap().unwrap().file_type, fs::FileType::Symlink);
+        fs::rename("a/b/link", "moved").await.unwrap();
+        assert_eq!(fs::read_link("moved").await.unwrap().to_str(), Some("../../file"));
+        fs::remove_file("moved").await.unwrap();
+        assert_eq!(content("file").await, Some(vec![1; 10]), "the link was removed, not the file");
+    });
+}
+
+#[test]
+fn a_chain_of_more_than_forty_links_is_refused() {
+    Simulation::new(1).run(|_| async {
+        fs::open("0", &everything()).await.unwrap();
+        for link in 1..=41 {
+            fs::symlink(format!("{}", link - 1), format!("{link}")).await.unwrap();
+        }
+        fs::metadata("40").await.unwrap();
+        assert_eq!(fs::metadata("41").await.unwrap_err().errno(), Some(libc::ELOOP));
+    });
+}
+
+#[test]
+fn a_link_that_is_switched_leads_to_the_old_file_or_the_new_one() {
+    for strictness in [Strictness::Journal, Strictness::Posix] {
+        let found: std::collections::BTreeSet<_> = (0..100)
+            .filter_map(|seed| {
+                let simulation = Simulation::new(seed).strictness(strictness).power_cut_within(50);
+                let (is_made, is_synced) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
+                let (made, synced) = (is_made.clone(), is_synced.clone());
+                let outcome = simulation.run(|_| async move {
+                    fs::symlink("1", "current").await.unwrap();
+                    fs::sync_dir(".").await.unwrap();
+                    made.set(true);
+                    fs::symlink("2", "new").await.unwrap();
+                    fs::rename("new", "current").await.unwrap();
+                    sleep(Duration::from_millis(5)).await;
+                    fs::sync_dir(".").await.unwrap();
+                    synced.set(true);
+                    until_cut().await;
+                });
+                let found = outcome.disk().run(|_| fs::read_link("current")).into_result().unwrap();
+                let found = is_made.get().then(|| found.unwrap().to_str().unwrap().to_owned())?;
+                assert!(found == "2" || !is_synced.get());
+                Some(found)
+            })
+            .collect();
+        assert_eq!(Vec::from_iter(found), ["1", "2"]);
+    }
+}
+
+async fn permissions(path: &str) -> Option<u32> {
+    fs::metadata(path).await.ok().map(|metadata| metadata.mode & 0o7777)
+}
+
+#[test]
+fn permissions_are_kept_and_enforced_for_nobody() {
+    Simulation::new(1).run(|_| async {
+        let file = fs::open("a", &everything()).await.unwrap();
+        OpenOptions::new().write(true).create(true).mode(0o4600).open("b").unwrap();
+        fs::create_dir("c").await.unwrap();
+        let modes = [permissions("a").await, permissions("b").await, permissions("c").await];
+        assert_eq!(modes, [Some(0o666), Some(0o4600), Some(0o777)]);
+        fs::symlink("a", "link").await.unwrap();
+        fs::set_permissions("link", Permissions::from_mode(0o100_000)).await.unwrap();
+        assert_eq!(fs::metadata_of(&file).await.unwrap().mode, libc::S_IFREG);
+        fs::open("a", &everything()).await.expect("the simulated user is root");
+    });
+}
+
+#[test]
+fn permissions_are_durable_after_a_sync_of_the_file_or_of_the_journal() {
+    let found = |strictness, syncs_file: bool| {
+        let run = |seed| {
+            let is_done = Rc::new(Cell::new(false));
+            let done = is_done.clone();
+            let simulation = Simulation::new(seed).strictness(strictness).power_cut_within(50);
+            let outcome = simulation.run(|_| async move {
+                let file = fs::open("x", &everything()).await.unwrap();
+                file.sync_all().await.unwrap();
+                fs::sync_dir(".").await.unwrap();
+                fs::set_permissions("x", Permissions::from_mode(0o600)).await.unwrap();
+                file.sync_data().await.unwrap();
+                if syncs_file {
+                    file.sync_all().await.unwrap()
+                } else {
+                    fs::sync_dir(".").await.unwrap()
+                }
+                done.set(true);
+                until_cut().await;
+            });
+            let found = outcome.disk().run(|_| permissions("x")).into_result().unwrap();
+            is_done.get().then(|| found.unwrap())
+        };
+        Vec::from_iter((0..100).filter_map(run).collect::<std::collections::BTreeSet<_>>())
+    };
+    assert_eq!(found(Strictness::Journal, false), [0o600]);
+    assert_eq!(found(Strictness::Posix, true), [0o600]);
+    assert_eq!(found(Strictness::Posix, false), [0o600, 0o666]);
+}
+
+#[test]
+fn copies_are_as_on_a_real_disk() {
+    for_each_seed(0..50, |seed| {
+        let faults = Faults::none().short_transfers(0.3).interrupted(0.2);
+        Simulation::new(seed).faults(faults).run(|disk| async move {
+            let (from, to) =
+                (fs::open("a", &everything()).await.unwrap(), fs::open("b", &everything()).await.unwrap());
+            let pattern: Vec<u8> = (0..100_000).map(|_| disk.random_below(256) as u8).collect();
+            from.write_at(pattern.clone(), 0).await.unwrap();
+            assert_eq!(from.copy_range(777, &to, 5000, 200_000).await.unwrap(), 100_000 - 777);
+            assert_eq!(content("b").await.unwrap()[..5000], [0; 5000]);
+            let copied = to.read_at(Vec::with_capacity(200_000), 5000).await.unwrap();
+            assert!(copied == pattern[777..]);
+            assert_eq!(from.copy_range(100_000, &to, 0, 10).await.unwrap(), 0);
+            let overlap = from.copy_range(0, &from, 99_999, 100_000).await.unwrap_err();
+            assert_eq!(overlap.errno(), Some(libc::EINVAL));
+            assert_eq!(from.copy_range(0, &from, 200_000, 200_000).await.unwrap(), 100_000);
+            assert_eq!(from.size().unwrap(), 300_000);
+            let copied = from.read_at(Vec::with_capacity(100_000), 200_000).await.unwrap();
+            assert!(copied == pattern);
+            let mut batch = Batch::new();
+            batch.add(from.copy_range(0, &to, 0, 1000));
+            assert_eq!(batch.await.remove(0).result.unwrap(), 1000);
+            let wrong = [
+                (File::open("a").unwrap(), File::open("b").unwrap()),
+                (OpenOptions::new().write(true).open("a").unwrap(), to.clone()),
+                (from.clone(), everything().custom_flags(libc::O_APPEND).open("b").unwrap()),
+            ];
+            for (from, to) in wrong {
+                assert_eq!(from.copy_range(0, &to, 0, 10).await.unwrap_err().errno(), Some(libc::EBADF));
+            }
+        });
+    });
+}
+
+#[test]
+fn holes_stay_holes_in_a_copy() {
+    Simulation::new(1).run(|_| async {
+        let (from, to) =
+            (fs::open("a", &everything()).await.unwrap(), fs::open("b", &everything()).await.unwrap());
+        from.write_at(vec![1; 4096], 1 << 40).await.unwrap();
+        from.set_len(1 << 41).await.unwrap();
+        to.write_at(vec![2; 8192], 0).await.unwrap();
+        assert_eq!(from.copy_range(0, &to, 0, 1 << 50).await.unwrap(), 1 << 41);
+        let copied = fs::metadata("b").await.unwrap();
+        assert_eq!(copied.size, 1 << 41);
+        assert!(copied.allocated <= 8192, "{}", copied.allocated);
+        assert_eq!(to.read_at(Vec::with_capacity(4), 4096).await.unwrap(), [0; 4]);
+        assert_eq!(to.read_at(Vec::with_capacity(4), 1 << 40).await.unwrap(), [1; 4]);
+    });
+}
+
+#[test]
+fn a_copy_can_fail_as_a_write_does_and_fills_a_full_disk() {
+    Simulation::new(1).faults(Faults::none().full_after(12 << 10)).run(|_| async {
+        let (from, to) =
+            (fs::open("a", &everything()).await.unwrap(), fs::open("b", &everything()).await.unwrap());
+        from.write_at(vec![1; 8192], 0).await.unwrap();
+        let failed = from.copy_range(0, &to, 0, 8192).await.unwrap_err();
+        assert_eq!((failed.errno(), failed.done(), to.size().unwrap()), (Some(libc::ENOSPC), 4096, 4096));
+    });
+    let errors = (0..50).filter(|seed| {
+        let outcome = Simulation::new(*seed).faults(Faults::none().write_errors(0.3)).run(|_| async {
+            let (from, to) = (fs::open("a", &everything()).await.unwrap(), File::create("b").unwrap());
+            from.set_len(10_000).await.unwrap();
+            let copied = from.copy_range(0, &to, 0, 10_000).await;
+            copied.map_err(|error| error.errno())
+        });
+        match outcome.into_result().unwrap() {
+            Ok(copied) => copied != 10_000,
+            Err(errno) => errno == Some(libc::EIO),
+        }
+    });
+    assert!((5..30).contains(&errors.count()));
+}
+
+#[test]
+fn a_copy_is_volatile_until_the_other_file_is_synced() {
+    let found: Vec<_> = (0..200)
+        .map(|seed| {
+            let synced = Rc::new(Cell::new(false));
+            let told = synced.clone();
+            let outcome = Simulation::new(seed).power_cut_within(50).run(|_| async move {
+                let from = fs::open("a", &everything()).await.unwrap();
+                let to = fs::open("b", &everything()).await.unwrap();
+                from.write_durable_at(vec![1; 4096], 0).await.unwrap();
+                from.copy_range(0, &to, 0, 4096).await.unwrap();
+                sleep(Duration::from_millis(4)).await;
+                to.sync_data().await.unwrap();
+                told.set(true);
+                until_cut().await;
+            });
+            let found = outcome.disk().run(|_| content("b")).into_result().unwrap();
+            (synced.get(), found == Some(vec![1; 4096]))
+        })
+        .collect();
+    assert!(found.iter().all(|(synced, is_there)| *is_there || !synced));
+    assert!(found.contains(&(false, false)) && found.contains(&(false, true)));
+}
+
+#[test]
+fn preallocated_room_is_taken_at_once_and_is_there_later() {
+    Simulation::new(1).faults(Faults::none().full_after(16 << 10)).run(|_| async {
+        let file = fs::open("a", &everything()).await.unwrap();
+        let allocated = || async { fs::metadata("a").await.unwrap().allocated };
+        file.allocate(AllocateMode::KeepSize, 0, 8192).await.unwrap();
+        assert_eq!((file.size().unwrap(), allocated().await), (0, 8192));
+        file.allocate(AllocateMode::Extend, 4096, 8192).await.unwrap();
+        assert_eq!((file.size().unwrap(), allocated().await), (12_288, 12_288));
+        assert_eq!(file.read_at(Vec::with_capacity(20_000), 0).await.unwrap(), [0; 12_288]);
+        let other = fs::open("b", &everything()).await.unwrap();
+        let full = other.write_at(vec![1; 8192], 0).await.unwrap_err();
+        assert_eq!((full.errno(), other.size().unwrap()), (Some(libc::ENOSPC), 4096));
+        let full = file.allocate(AllocateMode::Extend, 0, 16_384).await.unwrap_err();
+        assert_eq!(full.errno(), Some(libc::ENOSPC));
+        file.write_at(vec![2; 12_288], 0).await.expect("its room is there");
+        file.allocate(AllocateMode::ZeroRange, 0, 4096).await.unwrap();
+        assert_eq!((file.read_at(vec![1; 2], 4095).await.unwrap(), allocated().await), (vec![0, 2], 12_288));
+        file.allocate(AllocateMode::PunchHole, 0, 8192).await.unwrap();
+        assert_eq!((file.size().unwrap(), allocated().await), (12_288, 4096));
+        other.write_at(vec![1; 12_288], 0).await.expect("the hole has given its room back");
+        file.set_len(0).await.unwrap();
+        file.allocate(AllocateMode::KeepSize, 0, 4096).await.unwrap();
+        file.set_len(0).await.unwrap();
+        assert_eq!(allocated().await, 0, "what is behind the end is cut too");
+        file.allocate(AllocateMode::KeepSize, 0, 1 << 45).await.unwrap_err();
+    });
+    Simulation::new(1).run(|_| async {
+        let file = fs::open("a", &everything()).await.unwrap();
+        file.allocate(AllocateMode::Extend, 0, 1 << 45).await.unwrap();
+        assert_eq!(fs::metadata("a").await.unwrap().allocated, 1 << 45);
+    });
 }

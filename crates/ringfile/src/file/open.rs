@@ -370,8 +370,8 @@ impl OpenOptions {
     fn open_simulated(&self, port: &crate::port::Port, path: &Path) -> Result<File> {
         use std::os::unix::ffi::OsStrExt;
         let failed = |errno| Error::from_errno(errno, "opening").on(Some(path));
-        let (stand_in, opened) =
-            (port.open)(path.as_os_str().as_bytes(), self.flags().cast_signed()).map_err(failed)?;
+        let (path_bytes, flags) = (path.as_os_str().as_bytes(), self.flags().cast_signed());
+        let (stand_in, opened) = (port.open)(path_bytes, flags, self.permissions()).map_err(failed)?;
         let file = self.simulated(stand_in, opened, path);
         if let Some(number) = file.target().simulated().filter(|_| self.truncate) {
             (port.resize)(number, 0)

@@ -1,10 +1,11 @@
 //! The calls that a simulated disk answers instead of the kernel.
 
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
 
-use super::content::{Change, Data};
-use super::disk::{Contents, names_folder};
+use super::content::{Change, Data, PAGE};
+use super::disk::{Contents, Node};
 use super::faults::{Call, Drawn};
 use super::names::Inode;
 use super::script::Moment;
@@ -22,12 +23,17 @@ pub(super) static PORT: Port = Port {
     close: world::close,
     read,
     write,
+    begin_copy,
+    copy,
     sync,
     resize,
     allocate,
     size,
     rename,
     link,
+    symlink,
+    read_link,
+    set_mode,
     remove,
     create_dir,
     create_dirs,
@@ -102,35 +108,114 @@ pub(super) fn write(
             return Err(libc::EFBIG);
         }
         let drawn = world.draw(Call::Write, file, offset, len);
-        let (mut data, mut failed) = (Data::new(offset, len, fill), None);
+        let mut data = Data::new(offset, len, fill);
         data.is_atomic = how.is_atomic;
-        match drawn {
-            Drawn::Moves(_) if how.is_atomic => {}
-            Drawn::Moves(len) => data.truncate(len),
-            Drawn::Fails { errno, after } => {
-                data.truncate(if how.is_atomic { 0 } else { after });
-                failed = Some(errno);
-            }
-        }
-        let done = world.disk.fitting(inode, offset, data.len());
-        if done < data.len() && (done == 0 || how.is_atomic) {
-            return Err(libc::ENOSPC);
-        }
-        data.truncate(done);
-        if how.is_durable
-            && failed.is_none()
-            && let Drawn::Fails { errno, .. } = world.draw(Call::Sync, file, 0, 0)
-        {
-            world.disk.change_in_vain(inode, &Change::Write(data))?;
-            world.report_failures(file);
-            return Err(errno);
-        }
-        if done > 0 {
-            data.is_durable = how.is_durable && failed.is_none();
-            world.disk.change(inode, Change::Write(data))?;
-        }
-        failed.map_or(Ok(done), Err)
+        put(world, (file, inode), data, drawn, how.is_durable)
     })
+}
+
+/// Writes as much of the data as a fault has left, and as there is room for.
+fn put(
+    world: &mut World,
+    (file, inode): (OpenNumber, Inode),
+    mut data: Data,
+    drawn: Drawn,
+    is_durable: bool,
+) -> Result<usize, i32> {
+    let mut failed = None;
+    match drawn {
+        Drawn::Moves(_) if data.is_atomic => {}
+        Drawn::Moves(len) => data.truncate(len),
+        Drawn::Fails { errno, after } => {
+            data.truncate(if data.is_atomic { 0 } else { after });
+            failed = Some(errno);
+        }
+    }
+    let done = world.disk.fitting(inode, data.range().start, data.len());
+    if done < data.len() && (done == 0 || data.is_atomic) {
+        return Err(libc::ENOSPC);
+    }
+    data.truncate(done);
+    if is_durable
+        && failed.is_none()
+        && let Drawn::Fails { errno, .. } = world.draw(Call::Sync, file, 0, 0)
+    {
+        world.disk.change_in_vain(inode, &Change::Write(data))?;
+        world.report_failures(file);
+        return Err(errno);
+    }
+    if done > 0 {
+        data.is_durable = is_durable && failed.is_none();
+        world.disk.change(inode, Change::Write(data))?;
+    }
+    failed.map_or(Ok(done), Err)
+}
+
+/// Returns the open file that a descriptor stands for.
+fn stands_for(world: &World, stand_in: RawFd) -> Option<(OpenNumber, Inode, i32)> {
+    let number = *world.stand_ins.get(&stand_in)?;
+    world.open.get(&number).map(|open| (number, open.inode, open.flags))
+}
+
+/// Refuses a copy that the kernel would refuse. Returns where the source ends: the copy itself may make it longer.
+pub(super) fn begin_copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: u64) -> Result<u64, i32> {
+    on_file(source, |world, inode, flags| {
+        // It was opened elsewhere.
+        let (_, into, to_flags) = stands_for(world, to).ok_or(libc::EOPNOTSUPP)?;
+        if flags & libc::O_ACCMODE == libc::O_WRONLY
+            || to_flags & libc::O_ACCMODE == libc::O_RDONLY
+            || to_flags & libc::O_APPEND != 0
+        {
+            return Err(libc::EBADF);
+        }
+        if inode == into && offset.abs_diff(at) < len {
+            return Err(libc::EINVAL);
+        }
+        Ok(world.disk.size(inode))
+    })
+}
+
+/// Copies a hole, or at most `len` bytes. Returns how many it has copied. [`begin_copy`] has succeeded.
+pub(super) fn copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: usize) -> Result<usize, i32> {
+    on_file(source, |world, inode, _| {
+        let (file, into, _) = stands_for(world, to).ok_or(libc::EOPNOTSUPP)?;
+        let (hole, data) = world.disk.hole_at(inode, offset, len);
+        let drawn = world.draw(Call::Write, file, at, if hole > 0 { hole } else { data.min(STEP) });
+        if let (1.., Drawn::Fails { errno, .. }) = (hole, &drawn) {
+            return Err(*errno);
+        }
+        if hole > 0 {
+            let size = world.disk.size(into);
+            world.disk.change(into, Change::Zero(at.min(size)..(at + hole as u64).min(size)))?;
+            if data == 0 && at + hole as u64 > size {
+                // As the library does: it allocates the last byte.
+                extend(world, into, at + hole as u64 - 1..at + hole as u64)?;
+            }
+            return Ok(hole);
+        }
+        let mut bytes = Vec::with_capacity(data.min(STEP));
+        world.disk.read(inode, offset, data.min(STEP), |piece| bytes.extend_from_slice(piece))?;
+        let mut rest = bytes.as_slice();
+        let data = Data::new(at, bytes.len(), |piece| {
+            let (here, behind) = rest.split_at(piece.len());
+            piece.copy_from_slice(here);
+            rest = behind;
+        });
+        put(world, (file, into), data, drawn, false)
+    })
+}
+
+/// A copy reads this much at once.
+const STEP: usize = 1 << 20;
+
+/// Reserves a range, and makes the file reach to its end.
+fn extend(world: &mut World, inode: Inode, range: Range<u64>) -> Result<(), i32> {
+    let end = range.end;
+    world.disk.reserve(inode, range)?;
+    if end > world.disk.size(inode) {
+        world.disk.change(inode, Change::Size(end))?;
+    }
+    Ok(())
 }
 
 pub(super) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
@@ -165,15 +250,19 @@ pub(super) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Re
         }
         let end = offset.checked_add(len).filter(|end| *end <= LARGEST).ok_or(libc::EFBIG)?;
         let size = world.disk.size(inode);
-        if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
-            world.disk.change(inode, Change::Zero(offset..end.min(size).max(offset)))?;
-        } else if mode & !libc::FALLOC_FL_KEEP_SIZE != 0 {
-            return Err(libc::EOPNOTSUPP);
+        // Behind the end of the file there is nothing, except for the rest of a page.
+        let there = offset..end.min(size.next_multiple_of(PAGE)).max(offset);
+        let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            libc::FALLOC_FL_PUNCH_HOLE if keeps_size => {
+                return world.disk.change(inode, Change::Zero(there));
+            }
+            libc::FALLOC_FL_ZERO_RANGE if there.is_empty() => {}
+            libc::FALLOC_FL_ZERO_RANGE => world.disk.change(inode, Change::Zero(there))?,
+            0 => {}
+            _ => return Err(libc::EOPNOTSUPP),
         }
-        if mode & libc::FALLOC_FL_KEEP_SIZE == 0 && end > size {
-            world.disk.change(inode, Change::Size(end))?;
-        }
-        Ok(())
+        if keeps_size { world.disk.reserve(inode, offset..end) } else { extend(world, inode, offset..end) }
     })
 }
 
@@ -182,23 +271,12 @@ pub(super) fn size(file: OpenNumber) -> Result<u64, i32> {
 }
 
 /// Opens a file, and returns a descriptor that stands for it. Dropping the [`OpenRef`] closes the file.
-pub(super) fn open(path: &[u8], flags: i32) -> Result<(OwnedFd, OpenRef), i32> {
+/// `mode`: the permissions of a file that is created.
+pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(rustix::io::Errno::raw_os_error)?;
     let number = with(|world| {
-        if flags & libc::O_CREAT != 0 && names_folder(path) {
-            return world.disk.parent(path).and(Err(libc::EISDIR));
-        }
-        let inode = match world.disk.look_up(path) {
-            Ok(_) if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 => return Err(libc::EEXIST),
-            Err(libc::ENOENT) if flags & libc::O_CREAT != 0 => world.disk.create(path, false)?,
-            found => found?,
-        };
-        match (world.disk.is_folder(inode), flags & libc::O_DIRECTORY != 0) {
-            (true, _) if flags & libc::O_ACCMODE != libc::O_RDONLY => return Err(libc::EISDIR),
-            (false, true) => return Err(libc::ENOTDIR),
-            _ => {}
-        }
+        let inode = world.disk.open(path, flags, mode)?;
         if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
             world.disk.change(inode, Change::Size(0))?;
         }
@@ -227,8 +305,24 @@ pub(super) fn link(from: &[u8], to: &[u8]) -> Result<(), i32> {
     on_disk(|disk| disk.link(from, to))
 }
 
-/// Returns the names in a folder, in any order, and which of them are folders.
-pub(super) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
+/// Makes a symbolic link.
+pub(super) fn symlink(to: &[u8], path: &[u8]) -> Result<(), i32> {
+    if to.is_empty() {
+        return Err(libc::ENOENT);
+    }
+    on_disk(|disk| disk.create(path, Node::Link(to.to_vec()), 0o777).map(drop))
+}
+
+pub(super) fn read_link(path: &[u8]) -> Result<Vec<u8>, i32> {
+    on_disk(|disk| disk.link_target(path).map(<[u8]>::to_vec))
+}
+
+pub(super) fn set_mode(path: &[u8], mode: u32) -> Result<(), i32> {
+    on_disk(|disk| disk.set_mode(path, mode))
+}
+
+/// Returns the names in a folder, in any order, and the kind of each: `S_IF…`.
+pub(super) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, u32)>, i32> {
     with(|world| {
         let mut names = world.disk.list(path)?;
         for at in (1..names.len()).rev() {
@@ -240,18 +334,18 @@ pub(super) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
 }
 
 /// Creates a folder and those above it.
-pub(super) fn create_dirs(path: &[u8]) -> Result<(), i32> {
+pub(super) fn create_dirs(path: &[u8], mode: u32) -> Result<(), i32> {
     on_disk(|disk| {
         let ends = (1..=path.len()).filter(|end| path.get(*end).is_none_or(|next| *next == b'/'));
         for end in ends {
-            match disk.create(&path[..end], true) {
-                Ok(_) => {}
-                Err(libc::EEXIST) if disk.look_up(&path[..end]).is_ok_and(|inode| disk.is_folder(inode)) => {}
-                // A file is above it.
-                Err(libc::EEXIST) if path[end..].iter().any(|byte| *byte != b'/') => {
-                    return Err(libc::ENOTDIR);
-                }
-                Err(errno) => return Err(errno),
+            let is_above = path[end..].iter().any(|byte| *byte != b'/');
+            match (disk.create(&path[..end], Node::Folder, mode), disk.look_up(&path[..end], true)) {
+                (Ok(_), _) => {}
+                (Err(libc::EEXIST), Ok(inode)) if disk.is_folder(inode) => {}
+                // A file is above it, or a link that leads nowhere.
+                (Err(libc::EEXIST), Ok(_)) if is_above => return Err(libc::ENOTDIR),
+                (Err(libc::EEXIST), Err(errno)) if is_above && errno != libc::ENOENT => return Err(errno),
+                (Err(errno), _) => return Err(errno),
             }
         }
         Ok(())
@@ -260,33 +354,32 @@ pub(super) fn create_dirs(path: &[u8]) -> Result<(), i32> {
 
 pub(super) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
     with(|world| {
-        let inode = world.disk.look_up(path)?;
-        world.disk.remove(path, is_folder)?;
+        let inode = world.disk.remove(path, is_folder)?;
         world.forget_unused(inode);
         Ok(())
     })
     .unwrap_or(Err(libc::EBADF))
 }
 
-pub(super) fn create_dir(path: &[u8]) -> Result<(), i32> {
-    on_disk(|disk| disk.create(path, true).map(drop))
+pub(super) fn create_dir(path: &[u8], mode: u32) -> Result<(), i32> {
+    on_disk(|disk| disk.create(path, Node::Folder, mode).map(drop))
 }
 
-/// Returns the status of the file at a path, or without one of the open file that a descriptor stands for.
-pub(super) fn status(stand_in: RawFd, path: &[u8]) -> Result<Status, i32> {
+/// Returns the status of the file at a path, or without one of the open file that a descriptor stands for; `flags`:
+/// `AT_…`.
+pub(super) fn status(stand_in: RawFd, path: &[u8], flags: i32) -> Result<Status, i32> {
     with(|world| {
         let inode = if path.is_empty() && stand_in != libc::AT_FDCWD {
-            let number = world.stand_ins.get(&stand_in);
-            number.and_then(|number| world.open.get(number)).map(|open| open.inode).ok_or(libc::EBADF)?
+            stands_for(world, stand_in).ok_or(libc::EBADF)?.1
         } else {
-            world.disk.look_up(path)?
+            world.disk.look_up(path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?
         };
         Ok(Status {
             inode,
             size: world.disk.size(inode),
             allocated: world.disk.allocated(inode),
             links: world.disk.links(inode) as u32,
-            is_folder: world.disk.is_folder(inode),
+            mode: world.disk.mode(inode),
         })
     })
     .unwrap_or(Err(libc::EBADF))

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
+use super::ranges::Ranges;
 use super::seed::Random;
 
 /// The unit of a drive: after a power cut, each has its content of before or after a write.
@@ -18,6 +19,8 @@ pub(super) struct Content {
     pub(super) size: u64,
     /// By number; pages that are missing are zeros.
     pub(super) pages: BTreeMap<u64, Rc<Page>>,
+    /// Numbers of pages that have room on the disk and were not written.
+    reserved: Ranges,
 }
 
 impl Content {
@@ -31,8 +34,48 @@ impl Content {
         }
     }
 
+    /// Returns how many bytes of the disk it takes.
+    pub(super) fn allocated(&self) -> u64 {
+        (self.pages.len() as u64 + self.reserved.len()) * PAGE
+    }
+
+    pub(super) fn has_room_for(&self, page: u64) -> bool {
+        self.pages.contains_key(&page) || self.reserved.contains(page)
+    }
+
+    /// Returns how many bytes of the disk it would take to reserve a range.
+    pub(super) fn missing(&self, range: &Range<u64>) -> u64 {
+        let pages = pages_of(range);
+        let reserved: u64 = self.reserved.within(pages.clone()).map(|range| range.end - range.start).sum();
+        let written = self.pages.range(pages.clone()).count() as u64;
+        (pages.end - pages.start - reserved - written) * PAGE
+    }
+
+    fn reserve(&mut self, range: &Range<u64>) {
+        let pages = pages_of(range);
+        self.reserved.add(pages.clone());
+        for (page, _) in self.pages.range(pages) {
+            self.reserved.remove(*page..page + 1);
+        }
+    }
+
+    /// Returns the lengths of the hole at an offset, and of the data behind it, within `most` bytes and the file.
+    pub(super) fn hole_at(&self, offset: u64, most: usize) -> (usize, usize) {
+        let end = self.size.min(offset.saturating_add(most as u64)).max(offset);
+        let data = match self.pages.range(offset / PAGE..).next() {
+            Some((page, _)) => (page * PAGE).clamp(offset, end),
+            None => end,
+        };
+        let mut behind = data;
+        while behind < end && self.pages.contains_key(&(behind / PAGE)) {
+            behind = end.min((behind / PAGE + 1) * PAGE);
+        }
+        ((data - offset) as usize, (behind - data) as usize)
+    }
+
     /// Writes a part of some data, and leaves the size as it is. A whole page is shared, and not copied.
     pub(super) fn put(&mut self, data: &Data, part: Range<u64>) {
+        self.reserved.remove(pages_of(&part));
         for piece in pieces(part.start, (part.end - part.start) as usize) {
             let from = &data.pages[(piece.page - data.offset / PAGE) as usize];
             if piece.in_page.len() == PAGE as usize {
@@ -57,11 +100,16 @@ impl Content {
                 Rc::make_mut(bytes)[start as usize..end as usize].fill(0);
             }
         }
+        self.reserved.remove(range.start.div_ceil(PAGE)..range.end / PAGE);
     }
 
     pub(super) fn resize(&mut self, size: u64) {
         if size < self.size {
             self.zero(size..self.size.next_multiple_of(PAGE));
+        }
+        if size <= self.size {
+            // What was reserved behind the end is cut too (`ext4_truncate`).
+            self.reserved.remove(size.div_ceil(PAGE)..u64::MAX);
         }
         self.size = size;
     }
@@ -74,6 +122,7 @@ impl Content {
             }
             Change::Size(size) => self.resize(*size),
             Change::Zero(range) => self.zero(range.clone()),
+            Change::Reserve(range) => self.reserve(range),
         }
     }
 }
@@ -121,6 +170,11 @@ impl Data {
     }
 }
 
+/// Returns the pages of which a range has a part.
+fn pages_of(range: &Range<u64>) -> Range<u64> {
+    range.start / PAGE..range.end.div_ceil(PAGE)
+}
+
 /// The part of some data that lies in one page.
 pub(super) struct Piece {
     pub(super) page: u64,
@@ -146,6 +200,8 @@ pub(super) enum Change {
     Size(u64),
     /// A hole, or a range that was zeroed.
     Zero(Range<u64>),
+    /// Room for a range.
+    Reserve(Range<u64>),
 }
 
 impl Change {

@@ -7,10 +7,11 @@
 //! dropped changes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::content::{Change, PAGE, Parts, pieces};
 use super::file_state::{FileState, Mark, Strictness};
-use super::names::{Inode, NameChange, Names, Numbered, with_earlier};
+use super::names::{Inode, NameChange, Numbered, Tree, with_earlier};
 use super::seed::Random;
 
 pub(super) const ROOT: Inode = 0;
@@ -19,26 +20,30 @@ pub(super) const ROOT: Inode = 0;
 const MOST_CHANGES: usize = 8192;
 
 #[derive(Clone)]
-enum Node {
-    File(FileState),
+pub(super) enum Node {
+    File(Box<FileState>),
     Folder,
+    /// A symbolic link, and where it points.
+    Link(Vec<u8>),
 }
 
-/// Returns whether a path is that of a folder by its form.
-pub(super) fn names_folder(path: &[u8]) -> bool {
-    path.ends_with(b"/") || path.ends_with(b"/.")
+impl Node {
+    pub(super) fn new_file() -> Self {
+        Self::File(Box::new(FileState { new_metadata: Some((0, 0)), ..FileState::default() }))
+    }
 }
 
 /// See the module.
 #[derive(Clone)]
 pub(super) struct Contents {
-    nodes: BTreeMap<Inode, Node>,
-    next: Inode,
-    names: Names,
-    durable_names: Names,
-    name_changes: Vec<Numbered>,
+    pub(super) nodes: BTreeMap<Inode, Node>,
+    pub(super) next: Inode,
+    /// The names that programs see.
+    pub(super) live: Tree,
+    pub(super) durable: Tree,
+    pub(super) name_changes: Vec<Numbered>,
     /// How many changes of names there were.
-    names_changed: u64,
+    pub(super) names_changed: u64,
     pub(super) strictness: Strictness,
     /// Bytes that are written to no page yet; `None`: no limit.
     pub(super) room: Option<u64>,
@@ -49,8 +54,8 @@ impl Contents {
         Self {
             nodes: BTreeMap::from([(ROOT, Node::Folder)]),
             next: ROOT + 1,
-            names: Names::new(),
-            durable_names: Names::new(),
+            live: Tree::default(),
+            durable: Tree::default(),
             name_changes: Vec::new(),
             names_changed: 0,
             strictness: Strictness::default(),
@@ -62,6 +67,7 @@ impl Contents {
         match self.nodes.get_mut(&inode) {
             Some(Node::File(file)) => Ok(file),
             Some(Node::Folder) => Err(libc::EISDIR),
+            Some(Node::Link(_)) => Err(libc::ELOOP),
             None => Err(libc::ESTALE),
         }
     }
@@ -70,181 +76,47 @@ impl Contents {
         matches!(self.nodes.get(&inode), Some(Node::Folder))
     }
 
+    /// Returns what kind of file it is: `S_IF…`.
+    pub(super) fn kind(&self, inode: Inode) -> u32 {
+        match self.nodes.get(&inode) {
+            Some(Node::Folder) => libc::S_IFDIR,
+            Some(Node::Link(_)) => libc::S_IFLNK,
+            Some(Node::File(_)) | None => libc::S_IFREG,
+        }
+    }
+
+    /// Returns the kind and the permissions, as the `st_mode` of `stat(2)`.
+    pub(super) fn mode(&self, inode: Inode) -> u32 {
+        self.kind(inode) | self.live.modes.get(&inode).copied().unwrap_or(0o755)
+    }
+
     pub(super) fn size(&self, inode: Inode) -> u64 {
         match self.nodes.get(&inode) {
             Some(Node::File(file)) => file.live.size,
-            _ => 0,
+            Some(Node::Link(to)) => to.len() as u64,
+            Some(Node::Folder) | None => 0,
         }
     }
 
-    /// Returns how many bytes have pages.
+    /// Returns how many bytes of the disk a file takes.
     pub(super) fn allocated(&self, inode: Inode) -> u64 {
         match self.nodes.get(&inode) {
-            Some(Node::File(file)) => file.live.pages.len() as u64 * PAGE,
+            Some(Node::File(file)) => file.live.allocated(),
             _ => 0,
         }
-    }
-
-    pub(super) fn links(&self, inode: Inode) -> usize {
-        self.names.values().filter(|of| **of == inode).count()
     }
 
     /// Forgets the content of a file that nothing reaches any more. A power cut may still bring its name back.
     pub(super) fn forget(&mut self, inode: Inode) {
         let changes_name = |(_, change): &Numbered| matches!(change, NameChange::Add(_, of) if *of == inode);
         let may_return =
-            self.durable_names.values().any(|of| *of == inode) || self.name_changes.iter().any(changes_name);
+            self.durable.names.values().any(|of| *of == inode) || self.name_changes.iter().any(changes_name);
         if let Some(room) = self.room {
             self.room = Some(room + self.allocated(inode));
         }
         if !may_return && inode != ROOT {
             self.nodes.remove(&inode);
         }
-    }
-
-    // ---- Names ----
-
-    /// Returns the folder that a path's last component is in, and that component; the root's is empty.
-    pub(super) fn parent(&self, path: &[u8]) -> Result<(Inode, Vec<u8>), i32> {
-        if path.is_empty() {
-            return Err(libc::ENOENT);
-        }
-        let mut folders = vec![ROOT];
-        let mut parts =
-            path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").peekable();
-        let mut last = Vec::new();
-        while let Some(part) = parts.next() {
-            let folder = folders.last().copied().unwrap_or(ROOT);
-            if part == b".." {
-                folders.truncate((folders.len() - 1).max(1));
-                last.clear();
-            } else if parts.peek().is_none() {
-                last = part.to_vec();
-            } else {
-                match self.names.get(&(folder, part.to_vec())) {
-                    Some(inode) if self.is_folder(*inode) => folders.push(*inode),
-                    Some(_) => return Err(libc::ENOTDIR),
-                    None => return Err(libc::ENOENT),
-                }
-            }
-        }
-        Ok((folders.last().copied().unwrap_or(ROOT), last))
-    }
-
-    pub(super) fn look_up(&self, path: &[u8]) -> Result<Inode, i32> {
-        let (folder, name) = self.parent(path)?;
-        match self.names.get(&(folder, name.clone())) {
-            Some(inode) if !self.is_folder(*inode) && names_folder(path) => Err(libc::ENOTDIR),
-            Some(inode) => Ok(*inode),
-            None if name.is_empty() => Ok(folder),
-            None => Err(libc::ENOENT),
-        }
-    }
-
-    fn change_names(&mut self, change: NameChange) {
-        change.apply(&mut self.names);
-        self.name_changes.push((self.names_changed, change));
-        self.names_changed += 1;
-    }
-
-    /// Makes a file or a folder.
-    pub(super) fn create(&mut self, path: &[u8], is_folder: bool) -> Result<Inode, i32> {
-        let (folder, name) = self.parent(path)?;
-        if name.is_empty() || self.names.contains_key(&(folder, name.clone())) {
-            return Err(libc::EEXIST);
-        }
-        let inode = self.next;
-        self.next += 1;
-        let file = FileState { new_metadata: Some((0, 0)), ..FileState::default() };
-        self.nodes.insert(inode, if is_folder { Node::Folder } else { Node::File(file) });
-        self.change_names(NameChange::Add((folder, name), inode));
-        Ok(inode)
-    }
-
-    pub(super) fn remove(&mut self, path: &[u8], is_folder: bool) -> Result<(), i32> {
-        let inode = self.look_up(path)?;
-        let (folder, name) = self.parent(path)?;
-        match (self.is_folder(inode), is_folder) {
-            (true, false) => return Err(libc::EISDIR),
-            (false, true) => return Err(libc::ENOTDIR),
-            (true, true) if inode == ROOT => return Err(libc::EBUSY),
-            (true, true) if !self.is_empty(inode) => return Err(libc::ENOTEMPTY),
-            (true, true) | (false, false) => {}
-        }
-        self.change_names(NameChange::Remove((folder, name)));
-        Ok(())
-    }
-
-    fn is_empty(&self, folder: Inode) -> bool {
-        self.names.range((folder, Vec::new())..).next().is_none_or(|((of, _), _)| *of != folder)
-    }
-
-    /// Renames; `flags` as for `renameat2(2)`. Returns the file that had the new name, and has lost it.
-    pub(super) fn rename(&mut self, from: &[u8], to: &[u8], flags: u32) -> Result<Option<Inode>, i32> {
-        let inode = self.look_up(from)?;
-        let (from, to) = (self.parent(from)?, self.parent(to)?);
-        if from.1.is_empty() || to.1.is_empty() {
-            return Err(libc::EBUSY);
-        }
-        let replaced = self.names.get(&to).copied();
-        let moves_into_itself = |inode, folder| self.is_folder(inode) && self.contains(inode, folder);
-        if moves_into_itself(inode, to.0) {
-            return Err(libc::EINVAL);
-        }
-        if flags & libc::RENAME_EXCHANGE != 0 {
-            let replaced = replaced.ok_or(libc::ENOENT)?;
-            if moves_into_itself(replaced, from.0) {
-                return Err(libc::EINVAL);
-            }
-            self.change_names(NameChange::Exchange(from, to));
-            return Ok(None);
-        }
-        if let Some(replaced) = replaced {
-            match (self.is_folder(inode), self.is_folder(replaced)) {
-                _ if flags & libc::RENAME_NOREPLACE != 0 => return Err(libc::EEXIST),
-                _ if replaced == inode => return Ok(None),
-                (false, true) => return Err(libc::EISDIR),
-                (true, false) => return Err(libc::ENOTDIR),
-                (true, true) if !self.is_empty(replaced) => return Err(libc::ENOTEMPTY),
-                (true, true) | (false, false) => {}
-            }
-        }
-        self.change_names(NameChange::Rename { from, to });
-        Ok(replaced)
-    }
-
-    /// Gives a file another name.
-    pub(super) fn link(&mut self, from: &[u8], to: &[u8]) -> Result<(), i32> {
-        let (inode, to) = (self.look_up(from)?, self.parent(to)?);
-        if to.1.is_empty() || self.names.contains_key(&to) {
-            return Err(libc::EEXIST);
-        }
-        if self.is_folder(inode) {
-            return Err(libc::EPERM);
-        }
-        self.change_names(NameChange::Add(to, inode));
-        Ok(())
-    }
-
-    /// Returns the names in a folder, and which of them are folders.
-    pub(super) fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, bool)>, i32> {
-        let folder = self.look_up(path)?;
-        if !self.is_folder(folder) {
-            return Err(libc::ENOTDIR);
-        }
-        let names = self.names.range((folder, Vec::new())..).take_while(|((of, _), _)| *of == folder);
-        Ok(names.map(|((_, name), inode)| (name.clone(), self.is_folder(*inode))).collect())
-    }
-
-    /// Returns whether a folder is, or lies in, another one.
-    fn contains(&self, outer: Inode, mut inner: Inode) -> bool {
-        while inner != outer {
-            match self.names.iter().find(|(_, of)| **of == inner) {
-                Some(((folder, _), _)) => inner = *folder,
-                None => return false,
-            }
-        }
-        true
     }
 
     // ---- Contents ----
@@ -268,20 +140,19 @@ impl Contents {
         let (Some(room), Some(Node::File(file))) = (self.room, self.nodes.get(&inode)) else { return len };
         let mut missing = 0;
         let fits = pieces(offset, len).take_while(|piece| {
-            missing += if file.live.pages.contains_key(&piece.page) { 0 } else { PAGE };
+            missing += if file.live.has_room_for(piece.page) { 0 } else { PAGE };
             missing <= room
         });
         fits.map(|piece| piece.in_page.len()).sum()
     }
 
     pub(super) fn change(&mut self, inode: Inode, change: Change) -> Result<(), i32> {
-        let before = self.allocated(inode);
         let file = self.file(inode)?;
         if file.is_metadata(&change) {
             let mark = file.before + file.changes.len() as u64 + 1;
             file.new_metadata = Some((file.new_metadata.map_or(mark, |(first, _)| first), mark));
         }
-        file.live.apply(&change);
+        let file = self.change_live(inode, &change)?;
         file.changes.push_back(change);
         let durable = file.changes.iter().take_while(|change| change.is_durable()).count();
         file.settle(durable);
@@ -289,8 +160,6 @@ impl Contents {
         if file.changes.len() > MOST_CHANGES {
             file.settle(MOST_CHANGES / 2);
         }
-        let after = self.allocated(inode);
-        self.room = self.room.map(|room| (room + before).saturating_sub(after));
         let mark = self.mark(inode);
         if is_durable && self.file(inode)?.take_new_metadata(mark) && self.strictness == Strictness::Journal {
             self.sync_names(mark, |_| true);
@@ -298,12 +167,35 @@ impl Contents {
         Ok(())
     }
 
+    /// Changes what reads see.
+    fn change_live(&mut self, inode: Inode, change: &Change) -> Result<&mut FileState, i32> {
+        let before = self.allocated(inode);
+        self.file(inode)?.live.apply(change);
+        let after = self.allocated(inode);
+        self.room = self.room.map(|room| (room + before).saturating_sub(after));
+        self.file(inode)
+    }
+
     /// Changes what reads see, and never what is on the disk: a durable write whose sync has failed.
     pub(super) fn change_in_vain(&mut self, inode: Inode, change: &Change) -> Result<(), i32> {
-        let file = self.file(inode)?;
-        file.live.apply(change);
-        file.failures += 1;
+        self.change_live(inode, change)?.failures += 1;
         Ok(())
+    }
+
+    /// Reserves room for a range; all or nothing.
+    pub(super) fn reserve(&mut self, inode: Inode, range: Range<u64>) -> Result<(), i32> {
+        if self.room.is_some_and(|room| self.file(inode).is_ok_and(|file| file.live.missing(&range) > room)) {
+            return Err(libc::ENOSPC);
+        }
+        self.change(inode, Change::Reserve(range))
+    }
+
+    /// Returns the lengths of the hole at an offset, and of the data behind it, within `most` bytes and the file.
+    pub(super) fn hole_at(&self, inode: Inode, offset: u64, most: usize) -> (usize, usize) {
+        match self.nodes.get(&inode) {
+            Some(Node::File(file)) => file.live.hole_at(offset, most),
+            _ => (0, 0),
+        }
     }
 
     /// Returns a mark: a sync that begins now covers the changes before it.
@@ -321,13 +213,14 @@ impl Contents {
         let with_names = match self.nodes.get_mut(&inode) {
             Some(Node::File(file)) => {
                 file.settle(file.covered(mark));
-                (file.take_new_metadata(mark) || !data_only) && is_journal
+                let writes_journal = file.take_new_metadata(mark) && is_journal;
+                writes_journal || !data_only
             }
             Some(Node::Folder) => true,
-            None => false,
+            Some(Node::Link(_)) | None => false,
         };
         if with_names {
-            self.sync_names(mark, |change| is_journal || change.is_in(inode));
+            self.sync_names(mark, |change| is_journal || change.is_of(inode));
         }
     }
 
@@ -343,7 +236,7 @@ impl Contents {
                 {
                     file.exists_durably();
                 }
-                change.1.apply(&mut self.durable_names);
+                change.1.apply(&mut self.durable);
             } else {
                 self.name_changes.push(change);
             }
@@ -366,7 +259,7 @@ impl Contents {
                     Change::Write(data) if !data.is_durable => {
                         parts.put(data, data.range().end, 0.5, |_| false)
                     }
-                    Change::Write(_) | Change::Zero(_) => parts.content.apply(change),
+                    Change::Write(_) | Change::Zero(_) | Change::Reserve(_) => parts.content.apply(change),
                 }
             }
         }
@@ -384,34 +277,36 @@ impl Contents {
 
     /// Returns what is on the disk after a power cut now: what is durable, and any part of the rest.
     pub(super) fn after_cut(&self, random: &mut Random) -> Self {
-        let names = self.names_after_cut(random);
+        let tree = self.tree_after_cut(random);
         let mut after = Self { room: self.room, strictness: self.strictness, next: self.next, ..Self::new() };
         // Folders and files that no name leads to are gone.
         let mut reached = BTreeSet::from([ROOT]);
         let mut folders = vec![ROOT];
         while let Some(folder) = folders.pop() {
             for ((_, name), inode) in
-                names.range((folder, Vec::new())..).take_while(|((of, _), _)| *of == folder)
+                tree.names.range((folder, Vec::new())..).take_while(|((of, _), _)| *of == folder)
             {
-                after.names.insert((folder, name.clone()), *inode);
+                after.live.names.insert((folder, name.clone()), *inode);
                 if reached.insert(*inode) && self.is_folder(*inode) {
                     folders.push(*inode);
                 }
             }
         }
-        after.durable_names.clone_from(&after.names);
         for inode in reached {
             let node = match self.nodes.get(&inode) {
-                Some(Node::File(file)) => Node::File(file.after_cut(random, self.strictness)),
-                _ => Node::Folder,
+                Some(Node::File(file)) => Node::File(Box::new(file.after_cut(random, self.strictness))),
+                Some(Node::Link(to)) => Node::Link(to.clone()),
+                Some(Node::Folder) | None => Node::Folder,
             };
             after.nodes.insert(inode, node);
+            after.live.modes.extend(tree.modes.get(&inode).map(|mode| (inode, *mode)));
         }
+        after.durable.clone_from(&after.live);
         after
     }
 
-    fn names_after_cut(&self, random: &mut Random) -> Names {
-        let mut names = self.durable_names.clone();
+    fn tree_after_cut(&self, random: &mut Random) -> Tree {
+        let mut tree = self.durable.clone();
         let kept = match self.strictness {
             Strictness::Journal => {
                 let kept = random.below(self.name_changes.len() as u64 + 1) as usize;
@@ -421,10 +316,10 @@ impl Contents {
         };
         for ((_, change), is_kept) in self.name_changes.iter().zip::<Vec<bool>>(kept) {
             if is_kept {
-                change.apply(&mut names);
+                change.apply(&mut tree);
             }
         }
-        names
+        tree
     }
 }
 
@@ -434,7 +329,7 @@ mod tests {
     use super::*;
 
     fn bytes(contents: &mut Contents, path: &[u8]) -> Option<Vec<u8>> {
-        let inode = contents.look_up(path).ok()?;
+        let inode = contents.look_up(path, true).ok()?;
         let mut bytes = vec![0; contents.size(inode) as usize];
         read(contents, inode, 0, &mut bytes);
         Some(bytes)
@@ -465,7 +360,7 @@ mod tests {
     #[test]
     fn what_was_synced_survives_each_cut_and_the_rest_in_any_part() {
         let mut contents = Contents::new();
-        let inode = contents.create(b"/log", false).unwrap();
+        let inode = contents.open(b"/log", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
         write(&mut contents, inode, 0, &[1; 1000]);
         contents.sync(inode, contents.mark(inode), true);
         write(&mut contents, inode, 512, &[2; 1000]);
@@ -495,18 +390,18 @@ mod tests {
     fn a_rename_is_lost_only_before_a_sync_and_never_half() {
         for strictness in [Strictness::Journal, Strictness::Posix] {
             let mut contents = Contents { strictness, ..Contents::new() };
-            let old = contents.create(b"/a", false).unwrap();
+            let old = contents.open(b"/a", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
             contents.sync(old, contents.mark(old), false);
             contents.sync(ROOT, contents.mark(ROOT), false);
             contents.rename(b"/a", b"/b", 0).unwrap();
             let found: BTreeSet<(bool, bool)> = (0..100)
                 .map(|seed| contents.after_cut(&mut Random::new(seed)))
-                .map(|after| (after.look_up(b"/a").is_ok(), after.look_up(b"/b").is_ok()))
+                .map(|after| (after.look_up(b"/a", true).is_ok(), after.look_up(b"/b", true).is_ok()))
                 .collect();
             assert_eq!(Vec::from_iter(found), [(false, true), (true, false)]);
             contents.sync(ROOT, contents.mark(ROOT), false);
             let after = contents.after_cut(&mut Random::new(1));
-            assert!(after.look_up(b"/a").is_err() && after.look_up(b"/b").is_ok());
+            assert!(after.look_up(b"/a", true).is_err() && after.look_up(b"/b", true).is_ok());
         }
     }
 
@@ -515,7 +410,7 @@ mod tests {
         let found: BTreeSet<_> = (0..20)
             .map(|seed| {
                 let mut contents = Contents::new();
-                let inode = contents.create(b"x", false).unwrap();
+                let inode = contents.open(b"x", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
                 contents.sync(inode, contents.mark(inode), false);
                 write(&mut contents, inode, 0, &[1; 512]);
                 contents.lose(inode, contents.mark(inode), &mut Random::new(seed));
@@ -530,7 +425,7 @@ mod tests {
     #[test]
     fn what_replaces_a_file_cut_to_nothing_is_never_mixed_with_it() {
         let mut contents = Contents::new();
-        let inode = contents.create(b"x", false).unwrap();
+        let inode = contents.open(b"x", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
         write(&mut contents, inode, 0, &[1; 5000]);
         contents.sync(inode, contents.mark(inode), false);
         contents.change(inode, Change::Size(0)).unwrap();
@@ -545,7 +440,7 @@ mod tests {
     fn a_sync_covers_the_names_and_sizes_of_before_it_began() {
         for strictness in [Strictness::Journal, Strictness::Posix] {
             let mut contents = Contents { strictness, ..Contents::new() };
-            let inode = contents.create(b"a", false).unwrap();
+            let inode = contents.open(b"a", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
             let (of_folder, of_file) = (contents.mark(ROOT), contents.mark(inode));
             write(&mut contents, inode, 0, b"later");
             contents.rename(b"a", b"b", 0).unwrap();
@@ -564,7 +459,7 @@ mod tests {
             }
             // Its size is new still, so this one writes the journal.
             contents.sync(inode, contents.mark(inode), true);
-            let names = |seed| contents.after_cut(&mut Random::new(seed)).look_up(b"b").is_ok();
+            let names = |seed| contents.after_cut(&mut Random::new(seed)).look_up(b"b", true).is_ok();
             assert_eq!((0..100).all(names), strictness == Strictness::Journal);
         }
     }
@@ -572,7 +467,7 @@ mod tests {
     #[test]
     fn terabytes_of_holes_take_no_memory() {
         let mut contents = Contents::new();
-        let inode = contents.create(b"x", false).unwrap();
+        let inode = contents.open(b"x", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
         contents.change(inode, Change::Size(1 << 42)).unwrap();
         write(&mut contents, inode, 1 << 41, b"far");
         let mut found = [9; 5];

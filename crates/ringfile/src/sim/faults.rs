@@ -132,8 +132,9 @@ impl Faults {
         Self { flips: rate, ..self }
     }
 
-    /// Makes writes fail with `ENOSPC` once this many more bytes are allocated, in pages of 4 KiB. What fits is written
-    /// before, and removed files give their room back.
+    /// Makes writes, copies and [`File::allocate`](crate::File::allocate) fail with `ENOSPC` once this many more bytes are
+    /// allocated, in pages of 4 KiB. Of writes and copies, what fits is written before. Removed files and holes give their
+    /// room back, and a write to room that was preallocated always fits.
     #[must_use]
     pub fn full_after(self, bytes: u64) -> Self {
         Self { room: Some(bytes), ..self }

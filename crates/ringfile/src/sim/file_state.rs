@@ -29,12 +29,13 @@ pub(super) struct Mark {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Strictness {
-    /// As ext4 and XFS: names change in their order, and a sync of a folder, of a file that is new or has a new size, and
-    /// each [`sync_all`](crate::File::sync_all) makes all earlier changes of names durable. Sizes that a program sets change
-    /// in their order.
+    /// As ext4 and XFS: names and permissions change in their order, and a sync of a folder, of a file that is new or has a
+    /// new size, and each [`sync_all`](crate::File::sync_all) makes all earlier changes of them durable. Sizes that a
+    /// program sets change in their order.
     #[default]
     Journal,
-    /// As POSIX allows: a name is durable only when its folder was synced, and names and sizes change in any order.
+    /// As POSIX allows: a name is durable only when its folder was synced, permissions only after a
+    /// [`sync_all`](crate::File::sync_all) of the file, and names, permissions and sizes change in any order.
     Posix,
 }
 
@@ -48,7 +49,7 @@ impl FileState {
         match change {
             Change::Write(data) => data.range().end > self.live.size,
             Change::Size(_) => true,
-            Change::Zero(_) => false,
+            Change::Zero(_) | Change::Reserve(_) => false,
         }
     }
 
@@ -106,12 +107,11 @@ impl FileState {
                 Change::Write(data) if data.is_durable => parts.content.apply(change),
                 Change::Write(data) => parts
                     .put(data, limit, part, |sector| flushed.get(&sector).is_some_and(|flush| at < *flush)),
-                Change::Size(_) | Change::Zero(_) if at < sizes => parts.content.apply(change),
-                Change::Size(_) | Change::Zero(_) if limit == u64::MAX && parts.random.happens(part) => {
+                _ if at < sizes || limit == u64::MAX && parts.random.happens(part) => {
                     parts.content.apply(change);
                 }
                 Change::Size(size) if how == Strictness::Journal => limit = limit.min(*size),
-                Change::Size(_) | Change::Zero(_) => {}
+                Change::Size(_) | Change::Zero(_) | Change::Reserve(_) => {}
             }
         }
         Self { live: content.clone(), durable: content, ..Self::default() }

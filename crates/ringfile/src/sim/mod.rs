@@ -29,8 +29,9 @@
 //!
 //! # What is simulated
 //!
-//! Files and folders, and all operations on them but copies and symbolic links. Permissions are not kept, and
-//! preallocated blocks take no room of a full disk. A file that is opened for direct I/O refuses offsets and lengths that
+//! Files, folders and symbolic links, and all operations on them. The program is root: permissions are kept as they were
+//! given, without a umask, and nothing is refused for their sake. Files have no times: each is the epoch. A copy takes effect
+//! at one moment, as other operations do. A file that is opened for direct I/O refuses offsets and lengths that
 //! are not multiples of 512 bytes, but takes memory at any address: addresses are not repeatable. An adaptive file is a
 //! buffered one. [`spawn`](crate::spawn) runs tasks in an order that the seed chooses, and [`sleep`] takes no real time.
 //! [`Pool`](crate::Pool)s have real memory.
@@ -44,7 +45,7 @@
 //! What was written is volatile until a sync that began after it; a durable write makes only itself durable. A power cut
 //! keeps what is durable, and any part of the rest, in sectors of 512 bytes: later writes without earlier ones, and a new
 //! size without its data, which are zeros then. Of more than 8192 changes of a file since its last sync, the early ones are
-//! kept: no power cut loses them. [`Strictness`] says what is promised for names, and for sizes that are set.
+//! kept: no power cut loses them. [`Strictness`] says what is promised for names and permissions, and for sizes that are set.
 
 mod calls;
 mod content;
@@ -52,6 +53,7 @@ mod disk;
 mod faults;
 mod file_state;
 mod names;
+mod ranges;
 mod script;
 mod seed;
 mod seeds;

@@ -20,7 +20,7 @@ use ringfile_buffer::internal::fork;
 /// A call copies at most this much: 4 to 20 ms on a drive that reads and writes 1 to 4 GB/s.
 const STEP: usize = 16 << 20;
 /// A copy ends here, as if its source did. A hole may be longer than any data.
-const MOST: usize = MOST_DONE - MOST_DONE % STEP;
+pub(super) const MOST: usize = MOST_DONE - MOST_DONE % STEP;
 /// The memory through which this copies where the kernel does not.
 const PIECE: usize = 256 << 10;
 

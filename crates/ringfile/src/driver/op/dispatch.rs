@@ -72,7 +72,7 @@ fn call_without_data(
 ) -> Result<usize, i32> {
     #[cfg(feature = "sim")]
     if let Some(file) = target.simulated() {
-        return super::simulated::call(file, request, held);
+        return super::simulated::call(file, request, held, began);
     }
     match request.kind.family() {
         Family::Control(kind) => {
