@@ -306,7 +306,8 @@ async fn reader(disk: &Disk, place: &Place) {
             Some(Ok(piece)) => read.extend_from_slice(&piece),
             Some(Err(error)) => {
                 assert_eq!(error.errno(), Some(libc::EIO));
-                break error.offset().unwrap() + error.done() as u64;
+                // It may have read whole blocks.
+                break (error.offset().unwrap() + error.done() as u64).min(end);
             }
             None => break end.min(SIZE),
         }
