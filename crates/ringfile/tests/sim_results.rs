@@ -118,7 +118,9 @@ impl Asked {
                     read(len);
                 }
                 let is_short = error.kind() == ErrorKind::UnexpectedEof;
-                assert!(!is_short || matches!(kind, Kind::ReadExact) && len == self.there() && len < self.len);
+                assert!(
+                    !is_short || matches!(kind, Kind::ReadExact) && len == self.there() && len < self.len
+                );
                 if error.errno() == Some(libc::ECANCELED) {
                     return Some(len);
                 }
@@ -208,8 +210,7 @@ async fn batch(disk: &Disk, place: &Place, numbers: &mut RangeFrom<u64>, filled:
     let first_part = failed.iter().map(|&failed| all[failed].part).min();
     for (index, (asked, done)) in all.into_iter().zip(results).enumerate() {
         let is_behind = first_part.is_some_and(|part| part < asked.part);
-        let must_stop =
-            stops && most == 1 && !merges && failed.first().is_some_and(|&failed| failed < index);
+        let must_stop = stops && most == 1 && !merges && failed.first().is_some_and(|&failed| failed < index);
         if was_cancelled(&done) {
             assert!(is_behind || stops && !failed.is_empty(), "{asked:?} was cancelled for no reason");
             assert_eq!(done.result.as_ref().unwrap_err().done(), 0, "{asked:?} was started");
@@ -349,7 +350,8 @@ fn each_result_tells_what_has_happened() {
             let file = fs::open("read", &options(is_direct)).await.unwrap();
             file.write_at(content(0, SIZE as usize), 0).await.unwrap();
         });
-        let faults = Faults::none().short_transfers(0.1).interrupted(0.1).stuck(0.01, Duration::from_millis(20));
+        let faults =
+            Faults::none().short_transfers(0.1).interrupted(0.1).stuck(0.01, Duration::from_millis(20));
         let faults = faults.read_errors(0.02).write_errors(0.02).sync_errors(0.01);
         let outcome = prepared.disk().faults(faults).run(|disk| program(disk, is_direct));
         let disk = outcome.disk();
