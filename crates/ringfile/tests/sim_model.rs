@@ -21,8 +21,8 @@ const TASKS: u64 = 4;
 /// Operations of a task, with its syncs: a thousand for all.
 const OPERATIONS: u64 = 250;
 
-/// The versions of a task's block: the last that was begun to be written, the last that was written as a whole, and the last
-/// that a sync has covered.
+/// The versions of a task's block: the last that was begun to be written, the last that was written as a whole or read, and
+/// the last that a sync has covered.
 #[derive(Clone, Copy, Default)]
 struct Versions {
     newest: u64,
@@ -34,6 +34,10 @@ type Model = Rc<RefCell<Vec<Versions>>>;
 
 fn bytes_of(version: u64) -> Vec<u8> {
     version.to_ne_bytes().repeat(BLOCK as usize / 8)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
 }
 
 /// What a program meets.
@@ -101,7 +105,12 @@ async fn task(disk: Disk, file: File, pool: Pool, weather: Weather, number: u64,
             0..3 => match run(&disk, file.read_at(buffer, at(first))).await {
                 Ok(read) => {
                     assert_eq!(read.len(), len);
-                    is_between(&read, &model.borrow()[blocks.clone()], |block| block.written);
+                    let blocks = &mut model.borrow_mut()[blocks.clone()];
+                    is_between(&read, blocks, |block| block.written);
+                    // A sync covers what was read, also if its write has failed.
+                    for (block, bytes) in blocks.iter_mut().zip(read.chunks_exact(BLOCK as usize)) {
+                        block.written = words(bytes).min().unwrap();
+                    }
                 }
                 Err(errno) => weather.fails(errno),
             },
@@ -157,9 +166,9 @@ async fn task(disk: Disk, file: File, pool: Pool, weather: Weather, number: u64,
 /// Fails if a word of the blocks is older than `oldest` says, or newer than what was written. A write may have ended inside a
 /// block when it failed or the power was cut, since the kernel had moved a part.
 fn is_between(found: &[u8], blocks: &[Versions], oldest: impl Fn(&Versions) -> u64) {
-    for (at, word) in found.chunks_exact(8).enumerate() {
+    for (at, version) in words(found).enumerate() {
         let block = &blocks[at * 8 / BLOCK as usize];
-        let (version, oldest) = (u64::from_ne_bytes(word.try_into().unwrap()), oldest(block));
+        let oldest = oldest(block);
         assert!(
             (oldest..=block.newest).contains(&version),
             "byte {}: {version}, not {oldest} to {}",
