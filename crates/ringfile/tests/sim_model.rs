@@ -1,5 +1,5 @@
-//! A random program on a simulated disk with every fault that the library hides, against a plain model: each read gives
-//! what was written last, and after a power cut each block has a version from the last sync on.
+//! A random program on a simulated disk, against a plain model: each read gives what was written last, and after a power
+//! cut each block has a version from the last sync on. With faults that the library hides, and with errors.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
@@ -7,11 +7,12 @@
 mod seeds;
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ringfile::sim::{Disk, Faults, Simulation, Strictness, for_each_seed};
-use ringfile::{Batch, File, OpenOptions, Pool, Queue, fs};
+use ringfile::{Batch, BufResult, Buffer, Error, File, OpenOptions, Operation, Pool, Queue, fs};
 use seeds::seeds;
 
 const BLOCK: u64 = 512;
@@ -20,100 +21,174 @@ const TASKS: u64 = 4;
 /// Operations of a task, with its syncs: a thousand for all.
 const OPERATIONS: u64 = 250;
 
-/// The versions of a task's blocks: the last written, and the last that a sync has covered.
+/// The versions of a task's block: the last that was begun to be written, the last that was written as a whole or read, and
+/// the last that a sync has covered.
 #[derive(Clone, Copy, Default)]
 struct Versions {
     newest: u64,
+    written: u64,
     durable: u64,
 }
 
 type Model = Rc<RefCell<Vec<Versions>>>;
 
-fn bytes(versions: impl IntoIterator<Item = u64>) -> Vec<u8> {
-    versions.into_iter().flat_map(|version| version.to_ne_bytes().repeat(BLOCK as usize / 8)).collect()
-}
-
 fn bytes_of(version: u64) -> Vec<u8> {
-    bytes([version])
+    version.to_ne_bytes().repeat(BLOCK as usize / 8)
 }
 
-fn options(is_direct: bool) -> OpenOptions {
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+}
+
+/// What a program meets.
+#[derive(Clone, Copy)]
+struct Weather {
+    is_direct: bool,
+    /// Each write makes itself durable.
+    is_dsync: bool,
+    has_errors: bool,
+}
+
+impl Weather {
+    /// Fails if the error is none that there may be.
+    fn fails(self, errno: Option<i32>) {
+        assert!(self.has_errors && errno == Some(libc::EIO), "errno {errno:?}");
+    }
+}
+
+fn options(weather: Weather) -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).direct(is_direct);
+    options.read(true).write(true).create(true).direct(weather.is_direct);
+    options.custom_flags(if weather.is_dsync { libc::O_DSYNC } else { 0 });
     options
 }
 
-async fn task(disk: Disk, file: File, pool: Pool, number: u64, model: Model) {
+/// Carries out a read or a write: alone, in a batch or in a queue.
+async fn run(
+    disk: &Disk,
+    operation: impl Operation + Future<Output = BufResult<Buffer>>,
+) -> Result<Buffer, Option<i32>> {
+    let done = match disk.random_below(3) {
+        0 => return operation.await.map_err(|error| error.errno()),
+        1 => {
+            let mut batch = Batch::new();
+            batch.add(operation);
+            batch.await.remove(0)
+        }
+        _ => {
+            let mut queue = Queue::new();
+            queue.add(operation, 7);
+            while queue.ready().await == 0 {}
+            queue.take().unwrap().1
+        }
+    };
+    done.into_buffer().map_err(|error| error.errno())
+}
+
+async fn task(disk: Disk, file: File, pool: Pool, weather: Weather, number: u64, model: Model) {
     let at = |block: u64| (number * BLOCKS + block) * BLOCK;
     let here = |block: u64| (number * BLOCKS + block) as usize;
     for step in 1..=OPERATIONS {
         let first = disk.random_below(BLOCKS);
         let count = 1 + disk.random_below((BLOCKS - first).min(24));
-        let expected = || bytes((first..first + count).map(|block| model.borrow()[here(block)].newest));
-        let written = |durable: bool| {
-            for block in first..first + count {
-                let versions = &mut model.borrow_mut()[here(block)];
-                (versions.newest, versions.durable) = (step, if durable { step } else { versions.durable });
+        let blocks = here(first)..here(first + count);
+        let begins = || model.borrow_mut()[blocks.clone()].iter_mut().for_each(|block| block.newest = step);
+        let written = |is_durable: bool| {
+            for block in &mut model.borrow_mut()[blocks.clone()] {
+                block.written = step;
+                block.durable = if is_durable || weather.is_dsync { step } else { block.durable };
             }
         };
         let len = (count * BLOCK) as usize;
         let mut buffer = pool.get(len).unwrap();
-        // What is on its way may be there after a cut: from now on, it is the newest.
         match disk.random_below(8) {
-            0 | 1 => {
-                let before = expected();
-                assert_eq!(file.read_at(buffer, at(first)).await.unwrap()[..], before);
-            }
-            2 => {
-                let mut queue = Queue::new();
-                queue.add(file.read_at(buffer, at(first)), 7);
-                while queue.ready().await == 0 {}
-                assert_eq!(queue.take().unwrap().1.into_buffer().unwrap()[..], expected());
-            }
+            0..3 => match run(&disk, file.read_at(buffer, at(first))).await {
+                Ok(read) => {
+                    assert_eq!(read.len(), len);
+                    let blocks = &mut model.borrow_mut()[blocks.clone()];
+                    is_between(&read, blocks, |block| block.written);
+                    // A sync covers what was read, also if its write has failed.
+                    for (block, bytes) in blocks.iter_mut().zip(read.chunks_exact(BLOCK as usize)) {
+                        block.written = words(bytes).min().unwrap();
+                    }
+                }
+                Err(errno) => weather.fails(errno),
+            },
             3 => {
                 let all: Vec<Versions> = model.borrow()[here(0)..here(BLOCKS)].to_vec();
-                file.sync_data().await.unwrap();
-                for (block, versions) in all.iter().enumerate() {
-                    model.borrow_mut()[here(block as u64)].durable = versions.newest;
+                let synced = if disk.random_below(2) == 0 { file.sync_data() } else { file.sync_all() };
+                match synced.await {
+                    Ok(()) => {
+                        for (block, versions) in all.iter().enumerate() {
+                            let block = &mut model.borrow_mut()[here(block as u64)];
+                            block.durable = block.durable.max(versions.written);
+                        }
+                    }
+                    Err(error) => weather.fails(error.errno()),
                 }
             }
             4 => {
                 buffer.extend_from_slice(&bytes_of(step).repeat(count as usize));
-                written(false);
-                file.write_durable_at(buffer, at(first)).await.unwrap();
-                written(true);
+                begins();
+                match run(&disk, file.write_durable_at(buffer, at(first))).await {
+                    Ok(_) => written(true),
+                    Err(errno) => weather.fails(errno),
+                }
             }
             5 => {
                 let half = (count / 2 * BLOCK) as usize;
                 let mut rest = pool.get(len - half).unwrap();
                 buffer.extend_from_slice(&bytes_of(step).repeat(half / BLOCK as usize));
                 rest.extend_from_slice(&bytes_of(step).repeat((len - half) / BLOCK as usize));
-                written(false);
+                begins();
                 let mut batch = Batch::new();
                 batch.add(file.write_at(buffer, at(first)));
                 batch.add(file.write_at(rest, at(first) + half as u64));
-                for done in batch.await {
-                    done.result.unwrap();
+                let failed: Vec<Error> =
+                    batch.await.into_iter().filter_map(|done| done.result.err()).collect();
+                failed.iter().for_each(|error| weather.fails(error.errno()));
+                if failed.is_empty() {
+                    written(false);
                 }
             }
             _ => {
                 buffer.extend_from_slice(&bytes_of(step).repeat(count as usize));
-                written(false);
-                file.write_at(buffer, at(first)).await.unwrap();
+                begins();
+                match run(&disk, file.write_at(buffer, at(first))).await {
+                    Ok(_) => written(false),
+                    Err(errno) => weather.fails(errno),
+                }
             }
         }
     }
 }
 
-async fn program(disk: Disk, is_direct: bool, model: Model) {
-    let file = fs::open("blocks", &options(is_direct)).await.unwrap();
+/// Fails if a word of the blocks is older than `oldest` says, or newer than what was written. A write may have ended inside a
+/// block when it failed or the power was cut, since the kernel had moved a part.
+fn is_between(found: &[u8], blocks: &[Versions], oldest: impl Fn(&Versions) -> u64) {
+    for (at, version) in words(found).enumerate() {
+        let block = &blocks[at * 8 / BLOCK as usize];
+        let oldest = oldest(block);
+        assert!(
+            (oldest..=block.newest).contains(&version),
+            "byte {}: {version}, not {oldest} to {}",
+            at * 8,
+            block.newest
+        );
+    }
+}
+
+async fn program(disk: Disk, weather: Weather, model: Model) {
+    let file = fs::open("blocks", &options(weather)).await.unwrap();
     file.set_len(TASKS * BLOCKS * BLOCK).await.unwrap();
-    file.sync_all().await.unwrap();
-    fs::sync_dir("/").await.unwrap();
+    if file.sync_all().await.is_err() || fs::sync_dir("/").await.is_err() {
+        return;
+    }
     model.borrow_mut().resize((TASKS * BLOCKS) as usize, Versions::default());
     let pool = Pool::new(4 << 20);
-    let start =
-        |number| ringfile::spawn(task(disk.clone(), file.clone(), pool.clone(), number, Rc::clone(&model)));
+    let start = |number| {
+        ringfile::spawn(task(disk.clone(), file.clone(), pool.clone(), weather, number, Rc::clone(&model)))
+    };
     for ended in (0..TASKS).map(start).collect::<Vec<_>>() {
         ended.await.unwrap();
     }
@@ -125,30 +200,33 @@ async fn check(model: Vec<Versions>) {
     if model.is_empty() {
         return;
     }
-    // A write may have ended inside a block when the power was cut, since the kernel had moved a part.
-    for (at, word) in found.chunks_exact(8).enumerate() {
-        let Versions { newest, durable } = model[at * 8 / BLOCK as usize];
-        let version = u64::from_ne_bytes(word.try_into().unwrap());
-        assert!(
-            (durable..=newest).contains(&version),
-            "byte {}: {version}, not {durable} to {newest}",
-            at * 8
-        );
-    }
+    is_between(&found, &model, |block| block.durable);
     assert_eq!(found.len() as u64, model.len() as u64 * BLOCK);
+}
+
+fn run_seed(seed: u64, weather: Weather, faults: Faults) {
+    let faults = faults.short_transfers(0.1).interrupted(0.1).stuck(0.01, Duration::from_millis(50));
+    let strictness = if seed % 2 == 0 { Strictness::Journal } else { Strictness::Posix };
+    let simulation = Simulation::new(seed).faults(faults).strictness(strictness);
+    let model = Model::default();
+    let told = Rc::clone(&model);
+    // Half of the cuts come late, after the thousand operations.
+    let outcome = simulation.power_cut_within(8000).run(|disk| program(disk, weather, told));
+    outcome.disk().run(|_| check(model.take())).into_result().unwrap();
 }
 
 #[test]
 fn each_read_gives_what_was_written_and_each_cut_leaves_what_was_synced() {
     for_each_seed(seeds(), |seed| {
-        let harmless =
-            Faults::none().short_transfers(0.1).interrupted(0.1).stuck(0.01, Duration::from_millis(50));
-        let strictness = if seed % 2 == 0 { Strictness::Journal } else { Strictness::Posix };
-        let simulation = Simulation::new(seed).faults(harmless).strictness(strictness);
-        let model = Model::default();
-        let told = Rc::clone(&model);
-        // Half of the cuts come late, after the thousand operations.
-        let outcome = simulation.power_cut_within(8000).run(|disk| program(disk, seed % 3 == 0, told));
-        outcome.disk().run(|_| check(model.take())).into_result().unwrap();
+        let weather = Weather { is_direct: seed % 3 == 0, is_dsync: false, has_errors: false };
+        run_seed(seed, weather, Faults::none());
+    });
+}
+
+#[test]
+fn what_was_reported_holds_with_errors_before_and_after_it() {
+    for_each_seed(seeds(), |seed| {
+        let weather = Weather { is_direct: seed % 3 == 0, is_dsync: seed % 4 < 2, has_errors: true };
+        run_seed(seed, weather, Faults::none().read_errors(0.02).write_errors(0.02).sync_errors(0.01));
     });
 }

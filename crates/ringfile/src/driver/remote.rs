@@ -95,10 +95,12 @@ impl RemoteRequest {
         self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
     }
 
-    /// Carries it out by calls on this thread.
+    /// Carries it out by calls on this thread. If it was cancelled, it ends after a call that has moved a part.
     #[cfg(feature = "sim")]
     pub(super) fn carry_out(&mut self) -> Ended {
-        super::op::plain::run(&self.target, &self.request, &mut self.held, || true)
+        let Self { target, request, held, handler, index, .. } = self;
+        let is_wanted = || handler.as_ref().is_some_and(|handler| handler.is_wanted(*index));
+        super::op::plain::run(target, request, held, is_wanted)
     }
 
     pub(super) fn end(mut self, ended: Ended) {

@@ -370,6 +370,15 @@ impl<M: Lend> OperationRecord<M> {
         Some(Ended { done, ..ended })
     }
 
+    /// Ends a durable write that is cancelled after it was written and before its sync; `None` if the operation is none.
+    pub(crate) fn cancelled_before_sync(&mut self) -> Option<Ended> {
+        if self.request.kind != Kind::Sync || self.rest == AfterWrite::NOTHING {
+            return None;
+        }
+        self.request.kind = Kind::Write;
+        Some(Ended { done: self.request.want, errno: libc::ECANCELED })
+    }
+
     /// Makes a file of the opened descriptor. If it must be truncated, the operation begins again.
     fn end_opening(&mut self, path: &File, ended: Ended) -> Option<Result<Ended>> {
         if let Some(detour) = &mut self.detour

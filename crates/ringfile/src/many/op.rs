@@ -141,9 +141,10 @@ impl Op {
         self.stage = Stage::Refused(self.record.not_started(files.get(self.file), error));
     }
 
+    /// Cancels an operation that is not in flight.
     pub(super) fn cancel(&mut self, why: &'static str) {
         self.record.show_nothing();
-        self.stage = Stage::Cancelled(why);
+        self.stage = self.record.cancelled_before_sync().map_or(Stage::Cancelled(why), Stage::Over);
     }
 
     pub(super) fn is_over(&self) -> bool {
