@@ -6,8 +6,8 @@
 #[path = "support/seeds.rs"]
 mod seeds;
 
-use std::cell::RefCell;
-use std::future::Future;
+use std::cell::{Cell, RefCell};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,8 +18,10 @@ use seeds::seeds;
 const BLOCK: u64 = 512;
 const BLOCKS: u64 = 64;
 const TASKS: u64 = 4;
-/// Operations of a task, with its syncs: a thousand for all.
+/// Operations of a task in a session, with its syncs: a thousand for all.
 const OPERATIONS: u64 = 250;
+/// The sessions of a seed end when it had this many operations.
+const ENOUGH: u64 = TASKS * OPERATIONS;
 
 /// The versions of a task's block: the last that was begun to be written, the last that was written as a whole or read, and
 /// the last that a sync has covered.
@@ -30,14 +32,20 @@ struct Versions {
     durable: u64,
 }
 
-type Model = Rc<RefCell<Vec<Versions>>>;
+/// What is known outside of the simulation, which a power cut ends.
+#[derive(Default)]
+struct Model {
+    blocks: RefCell<Vec<Versions>>,
+    /// How many operations there were in all sessions.
+    operations: Cell<u64>,
+}
 
 fn bytes_of(version: u64) -> Vec<u8> {
-    version.to_ne_bytes().repeat(BLOCK as usize / 8)
+    version.to_le_bytes().repeat(BLOCK as usize / 8)
 }
 
 fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
+    bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()))
 }
 
 /// What a program meets.
@@ -66,7 +74,7 @@ fn options(weather: Weather) -> OpenOptions {
 /// Carries out a read or a write: alone, in a batch or in a queue.
 async fn run(
     disk: &Disk,
-    operation: impl Operation + Future<Output = BufResult<Buffer>>,
+    operation: impl Operation<Output = BufResult<Buffer>>,
 ) -> Result<Buffer, Option<i32>> {
     let done = match disk.random_below(3) {
         0 => return operation.await.map_err(|error| error.errno()),
@@ -85,16 +93,29 @@ async fn run(
     done.into_buffer().map_err(|error| error.errno())
 }
 
-async fn task(disk: Disk, file: File, pool: Pool, weather: Weather, number: u64, model: Model) {
+async fn task(
+    disk: Disk,
+    file: File,
+    pool: Pool,
+    weather: Weather,
+    number: u64,
+    before: u64,
+    model: Rc<Model>,
+) {
     let at = |block: u64| (number * BLOCKS + block) * BLOCK;
     let here = |block: u64| (number * BLOCKS + block) as usize;
-    for step in 1..=OPERATIONS {
+    for step in before + 1..=before + OPERATIONS {
+        model.operations.set(model.operations.get() + 1);
         let first = disk.random_below(BLOCKS);
         let count = 1 + disk.random_below((BLOCKS - first).min(24));
         let blocks = here(first)..here(first + count);
-        let begins = || model.borrow_mut()[blocks.clone()].iter_mut().for_each(|block| block.newest = step);
+        let begins = || {
+            model.blocks.borrow_mut()[blocks.clone()]
+                .iter_mut()
+                .for_each(|block| block.newest = block.newest.max(step))
+        };
         let written = |is_durable: bool| {
-            for block in &mut model.borrow_mut()[blocks.clone()] {
+            for block in &mut model.blocks.borrow_mut()[blocks.clone()] {
                 block.written = step;
                 block.durable = if is_durable || weather.is_dsync { step } else { block.durable };
             }
@@ -105,7 +126,7 @@ async fn task(disk: Disk, file: File, pool: Pool, weather: Weather, number: u64,
             0..3 => match run(&disk, file.read_at(buffer, at(first))).await {
                 Ok(read) => {
                     assert_eq!(read.len(), len);
-                    let blocks = &mut model.borrow_mut()[blocks.clone()];
+                    let blocks = &mut model.blocks.borrow_mut()[blocks.clone()];
                     is_between(&read, blocks, |block| block.written);
                     // A sync covers what was read, also if its write has failed.
                     for (block, bytes) in blocks.iter_mut().zip(read.chunks_exact(BLOCK as usize)) {
@@ -115,12 +136,12 @@ async fn task(disk: Disk, file: File, pool: Pool, weather: Weather, number: u64,
                 Err(errno) => weather.fails(errno),
             },
             3 => {
-                let all: Vec<Versions> = model.borrow()[here(0)..here(BLOCKS)].to_vec();
+                let all: Vec<Versions> = model.blocks.borrow()[here(0)..here(BLOCKS)].to_vec();
                 let synced = if disk.random_below(2) == 0 { file.sync_data() } else { file.sync_all() };
                 match synced.await {
                     Ok(()) => {
                         for (block, versions) in all.iter().enumerate() {
-                            let block = &mut model.borrow_mut()[here(block as u64)];
+                            let block = &mut model.blocks.borrow_mut()[here(block as u64)];
                             block.durable = block.durable.max(versions.written);
                         }
                     }
@@ -170,7 +191,7 @@ fn is_between(found: &[u8], blocks: &[Versions], oldest: impl Fn(&Versions) -> u
         let block = &blocks[at * 8 / BLOCK as usize];
         let oldest = oldest(block);
         assert!(
-            (oldest..=block.newest).contains(&version),
+            (oldest..=block.newest).contains(&version) || is_torn(version, oldest..=block.newest),
             "byte {}: {version}, not {oldest} to {}",
             at * 8,
             block.newest
@@ -178,41 +199,74 @@ fn is_between(found: &[u8], blocks: &[Versions], oldest: impl Fn(&Versions) -> u
     }
 }
 
-async fn program(disk: Disk, weather: Weather, model: Model) {
+async fn session(disk: Disk, weather: Weather, before: u64, model: Rc<Model>) {
     let file = fs::open("blocks", &options(weather)).await.unwrap();
     file.set_len(TASKS * BLOCKS * BLOCK).await.unwrap();
     if file.sync_all().await.is_err() || fs::sync_dir("/").await.is_err() {
         return;
     }
-    model.borrow_mut().resize((TASKS * BLOCKS) as usize, Versions::default());
+    model.blocks.borrow_mut().resize((TASKS * BLOCKS) as usize, Versions::default());
     let pool = Pool::new(4 << 20);
     let start = |number| {
-        ringfile::spawn(task(disk.clone(), file.clone(), pool.clone(), weather, number, Rc::clone(&model)))
+        ringfile::spawn(task(
+            disk.clone(),
+            file.clone(),
+            pool.clone(),
+            weather,
+            number,
+            before,
+            Rc::clone(&model),
+        ))
     };
     for ended in (0..TASKS).map(start).collect::<Vec<_>>() {
         ended.await.unwrap();
     }
 }
 
-async fn check(model: Vec<Versions>) {
-    let Ok(file) = File::open("blocks") else { return assert!(model.is_empty()) };
-    let found = file.read_at(Vec::with_capacity(1 << 20), 0).await.unwrap();
-    if model.is_empty() {
-        return;
-    }
-    is_between(&found, &model, |block| block.durable);
-    assert_eq!(found.len() as u64, model.len() as u64 * BLOCK);
+/// Returns whether a word begins as one of these versions and ends as another.
+fn is_torn(word: u64, versions: RangeInclusive<u64>) -> bool {
+    (1..8).any(|bits| {
+        let first = (1_u64 << (bits * 8)) - 1;
+        let has = |mask: u64| versions.clone().any(|version| version & mask == word & mask);
+        has(first) && has(!first)
+    })
 }
 
+/// Checks what a cut has left, and returns what the next session begins with.
+async fn check(blocks: Vec<Versions>) -> Vec<Versions> {
+    let Ok(file) = File::open("blocks") else {
+        assert!(blocks.is_empty());
+        return blocks;
+    };
+    let found = file.read_at(Vec::with_capacity(1 << 20), 0).await.unwrap();
+    if blocks.is_empty() {
+        return blocks;
+    }
+    is_between(&found, &blocks, |block| block.durable);
+    assert_eq!(found.len() as u64, blocks.len() as u64 * BLOCK);
+    let left = found.chunks_exact(BLOCK as usize).map(|block| {
+        let (oldest, newest) = (words(block).min().unwrap(), words(block).max().unwrap());
+        Versions { newest, written: oldest, durable: oldest }
+    });
+    left.collect()
+}
+
+/// Cuts the power again and again, until there were enough operations.
 fn run_seed(seed: u64, weather: Weather, faults: Faults) {
     let faults = faults.short_transfers(0.1).interrupted(0.1).stuck(0.01, Duration::from_millis(50));
-    let strictness = if seed % 2 == 0 { Strictness::Journal } else { Strictness::Posix };
-    let simulation = Simulation::new(seed).faults(faults).strictness(strictness);
-    let model = Model::default();
-    let told = Rc::clone(&model);
-    // Half of the cuts come late, after the thousand operations.
-    let outcome = simulation.power_cut_within(8000).run(|disk| program(disk, weather, told));
-    outcome.disk().run(|_| check(model.take())).into_result().unwrap();
+    let strictness = if seed.is_multiple_of(2) { Strictness::Journal } else { Strictness::Posix };
+    let mut simulation = Simulation::new(seed).strictness(strictness);
+    let model = Rc::new(Model::default());
+    let mut before = 0;
+    while model.operations.get() < ENOUGH {
+        let told = Rc::clone(&model);
+        let simulated = simulation.faults(faults.clone()).power_cut_within(8000);
+        let outcome = simulated.run(|disk| session(disk, weather, before, told));
+        let checked = outcome.disk().run(|_| check(model.blocks.take()));
+        simulation = checked.disk();
+        *model.blocks.borrow_mut() = checked.into_result().unwrap();
+        before += OPERATIONS;
+    }
 }
 
 #[test]
