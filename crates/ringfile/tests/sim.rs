@@ -943,3 +943,15 @@ fn preallocated_room_is_taken_at_once_and_is_there_later() {
         assert_eq!(fs::metadata("a").await.unwrap().allocated, 1 << 45);
     });
 }
+
+#[test]
+fn a_file_whose_last_handle_is_dropped_on_another_thread_is_closed() {
+    Simulation::new(1).faults(Faults::none().full_after(8192)).run(|_| async {
+        for name in ["a", "b", "c"] {
+            let file = fs::open(name, &everything()).await.unwrap();
+            file.write_at(vec![1; 8192], 0).await.expect("the file before has given its room back");
+            fs::remove_file(name).await.unwrap();
+            std::thread::spawn(move || drop(file)).join().unwrap();
+        }
+    });
+}

@@ -249,7 +249,7 @@ pub(crate) fn size(file: OpenNumber) -> Result<u64, i32> {
 pub(crate) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(rustix::io::Errno::raw_os_error)?;
-    let number = with(|world| {
+    let opened = with(|world| {
         let inode = world.disk.open(path, flags, mode)?;
         if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
             world.disk.change(inode, Change::Size(0))?;
@@ -258,10 +258,10 @@ pub(crate) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenR
         let reported = world.disk.failures(inode);
         world.open.insert(number, OpenFile { inode, flags, reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
-        Ok(number)
+        Ok(OpenRef::new(number, world))
     })
     .unwrap_or(Err(libc::EBADF))?;
-    Ok((stand_in, OpenRef(number)))
+    Ok((stand_in, opened))
 }
 
 /// Renames; `flags` as for `renameat2(2)`.

@@ -56,6 +56,7 @@ pub(super) struct World {
     pub(super) open: BTreeMap<OpenNumber, OpenFile>,
     /// The open files, by the descriptors that stand for them.
     pub(super) stand_ins: BTreeMap<RawFd, OpenNumber>,
+    dropped: Arc<Dropped>,
     /// The event before which the power is cut.
     pub(super) cut_at: u64,
     pub(super) events: u64,
@@ -152,6 +153,7 @@ impl World {
             woken: Arc::new(Woken(Mutex::new(vec![MAIN]))),
             open: BTreeMap::new(),
             stand_ins: BTreeMap::new(),
+            dropped: Arc::default(),
             cut_at: u64::MAX,
             events: 0,
             trace: 0xcbf2_9ce4_8422_2325,
@@ -194,6 +196,24 @@ impl World {
         if self.open.values().all(|open| open.inode != inode) && self.disk.links(inode) == 0 {
             self.disk.forget(inode);
         }
+    }
+
+    /// Closes a file. Returns false if it is not open here.
+    fn close(&mut self, file: OpenNumber) -> bool {
+        let closed = self.open.remove(&file);
+        if let Some(closed) = &closed {
+            self.forget_unused(closed.inode);
+        }
+        closed.is_some()
+    }
+
+    /// Does what the kernel does by itself between operations.
+    fn tidy(&mut self) {
+        let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
+        for file in dropped {
+            self.close(file);
+        }
+        self.disk.write_back(&mut self.random);
     }
 
     /// Returns whether a sync of the file has failed that this open file has not reported yet: each reports each once.
@@ -322,7 +342,10 @@ fn carry_out(pending: Pending) {
     if !remote.is_wanted() && with(|world| world.random.happens(0.5)) != Some(false) {
         return remote.refuse(libc::ECANCELED);
     }
-    with(|world| world.mark = mark);
+    with(|world| {
+        world.tidy();
+        world.mark = mark;
+    });
     let ended = remote.carry_out();
     with(|world| {
         let request = remote.request;
@@ -403,19 +426,26 @@ pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
     removed.flatten().is_some()
 }
 
-/// An open file of a simulation, held by its target; 0 for the stand-in of a path.
-pub(crate) struct OpenRef(pub(crate) OpenNumber);
+/// An open file of a simulation, held by its target; 0 for the stand-in of a path. Where it says that it was dropped on
+/// another thread.
+pub(crate) struct OpenRef(pub(crate) OpenNumber, Option<Arc<Dropped>>);
+
+/// Open files that were dropped on other threads.
+type Dropped = Mutex<Vec<OpenNumber>>;
 
 impl OpenRef {
-    pub(crate) const PATH: Self = Self(0);
+    pub(crate) const PATH: Self = Self(0, None);
+
+    pub(super) fn new(number: OpenNumber, world: &World) -> Self {
+        Self(number, Some(Arc::clone(&world.dropped)))
+    }
 }
 
 impl Drop for OpenRef {
     fn drop(&mut self) {
-        with(|world| {
-            if let Some(closed) = world.open.remove(&self.0) {
-                world.forget_unused(closed.inode);
-            }
-        });
+        let Some(dropped) = &self.1 else { return };
+        if with(|world| world.close(self.0)) != Some(true) {
+            dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        }
     }
 }
