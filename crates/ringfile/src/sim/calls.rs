@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::content::{Change, Data, PAGE};
 use super::disk::{Contents, Inode, Node};
-use super::faults::{Call, Drawn};
+use super::faults::{Call, Drawn, Misplaced};
 use super::world::{NEXT_OPEN, OpenFile, OpenNumber, OpenRef, World, with};
 
 /// Runs `act` on the world, and the file; `EBADF` if it is not open there.
@@ -104,6 +104,13 @@ fn put(
             failed = Some(errno);
         }
     }
+    let writable = world.disk.writable(inode, &data.range());
+    if writable < data.len() {
+        if writable == 0 || data.is_atomic {
+            return Err(libc::EIO);
+        }
+        data.truncate(writable);
+    }
     let done = world.disk.fitting(inode, data.range().start, data.len());
     if done < data.len() && (done == 0 || data.is_atomic) {
         return Err(libc::ENOSPC);
@@ -119,9 +126,43 @@ fn put(
     }
     if done > 0 {
         data.is_durable = is_durable && failed.is_none();
+        misplace(world, inode, &mut data)?;
         world.disk.change(inode, Change::Write(data))?;
     }
     failed.map_or(Ok(done), Err)
+}
+
+/// Makes a drive lose some writes, or write them to another place. The place where they belong keeps what it has.
+fn misplace(world: &mut World, inode: Inode, data: &mut Data) -> Result<(), i32> {
+    let place = match world.faults.draw_misplaced(&mut world.random) {
+        None => return Ok(()),
+        Some(Misplaced::Lost) => None,
+        Some(Misplaced::Elsewhere) => world.disk.any_page(&mut world.random),
+    };
+    let range = data.range();
+    let mut old = Vec::with_capacity(data.len());
+    world.disk.peek(inode, range.start, data.len(), |piece| old.extend_from_slice(piece))?;
+    let mut written = data_of(range.start, &old);
+    (written.is_atomic, written.is_durable) = (data.is_atomic, data.is_durable);
+    let written = std::mem::replace(data, written);
+    if let Some((other, page, size)) = place
+        && (other, page) != (inode, range.start / PAGE)
+    {
+        let moved = written.moved_to(page, size);
+        if moved.len() > 0 {
+            world.disk.change(other, Change::Write(moved))?;
+        }
+    }
+    Ok(())
+}
+
+fn data_of(offset: u64, bytes: &[u8]) -> Data {
+    let mut rest = bytes;
+    Data::new(offset, bytes.len(), |piece| {
+        let (here, behind) = rest.split_at(piece.len());
+        piece.copy_from_slice(here);
+        rest = behind;
+    })
 }
 
 /// Returns the open file that a descriptor stands for.
@@ -169,13 +210,7 @@ pub(crate) fn copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: usi
         }
         let mut bytes = Vec::with_capacity(data.min(STEP));
         world.disk.read(inode, offset, data.min(STEP), |piece| bytes.extend_from_slice(piece))?;
-        let mut rest = bytes.as_slice();
-        let data = Data::new(at, bytes.len(), |piece| {
-            let (here, behind) = rest.split_at(piece.len());
-            piece.copy_from_slice(here);
-            rest = behind;
-        });
-        put(world, (file, into), data, drawn, false)
+        put(world, (file, into), data_of(at, &bytes), drawn, false)
     })
 }
 

@@ -118,6 +118,14 @@ impl Contents {
     /// Prepares for a run: what an earlier one had open is closed.
     pub(super) fn begin(&mut self, faults: &Faults) {
         self.room = faults.room;
+        for (path, range) in &faults.bad_sectors {
+            if let Ok(inode) = self.look_up(path, true)
+                && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
+            {
+                file.live.break_sectors(range);
+                file.durable.break_sectors(range);
+            }
+        }
         let named: BTreeSet<Inode> = self.live.names.values().copied().chain([ROOT]).collect();
         self.removed.extend(self.nodes.keys().filter(|inode| !named.contains(inode)));
         self.free_removed();
@@ -173,8 +181,48 @@ impl Contents {
     ) -> Result<usize, i32> {
         let file = self.file(inode)?;
         let there = usize::try_from(file.live.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
+        let readable = file.live.readable(offset, there);
+        if readable == 0 && there > 0 {
+            return Err(libc::EIO);
+        }
+        let there = readable;
         file.live.read(offset, there, take);
         Ok(there)
+    }
+
+    /// Passes on what is at a place, without a drive; zeros behind the end of the file.
+    pub(super) fn peek(
+        &mut self,
+        inode: Inode,
+        offset: u64,
+        len: usize,
+        take: impl FnMut(&[u8]),
+    ) -> Result<(), i32> {
+        self.file(inode)?.live.read(offset, len, take);
+        Ok(())
+    }
+
+    /// Returns how many of the bytes the drive can write.
+    pub(super) fn writable(&self, inode: Inode, range: &Range<u64>) -> usize {
+        match self.nodes.get(&inode) {
+            Some(Node::File(file)) => file.live.writable(range),
+            _ => 0,
+        }
+    }
+
+    /// Returns a page that a write may hit instead of its own: a file, the number of the page in it, and the file's size.
+    pub(super) fn any_page(&self, random: &mut Random) -> Option<(Inode, u64, u64)> {
+        let files = || {
+            self.nodes.iter().filter_map(|(inode, node)| match node {
+                Node::File(file) => Some((*inode, &file.live)),
+                Node::Folder | Node::Link(_) => None,
+            })
+        };
+        let all: usize = files().map(|(_, content)| content.pages.len()).sum();
+        let chosen = if all == 0 { return None } else { random.below(all as u64) as usize };
+        let mut pages = files()
+            .flat_map(|(inode, content)| content.pages.keys().map(move |page| (inode, *page, content.size)));
+        pages.nth(chosen)
     }
 
     /// Returns how many of the bytes have room on the disk.
