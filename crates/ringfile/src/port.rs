@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::os::fd::{OwnedFd, RawFd};
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
@@ -39,7 +40,8 @@ pub(crate) struct Port {
     pub forget_timer: fn(&(Instant, u64)) -> bool,
     /// Opens a file with flags (`O_…`), and permissions for a new one.
     pub open: fn(&[u8], i32, u32) -> Answer<Opened>,
-    pub close: fn(OpenNumber),
+    /// Closes a file. Returns whether it was open in this simulation.
+    pub close: fn(OpenNumber) -> bool,
     /// Reads at an offset up to a number of bytes.
     pub read: fn(OpenNumber, u64, usize, &mut Take<'_>) -> Answer<usize>,
     /// Writes at an offset a number of bytes.
@@ -131,17 +133,26 @@ pub(crate) fn set(port: Option<&'static Port>) {
     HERE.set(port);
 }
 
-/// An open file of a simulation, held by its target; 0 for the stand-in of a path. Dropping it closes the file.
-pub(crate) struct OpenRef(pub(crate) OpenNumber);
+/// An open file of a simulation, held by its target; 0 for the stand-in of a path. Dropping it closes the file; where it says
+/// that it was dropped on another thread.
+pub(crate) struct OpenRef(pub(crate) OpenNumber, Option<Arc<Dropped>>);
+
+/// Open files that were dropped on other threads.
+pub(crate) type Dropped = Mutex<Vec<OpenNumber>>;
 
 impl OpenRef {
-    pub(crate) const PATH: Self = Self(0);
+    pub(crate) const PATH: Self = Self(0, None);
+
+    pub(crate) fn new(number: OpenNumber, dropped: Arc<Dropped>) -> Self {
+        Self(number, Some(dropped))
+    }
 }
 
 impl Drop for OpenRef {
     fn drop(&mut self) {
-        if let Some(port) = here() {
-            (port.close)(self.0);
+        let Some(dropped) = &self.1 else { return };
+        if !here().is_some_and(|port| (port.close)(self.0)) {
+            dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
         }
     }
 }

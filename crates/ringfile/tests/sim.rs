@@ -1028,3 +1028,135 @@ fn preallocated_room_is_taken_at_once_and_is_there_later() {
         assert_eq!(fs::metadata("a").await.unwrap().allocated, 1 << 45);
     });
 }
+
+#[test]
+fn a_file_whose_last_handle_is_dropped_on_another_thread_is_closed() {
+    Simulation::new(1).faults(Faults::none().full_after(8192)).run(|_| async {
+        for name in ["a", "b", "c"] {
+            let file = fs::open(name, &everything()).await.unwrap();
+            file.write_at(vec![1; 8192], 0).await.expect("the file before has given its room back");
+            fs::remove_file(name).await.unwrap();
+            std::thread::spawn(move || drop(file)).join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn bad_sectors_fail_until_they_are_written_again() {
+    for_each_seed(0..50, bad_sectors_of);
+}
+
+fn bad_sectors_of(seed: u64) {
+    let written = Simulation::new(seed).run(|_| async {
+        let file = fs::open("x", &everything()).await.unwrap();
+        file.write_at(vec![1; 4096], 0).await.unwrap();
+        file.sync_all().await.unwrap();
+    });
+    let faults =
+        Faults::none().bad_sectors("x", 1000..1030).bad_sectors("none", 0..1).bad_sectors("x", 3600..9000);
+    let broken = written.disk().faults(faults).power_cut_within(100).run(|_| async {
+        let file = fs::open("x", &everything()).await.unwrap();
+        let read = |offset| file.read_at(Vec::with_capacity(4096), offset);
+        for (offset, done) in [(0, 512), (600, 0), (1023, 0), (1030, 0), (1536, 3584 - 1536)] {
+            let failed = read(offset).await.unwrap_err();
+            assert_eq!((failed.errno(), failed.done()), (Some(libc::EIO), done), "{offset}");
+        }
+        let failed = file.write_at(vec![2; 200], 400).await.unwrap_err();
+        assert_eq!((failed.errno(), failed.done()), (Some(libc::EIO), 112));
+        let failed = file.write_at(vec![2; 100], 1100).await.unwrap_err();
+        assert_eq!((failed.errno(), failed.done()), (Some(libc::EIO), 0));
+        let to = fs::open("y", &everything()).await.unwrap();
+        assert_eq!(file.copy_range(0, &to, 0, 4096).await.unwrap_err().done(), 512);
+        file.write_at(vec![2; 1024], 512).await.unwrap();
+        assert_eq!(read(0).await.unwrap_err().done(), 3584);
+        file.write_at(vec![2; 512], 3584).await.unwrap();
+        assert_eq!(read(0).await.unwrap().len(), 4096);
+        file.sync_all().await.unwrap();
+    });
+    let is_written = broken.result().is_some();
+    broken.disk().run(|_| async move {
+        let file = fs::open("x", &everything()).await.unwrap();
+        let read = file.read_at(Vec::with_capacity(4096), 512).await;
+        assert!(
+            is_written == read.is_ok() || read.unwrap().starts_with(&[2; 1024]),
+            "what was not written is broken still"
+        );
+    });
+}
+
+#[test]
+fn a_lying_drive_loses_writes_or_puts_them_elsewhere() {
+    let outcomes = |faults: Faults| {
+        let run = |seed| {
+            let outcome = Simulation::new(seed).run(|_| async {
+                for (name, byte) in [("a", 1), ("b", 2)] {
+                    let file = fs::open(name, &everything()).await.unwrap();
+                    file.write_durable_at(vec![byte; 8192], 0).await.unwrap();
+                }
+            });
+            let outcome = outcome.disk().faults(faults.clone()).power_cut_within(1000).run(|_| async {
+                let file = fs::open("a", &everything()).await.unwrap();
+                file.write_durable_at(vec![3; 8192], 4096).await.unwrap();
+            });
+            outcome.result()?;
+            let found =
+                outcome.disk().run(|_| async { (content("a").await.unwrap(), content("b").await.unwrap()) });
+            let (a, b) = found.into_result().unwrap();
+            assert_eq!((a.len(), b.len()), (12_288, 8192));
+            Some([a[0], a[4096], a[8192], b[0], b[4096]])
+        };
+        Vec::from_iter((0..100).filter_map(run).collect::<std::collections::BTreeSet<_>>())
+    };
+    assert_eq!(outcomes(Faults::none()), [[1, 3, 3, 2, 2]]);
+    assert_eq!(outcomes(Faults::none().lost_writes(1.0)), [[1, 1, 0, 2, 2]]);
+    let misdirected = outcomes(Faults::none().misdirected_writes(1.0));
+    assert_eq!(misdirected, [[1, 1, 0, 2, 2], [1, 1, 0, 2, 3], [1, 1, 0, 3, 2], [3, 1, 0, 2, 2]]);
+}
+
+#[test]
+fn the_kernel_may_lack_memory_and_may_ask_to_try_again() {
+    let errnos: std::collections::BTreeSet<_> = (0..100)
+        .map(|seed| {
+            let faults = Faults::none().memory_errors(0.2).interrupted(0.3);
+            let outcome = Simulation::new(seed).faults(faults).run(|_| async {
+                let file = fs::open("x", &everything()).await.unwrap();
+                file.write_at(vec![1; 10], 0).await.map_err(|error| (error.errno(), error.done())).err()
+            });
+            outcome.into_result().unwrap()
+        })
+        .collect();
+    assert_eq!(Vec::from_iter(errnos), [None, Some((Some(libc::ENOMEM), 0))]);
+    let gives_up = (0..30).map(|seed| {
+        let outcome = Simulation::new(seed).faults(Faults::none().interrupted(1.0)).run(|_| async {
+            let file = fs::open("x", &everything()).await.unwrap();
+            file.write_at(vec![1; 10], 0).await.unwrap_err().errno()
+        });
+        outcome.into_result().unwrap()
+    });
+    assert_eq!(
+        Vec::from_iter(gives_up.collect::<std::collections::BTreeSet<_>>()),
+        [Some(libc::EINTR), Some(libc::EAGAIN)]
+    );
+}
+
+#[test]
+fn a_long_tail_is_ten_times_as_long_for_a_tenth() {
+    let ms = Duration::from_millis(1);
+    let outcome = Simulation::new(1).faults(Faults::none().latency(ms..ms).long_tail(1000 * ms)).run(
+        |disk| async move {
+            let mut took = Vec::new();
+            for _ in 0..10_000 {
+                let began = disk.elapsed();
+                fs::metadata("/").await.unwrap();
+                took.push(disk.elapsed() - began);
+            }
+            took
+        },
+    );
+    let took = outcome.into_result().unwrap();
+    let longer = |than: u32| took.iter().filter(|took| **took >= ms * than).count();
+    assert_eq!((longer(1), longer(1001)), (10_000, 0));
+    assert!((900..1100).contains(&longer(10)), "{}", longer(10));
+    assert!((70..130).contains(&longer(100)), "{}", longer(100));
+    assert!(longer(1000) > 0);
+}

@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::content::{Change, Data, PAGE};
 use super::disk::{Contents, Node};
-use super::faults::{Call, Drawn};
+use super::faults::{Call, Drawn, Misplaced};
 use super::names::Inode;
 use super::script::Moment;
 use super::world::{self, NEXT_OPEN, OpenFile, World, with};
@@ -131,6 +132,13 @@ fn put(
             failed = Some(errno);
         }
     }
+    let writable = world.disk.writable(inode, &data.range());
+    if writable < data.len() {
+        if writable == 0 || data.is_atomic {
+            return Err(libc::EIO);
+        }
+        data.truncate(writable);
+    }
     let done = world.disk.fitting(inode, data.range().start, data.len());
     if done < data.len() && (done == 0 || data.is_atomic) {
         return Err(libc::ENOSPC);
@@ -146,9 +154,45 @@ fn put(
     }
     if done > 0 {
         data.is_durable = is_durable && failed.is_none();
+        misplace(world, inode, &mut data)?;
         world.disk.change(inode, Change::Write(data))?;
     }
     failed.map_or(Ok(done), Err)
+}
+
+/// Makes a drive lose some writes, or write them to another place. The place where they belong keeps what it has.
+fn misplace(world: &mut World, inode: Inode, data: &mut Data) -> Result<(), i32> {
+    let Some((at, mut random)) = world.chance(Moment::Drive) else { return Ok(()) };
+    let range = data.range();
+    let (place, how) = match world.faults.draw_misplaced(&mut random) {
+        None => return Ok(()),
+        Some(Misplaced::Lost) => (None, "is lost"),
+        Some(Misplaced::Elsewhere) => (world.disk.any_page(&mut random), "goes elsewhere"),
+    };
+    world.went_wrong(at, || format!("a write at byte {} {how}", range.start));
+    let mut old = Vec::with_capacity(data.len());
+    world.disk.peek(inode, range.start, data.len(), |piece| old.extend_from_slice(piece))?;
+    let mut written = data_of(range.start, &old);
+    (written.is_atomic, written.is_durable) = (data.is_atomic, data.is_durable);
+    let written = std::mem::replace(data, written);
+    if let Some((other, page, size)) = place
+        && (other, page) != (inode, range.start / PAGE)
+    {
+        let moved = written.moved_to(page, size);
+        if moved.len() > 0 {
+            world.disk.change(other, Change::Write(moved))?;
+        }
+    }
+    Ok(())
+}
+
+fn data_of(offset: u64, bytes: &[u8]) -> Data {
+    let mut rest = bytes;
+    Data::new(offset, bytes.len(), |piece| {
+        let (here, behind) = rest.split_at(piece.len());
+        piece.copy_from_slice(here);
+        rest = behind;
+    })
 }
 
 /// Returns the open file that a descriptor stands for.
@@ -195,13 +239,7 @@ pub(super) fn copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: usi
         }
         let mut bytes = Vec::with_capacity(data.min(STEP));
         world.disk.read(inode, offset, data.min(STEP), |piece| bytes.extend_from_slice(piece))?;
-        let mut rest = bytes.as_slice();
-        let data = Data::new(at, bytes.len(), |piece| {
-            let (here, behind) = rest.split_at(piece.len());
-            piece.copy_from_slice(here);
-            rest = behind;
-        });
-        put(world, (file, into), data, drawn, false)
+        put(world, (file, into), data_of(at, &bytes), drawn, false)
     })
 }
 
@@ -275,7 +313,7 @@ pub(super) fn size(file: OpenNumber) -> Result<u64, i32> {
 pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
         .map_err(rustix::io::Errno::raw_os_error)?;
-    let number = with(|world| {
+    let opened = with(|world| {
         let inode = world.disk.open(path, flags, mode)?;
         if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
             world.disk.change(inode, Change::Size(0))?;
@@ -284,10 +322,10 @@ pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenR
         let reported = world.disk.failures(inode);
         world.open.insert(number, OpenFile { inode, flags, path: path.into(), reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
-        Ok(number)
+        Ok(OpenRef::new(number, Arc::clone(&world.dropped)))
     })
     .unwrap_or(Err(libc::EBADF))?;
-    Ok((stand_in, OpenRef(number)))
+    Ok((stand_in, opened))
 }
 
 /// Renames; `flags` as for `renameat2(2)`.

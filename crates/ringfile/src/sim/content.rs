@@ -21,6 +21,8 @@ pub(super) struct Content {
     pub(super) pages: BTreeMap<u64, Rc<Page>>,
     /// Numbers of pages that have room on the disk and were not written.
     reserved: Ranges,
+    /// Numbers of sectors that the drive cannot read until they are written again.
+    bad: Ranges,
 }
 
 impl Content {
@@ -73,9 +75,33 @@ impl Content {
         ((data - offset) as usize, (behind - data) as usize)
     }
 
+    /// Breaks the sectors of which a range has a part.
+    pub(super) fn break_sectors(&mut self, range: &Range<u64>) {
+        self.bad.add(sectors_of(range.start..range.end.min(self.size)));
+    }
+
+    /// Returns how many bytes at an offset the drive can read.
+    pub(super) fn readable(&self, offset: u64, len: usize) -> usize {
+        match self.bad.within(sectors_of(offset..offset.saturating_add(len as u64))).next() {
+            Some(bad) => (bad.start * SECTOR).saturating_sub(offset) as usize,
+            None => len,
+        }
+    }
+
+    /// Returns how many bytes at an offset can be written: a part of a sector needs the rest, which must be read.
+    pub(super) fn writable(&self, range: &Range<u64>) -> usize {
+        let len = (range.end - range.start) as usize;
+        match (range.start.is_multiple_of(SECTOR), range.end.is_multiple_of(SECTOR)) {
+            (false, _) if self.bad.contains(range.start / SECTOR) => 0,
+            (_, false) if self.bad.contains(range.end / SECTOR) => len - (range.end % SECTOR) as usize,
+            _ => len,
+        }
+    }
+
     /// Writes a part of some data, and leaves the size as it is. A whole page is shared, and not copied.
     pub(super) fn put(&mut self, data: &Data, part: Range<u64>) {
         self.reserved.remove(pages_of(&part));
+        self.bad.remove(part.start.div_ceil(SECTOR)..part.end / SECTOR);
         for piece in pieces(part.start, (part.end - part.start) as usize) {
             let from = &data.pages[(piece.page - data.offset / PAGE) as usize];
             if piece.in_page.len() == PAGE as usize {
@@ -101,6 +127,7 @@ impl Content {
             }
         }
         self.reserved.remove(range.start.div_ceil(PAGE)..range.end / PAGE);
+        self.bad.remove(range.start.div_ceil(SECTOR)..range.end / SECTOR);
     }
 
     pub(super) fn resize(&mut self, size: u64) {
@@ -165,9 +192,20 @@ impl Data {
         self.pages.truncate(pieces(self.offset, self.len).count());
     }
 
+    /// Returns its part in the first page, moved to another page, as far as that lies before `end`.
+    pub(super) fn moved_to(&self, page: u64, end: u64) -> Self {
+        let offset = page * PAGE + self.offset % PAGE;
+        let len = self.len.min((PAGE - self.offset % PAGE) as usize).min(end.saturating_sub(offset) as usize);
+        Self { offset, len, pages: self.pages[..1].to_vec(), ..*self }
+    }
+
     pub(super) fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.len as u64
     }
+}
+
+fn sectors_of(range: Range<u64>) -> Range<u64> {
+    range.start / SECTOR..range.end.div_ceil(SECTOR)
 }
 
 /// Returns the pages of which a range has a part.

@@ -10,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::content::{Change, PAGE, Parts, pieces};
+use super::faults::Faults;
 use super::file_state::{FileState, Mark, Strictness};
 use super::names::{Inode, NameChange, Numbered, Tree, with_earlier};
 use super::seed::Random;
 
 pub(super) const ROOT: Inode = 0;
 
-/// A file keeps at most this many changes: a real kernel too writes old ones to the disk by itself.
+/// After more changes than this, of a file or of names, the oldest are made durable: a real kernel too writes back by itself.
 const MOST_CHANGES: usize = 8192;
 
 #[derive(Clone)]
@@ -44,6 +45,10 @@ pub(super) struct Contents {
     pub(super) name_changes: Vec<Numbered>,
     /// How many changes of names there were.
     pub(super) names_changed: u64,
+    /// What has neither a name nor a handle, and may come back by a power cut.
+    removed: BTreeSet<Inode>,
+    /// A file with many changes.
+    long: Option<Inode>,
     pub(super) strictness: Strictness,
     /// Bytes that are written to no page yet; `None`: no limit.
     pub(super) room: Option<u64>,
@@ -58,6 +63,8 @@ impl Contents {
             durable: Tree::default(),
             name_changes: Vec::new(),
             names_changed: 0,
+            removed: BTreeSet::new(),
+            long: None,
             strictness: Strictness::default(),
             room: None,
         }
@@ -106,17 +113,58 @@ impl Contents {
         }
     }
 
-    /// Forgets the content of a file that nothing reaches any more. A power cut may still bring its name back.
+    /// Prepares for a run: what an earlier one had open is closed.
+    pub(super) fn begin(&mut self, faults: &Faults) {
+        self.room = faults.room;
+        for (path, range) in &faults.bad_sectors {
+            if let Ok(inode) = self.look_up(path, true)
+                && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
+            {
+                file.live.break_sectors(range);
+                file.durable.break_sectors(range);
+            }
+        }
+        let named: BTreeSet<Inode> = self.live.names.values().copied().chain([ROOT]).collect();
+        self.removed.extend(self.nodes.keys().filter(|inode| !named.contains(inode)));
+        self.free_removed();
+    }
+
+    /// Forgets a file that has neither a name nor a handle any more.
     pub(super) fn forget(&mut self, inode: Inode) {
-        let changes_name = |(_, change): &Numbered| matches!(change, NameChange::Add(_, of) if *of == inode);
-        let may_return =
-            self.durable.names.values().any(|of| *of == inode) || self.name_changes.iter().any(changes_name);
+        if inode == ROOT {
+            return;
+        }
         if let Some(room) = self.room {
             self.room = Some(room + self.allocated(inode));
         }
-        if !may_return && inode != ROOT {
-            self.nodes.remove(&inode);
+        self.removed.insert(inode);
+        if !self.may_return().any(|of| of == inode) {
+            self.free_removed();
         }
+    }
+
+    /// Returns what may have a name after a power cut.
+    fn may_return(&self) -> impl Iterator<Item = Inode> + '_ {
+        let added = |(_, change): &Numbered| match change {
+            NameChange::Add(_, inode) => Some(*inode),
+            _ => None,
+        };
+        let added = self.name_changes.iter().filter_map(added);
+        added.chain(self.durable.names.values().copied())
+    }
+
+    /// Frees what has gone, and what no power cut can bring back.
+    fn free_removed(&mut self) {
+        if self.removed.is_empty() {
+            return;
+        }
+        let stay: BTreeSet<Inode> = self.may_return().filter(|inode| self.removed.contains(inode)).collect();
+        for inode in self.removed.difference(&stay) {
+            self.nodes.remove(inode);
+            self.live.modes.remove(inode);
+            self.durable.modes.remove(inode);
+        }
+        self.removed = stay;
     }
 
     // ---- Contents ----
@@ -131,8 +179,48 @@ impl Contents {
     ) -> Result<usize, i32> {
         let file = self.file(inode)?;
         let there = usize::try_from(file.live.size.saturating_sub(offset)).unwrap_or(usize::MAX).min(len);
+        let readable = file.live.readable(offset, there);
+        if readable == 0 && there > 0 {
+            return Err(libc::EIO);
+        }
+        let there = readable;
         file.live.read(offset, there, take);
         Ok(there)
+    }
+
+    /// Passes on what is at a place, without a drive; zeros behind the end of the file.
+    pub(super) fn peek(
+        &mut self,
+        inode: Inode,
+        offset: u64,
+        len: usize,
+        take: impl FnMut(&[u8]),
+    ) -> Result<(), i32> {
+        self.file(inode)?.live.read(offset, len, take);
+        Ok(())
+    }
+
+    /// Returns how many of the bytes the drive can write.
+    pub(super) fn writable(&self, inode: Inode, range: &Range<u64>) -> usize {
+        match self.nodes.get(&inode) {
+            Some(Node::File(file)) => file.live.writable(range),
+            _ => 0,
+        }
+    }
+
+    /// Returns a page that a write may hit instead of its own: a file, the number of the page in it, and the file's size.
+    pub(super) fn any_page(&self, random: &mut Random) -> Option<(Inode, u64, u64)> {
+        let files = || {
+            self.nodes.iter().filter_map(|(inode, node)| match node {
+                Node::File(file) => Some((*inode, &file.live)),
+                Node::Folder | Node::Link(_) => None,
+            })
+        };
+        let all: usize = files().map(|(_, content)| content.pages.len()).sum();
+        let chosen = if all == 0 { return None } else { random.below(all as u64) as usize };
+        let mut pages = files()
+            .flat_map(|(inode, content)| content.pages.keys().map(move |page| (inode, *page, content.size)));
+        pages.nth(chosen)
     }
 
     /// Returns how many of the bytes have room on the disk.
@@ -158,7 +246,7 @@ impl Contents {
         file.settle(durable);
         let is_durable = file.changes.is_empty() || file.changes.back().is_some_and(Change::is_durable);
         if file.changes.len() > MOST_CHANGES {
-            file.settle(MOST_CHANGES / 2);
+            self.long = Some(inode);
         }
         let mark = self.mark(inode);
         if is_durable && self.file(inode)?.take_new_metadata(mark) && self.strictness == Strictness::Journal {
@@ -242,6 +330,21 @@ impl Contents {
             }
         }
         self.name_changes.extend(later);
+        self.free_removed();
+    }
+
+    /// Makes the oldest changes durable where there are many; how many, the seed chooses.
+    pub(super) fn write_back(&mut self, random: &mut Random) {
+        let mut count = || 1 + random.below(MOST_CHANGES as u64);
+        if let Some(inode) = self.long.take() {
+            let mark =
+                Mark { file: self.file(inode).map_or(0, |file| file.before + count()), ..self.mark(inode) };
+            self.sync(inode, mark, true);
+        }
+        if self.name_changes.len() > MOST_CHANGES {
+            let names = self.name_changes[0].0 + count();
+            self.sync_names(Mark { file: 0, names }, |_| true);
+        }
     }
 
     /// Fails a sync as Linux does: any part of the changes before the mark never reaches the disk.
@@ -462,6 +565,63 @@ mod tests {
             let names = |seed| contents.after_cut(&mut Random::new(seed)).look_up(b"b", true).is_ok();
             assert_eq!((0..100).all(names), strictness == Strictness::Journal);
         }
+    }
+
+    #[test]
+    fn a_removed_file_is_freed_once_no_power_cut_can_bring_it_back() {
+        for strictness in [Strictness::Journal, Strictness::Posix] {
+            let mut contents = Contents { strictness, ..Contents::new() };
+            for _ in 0..100 {
+                let inode = contents.open(b"x", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
+                write(&mut contents, inode, 0, &[1; 5000]);
+                contents.sync(inode, contents.mark(inode), false);
+                contents.sync(ROOT, contents.mark(ROOT), false);
+                contents.remove(b"x", false).unwrap();
+                contents.forget(inode);
+                let found =
+                    (0..100).filter_map(|seed| bytes(&mut contents.after_cut(&mut Random::new(seed)), b"x"));
+                assert!(found.into_iter().all(|found| found == [1; 5000]));
+                contents.sync(ROOT, contents.mark(ROOT), false);
+                assert_eq!((contents.nodes.len(), contents.durable.modes.len()), (1, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_never_synced_is_written_back_when_there_is_much_of_it() {
+        for strictness in [Strictness::Journal, Strictness::Posix] {
+            let mut durable = BTreeSet::new();
+            for seed in 0..3 {
+                let mut random = Random::new(seed);
+                let mut contents = Contents { strictness, ..Contents::new() };
+                let log = contents.open(b"log", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
+                for number in 0..MOST_CHANGES as u64 + 1 {
+                    write(&mut contents, log, number, &[1]);
+                    contents.link(b"log", b"x").unwrap();
+                    contents.remove(b"x", false).unwrap();
+                    contents.write_back(&mut random);
+                    assert!(contents.name_changes.len() <= MOST_CHANGES);
+                }
+                let Some(Node::File(file)) = contents.nodes.get(&log) else { unreachable!() };
+                assert!(file.changes.len() <= MOST_CHANGES);
+                durable.insert(file.durable.size);
+                let after = contents.after_cut(&mut random);
+                assert!(after.look_up(b"log", true).is_ok(), "its name is the oldest change");
+            }
+            assert_eq!(durable.len(), 3, "the seed chooses: {durable:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_only_an_earlier_run_had_open_is_freed_when_the_next_begins() {
+        let mut contents = Contents::new();
+        let inode = contents.open(b"x", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
+        contents.remove(b"x", false).unwrap();
+        contents.begin(&Faults::none());
+        assert!(contents.nodes.contains_key(&inode), "a power cut may bring it back");
+        contents.sync(ROOT, contents.mark(ROOT), false);
+        contents.begin(&Faults::none());
+        assert!(!contents.nodes.contains_key(&inode));
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use super::seed::Random;
@@ -26,6 +28,12 @@ pub struct Faults {
     sync_errors: f64,
     flips: f64,
     failing: Vec<(Call, u64)>,
+    lost_writes: f64,
+    misdirected_writes: f64,
+    memory_errors: f64,
+    /// Zero: operations take no longer than `latency`.
+    longest: Duration,
+    pub(super) bad_sectors: Vec<(Vec<u8>, Range<u64>)>,
     pub(super) room: Option<u64>,
 }
 
@@ -49,12 +57,18 @@ impl Faults {
             sync_errors: 0.0,
             flips: 0.0,
             failing: Vec::new(),
+            lost_writes: 0.0,
+            misdirected_writes: 0.0,
+            memory_errors: 0.0,
+            longest: Duration::ZERO,
+            bad_sectors: Vec::new(),
             room: None,
         }
     }
 
     /// What the kernel and a failing drive do, without lies: short transfers, interrupted and stuck operations, and errors
-    /// of reads, writes and syncs. Not a full disk, whose size one must choose, and no flipped bits.
+    /// of reads, writes and syncs, also for want of memory. Not a full disk or bad sectors, whose size and place one must
+    /// choose, and no flipped bits, lost writes or misdirected writes.
     #[must_use]
     pub fn everything() -> Self {
         Self {
@@ -64,6 +78,7 @@ impl Faults {
             read_errors: 0.002,
             write_errors: 0.002,
             sync_errors: 0.002,
+            memory_errors: 0.001,
             ..Self::none()
         }
     }
@@ -72,6 +87,14 @@ impl Faults {
     #[must_use]
     pub fn latency(self, latency: Range<Duration>) -> Self {
         Self { latency, ..self }
+    }
+
+    /// Makes a few operations take much longer, as on a real drive: one in ten takes ten times as long as
+    /// [`latency`](Self::latency) says, or longer, one in a hundred a hundred times, and so on, but none longer than
+    /// `longest`.
+    #[must_use]
+    pub fn long_tail(self, longest: Duration) -> Self {
+        Self { longest, ..self }
     }
 
     /// Makes some operations take this much longer.
@@ -86,10 +109,39 @@ impl Faults {
         Self { short: rate, ..self }
     }
 
-    /// Makes the kernel answer `EINTR`. The library tries such operations again.
+    /// Makes the kernel answer `EINTR` or `EAGAIN` to reads, writes and copies. The library tries such operations again.
     #[must_use]
     pub fn interrupted(self, rate: f64) -> Self {
         Self { interrupted: rate, ..self }
+    }
+
+    /// Makes reads, writes and copies fail with `ENOMEM`, as when the kernel has no memory left. Nothing is read or written.
+    #[must_use]
+    pub fn memory_errors(self, rate: f64) -> Self {
+        Self { memory_errors: rate, ..self }
+    }
+
+    /// Breaks the sectors, of 512 bytes, in which these bytes of a file are, before the program begins. Reads and copies
+    /// from them fail with `EIO`, and so do writes of a part of a sector, until a write has covered all of it, or its space
+    /// was freed. Until then they stay broken, also in [runs on what this one leaves](super::Outcome::disk). Nothing is
+    /// broken if there is no such file, or only from its end on. Can be called several times.
+    ///
+    /// ```
+    /// use ringfile::{File, OpenOptions, fs, sim};
+    /// let written = sim::Simulation::new(1).run(|_| async {
+    ///     let file = fs::open("log", OpenOptions::new().write(true).create(true)).await.unwrap();
+    ///     file.write_at(vec![1; 2000], 0).await.unwrap();
+    /// });
+    /// let broken = sim::Faults::none().bad_sectors("log", 512..513);
+    /// written.disk().faults(broken).run(|_| async {
+    ///     let failed = File::open("log").unwrap().read_at(Vec::with_capacity(2000), 0).await.unwrap_err();
+    ///     assert_eq!(failed.done(), 512);
+    /// });
+    /// ```
+    #[must_use]
+    pub fn bad_sectors(mut self, path: impl AsRef<Path>, bytes: Range<u64>) -> Self {
+        self.bad_sectors.push((path.as_ref().as_os_str().as_bytes().to_vec(), bytes));
+        self
     }
 
     /// Makes reads fail with `EIO`.
@@ -126,6 +178,20 @@ impl Faults {
         self
     }
 
+    /// Makes the drive lose some writes that it has reported as done: the file has its new size, and the old bytes, or zeros.
+    /// Reads find that at once, as direct ones do. For programs whose checksums cover where and when something was written.
+    #[must_use]
+    pub fn lost_writes(self, rate: f64) -> Self {
+        Self { lost_writes: rate, ..self }
+    }
+
+    /// Makes the drive write to the wrong place: the place that was meant keeps what it has, as in
+    /// [`lost_writes`](Self::lost_writes), and the first page of the data overwrites a page of 4 KiB of any file.
+    #[must_use]
+    pub fn misdirected_writes(self, rate: f64) -> Self {
+        Self { misdirected_writes: rate, ..self }
+    }
+
     /// Flips a bit in what a read returns. For programs with checksums.
     #[must_use]
     pub fn flipped_bits(self, rate: f64) -> Self {
@@ -144,12 +210,26 @@ impl Faults {
     pub(super) fn draw_latency(&self, random: &mut Random) -> Duration {
         let Range { start, end } = self.latency;
         let span = end.saturating_sub(start).as_nanos() as u64;
-        start + Duration::from_nanos(random.below(span.max(1)))
+        let usual = start + Duration::from_nanos(random.below(span.max(1)));
+        if self.longest <= usual {
+            return usual;
+        }
+        // From above 0 to 1.
+        let part = (random.below(1 << 53) + 1) as f64 / (1_u64 << 53) as f64;
+        Duration::from_nanos((usual.as_nanos() as f64 / part) as u64).min(self.longest)
     }
 
     /// Draws whether an operation is stuck, and for how long.
     pub(super) fn draw_stuck(&self, random: &mut Random) -> Option<Duration> {
         random.happens(self.stuck.0).then_some(self.stuck.1)
+    }
+
+    /// Draws whether a write misses its place.
+    pub(super) fn draw_misplaced(&self, random: &mut Random) -> Option<Misplaced> {
+        if random.happens(self.lost_writes) {
+            return Some(Misplaced::Lost);
+        }
+        random.happens(self.misdirected_writes).then_some(Misplaced::Elsewhere)
     }
 
     /// Draws how the call with this number, for `len` bytes, goes: how many of them are moved, or the errno.
@@ -164,7 +244,11 @@ impl Faults {
             return Drawn::Fails { errno: libc::EIO, after: done };
         }
         if what != Call::Sync && random.happens(self.interrupted) {
-            return Drawn::Fails { errno: libc::EINTR, after: 0 };
+            let errno = if random.happens(0.5) { libc::EINTR } else { libc::EAGAIN };
+            return Drawn::Fails { errno, after: 0 };
+        }
+        if what != Call::Sync && random.happens(self.memory_errors) {
+            return Drawn::Fails { errno: libc::ENOMEM, after: 0 };
         }
         if len > 1 && random.happens(self.short) {
             return Drawn::Moves(1 + random.below(len as u64 - 1) as usize);
@@ -188,6 +272,12 @@ pub(super) enum Call {
     Read,
     Write,
     Sync,
+}
+
+/// How a write misses its place.
+pub(super) enum Misplaced {
+    Lost,
+    Elsewhere,
 }
 
 /// How a call goes.

@@ -44,8 +44,8 @@
 //!
 //! What was written is volatile until a sync that began after it; a durable write makes only itself durable. A power cut
 //! keeps what is durable, and any part of the rest, in sectors of 512 bytes: later writes without earlier ones, and a new
-//! size without its data, which are zeros then. Of more than 8192 changes of a file since its last sync, the early ones are
-//! kept: no power cut loses them. [`Strictness`] says what is promised for names and permissions, and for sizes that are set.
+//! size without its data, which are zeros then. As a kernel writes back by itself, so does this one: when a file, or all names
+//! together, have more than 8192 changes since the last sync, the oldest become durable; how many, the seed chooses. [`Strictness`] says what is promised for names and permissions, and for sizes that are set.
 
 mod calls;
 mod content;
@@ -132,7 +132,7 @@ impl Simulation {
             "a simulation was begun inside another one, or on a ringfile thread"
         );
         let Self { seed, run, mut disk, faults, cut_within } = self;
-        disk.room = faults.room;
+        disk.begin(&faults);
         let mut world = World::new(disk, Random::of_run(seed, run), faults);
         if cut_within > 0 {
             world.cut_within(cut_within);

@@ -16,6 +16,8 @@ pub(super) enum Moment {
     Sync,
     /// A bit of a read is flipped.
     Flip,
+    /// The drive loses a write, or writes elsewhere.
+    Drive,
     /// An operation begins, and is stuck.
     Start,
     /// The number is that of the event before which the power is cut.
@@ -23,11 +25,12 @@ pub(super) enum Moment {
 }
 
 impl Moment {
-    const ALL: [(Self, &str); 6] = [
+    const ALL: [(Self, &str); 7] = [
         (Self::Read, "read"),
         (Self::Write, "write"),
         (Self::Sync, "sync"),
         (Self::Flip, "flip"),
+        (Self::Drive, "drive"),
         (Self::Start, "start"),
         (Self::Cut, "cut"),
     ];
@@ -128,10 +131,10 @@ mod tests {
 
     #[test]
     fn a_script_is_read_as_it_is_written() {
-        let words = "1:write17 1:cut532 2:read3 2:flip4 2:start5 10:sync1";
+        let words = "1:write17 1:cut532 2:read3 2:flip4 2:start5 10:sync1 10:drive7";
         let script = Script::parse(words).expect("it is right");
         assert_eq!(Script::parse(&script.to_string()), Some(script.clone()));
-        assert_eq!((script.0.len(), script.cut(1), script.cut(2)), (6, Some(532), None));
+        assert_eq!((script.0.len(), script.cut(1), script.cut(2)), (7, Some(532), None));
         for wrong in ["write17", "1:write", "1:17", "x:write1", "1:writes1", "1:write-1"] {
             assert_eq!(Script::parse(wrong), None, "{wrong}");
         }

@@ -21,7 +21,7 @@ use super::file_state::Mark;
 use super::names::Inode;
 use super::script::{self, Moment, Place, Script};
 use super::seed::Random;
-use crate::port::{CarriedOut, OpenNumber, Operation};
+use crate::port::{CarriedOut, Dropped, OpenNumber, Operation};
 
 /// 0 is that of paths.
 pub(super) static NEXT_OPEN: AtomicU64 = AtomicU64::new(1);
@@ -76,6 +76,7 @@ pub(super) struct World {
     pub(super) open: BTreeMap<OpenNumber, OpenFile>,
     /// The open files, by the descriptors that stand for them.
     pub(super) stand_ins: BTreeMap<RawFd, OpenNumber>,
+    pub(super) dropped: Arc<Dropped>,
     /// The event before which the power is cut.
     pub(super) cut_at: u64,
     pub(super) events: u64,
@@ -176,6 +177,7 @@ impl World {
             woken: Arc::new(Woken(Mutex::new(vec![MAIN]))),
             open: BTreeMap::new(),
             stand_ins: BTreeMap::new(),
+            dropped: Arc::default(),
             cut_at: u64::MAX,
             events: 0,
             trace: 0xcbf2_9ce4_8422_2325,
@@ -283,6 +285,24 @@ impl World {
         if self.open.values().all(|open| open.inode != inode) && self.disk.links(inode) == 0 {
             self.disk.forget(inode);
         }
+    }
+
+    /// Closes a file. Returns false if it is not open here.
+    fn close(&mut self, file: OpenNumber) -> bool {
+        let closed = self.open.remove(&file);
+        if let Some(closed) = &closed {
+            self.forget_unused(closed.inode);
+        }
+        closed.is_some()
+    }
+
+    /// Does what the kernel does by itself between operations.
+    fn tidy(&mut self) {
+        let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
+        for file in dropped {
+            self.close(file);
+        }
+        self.disk.write_back(&mut self.random);
     }
 
     /// Returns whether a sync of the file has failed that this open file has not reported yet: each reports each once.
@@ -413,7 +433,10 @@ fn carry_out(pending: Pending) {
     if !operation.is_wanted() && with(|world| world.random.happens(0.5)) != Some(false) {
         return operation.refuse(libc::ECANCELED);
     }
-    with(|world| world.mark = mark);
+    with(|world| {
+        world.tidy();
+        world.mark = mark;
+    });
     let carried_out = operation.carry_out();
     with(|world| {
         let CarriedOut { kind, offset, want, done, errno, .. } = carried_out;
@@ -476,11 +499,7 @@ pub(super) fn forget_timer(key: &(Instant, u64)) -> bool {
     removed.flatten().is_some()
 }
 
-/// Closes a file.
-pub(super) fn close(file: OpenNumber) {
-    with(|world| {
-        if let Some(closed) = world.open.remove(&file) {
-            world.forget_unused(closed.inode);
-        }
-    });
+/// Closes a file. Returns whether it was open here.
+pub(super) fn close(file: OpenNumber) -> bool {
+    with(|world| world.close(file)) == Some(true)
 }
