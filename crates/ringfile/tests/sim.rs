@@ -532,10 +532,10 @@ fn a_sync_of_data_does_not_save_names_for_a_file_that_is_durable_already() {
                 let log = fs::open("log", &everything()).await.unwrap();
                 fs::open("x", &everything()).await.unwrap();
                 fs::sync_dir(".").await.unwrap();
+                fs::rename("x", "y").await.unwrap();
                 if changes {
                     log.write_at(vec![1; 10], 0).await.unwrap();
                 }
-                fs::rename("x", "y").await.unwrap();
                 log.sync_data().await.unwrap();
             });
             let found = outcome.disk().run(|_| fs::metadata("y")).into_result().unwrap();

@@ -93,7 +93,7 @@ impl Contents {
 
     /// Forgets the content of a file that nothing reaches any more. A power cut may still bring its name back.
     pub(super) fn forget(&mut self, inode: Inode) {
-        let changes_name = |(_, change): &Numbered| matches!(change, NameChange::Add(_, of) if *of == inode);
+        let changes_name = |of: &Numbered| matches!(of.change, NameChange::Add(_, of) if of == inode);
         let may_return =
             self.durable_names.values().any(|of| *of == inode) || self.name_changes.iter().any(changes_name);
         if let Some(room) = self.room {
@@ -144,8 +144,9 @@ impl Contents {
     }
 
     fn change_names(&mut self, change: NameChange) {
-        change.apply(&mut self.names);
-        self.name_changes.push((self.names_changed, change));
+        let change = Numbered::new(self.names_changed, change, &self.names);
+        change.change.apply(&mut self.names);
+        self.name_changes.push(change);
         self.names_changed += 1;
     }
 
@@ -157,7 +158,7 @@ impl Contents {
         }
         let inode = self.next;
         self.next += 1;
-        let file = FileState { new_metadata: Some((0, 0)), ..FileState::default() };
+        let file = FileState { new_metadata: vec![(0, self.names_changed + 1)], ..FileState::default() };
         self.nodes.insert(inode, if is_folder { Node::Folder } else { Node::File(file) });
         self.change_names(NameChange::Add((folder, name), inode));
         Ok(inode)
@@ -277,11 +278,10 @@ impl Contents {
     }
 
     pub(super) fn change(&mut self, inode: Inode, change: Change) -> Result<(), i32> {
-        let before = self.allocated(inode);
+        let (before, names) = (self.allocated(inode), self.names_changed);
         let file = self.file(inode)?;
-        if file.is_metadata(&change) {
-            let mark = file.before + file.changes.len() as u64 + 1;
-            file.new_metadata = Some((file.new_metadata.map_or(mark, |(first, _)| first), mark));
+        if file.is_metadata(&change) && file.new_metadata.last().is_none_or(|(_, last)| *last < names) {
+            file.new_metadata.push((file.before + file.changes.len() as u64 + 1, names));
         }
         file.live.apply(&change);
         file.changes.push_back(change);
@@ -294,8 +294,11 @@ impl Contents {
         let after = self.allocated(inode);
         self.room = self.room.map(|room| (room + before).saturating_sub(after));
         let mark = self.mark(inode);
-        if is_durable && self.file(inode)?.take_new_metadata(mark) && self.strictness == Strictness::Journal {
-            self.sync_names(mark, |_| true);
+        if is_durable
+            && let Some(names) = self.file(inode)?.take_new_metadata(mark)
+            && self.strictness == Strictness::Journal
+        {
+            self.sync_names(names, |_| true);
         }
         Ok(())
     }
@@ -320,32 +323,39 @@ impl Contents {
     /// Makes the changes before the mark durable. `data_only`: as `fdatasync`.
     pub(super) fn sync(&mut self, inode: Inode, mark: Mark, data_only: bool) {
         let is_journal = self.strictness == Strictness::Journal;
-        let with_names = match self.nodes.get_mut(&inode) {
+        let names = match self.nodes.get_mut(&inode) {
             Some(Node::File(file)) => {
                 file.settle(file.covered(mark));
-                (file.take_new_metadata(mark) || !data_only) && is_journal
+                let of_data = file.take_new_metadata(mark).unwrap_or(0);
+                let of_name = if data_only { 0 } else { self.last_change_of(inode, mark) };
+                if is_journal { of_data.max(of_name) } else { 0 }
             }
-            Some(Node::Folder) => true,
-            None => false,
+            Some(Node::Folder) if is_journal => self.last_change_of(inode, mark),
+            Some(Node::Folder) => mark.names,
+            None => 0,
         };
-        if with_names {
-            self.sync_names(mark, |change| is_journal || change.is_in(inode));
-        }
+        self.sync_names(names, |change| is_journal || change.is_in(inode));
     }
 
-    /// Makes the changes of names before the mark durable that are wanted, and what they need.
-    fn sync_names(&mut self, mark: Mark, is_wanted: impl Fn(&NameChange) -> bool) {
+    /// Returns how many changes of names there were after the last one before the mark that changed this file or folder.
+    fn last_change_of(&self, inode: Inode, mark: Mark) -> u64 {
+        let of_it = |change: &&Numbered| change.number < mark.names && change.inodes.contains(&inode);
+        self.name_changes.iter().rev().find(of_it).map_or(0, |change| change.number + 1)
+    }
+
+    /// Makes the changes of names before a number durable that are wanted, and what they need.
+    fn sync_names(&mut self, number: u64, is_wanted: impl Fn(&NameChange) -> bool) {
         let mut changes = std::mem::take(&mut self.name_changes);
-        let later = changes.split_off(changes.partition_point(|(number, _)| *number < mark.names));
+        let later = changes.split_off(changes.partition_point(|change| change.number < number));
         let chosen = with_earlier(&changes, is_wanted);
         for (change, is_chosen) in changes.into_iter().zip(chosen) {
             if is_chosen {
-                if let NameChange::Add(_, inode) = change.1
+                if let NameChange::Add(_, inode) = change.change
                     && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
                 {
                     file.exists_durably();
                 }
-                change.1.apply(&mut self.durable_names);
+                change.change.apply(&mut self.durable_names);
             } else {
                 self.name_changes.push(change);
             }
@@ -421,9 +431,9 @@ impl Contents {
             }
             Strictness::Posix => with_earlier(&self.name_changes, |_| random.happens(0.5)),
         };
-        for ((_, change), is_kept) in self.name_changes.iter().zip::<Vec<bool>>(kept) {
+        for (change, is_kept) in self.name_changes.iter().zip::<Vec<bool>>(kept) {
             if is_kept {
-                change.apply(&mut names);
+                change.change.apply(&mut names);
             }
         }
         names
@@ -549,8 +559,8 @@ mod tests {
             let mut contents = Contents { strictness, ..Contents::new() };
             let inode = contents.create(b"a", false).unwrap();
             let (of_folder, of_file) = (contents.mark(ROOT), contents.mark(inode));
-            write(&mut contents, inode, 0, b"later");
             contents.rename(b"a", b"b", 0).unwrap();
+            write(&mut contents, inode, 0, b"later");
             contents.sync(ROOT, of_folder, false);
             contents.sync(inode, of_file, true);
             let found: BTreeSet<_> = (0..100)
@@ -569,6 +579,31 @@ mod tests {
             let names = |seed| contents.after_cut(&mut Random::new(seed)).look_up(b"b").is_ok();
             assert_eq!((0..100).all(names), strictness == Strictness::Journal);
         }
+    }
+
+    #[test]
+    fn a_sync_writes_the_journal_only_up_to_the_last_change_of_its_own() {
+        let mut contents = Contents::new();
+        let (file, folder) = (contents.create(b"a", false).unwrap(), contents.create(b"d", true).unwrap());
+        let other = contents.create(b"x", false).unwrap();
+        contents.sync(ROOT, contents.mark(ROOT), false);
+        contents.rename(b"x", b"y", 0).unwrap();
+        let is_lost = |contents: &Contents| {
+            (0..100).any(|seed| contents.after_cut(&mut Random::new(seed)).look_up(b"x").is_ok())
+        };
+        write(&mut contents, file, 0, &[1; 512]);
+        contents.sync(file, contents.mark(file), true);
+        assert!(!is_lost(&contents), "its size has changed later");
+        contents.rename(b"y", b"x", 0).unwrap();
+        contents.rename(b"x", b"z", 0).unwrap();
+        // Nothing of these is new.
+        contents.sync(file, contents.mark(file), false);
+        contents.sync(folder, contents.mark(folder), false);
+        // Nor is what of this one a sync of data needs.
+        contents.sync(other, contents.mark(other), true);
+        assert!(is_lost(&contents));
+        contents.sync(other, contents.mark(other), false);
+        assert!(!is_lost(&contents));
     }
 
     #[test]

@@ -12,8 +12,9 @@ pub(super) struct FileState {
     pub(super) changes: VecDeque<Change>,
     /// How many changes were ever taken off the front of the list, so that a sync can name one.
     pub(super) before: u64,
-    /// The marks of the first and the last change of its size or its existence that is not known to be durable.
-    pub(super) new_metadata: Option<(u64, u64)>,
+    /// Changes of its size, or 0 for its existence, that are not known to be durable: a mark, and how many changes of names
+    /// there were then. Of those with the same number, the first.
+    pub(super) new_metadata: Vec<(u64, u64)>,
     /// How many syncs have failed: each open file reports each once.
     pub(super) failures: u64,
 }
@@ -29,9 +30,9 @@ pub(super) struct Mark {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Strictness {
-    /// As ext4 and XFS: names change in their order, and a sync of a folder, of a file that is new or has a new size, and
-    /// each [`sync_all`](crate::File::sync_all) makes all earlier changes of names durable. Sizes that a program sets change
-    /// in their order.
+    /// As ext4 and XFS: names change in their order, and sizes that a program sets do. A sync of a folder, and
+    /// [`sync_all`](crate::File::sync_all) of a file, makes all changes of names durable up to the last one in that folder or
+    /// of that file. Each sync of a file that is new or has a new size makes those durable that came before that.
     #[default]
     Journal,
     /// As POSIX allows: a name is durable only when its folder was synced, and names and sizes change in any order.
@@ -52,22 +53,16 @@ impl FileState {
         }
     }
 
-    /// Takes the metadata before a mark to be durable. Returns whether there was some that was not.
-    pub(super) fn take_new_metadata(&mut self, mark: Mark) -> bool {
-        let Some((first, last)) = self.new_metadata else { return false };
-        if last <= mark.file {
-            self.new_metadata = None;
-        } else if first <= mark.file {
-            self.new_metadata = Some((mark.file + 1, last));
-        }
-        first <= mark.file
+    /// Takes the metadata before a mark to be durable. Returns how many changes of names there were when it last changed;
+    /// `None` if there was no metadata that was not durable.
+    pub(super) fn take_new_metadata(&mut self, mark: Mark) -> Option<u64> {
+        let covered = self.new_metadata.partition_point(|(number, _)| *number <= mark.file);
+        self.new_metadata.drain(..covered).next_back().map(|(_, names)| names)
     }
 
     /// Notes that the journal has its existence: a sync of its data writes the journal only for a new size.
     pub(super) fn exists_durably(&mut self) {
-        if let Some((0, last)) = self.new_metadata {
-            self.new_metadata = (last > 0).then_some((1, last));
-        }
+        self.new_metadata.retain(|(mark, _)| *mark > 0);
     }
 
     /// Makes the oldest changes durable.

@@ -33,6 +33,13 @@ impl NameChange {
         }
     }
 
+    /// Returns the files and folders whose metadata it changes.
+    fn inodes(&self, before: &Names) -> Vec<Inode> {
+        let added = if let Self::Add(_, inode) = self { Some(*inode) } else { None };
+        let named = self.names().into_iter().flat_map(|name| [Some(name.0), before.get(name).copied()]);
+        named.flatten().chain(added).collect()
+    }
+
     pub(super) fn is_in(&self, folder: Inode) -> bool {
         self.names().iter().any(|(of, _)| *of == folder)
     }
@@ -56,8 +63,20 @@ impl NameChange {
     }
 }
 
-/// A change of a name, with its number.
-pub(super) type Numbered = (u64, NameChange);
+/// A change of a name.
+#[derive(Clone)]
+pub(super) struct Numbered {
+    pub(super) number: u64,
+    pub(super) change: NameChange,
+    /// The files and folders whose metadata it changes.
+    pub(super) inodes: Vec<Inode>,
+}
+
+impl Numbered {
+    pub(super) fn new(number: u64, change: NameChange, before: &Names) -> Self {
+        Self { number, inodes: change.inodes(before), change }
+    }
+}
 
 /// Returns which changes become durable if all that are wanted do: also those on whose outcome a later one depends.
 pub(super) fn with_earlier(
@@ -68,7 +87,7 @@ pub(super) fn with_earlier(
     let mut chosen: Vec<bool> = changes
         .iter()
         .rev()
-        .map(|(_, change)| {
+        .map(|Numbered { change, .. }| {
             let is_chosen = is_wanted(change) || change.names().iter().any(|name| needed.contains(name));
             if is_chosen {
                 needed.extend(change.names());
