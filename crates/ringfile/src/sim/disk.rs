@@ -606,6 +606,36 @@ mod tests {
         assert!(!is_lost(&contents));
     }
 
+    /// Returns what is found of a file with a page of ones, and two of its sectors in the next one, after a change.
+    fn after(change: Change) -> BTreeSet<(usize, Vec<u8>)> {
+        let mut contents = Contents::new();
+        let inode = contents.create(b"x", false).unwrap();
+        write(&mut contents, inode, 0, &[1; 5 * 1024]);
+        contents.sync(inode, contents.mark(inode), false);
+        contents.change(inode, change).unwrap();
+        let found = (0..2000).map(|seed| {
+            let bytes = bytes(&mut contents.after_cut(&mut Random::new(seed)), b"x").unwrap();
+            let ends = [3000, 3072, 3583, 3584, 4095, 4096].map(|at| bytes.get(at).copied().unwrap_or(9));
+            (bytes.len(), ends.to_vec())
+        });
+        found.collect()
+    }
+
+    #[test]
+    fn a_new_size_that_is_lost_may_have_zeroed_the_rest_of_its_page() {
+        let sectors = [[0, 0], [0, 1], [1, 0], [1, 1]];
+        let possible = sectors.map(|[one, other]| (5120, vec![1, one, one, other, other, 1]));
+        let cut = (3072, vec![1, 9, 9, 9, 9, 9]);
+        assert_eq!(after(Change::Size(3072)), BTreeSet::from_iter(possible.into_iter().chain([cut])));
+    }
+
+    #[test]
+    fn a_range_is_zeroed_in_any_part() {
+        let sectors = [[0, 0], [0, 1], [1, 0], [1, 1]];
+        let possible = sectors.map(|[one, other]| (5120, vec![1, one, one, other, other, 1]));
+        assert_eq!(after(Change::Zero(3072..4096)), BTreeSet::from(possible));
+    }
+
     #[test]
     fn terabytes_of_holes_take_no_memory() {
         let mut contents = Contents::new();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::content::{Change, Content, Parts};
+use super::content::{Change, Content, PAGE, Parts};
 use super::seed::Random;
 
 #[derive(Clone, Default)]
@@ -102,11 +102,18 @@ impl FileState {
                 Change::Write(data) => parts
                     .put(data, limit, part, |sector| flushed.get(&sector).is_some_and(|flush| at < *flush)),
                 Change::Size(_) | Change::Zero(_) if at < sizes => parts.content.apply(change),
-                Change::Size(_) | Change::Zero(_) if limit == u64::MAX && parts.random.happens(part) => {
-                    parts.content.apply(change);
+                Change::Zero(range) => parts.zero(range.start..range.end.min(limit), part),
+                Change::Size(_) if limit == u64::MAX && parts.random.happens(part) => {
+                    parts.content.apply(change)
                 }
-                Change::Size(size) if how == Strictness::Journal => limit = limit.min(*size),
-                Change::Size(_) | Change::Zero(_) => {}
+                Change::Size(size) => {
+                    // The rest of the page is zeroed in the page cache, and reaches the disk as data.
+                    let end = size.next_multiple_of(PAGE).min(parts.content.size).min(limit);
+                    parts.zero(*size..end, part);
+                    if how == Strictness::Journal {
+                        limit = limit.min(*size);
+                    }
+                }
             }
         }
         Self { live: content.clone(), durable: content, ..Self::default() }
