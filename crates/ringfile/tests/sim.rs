@@ -294,6 +294,27 @@ fn a_durable_write_makes_no_other_write_durable() {
 }
 
 #[test]
+fn a_durable_write_under_way_is_kept_in_any_part() {
+    let found: std::collections::BTreeSet<_> = (0..1000)
+        .map(|seed| {
+            let outcome = Simulation::new(seed).power_cut_within(50).run(|_| async {
+                let file = fs::open("x", &everything()).await.unwrap();
+                file.write_at(vec![1; 1024], 0).await.unwrap();
+                file.sync_all().await.unwrap();
+                fs::sync_dir(".").await.unwrap();
+                sleep(Duration::from_millis(1)).await;
+                file.write_durable_at(vec![2; 1024], 0).await.unwrap();
+            });
+            let content = outcome.disk().run(|_| content("x")).into_result().unwrap();
+            content.filter(|content| content.len() == 1024).map(|content| (content[0], content[1023]))
+        })
+        .collect();
+    for part in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+        assert!(found.contains(&Some(part)), "{found:?}");
+    }
+}
+
+#[test]
 fn later_writes_are_kept_without_earlier_ones() {
     let found = (0..200).filter(|seed| {
         let outcome = Simulation::new(*seed).power_cut_within(100).run(|_| async {

@@ -104,7 +104,7 @@ pub(crate) fn write(
             return Err(errno);
         }
         if done > 0 {
-            data.is_durable = how.is_durable && failed.is_none();
+            data.is_durable = how.is_durable && failed.is_none() && !world.is_off;
             world.disk.change(inode, Change::Write(data))?;
         }
         failed.map_or(Ok(done), Err)

@@ -58,6 +58,8 @@ pub(super) struct World {
     pub(super) stand_ins: BTreeMap<RawFd, OpenNumber>,
     /// The event before which the power is cut.
     pub(super) cut_at: u64,
+    /// Whether it is cut: what is carried out now was in flight, and is not durable.
+    pub(super) is_off: bool,
     pub(super) events: u64,
     pub(super) trace: u64,
     /// The last operation that has ended.
@@ -153,6 +155,7 @@ impl World {
             open: BTreeMap::new(),
             stand_ins: BTreeMap::new(),
             cut_at: u64::MAX,
+            is_off: false,
             events: 0,
             trace: 0xcbf2_9ce4_8422_2325,
             last: None,
@@ -300,6 +303,7 @@ pub(super) fn end_tasks() {
 
 /// Cuts the power: what the program does when it is dropped has no effect.
 fn cut_power() {
+    with(|world| world.is_off = true);
     end_operations();
     with(|world| world.left = Some(world.disk.after_cut(&mut world.random)));
 }
