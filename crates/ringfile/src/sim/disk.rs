@@ -637,6 +637,14 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_grows_behind_its_last_page_may_have_that_page_alone() {
+        let sizes = |change: Change| after(change).into_iter().map(|(size, _)| size).collect::<BTreeSet<_>>();
+        assert_eq!(sizes(Change::Size(10_000)), BTreeSet::from([5120, 8192, 10_000]));
+        assert_eq!(sizes(Change::Write(data(8192, &[1; 512]))), BTreeSet::from([5120, 8192, 8704]));
+        assert_eq!(sizes(Change::Write(data(8000, &[1; 8]))), BTreeSet::from([5120, 8008]));
+    }
+
+    #[test]
     fn terabytes_of_holes_take_no_memory() {
         let mut contents = Contents::new();
         let inode = contents.create(b"x", false).unwrap();

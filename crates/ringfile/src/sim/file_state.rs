@@ -88,6 +88,8 @@ impl FileState {
                 flushed.extend(data.partial_sectors().map(|sector| (sector, at)));
             }
         }
+        // The size that reads saw.
+        let mut size = content.size;
         let mut parts = Parts::new(&mut content, random);
         for (at, change) in self.changes.iter().enumerate() {
             // Which part of the change is kept: nothing of all, all of all, the early ones, or of each any part.
@@ -97,6 +99,17 @@ impl FileState {
                 2 => [1.0, 0.5, 0.0][usize::from(at >= early) + usize::from(at > early)],
                 _ => [0.0, 0.5, 1.0][parts.random.below(3) as usize],
             };
+            let end_of_page = size.next_multiple_of(PAGE);
+            let (grows_from, grown) = match change {
+                Change::Write(data) => (data.range().start, size.max(data.range().end)),
+                Change::Size(new) => (*new, *new),
+                Change::Zero(_) => (0, size),
+            };
+            // What is behind the old end in its page is zeroed before. On XFS that page has its size when it is written.
+            if size < end_of_page && end_of_page <= grows_from && parts.random.happens(part) {
+                parts.content.size = parts.content.size.max(end_of_page.min(limit));
+            }
+            size = grown;
             match change {
                 Change::Write(data) if data.is_durable => parts.content.apply(change),
                 Change::Write(data) => parts
