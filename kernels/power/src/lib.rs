@@ -1,6 +1,7 @@
 //! Shared by the guest of the power-cut harness and the replay of its drive's log: what is written, what is reported as
-//! durable, and where. `kernels/power-cuts` runs both.
+//! durable, and where; and the programs that are compared with simulations. `kernels/power-cuts` runs both.
 
+pub mod programs;
 pub mod promise;
 pub mod stamp;
 
@@ -46,6 +47,11 @@ pub const LOGS: [&str; 2] = ["log-buffered", "log-direct"];
 /// Returns the name of a file that is created, renamed and removed.
 pub fn named(number: u64) -> String {
     format!("named-{number}")
+}
+
+/// Returns the name of the folder in which a program runs.
+pub fn run_folder(run: u64) -> String {
+    format!("run-{run}")
 }
 
 /// A generator of random numbers from a seed (splitmix64).

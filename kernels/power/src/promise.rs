@@ -38,6 +38,15 @@ pub enum Promise {
         /// The number of valid bytes.
         len: u64,
     },
+    /// Nothing is promised: this many steps of a program have returned.
+    Returned {
+        /// The number of the run of a program.
+        run: u64,
+        /// The number of the program.
+        program: u64,
+        /// The number of steps.
+        steps: u64,
+    },
 }
 
 impl Promise {
@@ -48,6 +57,7 @@ impl Promise {
             Self::Removing(number) => [3, number, 0, 0],
             Self::Removed(number) => [4, number, 0, 0],
             Self::Appended { log, len } => [5, log, len, 0],
+            Self::Returned { run, program, steps } => [6, run, program, steps],
         }
     }
 
@@ -58,6 +68,7 @@ impl Promise {
             [3, number, ..] => Self::Removing(number),
             [4, number, ..] => Self::Removed(number),
             [5, log, len, _] => Self::Appended { log, len },
+            [6, run, program, steps] => Self::Returned { run, program, steps },
             _ => return None,
         })
     }
@@ -105,6 +116,7 @@ mod tests {
             Promise::Removing(4),
             Promise::Removed(4),
             Promise::Appended { log: 1, len: 5 },
+            Promise::Returned { run: 3, program: 2, steps: 1 },
         ];
         promises.resize(MOST, Promise::Created(9));
         let mut made = sector(42, &promises);

@@ -153,7 +153,7 @@ fn put(
         return Err(errno);
     }
     if done > 0 {
-        data.is_durable = is_durable && failed.is_none();
+        data.is_durable = is_durable && failed.is_none() && !world.is_off;
         misplace(world, inode, &mut data)?;
         world.disk.change(inode, Change::Write(data))?;
     }

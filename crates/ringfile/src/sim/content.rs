@@ -113,13 +113,17 @@ impl Content {
         }
     }
 
+    /// Returns the parts of a range that are in pages.
+    fn in_pages(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let pages = self.pages.range(range.start / PAGE..).map(|(page, _)| page * PAGE);
+        let touched = pages.take_while(|page| *page < range.end);
+        touched.map(|page| range.start.max(page)..range.end.min(page + PAGE)).collect()
+    }
+
     pub(super) fn zero(&mut self, range: Range<u64>) {
-        let first = self.pages.range(range.start / PAGE..).next().map(|(page, _)| *page);
-        let pages = self.pages.range(first.unwrap_or(u64::MAX)..).map(|(page, _)| *page);
-        let touched: Vec<u64> = pages.take_while(|page| page * PAGE < range.end).collect();
-        for page in touched {
-            let start = range.start.max(page * PAGE) - page * PAGE;
-            let end = range.end.min((page + 1) * PAGE) - page * PAGE;
+        for part in self.in_pages(range.clone()) {
+            let page = part.start / PAGE;
+            let (start, end) = (part.start - page * PAGE, part.end - page * PAGE);
             if (start, end) == (0, PAGE) {
                 self.pages.remove(&page);
             } else if let Some(bytes) = self.pages.get_mut(&page) {
@@ -292,6 +296,24 @@ impl<'a> Parts<'a> {
         }
         if end > size && self.random.happens(part) {
             self.content.size = self.content.size.max(end);
+        }
+    }
+
+    /// Zeros any part of a range, in whole sectors.
+    pub(super) fn zero(&mut self, range: Range<u64>, part: f64) {
+        for mut rest in self.content.in_pages(range) {
+            while rest.start < rest.end {
+                let sector = rest.start / SECTOR;
+                let next = rest.end.min((sector + 1) * SECTOR);
+                if self.random.happens(part) && (next - rest.start == SECTOR || !self.lost.contains(&sector))
+                {
+                    self.content.zero(rest.start..next);
+                    self.lost.remove(&sector);
+                } else {
+                    self.lost.insert(sector);
+                }
+                rest.start = next;
+            }
         }
     }
 }

@@ -29,8 +29,9 @@ pub(super) enum Node {
 }
 
 impl Node {
-    pub(super) fn new_file() -> Self {
-        Self::File(Box::new(FileState { new_metadata: Some((0, 0)), ..FileState::default() }))
+    /// Makes an empty file, which exists after so many changes of names.
+    pub(super) fn new_file(names: u64) -> Self {
+        Self::File(Box::new(FileState { new_metadata: vec![(0, names)], ..FileState::default() }))
     }
 }
 
@@ -145,8 +146,8 @@ impl Contents {
 
     /// Returns what may have a name after a power cut.
     fn may_return(&self) -> impl Iterator<Item = Inode> + '_ {
-        let added = |(_, change): &Numbered| match change {
-            NameChange::Add(_, inode) => Some(*inode),
+        let added = |change: &Numbered| match change.change {
+            NameChange::Add(_, inode) => Some(inode),
             _ => None,
         };
         let added = self.name_changes.iter().filter_map(added);
@@ -235,10 +236,10 @@ impl Contents {
     }
 
     pub(super) fn change(&mut self, inode: Inode, change: Change) -> Result<(), i32> {
+        let names = self.names_changed;
         let file = self.file(inode)?;
-        if file.is_metadata(&change) {
-            let mark = file.before + file.changes.len() as u64 + 1;
-            file.new_metadata = Some((file.new_metadata.map_or(mark, |(first, _)| first), mark));
+        if file.is_metadata(&change) && file.new_metadata.last().is_none_or(|(_, last)| *last < names) {
+            file.new_metadata.push((file.before + file.changes.len() as u64 + 1, names));
         }
         let file = self.change_live(inode, &change)?;
         file.changes.push_back(change);
@@ -249,8 +250,11 @@ impl Contents {
             self.long = Some(inode);
         }
         let mark = self.mark(inode);
-        if is_durable && self.file(inode)?.take_new_metadata(mark) && self.strictness == Strictness::Journal {
-            self.sync_names(mark, |_| true);
+        if is_durable
+            && let Some(names) = self.file(inode)?.take_new_metadata(mark)
+            && self.strictness == Strictness::Journal
+        {
+            self.sync_names(names, |_| true);
         }
         Ok(())
     }
@@ -298,33 +302,45 @@ impl Contents {
     /// Makes the changes before the mark durable. `data_only`: as `fdatasync`.
     pub(super) fn sync(&mut self, inode: Inode, mark: Mark, data_only: bool) {
         let is_journal = self.strictness == Strictness::Journal;
-        let with_names = match self.nodes.get_mut(&inode) {
+        let names = match self.nodes.get_mut(&inode) {
             Some(Node::File(file)) => {
                 file.settle(file.covered(mark));
-                let writes_journal = file.take_new_metadata(mark) && is_journal;
-                writes_journal || !data_only
+                let of_data = file.take_new_metadata(mark).unwrap_or(0);
+                let of_name = if data_only { 0 } else { self.last_change_of(inode, mark) };
+                match (is_journal, data_only) {
+                    (true, _) => of_data.max(of_name),
+                    (false, true) => 0,
+                    (false, false) => mark.names,
+                }
             }
-            Some(Node::Folder) => true,
-            Some(Node::Link(_)) | None => false,
+            Some(Node::Folder) if is_journal => self.last_change_of(inode, mark),
+            Some(Node::Folder) => mark.names,
+            Some(Node::Link(_)) | None => 0,
         };
-        if with_names {
-            self.sync_names(mark, |change| is_journal || change.is_of(inode));
+        if names > 0 {
+            self.sync_names(names, |change| is_journal || change.is_of(inode));
         }
     }
 
-    /// Makes the changes of names before the mark durable that are wanted, and what they need.
-    fn sync_names(&mut self, mark: Mark, is_wanted: impl Fn(&NameChange) -> bool) {
+    /// Returns how many changes of names there were after the last one before the mark that changed this file or folder.
+    fn last_change_of(&self, inode: Inode, mark: Mark) -> u64 {
+        let of_it = |change: &&Numbered| change.number < mark.names && change.inodes.contains(&inode);
+        self.name_changes.iter().rev().find(of_it).map_or(0, |change| change.number + 1)
+    }
+
+    /// Makes the changes of names before a number durable that are wanted, and what they need.
+    fn sync_names(&mut self, number: u64, is_wanted: impl Fn(&NameChange) -> bool) {
         let mut changes = std::mem::take(&mut self.name_changes);
-        let later = changes.split_off(changes.partition_point(|(number, _)| *number < mark.names));
+        let later = changes.split_off(changes.partition_point(|change| change.number < number));
         let chosen = with_earlier(&changes, is_wanted);
         for (change, is_chosen) in changes.into_iter().zip(chosen) {
             if is_chosen {
-                if let NameChange::Add(_, inode) = change.1
+                if let NameChange::Add(_, inode) = change.change
                     && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
                 {
                     file.exists_durably();
                 }
-                change.1.apply(&mut self.durable);
+                change.change.apply(&mut self.durable);
             } else {
                 self.name_changes.push(change);
             }
@@ -342,8 +358,8 @@ impl Contents {
             self.sync(inode, mark, true);
         }
         if self.name_changes.len() > MOST_CHANGES {
-            let names = self.name_changes[0].0 + count();
-            self.sync_names(Mark { file: 0, names }, |_| true);
+            let names = self.name_changes[0].number + count();
+            self.sync_names(names, |_| true);
         }
     }
 
@@ -417,9 +433,9 @@ impl Contents {
             }
             Strictness::Posix => with_earlier(&self.name_changes, |_| random.happens(0.5)),
         };
-        for ((_, change), is_kept) in self.name_changes.iter().zip::<Vec<bool>>(kept) {
+        for (change, is_kept) in self.name_changes.iter().zip::<Vec<bool>>(kept) {
             if is_kept {
-                change.apply(&mut tree);
+                change.change.apply(&mut tree);
             }
         }
         tree
@@ -545,8 +561,8 @@ mod tests {
             let mut contents = Contents { strictness, ..Contents::new() };
             let inode = contents.open(b"a", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
             let (of_folder, of_file) = (contents.mark(ROOT), contents.mark(inode));
-            write(&mut contents, inode, 0, b"later");
             contents.rename(b"a", b"b", 0).unwrap();
+            write(&mut contents, inode, 0, b"later");
             contents.sync(ROOT, of_folder, false);
             contents.sync(inode, of_file, true);
             let found: BTreeSet<_> = (0..100)
@@ -622,6 +638,72 @@ mod tests {
         contents.sync(ROOT, contents.mark(ROOT), false);
         contents.begin(&Faults::none());
         assert!(!contents.nodes.contains_key(&inode));
+    }
+
+    #[test]
+    fn a_sync_writes_the_journal_only_up_to_the_last_change_of_its_own() {
+        let mut contents = Contents::new();
+        let (file, folder) = (
+            contents.open(b"a", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap(),
+            contents.create(b"d", Node::Folder, 0o755).unwrap(),
+        );
+        let other = contents.open(b"x", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
+        contents.sync(ROOT, contents.mark(ROOT), false);
+        contents.rename(b"x", b"y", 0).unwrap();
+        let is_lost = |contents: &Contents| {
+            (0..100).any(|seed| contents.after_cut(&mut Random::new(seed)).look_up(b"x", true).is_ok())
+        };
+        write(&mut contents, file, 0, &[1; 512]);
+        contents.sync(file, contents.mark(file), true);
+        assert!(!is_lost(&contents), "its size has changed later");
+        contents.rename(b"y", b"x", 0).unwrap();
+        contents.rename(b"x", b"z", 0).unwrap();
+        // Nothing of these is new.
+        contents.sync(file, contents.mark(file), false);
+        contents.sync(folder, contents.mark(folder), false);
+        // Nor is what of this one a sync of data needs.
+        contents.sync(other, contents.mark(other), true);
+        assert!(is_lost(&contents));
+        contents.sync(other, contents.mark(other), false);
+        assert!(!is_lost(&contents));
+    }
+
+    /// Returns what is found of a file with a page of ones, and two of its sectors in the next one, after a change.
+    fn after(change: Change) -> BTreeSet<(usize, Vec<u8>)> {
+        let mut contents = Contents::new();
+        let inode = contents.open(b"x", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
+        write(&mut contents, inode, 0, &[1; 5 * 1024]);
+        contents.sync(inode, contents.mark(inode), false);
+        contents.change(inode, change).unwrap();
+        let found = (0..2000).map(|seed| {
+            let bytes = bytes(&mut contents.after_cut(&mut Random::new(seed)), b"x").unwrap();
+            let ends = [3000, 3072, 3583, 3584, 4095, 4096].map(|at| bytes.get(at).copied().unwrap_or(9));
+            (bytes.len(), ends.to_vec())
+        });
+        found.collect()
+    }
+
+    #[test]
+    fn a_new_size_that_is_lost_may_have_zeroed_the_rest_of_its_page() {
+        let sectors = [[0, 0], [0, 1], [1, 0], [1, 1]];
+        let possible = sectors.map(|[one, other]| (5120, vec![1, one, one, other, other, 1]));
+        let cut = (3072, vec![1, 9, 9, 9, 9, 9]);
+        assert_eq!(after(Change::Size(3072)), BTreeSet::from_iter(possible.into_iter().chain([cut])));
+    }
+
+    #[test]
+    fn a_range_is_zeroed_in_any_part() {
+        let sectors = [[0, 0], [0, 1], [1, 0], [1, 1]];
+        let possible = sectors.map(|[one, other]| (5120, vec![1, one, one, other, other, 1]));
+        assert_eq!(after(Change::Zero(3072..4096)), BTreeSet::from(possible));
+    }
+
+    #[test]
+    fn a_file_that_grows_behind_its_last_page_may_have_that_page_alone() {
+        let sizes = |change: Change| after(change).into_iter().map(|(size, _)| size).collect::<BTreeSet<_>>();
+        assert_eq!(sizes(Change::Size(10_000)), BTreeSet::from([5120, 8192, 10_000]));
+        assert_eq!(sizes(Change::Write(data(8192, &[1; 512]))), BTreeSet::from([5120, 8192, 8704]));
+        assert_eq!(sizes(Change::Write(data(8000, &[1; 8]))), BTreeSet::from([5120, 8008]));
     }
 
     #[test]

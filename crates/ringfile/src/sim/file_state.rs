@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::content::{Change, Content, Parts};
+use super::content::{Change, Content, PAGE, Parts};
 use super::seed::Random;
 
 #[derive(Clone, Default)]
@@ -12,8 +12,9 @@ pub(super) struct FileState {
     pub(super) changes: VecDeque<Change>,
     /// How many changes were ever taken off the front of the list, so that a sync can name one.
     pub(super) before: u64,
-    /// The marks of the first and the last change of its size or its existence that is not known to be durable.
-    pub(super) new_metadata: Option<(u64, u64)>,
+    /// Changes of its size, or 0 for its existence, that are not known to be durable: a mark, and how many changes of names
+    /// there were then. Of those with the same number, the first.
+    pub(super) new_metadata: Vec<(u64, u64)>,
     /// How many syncs have failed: each open file reports each once.
     pub(super) failures: u64,
 }
@@ -29,9 +30,10 @@ pub(super) struct Mark {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum Strictness {
-    /// As ext4 and XFS: names and permissions change in their order, and a sync of a folder, of a file that is new or has a
-    /// new size, and each [`sync_all`](crate::File::sync_all) makes all earlier changes of them durable. Sizes that a
-    /// program sets change in their order.
+    /// As ext4 and XFS: names, permissions, and sizes that a program sets change in their order. A sync of a folder, and
+    /// [`sync_all`](crate::File::sync_all) of a file, makes all changes of names and permissions
+    /// durable up to the last one in that folder or
+    /// of that file. Each sync of a file that is new or has a new size makes those durable that came before that.
     #[default]
     Journal,
     /// As POSIX allows: a name is durable only when its folder was synced, permissions only after a
@@ -53,22 +55,16 @@ impl FileState {
         }
     }
 
-    /// Takes the metadata before a mark to be durable. Returns whether there was some that was not.
-    pub(super) fn take_new_metadata(&mut self, mark: Mark) -> bool {
-        let Some((first, last)) = self.new_metadata else { return false };
-        if last <= mark.file {
-            self.new_metadata = None;
-        } else if first <= mark.file {
-            self.new_metadata = Some((mark.file + 1, last));
-        }
-        first <= mark.file
+    /// Takes the metadata before a mark to be durable. Returns how many changes of names there were when it last changed;
+    /// `None` if there was no metadata that was not durable.
+    pub(super) fn take_new_metadata(&mut self, mark: Mark) -> Option<u64> {
+        let covered = self.new_metadata.partition_point(|(number, _)| *number <= mark.file);
+        self.new_metadata.drain(..covered).next_back().map(|(_, names)| names)
     }
 
     /// Notes that the journal has its existence: a sync of its data writes the journal only for a new size.
     pub(super) fn exists_durably(&mut self) {
-        if let Some((0, last)) = self.new_metadata {
-            self.new_metadata = (last > 0).then_some((1, last));
-        }
+        self.new_metadata.retain(|(mark, _)| *mark > 0);
     }
 
     /// Makes the oldest changes durable.
@@ -94,6 +90,8 @@ impl FileState {
                 flushed.extend(data.partial_sectors().map(|sector| (sector, at)));
             }
         }
+        // The size that reads saw.
+        let mut size = content.size;
         let mut parts = Parts::new(&mut content, random);
         for (at, change) in self.changes.iter().enumerate() {
             // Which part of the change is kept: nothing of all, all of all, the early ones, or of each any part.
@@ -103,15 +101,35 @@ impl FileState {
                 2 => [1.0, 0.5, 0.0][usize::from(at >= early) + usize::from(at > early)],
                 _ => [0.0, 0.5, 1.0][parts.random.below(3) as usize],
             };
+            let end_of_page = size.next_multiple_of(PAGE);
+            let (grows_from, grown) = match change {
+                Change::Write(data) => (data.range().start, size.max(data.range().end)),
+                Change::Size(new) => (*new, *new),
+                Change::Zero(_) | Change::Reserve(_) => (0, size),
+            };
+            // What is behind the old end in its page is zeroed before. On XFS that page has its size when it is written.
+            if size < end_of_page && end_of_page <= grows_from && parts.random.happens(part) {
+                parts.content.size = parts.content.size.max(end_of_page.min(limit));
+            }
+            size = grown;
             match change {
                 Change::Write(data) if data.is_durable => parts.content.apply(change),
                 Change::Write(data) => parts
                     .put(data, limit, part, |sector| flushed.get(&sector).is_some_and(|flush| at < *flush)),
-                _ if at < sizes || limit == u64::MAX && parts.random.happens(part) => {
-                    parts.content.apply(change);
+                _ if at < sizes => parts.content.apply(change),
+                Change::Zero(range) => parts.zero(range.start..range.end.min(limit), part),
+                Change::Size(_) | Change::Reserve(_) if limit == u64::MAX && parts.random.happens(part) => {
+                    parts.content.apply(change)
                 }
-                Change::Size(size) if how == Strictness::Journal => limit = limit.min(*size),
-                Change::Size(_) | Change::Zero(_) | Change::Reserve(_) => {}
+                Change::Size(size) => {
+                    // The rest of the page is zeroed in the page cache, and reaches the disk as data.
+                    let end = size.next_multiple_of(PAGE).min(parts.content.size).min(limit);
+                    parts.zero(*size..end, part);
+                    if how == Strictness::Journal {
+                        limit = limit.min(*size);
+                    }
+                }
+                Change::Reserve(_) => {}
             }
         }
         Self { live: content.clone(), durable: content, ..Self::default() }

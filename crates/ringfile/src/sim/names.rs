@@ -53,6 +53,13 @@ impl NameChange {
         matches!(self, Self::Mode(of, _) if *of == inode) || self.names().any(|(folder, _)| *folder == inode)
     }
 
+    /// Returns the files and folders whose metadata it changes.
+    fn inodes(&self, before: &Tree) -> Vec<Inode> {
+        let own = if let Self::Add(_, inode) | Self::Mode(inode, _) = self { Some(*inode) } else { None };
+        let named = self.names().flat_map(|name| [Some(name.0), before.names.get(name).copied()]);
+        named.flatten().chain(own).collect()
+    }
+
     pub(super) fn apply(&self, tree: &mut Tree) {
         let names = &mut tree.names;
         match self {
@@ -74,8 +81,20 @@ impl NameChange {
     }
 }
 
-/// A change, with its number.
-pub(super) type Numbered = (u64, NameChange);
+/// A change of a name or of permissions.
+#[derive(Clone)]
+pub(super) struct Numbered {
+    pub(super) number: u64,
+    pub(super) change: NameChange,
+    /// The files and folders whose metadata it changes.
+    pub(super) inodes: Vec<Inode>,
+}
+
+impl Numbered {
+    pub(super) fn new(number: u64, change: NameChange, before: &Tree) -> Self {
+        Self { number, inodes: change.inodes(before), change }
+    }
+}
 
 /// Returns which changes become durable if all that are wanted do: also those on whose outcome a later one depends.
 pub(super) fn with_earlier(
@@ -86,7 +105,7 @@ pub(super) fn with_earlier(
     let mut chosen: Vec<bool> = changes
         .iter()
         .rev()
-        .map(|(_, change)| {
+        .map(|Numbered { change, .. }| {
             let is_chosen = is_wanted(change) || change.names().any(|name| needed.contains(name));
             if is_chosen {
                 needed.extend(change.names());
@@ -201,8 +220,9 @@ impl Contents {
     // ---- Changing ----
 
     fn change_names(&mut self, change: NameChange) {
-        change.apply(&mut self.live);
-        self.name_changes.push((self.names_changed, change));
+        let change = Numbered::new(self.names_changed, change, &self.live);
+        change.change.apply(&mut self.live);
+        self.name_changes.push(change);
         self.names_changed += 1;
     }
 
@@ -229,7 +249,7 @@ impl Contents {
                 _ if is_folder => return Err(libc::EISDIR),
                 Some(_) if makes_new => return Err(libc::EEXIST),
                 Some(inode) => inode,
-                None => self.add(name, Node::new_file(), mode),
+                None => self.add(name, Node::new_file(self.names_changed + 1), mode),
             }
         } else {
             self.look_up(path, follows)?

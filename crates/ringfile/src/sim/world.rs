@@ -79,6 +79,8 @@ pub(super) struct World {
     pub(super) dropped: Arc<Dropped>,
     /// The event before which the power is cut.
     pub(super) cut_at: u64,
+    /// Whether it is cut: what is carried out now was in flight, and is not durable.
+    pub(super) is_off: bool,
     pub(super) events: u64,
     pub(super) trace: u64,
     /// The last operation that has ended.
@@ -179,6 +181,7 @@ impl World {
             stand_ins: BTreeMap::new(),
             dropped: Arc::default(),
             cut_at: u64::MAX,
+            is_off: false,
             events: 0,
             trace: 0xcbf2_9ce4_8422_2325,
             last: None,
@@ -409,8 +412,11 @@ pub(super) fn end_tasks() {
 
 /// Cuts the power: what the program does when it is dropped has no effect.
 fn cut_power() {
-    // What is lost does not depend on what was drawn before.
-    with(|world| world.random = world.places.first.at(Moment::Cut as u64, 0));
+    with(|world| {
+        world.is_off = true;
+        // What is lost does not depend on what was drawn before.
+        world.random = world.places.first.at(Moment::Cut as u64, 0);
+    });
     end_operations();
     with(|world| world.left = Some(world.disk.after_cut(&mut world.random)));
 }

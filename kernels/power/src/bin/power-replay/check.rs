@@ -43,6 +43,7 @@ impl Expected {
                 let known = self.logs.entry(log).or_insert(len);
                 *known = len.max(*known);
             }
+            Promise::Returned { .. } => {}
         }
     }
 

@@ -1,6 +1,8 @@
 //! Cuts the power at many moments of a run that qemu has logged, and checks the disk after each cut. Needs root, to mount.
 //!
-//! `power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH`
+//! `power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH [SEEDS]`
+//!
+//! With SEEDS, the run was one of the programs that are compared with simulations: see `compare.rs`.
 //!
 //! IMAGE is the file system before the run, LOG the file that qemu's blklogwrites has written, DRIVE the drive after
 //! the run, and CONSOLE the output of the guest. A moment is a position in the log. A power cut there leaves everything
@@ -9,6 +11,7 @@
 //! after a write, which may be torn, and the others anywhere.
 
 mod check;
+mod compare;
 mod disk;
 mod log;
 mod replay;
@@ -38,8 +41,8 @@ struct Figures {
 }
 
 fn run(arguments: &[String]) -> Outcome<bool> {
-    let [image, log, drive, console, filesystem, cuts, seed, scratch] = arguments else {
-        return Err("usage: power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH".into());
+    let [image, log, drive, console, filesystem, cuts, seed, scratch, seeds @ ..] = arguments else {
+        return Err("usage: power-replay IMAGE LOG DRIVE CONSOLE FILESYSTEM CUTS SEED SCRATCH [SEEDS]".into());
     };
     let number = |text: &String| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
     let (cuts, seed) = (number(cuts)? as usize, number(seed)?);
@@ -54,6 +57,9 @@ fn run(arguments: &[String]) -> Outcome<bool> {
         log.reports().len()
     );
     let mut random = Random(seed);
+    if let [seeds] = seeds {
+        return compare::compare(&log, disk, filesystem, (cuts, number(seeds)?), random, Path::new(scratch));
+    }
     let (mut figures, mut replay) = (Figures::default(), Replay::new(&log, disk));
     for moment in moments(&log, cuts, &mut random)? {
         let kept = replay.cut_at(moment, &mut random)?;

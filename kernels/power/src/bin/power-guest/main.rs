@@ -1,10 +1,13 @@
 //! Writes in every way that the library calls durable, and reports the successes.
 //!
-//! `power-guest FOLDER REPORTS ROUNDS [all|WAY]`
+//! `power-guest FOLDER REPORTS ROUNDS [all|WAY|programs]`
 //!
 //! FOLDER is on the file system under test, REPORTS is a partition of the same drive. Each way first runs alone, so that
 //! another way's flush cannot hide a missing one; then all run at once. With the last argument, the program leaves out the
-//! syncs of that way, or of all ways, on purpose (for atomic writes, their flag).
+//! syncs of that way, or of all ways, on purpose (for atomic writes, their flag). With `programs` it runs the programs that
+//! are compared with simulations instead.
+
+mod compare;
 
 use std::error::Error;
 use std::fs::File as StdFile;
@@ -313,9 +316,12 @@ fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (folder, reports, rounds, rest) = match &arguments[..] {
         [folder, reports, rounds, rest @ ..] => (folder, reports, rounds.parse::<u64>()?, rest),
-        _ => return Err("usage: power-guest FOLDER REPORTS ROUNDS [all|WAY]".into()),
+        _ => return Err("usage: power-guest FOLDER REPORTS ROUNDS [all|WAY|programs]".into()),
     };
     let place = Arc::new(Place::open(folder, reports, rest.first().cloned())?);
+    if rest.first().is_some_and(|argument| argument == "programs") {
+        return compare::run(&place, rounds);
+    }
     let mut ways = ways(&place)?;
     if let Some(way) = place.without.as_deref().filter(|&way| way != "all")
         && !ways.iter().any(|&(name, _)| name == way)
