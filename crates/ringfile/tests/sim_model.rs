@@ -7,7 +7,6 @@
 mod seeds;
 
 use std::cell::RefCell;
-use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -66,7 +65,7 @@ fn options(weather: Weather) -> OpenOptions {
 /// Carries out a read or a write: alone, in a batch or in a queue.
 async fn run(
     disk: &Disk,
-    operation: impl Operation + Future<Output = BufResult<Buffer>>,
+    operation: impl Operation<Output = BufResult<Buffer>>,
 ) -> Result<Buffer, Option<i32>> {
     let done = match disk.random_below(3) {
         0 => return operation.await.map_err(|error| error.errno()),
@@ -206,7 +205,7 @@ async fn check(model: Vec<Versions>) {
 
 fn run_seed(seed: u64, weather: Weather, faults: Faults) {
     let faults = faults.short_transfers(0.1).interrupted(0.1).stuck(0.01, Duration::from_millis(50));
-    let strictness = if seed % 2 == 0 { Strictness::Journal } else { Strictness::Posix };
+    let strictness = if seed.is_multiple_of(2) { Strictness::Journal } else { Strictness::Posix };
     let simulation = Simulation::new(seed).faults(faults).strictness(strictness);
     let model = Model::default();
     let told = Rc::clone(&model);
