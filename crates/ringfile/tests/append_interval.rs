@@ -1,4 +1,5 @@
-//! `OpenAppender::sync_interval`: syncs that come within the interval wait and share one; nothing else waits.
+//! `OpenAppender::sync_interval` on threads: syncs that come within the interval wait and share one. `sim_time.rs` has what
+//! needs one thread only.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
@@ -10,8 +11,7 @@ use std::time::{Duration, Instant};
 
 use ringfile::{Appender, OpenOptions, Pool, Route, block_on};
 use support::forms::routes;
-use support::fuse::{Act, Op, Server};
-use support::{Folder, all, assert_content, content, must_end, poll_once};
+use support::{Folder, must_end, poll_once};
 
 const BLOCK: usize = 4096;
 /// No test waits for so long.
@@ -49,19 +49,16 @@ fn while_one_waits(route: Route, then: impl FnOnce(PathBuf, Appender) + Send + '
 }
 
 #[test]
-fn syncs_start_no_earlier_than_the_interval_allows() {
+fn syncs_of_threads_start_no_earlier_than_the_interval_allows() {
     const INTERVAL: Duration = Duration::from_millis(20);
     for route in routes() {
-        for way in ["tasks of one loop", "threads with a loop for each call", "another executor"] {
+        for way in ["threads with a loop for each call", "another executor"] {
             let (_folder, path, log) = log(route, INTERVAL);
             let began = Instant::now();
             let on_threads = |append: fn(&Appender)| {
                 std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(|| append(&log)))));
             };
             match way {
-                "tasks of one loop" => {
-                    let _ = block_on(all((0..4).map(|_| Box::pin(append(&log, 5))).collect()));
-                }
                 "another executor" => on_threads(|log| futures::executor::block_on(append(log, 5))),
                 _ => on_threads(|log| (0..5).for_each(|_| block_on(append(log, 1)))),
             }
@@ -72,32 +69,6 @@ fn syncs_start_no_earlier_than_the_interval_allows() {
             block_on(log.close().into_future()).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), [7; 2000], "{route:?}");
         }
-    }
-}
-
-#[test]
-fn only_syncs_wait_for_the_interval() {
-    for route in routes() {
-        while_one_waits(route, |path, log| {
-            block_on(async {
-                let bytes = content(100, 10 * BLOCK);
-                let mut waits = log.sync();
-                assert_eq!(log.append(&bytes).await.unwrap(), 100);
-                assert!(poll_once(&mut waits).await.is_pending());
-                // Full blocks are written while the sync waits: there is room for more than the appender holds.
-                for part in 1..10 {
-                    log.append(&content(100 + part * bytes.len() as u64, bytes.len())).await.unwrap();
-                }
-                log.flush().await.unwrap();
-                assert!(poll_once(&mut waits).await.is_pending());
-                assert_eq!((log.written(), log.durable()), (log.len(), 100));
-                assert_content(&std::fs::read(&path).unwrap()[100..log.len() as usize], 100);
-                assert_eq!(log.metrics().syncs, 1);
-                log.close().await.unwrap();
-                waits.await.unwrap();
-                assert_eq!(log.durable(), log.len());
-            });
-        });
     }
 }
 
@@ -119,30 +90,6 @@ fn a_loop_or_an_appender_ends_while_a_sync_waits() {
             });
             drop(log);
             assert_eq!(std::fs::read(&path).unwrap()[..100], [7; 100]);
-        });
-    }
-}
-
-#[test]
-fn f51_a_failure_is_reported_though_a_sync_waits() {
-    let name = "f51_a_failure_is_reported_though_a_sync_waits";
-    for route in routes() {
-        let Some(server) = Server::or_skip(name, Vec::new()) else { return };
-        let file = OpenOptions::new().read(true).write(true).route(route).open(server.path()).unwrap();
-        let open = Appender::open(&file, &Pool::new(1 << 20), 0).block(BLOCK).sync_interval(LONG);
-        let log = block_on(open.into_future()).unwrap();
-        block_on(append(&log, 1));
-        server.rule(Op::Write, 0..u64::MAX, 1, Act::Fail(libc::EIO));
-        must_end("the failure", move || {
-            block_on(async {
-                log.append(&[7; 100]).await.unwrap();
-                let mut waits = log.sync();
-                assert!(poll_once(&mut waits).await.is_pending());
-                let failed = log.flush().await.unwrap_err();
-                assert_eq!(failed.errno(), Some(libc::EIO), "{route:?}");
-                assert_eq!(waits.await.unwrap_err().errno(), Some(libc::EIO), "{route:?}");
-                assert_eq!(log.durable(), 100);
-            });
         });
     }
 }

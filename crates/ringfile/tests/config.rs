@@ -320,32 +320,6 @@ fn the_huge_pages_setting_applies_to_pools() {
 }
 
 #[test]
-fn the_depth_setting_applies_to_batches() {
-    let test = "the_depth_setting_applies_to_batches";
-    let Some(server) = Server::or_skip(test, content(0, 64 * PAGE)) else { return };
-    server.rule(Op::Read, 0..u64::MAX, 8, Act::Hold);
-    let route = if is_without_ring() { Route::Workers } else { Route::Ring };
-    let config = config("depth = 3\ndirect = true").with_route(route);
-    let file = config.open_options().read(true).open(server.path()).unwrap();
-    let run = std::thread::spawn(move || {
-        let pool = config.pool().build().unwrap();
-        let mut batch = config.batch();
-        for page in 0..20 {
-            batch.add(file.read_at(pool.get(PAGE).unwrap(), page * PAGE as u64));
-        }
-        batch.run()
-    });
-    server.wait_held(3);
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(server.held(), 3, "the limit");
-    server.release();
-    for (page, done) in run.join().unwrap().into_iter().enumerate() {
-        assert_content(&done.buffer.unwrap(), (page * PAGE) as u64);
-        assert_eq!(done.result.unwrap(), PAGE);
-    }
-}
-
-#[test]
 fn depth_and_block_size_settings_apply_to_appenders() {
     let folder = Folder::new();
     let file = File::create(folder.path().join("log")).unwrap();

@@ -764,34 +764,6 @@ fn a_stream_for_which_the_pool_becomes_too_small_gives_what_was_read_before() {
 }
 
 #[test]
-fn a_stream_waits_for_memory_that_others_have() {
-    must_end("a_stream_waits_for_memory_that_others_have", || {
-        let path = TempPath::on_disk("waits");
-        let content: Vec<u8> = (0..50_000_u32).map(|at| at as u8).collect();
-        std::fs::write(&path, &content).unwrap();
-        let file = File::open(&path).unwrap();
-        let pool = Pool::new(2 * page_size());
-        let all = [pool.get(page_size()).unwrap(), pool.get(page_size()).unwrap()];
-        let theirs = pool.clone();
-        let thread = std::thread::spawn(move || {
-            support::wait_for("the stream to wait", || theirs.metrics().waits > 0);
-            drop(all);
-        });
-        let read = block_on(async {
-            let mut reader = file.reader(&pool).block(page_size()).depth(4);
-            let mut read = Vec::new();
-            while let Some(piece) = reader.next().await {
-                read.extend_from_slice(&piece.unwrap());
-            }
-            read
-        });
-        same(&read, &content);
-        thread.join().unwrap();
-        assert!(pool.metrics().waits > 0);
-    });
-}
-
-#[test]
 fn a_directory_can_be_synced() {
     block_on(async {
         ringfile::sync_dir(env!("CARGO_TARGET_TMPDIR")).await.unwrap();
