@@ -12,9 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use ringfile::fs::Metadata;
+use ringfile::fs::{FileType, Metadata};
 use ringfile::{File, OpenOptions};
 use rustix::fs::OFlags;
+
+/// How many symbolic links a path may lead through, as in the kernel.
+const MOST_LINKS: usize = 40;
 
 /// Returns whether the calling thread runs a simulation.
 pub(crate) fn is_simulated() -> bool {
@@ -131,9 +134,26 @@ pub(crate) async fn create_dir_all(path: &Path) -> Result<()> {
     either(|| ringfile::fs::create_dir_all(path), || fs::create_dir_all(path)).await
 }
 
-/// Returns a path without symbolic links. A simulation does not follow any.
+/// Returns a path without symbolic links.
 pub(crate) async fn canonicalize(path: &Path) -> Result<PathBuf> {
-    if is_simulated() { metadata(path).await.map(|_| path.to_owned()) } else { fs::canonicalize(path) }
+    if !is_simulated() {
+        return fs::canonicalize(path);
+    }
+    let parts = |path: &Path| path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect();
+    let (mut left, mut found, mut links): (Vec<PathBuf>, _, _) = (parts(path), PathBuf::from("/"), 0);
+    while let Some(part) = left.pop() {
+        if part.as_os_str() == ".." {
+            found.pop();
+            continue;
+        }
+        found.push(part);
+        if symlink_metadata(&found).await?.file_type == FileType::Symlink && links < MOST_LINKS {
+            links += 1;
+            left.append(&mut parts(&ringfile::fs::read_link(&found).await?));
+            found.pop();
+        }
+    }
+    Ok(found)
 }
 
 /// Returns the path of a store's folder, which must exist.

@@ -23,7 +23,7 @@ use seeds::seeds;
 
 const TASKS: u64 = 3;
 /// Each task has an object in each of these, so that it creates and removes folders of others.
-const FOLDERS: [&str; 6] = ["", "a/", "a/b/", "a/c/", "d/", "e/f/"];
+const FOLDERS: [&str; 7] = ["", "a/", "a/b/", "a/c/", "d/", "e/f/", "link/"];
 
 /// The number of a content, or `None` if there is no object.
 type Version = Option<u64>;
@@ -181,21 +181,23 @@ impl Session {
         change(&self.told, &[(path.as_ref(), Some(number))], upload).await
     }
 
-    /// Copies or renames, or both.
+    /// Copies or renames, or both, often to a new folder.
     async fn name(&self, from: &str, to: &str) -> Result<()> {
         let Some(number) = self.look(from).await? else { return Ok(()) };
-        let (old, new) = (Path::from(from), Path::from(to));
+        let new_folder = format!("new-{}/{}", self.disk.random_below(1000), self.task);
+        let to = if self.disk.random_below(3) == 0 { &new_folder } else { to };
         if from == to {
             return Ok(());
         }
-        let way = self.disk.random_below(7);
+        let (old, new) = (Path::from(from), Path::from(to));
+        let way = self.disk.random_below(8);
         match way {
             0 => {
                 let copy = self.store.copy_if_not_exists(&old, &new);
                 change(&self.told, &[(to, Some(number))], copy).await?;
             }
             1 | 2 => change(&self.told, &[(to, Some(number))], self.store.copy(&old, &new)).await?,
-            3 => {
+            3 | 4 => {
                 // Nobody waits until this copy is durable.
                 self.told.borrow_mut().begin(&[(to, Some(number))]);
                 self.careless.copy(&old, &new).await?;
@@ -204,7 +206,7 @@ impl Session {
         }
         if way > 1 {
             let rename = async {
-                if way == 4 {
+                if way == 5 {
                     self.store.rename_if_not_exists(&old, &new).await
                 } else {
                     self.store.rename(&old, &new).await
@@ -267,8 +269,16 @@ async fn look(
     }
 }
 
-async fn session(left_out: Option<Step>, strictness: Strictness, disk: Disk, told: History, seed: u64) {
+/// Creates the store's folder, and the one to which a link in it leads. The store makes both durable.
+async fn prepare() {
     fs::create_dir_all("data").await.unwrap();
+    fs::create_dir_all("elsewhere").await.unwrap();
+    // It may be there.
+    let _ = fs::symlink("../elsewhere", "data/link").await;
+}
+
+async fn session(left_out: Option<Step>, strictness: Strictness, disk: Disk, told: History, seed: u64) {
+    prepare().await;
     let removes = seed.is_multiple_of(2);
     let (store, careless) = (store(left_out, true, removes), store(None, false, false));
     let keeps_renamed = !removes || strictness == Strictness::Journal;
@@ -283,8 +293,7 @@ async fn session(left_out: Option<Step>, strictness: Strictness, disk: Disk, tol
 
 /// Checks what a power cut has left, and takes it as it is.
 async fn check(told: History) {
-    // It may be missing too, with all that was never acknowledged.
-    fs::create_dir_all("data").await.unwrap();
+    prepare().await;
     let store = store(None, false, false);
     let paths: Vec<String> = told.borrow().objects.keys().cloned().collect();
     let mut there = BTreeMap::new();

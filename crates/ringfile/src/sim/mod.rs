@@ -208,7 +208,7 @@ impl Disk {
     /// ```
     #[must_use]
     pub fn current() -> Option<Self> {
-        world::is_here().then_some(Self(()))
+        crate::port::here().map(|_| Self(()))
     }
 
     /// Returns the simulated time since the program began.
