@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::{self, FutureExt, TryFutureExt};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use ringfile::fs::{FileType, Metadata};
 
 use super::api::local::LocalFileSystem;
 use super::api::path::Path;
@@ -19,10 +20,14 @@ use super::api::{
 };
 use super::{etag, get_result, put_result};
 use crate::RingfileStore;
+use crate::disk;
+use crate::names::is_gone;
 use crate::part::{self, Part};
 use crate::store::{self, Store, Upload};
 
 const STORE: &str = "RingfileStore";
+/// How many objects of a stream are deleted at once, as by `LocalFileSystem`.
+const DELETIONS: usize = 10;
 
 /// Converts an error of the file system to one about an object.
 fn failed(error: io::Error, path: &Path) -> Error {
@@ -40,7 +45,8 @@ fn not_implemented(store: &RingfileStore, operation: &str) -> Error {
 }
 
 fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
-    super::local(store).path_to_filesystem(location)
+    let path = super::local(store).path_to_filesystem(location)?;
+    Ok(if disk::is_simulated() { root_of(store).join(location.as_ref()) } else { path })
 }
 
 /// Converts an error of copying or renaming.
@@ -51,12 +57,6 @@ fn failed_to_name(error: io::Error, from: &Path, to: &Path) -> Error {
 
 fn root_of(store: &RingfileStore) -> PathBuf {
     store.root.clone().unwrap_or_else(|| "/".into())
-}
-
-/// Makes the removal of a location durable, and closes its file.
-async fn settle_gone(store: &RingfileStore, location: &Path) -> Result<()> {
-    let path = path_of(store, location)?;
-    store.store.settle_removal(path).await.map_err(|error| failed(error, location))
 }
 
 #[async_trait]
@@ -107,15 +107,7 @@ impl ObjectStore for RingfileStore {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let path = path_of(self, location)?;
         let opened = self.store.open(path).await.map_err(|error| failed(error, location))?;
-        let metadata = &opened.metadata;
-        let modified = metadata.modified().map_err(|error| failed(error, location))?;
-        let meta = ObjectMeta {
-            location: location.clone(),
-            last_modified: modified.into(),
-            size: metadata.len(),
-            e_tag: Some(etag(store::etag(metadata))),
-            version: None,
-        };
+        let meta = meta_of(location.clone(), &opened.metadata);
         options.check_preconditions(&meta)?;
         let range = match &options.range {
             Some(range) => range
@@ -139,16 +131,22 @@ impl ObjectStore for RingfileStore {
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        let deleted = super::local(self).delete_stream(locations);
         let store = self.clone();
-        let settled = deleted.and_then(move |location| {
+        let deleted = locations.map(move |location| {
             let store = store.clone();
-            async move { settle_gone(&store, &location).await.map(|()| location) }
+            async move {
+                let location = location?;
+                let removed = store.store.remove(path_of(&store, &location)?, root_of(&store)).await;
+                removed.map(|()| location.clone()).map_err(|error| failed(error, &location))
+            }
         });
-        settled.boxed()
+        deleted.buffered(DELETIONS).boxed()
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        if disk::is_simulated() {
+            return simulated_list(self, prefix, None);
+        }
         super::local(self).list(prefix)
     }
 
@@ -157,10 +155,16 @@ impl ObjectStore for RingfileStore {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
+        if disk::is_simulated() {
+            return simulated_list(self, prefix, Some(offset.clone()));
+        }
         super::local(self).list_with_offset(prefix, offset)
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        if disk::is_simulated() {
+            return list_folder(self, &prefix.cloned().unwrap_or_default()).await;
+        }
         super::local(self).list_with_delimiter(prefix).await
     }
 
@@ -259,10 +263,68 @@ impl MultipartUpload for Parts {
     }
 }
 
-pub(crate) fn make_local(root: Option<&std::path::Path>, cleans_up: bool) -> io::Result<LocalFileSystem> {
-    let local = match root {
-        Some(root) => LocalFileSystem::new_with_prefix(root).map_err(io::Error::other)?,
-        None => LocalFileSystem::new(),
+/// Makes the store that checks paths, and lists where there is no simulation.
+pub(crate) fn make_local(root: Option<&std::path::Path>) -> io::Result<LocalFileSystem> {
+    match root {
+        Some(root) if !disk::is_simulated() => {
+            LocalFileSystem::new_with_prefix(root).map_err(io::Error::other)
+        }
+        _ => Ok(LocalFileSystem::new()),
+    }
+}
+
+fn meta_of(location: Path, metadata: &Metadata) -> ObjectMeta {
+    ObjectMeta {
+        location,
+        last_modified: metadata.modified.into(),
+        size: metadata.size,
+        e_tag: Some(etag(store::etag(metadata))),
+        version: None,
+    }
+}
+
+// ---- Listings in a simulation, which `LocalFileSystem` would read from the real disk ----
+
+fn simulated_list(
+    store: &RingfileStore,
+    prefix: Option<&Path>,
+    offset: Option<Path>,
+) -> BoxStream<'static, Result<ObjectMeta>> {
+    let (store, prefix) = (store.clone(), prefix.cloned().unwrap_or_default());
+    let listed = async move {
+        let (mut objects, mut folders) = (Vec::new(), vec![prefix]);
+        while let Some(folder) = folders.pop() {
+            let found = list_folder(&store, &folder).await?;
+            objects.extend(found.objects);
+            folders.extend(found.common_prefixes);
+        }
+        objects.retain(|object| offset.as_ref().is_none_or(|offset| object.location > *offset));
+        Ok(stream::iter(objects.into_iter().map(Ok)))
     };
-    Ok(local.with_automatic_cleanup(cleans_up))
+    listed.try_flatten_stream().boxed()
+}
+
+/// Lists the objects and folders in a folder.
+async fn list_folder(store: &RingfileStore, folder: &Path) -> Result<ListResult> {
+    let path = root_of(store).join(folder.as_ref());
+    let mut entries = ringfile::fs::read_dir(&path);
+    let (mut common_prefixes, mut objects) = (Vec::new(), Vec::new());
+    while let Some(entry) = entries.next().await {
+        let entry = match entry.map_err(io::Error::from) {
+            Err(error) if is_gone(&error) => break,
+            entry => entry.map_err(|error| failed(error, folder))?,
+        };
+        let below = Path::parse(entry.name.to_string_lossy())?;
+        let location = Path::from_iter(folder.parts().chain(below.parts()));
+        match disk::metadata(&path.join(&entry.name)).await {
+            Ok(found) if found.file_type == FileType::Directory => common_prefixes.push(location),
+            // Temporary files have names that no object has.
+            Ok(found) if path_of(store, &location).is_ok() => objects.push(meta_of(location, &found)),
+            Ok(_) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(failed(error, &location)),
+        }
+    }
+    common_prefixes.sort();
+    Ok(super::list_result(common_prefixes, objects))
 }

@@ -18,6 +18,8 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::disk;
+
 /// Calls do not wait for a call that was woken and then not polled for one to two of these periods.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// The bytes of memory for one permit.
@@ -201,15 +203,21 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Starts the thread that watches the calls while one waits; it ends when none does.
+/// Starts the thread that watches the calls while one waits, in a simulation a task; it ends when none does.
 fn watch(gate: &Arc<Gate>) -> bool {
     let weak = Arc::downgrade(gate);
-    let watch = move || {
+    let watch = async move || {
         while weak.upgrade().is_some_and(|gate| gate.look()) {
-            thread::sleep(PATIENCE);
+            disk::pause(PATIENCE).await;
         }
+        Ok(())
     };
-    thread::Builder::new().name("ringfile-gate".into()).spawn(watch).is_ok()
+    #[cfg(feature = "sim")]
+    if disk::is_simulated() {
+        drop(ringfile::spawn(async move { watch().await }));
+        return true;
+    }
+    thread::Builder::new().name("ringfile-gate".into()).spawn(move || disk::wait(watch())).is_ok()
 }
 
 #[cfg(test)]

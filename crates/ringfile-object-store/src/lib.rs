@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod disk;
 mod gate;
 mod names;
 mod part;
@@ -23,6 +24,12 @@ use ringfile::Pool;
 pub use ringfile::attach_to_tokio;
 
 use gate::Gate;
+use names::DurableNames;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub use names::Step;
+#[cfg(not(feature = "sim"))]
+use names::Step;
 use store::Store;
 
 #[cfg(not(any(feature = "object-store-013", feature = "object-store-014")))]
@@ -121,6 +128,7 @@ pub struct Builder {
     merge_gap: u64,
     sync: bool,
     removes_empty_folders: bool,
+    left_out: Option<Step>,
 }
 
 impl Default for Builder {
@@ -134,6 +142,7 @@ impl Default for Builder {
             merge_gap: 16 << 10,
             sync: false,
             removes_empty_folders: false,
+            left_out: None,
         }
     }
 }
@@ -201,6 +210,14 @@ impl Builder {
         self
     }
 
+    /// Leaves out a sync, for the test that simulations find each of them missing.
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    pub fn leave_out(mut self, step: Option<Step>) -> Self {
+        self.left_out = step;
+        self
+    }
+
     /// Creates the store.
     ///
     /// # Errors
@@ -210,13 +227,13 @@ impl Builder {
             Some(pool) => pool,
             None => store::pool(self.memory)?,
         };
-        let root = self.prefix.map(std::fs::canonicalize).transpose()?;
+        let root = self.prefix.map(|root| disk::root(&root)).transpose()?;
         let store = Arc::new(Store {
             pool,
             caching: self.caching,
             in_flight: self.in_flight,
             merge_gap: self.merge_gap,
-            names: self.sync.then(Arc::default),
+            names: self.sync.then(|| Arc::new(DurableNames::without(self.left_out))),
             removes_empty_folders: self.removes_empty_folders,
             gate: Gate::new(self.memory),
             recent: Arc::new(recent::Recent::new()),
@@ -226,9 +243,9 @@ impl Builder {
         Ok(RingfileStore {
             store,
             #[cfg(feature = "object-store-013")]
-            local_013: Arc::new(v013::make_local(root.as_deref(), self.removes_empty_folders)?),
+            local_013: Arc::new(v013::make_local(root.as_deref())?),
             #[cfg(feature = "object-store-014")]
-            local_014: Arc::new(v014::make_local(root.as_deref(), self.removes_empty_folders)?),
+            local_014: Arc::new(v014::make_local(root.as_deref())?),
             root,
         })
     }

@@ -4,12 +4,12 @@
 //! that. Invariants: a file is found by device and inode, which no other has while it is open, on file
 //! systems that are known to guarantee that; and nothing that may wait happens under the lock.
 
-use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringfile::File;
+use ringfile::fs::Metadata;
 
 /// The number of files that stay open, each with two descriptors.
 const MOST: usize = 64;
@@ -51,7 +51,7 @@ impl Recent {
     /// Returns the file with these metadata, if it is open.
     pub(crate) fn find(&self, metadata: &Metadata) -> Option<File> {
         let entries = &mut self.inner().entries;
-        let at = entries.iter().rposition(|entry| entry.is_of(metadata.dev(), metadata.ino()))?;
+        let at = entries.iter().rposition(|entry| entry.is_of(metadata.device, metadata.inode))?;
         entries[at..].rotate_left(1);
         entries.last().map(|entry| entry.file.clone())
     }
@@ -61,21 +61,17 @@ impl Recent {
     pub(crate) fn keep(&self, metadata: &Metadata, file: File) -> File {
         let mut inner = self.inner();
         let entries = &mut inner.entries;
-        if let Some(other) = entries.iter().find(|entry| entry.is_of(metadata.dev(), metadata.ino())) {
+        if let Some(other) = entries.iter().find(|entry| entry.is_of(metadata.device, metadata.inode)) {
             let other = other.file.clone();
             drop(inner);
             return other;
         }
         let oldest = (entries.len() >= MOST).then(|| entries.remove(0));
-        entries.push(Entry { device: metadata.dev(), inode: metadata.ino(), file: file.clone() });
+        entries.push(Entry { device: metadata.device, inode: metadata.inode, file: file.clone() });
         drop(inner);
         // Dropping it closes the file, which takes long only if the file was removed since the last check.
         drop(oldest);
         file
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.inner().entries.is_empty()
     }
 
     /// Returns whether it is time to call [`close_removed`](Self::close_removed), to one caller in each period.

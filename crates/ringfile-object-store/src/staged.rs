@@ -4,15 +4,18 @@
 //! removed by a name that another call may have given to another file meanwhile.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{Error, ErrorKind, Result};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::names::{DurableNames, is_gone};
+use ringfile::fs::{FileType, Metadata};
+use ringfile::{File, OpenOptions};
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
+
+use crate::disk;
+use crate::names::{DurableNames, Step, is_gone};
 
 /// For how long the folders of an object are created again if other calls remove them. Any attempt may fail because of such
 /// a call. How many attempts are needed depends on the file system and the other calls, so the limit is a time.
@@ -22,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns a name beside an object: that of the object up to its first `#`, and `#` with a number. `LocalFileSystem` takes
 /// such a name neither for an object nor for part of a listing. The number is random and never used again, so no other call
-/// has the name, or gets it later; not even in a forked child, which has a copy of the random state.
+/// has the name, or gets it later.
 fn temporary_name(path: &Path) -> PathBuf {
     hidden_name(path, "")
 }
@@ -38,7 +41,7 @@ fn hidden_name(path: &Path, digits: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().as_bytes();
     let start = name.split(|&byte| byte == b'#').next().filter(|start| start.len() <= LONGEST);
     let mut name = OsStr::from_bytes(start.unwrap_or_default()).to_owned();
-    name.push(format!("#{digits}{}", RandomState::new().hash_one(std::process::id())));
+    name.push(format!("#{digits}{}", disk::new_number()));
     path.with_file_name(name)
 }
 
@@ -53,34 +56,59 @@ pub(crate) struct Staged {
 
 impl Staged {
     /// Creates the file, and its folder if that does not exist.
-    pub(crate) fn create(target: &Path) -> Result<(Self, fs::File)> {
+    pub(crate) async fn create(target: &Path, options: &mut OpenOptions) -> Result<(Self, File)> {
         let path = temporary_name(target);
-        let file = in_folder_of(target, None, || {
-            fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)
-        })?;
+        let options = options.read(true).write(true).create_new(true);
+        let file = in_folder_of(target, None, async || disk::open(&path, options).await).await?;
         Ok((Self { path, target: target.to_owned(), is_open: true, created: SystemTime::now() }, file))
     }
 
     /// Renames the file, which is written, to its place, and returns its metadata. With `replace` it replaces an existing
-    /// object, otherwise that is an error.
-    pub(crate) fn publish(
+    /// object, otherwise that is an error. Removes the file if it is not renamed.
+    pub(crate) async fn publish(
         mut self,
-        file: &fs::File,
+        file: &File,
         replace: bool,
         sync: Option<&DurableNames>,
-    ) -> Result<fs::Metadata> {
-        flush(file)?;
-        // After a failure, objects have the times that the file system gives them.
-        let _ = self.set_time(file);
-        if sync.is_some() {
-            file.sync_all()?;
+    ) -> Result<Metadata> {
+        match self.put_in_place(file, replace, sync).await {
+            Ok(metadata) => sync_names(sync, &self.target, Step::PutName).await.map(|()| metadata),
+            Err(error) => {
+                self.remove().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn put_in_place(
+        &mut self,
+        file: &File,
+        replace: bool,
+        sync: Option<&DurableNames>,
+    ) -> Result<Metadata> {
+        if !disk::is_simulated() {
+            flush(file)?;
+            // After a failure, objects have the times that the file system gives them.
+            let _ = self.set_time(file);
+        }
+        if let Some(names) = sync {
+            names.sync_file(file, Step::PutContent).await?;
         }
         // A file system that caches writes knows the final time of change only now.
-        let metadata = file.metadata()?;
-        let publish = if replace { rename_over } else { rename_new };
-        publish(&self.path, &self.target)?;
+        let metadata = disk::metadata_of(file).await?;
+        if replace {
+            rename_over(&self.path, &self.target).await?;
+        } else {
+            rename_new(&self.path, &self.target).await?;
+        }
         self.is_open = false;
-        sync.map_or(Ok(()), |names| names.sync(&self.target)).map(|()| metadata)
+        Ok(metadata)
+    }
+
+    /// Removes the file.
+    pub(crate) async fn remove(mut self) {
+        self.is_open = false;
+        let _ = disk::remove_file(&self.path).await;
     }
 }
 
@@ -91,8 +119,12 @@ impl Staged {
     /// next one. An earlier file got its time before it was removed, so before this file was created; this waits until the
     /// system's clock, which shows microseconds, has another time. That holds across processes that do so too, as long as
     /// the clock is not set back. If the clock stands still, as a simulated one may, the file keeps its time.
-    fn set_time(&self, file: &fs::File) -> Result<()> {
-        time_after(self.created, SystemTime::now).map_or(Ok(()), |time| file.set_modified(time))
+    fn set_time(&self, file: &File) -> Result<()> {
+        let Some(time) = time_after(self.created, SystemTime::now) else { return Ok(()) };
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).map_err(Error::other)?;
+        let modified = Timespec { tv_sec: since.as_secs() as i64, tv_nsec: since.subsec_nanos().into() };
+        let accessed = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+        Ok(futimens(file, &Timestamps { last_access: accessed, last_modification: modified })?)
     }
 }
 
@@ -109,54 +141,59 @@ fn time_after(time: SystemTime, mut clock: impl FnMut() -> SystemTime) -> Option
 impl Drop for Staged {
     fn drop(&mut self) {
         if self.is_open {
-            let _ = fs::remove_file(&self.path);
+            disk::remove_file_soon(std::mem::take(&mut self.path));
         }
     }
 }
 
 /// Gives the file `from` the name `to` too, as a hard link. With `replace` this replaces an existing object, otherwise that is
 /// an error.
-pub(crate) fn copy(from: &Path, to: &Path, replace: bool, sync: Option<&DurableNames>) -> Result<()> {
-    name_file(from, to, sync, || {
+pub(crate) async fn copy(from: &Path, to: &Path, replace: bool, sync: Option<&DurableNames>) -> Result<()> {
+    let link = async || {
         if !replace {
-            return fs::hard_link(from, to);
+            return disk::hard_link(from, to).await;
         }
         let link = temporary_name(to);
-        fs::hard_link(from, &link)?;
-        let copied = rename_over(&link, to);
+        disk::hard_link(from, &link).await?;
+        let copied = rename_over(&link, to).await;
         // After a failure, or if `to` was a link to the file already, so that the rename did nothing.
-        remove_if_there(&link).and(copied)
-    })
+        remove_if_there(&link).await.and(copied)
+    };
+    name_file(from, to, sync, link).await
 }
 
 /// Renames the file `from` to `to`. With `replace` this replaces an existing object, otherwise that is an error.
-pub(crate) fn rename(from: &Path, to: &Path, replace: bool, sync: Option<&DurableNames>) -> Result<()> {
-    name_file(from, to, sync, || {
+pub(crate) async fn rename(from: &Path, to: &Path, replace: bool, sync: Option<&DurableNames>) -> Result<()> {
+    let rename = async || {
+        if let Some(names) = sync {
+            names.sync_folders(to).await?;
+        }
         if replace {
             // Renaming one link of a file to another does nothing.
-            return if are_links(from, to) {
-                rename_by_steps(from, to, rename_over)
-            } else {
-                rename_over(from, to)
-            };
+            if !are_links(from, to).await {
+                return rename_over(from, to).await;
+            }
+            sync_names(sync, to, Step::BothNames).await?;
+            return rename_by_steps(from, to, rename_over).await;
         }
-        if fs::symlink_metadata(from)?.is_dir() {
+        if disk::symlink_metadata(from).await?.file_type == FileType::Directory {
             return Err(ErrorKind::IsADirectory.into());
         }
-        match renameat_new(from, to) {
+        match disk::rename_no_replace(from, to).await {
             Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                if fs::symlink_metadata(to).is_ok() {
+                if disk::symlink_metadata(to).await.is_ok() {
                     return Err(ErrorKind::AlreadyExists.into());
                 }
                 // Giving the object its new name, or its old one back, needs links: fails while it still has its name.
                 let link = temporary_name(from);
-                fs::hard_link(from, &link)?;
-                remove_if_there(&link)?;
-                rename_by_steps(from, to, rename_new)
+                disk::hard_link(from, &link).await?;
+                remove_if_there(&link).await?;
+                rename_by_steps(from, to, rename_new).await
             }
             renamed => renamed,
         }
-    })
+    };
+    name_file(from, to, sync, rename).await
 }
 
 /// Renames by way of a temporary name, so that a file which another call gives the name `from` meanwhile is not removed.
@@ -166,12 +203,16 @@ pub(crate) fn rename(from: &Path, to: &Path, replace: bool, sync: Option<&Durabl
 /// rename that another one has overtaken would have to remove that name again, which a copy may have been told to
 /// create meanwhile. The next process cannot put the object back by itself, since it does not know whether the rename
 /// is still under way on another machine.
-fn rename_by_steps(from: &Path, to: &Path, rename: fn(&Path, &Path) -> Result<()>) -> Result<()> {
+async fn rename_by_steps(
+    from: &Path,
+    to: &Path,
+    rename: impl AsyncFnOnce(&Path, &Path) -> Result<()>,
+) -> Result<()> {
     let temporary = renaming_name(from);
-    fs::rename(from, &temporary)?;
-    let renamed = rename(&temporary, to);
+    disk::rename(from, &temporary).await?;
+    let renamed = rename(&temporary, to).await;
     if renamed.is_err() {
-        match rename_new(&temporary, from) {
+        match rename_new(&temporary, from).await {
             // A newer object has the name, and has replaced this one.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             returned => {
@@ -182,90 +223,101 @@ fn rename_by_steps(from: &Path, to: &Path, rename: fn(&Path, &Path) -> Result<()
         }
     }
     // After a failure, or if `to` was a link to the file already.
-    remove_if_there(&temporary).and(renamed)
+    remove_if_there(&temporary).await.and(renamed)
 }
 
 /// Runs `name`, which gives the file `from` the name `to`. With `sync`, first makes its content durable, then the name.
-fn name_file(
+async fn name_file(
     from: &Path,
     to: &Path,
     sync: Option<&DurableNames>,
-    name: impl FnMut() -> Result<()>,
+    name: impl AsyncFnMut() -> Result<()>,
 ) -> Result<()> {
-    if sync.is_some() {
-        match crate::store::open_to_read(from) {
+    if let Some(names) = sync {
+        match names.sync_content(from).await {
             // `name` reports this error, unless it is a symbolic link that leads nowhere.
             Err(error) if is_gone(&error) => {}
-            opened => opened?.sync_all()?,
+            synced => synced?,
         }
     }
-    in_folder_of(to, Some(from), name)?;
-    sync.map_or(Ok(()), |names| names.sync(to))
+    in_folder_of(to, Some(from), name).await?;
+    sync_names(sync, to, Step::NewName).await
+}
+
+async fn sync_names(names: Option<&DurableNames>, path: &Path, step: Step) -> Result<()> {
+    match names {
+        Some(names) => names.sync(path, step).await,
+        None => Ok(()),
+    }
 }
 
 /// Runs `create`, which gives a file a name in the folder of `path`, and creates that folder if it does not exist. Tries again
 /// as long as other calls remove the folder before the file is in it, unless `create` needs a file that does not exist.
-fn in_folder_of<T>(path: &Path, needs: Option<&Path>, mut create: impl FnMut() -> Result<T>) -> Result<T> {
+async fn in_folder_of<T>(
+    path: &Path,
+    needs: Option<&Path>,
+    mut create: impl AsyncFnMut() -> Result<T>,
+) -> Result<T> {
     let mut since = None::<Instant>;
-    let is_there = |path: &Path| fs::symlink_metadata(path).is_ok();
     loop {
-        match create() {
+        let created = create().await;
+        match &created {
             Err(error)
                 if error.kind() == ErrorKind::NotFound
-                    && needs.is_none_or(is_there)
-                    && since.is_none_or(|since| since.elapsed() < PATIENCE) =>
-            {
-                match since {
-                    Some(_) => std::thread::sleep(PAUSE),
-                    None => since = Some(Instant::now()),
-                }
-                create_folder_of(path)?;
-            }
-            created => return created,
+                    && since.is_none_or(|since| since.elapsed() < PATIENCE) => {}
+            _ => return created,
         }
+        if let Some(needs) = needs
+            && disk::symlink_metadata(needs).await.is_err()
+        {
+            return created;
+        }
+        match since {
+            Some(_) => disk::pause(PAUSE).await,
+            None => since = Some(Instant::now()),
+        }
+        create_folder_of(path).await?;
     }
 }
 
 /// Returns whether these are different names of one file or symbolic link. The same name by another path is not different.
-fn are_links(one: &Path, other: &Path) -> bool {
-    let file = |path: &Path| {
-        let metadata = fs::symlink_metadata(path).ok().filter(|metadata| !metadata.is_dir())?;
-        Some((metadata.dev(), metadata.ino()))
+async fn are_links(one: &Path, other: &Path) -> bool {
+    let file = async |path: &Path| {
+        let metadata = disk::symlink_metadata(path).await.ok()?;
+        (metadata.file_type != FileType::Directory).then_some((metadata.device, metadata.inode))
     };
-    let name = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
-    file(one).is_some_and(|file_of_one| Some(file_of_one) == file(other)) && name(one) != name(other)
+    let name = async |path: &Path| {
+        Some((disk::canonicalize(path.parent()?).await.ok()?, path.file_name()?.to_owned()))
+    };
+    let Some(file_of_one) = file(one).await else { return false };
+    Some(file_of_one) == file(other).await && name(one).await != name(other).await
 }
 
 /// Renames a file, and replaces one, or a symbolic link, that has the name already.
-fn rename_over(from: &Path, to: &Path) -> Result<()> {
-    let replaced = fs::symlink_metadata(to).map(|metadata| metadata.file_type());
-    if replaced.is_ok_and(|kind| !kind.is_file() && !kind.is_symlink() && !kind.is_dir()) {
+async fn rename_over(from: &Path, to: &Path) -> Result<()> {
+    use FileType::{Directory, File, Symlink};
+    let replaced = disk::symlink_metadata(to).await;
+    if replaced.is_ok_and(|found| !matches!(found.file_type, File | Symlink | Directory)) {
         let why = format!("{} is not a regular file, and is not replaced", to.display());
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
-    fs::rename(from, to)
+    disk::rename(from, to).await
 }
 
 /// Renames a file whose name no other call has, if `to` does not exist yet.
-fn rename_new(from: &Path, to: &Path) -> Result<()> {
+async fn rename_new(from: &Path, to: &Path) -> Result<()> {
     // The rename is one step: the file never has two names, and if another call was first, its object is kept.
-    match renameat_new(from, to) {
+    match disk::rename_no_replace(from, to).await {
         Err(error) if error.kind() == ErrorKind::InvalidInput => {
-            fs::hard_link(from, to)?;
-            fs::remove_file(from)
+            disk::hard_link(from, to).await?;
+            disk::remove_file(from).await
         }
         renamed => renamed,
     }
 }
 
-/// Fails with `InvalidInput` on file systems without such a rename.
-fn renameat_new(from: &Path, to: &Path) -> Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    Ok(renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)?)
-}
-
-fn remove_if_there(path: &Path) -> Result<()> {
-    fs::remove_file(path).or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
+async fn remove_if_there(path: &Path) -> Result<()> {
+    disk::remove_file(path).await.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
 }
 
 /// Adds to an error what it means for a path. Its kind says nothing about an object any more.
@@ -275,11 +327,11 @@ fn about(error: &Error, what: &str, path: &Path) -> Error {
 
 /// Returns failures of writes that the file system reports only when a descriptor is closed. NFS and FUSE servers may write
 /// when the file is closed, and find only then that the disk or a quota is full. FUSE servers may ignore a sync.
-fn flush(file: &fs::File) -> Result<()> {
+fn flush(file: &File) -> Result<()> {
     loop {
         // Closes a duplicate: the kernel does the same for each descriptor. Linux closes it in any case; if a signal
         // interrupted the writing, the next one continues.
-        match nix::unistd::close(file.try_clone()?) {
+        match nix::unistd::close(file.as_fd().try_clone_to_owned()?) {
             Err(nix::Error::EINTR) => {}
             closed => return Ok(closed?),
         }
@@ -287,38 +339,62 @@ fn flush(file: &fs::File) -> Result<()> {
 }
 
 /// Creates an object's folder, and those above it. Another call may remove it again.
-fn create_folder_of(path: &Path) -> Result<()> {
-    let created = path.parent().map_or(Ok(()), fs::create_dir_all);
-    created.or_else(|error| match error.kind() {
+async fn create_folder_of(path: &Path) -> Result<()> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    let Err(error) = disk::create_dir_all(folder).await else { return Ok(()) };
+    match error.kind() {
         _ if is_gone(&error) => Ok(()),
         // Of the folder, not of the object.
-        ErrorKind::AlreadyExists if is_below_broken_link(path) => {
+        ErrorKind::AlreadyExists if is_below_broken_link(path).await => {
             Err(about(&error, "failed to create the folder of", path))
         }
         // The folder was there, and another call has removed it before it was looked up; or an object has its name, which the
         // next attempt reports.
         ErrorKind::AlreadyExists => Ok(()),
         _ => Err(error),
-    })
+    }
 }
 
 /// Returns whether a folder above a path is a symbolic link that leads nowhere.
-fn is_below_broken_link(path: &Path) -> bool {
-    let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
-    path.ancestors().skip(1).any(|folder| is_link(folder) && !folder.exists())
+async fn is_below_broken_link(path: &Path) -> bool {
+    for folder in path.ancestors().skip(1) {
+        let found = disk::symlink_metadata(folder).await;
+        if found.is_ok_and(|found| found.file_type == FileType::Symlink)
+            && disk::metadata(folder).await.is_err()
+        {
+            return true;
+        }
+    }
+    false
 }
 
-/// Removes the folders of an object, below `root`, that are empty.
-pub(crate) fn remove_empty_folders(path: &Path, root: &Path) {
-    let below = path.ancestors().skip(1).take_while(|folder| *folder != root);
-    below.map_while(|folder| fs::remove_dir(folder).ok()).for_each(drop);
+/// Makes it durable that an object has lost its name. With `root`, first removes its folders below that that are empty.
+pub(crate) async fn settle(
+    path: &Path,
+    root: Option<&Path>,
+    sync: Option<&DurableNames>,
+    step: Step,
+) -> Result<()> {
+    if let Some(root) = root {
+        for folder in path.ancestors().skip(1).take_while(|folder| *folder != root) {
+            if disk::remove_dir(folder).await.is_err() {
+                break;
+            }
+        }
+    }
+    sync_names(sync, path, step).await
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::wait;
     use std::collections::HashSet;
-    use std::io::Write;
+    use std::fs;
+
+    fn create(target: &Path) -> Result<(Staged, File)> {
+        wait(Staged::create(target, &mut OpenOptions::new()))
+    }
 
     #[test]
     fn a_folder_that_others_remove_is_created_again() {
@@ -332,8 +408,7 @@ mod tests {
                     let _ = fs::remove_dir(root.path().join("new"));
                 }
             });
-            let results: Vec<_> =
-                (0..200).map(|_| Staged::create(&folder.join("object")).map(drop)).collect();
+            let results: Vec<_> = (0..200).map(|_| create(&folder.join("object")).map(drop)).collect();
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
             results.into_iter().for_each(|created| created.expect("it is created"));
         });
@@ -343,21 +418,21 @@ mod tests {
     fn an_unpublished_object_leaves_nothing_and_no_name_is_taken_twice() {
         let folder = tempfile::tempdir().expect("a folder");
         let target = folder.path().join("new/deep/object");
-        let (first, mut file) = Staged::create(&target).expect("it is created");
-        let (second, _) = Staged::create(&target).expect("with another number");
+        let (first, file) = create(&target).expect("it is created");
+        let (second, _) = create(&target).expect("with another number");
         assert_ne!(first.path, second.path);
         let there = second.path.clone();
         drop(second);
         assert!(!there.exists());
-        file.write_all(b"content").expect("written");
-        first.publish(&file, false, Some(&DurableNames::default())).expect("published");
+        fs::write(&first.path, b"content").expect("written");
+        wait(first.publish(&file, false, Some(&DurableNames::default()))).expect("published");
         assert_eq!(fs::read(&target).expect("read"), b"content");
 
-        let (third, file) = Staged::create(&target).expect("it is created");
-        let error = third.publish(&file, false, None).expect_err("it is there");
+        let (third, file) = create(&target).expect("it is created");
+        let error = wait(third.publish(&file, false, None)).expect_err("it is there");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-        let (fourth, file) = Staged::create(&target).expect("it is created");
-        fourth.publish(&file, true, None).expect("published");
+        let (fourth, file) = create(&target).expect("it is created");
+        wait(fourth.publish(&file, true, None)).expect("published");
         assert_eq!(fs::read(&target).expect("read"), b"");
         let names = fs::read_dir(target.parent().expect("a folder")).expect("listed").count();
         assert_eq!(names, 1);
@@ -372,14 +447,15 @@ mod tests {
         let tick = SystemTime::now();
         let (mut tags, mut inodes) = (HashSet::new(), HashSet::new());
         for number in 0..300 {
-            let (staged, mut file) = Staged::create(&target).expect("it is created");
-            file.write_all(b"equal").expect("written");
-            file.set_modified(tick).expect("as in one tick");
-            let published = staged.publish(&file, true, None).expect("published");
+            let (staged, file) = create(&target).expect("it is created");
+            fs::write(&staged.path, b"equal").expect("written");
+            let same_file = fs::File::options().write(true).open(&staged.path).expect("it is there");
+            same_file.set_modified(tick).expect("as in one tick");
+            let published = wait(staged.publish(&file, true, None)).expect("published");
             let tag = crate::store::etag(&published);
-            assert_eq!(crate::store::etag(&fs::metadata(&target).expect("there")), tag);
+            assert_eq!(crate::store::etag(&(&fs::metadata(&target).expect("there")).into()), tag);
             assert!(tags.insert(tag), "put {number} has the ETag of an earlier one");
-            inodes.insert(published.ino());
+            inodes.insert(published.inode);
         }
         if inodes.len() == tags.len() {
             eprintln!("skipped f50_no_object_has_the_etag…: this file system uses no inode number again");
@@ -406,17 +482,21 @@ mod tests {
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
         fs::write(&from, "content").expect("written");
         // An upload that was interrupted too.
-        let (upload, _) = Staged::create(&from).expect("it is created");
+        let (upload, _) = create(&from).expect("it is created");
         std::mem::forget(upload);
         let interrupted = std::panic::catch_unwind(|| {
-            rename_by_steps(&from, &to, |_, _| panic!("the process is killed here"))
+            wait(rename_by_steps(&from, &to, async |_: &Path, _: &Path| panic!("the process is killed here")))
         });
         assert!(interrupted.is_err());
         let names = fs::read_dir(folder.path()).expect("listed").map(|entry| entry.expect("listed").path());
         let is_hidden = |path: &PathBuf| path.to_string_lossy().contains("/from#0");
         let hidden: Vec<_> = names.filter(is_hidden).collect();
         assert_eq!(hidden.len(), 1, "{hidden:?}");
-        assert_eq!(fs::metadata(&hidden[0]).expect("there").nlink(), 1, "it has no other name");
+        assert_eq!(
+            fs::metadata(&hidden[0]).map(|found| Metadata::from(&found)).expect("there").links,
+            1,
+            "it has no other name"
+        );
         assert_eq!(fs::read(&hidden[0]).expect("read"), b"content");
     }
 
@@ -428,19 +508,19 @@ mod tests {
         let content = |path: &Path| fs::read_to_string(path).unwrap_or_default();
         let put = |path: &Path, text: &str| fs::write(path, text).expect("written");
         put(&from, "1");
-        rename_by_steps(&from, &to, rename_new).expect("renamed");
+        wait(rename_by_steps(&from, &to, rename_new)).expect("renamed");
         assert_eq!((content(&from), content(&to)), (String::new(), "1".into()));
 
         put(&from, "2");
-        let error = rename_by_steps(&from, &to, rename_new).expect_err("it is there");
+        let error = wait(rename_by_steps(&from, &to, rename_new)).expect_err("it is there");
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         assert_eq!((content(&from), content(&to)), ("2".into(), "1".into()));
 
-        rename_by_steps(&from, &to, |temporary, to| {
+        let overtaken = async |temporary: &Path, to: &Path| {
             fs::write(temporary.with_file_name("from#x"), "newer")?;
-            rename_new(temporary, to)
-        })
-        .expect_err("it is there");
+            rename_new(temporary, to).await
+        };
+        wait(rename_by_steps(&from, &to, overtaken)).expect_err("it is there");
         assert_eq!((content(&from), content(&to)), ("newer".into(), "1".into()));
         assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 2);
     }

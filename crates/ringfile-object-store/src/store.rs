@@ -1,9 +1,9 @@
 //! The store's work, for either version of the trait: opening, reading ranges and streams, writing.
 
-use std::fs::Metadata;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{self, FuturesOrdered, Stream, StreamExt};
+use ringfile::fs::{FileType, Metadata};
 use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, Route, WhenFull};
 
 use crate::Caching;
+use crate::disk::{self, blocking, in_background};
 use crate::gate::Gate;
-use crate::names::DurableNames;
+use crate::names::{DurableNames, Step};
 use crate::ranges::{self, Piece};
 use crate::recent::Recent;
 use crate::staged::{self, Staged};
@@ -38,7 +40,7 @@ const AHEAD: usize = 4;
 const EXACT_INODES: [u32; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// Returns whether a file, while it is open, shares its device and inode with no other, and its metadata show each change.
-pub(crate) fn has_exact_inodes(file: &std::fs::File) -> bool {
+pub(crate) fn has_exact_inodes(file: impl AsFd) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|facts| EXACT_INODES.contains(&(facts.f_type as u32)))
 }
 
@@ -77,46 +79,29 @@ pub(crate) fn pool(capacity: usize) -> Result<Pool, PoolError> {
 
 /// Returns the middle of an ETag, computed as in `LocalFileSystem`, so that an object has the same ETag in both.
 pub(crate) fn etag(metadata: &Metadata) -> String {
-    let since = metadata.modified().ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-    format!("{:x}-{:x}-{:x}", metadata.ino(), since.unwrap_or_default().as_micros(), metadata.len())
-}
-
-/// Runs a function that waits for the file system; in tokio, on a thread for blocking work.
-pub(crate) async fn blocking<T: Send + 'static>(
-    run: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    match tokio::runtime::Handle::try_current() {
-        Ok(tokio) => tokio.spawn_blocking(run).await.map_err(io::Error::other)?,
-        Err(_) => run(),
-    }
-}
-
-/// Starts a function that waits for the file system, without waiting for it to end; in tokio, on a thread for blocking
-/// work.
-pub(crate) fn in_background(run: impl FnOnce() + Send + 'static) {
-    match tokio::runtime::Handle::try_current() {
-        Ok(tokio) => drop(tokio.spawn_blocking(run)),
-        Err(_) => run(),
-    }
+    let since = metadata.modified.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    format!("{:x}-{:x}-{:x}", metadata.inode, since.as_micros(), metadata.size)
 }
 
 impl Store {
     /// Opens an object for reading. Does not block if the directory entries are cached.
     pub(crate) async fn open(&self, path: PathBuf) -> io::Result<Opened> {
+        if disk::is_simulated() {
+            let file = disk::open(&path, &self.options()).await?;
+            let metadata = object_of(disk::metadata_of(&file).await?)?;
+            return Ok(Opened { file, metadata });
+        }
         let opened = match open_cached(&path) {
             Some(opened) => opened?,
-            None => blocking(move || open_to_read(&path)).await?,
+            None => blocking(move || async move { open_to_read(&path) }).await?,
         };
-        let metadata = opened.metadata()?;
-        if metadata.is_dir() {
-            return Err(ErrorKind::NotFound.into());
-        }
+        let metadata = object_of((&opened.metadata()?).into())?;
         let file = match self.caching {
             Caching::Buffered | Caching::Direct => self.options().adopt(opened)?,
             Caching::Adaptive => {
                 if self.recent.is_check_due() {
                     let recent = Arc::clone(&self.recent);
-                    in_background(move || recent.close_removed());
+                    in_background(move || async move { recent.close_removed() });
                 }
                 match self.recent.find(&metadata) {
                     Some(file) => file,
@@ -156,7 +141,7 @@ impl Store {
         let bytes = lengths.fold(0, u64::saturating_add);
         let read = async {
             let opened = self.open(path).await?;
-            let size = opened.metadata.len();
+            let size = opened.metadata.size;
             let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
             self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
         };
@@ -264,20 +249,21 @@ impl Store {
 
     /// Begins an object, as a temporary file.
     pub(crate) async fn stage(&self, target: PathBuf) -> io::Result<Upload> {
-        let (staged, own) = blocking(move || Staged::create(&target)).await?;
         let mut options = OpenOptions::new();
         // Not on the caller's thread: each object is a new file, and whether its first, long write would block is not
-        // known.
-        options.read(true).write(true).route(Route::Workers).dont_cache(self.caching == Caching::Direct);
-        let file = options.adopt(own.try_clone()?)?;
-        let unfinished = Some((staged, own));
-        Ok(Upload { unfinished, file, names: self.names.clone(), recent: Arc::clone(&self.recent) })
+        // known. No other code sees the descriptor.
+        options.route(Route::Workers).dont_cache(self.caching == Caching::Direct).one_descriptor(true);
+        let (staged, file) =
+            blocking(move || async move { Staged::create(&target, &mut options).await }).await?;
+        let (names, recent) = (self.names.clone(), Arc::clone(&self.recent));
+        Ok(Upload { unfinished: Some(staged), file, names, recent })
     }
 
     /// Copies an object. With `replace` this replaces an existing one, otherwise that is an error.
     pub(crate) async fn copy(&self, from: PathBuf, to: PathBuf, replace: bool) -> io::Result<()> {
         let names = self.names.clone();
-        self.change_names(move || staged::copy(&from, &to, replace, names.as_deref())).await
+        let copy = move || async move { staged::copy(&from, &to, replace, names.as_deref()).await };
+        self.change_names(copy).await
     }
 
     /// Renames an object. With `replace` this replaces an existing one, otherwise that is an error.
@@ -288,31 +274,32 @@ impl Store {
         root: PathBuf,
         replace: bool,
     ) -> io::Result<()> {
-        let (names, removes_empty_folders) = (self.names.clone(), self.removes_empty_folders);
-        self.change_names(move || {
-            staged::rename(&from, &to, replace, names.as_deref())?;
-            if removes_empty_folders {
-                staged::remove_empty_folders(&from, &root);
-            }
-            names.map_or(Ok(()), |names| names.sync(&from))
-        })
-        .await
+        let (names, root) = (self.names.clone(), self.removes_empty_folders.then_some(root));
+        let rename = move || async move {
+            staged::rename(&from, &to, replace, names.as_deref()).await?;
+            staged::settle(&from, root.as_deref(), names.as_deref(), Step::OldName).await
+        };
+        self.change_names(rename).await
     }
 
-    /// Makes the removal of an object's name durable, and closes its file. Its folders may have been removed too.
-    pub(crate) async fn settle_removal(&self, path: PathBuf) -> io::Result<()> {
-        let names = self.names.clone();
-        if names.is_none() && self.recent.is_empty() {
-            return Ok(());
-        }
-        self.change_names(move || names.map_or(Ok(()), |names| names.sync(&path))).await
+    /// Removes an object.
+    pub(crate) async fn remove(&self, path: PathBuf, root: PathBuf) -> io::Result<()> {
+        let (names, root) = (self.names.clone(), self.removes_empty_folders.then_some(root));
+        let remove = move || async move {
+            disk::remove_file(&path).await?;
+            staged::settle(&path, root.as_deref(), names.as_deref(), Step::Removal).await
+        };
+        self.change_names(remove).await
     }
 
     /// Runs a function that changes names, and closes files that have none any more.
-    async fn change_names(&self, change: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    async fn change_names<F: Future<Output = io::Result<()>> + 'static>(
+        &self,
+        change: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<()> {
         let recent = Arc::clone(&self.recent);
-        blocking(move || {
-            let changed = change();
+        blocking(move || async move {
+            let changed = change().await;
             recent.close_removed();
             changed
         })
@@ -342,7 +329,7 @@ impl Drop for PieceShare {
 /// An object that is being written. Removed when dropped, on a thread for blocking work: freeing a large file takes long.
 pub(crate) struct Upload {
     /// `None` when it is published or removed.
-    unfinished: Option<(Staged, std::fs::File)>,
+    unfinished: Option<Staged>,
     pub(crate) file: File,
     names: Option<Arc<DurableNames>>,
     recent: Arc<Recent>,
@@ -351,9 +338,9 @@ pub(crate) struct Upload {
 impl Upload {
     /// Moves the object to its place, and returns the middle of its ETag. Continues if the future is dropped.
     pub(crate) async fn publish(mut self, replace: bool) -> io::Result<String> {
-        let Some((staged, own)) = self.unfinished.take() else { return Err(ErrorKind::NotFound.into()) };
-        blocking(move || {
-            let metadata = staged.publish(&own, replace, self.names.as_deref())?;
+        let Some(staged) = self.unfinished.take() else { return Err(ErrorKind::NotFound.into()) };
+        blocking(move || async move {
+            let metadata = staged.publish(&self.file, replace, self.names.as_deref()).await?;
             self.recent.close_removed();
             Ok(etag(&metadata))
         })
@@ -362,20 +349,24 @@ impl Upload {
 
     /// Removes the object's file. Continues if the future is dropped.
     pub(crate) async fn remove(mut self) -> io::Result<()> {
-        let unfinished = self.unfinished.take();
-        let drop_it = move || {
-            drop((unfinished, self));
+        let Some(staged) = self.unfinished.take() else { return Ok(()) };
+        blocking(move || async move {
+            staged.remove().await;
+            drop(self);
             Ok(())
-        };
-        blocking(drop_it).await
+        })
+        .await
     }
 }
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some(unfinished) = self.unfinished.take() {
+        if let Some(staged) = self.unfinished.take() {
             let file = self.file.clone();
-            in_background(move || drop((unfinished, file)));
+            in_background(move || async move {
+                staged.remove().await;
+                drop(file);
+            });
         }
     }
 }
@@ -402,7 +393,15 @@ fn open_cached(path: &Path) -> Option<io::Result<std::fs::File>> {
     }
 }
 
-pub(crate) fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
+/// Opens the object at a path to sync it.
+pub(crate) async fn open_to_sync(path: &Path) -> io::Result<File> {
+    if disk::is_simulated() {
+        return disk::open(path, OpenOptions::new().read(true)).await;
+    }
+    Ok(OpenOptions::new().one_descriptor(true).adopt(open_to_read(path)?)?)
+}
+
+fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     match std::fs::OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
         // If it is not a FIFO, another process has a lease on the file, and this open waits until the lease is released.
@@ -416,6 +415,11 @@ pub(crate) fn open_to_read(path: &Path) -> io::Result<std::fs::File> {
 fn without_flags(file: std::fs::File) -> io::Result<std::fs::File> {
     rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())?;
     Ok(file)
+}
+
+/// Returns the metadata unless they are of a folder, which is no object.
+fn object_of(metadata: Metadata) -> io::Result<Metadata> {
+    if metadata.file_type == FileType::Directory { Err(ErrorKind::NotFound.into()) } else { Ok(metadata) }
 }
 
 /// Returns the part of a range that an object of this size has.

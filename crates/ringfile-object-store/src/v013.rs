@@ -6,7 +6,8 @@ use object_store_013 as api;
 mod adapter;
 
 use api::local::LocalFileSystem;
-use api::{Attributes, GetResult, GetResultPayload, ObjectMeta, PutResult};
+use api::path::Path;
+use api::{Attributes, GetResult, GetResultPayload, ListResult, ObjectMeta, PutResult};
 
 /// Returns an ETag as this version's `LocalFileSystem` writes it.
 fn etag(middle: String) -> String {
@@ -21,7 +22,11 @@ fn get_result(payload: GetResultPayload, meta: ObjectMeta, range: std::ops::Rang
     GetResult { payload, meta, range, attributes: Attributes::default() }
 }
 
-/// Lists and deletes.
+fn list_result(common_prefixes: Vec<Path>, objects: Vec<ObjectMeta>) -> ListResult {
+    ListResult { common_prefixes, objects }
+}
+
+/// Checks paths, and lists.
 fn local(store: &crate::RingfileStore) -> &LocalFileSystem {
     &store.local_013
 }

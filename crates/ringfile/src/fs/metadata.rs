@@ -1,5 +1,6 @@
 //! Metadata of a file: converts the kernel's record to the library's types.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use linux_raw_sys::general::{STATX_BTIME, STATX_DIOALIGN};
@@ -117,13 +118,47 @@ impl Metadata {
     }
 }
 
+/// Takes what std has read of a file. It does not tell the alignment of direct I/O.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use ringfile::fs::{FileType, Metadata};
+/// let program = Metadata::from(&std::fs::metadata(std::env::current_exe()?)?);
+/// assert_eq!(program.file_type, FileType::File);
+/// # Ok(())
+/// # }
+/// ```
+impl From<&std::fs::Metadata> for Metadata {
+    fn from(of_std: &std::fs::Metadata) -> Self {
+        Self {
+            size: of_std.size(),
+            file_type: FileType::of(of_std.mode()),
+            mode: of_std.mode(),
+            links: of_std.nlink().try_into().unwrap_or(u32::MAX),
+            uid: of_std.uid(),
+            gid: of_std.gid(),
+            inode: of_std.ino(),
+            device: of_std.dev(),
+            allocated: of_std.blocks().saturating_mul(512),
+            accessed: of_std.accessed().unwrap_or(UNIX_EPOCH),
+            modified: of_std.modified().unwrap_or(UNIX_EPOCH),
+            changed: time_of(of_std.ctime(), of_std.ctime_nsec() as u32),
+            created: of_std.created().ok(),
+            direct: None,
+        }
+    }
+}
+
+fn time(time: &libc::statx_timestamp) -> SystemTime {
+    time_of(time.tv_sec, time.tv_nsec)
+}
+
 /// Converts a time. The nanoseconds are added to the second, even if that is before 1970. A time outside the range of
 /// `SystemTime` becomes the epoch.
-fn time(time: &libc::statx_timestamp) -> SystemTime {
-    let seconds = Duration::from_secs(time.tv_sec.unsigned_abs());
-    let whole =
-        if time.tv_sec < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
-    let exact = whole.and_then(|whole| whole.checked_add(Duration::from_nanos(time.tv_nsec.into())));
+fn time_of(seconds: i64, nanos: u32) -> SystemTime {
+    let since = Duration::from_secs(seconds.unsigned_abs());
+    let whole = if seconds < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) };
+    let exact = whole.and_then(|whole| whole.checked_add(Duration::from_nanos(nanos.into())));
     exact.unwrap_or(UNIX_EPOCH)
 }
 
@@ -171,6 +206,15 @@ mod tests {
         let mut cannot = record();
         cannot.stx_mask = STATX_DIOALIGN;
         assert_eq!(Metadata::new(&cannot).direct, None, "0 says that it can't do direct I/O");
+    }
+
+    #[test]
+    fn what_std_has_read_comes_over_in_the_same_units() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [7; 5000]).unwrap();
+        let read = crate::block_on(crate::fs::metadata(file.path())).unwrap();
+        let of_std = Metadata::from(&std::fs::metadata(file.path()).unwrap());
+        assert_eq!(of_std, Metadata { direct: None, ..read });
     }
 
     #[test]

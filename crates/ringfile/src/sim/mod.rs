@@ -197,6 +197,20 @@ fn take_world() -> Option<World> {
 pub struct Disk(());
 
 impl Disk {
+    /// Returns the disk of the simulation that the calling thread runs. For libraries, which a program does not pass it to
+    /// and which use threads, clocks or chance elsewhere.
+    ///
+    /// ```
+    /// use ringfile::sim::{Disk, Simulation};
+    /// assert!(Disk::current().is_none());
+    /// let outcome = Simulation::new(1).run(|_| async { Disk::current().is_some() });
+    /// assert_eq!(outcome.result(), Some(&true));
+    /// ```
+    #[must_use]
+    pub fn current() -> Option<Self> {
+        crate::port::here().map(|_| Self(()))
+    }
+
     /// Returns the simulated time since the program began.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
