@@ -111,6 +111,7 @@ pub(super) fn write(
         let drawn = world.draw(Call::Write, file, offset, len);
         let mut data = Data::new(offset, len, fill);
         data.is_atomic = how.is_atomic;
+        world.note(data.sample());
         put(world, (file, inode), data, drawn, how.is_durable)
     })
 }

@@ -191,6 +191,13 @@ impl Data {
         self.len
     }
 
+    /// Returns eight of its first bytes, for a trace.
+    pub(super) fn sample(&self) -> u64 {
+        let at = (self.offset % PAGE).min(PAGE - 8) as usize;
+        let bytes = self.pages.first().and_then(|page| page[at..].first_chunk());
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
     pub(super) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.pages.truncate(pieces(self.offset, self.len).count());

@@ -264,7 +264,8 @@ impl<T> Outcome<T> {
         Simulation { seed: self.seed, run: self.run + 1, disk, faults: Faults::none(), cut_within: 0 }
     }
 
-    /// Returns a number that is the same for two runs if the same happened in both, in the same order.
+    /// Returns a number that is the same for two runs if the same happened in both, in the same order. Of what is written, the
+    /// first eight bytes count.
     #[must_use]
     pub fn trace(&self) -> u64 {
         self.trace

@@ -279,7 +279,7 @@ impl World {
         self.next
     }
 
-    fn note(&mut self, what: u64) {
+    pub(super) fn note(&mut self, what: u64) {
         self.trace = (self.trace ^ what).wrapping_mul(0x0100_0000_01b3);
     }
 
