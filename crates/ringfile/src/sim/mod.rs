@@ -30,9 +30,9 @@
 //! # What is simulated
 //!
 //! Files, folders and symbolic links, and all operations on them. The program is root: permissions are kept as they were
-//! given, without a umask, and nothing is refused for their sake. Files have no times: each is the epoch. A copy takes effect
-//! at one moment, as other operations do. A file that is opened for direct I/O refuses offsets and lengths that
-//! are not multiples of 512 bytes, but takes memory at any address: addresses are not repeatable. An adaptive file is a
+//! given, without a umask, and nothing is refused for their sake. Files have no times: each is the epoch. A copy takes
+//! effect at one moment, as other operations do. A file that is opened for direct I/O refuses offsets and lengths that are
+//! not multiples of 512 bytes, but takes memory at any address: addresses are not repeatable. An adaptive file is a
 //! buffered one. [`spawn`](crate::spawn) runs tasks in an order that the seed chooses, and [`sleep`] takes no real time.
 //! [`Pool`](crate::Pool)s have real memory.
 //!
@@ -45,7 +45,8 @@
 //! What was written is volatile until a sync that began after it; a durable write makes only itself durable. A power cut
 //! keeps what is durable, and any part of the rest, in sectors of 512 bytes: later writes without earlier ones, and a new
 //! size without its data, which are zeros then. As a kernel writes back by itself, so does this one: when a file, or all names
-//! together, have more than 8192 changes since the last sync, the oldest become durable; how many, the seed chooses. [`Strictness`] says what is promised for names and permissions, and for sizes that are set.
+//! together, have more than 8192 changes since the last sync, the oldest become durable; how many, the seed chooses.
+//! [`Strictness`] says what is promised for names and permissions, and for sizes that are set.
 
 mod calls;
 mod content;
