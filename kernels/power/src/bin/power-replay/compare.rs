@@ -180,3 +180,22 @@ fn simulated(program: &Program, seed: u64, pool: &Pool) -> Left {
     let found = outcome.disk().run(|_| Found::look(at)).into_result();
     (returned.get(), found.expect("there are no power cuts").expect("there are no faults"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f47_each_program_ends_in_a_simulation_and_what_was_synced_is_never_missing_there() {
+        let mut seen = vec![BTreeMap::new(); PROGRAMS.len()];
+        let nothing = |steps| (steps, Found::default());
+        let all = PROGRAMS[0].steps.len();
+        seen[0] = BTreeMap::from([(nothing(0), 0), (nothing(all), 0)]);
+        let simulated = simulate(&seen, 50);
+        assert!(simulated[0].contains(&nothing(0)));
+        assert!(!simulated[0].contains(&nothing(all)));
+        for (program, simulated) in PROGRAMS.iter().zip(&simulated) {
+            assert!(simulated.iter().any(|(steps, _)| *steps == program.steps.len()), "{}", program.name);
+        }
+    }
+}
