@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
-/// Returns 200 seeds, or as many as `RINGFILE_SIM_SEEDS` says.
+/// Returns 200 seeds, or as many as `RINGFILE_SIM_SEEDS` says, or its range: `1000..2000`.
 pub fn seeds() -> Range<u64> {
-    let asked = std::env::var("RINGFILE_SIM_SEEDS");
-    0..asked.map_or(200, |seeds| seeds.parse().expect("RINGFILE_SIM_SEEDS must be a number"))
+    let Ok(asked) = std::env::var("RINGFILE_SIM_SEEDS") else { return 0..200 };
+    let number =
+        |text: &str| text.parse().expect("RINGFILE_SIM_SEEDS must be a number, or two as in 1000..2000");
+    asked.split_once("..").map_or_else(|| 0..number(&asked), |(first, end)| number(first)..number(end))
 }
