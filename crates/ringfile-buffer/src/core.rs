@@ -113,6 +113,21 @@ fn thread_number() -> usize {
     number
 }
 
+#[cfg(feature = "poison")]
+thread_local! {
+    static POISONS: ThreadCell<bool> = const { ThreadCell::new(false) };
+}
+
+/// What overwrites memory that is returned.
+#[cfg(feature = "poison")]
+const POISON: u8 = 0xdb;
+
+/// Sets whether memory of pools that this thread returns is overwritten.
+#[cfg(feature = "poison")]
+pub fn set_thread_poisons(poisons: bool) {
+    POISONS.set(poisons);
+}
+
 impl Core {
     /// Creates a core with one handle.
     pub(super) fn new(options: Options) -> NonNull<Core> {
@@ -198,6 +213,13 @@ impl Core {
             let header = block.as_ref();
             (header.home().cast::<Core>(), header.kind(), header.class())
         };
+        #[cfg(feature = "poison")]
+        if let BlockKind::Cached | BlockKind::Exact | BlockKind::Outside = kind
+            && POISONS.try_with(ThreadCell::get) == Ok(true)
+        {
+            // SAFETY: the memory belongs to the pool, and nobody refers to it any more.
+            unsafe { block.as_ref().base().write_bytes(POISON, block.as_ref().size()) }
+        }
         // SAFETY: as above. The push is the last access, unless it is refused; then the block is still in use.
         let pushed = kind == BlockKind::Cached
             && unsafe {

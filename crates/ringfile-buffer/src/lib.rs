@@ -121,6 +121,8 @@ pub use self::waiters::GetBuffer;
 #[doc(hidden)]
 pub mod internal {
     pub use crate::class::LARGEST;
+    #[cfg(feature = "poison")]
+    pub use crate::core::set_thread_poisons;
     pub use crate::counter::Counter;
     pub use crate::home::region;
     pub use crate::inner::Spare;

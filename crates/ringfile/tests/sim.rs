@@ -1182,3 +1182,22 @@ fn a_long_tail_is_ten_times_as_long_for_a_tenth() {
     assert!((70..130).contains(&longer(100)), "{}", longer(100));
     assert!(longer(1000) > 0);
 }
+
+#[test]
+fn returned_memory_is_overwritten_in_a_simulation_only() {
+    let first_byte_of_returned = || {
+        let pool = Pool::new(4 << 20);
+        let mut buffer = pool.get(4096).unwrap();
+        buffer.extend_from_slice(&[1; 4096]);
+        let address = buffer.as_ptr();
+        drop(buffer);
+        let again = pool.get(4096).unwrap();
+        assert_eq!(again.as_ptr(), address);
+        // SAFETY: the memory is the buffer's, and was initialised before.
+        unsafe { *address }
+    };
+    assert_eq!(first_byte_of_returned(), 1);
+    let in_simulation = Simulation::new(1).run(|_| async { first_byte_of_returned() });
+    assert_eq!(in_simulation.into_result(), Some(0xdb));
+    assert_eq!(first_byte_of_returned(), 1);
+}

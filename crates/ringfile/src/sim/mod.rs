@@ -34,7 +34,7 @@
 //! effect at one moment, as other operations do. A file that is opened for direct I/O refuses offsets and lengths that are
 //! not multiples of 512 bytes, but takes memory at any address: addresses are not repeatable. An adaptive file is a
 //! buffered one. [`spawn`](crate::spawn) runs tasks in an order that the seed chooses, and [`sleep`] takes no real time.
-//! [`Pool`](crate::Pool)s have real memory.
+//! [`Pool`](crate::Pool)s have real memory, which is overwritten when a buffer returns.
 //!
 //! What cannot be simulated fails: a file that was opened elsewhere (`EOPNOTSUPP`), the descriptor of a simulated file
 //! (`AsFd` panics), its [`File::metadata`](crate::File::metadata) (use [`fs::metadata_of`](crate::fs::metadata_of)), other
@@ -70,6 +70,7 @@ use crate::port;
 use disk::Contents;
 pub use faults::Faults;
 pub use file_state::Strictness;
+use ringfile_buffer::internal::set_thread_poisons;
 use seed::Random;
 pub use seeds::{for_each_seed, replay};
 use world::{End, World};
@@ -142,6 +143,7 @@ impl Simulation {
         port::set(Some(&calls::PORT));
         let running = Running { seed, run };
         crate::memory::set_thread_must_not_block(true);
+        set_thread_poisons(true);
         let end = world::run(pin!(program(Disk(()))));
         let (disk, trace, events) = running.end();
         let result = match end {
@@ -189,6 +191,7 @@ impl Drop for Running {
 fn take_world() -> Option<World> {
     world::end_tasks();
     crate::memory::set_thread_must_not_block(false);
+    set_thread_poisons(false);
     port::set(None);
     world::set(None)
 }
