@@ -9,6 +9,7 @@ mod seeds;
 use std::cell::{Cell, RefCell};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use ringfile::sim::{Disk, Faults, Simulation, Strictness, for_each_seed};
@@ -31,6 +32,9 @@ struct Versions {
     written: u64,
     durable: u64,
 }
+
+/// One for all seeds: making one takes as long as a hundred operations.
+static POOL: LazyLock<Pool> = LazyLock::new(|| Pool::new(4 << 20));
 
 /// What is known outside of the simulation, which a power cut ends.
 #[derive(Default)]
@@ -96,21 +100,16 @@ async fn run(
     done.into_buffer().map_err(|error| error.errno())
 }
 
-async fn task(
-    disk: Disk,
-    file: File,
-    pool: Pool,
-    weather: Weather,
-    number: u64,
-    before: u64,
-    model: Rc<Model>,
-) {
+async fn task(disk: Disk, file: File, weather: Weather, number: u64, before: u64, model: Rc<Model>) {
     let at = |block: u64| (number * BLOCKS + block) * BLOCK;
     let here = |block: u64| (number * BLOCKS + block) as usize;
     for step in before + 1..=before + OPERATIONS {
+        if model.operations.get() == ENOUGH {
+            return;
+        }
         model.operations.set(model.operations.get() + 1);
         let first = disk.random_below(BLOCKS);
-        let count = 1 + disk.random_below((BLOCKS - first).min(24));
+        let count = 1 + disk.random_below((BLOCKS - first).min(8));
         let blocks = here(first)..here(first + count);
         let begins = || {
             model.blocks.borrow_mut()[blocks.clone()]
@@ -124,7 +123,7 @@ async fn task(
             }
         };
         let len = (count * BLOCK) as usize;
-        let mut buffer = pool.get(len).unwrap();
+        let mut buffer = POOL.get(len).unwrap();
         match disk.random_below(8) {
             0..3 => match run(&disk, file.read_at(buffer, at(first))).await {
                 Ok(read) => {
@@ -161,7 +160,7 @@ async fn task(
             }
             5 => {
                 let half = (count / 2 * BLOCK) as usize;
-                let mut rest = pool.get(len - half).unwrap();
+                let mut rest = POOL.get(len - half).unwrap();
                 buffer.extend_from_slice(&bytes_of(step).repeat(half / BLOCK as usize));
                 rest.extend_from_slice(&bytes_of(step).repeat((len - half) / BLOCK as usize));
                 begins();
@@ -199,7 +198,7 @@ fn is_between(found: &[u8], blocks: &[Versions], oldest: impl Fn(&Versions) -> u
     }
 }
 
-async fn session(disk: Disk, pool: Pool, weather: Weather, before: u64, model: Rc<Model>) {
+async fn session(disk: Disk, weather: Weather, before: u64, model: Rc<Model>) {
     let file = fs::open("blocks", &options(weather)).await.unwrap();
     file.set_len(TASKS * BLOCKS * BLOCK).await.unwrap();
     if file.sync_all().await.is_err() || fs::sync_dir("/").await.is_err() {
@@ -207,15 +206,7 @@ async fn session(disk: Disk, pool: Pool, weather: Weather, before: u64, model: R
     }
     model.blocks.borrow_mut().resize((TASKS * BLOCKS) as usize, Versions::default());
     let start = |number| {
-        ringfile::spawn(task(
-            disk.clone(),
-            file.clone(),
-            pool.clone(),
-            weather,
-            number,
-            before,
-            Rc::clone(&model),
-        ))
+        ringfile::spawn(task(disk.clone(), file.clone(), weather, number, before, Rc::clone(&model)))
     };
     for ended in (0..TASKS).map(start).collect::<Vec<_>>() {
         ended.await.unwrap();
@@ -255,12 +246,12 @@ fn run_seed(seed: u64, weather: Weather, faults: Faults) {
     let faults = faults.short_transfers(0.1).interrupted(0.1).stuck(0.01, Duration::from_millis(50));
     let strictness = if seed.is_multiple_of(2) { Strictness::Journal } else { Strictness::Posix };
     let mut simulation = Simulation::new(seed).strictness(strictness);
-    let (model, pool) = (Rc::new(Model::default()), Pool::new(4 << 20));
+    let model = Rc::new(Model::default());
     let mut before = 0;
     while model.operations.get() < ENOUGH {
         let told = Rc::clone(&model);
         let simulated = simulation.faults(faults.clone()).power_cut_within(8000);
-        let outcome = simulated.run(|disk| session(disk, pool.clone(), weather, before, told));
+        let outcome = simulated.run(|disk| session(disk, weather, before, told));
         let checked = outcome.disk().run(|_| check(model.blocks.take()));
         simulation = checked.disk();
         *model.blocks.borrow_mut() = checked.into_result().unwrap();
