@@ -767,6 +767,17 @@ fn a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end() {
 }
 
 #[test]
+fn an_error_of_what_a_simulation_lacks_says_what_to_call() {
+    let outcome = Simulation::new(1).run(|_| async {
+        let file = fs::open("x", &everything()).await.unwrap();
+        (file.metadata().unwrap_err().to_string(), fs::metadata_of(&file).await.unwrap().size)
+    });
+    let (error, size) = outcome.into_result().unwrap();
+    assert!(error.contains("use fs::metadata_of"), "{error}");
+    assert_eq!(size, 0);
+}
+
+#[test]
 fn a_stuck_operation_is_reported_with_its_file() {
     if std::env::var_os("RINGFILE_SHRINKS").is_some() {
         return for_each_seed(0..10, |seed| {
