@@ -98,6 +98,8 @@ pub(crate) struct Status {
 pub(crate) trait Operation {
     /// Returns whether somebody still waits for it.
     fn is_wanted(&self) -> bool;
+    /// Says what it is, for a report: "write of log at byte 512".
+    fn describe(&self) -> String;
     /// Carries it out on this thread, by this port's calls.
     fn carry_out(&mut self) -> CarriedOut;
     /// Tells how it has ended, once it was carried out.

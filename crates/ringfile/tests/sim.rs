@@ -740,19 +740,68 @@ fn counter_test(seed: u64, error_rate: f64) {
     assert!(found >= acknowledged.get(), "an acknowledged number is lost");
 }
 
+/// Runs one of these tests as another process, in which it fails. Returns what it prints.
+fn said_by(test: &str) -> String {
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = again.args([test, "--exact", "--nocapture"]).env("RINGFILE_SHRINKS", "1").output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end() {
+    if std::env::var_os("RINGFILE_SHRINKS").is_some() {
+        return for_each_seed(0..10, |seed| {
+            let simulation = Simulation::new(seed).power_cuts(true);
+            let outcome = simulation.run(|_| async { drop(fs::open("x", &everything()).await) });
+            let found = outcome.disk().run(|_| content("x")).into_result().unwrap();
+            assert!(outcome.result().is_none() || found.is_some());
+        });
+    }
+    let said = said_by("a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end");
+    assert!(
+        said.contains("it fails without any fault\n    the power is cut at the end of run 1\n"),
+        "{said}"
+    );
+    assert!(!said.contains("end of run 2"), "{said}");
+}
+
+#[test]
+fn an_error_of_what_a_simulation_lacks_says_what_to_call() {
+    let outcome = Simulation::new(1).run(|_| async {
+        let file = fs::open("x", &everything()).await.unwrap();
+        (file.metadata().unwrap_err().to_string(), fs::metadata_of(&file).await.unwrap().size)
+    });
+    let (error, size) = outcome.into_result().unwrap();
+    assert!(error.contains("use fs::metadata_of"), "{error}");
+    assert_eq!(size, 0);
+}
+
+#[test]
+fn a_stuck_operation_is_reported_with_its_file() {
+    if std::env::var_os("RINGFILE_SHRINKS").is_some() {
+        return for_each_seed(0..10, |seed| {
+            let stuck = Faults::none().stuck(0.5, Duration::from_secs(60));
+            Simulation::new(seed).faults(stuck).run(|disk| async move {
+                let file = fs::open("x", &everything()).await.unwrap();
+                let opened = disk.elapsed();
+                file.write_at(vec![1; 10], 512).await.unwrap();
+                assert!(opened.as_secs() < 60 || disk.elapsed() - opened < Duration::from_secs(60));
+            });
+        });
+    }
+    let said = said_by("a_stuck_operation_is_reported_with_its_file");
+    assert!(said.contains(": opening of x takes 60s longer in event"), "{said}");
+    assert!(said.contains(": write of x at byte 512 takes 60s longer in event"), "{said}");
+}
+
 #[test]
 fn a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them() {
     // As another process, to see what is printed.
     if std::env::var_os("RINGFILE_SHRINKS").is_some() {
         return for_each_seed(0..1000, |seed| counter_test(seed, 0.05));
     }
-    let test = "a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them";
-    let this = std::env::current_exe().unwrap();
-    let mut again = std::process::Command::new(this);
-    again.args([test, "--exact", "--nocapture"]).env("RINGFILE_SHRINKS", "1");
-    let output = again.output().unwrap();
-    assert!(!output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
+    let said = said_by("a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them");
     let line = said.lines().find(|line| line.starts_with("ringfile::sim::replay(")).expect(&said);
     let (seed, rest) = line["ringfile::sim::replay(".len()..].split_once(", \"").unwrap();
     let (seed, faults) = (seed.parse().unwrap(), rest.split_once('"').unwrap().0);

@@ -5,6 +5,7 @@
 
 use super::op::Ended;
 use super::remote::RemoteRequest;
+use crate::memory::Held;
 use crate::port::{self, CarriedOut, Operation};
 
 struct InFlight {
@@ -15,6 +16,17 @@ struct InFlight {
 impl Operation for InFlight {
     fn is_wanted(&self) -> bool {
         self.remote.is_wanted()
+    }
+
+    fn describe(&self) -> String {
+        let RemoteRequest { target, request, held, .. } = &self.remote;
+        let path = match held {
+            Held::Paths(paths) => Some(paths.as_path()),
+            _ => target.path(),
+        };
+        let path = path.map_or_else(String::new, |path| format!(" of {}", path.display()));
+        let at = if request.want > 0 { format!(" at byte {}", request.offset) } else { String::new() };
+        format!("{}{path}{at}", request.kind.verb(request.op_flags))
     }
 
     fn carry_out(&mut self) -> CarriedOut {

@@ -197,10 +197,15 @@ impl File {
     /// # Errors
     /// Those of `fstat(2)`.
     pub fn metadata(&self) -> Result<std::fs::Metadata> {
-        self.0
-            .target
-            .metadata()
-            .map_err(|error| Error::from_io(&error, "reading the metadata").on(self.path()))
+        let metadata = self.0.target.metadata();
+        let failed = |error| Error::from_io(&error, "reading the metadata").on(self.path());
+        #[cfg(feature = "sim")]
+        if self.0.target.simulated().is_some() {
+            return metadata.map_err(|error| {
+                failed(error).because("a simulated file has none of std's: use fs::metadata_of")
+            });
+        }
+        metadata.map_err(failed)
     }
 
     /// Returns the size in bytes, of the file or the block device; for an NVMe namespace, its size when it was opened.

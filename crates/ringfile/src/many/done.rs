@@ -60,7 +60,9 @@ impl Done {
     /// ```
     pub fn into_buffer(self) -> Result<Buffer> {
         self.result?;
-        self.buffer.and_then(AnyBuffer::into_pooled).ok_or_else(|| has_none("buffer of a pool"))
+        self.buffer
+            .and_then(AnyBuffer::into_pooled)
+            .ok_or_else(|| has_none("buffer of a pool; look at the fields `result` and `buffer`"))
     }
 
     /// Returns the file that was opened.

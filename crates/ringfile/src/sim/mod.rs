@@ -116,7 +116,7 @@ impl Simulation {
         Self { faults, ..self }
     }
 
-    /// Sets what the file system promises for names and sizes.
+    /// Sets what the file system promises for names and sizes: [`Strictness::Journal`] by default. [`Outcome::disk`] keeps it.
     #[must_use]
     pub fn strictness(mut self, strictness: Strictness) -> Self {
         self.disk.strictness = strictness;
@@ -127,7 +127,9 @@ impl Simulation {
     ///
     /// # Panics
     /// With the program's panic, after a line on standard error that names the seed and the last operation. If the program
-    /// waits for something that never comes. Inside another simulation, or on a ringfile thread.
+    /// waits for something that never comes; while a timer runs again and again, it waits for ever. The panic of a task of
+    /// [`spawn`](crate::spawn) is in its handle: if nobody awaits that, the run goes on. Inside another
+    /// simulation, or on a ringfile thread.
     pub fn run<F: Future>(self, program: impl FnOnce(Disk) -> F) -> Outcome<F::Output> {
         assert!(
             !crate::runtime::is_in_loop(),
@@ -260,7 +262,7 @@ impl<T> Outcome<T> {
     }
 
     /// Returns a simulation of what is on the disk now (without a power cut, of what the page cache has), without faults and
-    /// power cuts. Its chances too follow from the seed, but are not those of the run before.
+    /// power cuts; its time begins at 0. Its chances too follow from the seed, but are not those of the run before.
     #[must_use]
     pub fn disk(&self) -> Simulation {
         let mut disk = self.disk.clone();

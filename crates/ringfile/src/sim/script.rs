@@ -90,6 +90,8 @@ pub(super) struct Plan {
     only: Option<Rc<Script>>,
     /// What went wrong, in words.
     pub(super) happened: Vec<(Place, String)>,
+    /// The runs at whose end the power was cut.
+    pub(super) cut_at_end: Vec<u64>,
 }
 
 impl Plan {
@@ -121,6 +123,15 @@ pub(super) fn note(place: Place, what: String) {
     PLAN.with_borrow_mut(|plan| {
         if let Some(plan) = plan {
             plan.happened.push((place, what));
+        }
+    });
+}
+
+/// Notes that the power is cut at the end of a run.
+pub(super) fn note_cut_at_end(run: u64) {
+    PLAN.with_borrow_mut(|plan| {
+        if let Some(plan) = plan {
+            plan.cut_at_end.push(run);
         }
     });
 }

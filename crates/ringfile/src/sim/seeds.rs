@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::script::{self, Place, Plan, Script};
+use super::script::{self, Plan, Script};
 
 /// The variable that names one seed.
 const ONE: &str = "RINGFILE_SIM_SEED";
@@ -57,7 +57,7 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
 }
 
 /// Runs a test with a seed, in which only these faults happen: those of a line that [`for_each_seed`] has printed for a test
-/// that fails. Faults that their places say, such as bad sectors and a full disk, happen too.
+/// that fails. Places that the run does not reach are ignored. A power cut at the end of a run stays. Faults that their places say, such as bad sectors and a full disk, happen too.
 ///
 /// # Panics
 /// With the panic of the test. If the line is none that was printed.
@@ -115,12 +115,17 @@ fn shrink(seed: u64, test: &impl Fn(u64)) {
         None => {
             eprintln!("the test does not fail when it is repeated, so something else than the seed decides")
         }
-        Some(Shrunk { happened, .. }) if happened.is_empty() => eprintln!("it fails without any fault"),
-        Some(Shrunk { happened, all, runs }) => {
+        Some(Shrunk { last: Plan { happened, cut_at_end, .. }, all, runs }) => {
             let script = Script(happened.iter().map(|(place, _)| *place).collect());
-            eprintln!("{} of {all} faults are enough (found in {runs} runs):", happened.len());
+            match happened.len() {
+                0 => eprintln!("it fails without any fault"),
+                enough => eprintln!("{enough} of {all} faults are enough (found in {runs} runs):"),
+            }
             for (place, what) in happened {
                 eprintln!("    {place}: {what}");
+            }
+            for run in cut_at_end {
+                eprintln!("    the power is cut at the end of run {run}");
             }
             eprintln!("ringfile::sim::replay({seed}, \"{script}\", test) runs it with these alone");
         }
@@ -134,10 +139,9 @@ struct Shrinker<'a, T> {
     began: Instant,
 }
 
-type Happened = Vec<(Place, String)>;
-
 struct Shrunk {
-    happened: Happened,
+    /// The last run that has failed.
+    last: Plan,
     /// How many faults there were at first.
     all: usize,
     runs: usize,
@@ -145,12 +149,12 @@ struct Shrunk {
 
 impl<T: Fn(u64)> Shrinker<'_, T> {
     /// Runs the test. Returns where it has panicked, if it has, and what went wrong before.
-    fn run(&mut self, only: Option<Script>) -> Option<(String, Happened)> {
+    fn run(&mut self, only: Option<Script>) -> Option<(String, Plan)> {
         self.runs += 1;
         script::set(Some(Plan::new(only)));
         let result = catch_unwind(AssertUnwindSafe(|| (self.test)(self.seed)));
         let plan = script::set(None).unwrap_or_default();
-        result.is_err().then(|| (PANICKED.take(), plan.happened))
+        result.is_err().then(|| (PANICKED.take(), plan))
     }
 
     fn may_go_on(&self) -> bool {
@@ -160,24 +164,24 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
     /// Leaves out parts of the faults, first large ones, and goes on with what is left where the test still fails at the same
     /// place. `None` if it does not fail.
     fn shrink(mut self) -> Option<Shrunk> {
-        let (failure, mut happened) = self.run(None)?;
-        let all = happened.len();
+        let (failure, mut last) = self.run(None)?;
+        let all = last.happened.len();
         let mut size = all;
         while size > 0 && self.may_go_on() {
             let mut at = 0;
-            while at < happened.len() && self.may_go_on() {
-                let left_out = at..(at + size).min(happened.len());
-                let rest = happened.iter().enumerate().filter(|(index, _)| !left_out.contains(index));
+            while at < last.happened.len() && self.may_go_on() {
+                let left_out = at..(at + size).min(last.happened.len());
+                let rest = last.happened.iter().enumerate().filter(|(index, _)| !left_out.contains(index));
                 let only = Script(rest.map(|(_, (place, _))| *place).collect());
                 match self.run(Some(only)) {
                     // What has not happened any more is left out too.
-                    Some((same, fewer)) if same == failure => happened = fewer,
+                    Some((same, fewer)) if same == failure => last = fewer,
                     _ => at += size,
                 }
             }
-            size = size.min(happened.len() + 1) / 2;
+            size = size.min(last.happened.len() + 1) / 2;
         }
-        Some(Shrunk { happened, all, runs: self.runs })
+        Some(Shrunk { last, all, runs: self.runs })
     }
 }
 

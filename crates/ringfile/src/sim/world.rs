@@ -198,7 +198,10 @@ impl World {
     pub(super) fn last_operation(&self) -> String {
         match &self.last {
             Some(CarriedOut { verb, offset, done, errno, .. }) => {
-                format!("{:?} after the {verb} at byte {offset} ({done} bytes, errno {errno})", self.now)
+                format!(
+                    "after {:?}; the last operation: {verb} at byte {offset} ({done} bytes, errno {errno})",
+                    self.now
+                )
             }
             None => "before the first operation".to_owned(),
         }
@@ -264,11 +267,11 @@ impl World {
     }
 
     /// Draws how long an operation takes.
-    fn draw_latency(&mut self) -> Duration {
+    fn draw_latency(&mut self, operation: &dyn Operation) -> Duration {
         let usual = self.faults.draw_latency(&mut self.random);
         let stuck = self.chance(Moment::Start).and_then(|(place, mut random)| {
             let longer = self.faults.draw_stuck(&mut random)?;
-            self.went_wrong(place, || format!("an operation takes {longer:?} longer"));
+            self.went_wrong(place, || format!("{} takes {longer:?} longer", operation.describe()));
             Some(longer)
         });
         usual + stuck.unwrap_or_default()
@@ -365,7 +368,10 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
         match (ready, taken) {
             (Some(MAIN), _) => {
                 if let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&wakers[MAIN])) {
-                    if with(|world| world.cut_at < u64::MAX) == Some(true) {
+                    if let Some(run) =
+                        with(|world| (world.cut_at < u64::MAX).then_some(world.places.run)).flatten()
+                    {
+                        script::note_cut_at_end(run);
                         cut_power();
                     }
                     return End::Returned(output);
@@ -461,9 +467,9 @@ pub(super) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
     let mut operation = Some(operation);
     with(|world| {
         let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
-        let at = world.now + world.draw_latency();
-        let number = world.number();
         if let Some(operation) = operation.take() {
+            let at = world.now + world.draw_latency(&*operation);
+            let number = world.number();
             world.pending.insert((at, number), Pending { operation, mark });
         }
     });
