@@ -1250,3 +1250,19 @@ fn returned_memory_is_overwritten_in_a_simulation_only() {
     assert_eq!(in_simulation.into_result(), Some(0xdb));
     assert_eq!(first_byte_of_returned(), 1);
 }
+
+#[test]
+fn a_panic_of_a_task_without_a_handle_fails_the_run() {
+    let run = |is_kept: bool| {
+        std::panic::catch_unwind(|| {
+            Simulation::new(1).run(|_| async move {
+                let handle = ringfile::spawn(async { panic!("on purpose") });
+                let kept = is_kept.then_some(handle);
+                sleep(Duration::from_secs(1)).await;
+                assert!(kept.is_none_or(|handle| handle.is_finished()));
+            });
+        })
+    };
+    assert!(run(true).is_ok());
+    assert_eq!(run(false).unwrap_err().downcast_ref(), Some(&"on purpose"));
+}

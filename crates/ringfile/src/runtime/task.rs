@@ -209,6 +209,14 @@ impl<F: Future> Guarded<F> {
             let before = std::mem::replace(&mut result, Err(JoinError::Panicked(Panic::new(payload))));
             let _ = panics::catch(|| drop(before));
         }
+        // In a simulation, a panic that nobody can ask for fails the run.
+        #[cfg(feature = "sim")]
+        if crate::port::here().is_some()
+            && this.completer.as_ref().is_some_and(|completer| Arc::strong_count(&completer.0) == 1)
+            && let Err(JoinError::Panicked(panic)) = result
+        {
+            std::panic::resume_unwind(panic.into_payload());
+        }
         // A result without a handle is dropped here.
         let completer = this.completer.take();
         if panics::catch(|| completer.map(|completer| completer.end(result))).is_err() {
