@@ -6,7 +6,10 @@ use std::cell::Cell;
 use std::fs::Permissions;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -740,19 +743,25 @@ fn counter_test(seed: u64, error_rate: f64) {
     assert!(found >= acknowledged.get(), "an acknowledged number is lost");
 }
 
-#[test]
-fn a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them() {
-    // As another process, to see what is printed.
+/// Runs this test as another process, where it calls `fails`. Returns what that has printed; `None` if it has not failed.
+fn said_by(test: &str, fails: impl FnOnce()) -> Option<String> {
     if std::env::var_os("RINGFILE_SHRINKS").is_some() {
-        return for_each_seed(0..1000, |seed| counter_test(seed, 0.05));
+        fails();
+        return None;
     }
-    let test = "a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them";
-    let this = std::env::current_exe().unwrap();
-    let mut again = std::process::Command::new(this);
+    let mut again = std::process::Command::new(std::env::current_exe().unwrap());
     again.args([test, "--exact", "--nocapture"]).env("RINGFILE_SHRINKS", "1");
     let output = again.output().unwrap();
     assert!(!output.status.success());
-    let said = String::from_utf8(output.stderr).unwrap();
+    Some(String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them() {
+    let test = "a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them";
+    let Some(said) = said_by(test, || for_each_seed(0..1000, |seed| counter_test(seed, 0.05))) else {
+        return;
+    };
     let line = said.lines().find(|line| line.starts_with("ringfile::sim::replay(")).expect(&said);
     let (seed, rest) = line["ringfile::sim::replay(".len()..].split_once(", \"").unwrap();
     let (seed, faults) = (seed.parse().unwrap(), rest.split_once('"').unwrap().0);
@@ -767,6 +776,93 @@ fn a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them() {
     assert!(fails(faults), "{said}");
     let others: Vec<&str> = words.iter().copied().filter(|word| !word.contains("sync")).collect();
     assert!(!fails(&others.join(" ")), "{said}");
+}
+
+#[test]
+fn a_program_that_ends_only_by_a_power_cut_is_shrunk() {
+    let said = said_by("a_program_that_ends_only_by_a_power_cut_is_shrunk", || {
+        for_each_seed(0..100, |seed| {
+            let written = Cell::new(0);
+            let outcome = Simulation::new(seed).power_cut_within(300).run(|_| async {
+                let file = fs::open("x", &everything()).await.unwrap();
+                loop {
+                    file.write_at(vec![1], written.get()).await.unwrap();
+                    written.set(written.get() + 1);
+                }
+            });
+            let found = outcome.disk().run(|_| content("x")).into_result().unwrap();
+            assert_eq!(found.map_or(0, |found| found.len() as u64), written.get(), "it is not durable");
+        });
+    });
+    assert!(said.is_none_or(|said| said.contains("without any fault")), "the latest possible cut is none");
+}
+
+#[test]
+fn two_tests_that_fail_at_the_same_time_are_both_shrunk() {
+    let said = said_by("two_tests_that_fail_at_the_same_time_are_both_shrunk", || {
+        static STEP: AtomicUsize = AtomicUsize::new(0);
+        let until = |step| {
+            while STEP.load(Relaxed) < step {
+                std::thread::yield_now();
+            }
+        };
+        // The second one begins to repeat while the first one does, and goes on when that has ended.
+        let fails = |own: usize| {
+            let runs = AtomicUsize::new(0);
+            let test = |_| {
+                if runs.fetch_add(1, Relaxed) == 1 {
+                    STEP.store(own, Relaxed);
+                    until(own + 1);
+                }
+                panic!("test {own} fails");
+            };
+            assert!(catch_unwind(AssertUnwindSafe(|| for_each_seed(0..1, test))).is_err());
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fails(1);
+                STEP.store(3, Relaxed);
+            });
+            until(1);
+            fails(2);
+        });
+        panic!("as it should");
+    });
+    let Some(said) = said else { return };
+    assert_eq!([1, 2].map(|test| said.matches(&format!("test {test} fails")).count()), [1, 1], "{said}");
+}
+
+#[test]
+fn a_test_that_runs_seeds_itself_is_shrunk() {
+    let said = said_by("a_test_that_runs_seeds_itself_is_shrunk", || {
+        for_each_seed(0..100, |seed| {
+            let outcome = Simulation::new(seed)
+                .faults(Faults::none().sync_errors(0.5))
+                .run(|_| async { fs::open("x", &everything()).await.unwrap().sync_all().await.is_err() });
+            if outcome.into_result().unwrap() {
+                for_each_seed(0..1, |_| panic!("it fails"));
+            }
+        });
+    });
+    assert!(said.is_none_or(|said| said.contains("    1:sync1: the sync of x fails")));
+}
+
+#[test]
+fn a_test_whose_simulations_run_on_other_threads_is_not_said_to_fail_without_faults() {
+    let said =
+        said_by("a_test_whose_simulations_run_on_other_threads_is_not_said_to_fail_without_faults", || {
+            for_each_seed(0..100, |seed| {
+                let simulated = move || {
+                    let outcome =
+                        Simulation::new(seed).faults(Faults::none().sync_errors(0.5)).run(|_| async {
+                            fs::open("x", &everything()).await.unwrap().sync_all().await.is_ok()
+                        });
+                    outcome.into_result().unwrap()
+                };
+                assert!(std::thread::spawn(simulated).join().unwrap());
+            });
+        });
+    assert!(said.is_none_or(|said| said.contains("its faults are not known")));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, stderr};
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::script::{self, Place, Plan, Script};
@@ -46,12 +46,17 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
             scope.spawn(move || run.run(&seeds, test, thread == 0 && stderr().is_terminal()));
         }
     });
-    let done = run.next.load(Ordering::Relaxed).min(seeds.end).saturating_sub(seeds.start);
-    eprintln!("{done} seeds, {:.0} a second", run.rate(done));
     let failed = run.lock().take();
-    if let Some((seed, payload)) = failed {
-        eprintln!("seed {seed} fails: {ONE}={seed} runs it alone");
-        shrink(seed, &test);
+    // A test that is repeated may have called this.
+    if !is_shrinking() {
+        let done = run.next.load(Ordering::Relaxed).min(seeds.end).saturating_sub(seeds.start);
+        eprintln!("{done} seeds, {:.0} a second", run.rate(done));
+        if let Some((seed, _)) = failed {
+            eprintln!("seed {seed} fails: {ONE}={seed} runs it alone");
+            shrink(seed, &test);
+        }
+    }
+    if let Some((_, payload)) = failed {
         resume_unwind(payload);
     }
 }
@@ -87,6 +92,8 @@ pub fn replay(seed: u64, faults: &str, test: impl FnOnce(u64)) {
 const MOST_RUNS: usize = 1000;
 const LONGEST: Duration = Duration::from_secs(60);
 
+static HOOK: Once = Once::new();
+
 thread_local! {
     static SHRINKS: Cell<bool> = const { Cell::new(false) };
     /// Where this thread has panicked while it shrank.
@@ -100,23 +107,26 @@ pub(super) fn is_shrinking() -> bool {
 
 /// Finds few faults with which a test still fails, and prints them.
 fn shrink(seed: u64, test: &impl Fn(u64)) {
-    let before = Arc::new(panic::take_hook());
-    let usual = Arc::clone(&before);
-    panic::set_hook(Box::new(move |info| match SHRINKS.get() {
-        true => PANICKED.set(info.location().map_or_else(String::new, ToString::to_string)),
-        false => usual(info),
-    }));
+    // It stays: other threads may shrink at the same time, and a hook that is taken away may be that of another one.
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| match SHRINKS.get() {
+            true => PANICKED.set(info.location().map_or_else(String::new, ToString::to_string)),
+            false => usual(info),
+        }));
+    });
     SHRINKS.set(true);
     let found = Shrinker { seed, test, runs: 0, began: Instant::now() }.shrink();
     SHRINKS.set(false);
-    drop(panic::take_hook());
-    panic::set_hook(Box::new(move |info| before(info)));
     match found {
         None => {
             eprintln!("the test does not fail when it is repeated, so something else than the seed decides")
         }
+        Some(Shrunk { simulations: 0, .. }) => {
+            eprintln!("no simulation ran on the thread of the test, so its faults are not known")
+        }
         Some(Shrunk { happened, .. }) if happened.is_empty() => eprintln!("it fails without any fault"),
-        Some(Shrunk { happened, all, runs }) => {
+        Some(Shrunk { happened, all, runs, .. }) => {
             let script = Script(happened.iter().map(|(place, _)| *place).collect());
             eprintln!("{} of {all} faults are enough (found in {runs} runs):", happened.len());
             for (place, what) in happened {
@@ -136,21 +146,31 @@ struct Shrinker<'a, T> {
 
 type Happened = Vec<(Place, String)>;
 
+/// A run that has failed.
+struct Failed {
+    /// Where it has panicked.
+    at: String,
+    happened: Happened,
+    /// How many simulations ran on the thread of the test.
+    simulations: u64,
+}
+
 struct Shrunk {
     happened: Happened,
     /// How many faults there were at first.
     all: usize,
     runs: usize,
+    simulations: u64,
 }
 
 impl<T: Fn(u64)> Shrinker<'_, T> {
-    /// Runs the test. Returns where it has panicked, if it has, and what went wrong before.
-    fn run(&mut self, only: Option<Script>) -> Option<(String, Happened)> {
+    /// Runs the test. Returns how it has failed, if it has.
+    fn run(&mut self, only: Option<Script>) -> Option<Failed> {
         self.runs += 1;
-        script::set(Some(Plan::new(only)));
+        let before = script::set(Some(Plan::new(only)));
         let result = catch_unwind(AssertUnwindSafe(|| (self.test)(self.seed)));
-        let plan = script::set(None).unwrap_or_default();
-        result.is_err().then(|| (PANICKED.take(), plan.happened))
+        let Plan { happened, runs: simulations, .. } = script::set(before).unwrap_or_default();
+        result.is_err().then(|| Failed { at: PANICKED.take(), happened, simulations })
     }
 
     fn may_go_on(&self) -> bool {
@@ -160,7 +180,7 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
     /// Leaves out parts of the faults, first large ones, and goes on with what is left where the test still fails at the same
     /// place. `None` if it does not fail.
     fn shrink(mut self) -> Option<Shrunk> {
-        let (failure, mut happened) = self.run(None)?;
+        let Failed { at: failure, mut happened, simulations } = self.run(None)?;
         let all = happened.len();
         let mut size = all;
         while size > 0 && self.may_go_on() {
@@ -171,13 +191,13 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
                 let only = Script(rest.map(|(_, (place, _))| *place).collect());
                 match self.run(Some(only)) {
                     // What has not happened any more is left out too.
-                    Some((same, fewer)) if same == failure => happened = fewer,
+                    Some(again) if again.at == failure => happened = again.happened,
                     _ => at += size,
                 }
             }
             size = size.min(happened.len() + 1) / 2;
         }
-        Some(Shrunk { happened, all, runs: self.runs })
+        Some(Shrunk { happened, all, runs: self.runs, simulations })
     }
 }
 

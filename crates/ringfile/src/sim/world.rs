@@ -208,9 +208,10 @@ impl World {
     pub(super) fn cut_within(&mut self, events: u64) {
         let chosen = self.random.of_any_size(events);
         let Places { run, only, is_noted, .. } = &self.places;
-        // Without an event, it is cut when the program ends.
-        self.cut_at = only.as_ref().map_or(chosen, |only| only.cut(*run).unwrap_or(u64::MAX - 1));
-        if *is_noted && self.cut_at < u64::MAX - 1 {
+        // A cut that is left out is the latest possible one, which is not noted: a program may end only by a cut.
+        let scripted = only.as_ref().map(|only| only.cut(*run));
+        self.cut_at = scripted.unwrap_or(Some(chosen)).unwrap_or(events).min(u64::MAX - 1);
+        if *is_noted && scripted != Some(None) {
             let place = Place { run: *run, moment: Moment::Cut, number: self.cut_at };
             script::note(place, format!("the power is cut before event {}", self.cut_at));
         }
