@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
@@ -409,6 +410,49 @@ fn a_durable_write_fails_as_a_sync_does() {
         assert_eq!(failed.errno(), Some(libc::EIO));
         assert_eq!(file.size().unwrap(), 10, "the page cache has it");
     });
+}
+
+#[test]
+fn any_part_of_a_durable_write_that_has_failed_may_be_found() {
+    let found: BTreeSet<_> = (0..200)
+        .map(|seed| {
+            let faults = Faults::none().failing(OperationKind::Sync, 3);
+            let outcome = Simulation::new(seed).faults(faults).run(|disk| async move {
+                let file = fs::open("x", &everything()).await.unwrap();
+                file.write_at(vec![1; 1024], 0).await.unwrap();
+                file.sync_all().await.unwrap();
+                fs::sync_dir("/").await.unwrap();
+                file.write_durable_at(vec![2; 1024], 0).await.unwrap_err();
+                disk.cut_power();
+                until_cut().await;
+            });
+            let found = outcome.disk().run(|_| content("x")).into_result().unwrap().unwrap();
+            (found[0], found[512])
+        })
+        .collect();
+    assert_eq!(found, BTreeSet::from([(1, 1), (1, 2), (2, 1), (2, 2)]));
+}
+
+#[test]
+fn what_a_failed_sync_has_lost_of_a_sector_is_written_with_the_rest_of_it() {
+    for seed in 0..50 {
+        let faults = Faults::none().failing(OperationKind::Sync, 3);
+        let outcome = Simulation::new(seed).faults(faults).run(|disk| async move {
+            let file = fs::open("x", &everything()).await.unwrap();
+            file.write_at(vec![1; 1000], 0).await.unwrap();
+            file.sync_all().await.unwrap();
+            fs::sync_dir("/").await.unwrap();
+            file.write_at(vec![2; 1000], 0).await.unwrap();
+            file.sync_data().await.unwrap_err();
+            let file = fs::open("x", &everything()).await.unwrap();
+            file.write_at(vec![3; 100], 600).await.unwrap();
+            file.sync_data().await.unwrap();
+            disk.cut_power();
+            until_cut().await;
+        });
+        let found = outcome.disk().run(|_| content("x")).into_result().unwrap().unwrap();
+        assert_eq!((found.len(), found[512], found[600], found[999]), (1000, 2, 3, 2), "{seed}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::content::{Change, PAGE, Parts, pieces};
+use super::content::{Change, Data, PAGE, Parts, pieces};
 use super::faults::Faults;
 use super::file_state::{FileState, Mark, Strictness};
 use super::names::{Inode, NameChange, Numbered, Tree, with_earlier};
@@ -242,7 +242,7 @@ impl Contents {
             file.new_metadata.push((file.before + file.changes.len() as u64 + 1, names));
         }
         let file = self.change_live(inode, &change)?;
-        file.changes.push_back(change);
+        file.push(change);
         let durable = file.changes.iter().take_while(|change| change.is_durable()).count();
         file.settle(durable);
         let is_durable = file.changes.is_empty() || file.changes.back().is_some_and(Change::is_durable);
@@ -268,9 +268,12 @@ impl Contents {
         self.file(inode)
     }
 
-    /// Changes what reads see, and never what is on the disk: a durable write whose sync has failed.
-    pub(super) fn change_in_vain(&mut self, inode: Inode, change: &Change) -> Result<(), i32> {
-        self.change_live(inode, change)?.failures += 1;
+    /// Writes what a durable write has written whose sync has failed: reads see it, and any part of it reaches the disk.
+    pub(super) fn write_in_vain(&mut self, inode: Inode, data: Data, random: &mut Random) -> Result<(), i32> {
+        for part in data.any_parts(random) {
+            self.change(inode, Change::Write(part))?;
+        }
+        self.change_live(inode, &Change::Write(data))?.failures += 1;
         Ok(())
     }
 
@@ -444,7 +447,6 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
-    use super::super::content::Data;
     use super::*;
 
     fn bytes(contents: &mut Contents, path: &[u8]) -> Option<Vec<u8>> {

@@ -67,6 +67,15 @@ impl FileState {
         self.new_metadata.retain(|(mark, _)| *mark > 0);
     }
 
+    /// Notes a change that reads see by now. After a failed sync, what reads see of its sectors may not be on the disk: the
+    /// kernel writes whole sectors from its pages.
+    pub(super) fn push(&mut self, change: Change) {
+        self.changes.push_back(match change {
+            Change::Write(data) if self.failures > 0 => Change::Write(self.live.whole_sectors(data)),
+            change => change,
+        });
+    }
+
     /// Makes the oldest changes durable.
     pub(super) fn settle(&mut self, count: usize) {
         self.changes.drain(..count).for_each(|change| self.durable.apply(&change));
