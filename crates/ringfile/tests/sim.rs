@@ -522,6 +522,17 @@ fn a_file_that_outlives_its_simulation_is_no_file_of_the_next() {
 }
 
 #[test]
+fn nothing_is_copied_to_a_file_that_has_outlived_its_simulation() {
+    let kept = Simulation::new(1).run(|_| async { fs::open("x", &everything()).await.unwrap() });
+    let kept = kept.into_result().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("real"), [1; 100]).unwrap();
+    let real = File::open(folder.path().join("real")).unwrap();
+    let copied = ringfile::block_on(real.copy_range(0, &kept, 0, 100));
+    assert_eq!(copied.unwrap_err().errno(), Some(libc::EPERM));
+}
+
+#[test]
 fn a_file_that_was_opened_elsewhere_is_refused_and_not_touched() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("real");

@@ -300,11 +300,19 @@ pub(super) fn size(file: OpenNumber) -> Result<u64, i32> {
     on_file(file, |world, inode, _| Ok(world.disk.size(inode)))
 }
 
+/// Returns a descriptor to which nothing can be written: outside of the simulation, a copy to the file fails.
+fn stand_in() -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", flags)?;
+    rustix::fs::fcntl_add_seals(&stand_in, SealFlags::GROW | SealFlags::WRITE)?;
+    Ok(stand_in)
+}
+
 /// Opens a file, and returns a descriptor that stands for it. Dropping the [`OpenRef`] closes the file.
 /// `mode`: the permissions of a file that is created.
 pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenRef), i32> {
-    let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
-        .map_err(rustix::io::Errno::raw_os_error)?;
+    let stand_in = stand_in().map_err(rustix::io::Errno::raw_os_error)?;
     let opened = with(|world| {
         let inode = world.disk.open(path, flags, mode)?;
         if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
