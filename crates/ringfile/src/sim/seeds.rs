@@ -62,7 +62,8 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
 }
 
 /// Runs a test with a seed, in which only these faults happen: those of a line that [`for_each_seed`] has printed for a test
-/// that fails. Faults that their places say, such as bad sectors and a full disk, happen too.
+/// that fails. Faults that their places say, such as bad sectors and a full disk, happen too. A power cut that is not in the
+/// list comes at the latest event at which it could.
 ///
 /// # Panics
 /// With the panic of the test. If the line is none that was printed.
