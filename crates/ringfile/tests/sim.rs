@@ -1258,6 +1258,29 @@ fn bad_sectors_of(seed: u64) {
 }
 
 #[test]
+fn what_was_written_before_a_sector_broke_does_not_mend_it() {
+    for cuts in [false, true] {
+        let written = Simulation::new(1).run(|_| async {
+            fs::open("x", &everything()).await.unwrap().write_at(vec![1; 1024], 0).await.unwrap();
+        });
+        let simulation = written.disk().faults(Faults::none().bad_sectors("x", 0..1));
+        let outcome = simulation.run(|disk| async move {
+            let file = fs::open("x", &everything()).await.unwrap();
+            file.sync_all().await.unwrap();
+            fs::sync_dir("/").await.unwrap();
+            if cuts {
+                disk.cut_power();
+                until_cut().await;
+            }
+        });
+        let simulation = outcome.disk();
+        let read =
+            simulation.run(|_| async { File::open("x").unwrap().read_at(vec![0; 512], 0).await.is_err() });
+        assert!(read.into_result().unwrap(), "{cuts}");
+    }
+}
+
+#[test]
 fn a_lying_drive_loses_writes_or_puts_them_elsewhere() {
     let outcomes = |faults: Faults| {
         let run = |seed| {

@@ -76,7 +76,7 @@ impl Content {
     }
 
     /// Breaks the sectors of which a range has a part.
-    pub(super) fn break_sectors(&mut self, range: &Range<u64>) {
+    fn break_sectors(&mut self, range: &Range<u64>) {
         self.bad.add(sectors_of(range.start..range.end.min(self.size)));
     }
 
@@ -167,6 +167,7 @@ impl Content {
             Change::Size(size) => self.resize(*size),
             Change::Zero(range) => self.zero(range.clone()),
             Change::Reserve(range) => self.reserve(range),
+            Change::Break(range) => self.break_sectors(range),
         }
     }
 }
@@ -296,6 +297,8 @@ pub(super) enum Change {
     Zero(Range<u64>),
     /// Room for a range.
     Reserve(Range<u64>),
+    /// The drive can no longer read these bytes. It comes after what is written back by then, and no power cut undoes it.
+    Break(Range<u64>),
 }
 
 impl Change {

@@ -118,12 +118,8 @@ impl Contents {
     pub(super) fn begin(&mut self, faults: &Faults) {
         self.room = faults.room;
         for (path, range) in &faults.bad_sectors {
-            if let Ok(inode) = self.look_up(path, true)
-                && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
-            {
-                file.live.break_sectors(range);
-                file.durable.break_sectors(range);
-            }
+            // Nothing of it is broken if it is no file.
+            _ = self.look_up(path, true).map(|inode| self.change(inode, Change::Break(range.clone())));
         }
         let named: BTreeSet<Inode> = self.live.names.values().copied().chain([ROOT]).collect();
         self.removed.extend(self.nodes.keys().filter(|inode| !named.contains(inode)));
@@ -381,7 +377,9 @@ impl Contents {
                     Change::Write(data) if !data.is_durable => {
                         parts.put(data, data.range().end, 0.5, |_| false)
                     }
-                    Change::Write(_) | Change::Zero(_) | Change::Reserve(_) => parts.content.apply(change),
+                    Change::Write(_) | Change::Zero(_) | Change::Reserve(_) | Change::Break(_) => {
+                        parts.content.apply(change)
+                    }
                 }
             }
         }
