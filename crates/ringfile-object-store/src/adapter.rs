@@ -44,7 +44,16 @@ fn not_implemented(store: &RingfileStore, operation: &str) -> Error {
     Error::NotImplemented { operation: operation.into(), implementer: store.to_string() }
 }
 
+/// Refuses a store of a simulation outside of it, where its paths are those of other files.
+fn check_place(store: &RingfileStore) -> Result<()> {
+    if store.is_simulated && !disk::is_simulated() {
+        return Err(Error::Generic { store: STORE, source: disk::outside().into() });
+    }
+    Ok(())
+}
+
 fn path_of(store: &RingfileStore, location: &Path) -> Result<PathBuf> {
+    check_place(store)?;
     let path = super::local(store).path_to_filesystem(location)?;
     Ok(if disk::is_simulated() { root_of(store).join(location.as_ref()) } else { path })
 }
@@ -147,7 +156,10 @@ impl ObjectStore for RingfileStore {
         if disk::is_simulated() {
             return simulated_list(self, prefix, None);
         }
-        super::local(self).list(prefix)
+        match check_place(self) {
+            Ok(()) => super::local(self).list(prefix),
+            Err(error) => stream::once(future::ready(Err(error))).boxed(),
+        }
     }
 
     fn list_with_offset(
@@ -158,13 +170,17 @@ impl ObjectStore for RingfileStore {
         if disk::is_simulated() {
             return simulated_list(self, prefix, Some(offset.clone()));
         }
-        super::local(self).list_with_offset(prefix, offset)
+        match check_place(self) {
+            Ok(()) => super::local(self).list_with_offset(prefix, offset),
+            Err(error) => stream::once(future::ready(Err(error))).boxed(),
+        }
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         if disk::is_simulated() {
             return list_folder(self, &prefix.cloned().unwrap_or_default()).await;
         }
+        check_place(self)?;
         super::local(self).list_with_delimiter(prefix).await
     }
 

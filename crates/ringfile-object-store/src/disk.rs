@@ -69,10 +69,14 @@ where
     }
 }
 
+/// Returns the error of a store that is used outside of its simulation.
+pub(crate) fn outside() -> Error {
+    Error::other("a store of a simulation was used outside of it")
+}
+
 /// Waits for a future of this file's calls, outside of a simulation.
 pub(crate) fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
-    let is_simulated = || Err(Error::other("a store was used in a simulation from outside of it"));
-    future.now_or_never().unwrap_or_else(is_simulated)
+    future.now_or_never().unwrap_or_else(|| Err(outside()))
 }
 
 /// Waits for a time.

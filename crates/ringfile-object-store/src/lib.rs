@@ -60,6 +60,8 @@ pub enum Caching {
 pub struct RingfileStore {
     store: Arc<Store>,
     root: Option<PathBuf>,
+    /// Whether it was made in a simulation.
+    is_simulated: bool,
     #[cfg(feature = "object-store-013")]
     local_013: Arc<object_store_013::local::LocalFileSystem>,
     #[cfg(feature = "object-store-014")]
@@ -242,6 +244,7 @@ impl Builder {
         });
         Ok(RingfileStore {
             store,
+            is_simulated: disk::is_simulated(),
             #[cfg(feature = "object-store-013")]
             local_013: Arc::new(v013::make_local(root.as_deref())?),
             #[cfg(feature = "object-store-014")]

@@ -406,3 +406,25 @@ fn a_seed_repeats_a_run() {
     let (first, again): (Vec<_>, Vec<_>) = ((0..20).map(run).collect(), (0..20).map(run).collect());
     assert_eq!(first, again);
 }
+
+#[test]
+fn a_store_that_has_outlived_its_simulation_touches_no_real_file() {
+    let store = Simulation::new(1).run(|_| async {
+        prepare().await;
+        store(None, false, false)
+    });
+    let store = store.into_result().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let real = folder.path().join("real");
+    std::fs::write(&real, "content").unwrap();
+    let path = Path::from_absolute_path(&real).unwrap();
+    ringfile::block_on(async {
+        assert!(store.delete(&path).await.is_err() && store.get(&path).await.is_err());
+        assert!(store.put(&path, "other".into()).await.is_err());
+        let folder = Path::from_absolute_path(folder.path()).unwrap();
+        assert!(store.list(Some(&folder)).try_collect::<Vec<_>>().await.is_err());
+        assert!(store.list_with_offset(Some(&folder), &folder).try_collect::<Vec<_>>().await.is_err());
+        assert!(store.list_with_delimiter(Some(&folder)).await.is_err());
+    });
+    assert_eq!(std::fs::read(&real).unwrap(), b"content");
+}

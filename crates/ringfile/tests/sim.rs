@@ -3,10 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -409,6 +413,49 @@ fn a_durable_write_fails_as_a_sync_does() {
 }
 
 #[test]
+fn any_part_of_a_durable_write_that_has_failed_may_be_found() {
+    let found: BTreeSet<_> = (0..200)
+        .map(|seed| {
+            let faults = Faults::none().failing(OperationKind::Sync, 3);
+            let outcome = Simulation::new(seed).faults(faults).run(|disk| async move {
+                let file = fs::open("x", &everything()).await.unwrap();
+                file.write_at(vec![1; 1024], 0).await.unwrap();
+                file.sync_all().await.unwrap();
+                fs::sync_dir("/").await.unwrap();
+                file.write_durable_at(vec![2; 1024], 0).await.unwrap_err();
+                disk.cut_power();
+                until_cut().await;
+            });
+            let found = outcome.disk().run(|_| content("x")).into_result().unwrap().unwrap();
+            (found[0], found[512])
+        })
+        .collect();
+    assert_eq!(found, BTreeSet::from([(1, 1), (1, 2), (2, 1), (2, 2)]));
+}
+
+#[test]
+fn what_a_failed_sync_has_lost_of_a_sector_is_written_with_the_rest_of_it() {
+    for seed in 0..50 {
+        let faults = Faults::none().failing(OperationKind::Sync, 3);
+        let outcome = Simulation::new(seed).faults(faults).run(|disk| async move {
+            let file = fs::open("x", &everything()).await.unwrap();
+            file.write_at(vec![1; 1000], 0).await.unwrap();
+            file.sync_all().await.unwrap();
+            fs::sync_dir("/").await.unwrap();
+            file.write_at(vec![2; 1000], 0).await.unwrap();
+            file.sync_data().await.unwrap_err();
+            let file = fs::open("x", &everything()).await.unwrap();
+            file.write_at(vec![3; 100], 600).await.unwrap();
+            file.sync_data().await.unwrap();
+            disk.cut_power();
+            until_cut().await;
+        });
+        let found = outcome.disk().run(|_| content("x")).into_result().unwrap().unwrap();
+        assert_eq!((found.len(), found[512], found[600], found[999]), (1000, 2, 3, 2), "{seed}");
+    }
+}
+
+#[test]
 fn a_full_disk_takes_what_fits_and_removed_files_give_room_back() {
     Simulation::new(1).faults(Faults::none().full_after(16 << 10)).run(|_| async {
         for name in ["a", "b", "c"] {
@@ -472,6 +519,17 @@ fn a_file_that_outlives_its_simulation_is_no_file_of_the_next() {
         drop(old);
         assert_eq!(new.read_at(Vec::with_capacity(10), 0).await.unwrap(), [1; 10]);
     });
+}
+
+#[test]
+fn nothing_is_copied_to_a_file_that_has_outlived_its_simulation() {
+    let kept = Simulation::new(1).run(|_| async { fs::open("x", &everything()).await.unwrap() });
+    let kept = kept.into_result().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("real"), [1; 100]).unwrap();
+    let real = File::open(folder.path().join("real")).unwrap();
+    let copied = ringfile::block_on(real.copy_range(0, &kept, 0, 100));
+    assert_eq!(copied.unwrap_err().errno(), Some(libc::EPERM));
 }
 
 #[test]
@@ -740,25 +798,30 @@ fn counter_test(seed: u64, error_rate: f64) {
     assert!(found >= acknowledged.get(), "an acknowledged number is lost");
 }
 
-/// Runs one of these tests as another process, in which it fails. Returns what it prints.
-fn said_by(test: &str) -> String {
+/// Runs this test as another process, where it calls `fails`. Returns what that has printed; `None` if it has not failed.
+fn said_by(test: &str, fails: impl FnOnce()) -> Option<String> {
+    if std::env::var_os("RINGFILE_SHRINKS").is_some() {
+        fails();
+        return None;
+    }
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = again.args([test, "--exact", "--nocapture"]).env("RINGFILE_SHRINKS", "1").output().unwrap();
+    again.args([test, "--exact", "--nocapture"]).env("RINGFILE_SHRINKS", "1");
+    let output = again.output().unwrap();
     assert!(!output.status.success());
-    String::from_utf8(output.stderr).unwrap()
+    Some(String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
 fn a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end() {
-    if std::env::var_os("RINGFILE_SHRINKS").is_some() {
-        return for_each_seed(0..10, |seed| {
+    let said = said_by("a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end", || {
+        for_each_seed(0..10, |seed| {
             let simulation = Simulation::new(seed).power_cuts(true);
             let outcome = simulation.run(|_| async { drop(fs::open("x", &everything()).await) });
             let found = outcome.disk().run(|_| content("x")).into_result().unwrap();
             assert!(outcome.result().is_none() || found.is_some());
         });
-    }
-    let said = said_by("a_failure_that_needs_no_fault_is_reported_with_the_power_cut_at_its_end");
+    });
+    let Some(said) = said else { return };
     assert!(
         said.contains("it fails without any fault\n    the power is cut at the end of run 1\n"),
         "{said}"
@@ -779,8 +842,8 @@ fn an_error_of_what_a_simulation_lacks_says_what_to_call() {
 
 #[test]
 fn a_stuck_operation_is_reported_with_its_file() {
-    if std::env::var_os("RINGFILE_SHRINKS").is_some() {
-        return for_each_seed(0..10, |seed| {
+    let said = said_by("a_stuck_operation_is_reported_with_its_file", || {
+        for_each_seed(0..10, |seed| {
             let stuck = Faults::none().stuck(0.5, Duration::from_secs(60));
             Simulation::new(seed).faults(stuck).run(|disk| async move {
                 let file = fs::open("x", &everything()).await.unwrap();
@@ -789,19 +852,18 @@ fn a_stuck_operation_is_reported_with_its_file() {
                 assert!(opened.as_secs() < 60 || disk.elapsed() - opened < Duration::from_secs(60));
             });
         });
-    }
-    let said = said_by("a_stuck_operation_is_reported_with_its_file");
+    });
+    let Some(said) = said else { return };
     assert!(said.contains(": opening of x takes 60s longer in event"), "{said}");
     assert!(said.contains(": write of x at byte 512 takes 60s longer in event"), "{said}");
 }
 
 #[test]
 fn a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them() {
-    // As another process, to see what is printed.
-    if std::env::var_os("RINGFILE_SHRINKS").is_some() {
-        return for_each_seed(0..1000, |seed| counter_test(seed, 0.05));
-    }
-    let said = said_by("a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them");
+    let test = "a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them";
+    let Some(said) = said_by(test, || for_each_seed(0..1000, |seed| counter_test(seed, 0.05))) else {
+        return;
+    };
     let line = said.lines().find(|line| line.starts_with("ringfile::sim::replay(")).expect(&said);
     let (seed, rest) = line["ringfile::sim::replay(".len()..].split_once(", \"").unwrap();
     let (seed, faults) = (seed.parse().unwrap(), rest.split_once('"').unwrap().0);
@@ -816,6 +878,93 @@ fn a_failure_is_shrunk_to_the_faults_that_cause_it_and_repeated_with_them() {
     assert!(fails(faults), "{said}");
     let others: Vec<&str> = words.iter().copied().filter(|word| !word.contains("sync")).collect();
     assert!(!fails(&others.join(" ")), "{said}");
+}
+
+#[test]
+fn a_program_that_ends_only_by_a_power_cut_is_shrunk() {
+    let said = said_by("a_program_that_ends_only_by_a_power_cut_is_shrunk", || {
+        for_each_seed(0..100, |seed| {
+            let written = Cell::new(0);
+            let outcome = Simulation::new(seed).power_cut_within(300).run(|_| async {
+                let file = fs::open("x", &everything()).await.unwrap();
+                loop {
+                    file.write_at(vec![1], written.get()).await.unwrap();
+                    written.set(written.get() + 1);
+                }
+            });
+            let found = outcome.disk().run(|_| content("x")).into_result().unwrap();
+            assert_eq!(found.map_or(0, |found| found.len() as u64), written.get(), "it is not durable");
+        });
+    });
+    assert!(said.is_none_or(|said| said.contains("without any fault")), "the latest possible cut is none");
+}
+
+#[test]
+fn two_tests_that_fail_at_the_same_time_are_both_shrunk() {
+    let said = said_by("two_tests_that_fail_at_the_same_time_are_both_shrunk", || {
+        static STEP: AtomicUsize = AtomicUsize::new(0);
+        let until = |step| {
+            while STEP.load(Relaxed) < step {
+                std::thread::yield_now();
+            }
+        };
+        // The second one begins to repeat while the first one does, and goes on when that has ended.
+        let fails = |own: usize| {
+            let runs = AtomicUsize::new(0);
+            let test = |_| {
+                if runs.fetch_add(1, Relaxed) == 1 {
+                    STEP.store(own, Relaxed);
+                    until(own + 1);
+                }
+                panic!("test {own} fails");
+            };
+            assert!(catch_unwind(AssertUnwindSafe(|| for_each_seed(0..1, test))).is_err());
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                fails(1);
+                STEP.store(3, Relaxed);
+            });
+            until(1);
+            fails(2);
+        });
+        panic!("as it should");
+    });
+    let Some(said) = said else { return };
+    assert_eq!([1, 2].map(|test| said.matches(&format!("test {test} fails")).count()), [1, 1], "{said}");
+}
+
+#[test]
+fn a_test_that_runs_seeds_itself_is_shrunk() {
+    let said = said_by("a_test_that_runs_seeds_itself_is_shrunk", || {
+        for_each_seed(0..100, |seed| {
+            let outcome = Simulation::new(seed)
+                .faults(Faults::none().sync_errors(0.5))
+                .run(|_| async { fs::open("x", &everything()).await.unwrap().sync_all().await.is_err() });
+            if outcome.into_result().unwrap() {
+                for_each_seed(0..1, |_| panic!("it fails"));
+            }
+        });
+    });
+    assert!(said.is_none_or(|said| said.contains("    1:sync1: the sync of x fails")));
+}
+
+#[test]
+fn a_test_whose_simulations_run_on_other_threads_is_not_said_to_fail_without_faults() {
+    let said =
+        said_by("a_test_whose_simulations_run_on_other_threads_is_not_said_to_fail_without_faults", || {
+            for_each_seed(0..100, |seed| {
+                let simulated = move || {
+                    let outcome =
+                        Simulation::new(seed).faults(Faults::none().sync_errors(0.5)).run(|_| async {
+                            fs::open("x", &everything()).await.unwrap().sync_all().await.is_ok()
+                        });
+                    outcome.into_result().unwrap()
+                };
+                assert!(std::thread::spawn(simulated).join().unwrap());
+            });
+        });
+    assert!(said.is_none_or(|said| said.contains("its faults are not known")));
 }
 
 #[test]
@@ -1156,6 +1305,29 @@ fn bad_sectors_of(seed: u64) {
 }
 
 #[test]
+fn what_was_written_before_a_sector_broke_does_not_mend_it() {
+    for cuts in [false, true] {
+        let written = Simulation::new(1).run(|_| async {
+            fs::open("x", &everything()).await.unwrap().write_at(vec![1; 1024], 0).await.unwrap();
+        });
+        let simulation = written.disk().faults(Faults::none().bad_sectors("x", 0..1));
+        let outcome = simulation.run(|disk| async move {
+            let file = fs::open("x", &everything()).await.unwrap();
+            file.sync_all().await.unwrap();
+            fs::sync_dir("/").await.unwrap();
+            if cuts {
+                disk.cut_power();
+                until_cut().await;
+            }
+        });
+        let simulation = outcome.disk();
+        let read =
+            simulation.run(|_| async { File::open("x").unwrap().read_at(vec![0; 512], 0).await.is_err() });
+        assert!(read.into_result().unwrap(), "{cuts}");
+    }
+}
+
+#[test]
 fn a_lying_drive_loses_writes_or_puts_them_elsewhere() {
     let outcomes = |faults: Faults| {
         let run = |seed| {
@@ -1265,4 +1437,15 @@ fn a_panic_of_a_task_without_a_handle_fails_the_run() {
     };
     assert!(run(true).is_ok());
     assert_eq!(run(false).unwrap_err().downcast_ref(), Some(&"on purpose"));
+}
+
+#[test]
+fn an_operation_that_is_stuck_for_ever_and_no_bad_sector_are_no_panic() {
+    let faults = Faults::none().stuck(1.0, Duration::MAX).bad_sectors("x", 5..5);
+    Simulation::new(1).faults(faults).run(|_| async {
+        let file = fs::open("x", &everything()).await.unwrap();
+        file.write_at(vec![1; 1024], 0).await.unwrap();
+        sleep(Duration::MAX).await;
+        assert_eq!(file.read_at(Vec::with_capacity(1024), 0).await.unwrap(), [1; 1024]);
+    });
 }

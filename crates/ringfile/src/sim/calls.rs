@@ -149,7 +149,7 @@ fn put(
         && failed.is_none()
         && let Drawn::Fails { errno, .. } = world.draw(Call::Sync, file, 0, 0)
     {
-        world.disk.change_in_vain(inode, &Change::Write(data))?;
+        world.disk.write_in_vain(inode, data, &mut world.loss())?;
         world.report_failures(file);
         return Err(errno);
     }
@@ -173,7 +173,7 @@ fn misplace(world: &mut World, inode: Inode, data: &mut Data) -> Result<(), i32>
     world.went_wrong(at, || format!("a write at byte {} {how}", range.start));
     let mut old = Vec::with_capacity(data.len());
     world.disk.peek(inode, range.start, data.len(), |piece| old.extend_from_slice(piece))?;
-    let mut written = data_of(range.start, &old);
+    let mut written = Data::of(range.start, &old);
     (written.is_atomic, written.is_durable) = (data.is_atomic, data.is_durable);
     let written = std::mem::replace(data, written);
     if let Some((other, page, size)) = place
@@ -185,15 +185,6 @@ fn misplace(world: &mut World, inode: Inode, data: &mut Data) -> Result<(), i32>
         }
     }
     Ok(())
-}
-
-fn data_of(offset: u64, bytes: &[u8]) -> Data {
-    let mut rest = bytes;
-    Data::new(offset, bytes.len(), |piece| {
-        let (here, behind) = rest.split_at(piece.len());
-        piece.copy_from_slice(here);
-        rest = behind;
-    })
 }
 
 /// Returns the open file that a descriptor stands for.
@@ -240,7 +231,7 @@ pub(super) fn copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: usi
         }
         let mut bytes = Vec::with_capacity(data.min(STEP));
         world.disk.read(inode, offset, data.min(STEP), |piece| bytes.extend_from_slice(piece))?;
-        put(world, (file, into), data_of(at, &bytes), drawn, false)
+        put(world, (file, into), Data::of(at, &bytes), drawn, false)
     })
 }
 
@@ -309,11 +300,19 @@ pub(super) fn size(file: OpenNumber) -> Result<u64, i32> {
     on_file(file, |world, inode, _| Ok(world.disk.size(inode)))
 }
 
+/// Returns a descriptor to which nothing can be written: outside of the simulation, a copy to the file fails.
+fn stand_in() -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", flags)?;
+    rustix::fs::fcntl_add_seals(&stand_in, SealFlags::GROW | SealFlags::WRITE)?;
+    Ok(stand_in)
+}
+
 /// Opens a file, and returns a descriptor that stands for it. Dropping the [`OpenRef`] closes the file.
 /// `mode`: the permissions of a file that is created.
 pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenRef), i32> {
-    let stand_in = rustix::fs::memfd_create(c"ringfile-simulated", rustix::fs::MemfdFlags::CLOEXEC)
-        .map_err(rustix::io::Errno::raw_os_error)?;
+    let stand_in = stand_in().map_err(rustix::io::Errno::raw_os_error)?;
     let opened = with(|world| {
         let inode = world.disk.open(path, flags, mode)?;
         if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {

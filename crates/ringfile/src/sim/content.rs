@@ -76,7 +76,7 @@ impl Content {
     }
 
     /// Breaks the sectors of which a range has a part.
-    pub(super) fn break_sectors(&mut self, range: &Range<u64>) {
+    fn break_sectors(&mut self, range: &Range<u64>) {
         self.bad.add(sectors_of(range.start..range.end.min(self.size)));
     }
 
@@ -120,6 +120,19 @@ impl Content {
         touched.map(|page| range.start.max(page)..range.end.min(page + PAGE)).collect()
     }
 
+    /// Returns data that this content has already, with the rest of the sectors of which it is a part.
+    pub(super) fn whole_sectors(&self, data: Data) -> Data {
+        let Range { start, end } = data.range();
+        let sectors = start / SECTOR * SECTOR..end.next_multiple_of(SECTOR).min(self.size).max(end);
+        if sectors == data.range() {
+            return data;
+        }
+        let mut bytes = Vec::with_capacity((sectors.end - sectors.start) as usize);
+        self.read(sectors.start, bytes.capacity(), |piece| bytes.extend_from_slice(piece));
+        let Data { is_atomic, is_durable, .. } = data;
+        Data { is_atomic, is_durable, ..Data::of(sectors.start, &bytes) }
+    }
+
     pub(super) fn zero(&mut self, range: Range<u64>) {
         for part in self.in_pages(range.clone()) {
             let page = part.start / PAGE;
@@ -154,6 +167,7 @@ impl Content {
             Change::Size(size) => self.resize(*size),
             Change::Zero(range) => self.zero(range.clone()),
             Change::Reserve(range) => self.reserve(range),
+            Change::Break(range) => self.break_sectors(range),
         }
     }
 }
@@ -187,6 +201,16 @@ impl Data {
         }
     }
 
+    /// Makes the data of these bytes.
+    pub(super) fn of(offset: u64, bytes: &[u8]) -> Self {
+        let mut rest = bytes;
+        Self::new(offset, bytes.len(), |piece| {
+            let (here, behind) = rest.split_at(piece.len());
+            piece.copy_from_slice(here);
+            rest = behind;
+        })
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -201,6 +225,28 @@ impl Data {
     pub(super) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
         self.pages.truncate(pieces(self.offset, self.len).count());
+    }
+
+    /// Returns all of it, nothing, or any of its sectors.
+    pub(super) fn any_parts(&self, random: &mut Random) -> Vec<Self> {
+        let probability = [0.0, 0.5, 1.0][random.below(3) as usize];
+        let mut bytes = Vec::with_capacity(self.len);
+        for (piece, page) in pieces(self.offset, self.len).zip(&self.pages) {
+            bytes.extend_from_slice(&page[piece.in_page]);
+        }
+        let part = |sector: u64| {
+            let start = self.offset.max(sector * SECTOR);
+            let end = self.range().end.min((sector + 1) * SECTOR);
+            Self::of(start, &bytes[(start - self.offset) as usize..(end - self.offset) as usize])
+        };
+        match self.is_atomic {
+            true => vec![self.clone()],
+            false => sectors_of(self.range()).map(part).collect(),
+        }
+        .into_iter()
+        .filter(|_| random.happens(probability))
+        .map(|part| Self { is_durable: false, ..part })
+        .collect()
     }
 
     /// Returns its part in the first page, moved to another page, as far as that lies before `end`.
@@ -251,6 +297,8 @@ pub(super) enum Change {
     Zero(Range<u64>),
     /// Room for a range.
     Reserve(Range<u64>),
+    /// The drive can no longer read these bytes. It comes after what is written back by then, and no power cut undoes it.
+    Break(Range<u64>),
 }
 
 impl Change {

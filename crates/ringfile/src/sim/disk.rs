@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::content::{Change, PAGE, Parts, pieces};
+use super::content::{Change, Data, PAGE, Parts, pieces};
 use super::faults::Faults;
 use super::file_state::{FileState, Mark, Strictness};
 use super::names::{Inode, NameChange, Numbered, Tree, with_earlier};
@@ -118,12 +118,8 @@ impl Contents {
     pub(super) fn begin(&mut self, faults: &Faults) {
         self.room = faults.room;
         for (path, range) in &faults.bad_sectors {
-            if let Ok(inode) = self.look_up(path, true)
-                && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
-            {
-                file.live.break_sectors(range);
-                file.durable.break_sectors(range);
-            }
+            // Nothing of it is broken if it is no file.
+            _ = self.look_up(path, true).map(|inode| self.change(inode, Change::Break(range.clone())));
         }
         let named: BTreeSet<Inode> = self.live.names.values().copied().chain([ROOT]).collect();
         self.removed.extend(self.nodes.keys().filter(|inode| !named.contains(inode)));
@@ -242,7 +238,7 @@ impl Contents {
             file.new_metadata.push((file.before + file.changes.len() as u64 + 1, names));
         }
         let file = self.change_live(inode, &change)?;
-        file.changes.push_back(change);
+        file.push(change);
         let durable = file.changes.iter().take_while(|change| change.is_durable()).count();
         file.settle(durable);
         let is_durable = file.changes.is_empty() || file.changes.back().is_some_and(Change::is_durable);
@@ -268,9 +264,12 @@ impl Contents {
         self.file(inode)
     }
 
-    /// Changes what reads see, and never what is on the disk: a durable write whose sync has failed.
-    pub(super) fn change_in_vain(&mut self, inode: Inode, change: &Change) -> Result<(), i32> {
-        self.change_live(inode, change)?.failures += 1;
+    /// Writes what a durable write has written whose sync has failed: reads see it, and any part of it reaches the disk.
+    pub(super) fn write_in_vain(&mut self, inode: Inode, data: Data, random: &mut Random) -> Result<(), i32> {
+        for part in data.any_parts(random) {
+            self.change(inode, Change::Write(part))?;
+        }
+        self.change_live(inode, &Change::Write(data))?.failures += 1;
         Ok(())
     }
 
@@ -378,7 +377,9 @@ impl Contents {
                     Change::Write(data) if !data.is_durable => {
                         parts.put(data, data.range().end, 0.5, |_| false)
                     }
-                    Change::Write(_) | Change::Zero(_) | Change::Reserve(_) => parts.content.apply(change),
+                    Change::Write(_) | Change::Zero(_) | Change::Reserve(_) | Change::Break(_) => {
+                        parts.content.apply(change)
+                    }
                 }
             }
         }
@@ -444,7 +445,6 @@ impl Contents {
 
 #[cfg(test)]
 mod tests {
-    use super::super::content::Data;
     use super::*;
 
     fn bytes(contents: &mut Contents, path: &[u8]) -> Option<Vec<u8>> {

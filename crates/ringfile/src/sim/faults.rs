@@ -141,7 +141,9 @@ impl Faults {
     /// ```
     #[must_use]
     pub fn bad_sectors(mut self, path: impl AsRef<Path>, bytes: Range<u64>) -> Self {
-        self.bad_sectors.push((path.as_ref().as_os_str().as_bytes().to_vec(), bytes));
+        if !bytes.is_empty() {
+            self.bad_sectors.push((path.as_ref().as_os_str().as_bytes().to_vec(), bytes));
+        }
         self
     }
 

@@ -51,7 +51,7 @@ impl FileState {
         match change {
             Change::Write(data) => data.range().end > self.live.size,
             Change::Size(_) => true,
-            Change::Zero(_) | Change::Reserve(_) => false,
+            Change::Zero(_) | Change::Reserve(_) | Change::Break(_) => false,
         }
     }
 
@@ -65,6 +65,15 @@ impl FileState {
     /// Notes that the journal has its existence: a sync of its data writes the journal only for a new size.
     pub(super) fn exists_durably(&mut self) {
         self.new_metadata.retain(|(mark, _)| *mark > 0);
+    }
+
+    /// Notes a change that reads see by now. After a failed sync, what reads see of its sectors may not be on the disk: the
+    /// kernel writes whole sectors from its pages.
+    pub(super) fn push(&mut self, change: Change) {
+        self.changes.push_back(match change {
+            Change::Write(data) if self.failures > 0 => Change::Write(self.live.whole_sectors(data)),
+            change => change,
+        });
     }
 
     /// Makes the oldest changes durable.
@@ -105,7 +114,7 @@ impl FileState {
             let (grows_from, grown) = match change {
                 Change::Write(data) => (data.range().start, size.max(data.range().end)),
                 Change::Size(new) => (*new, *new),
-                Change::Zero(_) | Change::Reserve(_) => (0, size),
+                Change::Zero(_) | Change::Reserve(_) | Change::Break(_) => (0, size),
             };
             // What is behind the old end in its page is zeroed before. On XFS that page has its size when it is written.
             if size < end_of_page && end_of_page <= grows_from && parts.random.happens(part) {
@@ -113,6 +122,7 @@ impl FileState {
             }
             size = grown;
             match change {
+                Change::Break(_) => parts.content.apply(change),
                 Change::Write(data) if data.is_durable => parts.content.apply(change),
                 Change::Write(data) => parts
                     .put(data, limit, part, |sector| flushed.get(&sector).is_some_and(|flush| at < *flush)),

@@ -127,9 +127,9 @@ impl Simulation {
     ///
     /// # Panics
     /// With the program's panic, after a line on standard error that names the seed and the last operation. If the program
-    /// waits for something that never comes; while a timer runs again and again, it waits for ever. The panic of a task of
-    /// [`spawn`](crate::spawn) is in its handle: if nobody awaits that, the run goes on. Inside another
-    /// simulation, or on a ringfile thread.
+    /// waits for something that never comes; while a timer runs again and again, it waits for ever. With the panic of a task of
+    /// [`spawn`](crate::spawn) whose handle is gone; otherwise that is the handle's result. Inside another simulation, or on a
+    /// ringfile thread.
     pub fn run<F: Future>(self, program: impl FnOnce(Disk) -> F) -> Outcome<F::Output> {
         assert!(
             !crate::runtime::is_in_loop(),
@@ -301,7 +301,7 @@ impl<T> fmt::Debug for Outcome<T> {
 /// Outside a simulation, where nothing would wake it.
 pub fn sleep(time: Duration) -> Sleep {
     let port = port::here().expect("ringfile::sim::sleep was called outside a simulation");
-    Sleep { until: (port.now)() + time, timer: None }
+    Sleep { until: (port.now)() + time.min(world::FOR_EVER), timer: None }
 }
 
 /// A wait for a simulated time: see [`sleep`].

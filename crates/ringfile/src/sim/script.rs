@@ -85,7 +85,7 @@ impl fmt::Display for Script {
 #[derive(Default)]
 pub(super) struct Plan {
     /// How many simulations have begun.
-    runs: u64,
+    pub(super) runs: u64,
     /// All that may go wrong; `None`: what the seed and the rates say.
     only: Option<Rc<Script>>,
     /// What went wrong, in words.

@@ -6,7 +6,7 @@ use std::io::{IsTerminal, stderr};
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::script::{self, Plan, Script};
@@ -46,18 +46,24 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
             scope.spawn(move || run.run(&seeds, test, thread == 0 && stderr().is_terminal()));
         }
     });
-    let done = run.next.load(Ordering::Relaxed).min(seeds.end).saturating_sub(seeds.start);
-    eprintln!("{done} seeds, {:.0} a second", run.rate(done));
     let failed = run.lock().take();
-    if let Some((seed, payload)) = failed {
-        eprintln!("seed {seed} fails: {ONE}={seed} runs it alone");
-        shrink(seed, &test);
+    // A test that is repeated may have called this.
+    if !is_shrinking() {
+        let done = run.next.load(Ordering::Relaxed).min(seeds.end).saturating_sub(seeds.start);
+        eprintln!("{done} seeds, {:.0} a second", run.rate(done));
+        if let Some((seed, _)) = failed {
+            eprintln!("seed {seed} fails: {ONE}={seed} runs it alone");
+            shrink(seed, &test);
+        }
+    }
+    if let Some((_, payload)) = failed {
         resume_unwind(payload);
     }
 }
 
 /// Runs a test with a seed, in which only these faults happen: those of a line that [`for_each_seed`] has printed for a test
-/// that fails. Places that the run does not reach are ignored. A power cut at the end of a run stays. Faults that their places say, such as bad sectors and a full disk, happen too.
+/// that fails. Places that the run does not reach are ignored. Faults that their places say, such as bad sectors and a full
+/// disk, happen too. A power cut that is not in the list comes at the latest event at which it could, or when the program ends.
 ///
 /// # Panics
 /// With the panic of the test. If the line is none that was printed.
@@ -87,6 +93,8 @@ pub fn replay(seed: u64, faults: &str, test: impl FnOnce(u64)) {
 const MOST_RUNS: usize = 1000;
 const LONGEST: Duration = Duration::from_secs(60);
 
+static HOOK: Once = Once::new();
+
 thread_local! {
     static SHRINKS: Cell<bool> = const { Cell::new(false) };
     /// Where this thread has panicked while it shrank.
@@ -100,20 +108,23 @@ pub(super) fn is_shrinking() -> bool {
 
 /// Finds few faults with which a test still fails, and prints them.
 fn shrink(seed: u64, test: &impl Fn(u64)) {
-    let before = Arc::new(panic::take_hook());
-    let usual = Arc::clone(&before);
-    panic::set_hook(Box::new(move |info| match SHRINKS.get() {
-        true => PANICKED.set(info.location().map_or_else(String::new, ToString::to_string)),
-        false => usual(info),
-    }));
+    // It stays: other threads may shrink at the same time, and a hook that is taken away may be that of another one.
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| match SHRINKS.get() {
+            true => PANICKED.set(info.location().map_or_else(String::new, ToString::to_string)),
+            false => usual(info),
+        }));
+    });
     SHRINKS.set(true);
     let found = Shrinker { seed, test, runs: 0, began: Instant::now() }.shrink();
     SHRINKS.set(false);
-    drop(panic::take_hook());
-    panic::set_hook(Box::new(move |info| before(info)));
     match found {
         None => {
             eprintln!("the test does not fail when it is repeated, so something else than the seed decides")
+        }
+        Some(Shrunk { last: Plan { runs: 0, .. }, .. }) => {
+            eprintln!("no simulation ran on the thread of the test, so its faults are not known")
         }
         Some(Shrunk { last: Plan { happened, cut_at_end, .. }, all, runs }) => {
             let script = Script(happened.iter().map(|(place, _)| *place).collect());
@@ -151,9 +162,9 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
     /// Runs the test. Returns where it has panicked, if it has, and what went wrong before.
     fn run(&mut self, only: Option<Script>) -> Option<(String, Plan)> {
         self.runs += 1;
-        script::set(Some(Plan::new(only)));
+        let before = script::set(Some(Plan::new(only)));
         let result = catch_unwind(AssertUnwindSafe(|| (self.test)(self.seed)));
-        let plan = script::set(None).unwrap_or_default();
+        let plan = script::set(before).unwrap_or_default();
         result.is_err().then(|| (PANICKED.take(), plan))
     }
 

@@ -105,6 +105,9 @@ pub(super) fn set(world: Option<World>) -> Option<World> {
     WORLD.with(|place| std::mem::replace(&mut *place.borrow_mut(), world))
 }
 
+/// Longer than any wait, and short enough to be added to a time.
+pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
+
 /// The number of the future that `run` was given.
 const MAIN: usize = 0;
 
@@ -211,9 +214,10 @@ impl World {
     pub(super) fn cut_within(&mut self, events: u64) {
         let chosen = self.random.of_any_size(events);
         let Places { run, only, is_noted, .. } = &self.places;
-        // Without an event, it is cut when the program ends.
-        self.cut_at = only.as_ref().map_or(chosen, |only| only.cut(*run).unwrap_or(u64::MAX - 1));
-        if *is_noted && self.cut_at < u64::MAX - 1 {
+        // A cut that is left out is the latest possible one, which is not noted: a program may end only by a cut.
+        let scripted = only.as_ref().map(|only| only.cut(*run));
+        self.cut_at = scripted.unwrap_or(Some(chosen)).unwrap_or(events).min(u64::MAX - 1);
+        if *is_noted && scripted != Some(None) {
             let place = Place { run: *run, moment: Moment::Cut, number: self.cut_at };
             script::note(place, format!("the power is cut before event {}", self.cut_at));
         }
@@ -274,7 +278,7 @@ impl World {
             self.went_wrong(place, || format!("{} takes {longer:?} longer", operation.describe()));
             Some(longer)
         });
-        usual + stuck.unwrap_or_default()
+        usual.saturating_add(stuck.unwrap_or_default())
     }
 
     pub(super) fn number(&mut self) -> u64 {
@@ -468,7 +472,7 @@ pub(super) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
     with(|world| {
         let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
         if let Some(operation) = operation.take() {
-            let at = world.now + world.draw_latency(&*operation);
+            let at = world.now + world.draw_latency(&*operation).min(FOR_EVER);
             let number = world.number();
             world.pending.insert((at, number), Pending { operation, mark });
         }
