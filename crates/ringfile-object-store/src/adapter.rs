@@ -153,13 +153,7 @@ impl ObjectStore for RingfileStore {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        if disk::is_simulated() {
-            return simulated_list(self, prefix, None);
-        }
-        match check_place(self) {
-            Ok(()) => super::local(self).list(prefix),
-            Err(error) => stream::once(future::ready(Err(error))).boxed(),
-        }
+        list(self, prefix, None)
     }
 
     fn list_with_offset(
@@ -167,13 +161,7 @@ impl ObjectStore for RingfileStore {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        if disk::is_simulated() {
-            return simulated_list(self, prefix, Some(offset.clone()));
-        }
-        match check_place(self) {
-            Ok(()) => super::local(self).list_with_offset(prefix, offset),
-            Err(error) => stream::once(future::ready(Err(error))).boxed(),
-        }
+        list(self, prefix, Some(offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
@@ -296,6 +284,22 @@ fn meta_of(location: Path, metadata: &Metadata) -> ObjectMeta {
         size: metadata.size,
         e_tag: Some(etag(store::etag(metadata))),
         version: None,
+    }
+}
+
+/// Lists the objects below a prefix, behind an offset.
+fn list(
+    store: &RingfileStore,
+    prefix: Option<&Path>,
+    offset: Option<&Path>,
+) -> BoxStream<'static, Result<ObjectMeta>> {
+    if disk::is_simulated() {
+        return simulated_list(store, prefix, offset.cloned());
+    }
+    match (check_place(store), offset) {
+        (Err(error), _) => stream::once(future::ready(Err(error))).boxed(),
+        (Ok(()), None) => super::local(store).list(prefix),
+        (Ok(()), Some(offset)) => super::local(store).list_with_offset(prefix, offset),
     }
 }
 

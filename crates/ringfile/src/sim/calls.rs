@@ -42,23 +42,25 @@ pub(super) static PORT: Port = Port {
     status,
 };
 
+/// Runs `act` on this thread's world; `EBADF` if there is none.
+fn on_world<R>(act: impl FnOnce(&mut World) -> Result<R, i32>) -> Result<R, i32> {
+    with(act).unwrap_or(Err(libc::EBADF))
+}
+
 /// Runs `act` on the world, and the file; `EBADF` if it is not open there.
 fn on_file<R>(
     file: OpenNumber,
     act: impl FnOnce(&mut World, Inode, i32) -> Result<R, i32>,
 ) -> Result<R, i32> {
-    with(|world| match world.open.get(&file) {
-        Some(open) => {
-            let (inode, flags) = (open.inode, open.flags);
-            act(world, inode, flags)
-        }
-        None => Err(libc::EBADF),
+    on_world(|world| {
+        let open = world.open.get(&file).ok_or(libc::EBADF)?;
+        let (inode, flags) = (open.inode, open.flags);
+        act(world, inode, flags)
     })
-    .unwrap_or(Err(libc::EBADF))
 }
 
 fn on_disk<R>(act: impl FnOnce(&mut Contents) -> Result<R, i32>) -> Result<R, i32> {
-    with(|world| act(&mut world.disk)).unwrap_or(Err(libc::EBADF))
+    on_world(|world| act(&mut world.disk))
 }
 
 /// Reads; `take` gets the bytes, a piece after the other.
@@ -313,7 +315,7 @@ fn stand_in() -> rustix::io::Result<OwnedFd> {
 /// `mode`: the permissions of a file that is created.
 pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = stand_in().map_err(rustix::io::Errno::raw_os_error)?;
-    let opened = with(|world| {
+    let opened = on_world(|world| {
         let inode = world.disk.open(path, flags, mode)?;
         if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
             world.disk.change(inode, Change::Size(0))?;
@@ -323,20 +325,18 @@ pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenR
         world.open.insert(number, OpenFile { inode, flags, path: path.into(), reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
         Ok(OpenRef::new(number, Arc::clone(&world.dropped)))
-    })
-    .unwrap_or(Err(libc::EBADF))?;
+    })?;
     Ok((stand_in, opened))
 }
 
 /// Renames; `flags` as for `renameat2(2)`.
 pub(super) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
-    with(|world| {
+    on_world(|world| {
         if let Some(replaced) = world.disk.rename(from, to, flags)? {
             world.forget_unused(replaced);
         }
         Ok(())
     })
-    .unwrap_or(Err(libc::EBADF))
 }
 
 pub(super) fn link(from: &[u8], to: &[u8]) -> Result<(), i32> {
@@ -361,14 +361,13 @@ pub(super) fn set_mode(path: &[u8], mode: u32) -> Result<(), i32> {
 
 /// Returns the names in a folder, in any order, and the kind of each: `S_IF…`.
 pub(super) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, u32)>, i32> {
-    with(|world| {
+    on_world(|world| {
         let mut names = world.disk.list(path)?;
         for at in (1..names.len()).rev() {
             names.swap(at, world.random.below(at as u64 + 1) as usize);
         }
         Ok(names)
     })
-    .unwrap_or(Err(libc::EBADF))
 }
 
 /// Creates a folder and those above it.
@@ -391,12 +390,11 @@ pub(super) fn create_dirs(path: &[u8], mode: u32) -> Result<(), i32> {
 }
 
 pub(super) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
-    with(|world| {
+    on_world(|world| {
         let inode = world.disk.remove(path, is_folder)?;
         world.forget_unused(inode);
         Ok(())
     })
-    .unwrap_or(Err(libc::EBADF))
 }
 
 pub(super) fn create_dir(path: &[u8], mode: u32) -> Result<(), i32> {
@@ -406,7 +404,7 @@ pub(super) fn create_dir(path: &[u8], mode: u32) -> Result<(), i32> {
 /// Returns the status of the file at a path, or without one of the open file that a descriptor stands for; `flags`:
 /// `AT_…`.
 pub(super) fn status(stand_in: RawFd, path: &[u8], flags: i32) -> Result<Status, i32> {
-    with(|world| {
+    on_world(|world| {
         let inode = if path.is_empty() && stand_in != libc::AT_FDCWD {
             stands_for(world, stand_in).ok_or(libc::EBADF)?.1
         } else {
@@ -420,5 +418,4 @@ pub(super) fn status(stand_in: RawFd, path: &[u8], flags: i32) -> Result<Status,
             mode: world.disk.mode(inode),
         })
     })
-    .unwrap_or(Err(libc::EBADF))
 }

@@ -180,9 +180,8 @@ impl Contents {
         if readable == 0 && there > 0 {
             return Err(libc::EIO);
         }
-        let there = readable;
-        file.live.read(offset, there, take);
-        Ok(there)
+        file.live.read(offset, readable, take);
+        Ok(readable)
     }
 
     /// Passes on what is at a place, without a drive; zeros behind the end of the file.
@@ -454,17 +453,8 @@ mod tests {
         Some(bytes)
     }
 
-    fn data(offset: u64, bytes: &[u8]) -> Data {
-        let mut rest = bytes;
-        Data::new(offset, bytes.len(), |to| {
-            let (here, after) = rest.split_at(to.len());
-            to.copy_from_slice(here);
-            rest = after;
-        })
-    }
-
     fn write(contents: &mut Contents, inode: Inode, offset: u64, bytes: &[u8]) {
-        contents.change(inode, Change::Write(data(offset, bytes))).unwrap();
+        contents.change(inode, Change::Write(Data::of(offset, bytes))).unwrap();
     }
 
     fn read(contents: &mut Contents, inode: Inode, offset: u64, mut to: &mut [u8]) {
@@ -702,8 +692,8 @@ mod tests {
     fn a_file_that_grows_behind_its_last_page_may_have_that_page_alone() {
         let sizes = |change: Change| after(change).into_iter().map(|(size, _)| size).collect::<BTreeSet<_>>();
         assert_eq!(sizes(Change::Size(10_000)), BTreeSet::from([5120, 8192, 10_000]));
-        assert_eq!(sizes(Change::Write(data(8192, &[1; 512]))), BTreeSet::from([5120, 8192, 8704]));
-        assert_eq!(sizes(Change::Write(data(8000, &[1; 8]))), BTreeSet::from([5120, 8008]));
+        assert_eq!(sizes(Change::Write(Data::of(8192, &[1; 512]))), BTreeSet::from([5120, 8192, 8704]));
+        assert_eq!(sizes(Change::Write(Data::of(8000, &[1; 8]))), BTreeSet::from([5120, 8008]));
     }
 
     #[test]

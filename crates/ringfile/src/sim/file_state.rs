@@ -31,9 +31,9 @@ pub(super) struct Mark {
 #[non_exhaustive]
 pub enum Strictness {
     /// As ext4 and XFS: names, permissions, and sizes that a program sets change in their order. A sync of a folder, and
-    /// [`sync_all`](crate::File::sync_all) of a file, makes all changes of names and permissions
-    /// durable up to the last one in that folder or
-    /// of that file. Each sync of a file that is new or has a new size makes those durable that came before that.
+    /// [`sync_all`](crate::File::sync_all) of a file, makes all changes of names and permissions durable up to the last one in
+    /// that folder or of that file. Each sync of a file that is new or has a new size makes those durable that came before
+    /// that.
     #[default]
     Journal,
     /// As POSIX allows: a name is durable only when its folder was synced, permissions only after a

@@ -109,31 +109,27 @@ pub(super) fn set(plan: Option<Plan>) -> Option<Plan> {
     PLAN.replace(plan)
 }
 
+/// Runs `act` on the calling thread's plan; `None` without one.
+fn with<R>(act: impl FnOnce(&mut Plan) -> R) -> Option<R> {
+    PLAN.with_borrow_mut(|plan| plan.as_mut().map(act))
+}
+
 /// Begins a simulation. Returns its number in the test, and all that may go wrong; `None` without a plan.
 pub(super) fn begin() -> Option<(u64, Option<Rc<Script>>)> {
-    PLAN.with_borrow_mut(|plan| {
-        let plan = plan.as_mut()?;
+    with(|plan| {
         plan.runs += 1;
-        Some((plan.runs, plan.only.clone()))
+        (plan.runs, plan.only.clone())
     })
 }
 
 /// Notes that something goes wrong.
 pub(super) fn note(place: Place, what: String) {
-    PLAN.with_borrow_mut(|plan| {
-        if let Some(plan) = plan {
-            plan.happened.push((place, what));
-        }
-    });
+    with(|plan| plan.happened.push((place, what)));
 }
 
 /// Notes that the power is cut at the end of a run.
 pub(super) fn note_cut_at_end(run: u64) {
-    PLAN.with_borrow_mut(|plan| {
-        if let Some(plan) = plan {
-            plan.cut_at_end.push(run);
-        }
-    });
+    with(|plan| plan.cut_at_end.push(run));
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ const ONE: &str = "RINGFILE_SIM_SEED";
 
 /// Runs a test with each seed, on all cores, until one fails, whose seed it prints on standard error. That one is repeated,
 /// without a part of its faults each time, up to a thousand times or a minute: the shortest list of faults with which it still
-/// fails at the same line is printed too, for [`replay`]. At the end it prints
-/// how many seeds there were in a second, and meanwhile too if standard error is a terminal. With `RINGFILE_SIM_SEED` in
-/// the environment, only that seed is run, on the calling thread.
+/// fails at the same line is printed too, for [`replay`]. At the end it prints how many seeds there were in a second, and
+/// meanwhile too if standard error is a terminal. With `RINGFILE_SIM_SEED` in the environment, only that seed is run, on the
+/// calling thread.
 ///
 /// # Panics
 /// With the panic of a test that fails. If `RINGFILE_SIM_SEED` is no number.

@@ -1,8 +1,8 @@
 //! A simulation that runs: its tasks, its clock, and the operations in flight.
 //!
-//! Knows remote requests, which the driver hands over instead of sending them to a worker, and the disk. Everything is
-//! on one thread. Invariants: the same seed gives the same order of everything; no user code runs while the world is
-//! borrowed; an operation takes effect at one moment between its start and its end, when it ends.
+//! Knows operations, which the driver hands to the port instead of a worker, and the disk. Everything is on one thread.
+//! Invariants: the same seed gives the same order of everything; no user code runs while the world is borrowed; an operation
+//! takes effect at one moment between its start and its end, when it ends.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
