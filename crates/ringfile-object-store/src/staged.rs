@@ -8,7 +8,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use ringfile::fs::{FileType, Metadata};
 use ringfile::{File, OpenOptions};
@@ -17,10 +17,11 @@ use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
 use crate::disk;
 use crate::names::{DurableNames, Step, is_gone};
 
-/// For how long the folders of an object are created again if other calls remove them. Any attempt may fail because of such
-/// a call. How many attempts are needed depends on the file system and the other calls, so the limit is a time.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// The pause after an attempt. Some file systems, such as /proc, let no attempt succeed.
+/// How often the folders of an object are created again, at once, if other calls remove them before the object has its name.
+/// On ext4, one thread that does nothing but remove the folder wins hundreds of attempts in a row.
+const AT_ONCE: u32 = 100_000;
+/// How often after that, with pauses. Some file systems, such as /proc, let no attempt succeed.
+const PAUSES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Returns a name beside an object: that of the object up to its first `#`, and `#` with a number. `LocalFileSystem` takes
@@ -258,23 +259,21 @@ async fn in_folder_of<T>(
     needs: Option<&Path>,
     mut create: impl AsyncFnMut() -> Result<T>,
 ) -> Result<T> {
-    let mut since = None::<Instant>;
+    let mut attempts = 0;
     loop {
         let created = create().await;
-        match &created {
-            Err(error)
-                if error.kind() == ErrorKind::NotFound
-                    && since.is_none_or(|since| since.elapsed() < PATIENCE) => {}
-            _ => return created,
+        attempts += 1;
+        let is_gone = created.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        if !is_gone || attempts > AT_ONCE + PAUSES {
+            return created;
         }
         if let Some(needs) = needs
             && disk::symlink_metadata(needs).await.is_err()
         {
             return created;
         }
-        match since {
-            Some(_) => disk::pause(PAUSE).await,
-            None => since = Some(Instant::now()),
+        if attempts > AT_ONCE {
+            disk::pause(PAUSE).await;
         }
         create_folder_of(path).await?;
     }
