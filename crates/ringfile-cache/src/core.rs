@@ -1,0 +1,453 @@
+//! What the cache's lock guards: which pages have frames, in which order they are evicted, and who waits for a frame.
+//!
+//! A page that is loaded or busy has a slot. Slots stand in two queues, the small one for pages that are new and the main one
+//! for pages that came back or were visited (S3-FIFO). An evicted page leaves the tick of its eviction in its word, which
+//! tells at its next miss whether it comes back early.
+//!
+//! Invariants: a slot with a frame belongs to a page whose word holds that frame, or to a page that is busy; a slot stands in
+//! a queue once, except one of a page that is busy and was not loaded before, which stands in none. A slot whose page has
+//! gone stays in its queue until it is reached there. A frame that was pinned when it left its word is in `detached` until
+//! the last pin is gone, and the file that the pins refer to with it. Nothing here calls a waker, or drops a `Page`. The caller
+//! keeps the cache alive, so that a file that ends here does not end the lock.
+
+use std::collections::{HashMap, VecDeque};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::Waker;
+
+use crate::file::FileInner;
+use crate::memory::{Frame, Memory};
+use crate::pending::Pending;
+use crate::word::{Evicted, Taken, Word};
+
+/// The share of the small queue: 5 %.
+const SMALL: usize = 20;
+
+/// One page that is loaded or busy.
+pub(crate) struct Slot {
+    /// `None` if the page has gone.
+    pub(crate) file: Option<Arc<FileInner>>,
+    pub(crate) page: u64,
+    pub(crate) frame: Option<Frame>,
+    pub(crate) pending: Option<Arc<Pending>>,
+    place: Place,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// In no queue yet; the queue that it goes to.
+    Nowhere(Queue),
+    In(Queue),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Queue {
+    Small,
+    Main,
+}
+
+struct Detached {
+    pins: u64,
+    frame: Frame,
+    size: usize,
+    file: Arc<FileInner>,
+}
+
+/// See the top of this file.
+pub(crate) struct Core {
+    pub(crate) memory: Memory,
+    slots: Vec<Slot>,
+    /// Slots that can be used again.
+    free: Vec<u32>,
+    small: VecDeque<u32>,
+    main: VecDeque<u32>,
+    small_bytes: usize,
+    /// Slots in queues whose pages have gone.
+    gone: usize,
+    /// How many pages were evicted from the small queue.
+    ticks: u64,
+    detached: HashMap<NonNull<u8>, Detached>,
+    /// Who waits for a frame.
+    starved: Vec<Waker>,
+    /// Frames of segments that were given up are still in use.
+    has_given_up: bool,
+}
+
+// SAFETY: the addresses in `detached` are only compared.
+unsafe impl Send for Core {}
+
+impl Core {
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self {
+            memory,
+            slots: Vec::new(),
+            free: Vec::new(),
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            small_bytes: 0,
+            gone: 0,
+            ticks: 0,
+            detached: HashMap::new(),
+            starved: Vec::new(),
+            has_given_up: false,
+        }
+    }
+
+    // ---- Slots ----
+
+    pub(crate) fn slot(&mut self, file: &FileInner, page: u64) -> &mut Slot {
+        let slot = file.table.slot(page);
+        &mut self.slots[slot as usize]
+    }
+
+    /// Makes a slot for a page that becomes busy and is not loaded.
+    pub(crate) fn add_slot(&mut self, file: &Arc<FileInner>, page: u64, pending: Arc<Pending>) {
+        let word = file.table.make_word(page);
+        let queue = if self.comes_back(word.tick(), file.page_size) { Queue::Main } else { Queue::Small };
+        let slot = Slot {
+            file: Some(Arc::clone(file)),
+            page,
+            frame: None,
+            pending: Some(pending),
+            place: Place::Nowhere(queue),
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.slots[number as usize] = slot;
+                number
+            }
+            None => {
+                self.slots.push(slot);
+                u32::try_from(self.slots.len() - 1).expect("fewer pages than addresses in a word")
+            }
+        };
+        file.table.set_slot(page, number);
+        word.set_busy();
+    }
+
+    /// Returns whether a page that was evicted at that tick comes back before the main queue would have forgotten it.
+    fn comes_back(&self, tick: u64, page_size: usize) -> bool {
+        let budget = self.memory.budget();
+        let remembered = (budget - budget / SMALL) / page_size;
+        tick != 0 && self.ticks.wrapping_sub(tick) < remembered as u64
+    }
+
+    /// Puts the slot into the queue that it was meant for.
+    fn enqueue(&mut self, number: u32) {
+        let slot = &mut self.slots[number as usize];
+        if let Place::Nowhere(queue) = slot.place {
+            slot.place = Place::In(queue);
+            self.push(number, queue);
+        }
+    }
+
+    fn push(&mut self, number: u32, queue: Queue) {
+        match queue {
+            Queue::Small => {
+                self.small_bytes += self.size_of(number);
+                self.small.push_back(number);
+            }
+            Queue::Main => self.main.push_back(number),
+        }
+    }
+
+    fn size_of(&self, number: u32) -> usize {
+        self.slots[number as usize].file.as_ref().map_or(0, |file| file.page_size)
+    }
+
+    /// Ends a page that is neither loaded nor busy any more.
+    fn end_slot(&mut self, number: u32) {
+        let size = self.size_of(number);
+        let slot = &mut self.slots[number as usize];
+        slot.file = None;
+        slot.pending = None;
+        match slot.place {
+            Place::Nowhere(_) => self.free.push(number),
+            Place::In(queue) => {
+                if queue == Queue::Small {
+                    self.small_bytes -= size;
+                }
+                self.gone += 1;
+                self.sweep();
+            }
+        }
+    }
+
+    /// Frees the slots of pages that have gone, once most are.
+    fn sweep(&mut self) {
+        if self.gone <= 64 + (self.small.len() + self.main.len()) / 2 {
+            return;
+        }
+        let Self { slots, free, small, main, .. } = self;
+        for queue in [small, main] {
+            queue.retain(|&number| {
+                let stays = slots[number as usize].file.is_some();
+                if !stays {
+                    free.push(number);
+                }
+                stays
+            });
+        }
+        self.gone = 0;
+    }
+
+    // ---- Frames ----
+
+    /// Returns a frame of `size` bytes: a new one, or that of an evicted page. `None` if every page is in use; then those
+    /// that end their use wake who waits.
+    pub(crate) fn get_frame(&mut self, size: usize) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.memory.get(size) {
+                return Some(frame);
+            }
+            let Some((frame, its_size, file)) = self.evict() else {
+                if self.want_any() {
+                    continue;
+                }
+                return None;
+            };
+            file.counts.evicted();
+            // A frame of this size needs no way through the pool.
+            if its_size == size
+                && self.memory.used() <= self.memory.budget()
+                && !self.memory.is_given_up(frame.segment)
+            {
+                return Some(frame);
+            }
+            self.memory.put(frame, its_size);
+        }
+    }
+
+    /// Evicts one page.
+    fn evict(&mut self) -> Option<(Frame, usize, Arc<FileInner>)> {
+        let mut in_use = 0;
+        loop {
+            let is_small = self.small_bytes > self.memory.budget() / SMALL || self.main.is_empty();
+            let queue = if is_small && !self.small.is_empty() { Queue::Small } else { Queue::Main };
+            let number = match queue {
+                Queue::Small => self.small.pop_front(),
+                Queue::Main => self.main.pop_front(),
+            }?;
+            let size = self.size_of(number);
+            let tick = if queue == Queue::Small { self.ticks + 1 } else { 0 };
+            let slot = &mut self.slots[number as usize];
+            let Some(file) = &slot.file else {
+                self.gone -= 1;
+                self.free.push(number);
+                continue;
+            };
+            if queue == Queue::Small {
+                self.small_bytes -= size;
+            }
+            let word = file.table.make_word(slot.page);
+            match word.evict(tick) {
+                Evicted::Done => {
+                    self.ticks += u64::from(queue == Queue::Small);
+                    let (frame, file) = (slot.frame.take(), slot.file.take());
+                    self.free.push(number);
+                    return Some((frame?, size, file?));
+                }
+                Evicted::Visited => {
+                    if queue == Queue::Small {
+                        word.clear_visits();
+                    }
+                    slot.place = Place::In(Queue::Main);
+                    self.push(number, Queue::Main);
+                    in_use = 0;
+                }
+                Evicted::InUse => {
+                    self.push(number, queue);
+                    in_use += 1;
+                    // Each was looked at, also while the queues' turns changed.
+                    if in_use > 2 * (self.small.len() + self.main.len()) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Asks whoever uses a page to tell when he ends. Returns whether a page is not in use after all.
+    fn want_any(&self) -> bool {
+        let mut live = self.slots.iter().filter_map(|slot| Some((slot.file.as_ref()?, slot.page)));
+        live.any(|(file, page)| {
+            let word = file.table.make_word(page);
+            word.is_loaded() && !word.is_busy() && !word.want()
+        })
+    }
+
+    /// Notes who waits for a frame.
+    pub(crate) fn wait_for_frame(&mut self, waker: &Waker) {
+        if !self.starved.iter().any(|known| known.will_wake(waker)) {
+            self.starved.push(waker.clone());
+        }
+    }
+
+    /// Returns who waits for a frame. He is woken, without the lock, and tries again.
+    pub(crate) fn take_starved(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.starved)
+    }
+
+    // ---- What becomes of a page ----
+
+    /// Puts a frame with the page's content into the word of a busy page, pinned `pins` times, and ends its being busy. If it
+    /// may not stay, the frame is detached at once, with those pins.
+    pub(crate) fn publish(&mut self, file: &Arc<FileInner>, page: u64, frame: Frame, how: Publish) {
+        let start = start_of(&frame);
+        let stays = how.stays && !self.memory.is_given_up(frame.segment);
+        if !stays {
+            self.forget(file, page);
+            return self.detach(file, frame, Taken { frame: start, pins: how.pins });
+        }
+        let number = file.table.slot(page);
+        let old = file.table.make_word(page).publish(start, how.is_short, how.pins);
+        let slot = &mut self.slots[number as usize];
+        slot.pending = None;
+        let old_frame = slot.frame.replace(frame);
+        self.enqueue(number);
+        if let (Some(taken), Some(old)) = (old, old_frame) {
+            self.detach(file, old, taken);
+        }
+    }
+
+    /// Takes a page that is loaded or busy out of the cache, and ends its being busy.
+    pub(crate) fn forget(&mut self, file: &Arc<FileInner>, page: u64) {
+        let word = file.table.make_word(page);
+        let taken = word.take();
+        word.clear_busy();
+        let number = file.table.slot(page);
+        let frame = self.slots[number as usize].frame.take();
+        if let (Some(taken), Some(frame)) = (taken, frame) {
+            self.detach(file, frame, taken);
+        }
+        self.end_slot(number);
+    }
+
+    /// Takes the frame of a page that is loaded and busy out of the cache; it stays busy.
+    pub(crate) fn forget_old(&mut self, file: &Arc<FileInner>, page: u64) {
+        let taken = file.table.make_word(page).take();
+        let frame = self.slot(file, page).frame.take();
+        if let (Some(taken), Some(frame)) = (taken, frame) {
+            self.detach(file, frame, taken);
+        }
+    }
+
+    /// Frees a frame that has left its word, now or after its last pin.
+    fn detach(&mut self, file: &Arc<FileInner>, frame: Frame, taken: Taken) {
+        let size = file.page_size;
+        if taken.pins == 0 {
+            return self.memory.put(frame, size);
+        }
+        let detached = Detached { pins: taken.pins, frame, size, file: Arc::clone(file) };
+        self.detached.insert(taken.frame, detached);
+    }
+
+    /// Adds a pin to a frame that has left its word, and that the caller has pinned.
+    pub(crate) fn pin_detached(&mut self, frame: NonNull<u8>) {
+        if let Some(detached) = self.detached.get_mut(&frame) {
+            detached.pins += 1;
+        }
+    }
+
+    /// Takes a pin away, wherever its frame is. Returns whether the frame is free for others now.
+    pub(crate) fn unpin(&mut self, word: &Word, frame: NonNull<u8>) -> bool {
+        if let Some(left) = word.unpin_wanted(frame) {
+            if left == 0 && self.has_given_up {
+                self.free_given_up();
+            }
+            return left == 0;
+        }
+        let Some(detached) = self.detached.get_mut(&frame) else { return false };
+        detached.pins -= 1;
+        if detached.pins > 0 {
+            return false;
+        }
+        if let Some(Detached { frame, size, .. }) = self.detached.remove(&frame) {
+            self.memory.put(frame, size);
+        }
+        true
+    }
+
+    // ---- Pages as a whole ----
+
+    /// Takes the pages that `matches` accepts out of the cache. What is in flight there is not kept when it ends.
+    pub(crate) fn forget_all(&mut self, matches: impl Fn(&Arc<FileInner>, u64) -> bool) {
+        for number in 0..self.slots.len() {
+            let slot = &self.slots[number];
+            let Some(file) = slot.file.clone().filter(|file| matches(file, slot.page)) else { continue };
+            self.forget_one(&file, slot.page);
+        }
+    }
+
+    /// Does that for one page.
+    pub(crate) fn forget_one(&mut self, file: &Arc<FileInner>, page: u64) {
+        let Some(word) = file.table.word(page) else { return };
+        if word.is_busy() {
+            if let Some(pending) = &self.slot(file, page).pending {
+                pending.doom();
+            }
+            self.forget_old(file, page);
+        } else if word.is_loaded() {
+            self.forget(file, page);
+        }
+    }
+
+    /// Changes the budget, and evicts what is above it and not in use.
+    pub(crate) fn set_budget(&mut self, budget: usize) -> ringfile::Result<()> {
+        self.memory.set_budget(budget)?;
+        self.free_given_up();
+        while self.memory.used() > self.memory.budget()
+            && let Some((frame, size, file)) = self.evict()
+        {
+            self.memory.put(frame, size);
+            file.counts.evicted();
+        }
+        Ok(())
+    }
+
+    /// Evicts the pages in segments that were given up.
+    fn free_given_up(&mut self) {
+        self.has_given_up = false;
+        for number in 0..self.slots.len() {
+            let slot = &self.slots[number];
+            let given_up = |frame: &Frame| self.memory.is_given_up(frame.segment);
+            let (Some(file), true) = (slot.file.clone(), slot.frame.as_ref().is_some_and(given_up)) else {
+                continue;
+            };
+            let word = file.table.make_word(slot.page);
+            if word.is_busy() || word.want() {
+                self.has_given_up = true;
+                continue;
+            }
+            let page = slot.page;
+            file.counts.evicted();
+            self.forget(&file, page);
+        }
+    }
+
+    /// Returns how many frames are pinned, and the bytes of those that hold pages of `file`, or of all files.
+    pub(crate) fn count(&self, file: Option<&Arc<FileInner>>) -> (usize, usize) {
+        let is_of = |of: &Arc<FileInner>| file.is_none_or(|file| Arc::ptr_eq(file, of));
+        let slots = self.slots.iter().filter_map(|slot| {
+            let file = slot.file.as_ref().filter(|of| is_of(of))?;
+            slot.frame.as_ref().map(|_| (file.table.make_word(slot.page).is_pinned(), file.page_size))
+        });
+        let detached = self.detached.values().filter(|detached| is_of(&detached.file));
+        let all = slots.chain(detached.map(|detached| (true, detached.size)));
+        all.fold((0, 0), |(pinned, bytes), (is_pinned, size)| (pinned + usize::from(is_pinned), bytes + size))
+    }
+}
+
+/// How a page is published.
+#[derive(Clone, Copy)]
+pub(crate) struct Publish {
+    pub(crate) is_short: bool,
+    pub(crate) pins: u64,
+    /// Whether others may find it.
+    pub(crate) stays: bool,
+}
+
+/// Returns where a frame's bytes begin.
+pub(crate) fn start_of(frame: &Frame) -> NonNull<u8> {
+    NonNull::new(frame.buffer.as_ptr().cast_mut()).unwrap_or(NonNull::dangling())
+}

@@ -1,0 +1,79 @@
+//! A page cache of the program's own.
+//!
+//! For programs that read pages of files again and again and know better than the kernel how much memory they may have for that:
+//! databases, vector and full-text search, key-value stores. A page in memory costs about what it costs with mmap; one
+//! that is not is one direct read, through io_uring, into registered memory.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("index");
+//! # std::fs::write(&path, vec![7; 1 << 20])?;
+//! use ringfile::OpenOptions;
+//! use ringfile_cache::Cache;
+//!
+//! let cache = Cache::new(256 << 20)?; // at most 256 MiB, for all files together
+//! let file = OpenOptions::new().read(true).direct(true).buffered_fallback(true).open(&path)?;
+//! let pages = cache.open(file, 4096)?;
+//! ringfile::block_on(async {
+//!     let page = match pages.get(42) {
+//!         Some(page) => page,                // in memory: no lock, no wait
+//!         None => pages.read(42).await?,     // shared by all who wait for it
+//!     };
+//!     assert_eq!(page[0], 7);                // its memory stays while `page` exists
+//!     Ok(())
+//! })
+//! # }
+//! ```
+//!
+//! [`CachedFile::read`] alone does the same. The guide's page "Keeping pages in memory" tells when the kernel's page cache,
+//! [adaptive files](ringfile::OpenOptions::adaptive) or this is the right choice.
+//!
+//! # How it works
+//!
+//! ```text
+//!  page number ──▶ table ──▶ word: frame, pins, visits, state   (word, table, page: no lock)
+//!                              │
+//!                              ▼
+//!                            frame in registered memory          (memory)
+//!
+//!  a miss ──▶ under a lock: a free frame, or that of the page that S3-FIFO evicts   (core)
+//!         ──▶ one read, which all who miss the page wait for                        (pending)
+//! ```
+//!
+//! # After a fork
+//!
+//! A child finds the pages that were in memory, and its copies of their bytes. Fork only while no other thread uses the cache:
+//! a lock that another thread held stays locked in the child. Reads of the child are those of the crate `ringfile` there.
+
+// Files import each other downwards only: `cache` and `file` (what users call), `read`, `pending`, `page`; `core`, which is
+// what the lock guards; `memory`, `table`, `word`, `counts`; and `sync`, `wake`, `error`. Except that `core`, `pending` and
+// `page` know the file's record, since pages and reads belong to one.
+
+mod cache;
+mod core;
+mod counts;
+mod error;
+mod file;
+mod memory;
+mod page;
+mod pending;
+mod pressure;
+mod read;
+mod sync;
+mod table;
+mod wake;
+mod word;
+
+pub use cache::{Cache, CacheBuilder, WhenPinned};
+pub use counts::Metrics;
+pub use file::CachedFile;
+pub use page::Page;
+pub use read::Read;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks. A panic under a lock of this crate leaves nothing half done that safe code could break memory with.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,77 @@
+//! Lowers a cache's budget while the kernel reports that memory is short.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::cache::Shared;
+
+/// Tasks that waited for memory for 100 ms within two seconds: the shortest window that a process without privileges may ask
+/// for.
+const TRIGGER: &[u8] = b"some 100000 2000000\0";
+/// For how long there must be no report before the budget is raised.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Starts a thread that changes the budget, from `most` down to an eighth of it, as long as the cache exists.
+pub(crate) fn watch(cache: &Arc<Shared>, most: usize) -> io::Result<()> {
+    let file = reports().map_err(|error| {
+        let what = format!(
+            "the kernel does not report memory pressure here ({error}): make the cache without `pressure`"
+        );
+        io::Error::new(io::ErrorKind::Unsupported, what)
+    })?;
+    let cache = Arc::downgrade(cache);
+    std::thread::Builder::new().name("ringfile-pressure".into()).spawn(move || run(&file, &cache, most))?;
+    Ok(())
+}
+
+/// Opens the reports for this process's control group if there are any, otherwise for the machine, and asks for them.
+fn reports() -> io::Result<std::fs::File> {
+    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group.lines().find_map(|line| line.strip_prefix("0::/"));
+    let of_group = group.map(|group| PathBuf::from("/sys/fs/cgroup").join(group).join("memory.pressure"));
+    let open = |path: &PathBuf| std::fs::OpenOptions::new().read(true).write(true).open(path);
+    let mut file = match of_group.as_ref().map(open) {
+        Some(Ok(file)) => file,
+        _ => open(&"/proc/pressure/memory".into())?,
+    };
+    file.write_all(TRIGGER)?;
+    Ok(file)
+}
+
+fn run(file: &std::fs::File, cache: &Weak<Shared>, most: usize) {
+    let mut quiet = Duration::ZERO;
+    // Short, so that the thread ends soon after the cache.
+    let turn = Duration::from_secs(1);
+    loop {
+        let mut descriptors = [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::PRI)];
+        let timeout = turn.try_into().ok();
+        let is_short = match poll(&mut descriptors, timeout.as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => false,
+            Ok(_) if descriptors[0].revents().contains(PollFlags::PRI) => true,
+            // The control group is gone.
+            _ => return,
+        };
+        let Some(cache) = cache.upgrade() else { return };
+        let budget = cache.lock().memory.budget();
+        quiet = if is_short { Duration::ZERO } else { quiet + turn };
+        let next = if is_short {
+            (budget - budget / 8).max(most / 8)
+        } else if quiet >= QUIET && budget < most {
+            quiet = Duration::ZERO;
+            (budget + most / 16).min(most)
+        } else {
+            continue;
+        };
+        if next != budget {
+            tracing::debug!(budget, next, is_short, "the cache's budget follows the pressure of memory");
+            if let Err(error) = cache.set_budget(next) {
+                tracing::warn!(%error, "the cache's budget cannot be changed");
+            }
+        }
+    }
+}

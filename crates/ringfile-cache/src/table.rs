@@ -1,0 +1,122 @@
+//! The pages of one file: a word for each, and the number of its slot, found by the page's number.
+//!
+//! Invariant: a piece of the table is never freed or moved while the table exists, so a word stays where it is.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+use crate::word::Word;
+
+const BITS: u32 = 9;
+const FAN: usize = 1 << BITS;
+/// The levels above the pieces.
+const LEVELS: u32 = 3;
+/// How many pages a file may have.
+pub(crate) const MOST_PAGES: u64 = 1 << (BITS * (LEVELS + 1));
+
+/// A level of the table: pointers to the next, which are made when a page below them is first used.
+struct Node<T>([AtomicPtr<T>; FAN]);
+
+/// The pages themselves: 512 of them.
+struct Piece {
+    words: [Word; FAN],
+    /// Read and written under the cache's lock.
+    slots: [AtomicU32; FAN],
+}
+
+/// See the top of this file.
+pub(crate) struct Table(Box<Node<Node<Node<Piece>>>>);
+
+trait Level: Sized {
+    fn empty() -> Self;
+}
+
+impl<T> Level for Node<T> {
+    fn empty() -> Self {
+        Self([const { AtomicPtr::new(ptr::null_mut()) }; FAN])
+    }
+}
+
+impl Level for Piece {
+    fn empty() -> Self {
+        Self { words: std::array::from_fn(|_| Word::new()), slots: [const { AtomicU32::new(0) }; FAN] }
+    }
+}
+
+impl<T: Level> Node<T> {
+    #[inline(always)]
+    fn get(&self, page: u64, level: u32) -> Option<&T> {
+        let child = self.0[at(page, level)].load(Ordering::Acquire);
+        // SAFETY: null, or made below, and freed only when this node is dropped.
+        unsafe { child.as_ref() }
+    }
+
+    fn get_or_make(&self, page: u64, level: u32) -> &T {
+        if let Some(child) = self.get(page, level) {
+            return child;
+        }
+        let new = Box::into_raw(Box::new(T::empty()));
+        let place = &self.0[at(page, level)];
+        match place.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: as in `get`.
+            Ok(_) => unsafe { &*new },
+            Err(there) => {
+                // SAFETY: made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: as in `get`; it is not null, or the exchange would not have failed.
+                unsafe { &*there }
+            }
+        }
+    }
+}
+
+impl<T> Drop for Node<T> {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let child = *child.get_mut();
+            if !child.is_null() {
+                // SAFETY: made from a box, and no reference to it outlives one to this node.
+                drop(unsafe { Box::from_raw(child) });
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn at(page: u64, level: u32) -> usize {
+    (page >> (BITS * level)) as usize % FAN
+}
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Self(Box::new(Node::empty()))
+    }
+
+    /// Returns the word of a page, or `None` if none near it was ever used.
+    #[inline(always)]
+    pub(crate) fn word(&self, page: u64) -> Option<&Word> {
+        if page >= MOST_PAGES {
+            return None;
+        }
+        Some(&self.0.get(page, 3)?.get(page, 2)?.get(page, 1)?.words[at(page, 0)])
+    }
+
+    fn piece(&self, page: u64) -> &Piece {
+        assert!(page < MOST_PAGES, "the page was checked when its read or write began");
+        self.0.get_or_make(page, 3).get_or_make(page, 2).get_or_make(page, 1)
+    }
+
+    /// Returns the word of a page.
+    pub(crate) fn make_word(&self, page: u64) -> &Word {
+        &self.piece(page).words[at(page, 0)]
+    }
+
+    /// Returns the number of the page's slot. It means something while the page is loaded or busy.
+    pub(crate) fn slot(&self, page: u64) -> u32 {
+        self.piece(page).slots[at(page, 0)].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_slot(&self, page: u64, slot: u32) {
+        self.piece(page).slots[at(page, 0)].store(slot, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,251 @@
+//! The word of one page: where the page is, who uses it, and what happens to it, in 64 bits that change at once.
+//!
+//! ```text
+//!  63            42   41     40      39     38     37 36   35                       0
+//! ┌────────────────┬───────┬────────┬──────┬────────┬───────┬─────────────────────────┐
+//! │ pins           │ SHORT │ WANTED │ BUSY │ LOADED │ visits│ address of the frame    │   LOADED
+//! │ 0              │ 0     │ 0      │      │ 0      │ 0     │ tick of its eviction, 0 │   otherwise
+//! └────────────────┴───────┴────────┴──────┴────────┴───────┴─────────────────────────┘
+//! ```
+//!
+//! Invariants. A frame that is in a word is read only by those who have pinned it there, and reused only after a change of the
+//! word that found no pins; whoever finds pins when the frame leaves the word takes over their number. Only the holder of the
+//! cache's lock sets or clears LOADED, BUSY, WANTED and SHORT; anybody changes pins and visits of a word that is LOADED.
+
+use std::ptr::NonNull;
+
+use crate::sync::{AtomicU64, Ordering};
+
+const ADDRESS: u64 = (1 << 36) - 1;
+/// Frames are aligned to this many bits of address.
+const FRAME_SHIFT: u32 = 12;
+const VISIT: u64 = 1 << 36;
+const VISITS: u64 = 3 << 36;
+const LOADED: u64 = 1 << 38;
+/// A read of the page, or a write to it, is in flight.
+const BUSY: u64 = 1 << 39;
+/// The one who takes the last pin away says so under the lock.
+const WANTED: u64 = 1 << 40;
+/// The page ends before its frame does.
+const SHORT: u64 = 1 << 41;
+const PIN_SHIFT: u32 = 42;
+const PIN: u64 = 1 << PIN_SHIFT;
+/// Half of what the word can count, so that threads that pin at once cannot pass the end before one aborts.
+const MOST_PINS: u64 = 1 << 21;
+
+/// A page that was pinned.
+pub(crate) struct Pinned {
+    pub(crate) frame: NonNull<u8>,
+    pub(crate) is_short: bool,
+}
+
+/// What became of a pin that was to be taken away.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Unpinned {
+    Done,
+    /// Nothing was changed: someone wants to hear of it, so it must be done under the lock.
+    Wanted,
+    /// Nothing was changed: the frame has left the word.
+    Detached,
+}
+
+/// What became of an attempt to evict a page.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Evicted {
+    Done,
+    /// It was used since it was last looked at, and has one visit less now.
+    Visited,
+    /// It is pinned or busy.
+    InUse,
+}
+
+/// A frame that has left its word.
+pub(crate) struct Taken {
+    pub(crate) frame: NonNull<u8>,
+    pub(crate) pins: u64,
+}
+
+/// Returns whether a frame at this address can be in a word.
+pub(crate) fn is_addressable(frame: NonNull<u8>) -> bool {
+    let address = frame.as_ptr().expose_provenance() as u64;
+    address & ((1 << FRAME_SHIFT) - 1) == 0 && address >> FRAME_SHIFT <= ADDRESS
+}
+
+fn pack(frame: NonNull<u8>) -> u64 {
+    debug_assert!(is_addressable(frame));
+    frame.as_ptr().expose_provenance() as u64 >> FRAME_SHIFT
+}
+
+fn frame_of(word: u64) -> Option<NonNull<u8>> {
+    NonNull::new(std::ptr::with_exposed_provenance_mut(((word & ADDRESS) << FRAME_SHIFT) as usize))
+}
+
+#[cold]
+fn too_many_pins() -> ! {
+    // Pins that are leaked count too, so safe code can come here. As `Arc` does.
+    std::process::abort()
+}
+
+/// See the top of this file.
+pub(crate) struct Word(AtomicU64);
+
+impl Word {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Pins the page if it is loaded, and counts a visit.
+    #[inline(always)]
+    pub(crate) fn pin(&self) -> Option<Pinned> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            if word & LOADED == 0 {
+                return None;
+            }
+            let visit = if word & VISITS == VISITS { 0 } else { VISIT };
+            // Acquire: what the one who loaded the frame has written is seen.
+            match self.0.compare_exchange_weak(word, word + visit + PIN, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => break,
+                Err(now) => word = now,
+            }
+        }
+        if word >> PIN_SHIFT >= MOST_PINS {
+            too_many_pins();
+        }
+        Some(Pinned { frame: frame_of(word)?, is_short: word & SHORT != 0 })
+    }
+
+    /// Adds a pin to a page that the caller has pinned. Returns false, and adds none, if its frame has left the word.
+    pub(crate) fn pin_again(&self, frame: NonNull<u8>) -> bool {
+        let change = |word| (is_in(word, frame)).then(|| word + PIN);
+        // Relaxed: the caller has a pin already.
+        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+            Ok(word) if word >> PIN_SHIFT >= MOST_PINS => too_many_pins(),
+            changed => changed.is_ok(),
+        }
+    }
+
+    /// Takes a pin away.
+    #[inline(always)]
+    pub(crate) fn unpin(&self, frame: NonNull<u8>) -> Unpinned {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            if !is_in(word, frame) {
+                return Unpinned::Detached;
+            }
+            if word & WANTED != 0 {
+                return Unpinned::Wanted;
+            }
+            // Release: the frame is reused only after the reads of it. Nothing of the file is touched after this.
+            match self.0.compare_exchange_weak(word, word - PIN, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return Unpinned::Done,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & LOADED != 0
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & BUSY != 0
+    }
+
+    pub(crate) fn is_pinned(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        word & LOADED != 0 && word >> PIN_SHIFT > 0
+    }
+
+    // ---- Under the cache's lock ----
+
+    /// Takes a pin away also if that is wanted, and ends the wish with the last. Returns how many are left, or `None` if the
+    /// frame has left the word.
+    pub(crate) fn unpin_wanted(&self, frame: NonNull<u8>) -> Option<u64> {
+        let change = |word| {
+            let left = is_in(word, frame).then(|| word - PIN)?;
+            Some(if left >> PIN_SHIFT == 0 { left & !WANTED } else { left })
+        };
+        let before = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, change).ok()?;
+        Some((before >> PIN_SHIFT) - 1)
+    }
+
+    /// Returns the tick at which the page was evicted, or 0.
+    pub(crate) fn tick(&self) -> u64 {
+        let word = self.0.load(Ordering::Relaxed);
+        if word & LOADED == 0 { word & ADDRESS } else { 0 }
+    }
+
+    /// Marks the page as busy.
+    pub(crate) fn set_busy(&self) {
+        self.0.fetch_or(BUSY, Ordering::Relaxed);
+    }
+
+    /// Ends what the page was busy with, and changes nothing else.
+    pub(crate) fn clear_busy(&self) {
+        self.0.fetch_and(!BUSY, Ordering::Relaxed);
+    }
+
+    /// Puts a frame that holds the page into the word, with a number of pins. Returns the frame that was there before.
+    pub(crate) fn publish(&self, frame: NonNull<u8>, is_short: bool, pins: u64) -> Option<Taken> {
+        let short = if is_short { SHORT } else { 0 };
+        let before = self.0.load(Ordering::Relaxed);
+        let visits = if before & LOADED != 0 { before & VISITS } else { 0 };
+        let word = pack(frame) | visits | LOADED | short | (pins << PIN_SHIFT);
+        // Release: the frame's content is seen by those who pin it. Acquire: the old frame is reused after all reads of it.
+        taken(self.0.swap(word, Ordering::AcqRel))
+    }
+
+    /// Takes the frame out of the word, and leaves the page busy if it was.
+    pub(crate) fn take(&self) -> Option<Taken> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        while let Err(now) =
+            self.0.compare_exchange_weak(word, word & BUSY, Ordering::Acquire, Ordering::Relaxed)
+        {
+            word = now;
+        }
+        taken(word)
+    }
+
+    /// Takes the frame out of the word, and leaves a tick there, unless the page is in use or was visited.
+    pub(crate) fn evict(&self, tick: u64) -> Evicted {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            if word & LOADED == 0 || word & BUSY != 0 || word >> PIN_SHIFT > 0 {
+                return Evicted::InUse;
+            }
+            let (next, what) = match word & VISITS {
+                0 => (tick & ADDRESS, Evicted::Done),
+                _ => (word - VISIT, Evicted::Visited),
+            };
+            match self.0.compare_exchange_weak(word, next, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return what,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Forgets the visits that were counted.
+    pub(crate) fn clear_visits(&self) {
+        let change = |word: u64| (word & LOADED != 0).then_some(word & !VISITS);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+
+    /// Asks the one who takes the last pin away to say so. Returns false if the page is not pinned.
+    pub(crate) fn want(&self) -> bool {
+        let change = |word: u64| (word & LOADED != 0 && word >> PIN_SHIFT > 0).then_some(word | WANTED);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
+    }
+}
+
+fn is_in(word: u64, frame: NonNull<u8>) -> bool {
+    word & LOADED != 0 && word & ADDRESS == pack(frame)
+}
+
+fn taken(word: u64) -> Option<Taken> {
+    if word & LOADED == 0 {
+        return None;
+    }
+    frame_of(word).map(|frame| Taken { frame, pins: word >> PIN_SHIFT })
+}
