@@ -1,0 +1,193 @@
+//! A loom model of a page's word: every interleaving of threads that use a page with one that evicts it, or replaces it, and
+//! then writes to the frame. A frame that is written while someone reads it is a data race, which loom reports; a frame that
+//! is never free again is a failed assertion.
+//!
+//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-cache --test loom_word`; without the flag this file is
+//! empty. It compiles `word.rs` unchanged, with loom's atomics instead of std's. What `core.rs` does under the cache's lock
+//! with what the word tells is written again here, as short as it can be.
+
+#![cfg(loom)]
+
+#[path = "../src/word.rs"]
+#[allow(dead_code, reason = "the model needs a part of it")]
+mod word;
+
+/// Stands in for `src/sync.rs`.
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+}
+
+use std::ptr::NonNull;
+
+use loom::cell::UnsafeCell;
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use word::{Evicted, Unpinned, Word};
+
+#[repr(align(4096))]
+struct Frame(UnsafeCell<u64>);
+
+struct Cache {
+    word: Word,
+    frames: [Frame; 2],
+    lock: Mutex<Core>,
+}
+
+// SAFETY: the frames are used as the word allows, which is what the model checks.
+unsafe impl Send for Cache {}
+// SAFETY: as above.
+unsafe impl Sync for Cache {}
+
+#[derive(Default)]
+struct Core {
+    /// The pins of each frame that has left the word.
+    detached: [Option<u64>; 2],
+    woken: u32,
+}
+
+impl Cache {
+    /// Frame 0 holds the page, with content 1.
+    fn new() -> Arc<Self> {
+        let frame = || Frame(UnsafeCell::new(0));
+        let cache = Arc::new(Self { word: Word::new(), frames: [frame(), frame()], lock: Mutex::default() });
+        cache.write(0, 1);
+        cache.word.publish(cache.address(0), false, 0);
+        cache
+    }
+
+    fn address(&self, frame: usize) -> NonNull<u8> {
+        NonNull::from(&self.frames[frame]).cast()
+    }
+
+    fn number(&self, frame: NonNull<u8>) -> usize {
+        (0..2).find(|&number| self.address(number) == frame).expect("one of the two")
+    }
+
+    /// Only for who owns the frame.
+    fn write(&self, frame: usize, content: u64) {
+        // SAFETY: that nobody reads it is what loom checks.
+        self.frames[frame].0.with_mut(|frame| unsafe { *frame = content });
+    }
+
+    /// Uses the page as `Page` does. Returns its content if it is loaded.
+    fn use_page(&self, clones: bool) -> Option<u64> {
+        let pinned = self.word.pin()?;
+        let frame = self.number(pinned.frame);
+        // SAFETY: pinned, so that nobody writes it, which is what loom checks.
+        let read = || self.frames[frame].0.with(|frame| unsafe { *frame });
+        let content = read();
+        if clones {
+            if !self.word.pin_again(pinned.frame) {
+                let mut core = self.lock.lock().expect("no panic");
+                *core.detached[frame].as_mut().expect("it is pinned") += 1;
+            }
+            self.unpin(frame);
+        }
+        assert_eq!(read(), content);
+        self.unpin(frame);
+        Some(content)
+    }
+
+    fn unpin(&self, frame: usize) {
+        let address = self.address(frame);
+        if self.word.unpin(address) == Unpinned::Done {
+            return;
+        }
+        let mut core = self.lock.lock().expect("no panic");
+        if let Some(left) = self.word.unpin_wanted(address) {
+            core.woken += u32::from(left == 0);
+            return;
+        }
+        let pins = core.detached[frame].expect("it has left the word, and is pinned") - 1;
+        core.detached[frame] = (pins > 0).then_some(pins);
+        if pins == 0 {
+            core.woken += 1;
+            self.write(frame, 99);
+        }
+    }
+}
+
+/// Runs a model with every interleaving of up to three preemptions: all of them would take hours, since each change of the word
+/// may be tried again.
+fn check(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
+
+#[test]
+fn a_frame_is_reused_only_when_nobody_uses_the_page() {
+    check(|| {
+        let cache = Cache::new();
+        let users = [true, false].map(|clones| {
+            let cache = Arc::clone(&cache);
+            thread::spawn(move || {
+                if let Some(content) = cache.use_page(clones) {
+                    assert!(content == 1 || content == 2);
+                }
+            })
+        });
+        let core = cache.lock.lock().expect("no panic");
+        // Twice for the visits.
+        for _ in 0..3 {
+            if cache.word.evict(5) == Evicted::Done {
+                assert_eq!(cache.word.tick(), 5);
+                cache.write(0, 2);
+                cache.word.publish(cache.address(0), false, 0);
+                break;
+            }
+        }
+        drop(core);
+        for user in users {
+            user.join().expect("no panic");
+        }
+        assert!(!cache.word.is_pinned());
+    });
+}
+
+#[test]
+fn a_page_is_replaced_while_it_is_used() {
+    check(|| {
+        let cache = Cache::new();
+        let user = Arc::clone(&cache);
+        let user = thread::spawn(move || user.use_page(true));
+        cache.write(1, 2);
+        let mut core = cache.lock.lock().expect("no panic");
+        cache.word.set_busy();
+        let old = cache.word.publish(cache.address(1), false, 0).expect("it was loaded");
+        assert_eq!(cache.number(old.frame), 0);
+        if old.pins > 0 {
+            core.detached[0] = Some(old.pins);
+        } else {
+            cache.write(0, 99);
+        }
+        drop(core);
+        assert_eq!(cache.use_page(false), Some(2), "after the write, only the new page");
+        let content = user.join().expect("no panic");
+        assert!(content == Some(1) || content == Some(2));
+        let core = cache.lock.lock().expect("no panic");
+        assert_eq!(core.detached, [None, None], "both frames are free");
+        assert!(!cache.word.is_pinned());
+    });
+}
+
+#[test]
+fn whoever_wants_a_frame_hears_of_the_last_unpin() {
+    check(|| {
+        let cache = Cache::new();
+        let user = Arc::clone(&cache);
+        let user = thread::spawn(move || user.use_page(false));
+        let core = cache.lock.lock().expect("no panic");
+        let is_wanted = cache.word.want();
+        drop(core);
+        user.join().expect("no panic");
+        let core = cache.lock.lock().expect("no panic");
+        assert_eq!(core.woken, u32::from(is_wanted));
+        let mut evicted = cache.word.evict(1);
+        if evicted == Evicted::Visited {
+            evicted = cache.word.evict(1);
+        }
+        assert_eq!(evicted, Evicted::Done);
+    });
+}
