@@ -220,10 +220,16 @@ impl Core {
 
     /// Evicts one page.
     fn evict(&mut self) -> Option<(Frame, usize, Arc<FileInner>)> {
-        let mut in_use = 0;
+        // How many pages of each queue were found in use since the last that was not.
+        let (mut small_in_use, mut main_in_use) = (0, 0);
         loop {
-            let is_small = self.small_bytes > self.memory.budget() / SMALL || self.main.is_empty();
-            let queue = if is_small && !self.small.is_empty() { Queue::Small } else { Queue::Main };
+            let (has_small, has_main) = (small_in_use < self.small.len(), main_in_use < self.main.len());
+            let is_small = has_small && (!has_main || self.small_bytes > self.memory.budget() / SMALL);
+            let (queue, in_use) = match is_small {
+                true => (Queue::Small, &mut small_in_use),
+                false if has_main => (Queue::Main, &mut main_in_use),
+                false => return None,
+            };
             let number = match queue {
                 Queue::Small => self.small.pop_front(),
                 Queue::Main => self.main.pop_front(),
@@ -253,15 +259,11 @@ impl Core {
                     }
                     slot.place = Place::In(Queue::Main);
                     self.push(number, Queue::Main);
-                    in_use = 0;
+                    main_in_use = 0;
                 }
                 Evicted::InUse => {
+                    *in_use += 1;
                     self.push(number, queue);
-                    in_use += 1;
-                    // Each was looked at, also while the queues' turns changed.
-                    if in_use > 2 * (self.small.len() + self.main.len()) {
-                        return None;
-                    }
                 }
             }
         }

@@ -94,22 +94,26 @@ impl Word {
         Self(AtomicU64::new(0))
     }
 
-    /// Pins the page if it is loaded, and counts a visit.
+    /// Changes the word as `change` says, unless that returns nothing. Returns the word before, or the one that it refused.
     #[inline(always)]
-    pub(crate) fn pin(&self) -> Option<Pinned> {
+    fn update(&self, ordering: Ordering, change: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            if word & LOADED == 0 {
-                return None;
-            }
-            let visit = if word & VISITS == VISITS { 0 } else { VISIT };
-            // Acquire: what the one who loaded the frame has written is seen.
-            match self.0.compare_exchange_weak(word, word + visit + PIN, Ordering::Acquire, Ordering::Relaxed)
-            {
-                Ok(_) => break,
+            let Some(next) = change(word) else { return Err(word) };
+            match self.0.compare_exchange_weak(word, next, ordering, Ordering::Relaxed) {
+                Ok(_) => return Ok(word),
                 Err(now) => word = now,
             }
         }
+    }
+
+    /// Pins the page if it is loaded, and counts a visit.
+    #[inline(always)]
+    pub(crate) fn pin(&self) -> Option<Pinned> {
+        let visited = |word| if word & VISITS == VISITS { word } else { word + VISIT };
+        // Acquire: what the one who loaded the frame has written is seen.
+        let change = |word| (word & LOADED != 0).then(|| visited(word) + PIN);
+        let word = self.update(Ordering::Acquire, change).ok()?;
         if word >> PIN_SHIFT >= MOST_PINS {
             too_many_pins();
         }
@@ -120,7 +124,7 @@ impl Word {
     pub(crate) fn pin_again(&self, frame: NonNull<u8>) -> bool {
         let change = |word| (is_in(word, frame)).then(|| word + PIN);
         // Relaxed: the caller has a pin already.
-        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+        match self.update(Ordering::Relaxed, change) {
             Ok(word) if word >> PIN_SHIFT >= MOST_PINS => too_many_pins(),
             changed => changed.is_ok(),
         }
@@ -129,19 +133,12 @@ impl Word {
     /// Takes a pin away.
     #[inline(always)]
     pub(crate) fn unpin(&self, frame: NonNull<u8>) -> Unpinned {
-        let mut word = self.0.load(Ordering::Relaxed);
-        loop {
-            if !is_in(word, frame) {
-                return Unpinned::Detached;
-            }
-            if word & WANTED != 0 {
-                return Unpinned::Wanted;
-            }
-            // Release: the frame is reused only after the reads of it. Nothing of the file is touched after this.
-            match self.0.compare_exchange_weak(word, word - PIN, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return Unpinned::Done,
-                Err(now) => word = now,
-            }
+        let change = |word| (is_in(word, frame) && word & WANTED == 0).then(|| word - PIN);
+        // Release: the frame is reused only after the reads of it. Nothing of the file is touched after this.
+        match self.update(Ordering::Release, change) {
+            Ok(_) => Unpinned::Done,
+            Err(word) if is_in(word, frame) => Unpinned::Wanted,
+            Err(_) => Unpinned::Detached,
         }
     }
 
@@ -167,7 +164,7 @@ impl Word {
             let left = is_in(word, frame).then(|| word - PIN)?;
             Some(if left >> PIN_SHIFT == 0 { left & !WANTED } else { left })
         };
-        let before = self.0.fetch_update(Ordering::Release, Ordering::Relaxed, change).ok()?;
+        let before = self.update(Ordering::Release, change).ok()?;
         Some((before >> PIN_SHIFT) - 1)
     }
 
@@ -199,43 +196,33 @@ impl Word {
 
     /// Takes the frame out of the word, and leaves the page busy if it was.
     pub(crate) fn take(&self) -> Option<Taken> {
-        let mut word = self.0.load(Ordering::Relaxed);
-        while let Err(now) =
-            self.0.compare_exchange_weak(word, word & BUSY, Ordering::Acquire, Ordering::Relaxed)
-        {
-            word = now;
-        }
-        taken(word)
+        self.update(Ordering::Acquire, |word| Some(word & BUSY)).ok().and_then(taken)
     }
 
     /// Takes the frame out of the word, and leaves a tick there, unless the page is in use or was visited.
     pub(crate) fn evict(&self, tick: u64) -> Evicted {
-        let mut word = self.0.load(Ordering::Relaxed);
-        loop {
-            if word & LOADED == 0 || word & BUSY != 0 || word >> PIN_SHIFT > 0 {
-                return Evicted::InUse;
-            }
-            let (next, what) = match word & VISITS {
-                0 => (tick & ADDRESS, Evicted::Done),
-                _ => (word - VISIT, Evicted::Visited),
-            };
-            match self.0.compare_exchange_weak(word, next, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return what,
-                Err(now) => word = now,
-            }
+        let change = |word| match word & VISITS {
+            _ if word & LOADED == 0 || word & BUSY != 0 || word >> PIN_SHIFT > 0 => None,
+            0 => Some(tick & ADDRESS),
+            _ => Some(word - VISIT),
+        };
+        match self.update(Ordering::Acquire, change) {
+            Ok(word) if word & VISITS == 0 => Evicted::Done,
+            Ok(_) => Evicted::Visited,
+            Err(_) => Evicted::InUse,
         }
     }
 
     /// Forgets the visits that were counted.
     pub(crate) fn clear_visits(&self) {
         let change = |word: u64| (word & LOADED != 0).then_some(word & !VISITS);
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+        let _ = self.update(Ordering::Relaxed, change);
     }
 
     /// Asks the one who takes the last pin away to say so. Returns false if the page is not pinned.
     pub(crate) fn want(&self) -> bool {
         let change = |word: u64| (word & LOADED != 0 && word >> PIN_SHIFT > 0).then_some(word | WANTED);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
+        self.update(Ordering::Relaxed, change).is_ok()
     }
 }
 
