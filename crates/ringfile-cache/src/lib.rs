@@ -44,7 +44,8 @@
 //! # After a fork
 //!
 //! A child finds the pages that were in memory, and its copies of their bytes. Fork only while no other thread uses the cache:
-//! a lock that another thread held stays locked in the child. Reads of the child are those of the crate `ringfile` there.
+//! a lock that another thread held stays locked in the child. What a child may read and write, and from which threads, says the
+//! documentation of the crate `ringfile`.
 
 // Files import each other downwards only: `cache` and `file` (what users call), `read`, `pending`, `page`; `core`, which is
 // what the lock guards; `memory`, `table`, `word`, `counts`; and `sync`, `wake`, `error`. Except that `core`, `pending` and

@@ -7,10 +7,9 @@ mod support;
 use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 
 use ringfile::{OpenOptions, block_on};
 use ringfile_cache::{Cache, CachedFile, WhenPinned};
@@ -72,10 +71,14 @@ fn a_child_finds_the_pages_and_reads_others() {
         let works = catch_unwind(AssertUnwindSafe(|| {
             assert_eq!(*kept, bytes(3, 1));
             assert_eq!(*pages.get(4).unwrap(), bytes(4, 1));
-            for page in 10..40 {
-                assert_eq!(*block_on(pages.read(page)).unwrap(), bytes(page, 1));
-            }
-            block_on(pages.write(4, &bytes(4, 2))).unwrap();
+            // A thread of the child has what the parent's threads took with them.
+            let reads = || {
+                for page in 10..40 {
+                    assert_eq!(*block_on(pages.read(page)).unwrap(), bytes(page, 1));
+                }
+                block_on(pages.write(4, &bytes(4, 2))).unwrap();
+            };
+            std::thread::scope(|scope| scope.spawn(reads).join().unwrap());
             assert_eq!(*pages.get(4).unwrap(), bytes(4, 2));
         }));
         // SAFETY: ends this process at once.
