@@ -71,7 +71,11 @@ fn a_child_finds_the_pages_and_reads_others() {
         let works = catch_unwind(AssertUnwindSafe(|| {
             assert_eq!(*kept, bytes(3, 1));
             assert_eq!(*pages.get(4).unwrap(), bytes(4, 1));
-            // A thread of the child has what the parent's threads took with them.
+            // Workers belong to the parent; rings and plain calls are there for threads that the child has made.
+            if std::env::var("RINGFILE_BACKEND").is_ok_and(|backend| backend == "workers") {
+                block_on(pages.read(10)).expect_err("a clear error");
+                return;
+            }
             let reads = || {
                 for page in 10..40 {
                     assert_eq!(*block_on(pages.read(page)).unwrap(), bytes(page, 1));

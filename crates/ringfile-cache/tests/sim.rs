@@ -17,7 +17,7 @@ const PAGES: u64 = 40;
 async fn open() -> CachedFile {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).direct(true);
-    let file = fs::open("file", &mut options).await.unwrap();
+    let file = fs::open("file", &options).await.unwrap();
     let cache = Cache::builder(12 * PAGE).when_pinned(WhenPinned::Wait).build().unwrap();
     cache.open(file, PAGE).unwrap()
 }
