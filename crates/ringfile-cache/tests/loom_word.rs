@@ -176,12 +176,13 @@ fn a_page_is_replaced_while_it_is_used() {
 fn whoever_wants_a_frame_hears_of_the_last_unpin() {
     check(|| {
         let cache = Cache::new();
-        let user = Arc::clone(&cache);
-        let user = thread::spawn(move || user.use_page(false));
-        let core = cache.lock.lock().expect("no panic");
-        let is_wanted = cache.word.want();
-        drop(core);
-        user.join().expect("no panic");
+        let wants = Arc::clone(&cache);
+        let wants = thread::spawn(move || {
+            let _core = wants.lock.lock().expect("no panic");
+            wants.word.want()
+        });
+        cache.use_page(false);
+        let is_wanted = wants.join().expect("no panic");
         let core = cache.lock.lock().expect("no panic");
         assert_eq!(core.woken, u32::from(is_wanted));
         let mut evicted = cache.word.evict(1);
