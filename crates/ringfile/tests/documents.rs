@@ -17,7 +17,14 @@ use std::path::{Path, PathBuf};
 
 /// The files in which a passage must be found, word for word, by the passage's language.
 const RUNS: [(&str, &[&str]); 3] = [
-    ("rust", &["crates/ringfile/tests/passages.rs", "crates/ringfile/examples"]),
+    (
+        "rust",
+        &[
+            "crates/ringfile/tests/passages.rs",
+            "crates/ringfile/examples",
+            "crates/ringfile-cache/tests/passages.rs",
+        ],
+    ),
     ("c", &["crates/ringfile-capi/examples/c"]),
     ("cpp", &["crates/ringfile-capi/examples/cpp", "integrations/rocksdb/check"]),
 ];
