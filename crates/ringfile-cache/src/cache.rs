@@ -199,6 +199,12 @@ impl Cache {
         if page_size > budget {
             return Err(invalid(format!("a page of {page_size} bytes does not fit in a cache of {budget}")));
         }
+        let aligned = file.alignment().bytes;
+        if !page_size.is_multiple_of(aligned) {
+            return Err(invalid(format!(
+                "a page of {page_size} bytes: direct I/O on this file needs multiples of {aligned}"
+            )));
+        }
         let pages = CachedFile::new(&self.shared, file, page_size);
         lock(&self.shared.files).open.push(Arc::downgrade(pages.inner()));
         Ok(pages)

@@ -11,6 +11,7 @@
 //! keeps the cache alive, so that a file that ends here does not end the lock.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::Waker;
@@ -66,15 +67,13 @@ pub(crate) struct Core {
     gone: usize,
     /// How many pages were evicted from the small queue.
     ticks: u64,
-    detached: HashMap<NonNull<u8>, Detached>,
+    /// By the frame's address.
+    detached: HashMap<NonZeroUsize, Detached>,
     /// Who waits for a frame.
     starved: Vec<Waker>,
     /// Frames of segments that were given up are still in use.
     has_given_up: bool,
 }
-
-// SAFETY: the addresses in `detached` are only compared.
-unsafe impl Send for Core {}
 
 impl Core {
     pub(crate) fn new(memory: Memory) -> Self {
@@ -341,12 +340,12 @@ impl Core {
             return self.memory.put(frame, size);
         }
         let detached = Detached { pins: taken.pins, frame, size, file: Arc::clone(file) };
-        self.detached.insert(taken.frame, detached);
+        self.detached.insert(taken.frame.addr(), detached);
     }
 
     /// Adds a pin to a frame that has left its word, and that the caller has pinned.
     pub(crate) fn pin_detached(&mut self, frame: NonNull<u8>) {
-        if let Some(detached) = self.detached.get_mut(&frame) {
+        if let Some(detached) = self.detached.get_mut(&frame.addr()) {
             detached.pins += 1;
         }
     }
@@ -359,12 +358,12 @@ impl Core {
             }
             return left == 0;
         }
-        let Some(detached) = self.detached.get_mut(&frame) else { return false };
+        let Some(detached) = self.detached.get_mut(&frame.addr()) else { return false };
         detached.pins -= 1;
         if detached.pins > 0 {
             return false;
         }
-        if let Some(Detached { frame, size, .. }) = self.detached.remove(&frame) {
+        if let Some(Detached { frame, size, .. }) = self.detached.remove(&frame.addr()) {
             self.memory.put(frame, size);
         }
         true

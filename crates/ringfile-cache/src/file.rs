@@ -34,6 +34,10 @@ pub(crate) struct FileInner {
     handles: AtomicUsize,
     /// The last page that was shorter than the others, and 1; or 0. Changed under the cache's lock.
     end: AtomicU64,
+    /// How many pages the file has at least, because they were written here; and how often that has grown. Both changed
+    /// under the cache's lock.
+    least: AtomicU64,
+    grown: AtomicU64,
     /// The change time and the size at the last look.
     seen: std::sync::Mutex<Option<Seen>>,
 }
@@ -131,6 +135,18 @@ impl FileInner {
         }
     }
 
+    pub(crate) fn grown(&self) -> u64 {
+        self.grown.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a page was written. A read of the last page that has begun before may be too short.
+    pub(crate) fn note_write(&self, page: u64) {
+        if page >= self.least.load(Ordering::Relaxed) {
+            self.least.store(page + 1, Ordering::Relaxed);
+            self.grown.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn forget(self: &Arc<Self>, matches: impl Fn(u64) -> bool) {
         let mut core = self.shared.lock();
         core.forget_all(|file, page| Arc::ptr_eq(file, self) && matches(page));
@@ -166,6 +182,8 @@ impl CachedFile {
             file,
             handles: AtomicUsize::new(1),
             end: AtomicU64::new(0),
+            least: AtomicU64::new(0),
+            grown: AtomicU64::new(0),
             seen: std::sync::Mutex::new(None),
         };
         Self { inner: Arc::new(inner) }
@@ -393,6 +411,7 @@ impl CachedFile {
         let first = len / self.inner.page_size as u64;
         let last = self.inner.end.load(Ordering::Relaxed);
         let is_changed = |page| page >= first || page + 1 == last;
+        self.inner.least.fetch_min(first, Ordering::Relaxed);
         self.inner.forget(is_changed);
         let changed = self.inner.file.set_len(len).await;
         // What was read or written meanwhile may be from before or after.

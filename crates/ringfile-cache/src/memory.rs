@@ -5,6 +5,8 @@
 
 use ringfile::{Buffer, HugePages, Pool};
 
+use crate::word::is_addressable;
+
 /// What a segment is at least; the budget is divided into at most about 16 at first.
 const SMALLEST: usize = 2 << 20;
 
@@ -61,6 +63,8 @@ impl Memory {
         for index in (0..count).map(|step| (self.last + step) % count) {
             let Owned { segment, pool, .. } = &self.segments[index];
             if let Ok(buffer) = pool.try_get(size) {
+                // A word has no room for other addresses. No system that Linux runs on gives them without being asked.
+                assert!(is_addressable(buffer.as_ptr()), "memory beyond 48 bits of address");
                 self.used += size;
                 self.last = index;
                 return Some(Frame { buffer, segment: *segment });

@@ -40,6 +40,8 @@ pub(crate) struct Pending {
     operation: Mutex<Option<Operation>>,
     /// How often it was woken since it was last idle. Whoever raises this from 0 polls it.
     wakes: AtomicU32,
+    /// How often the file had grown when it began.
+    grown: u64,
     /// What it brings may be out of date for readers that begin now. Set under the cache's lock.
     is_doomed: AtomicBool,
     waiting: Mutex<Waiting>,
@@ -53,8 +55,10 @@ struct Waiting {
 
 impl Pending {
     pub(crate) fn new(file: Arc<FileInner>, page: u64, kind: Kind, segment: Segment) -> Arc<Self> {
+        let grown = file.grown();
         Arc::new(Self {
             file,
+            grown,
             page,
             kind,
             segment,
@@ -76,9 +80,14 @@ impl Pending {
         self.is_doomed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a reader that begins now may take the outcome. Otherwise it waits for the end, and looks again.
+    /// Returns whether a reader that begins now, under the cache's lock, may take the outcome. Otherwise it waits for the end, and looks again.
     pub(crate) fn is_fresh_read(&self) -> bool {
-        self.kind == Kind::Read && !self.is_doomed.load(Ordering::Relaxed)
+        self.kind == Kind::Read && !self.is_doomed.load(Ordering::Relaxed) && !self.has_grown()
+    }
+
+    /// Returns whether a write has made the file longer since this began. Then its last page may be longer than what is read.
+    fn has_grown(&self) -> bool {
+        self.grown != self.file.grown()
     }
 
     /// Returns the outcome, or has `waker` woken when there is one.
@@ -154,9 +163,12 @@ impl Pending {
             return Ok(None);
         }
         let start = start_of(&frame);
-        let is_doomed = self.is_doomed.load(Ordering::Relaxed);
-        core.publish(file, self.page, frame, Publish { is_short, pins: 1, stays: !is_doomed });
-        if !is_doomed {
+        let is_old = self.is_doomed.load(Ordering::Relaxed) || (is_short && self.has_grown());
+        core.publish(file, self.page, frame, Publish { is_short, pins: 1, stays: !is_old });
+        if self.kind == Kind::Write {
+            file.note_write(self.page);
+        }
+        if !is_old {
             file.note_end(core, self.page, is_short);
         }
         let word = file.table.make_word(self.page);

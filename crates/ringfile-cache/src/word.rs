@@ -66,13 +66,13 @@ pub(crate) struct Taken {
 }
 
 /// Returns whether a frame at this address can be in a word.
-pub(crate) fn is_addressable(frame: NonNull<u8>) -> bool {
-    let address = frame.as_ptr().expose_provenance() as u64;
+pub(crate) fn is_addressable(frame: *const u8) -> bool {
+    let address = frame.addr() as u64;
     address & ((1 << FRAME_SHIFT) - 1) == 0 && address >> FRAME_SHIFT <= ADDRESS
 }
 
 fn pack(frame: NonNull<u8>) -> u64 {
-    debug_assert!(is_addressable(frame));
+    debug_assert!(is_addressable(frame.as_ptr()));
     frame.as_ptr().expose_provenance() as u64 >> FRAME_SHIFT
 }
 

@@ -6,6 +6,7 @@
 mod support;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use ringfile::sim::{Disk, Faults, Simulation, for_each_seed, sleep};
 use ringfile::{OpenOptions, fs, spawn};
@@ -36,7 +37,7 @@ async fn work(pages: CachedFile, known: Rc<Vec<Known>>, me: u64) {
             }
             2 => pages.prefetch(&[page, (page + 1) % PAGES]),
             3 => pages.invalidate(page..page + 2),
-            4 => sleep(std::time::Duration::from_micros(disk.random_below(500))).await,
+            4 => sleep(Duration::from_micros(disk.random_below(500))).await,
             _ => {
                 let at_least = facts.at_least();
                 let was_torn = facts.is_torn();
@@ -44,7 +45,7 @@ async fn work(pages: CachedFile, known: Rc<Vec<Known>>, me: u64) {
                 let Ok(found) = pages.read(page).await else { continue };
                 let before = found.to_vec();
                 facts.check(page, at_least, &found, was_torn || facts.is_torn());
-                sleep(std::time::Duration::from_micros(disk.random_below(200))).await;
+                sleep(Duration::from_micros(disk.random_below(200))).await;
                 assert_eq!(*found, before, "a page changed while it was used");
             }
         }
@@ -69,5 +70,49 @@ async fn program() {
 fn pages_are_never_stale_or_mixed_whatever_the_disk_does() {
     for_each_seed(0..300, |seed| {
         Simulation::new(seed).faults(Faults::everything()).run(|_| program());
+    });
+}
+
+/// A read of the last page begins, and meanwhile a write makes the file longer.
+async fn grow() {
+    let pages = open().await;
+    pages.file().write_at(bytes(0, 1), 0).await.unwrap();
+    pages.file().set_len(2 * PAGE as u64 + 512).await.unwrap();
+    let others = pages.clone();
+    let before = spawn(async move { others.read(2).await.unwrap().len() });
+    sleep(Duration::from_micros(Disk::current().unwrap().random_below(200))).await;
+    pages.write(4, &bytes(4, 1)).await.unwrap();
+    assert_eq!(pages.read(2).await.unwrap().len(), PAGE, "after the write");
+    assert_eq!(pages.get(2).unwrap().len(), PAGE);
+    assert!([512, PAGE].contains(&before.await.unwrap()));
+}
+
+#[test]
+fn f56_a_read_that_began_before_the_file_grew_does_not_shorten_a_page() {
+    for_each_seed(0..300, |seed| {
+        let faults = Faults::none().latency(Duration::from_micros(1)..Duration::from_micros(300));
+        Simulation::new(seed).faults(faults).run(|_| grow());
+    });
+}
+
+/// A page is being read while it is invalidated, and another hand writes it.
+async fn replace() {
+    let pages = open().await;
+    pages.file().write_at(bytes(0, 1), 0).await.unwrap();
+    let others = pages.clone();
+    let before = spawn(async move { others.read(0).await.unwrap().to_vec() });
+    sleep(Duration::from_micros(Disk::current().unwrap().random_below(300))).await;
+    pages.file().write_at(bytes(0, 2), 0).await.unwrap();
+    pages.invalidate(0..1);
+    assert_eq!(*pages.read(0).await.unwrap(), bytes(0, 2));
+    before.await.unwrap();
+    assert_eq!(*pages.get(0).unwrap(), bytes(0, 2));
+}
+
+#[test]
+fn a_read_in_flight_brings_back_nothing_that_was_invalidated() {
+    for_each_seed(0..300, |seed| {
+        let faults = Faults::none().latency(Duration::from_micros(1)..Duration::from_micros(300));
+        Simulation::new(seed).faults(faults).run(|_| replace());
     });
 }
