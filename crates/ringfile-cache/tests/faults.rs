@@ -163,3 +163,61 @@ fn a_read_that_has_begun_ends_without_the_file_and_the_cache() {
         }
     });
 }
+
+/// A waker that stops the thread which calls it, until it is told to go on.
+struct Stops(Mutex<std::sync::mpsc::Receiver<()>>);
+
+impl Wake for Stops {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.lock().unwrap().recv_timeout(std::time::Duration::from_secs(5));
+    }
+}
+
+/// Begins a read of a page on a thread of the library, has `meanwhile` done after the kernel has carried it out and before
+/// the cache hears of it, and returns what a read gets that begins then.
+fn read_late(pages: &CachedFile, page: u64, meanwhile: impl FnOnce()) -> Vec<u8> {
+    let (go_on, stop) = std::sync::mpsc::channel();
+    let waker = Waker::from(Arc::new(Stops(Mutex::new(stop))));
+    let mut first = std::pin::pin!(pages.file().read_at(ringfile::Pool::new(1 << 20).get(PAGE).unwrap(), 0));
+    let stops = first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+    let mut late = pages.read(page);
+    let _ = std::pin::Pin::new(&mut late).poll(&mut Context::from_waker(Waker::noop()));
+    std::thread::sleep(std::time::Duration::from_millis(if stops { 10 } else { 0 }));
+    meanwhile();
+    std::thread::scope(|scope| {
+        let after = scope.spawn(|| block_on(pages.read(page)).unwrap().to_vec());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let _ = go_on.send(());
+        block_on(late).unwrap();
+        after.join().unwrap()
+    })
+}
+
+#[test]
+fn f56_a_read_that_began_before_the_file_grew_shortens_no_page() {
+    let folder = tempfile::tempdir().unwrap();
+    // The last page, and the one behind the end.
+    for page in [2, 3].repeat(10) {
+        let pages = cached(&folder, 16, WhenPinned::Fail);
+        block_on(pages.truncate(2 * PAGE as u64 + 512)).unwrap();
+        let after = read_late(&pages, page, || block_on(pages.write(4, &bytes(4, 2))).unwrap());
+        assert_eq!(after.len(), PAGE);
+        assert_eq!(pages.get(page).unwrap().len(), PAGE);
+    }
+}
+
+#[test]
+fn a_read_in_flight_brings_back_nothing_that_was_invalidated() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..20 {
+        let pages = cached(&folder, 16, WhenPinned::Fail);
+        let after = read_late(&pages, 2, || {
+            let mut data = ringfile::Pool::new(1 << 20).get(PAGE).unwrap();
+            data.extend_from_slice(&bytes(2, 2));
+            block_on(pages.file().write_at(data, 2 * PAGE as u64)).unwrap();
+            pages.invalidate(2..3);
+        });
+        assert_eq!(after, bytes(2, 2));
+        assert_eq!(*pages.get(2).unwrap(), bytes(2, 2));
+    }
+}
