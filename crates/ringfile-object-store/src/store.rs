@@ -434,9 +434,11 @@ fn cut(range: &Range<u64>, size: u64) -> io::Result<Range<u64>> {
     Ok(range.start..range.end.min(size).max(range.start))
 }
 
-/// Returns the first piece of the rest of a stream. It ends at a multiple of `most`, and so of any block.
+/// Returns the first piece of the rest of a stream. Unless it is all of the rest, it ends at a multiple of `most`, and so of
+/// any block.
 fn first_piece(left: &Range<u64>, most: u64) -> Range<u64> {
-    left.start..((left.start / most + 1) * most).min(left.end)
+    let is_one = left.end - left.start <= most;
+    left.start..if is_one { left.end } else { (left.start / most + 1) * most }
 }
 
 fn frozen(buffer: AnyBuffer) -> Bytes {

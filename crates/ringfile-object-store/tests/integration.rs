@@ -120,6 +120,22 @@ macro_rules! suite {
                 }
             }
 
+            /// `GetResult::bytes` copies if there are several.
+            #[tokio::test]
+            async fn a_range_of_at_most_a_mebibyte_is_one_piece() {
+                let folder = folder();
+                let store = store(&folder, Caching::Direct);
+                let path = Path::from("object");
+                store.put(&path, content(0..3 << 20).into()).await.unwrap();
+                for (range, pieces) in [(500_000..500_000 + (1 << 20), 1), (500_000..2_500_000, 3)] {
+                    let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
+                    let got = store.get_opts(&path, options).await.unwrap().into_stream();
+                    let got: Vec<_> = got.try_collect().await.unwrap();
+                    assert_eq!(got.len(), pieces);
+                    assert_eq!(got.concat(), content(range.start as usize..range.end as usize));
+                }
+            }
+
             #[tokio::test]
             async fn a_full_pool_is_exceeded_and_all_memory_comes_back() {
                 let folder = folder();
