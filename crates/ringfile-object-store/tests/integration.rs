@@ -41,10 +41,12 @@ macro_rules! suite {
             /// Runs all tests that `LocalFileSystem` has.
             #[tokio::test]
             async fn the_suite_of_object_store() {
-                for (caching, sync) in CACHINGS.map(|caching| (caching, caching == Caching::Buffered)) {
+                let all = CACHINGS.map(|caching| [0, 1 << 20].map(|cache| (caching, cache)));
+                for (caching, cache) in all.into_iter().flatten() {
                     let folder = folder();
+                    let sync = caching == Caching::Buffered;
                     let store = RingfileStore::builder().prefix(folder.path()).caching(caching).sync(sync);
-                    let store = store.build().unwrap();
+                    let store = store.cache(cache).build().unwrap();
                     put_get_delete_list(&store).await;
                     list_with_offset_exclusivity(&store).await;
                     get_opts(&store).await;
