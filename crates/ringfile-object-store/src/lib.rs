@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod cache;
 mod disk;
 mod gate;
 mod names;
@@ -20,9 +21,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+pub use cache::CacheMetrics;
 use ringfile::Pool;
 pub use ringfile::attach_to_tokio;
 
+use cache::Cache;
 use gate::Gate;
 use names::DurableNames;
 #[cfg(feature = "sim")]
@@ -96,6 +99,12 @@ impl RingfileStore {
     pub fn pool(&self) -> &Pool {
         &self.store.pool
     }
+
+    /// Returns the counters of the [cache](Builder::cache); zeros if the store has none.
+    #[must_use]
+    pub fn cache_metrics(&self) -> CacheMetrics {
+        self.store.cache.as_ref().map(|cache| cache.metrics()).unwrap_or_default()
+    }
 }
 
 impl fmt::Display for RingfileStore {
@@ -126,6 +135,7 @@ pub struct Builder {
     caching: Caching,
     pool: Option<Pool>,
     memory: usize,
+    cache: usize,
     in_flight: usize,
     merge_gap: u64,
     sync: bool,
@@ -140,6 +150,7 @@ impl Default for Builder {
             caching: Caching::default(),
             pool: None,
             memory: 256 << 20,
+            cache: 0,
             in_flight: 64,
             merge_gap: 16 << 10,
             sync: false,
@@ -169,8 +180,8 @@ impl Builder {
         self
     }
 
-    /// Sets the memory for reads in bytes: the capacity of the store's pool, and the limit for all calls of
-    /// `get_ranges` together. 256 MiB by default.
+    /// Sets the memory for reads in bytes: the capacity of the store's pool, without that of a [`cache`](Self::cache), and
+    /// the limit for all calls of `get_ranges` together. 256 MiB by default.
     ///
     /// Calls beyond that limit, or beyond 512 at once, wait for others, for as long as a drive does not answer. A call for
     /// more than the limit runs alone. A call whose future was woken and is not polled, for instance because its task waits for
@@ -180,6 +191,51 @@ impl Builder {
     /// from outside, so that no call waits for its own query.
     pub fn memory(mut self, bytes: usize) -> Self {
         self.memory = bytes;
+        self
+    }
+
+    /// Sets the size, in bytes, of a cache that keeps what was read, and gives out the same memory again without a read or a
+    /// copy. 0 by default: no cache.
+    ///
+    /// Each call opens its object as without a cache. It gets what earlier calls have read if inode, size and times show that
+    /// the object has not changed since, whoever changes it. What the store itself puts, copies, renames or deletes, it
+    /// drops at once. Nothing is kept
+    ///
+    /// - on file systems other than ext4, XFS, Btrfs and F2FS, whose files may not show each change;
+    /// - of an object that was opened within a tenth of a second after it was changed or linked (two seconds if the file
+    ///   system stores whole seconds), because its time may not show a further change;
+    /// - of a `get` or range of more than a quarter of the cache, or from a read of `get_ranges` that is so long.
+    ///
+    /// What is read at once is kept together, such as the ranges that `get_ranges` merges and the gaps between them, and
+    /// counts with all its memory. Any range inside it is found. A range of more than 1 MiB, or a whole object, is a stream of
+    /// pieces, each of which is kept; `GetResult::bytes` copies them.
+    ///
+    /// The cache adds to [`memory`](Self::memory): the store's pool has room for both. A [`pool`](Self::pool) of yours should
+    /// have it too; if it is full, the cache is emptied before a read fails.
+    ///
+    /// ```
+    /// # use object_store_014 as object_store;
+    /// use object_store::{ObjectStoreExt, path::Path};
+    /// use ringfile_object_store::RingfileStore;
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # futures::executor::block_on(async {
+    /// let store = RingfileStore::builder().prefix(folder.path()).cache(64 << 20).build()?;
+    /// let path = Path::from("data");
+    /// store.put(&path, vec![7; 100_000].into()).await?;
+    /// for _ in 0..10 {
+    ///     assert_eq!(store.get_range(&path, 1000..5000).await?, [7; 4000][..]);
+    ///     std::thread::sleep(std::time::Duration::from_millis(20));
+    /// }
+    /// let metrics = store.cache_metrics();
+    /// assert_eq!(metrics.hits + metrics.misses, 10);
+    /// println!("{} times from the cache, which keeps {} bytes", metrics.hits, metrics.bytes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn cache(mut self, bytes: usize) -> Self {
+        self.cache = bytes;
         self
     }
 
@@ -227,7 +283,7 @@ impl Builder {
     pub fn build(self) -> std::io::Result<RingfileStore> {
         let pool = match self.pool {
             Some(pool) => pool,
-            None => store::pool(self.memory)?,
+            None => store::pool(self.memory.saturating_add(self.cache))?,
         };
         let root = self.prefix.map(|root| disk::root(&root)).transpose()?;
         let store = Arc::new(Store {
@@ -239,6 +295,7 @@ impl Builder {
             removes_empty_folders: self.removes_empty_folders,
             gate: Gate::new(self.memory),
             recent: Arc::new(recent::Recent::new()),
+            cache: (self.cache > 0).then(|| Cache::new(self.cache)),
             pieces: AtomicUsize::new(0),
             most_pieces: store::most_pieces(self.memory),
         });

@@ -21,7 +21,7 @@ use crate::store::has_exact_inodes;
 const MOST: usize = 4096;
 /// A folder that has not changed for this long has another time of change after its next change. The coarsest times, of
 /// ext4 with small inodes, are whole seconds.
-const SETTLED: Duration = Duration::from_secs(2);
+pub(crate) const SETTLED: Duration = Duration::from_secs(2);
 
 /// The syncs that make an object durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,5 +1,6 @@
 //! The store's work, for either version of the trait: opening, reading ranges and streams, writing.
 
+use std::borrow::Cow;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -15,6 +16,7 @@ use ringfile::fs::{FileType, Metadata};
 use ringfile::{AnyBuffer, Batch, File, OpenOptions, Pool, PoolError, Route, WhenFull};
 
 use crate::Caching;
+use crate::cache::{Cache, Cached};
 use crate::disk::{self, blocking, in_background};
 use crate::gate::Gate;
 use crate::names::{DurableNames, Step};
@@ -55,6 +57,7 @@ pub(crate) struct Store {
     pub(crate) removes_empty_folders: bool,
     pub(crate) gate: Arc<Gate>,
     pub(crate) recent: Arc<Recent>,
+    pub(crate) cache: Option<Arc<Cache>>,
     /// The shares of streams, and their limit.
     pub(crate) pieces: AtomicUsize,
     pub(crate) most_pieces: usize,
@@ -69,6 +72,8 @@ pub(crate) fn most_pieces(memory: usize) -> usize {
 pub(crate) struct Opened {
     pub(crate) file: File,
     pub(crate) metadata: Metadata,
+    /// If the store has a cache.
+    cached: Option<Cached>,
 }
 
 /// Creates the store's pool. If it is full, memory comes from outside: a call must not wait for memory that its own
@@ -86,10 +91,17 @@ pub(crate) fn etag(metadata: &Metadata) -> String {
 impl Store {
     /// Opens an object for reading. Does not block if the directory entries are cached.
     pub(crate) async fn open(&self, path: PathBuf) -> io::Result<Opened> {
+        let watch = self.cache.as_ref().map(|cache| cache.watch(&path));
+        let (file, metadata) = self.open_file(path).await?;
+        let cached = watch.map(|found| found(&metadata));
+        Ok(Opened { file, metadata, cached })
+    }
+
+    async fn open_file(&self, path: PathBuf) -> io::Result<(File, Metadata)> {
         if disk::is_simulated() {
             let file = disk::open(&path, &self.options()).await?;
             let metadata = object_of(disk::metadata_of(&file).await?)?;
-            return Ok(Opened { file, metadata });
+            return Ok((file, metadata));
         }
         let opened = match open_cached(&path) {
             Some(opened) => opened?,
@@ -113,7 +125,7 @@ impl Store {
                 }
             }
         };
-        Ok(Opened { file, metadata })
+        Ok((file, metadata))
     }
 
     fn options(&self) -> OpenOptions {
@@ -143,29 +155,29 @@ impl Store {
             let opened = self.open(path).await?;
             let size = opened.metadata.size;
             let ranges = asked.iter().map(|range| cut(range, size)).collect::<io::Result<Vec<_>>>()?;
-            self.read_all(&opened.file, &ranges, self.plan(&opened.file, &ranges)).await
+            self.read_all(&opened, &ranges).await
         };
         self.gate.run(usize::try_from(bytes).unwrap_or(usize::MAX), read).await
     }
 
-    /// Plans the reads for these ranges of a file.
-    fn plan(&self, file: &File, ranges: &[Range<u64>]) -> Vec<Piece> {
-        ranges::plan(ranges, self.block(file), self.merge_gap, MOST_MERGED)
-    }
-
-    /// Carries out the reads that `plan` made for `ranges`, and cuts the ranges out of what they read.
-    async fn read_all(
-        &self,
-        file: &File,
-        ranges: &[Range<u64>],
-        pieces: Vec<Piece>,
-    ) -> io::Result<Vec<Bytes>> {
+    /// Reads ranges of an open object that are inside it, or takes them from the cache.
+    async fn read_all(&self, opened: &Opened, ranges: &[Range<u64>]) -> io::Result<Vec<Bytes>> {
+        let Opened { file, cached, .. } = opened;
+        let (mut left, mut given) = (Cow::Borrowed(ranges), vec![Bytes::new(); ranges.len()]);
+        if let Some(cached) = cached {
+            cached.take(left.to_mut(), &mut given);
+        }
+        let pieces = ranges::plan(&left, self.block(file), self.merge_gap, MOST_MERGED);
+        if pieces.is_empty() {
+            return Ok(given);
+        }
+        let shows_changes = || disk::is_simulated() || has_exact_inodes(file);
+        let cached = cached.as_ref().filter(|cached| cached.keeps(shows_changes));
         let mut batch = Batch::with_capacity(pieces.len()).in_flight(self.in_flight);
         for Piece { span, .. } in &pieces {
             batch.add(file.read_at(self.memory(span)?, span.start));
         }
         let results = batch.await;
-        let mut given = vec![Bytes::new(); ranges.len()];
         for (Piece { span, wanted }, done) in pieces.into_iter().zip(results) {
             let read = done.result?;
             let bytes = done.buffer.map(frozen).unwrap_or_default();
@@ -177,6 +189,9 @@ impl Store {
                 }
                 given[at] = bytes.slice(inside);
             }
+            if let Some(cached) = cached {
+                cached.keep(span.start, &bytes, span.end - span.start);
+            }
         }
         Ok(given)
     }
@@ -185,9 +200,12 @@ impl Store {
     /// and ends after an error.
     pub(crate) fn stream(
         self: &Arc<Self>,
-        opened: Opened,
+        mut opened: Opened,
         range: Range<u64>,
     ) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+        if let Some(cached) = &mut opened.cached {
+            cached.limit(range.end - range.start);
+        }
         let state = (Arc::clone(self), Arc::new(opened), range, FuturesOrdered::new(), None);
         let pieces = stream::unfold(state, |(store, opened, mut left, mut reads, given)| async move {
             // The consumer has asked for the next piece, so it has probably used this one.
@@ -200,7 +218,7 @@ impl Store {
                 let piece = first_piece(&left, if share.is_some() { CHUNK } else { SHORT_CHUNK });
                 left.start = piece.end;
                 let (store, opened) = (Arc::clone(&store), Arc::clone(&opened));
-                reads.push_back(async move { (store.read_piece(&opened.file, piece).await, share) });
+                reads.push_back(async move { (store.read_piece(&opened, piece).await, share) });
             }
             let (read, share) = reads.next().await?;
             if read.is_err() {
@@ -213,9 +231,8 @@ impl Store {
     }
 
     /// Reads one piece of a stream. Takes no share of the gate, which a stream that is not polled would keep.
-    async fn read_piece(&self, file: &File, range: Range<u64>) -> io::Result<Bytes> {
-        let ranges = [range];
-        let read = self.read_all(file, &ranges, self.plan(file, &ranges)).await?;
+    async fn read_piece(&self, opened: &Opened, range: Range<u64>) -> io::Result<Bytes> {
+        let read = self.read_all(opened, &[range]).await?;
         Ok(read.into_iter().next().unwrap_or_default())
     }
 
@@ -226,9 +243,17 @@ impl Store {
         file.alignment().bytes.max(least) as u64
     }
 
-    /// Returns memory for a read: from the pool, or from outside of it.
+    /// Returns memory for a read. If there is none, drops what the cache keeps of it.
     fn memory(&self, span: &Range<u64>) -> io::Result<AnyBuffer> {
         let len = usize::try_from(span.end - span.start).map_err(io::Error::other)?;
+        match self.free_memory(len) {
+            Err(_) if self.cache.as_ref().is_some_and(|cache| cache.clear()) => self.free_memory(len),
+            memory => memory,
+        }
+    }
+
+    /// Returns memory from the pool, or from outside of it.
+    fn free_memory(&self, len: usize) -> io::Result<AnyBuffer> {
         // Not `get`: with a pool of the user's that has `WhenFull::Wait`, it blocks the thread.
         match self.pool.get_async(len).now_or_never() {
             Some(Ok(buffer)) => Ok(buffer.into()),
@@ -253,16 +278,21 @@ impl Store {
         // Not on the caller's thread: each object is a new file, and whether its first, long write would block is not
         // known. No other code sees the descriptor.
         options.route(Route::Workers).dont_cache(self.caching == Caching::Direct).one_descriptor(true);
+        let cached = self.cache.clone().map(|cache| (cache, target.clone()));
         let (staged, file) =
             blocking(move || async move { Staged::create(&target, &mut options).await }).await?;
         let (names, recent) = (self.names.clone(), Arc::clone(&self.recent));
-        Ok(Upload { unfinished: Some(staged), file, names, recent })
+        Ok(Upload { unfinished: Some(staged), file, names, recent, cached })
     }
 
     /// Copies an object. With `replace` this replaces an existing one, otherwise that is an error.
     pub(crate) async fn copy(&self, from: PathBuf, to: PathBuf, replace: bool) -> io::Result<()> {
-        let names = self.names.clone();
-        let copy = move || async move { staged::copy(&from, &to, replace, names.as_deref()).await };
+        let (names, cache) = (self.names.clone(), self.cache.clone());
+        let copy = move || async move {
+            let copied = staged::copy(&from, &to, replace, names.as_deref()).await;
+            forget(cache.as_deref(), &[&to]);
+            copied
+        };
         self.change_names(copy).await
     }
 
@@ -275,8 +305,11 @@ impl Store {
         replace: bool,
     ) -> io::Result<()> {
         let (names, root) = (self.names.clone(), self.removes_empty_folders.then_some(root));
+        let cache = self.cache.clone();
         let rename = move || async move {
-            staged::rename(&from, &to, replace, names.as_deref()).await?;
+            let renamed = staged::rename(&from, &to, replace, names.as_deref()).await;
+            forget(cache.as_deref(), &[&from, &to]);
+            renamed?;
             staged::settle(&from, root.as_deref(), names.as_deref(), Step::OldName).await
         };
         self.change_names(rename).await
@@ -285,8 +318,11 @@ impl Store {
     /// Removes an object.
     pub(crate) async fn remove(&self, path: PathBuf, root: PathBuf) -> io::Result<()> {
         let (names, root) = (self.names.clone(), self.removes_empty_folders.then_some(root));
+        let cache = self.cache.clone();
         let remove = move || async move {
-            disk::remove_file(&path).await?;
+            let removed = disk::remove_file(&path).await;
+            forget(cache.as_deref(), &[&path]);
+            removed?;
             staged::settle(&path, root.as_deref(), names.as_deref(), Step::Removal).await
         };
         self.change_names(remove).await
@@ -333,6 +369,8 @@ pub(crate) struct Upload {
     pub(crate) file: File,
     names: Option<Arc<DurableNames>>,
     recent: Arc<Recent>,
+    /// What keeps the object that it replaces, and that object's path.
+    cached: Option<(Arc<Cache>, PathBuf)>,
 }
 
 impl Upload {
@@ -340,7 +378,11 @@ impl Upload {
     pub(crate) async fn publish(mut self, replace: bool) -> io::Result<String> {
         let Some(staged) = self.unfinished.take() else { return Err(ErrorKind::NotFound.into()) };
         blocking(move || async move {
-            let metadata = staged.publish(&self.file, replace, self.names.as_deref()).await?;
+            let published = staged.publish(&self.file, replace, self.names.as_deref()).await;
+            if let Some((cache, path)) = &self.cached {
+                cache.forget(path);
+            }
+            let metadata = published?;
             self.recent.close_removed();
             Ok(etag(&metadata))
         })
@@ -368,6 +410,13 @@ impl Drop for Upload {
                 drop(file);
             });
         }
+    }
+}
+
+/// Drops what is kept of objects that were changed, or may have been: a change that fails may be half done.
+fn forget(cache: Option<&Cache>, paths: &[&Path]) {
+    if let Some(cache) = cache {
+        paths.iter().for_each(|path| cache.forget(path));
     }
 }
 
@@ -434,9 +483,11 @@ fn cut(range: &Range<u64>, size: u64) -> io::Result<Range<u64>> {
     Ok(range.start..range.end.min(size).max(range.start))
 }
 
-/// Returns the first piece of the rest of a stream. It ends at a multiple of `most`, and so of any block.
+/// Returns the first piece of the rest of a stream. Unless it is all of the rest, it ends at a multiple of `most`, and so of
+/// any block.
 fn first_piece(left: &Range<u64>, most: u64) -> Range<u64> {
-    left.start..((left.start / most + 1) * most).min(left.end)
+    let is_one = left.end - left.start <= most;
+    left.start..if is_one { left.end } else { (left.start / most + 1) * most }
 }
 
 fn frozen(buffer: AnyBuffer) -> Bytes {

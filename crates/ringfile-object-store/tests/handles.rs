@@ -70,12 +70,14 @@ async fn f50_a_descriptor_that_stays_open_shows_no_replaced_object() {
     let version = Arc::new(AtomicU64::new(1));
     let Some((folder, session)) = support::mount(Versions(Arc::clone(&version))) else { return };
     for caching in [Caching::Buffered, Caching::Direct, Caching::Adaptive] {
-        let store = RingfileStore::builder().prefix(folder.path()).caching(caching).build().unwrap();
+        let store = RingfileStore::builder().prefix(folder.path()).caching(caching).cache(1 << 20);
+        let store = store.build().unwrap();
         for _ in 0..3 {
             let now = version.fetch_add(1, Ordering::SeqCst) + 1;
             let got = store.get(&Path::from("object")).await.unwrap();
             assert_eq!(got.meta.last_modified.timestamp() as u64, now);
             assert!(got.bytes().await.unwrap() == vec![now as u8; LEN], "{caching:?}, version {now}");
+            assert_eq!(store.cache_metrics().bytes, 0, "another version may show the same metadata");
         }
     }
     support::unmount(session, folder.path());

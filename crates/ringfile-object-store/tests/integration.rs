@@ -41,10 +41,12 @@ macro_rules! suite {
             /// Runs all tests that `LocalFileSystem` has.
             #[tokio::test]
             async fn the_suite_of_object_store() {
-                for (caching, sync) in CACHINGS.map(|caching| (caching, caching == Caching::Buffered)) {
+                let all = CACHINGS.map(|caching| [0, 1 << 20].map(|cache| (caching, cache)));
+                for (caching, cache) in all.into_iter().flatten() {
                     let folder = folder();
+                    let sync = caching == Caching::Buffered;
                     let store = RingfileStore::builder().prefix(folder.path()).caching(caching).sync(sync);
-                    let store = store.build().unwrap();
+                    let store = store.cache(cache).build().unwrap();
                     put_get_delete_list(&store).await;
                     list_with_offset_exclusivity(&store).await;
                     get_opts(&store).await;
@@ -117,6 +119,22 @@ macro_rules! suite {
                     let got = store.get_opts(&path, suffix).await.unwrap();
                     assert_eq!(got.range, end - 10..end);
                     assert_eq!(got.bytes().await.unwrap(), content(size - 10..size));
+                }
+            }
+
+            /// `GetResult::bytes` copies if there are several.
+            #[tokio::test]
+            async fn a_range_of_at_most_a_mebibyte_is_one_piece() {
+                let folder = folder();
+                let store = store(&folder, Caching::Direct);
+                let path = Path::from("object");
+                store.put(&path, content(0..3 << 20).into()).await.unwrap();
+                for (range, pieces) in [(500_000..500_000 + (1 << 20), 1), (500_000..2_500_000, 3)] {
+                    let options = GetOptions { range: Some(range.clone().into()), ..GetOptions::default() };
+                    let got = store.get_opts(&path, options).await.unwrap().into_stream();
+                    let got: Vec<_> = got.try_collect().await.unwrap();
+                    assert_eq!(got.len(), pieces);
+                    assert_eq!(got.concat(), content(range.start as usize..range.end as usize));
                 }
             }
 

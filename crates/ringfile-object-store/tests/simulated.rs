@@ -57,6 +57,8 @@ struct Told {
     moving: BTreeMap<u64, (String, String, u64)>,
     last_number: u64,
     acknowledged: usize,
+    /// What came from the cache.
+    hits: u64,
     wrong: Option<String>,
 }
 
@@ -124,9 +126,9 @@ struct Session {
     told: History,
 }
 
-fn store(left_out: Option<Step>, sync: bool, removes: bool) -> RingfileStore {
+fn store(left_out: Option<Step>, sync: bool, removes: bool, cache: usize) -> RingfileStore {
     let builder = RingfileStore::builder().prefix("data").pool(Pool::new(1 << 20)).caching(Caching::Direct);
-    builder.sync(sync).removes_empty_folders(removes).leave_out(left_out).build().unwrap()
+    builder.cache(cache).sync(sync).removes_empty_folders(removes).leave_out(left_out).build().unwrap()
 }
 
 impl Session {
@@ -252,7 +254,9 @@ impl Session {
     /// Reads an object in one of the ways, and checks that it may be so.
     async fn look(&self, path: &str) -> Result<Version> {
         let found = look(&self.store, path, self.disk.random_below(2) == 0).await?;
-        self.told.borrow_mut().check(path, found.clone());
+        let mut told = self.told.borrow_mut();
+        told.hits = told.hits.max(self.store.cache_metrics().hits);
+        told.check(path, found.clone());
         Ok(found.unwrap_or_default())
     }
 }
@@ -291,7 +295,9 @@ async fn prepare() {
 async fn session(left_out: Option<Step>, strictness: Strictness, disk: Disk, told: History, seed: u64) {
     prepare().await;
     let removes = seed.is_multiple_of(2);
-    let (store, careless) = (store(left_out, true, removes), store(None, false, false));
+    // It keeps no read that is longer than a quarter of it, and no object is.
+    let cache = if seed.is_multiple_of(3) { 64 << 10 } else { 0 };
+    let (store, careless) = (store(left_out, true, removes, cache), store(None, false, false, 0));
     // The syncs of other tasks would hide one that is missing.
     let tasks = if left_out.is_some() { 1 } else { TASKS };
     let keeps_renamed = !removes || tasks == 1 || strictness == Strictness::Journal;
@@ -307,7 +313,7 @@ async fn session(left_out: Option<Step>, strictness: Strictness, disk: Disk, tol
 /// Checks what a power cut has left, and takes it as it is.
 async fn check(told: History) {
     prepare().await;
-    let store = store(None, false, false);
+    let store = store(None, false, false, 0);
     let paths: Vec<String> = told.borrow().objects.keys().cloned().collect();
     let mut there = BTreeMap::new();
     for path in &paths {
@@ -336,14 +342,8 @@ async fn check(told: History) {
     }
 }
 
-/// Runs a program, and cuts the power, three times on one disk. Returns what was wrong, the number of changes that were
-/// acknowledged, and the traces.
-fn try_seed(
-    seed: u64,
-    left_out: Option<Step>,
-    strictness: Strictness,
-    faults: &Faults,
-) -> (Option<String>, usize, Vec<u64>) {
+/// Runs a program, and cuts the power, three times on one disk. Returns what happened, and the traces.
+fn try_seed(seed: u64, left_out: Option<Step>, strictness: Strictness, faults: &Faults) -> (Told, Vec<u64>) {
     let told = History::default();
     let mut simulation = Simulation::new(seed).strictness(strictness);
     let mut traces = Vec::new();
@@ -356,8 +356,7 @@ fn try_seed(
         traces.extend([outcome.trace(), checked.trace()]);
         simulation = checked.disk();
     }
-    let told = told.take();
-    (told.wrong, told.acknowledged, traces)
+    (told.take(), traces)
 }
 
 const STRICTNESSES: [Strictness; 2] = [Strictness::Journal, Strictness::Posix];
@@ -368,19 +367,21 @@ fn all_faults() -> Faults {
 
 #[test]
 fn acknowledged_objects_are_there_and_whole_whenever_the_power_is_cut() {
-    let acknowledged = AtomicUsize::new(0);
+    let (acknowledged, hits) = (AtomicUsize::new(0), AtomicUsize::new(0));
     for faults in [Faults::none(), all_faults()] {
         for strictness in STRICTNESSES {
             for_each_seed(seeds(), |seed| {
-                let (wrong, count, _) = try_seed(seed, None, strictness, &faults);
-                assert_eq!(wrong, None, "{strictness:?}");
-                acknowledged.fetch_add(count, Ordering::Relaxed);
+                let (told, _) = try_seed(seed, None, strictness, &faults);
+                assert_eq!(told.wrong, None, "{strictness:?}");
+                acknowledged.fetch_add(told.acknowledged, Ordering::Relaxed);
+                hits.fetch_add(told.hits as usize, Ordering::Relaxed);
             });
         }
     }
-    let acknowledged = acknowledged.into_inner();
-    println!("{acknowledged} changes were acknowledged");
-    assert!(acknowledged as u64 > seeds().end * 20, "few changes were acknowledged");
+    let (acknowledged, hits) = (acknowledged.into_inner(), hits.into_inner());
+    println!("{acknowledged} changes were acknowledged, {hits} reads came from a cache");
+    assert!(hits * 2 > seeds().count(), "the cache was hardly used");
+    assert!(acknowledged > seeds().count() * 20, "few changes were acknowledged");
 }
 
 #[test]
@@ -393,7 +394,7 @@ fn each_sync_that_is_left_out_is_found_within_a_thousand_seeds() {
     {
         // The journal of `Strictness::Journal` has most names, whichever folder is synced.
         let is_found =
-            |seed: &u64| try_seed(*seed, Some(step), Strictness::Posix, &Faults::none()).0.is_some();
+            |seed: &u64| try_seed(*seed, Some(step), Strictness::Posix, &Faults::none()).0.wrong.is_some();
         let found = (0..1000).find(is_found);
         println!("{step:?}: seed {found:?}");
         assert!(found.is_some(), "{step:?}");
@@ -402,7 +403,7 @@ fn each_sync_that_is_left_out_is_found_within_a_thousand_seeds() {
 
 #[test]
 fn a_seed_repeats_a_run() {
-    let run = |seed| try_seed(seed, None, Strictness::Posix, &all_faults()).2;
+    let run = |seed| try_seed(seed, None, Strictness::Posix, &all_faults()).1;
     let (first, again): (Vec<_>, Vec<_>) = ((0..20).map(run).collect(), (0..20).map(run).collect());
     assert_eq!(first, again);
 }
@@ -411,7 +412,7 @@ fn a_seed_repeats_a_run() {
 fn a_store_that_has_outlived_its_simulation_touches_no_real_file() {
     let store = Simulation::new(1).run(|_| async {
         prepare().await;
-        store(None, false, false)
+        store(None, false, false, 0)
     });
     let store = store.into_result().unwrap();
     let folder = tempfile::tempdir().unwrap();
