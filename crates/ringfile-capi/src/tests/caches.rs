@@ -318,6 +318,8 @@ fn a_forked_child_finds_pages_in_memory_and_waits_for_no_lock_of_its_parent() {
     let fixture = Fixture::new(64, RINGFILE_WHEN_PINNED_WAIT);
     let mut pages = [(); 2].map(|()| no_page());
     well(fixture.read_many(&[62, 63], &mut pages));
+    // A file that no other thread uses: closing it drops the last of it.
+    let unused = fixture.open(open(&fixture.folder.path().join("data"), RINGFILE_READ, 0));
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // A thread that takes the cache's lock all the time, and replaces a page that is in use.
@@ -351,7 +353,9 @@ fn a_forked_child_finds_pages_in_memory_and_waits_for_no_lock_of_its_parent() {
                     for page in &pages {
                         well(release(&mut ringfile_cached_page { ..*page }));
                     }
-                    well(ringfile_cache_close(ptr::without_provenance_mut(fixture.cached)));
+                    for closed in [fixture.cached, unused] {
+                        well(ringfile_cache_close(ptr::without_provenance_mut(closed)));
+                    }
                     well(ringfile_cache_free(fixture.cache()));
                     well(ringfile_thread_release());
                     if std::env::var_os("RINGFILE_BACKEND").is_some() {
