@@ -10,6 +10,8 @@
 mod append;
 #[path = "../../crates/ringfile-capi/src/batch.rs"]
 mod batch;
+#[path = "../../crates/ringfile-capi/src/cache.rs"]
+mod cache;
 #[path = "../../crates/ringfile-capi/src/cancel.rs"]
 mod cancel;
 #[path = "../../crates/ringfile-capi/src/control.rs"]

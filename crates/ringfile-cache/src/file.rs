@@ -202,7 +202,7 @@ impl CachedFile {
     }
 
     /// Returns the page if it is in memory. Takes no lock, allocates nothing and does not wait.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn get(&self, page: u64) -> Option<Page> {
         let inner = &*self.inner;
@@ -252,7 +252,10 @@ impl CachedFile {
         &self.inner
     }
 
-    fn check(&self, pages: usize) -> io::Result<()> {
+    /// Returns an error if so many pages do not fit in the cache at once. For the C interface, which gets some of them before
+    /// it reads the others.
+    #[doc(hidden)]
+    pub fn check_fits(&self, pages: usize) -> io::Result<()> {
         let budget = self.inner.shared.lock().memory.budget();
         if pages * self.inner.page_size <= budget {
             return Ok(());
@@ -268,7 +271,7 @@ impl CachedFile {
     /// # Errors
     /// The first error of [`read`](Self::read), in this order. `InvalidInput` if the pages do not fit in the cache at once.
     pub async fn read_many(&self, pages: &[u64]) -> io::Result<Vec<Page>> {
-        self.check(pages.len())?;
+        self.check_fits(pages.len())?;
         let mut reads: Vec<Read<'_>> = pages.iter().map(|&page| self.read(page)).collect();
         let mut found = Vec::with_capacity(pages.len());
         let mut is_started = false;

@@ -67,6 +67,18 @@ impl Page {
         Self { file: NonNull::dangling(), word: NonNull::dangling(), frame: NonNull::dangling(), len: 0 }
     }
 
+    /// Drops the page, or returns it if that takes the cache's lock. For the C interface, which has to prepare for that.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn try_drop(self) -> Result<(), Self> {
+        // SAFETY: as in `drop`.
+        if self.len > 0 && unsafe { self.word.as_ref() }.unpin(self.frame) != Unpinned::Done {
+            return Err(self);
+        }
+        std::mem::forget(self);
+        Ok(())
+    }
+
     /// Takes the pin away where the cache's lock is needed.
     #[cold]
     fn unpin_slowly(&self) {

@@ -11,10 +11,10 @@
  * system, the kernel or a forked child (see FORK) does not support the request. -ENOTRECOVERABLE: a defect of the
  * library, which is reported instead of ending the process.
  *
- * HANDLES. Pointers to pools, buffers, memory, files, appenders, batches and queues are opaque numbers: they point to
- * nothing, and may be compared and copied. Using a closed handle is an error; it never refers to another object.
+ * HANDLES. Pointers to pools, buffers, memory, files, caches, appenders, batches and queues are opaque numbers: they point
+ * to nothing, and may be compared and copied. Using a closed handle is an error; it never refers to another object.
  *
- * THREADS. Any thread may use pools, buffers, memory, files, appenders and batches, several threads at once. Calls on a
+ * THREADS. Any thread may use pools, buffers, memory, files, caches, appenders and batches, several threads at once. Calls on a
  * batch return -EBUSY while ringfile_batch_run carries it out, and after ringfile_batch_start as long as that says. A
  * queue belongs to the thread that made it, and ends with it, unless it is made with RINGFILE_QUEUE_SHARED.
  *
@@ -37,8 +37,9 @@
  * are plain calls, which block.
  * These fail with -EOPNOTSUPP: operations that need a ring that the thread had at the fork, or a thread of the library
  * that the parent had, or that would have to wait in a queue that was used before the fork. Operations in flight at the
- * fork end in the child with -ECANCELED; a shared queue of the parent (RINGFILE_QUEUE_SHARED) and an appender of the
- * parent fail with -EOPNOTSUPP.
+ * fork end in the child with -ECANCELED; a shared queue of the parent (RINGFILE_QUEUE_SHARED), an appender and a cache
+ * of the parent fail with -EOPNOTSUPP. But ringfile_cache_get finds what was in memory at the fork, and pages can be
+ * released, caches and their files closed: their memory stays until the child ends.
  * A thread that the child starts has a ring of its own. No call waits for a lock that another thread held at the fork,
  * except for that of a pool which such a thread was using: make a new pool in the child. A batch that such a thread was
  * using stays -EBUSY. All of this holds for fork(), not for a bare clone() or vfork(), after which only exec and _exit
@@ -79,6 +80,12 @@
 
 // Wait until the record, and all before it, are durable. Threads that wait at the same time share one sync.
 #define RINGFILE_APPEND_SYNC 2
+
+// ringfile_cache_options.when_pinned: a call that needs memory while all pages are in use waits for it.
+#define RINGFILE_WHEN_PINNED_WAIT 0
+
+// It fails with -ENOMEM.
+#define RINGFILE_WHEN_PINNED_FAIL 1
 
 // ringfile_allocate: allocates blocks for the range. The file grows to hold it.
 #define RINGFILE_ALLOCATE_EXTEND 0
@@ -300,7 +307,7 @@
 // RINGFILE_OP_RENAME: exchanges what is at `path` and at `to_path`; both must exist.
 #define RINGFILE_RENAME_EXCHANGE 2
 
-// ringfile_pool_options.huge_pages: huge pages if the system provides them transparently.
+// ringfile_pool_options.huge_pages, and that of a cache: huge pages if the system provides them transparently.
 #define RINGFILE_HUGE_PAGES_AUTO 0
 
 // Ordinary pages only.
@@ -329,6 +336,12 @@ typedef struct ringfile_batch ringfile_batch;
 
 // A piece of a pool's memory.
 typedef struct ringfile_buffer ringfile_buffer;
+
+// A budget of memory for pages of files.
+typedef struct ringfile_cache ringfile_cache;
+
+// A file whose pages are cached.
+typedef struct ringfile_cached_file ringfile_cached_file;
 
 // An open file.
 typedef struct ringfile_file ringfile_file;
@@ -483,6 +496,57 @@ typedef struct ringfile_result {
     // The operation's result, as its RINGFILE_OP_... says, or a negative errno.
     int64_t result;
 } ringfile_result;
+
+// Options of a cache. A field that is 0 selects the default; only `size` and `bytes` must be set.
+typedef struct ringfile_cache_options {
+    // sizeof(ringfile_cache_options).
+    size_t size;
+    // The memory for pages, in bytes, at least 4096. It is mapped as it is needed, and registered with io_uring.
+    size_t bytes;
+    // RINGFILE_WHEN_PINNED_...
+    uint32_t when_pinned;
+    // RINGFILE_HUGE_PAGES_...
+    uint32_t huge_pages;
+    // Not 0: a thread lowers the budget, down to an eighth of it, while the kernel reports that memory is short
+    // (pressure stall information), and raises it again afterwards.
+    uint32_t pressure;
+    // 0.
+    uint32_t reserved;
+} ringfile_cache_options;
+
+// A page in use: `length` bytes at `data`, which do not change, and whose memory is used for nothing else until
+// ringfile_cache_release. A struct of zeros is no page.
+//
+// The struct may be moved (copied, if the original is not used any more), also to another thread, and released there.
+// It has to be released once.
+typedef struct ringfile_cached_page {
+    // The page's bytes.
+    const void *data;
+    // Their number: the page size, fewer for the last page of a file, 0 behind its end.
+    size_t length;
+    // The library's own.
+    const void *opaque[5];
+} ringfile_cached_page;
+
+// Counters of a cache or of one of its files. Filled by ringfile_cache_metrics.
+typedef struct ringfile_cache_counts {
+    // sizeof(ringfile_cache_counts), set by the caller.
+    size_t size;
+    // The budget of the whole cache, in bytes.
+    uint64_t budget;
+    // Bytes of memory that hold pages now, without those that are being read.
+    uint64_t bytes;
+    // Pages that are in use now.
+    uint64_t pinned;
+    // Pages that were found in memory.
+    uint64_t hits;
+    // Pages that were read from the file, prefetched ones too.
+    uint64_t misses;
+    // Calls that waited for the read of another one.
+    uint64_t shared_misses;
+    // Pages whose memory was taken for others, or given back.
+    uint64_t evictions;
+} ringfile_cache_counts;
 
 // Counters of operations since the process or the thread began. Filled by ringfile_metrics and
 // ringfile_thread_metrics.
@@ -771,6 +835,126 @@ int ringfile_batch_reset(struct ringfile_batch *batch);
 // Closes a batch. Operations that were added and not run are not carried out; a batch that was started continues, see
 // ringfile_batch_start. Any thread; does not block.
 int ringfile_batch_free(struct ringfile_batch *batch);
+
+// Makes a cache. `*cache` gets the handle, to be closed with ringfile_cache_free.
+//
+// Which pages stay is decided by S3-FIFO: pages that are read once, as in a scan, leave before those that are read
+// again.
+//
+// Any thread. Does not block. -EINVAL: unknown options, or `bytes` is below 4096; -EOPNOTSUPP: `pressure` is set, and
+// the kernel does not report it here.
+//
+// Pointers: `options` points to a struct whose `size` is set; `cache` to memory for the handle.
+int ringfile_cache_create(const struct ringfile_cache_options *options,
+                          struct ringfile_cache **cache);
+
+// Closes a cache. Its files can be used until they are closed, and its pages until they are released; then the memory
+// returns to the system.
+//
+// Any thread. Does not block.
+int ringfile_cache_free(struct ringfile_cache *cache);
+
+// Caches the pages of a file: page n is the `page_size` bytes from n * `page_size` on. `*cached` gets the handle, to
+// be closed with ringfile_cache_close. `file` may be closed before.
+//
+// `page_size` is a power of two from 4096 to 2 MiB. Files with pages of different sizes may share a cache. Open the
+// file with RINGFILE_DIRECT, or its pages are in the kernel's page cache as well. A file that is opened twice in a
+// cache has its pages there twice, and neither handle sees what is written through the other.
+//
+// Any thread. Does not block. -EINVAL: the page size is none of these, above the cache's budget, or not a multiple of
+// what direct I/O on the file requires.
+//
+// Pointers: `cached` points to memory for the handle.
+int ringfile_cache_open(const struct ringfile_cache *cache,
+                        const struct ringfile_file *file,
+                        size_t page_size,
+                        struct ringfile_cached_file **cached);
+
+// Closes a cached file. Its pages leave the cache; those in use stay until they are released. Reads and writes in
+// flight continue.
+//
+// Any thread. Does not block. A thread that used the file keeps it open until its next call of a function of cached
+// files, ringfile_thread_release, or its end.
+int ringfile_cache_close(struct ringfile_cached_file *cached);
+
+// Gets a page that is in memory. Returns 1 and fills `*page`, which is then to be released with
+// ringfile_cache_release; or returns 0 if the page is not in memory.
+//
+// Any thread, several at once. Does not block, takes no lock, and allocates nothing, except for a thread's first call
+// for a file and the first one after any cached file was closed. If the result is not 1, `*page` is filled with zeros.
+// 2,097,152 unreleased gets of one page end the process.
+//
+// Pointers: `page` points to a struct, whose content does not matter.
+int ringfile_cache_get(const struct ringfile_cached_file *cached,
+                       uint64_t number,
+                       struct ringfile_cached_page *page);
+
+// Releases a page, and fills the struct with zeros. Does nothing for a struct of zeros.
+//
+// Any thread. Does not block. Takes a lock only if another thread waits for memory, or the page was written, evicted
+// by ringfile_cache_invalidate or its file closed meanwhile.
+//
+// Pointers: `page` points to a struct that ringfile_cache_get or ringfile_cache_read_many has filled, or of zeros.
+int ringfile_cache_release(struct ringfile_cached_page *page);
+
+// Gets `count` pages, in this order, and reads those that are not in memory, all together. Each is then to be released
+// with ringfile_cache_release.
+//
+// All threads that wait for a page share one read. After an error no page is got, and all structs are filled with
+// zeros. The next call tries again. ringfile_cache_read, in ringfile_ops.h, gets one page.
+//
+// `pages` NULL: begins to read those pages that are not in memory, and returns at once (ringfile_cache_prefetch, in
+// ringfile_ops.h). Begins fewer if all memory is in use. Errors of these reads are not reported.
+//
+// Any thread, several at once. Blocks and allocates if a page is not in memory. Errors are those of pread(2). -EINVAL:
+// the pages do not fit in the cache at once. -ENOMEM: all memory is in use, with RINGFILE_WHEN_PINNED_FAIL; without
+// it, a thread that waits while it alone has pages in use waits for ever.
+//
+// Pointers: `count` numbers at `numbers`; `pages` is NULL, or points to as many structs, whose content does not
+// matter.
+int ringfile_cache_read_many(const struct ringfile_cached_file *cached,
+                             const uint64_t *numbers,
+                             size_t count,
+                             struct ringfile_cached_page *pages);
+
+// Writes a whole page to the file and to the cache.
+//
+// Until this has returned, readers get either the old page or the new one, and after it the new one. Pages that are in
+// use keep their bytes. Durable after ringfile_sync_data of the file.
+//
+// Any thread, several at once; writes of one page are carried out one after the other. Blocks. Allocates. -EINVAL:
+// `length` is not the page size; -ENOMEM: as ringfile_cache_read_many. Other errors are those of pwrite(2).
+//
+// Pointers: `length` bytes at `data`, which do not change until this returns.
+int ringfile_cache_write(const struct ringfile_cached_file *cached,
+                         uint64_t number,
+                         const void *data,
+                         size_t length);
+
+// Takes `count` pages from `first` on out of the cache; UINT64_MAX stands for all behind `first`. A read that begins
+// after this returns what is in the file: call it after others (other processes, ringfile_write) have written to the
+// file. Pages in use keep their bytes.
+//
+// Any thread. Does not block. Looks at every page of the cache.
+int ringfile_cache_invalidate(const struct ringfile_cached_file *cached,
+                              uint64_t first,
+                              uint64_t count);
+
+// Changes the budget to `bytes`, at least 4096. If that is less than before, pages leave the cache, and their memory
+// returns to the system, in pieces of at least 2 MiB; what is in use, after its release.
+//
+// Any thread. Blocks for as long as the system needs for that.
+int ringfile_cache_set_budget(const struct ringfile_cache *cache,
+                              size_t bytes);
+
+// Stores the counters of one file of a cache, or, with `cached` NULL, of all files that it has and had.
+//
+// Any thread. Does not block. Looks at every page of the cache. -EINVAL: the file is of another cache.
+//
+// Pointers: `counts` points to a struct whose `size` is set.
+int ringfile_cache_metrics(const struct ringfile_cache *cache,
+                           const struct ringfile_cached_file *cached,
+                           struct ringfile_cache_counts *counts);
 
 // Waits until all data of the file that were written, and what is needed to read them back, are on stable storage
 // (fdatasync).

@@ -128,6 +128,13 @@ inline ringfile_appender_options appender_options() noexcept {
     return options;
 }
 
+inline ringfile_cache_options cache_options(std::size_t bytes) noexcept {
+    ringfile_cache_options options{};
+    options.size = sizeof options;
+    options.bytes = bytes;
+    return options;
+}
+
 // Returns an operation of this kind, RINGFILE_OP_..., with all other fields 0.
 inline ringfile_op operation(std::uint32_t kind) noexcept {
     ringfile_op op{};
@@ -474,6 +481,149 @@ private:
         op.to_offset = to_offset;
         op.length = length;
         return op;
+    }
+};
+
+// A page in use: its bytes do not change, and stay where they are, until this is destroyed, by any thread. Empty if it has
+// no page, and for a page behind the end of a file.
+class cached_page {
+public:
+    cached_page() noexcept = default;
+    cached_page(cached_page&& other) noexcept : page_(std::exchange(other.page_, ringfile_cached_page{})) {}
+    cached_page& operator=(cached_page&& other) noexcept {
+        if (this != &other) {
+            ringfile_cache_release(&page_);
+            page_ = std::exchange(other.page_, ringfile_cached_page{});
+        }
+        return *this;
+    }
+    cached_page(const cached_page&) = delete;
+    cached_page& operator=(const cached_page&) = delete;
+    ~cached_page() { ringfile_cache_release(&page_); }
+
+    // Returns whether it has a page.
+    explicit operator bool() const noexcept { return page_.data != nullptr; }
+    const std::byte* data() const noexcept { return static_cast<const std::byte*>(page_.data); }
+    std::size_t size() const noexcept { return page_.length; }
+#if __cplusplus >= 202002L
+    std::span<const std::byte> bytes() const noexcept { return {data(), size()}; }
+#endif
+
+private:
+    friend class cached_file;
+    ringfile_cached_page page_{};
+};
+
+// A file whose pages are cached.
+class cached_file : public detail::owner<ringfile_cached_file, ringfile_cache_close> {
+public:
+    using owner::owner;
+
+    // Returns a page that is in memory, or no page. Does not block, and takes no lock.
+    cached_page find(std::uint64_t number) const {
+        cached_page found;
+        check(ringfile_cache_get(get(), number, &found.page_));
+        return found;
+    }
+    cached_page find(std::uint64_t number, std::error_code& error) const noexcept {
+        cached_page found;
+        check(ringfile_cache_get(get(), number, &found.page_), error);
+        return found;
+    }
+    // Returns a page, and reads it if it is not in memory.
+    cached_page read(std::uint64_t number) const {
+        cached_page found;
+        check(ringfile_cache_read(get(), number, &found.page_));
+        return found;
+    }
+    cached_page read(std::uint64_t number, std::error_code& error) const noexcept {
+        cached_page found;
+        check(ringfile_cache_read(get(), number, &found.page_), error);
+        return found;
+    }
+    // Fills in `count` pages, and reads those that are not in memory, together. Pages that were there are released first.
+    void read_many(const std::uint64_t* numbers, std::size_t count, cached_page* pages) const {
+        check(fill(numbers, count, pages));
+    }
+    void read_many(const std::uint64_t* numbers, std::size_t count, cached_page* pages,
+                   std::error_code& error) const noexcept {
+        check(fill(numbers, count, pages), error);
+    }
+    // Begins to read those pages that are not in memory, and returns at once.
+    void prefetch(const std::uint64_t* numbers, std::size_t count) const {
+        check(ringfile_cache_prefetch(get(), numbers, count));
+    }
+    void prefetch(const std::uint64_t* numbers, std::size_t count, std::error_code& error) const noexcept {
+        check(ringfile_cache_prefetch(get(), numbers, count), error);
+    }
+    // Writes a whole page to the file and to the cache.
+    void write(std::uint64_t number, const void* data, std::size_t length) const {
+        check(ringfile_cache_write(get(), number, data, length));
+    }
+    void write(std::uint64_t number, const void* data, std::size_t length, std::error_code& error) const noexcept {
+        check(ringfile_cache_write(get(), number, data, length), error);
+    }
+    // Takes pages out of the cache, after others have written to the file.
+    void invalidate(std::uint64_t first = 0, std::uint64_t count = UINT64_MAX) const {
+        check(ringfile_cache_invalidate(get(), first, count));
+    }
+    void invalidate(std::uint64_t first, std::uint64_t count, std::error_code& error) const noexcept {
+        check(ringfile_cache_invalidate(get(), first, count), error);
+    }
+
+private:
+    int fill(const std::uint64_t* numbers, std::size_t count, cached_page* pages) const noexcept {
+        static_assert(sizeof(cached_page) == sizeof(ringfile_cached_page), "an array of one is an array of the other");
+        for (std::size_t at = 0; at < count; at++) {
+            ringfile_cache_release(&pages[at].page_);
+        }
+        return ringfile_cache_read_many(get(), numbers, count, count == 0 ? nullptr : &pages->page_);
+    }
+};
+
+// A budget of memory for pages of files.
+class cache : public detail::owner<ringfile_cache, ringfile_cache_free> {
+public:
+    using owner::owner;
+
+    static cache create(const ringfile_cache_options& options) {
+        ringfile_cache* handle = nullptr;
+        check(ringfile_cache_create(&options, &handle));
+        return cache(handle);
+    }
+    static cache create(const ringfile_cache_options& options, std::error_code& error) noexcept {
+        ringfile_cache* handle = nullptr;
+        check(ringfile_cache_create(&options, &handle), error);
+        return cache(handle);
+    }
+
+    // Caches the pages of a file, which may be closed before.
+    cached_file open(const file& of, std::size_t page_size) const {
+        ringfile_cached_file* handle = nullptr;
+        check(ringfile_cache_open(get(), of.get(), page_size, &handle));
+        return cached_file(handle);
+    }
+    cached_file open(const file& of, std::size_t page_size, std::error_code& error) const noexcept {
+        ringfile_cached_file* handle = nullptr;
+        check(ringfile_cache_open(get(), of.get(), page_size, &handle), error);
+        return cached_file(handle);
+    }
+    void set_budget(std::size_t bytes) const { check(ringfile_cache_set_budget(get(), bytes)); }
+    void set_budget(std::size_t bytes, std::error_code& error) const noexcept {
+        check(ringfile_cache_set_budget(get(), bytes), error);
+    }
+    // Returns the counters of one file, or of all.
+    ringfile_cache_counts metrics(const cached_file& of = {}) const {
+        ringfile_cache_counts counts{};
+        counts.size = sizeof counts;
+        check(ringfile_cache_metrics(get(), of.get(), &counts));
+        return counts;
+    }
+    ringfile_cache_counts metrics(const cached_file& of, std::error_code& error) const noexcept {
+        ringfile_cache_counts counts{};
+        counts.size = sizeof counts;
+        check(ringfile_cache_metrics(get(), of.get(), &counts), error);
+        return counts;
     }
 };
 

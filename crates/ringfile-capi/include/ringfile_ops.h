@@ -1,7 +1,8 @@
 /*
  * Functions that add one kind of operation to a batch or a queue: they fill in a ringfile_op and call ringfile_batch_add
  * or ringfile_queue_add, whose rules hold for them too. What each kind does, and what its result is, is said at its
- * RINGFILE_OP_... in ringfile.h, which includes this file. The last ones carry out one operation on a file or an appender.
+ * RINGFILE_OP_... in ringfile.h, which includes this file. The last ones carry out one operation on a file, an appender or
+ * a cached file.
  *
  * They are part of the program, and not of the library: other languages fill in a ringfile_op, or pass the flags.
  */
@@ -325,6 +326,21 @@ static inline int ringfile_appender_sync(const ringfile_appender *appender)
 static inline int64_t ringfile_appender_end(const ringfile_appender *appender)
 {
     return ringfile_appender_append(appender, NULL, 0, 0);
+}
+
+/* Gets one page, and reads it if it is not in memory. Returns 0, or a negative errno: see ringfile_cache_read_many. */
+static inline int ringfile_cache_read(const ringfile_cached_file *cached, uint64_t number, ringfile_cached_page *page)
+{
+    int found = ringfile_cache_get(cached, number, page);
+    if (found != 0)
+        return found < 0 ? found : 0;
+    return ringfile_cache_read_many(cached, &number, 1, page);
+}
+
+/* Begins to read those pages that are not in memory, and returns at once: see ringfile_cache_read_many. */
+static inline int ringfile_cache_prefetch(const ringfile_cached_file *cached, const uint64_t *numbers, size_t count)
+{
+    return ringfile_cache_read_many(cached, numbers, count, NULL);
 }
 
 #endif /* RINGFILE_OPS_H */

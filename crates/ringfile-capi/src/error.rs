@@ -79,6 +79,17 @@ impl From<Error> for Fault {
     }
 }
 
+/// The errors of a page cache: those of ringfile, inside what all who waited for the page share.
+impl From<std::io::Error> for Fault {
+    fn from(error: std::io::Error) -> Self {
+        let inner = error.get_ref();
+        let own = inner.and_then(|inner| inner.downcast_ref::<Error>());
+        let own = own.or_else(|| inner?.source()?.downcast_ref());
+        let errno = error.raw_os_error().or_else(|| own.map(errno));
+        Self::new(errno.unwrap_or_else(|| errno_of(error.kind())), error.to_string())
+    }
+}
+
 impl From<PoolError> for Fault {
     fn from(error: PoolError) -> Self {
         let text = error.to_string();

@@ -24,6 +24,8 @@ pub(crate) enum Lock {
     SharedQueues,
     Batches,
     Appenders,
+    Caches,
+    CachedFiles,
     KnownMemory,
     RegisteredMemory,
     Log,

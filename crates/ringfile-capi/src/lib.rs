@@ -1,6 +1,6 @@
 //! ringfile for C and C++: the library's own types behind handles, one file for each kind.
 //!
-//! Knows only the public interface of ringfile. Invariants: no panic crosses the boundary (`error.rs`); a handle that
+//! Knows only the public interfaces of ringfile and its page cache. Invariants: no panic crosses the boundary (`error.rs`); a handle that
 //! is closed, null or of another kind is detected (`table.rs`, `local.rs`); all access through the caller's pointers is
 //! in `raw.rs` and `memory.rs`. The documentation of each function is also that in the header, which cbindgen generates
 //! from these files.
@@ -9,6 +9,7 @@
 
 mod append;
 mod batch;
+mod cache;
 mod cancel;
 mod control;
 mod error;

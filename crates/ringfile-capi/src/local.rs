@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use ringfile::{Done, Queue, ReadRequest, WriteRequest};
 
+use crate::cache;
 use crate::cancel::Delayed;
 use crate::error::{Fault, Result};
 use crate::fork::Lock;
@@ -34,7 +35,7 @@ impl Drop for Own {
 
 /// A thread-local that is dropped at the thread's end, where a cancellation would end the process: dropping a queue waits
 /// for the kernel.
-struct Ending<T: Default>(RefCell<T>);
+pub(crate) struct Ending<T: Default>(pub(crate) RefCell<T>);
 
 impl<T: Default> Drop for Ending<T> {
     fn drop(&mut self) {
@@ -206,12 +207,13 @@ pub(crate) fn wait_for_one(queue: &mut Queue) -> Result<Done> {
     })
 }
 
-/// Drops the queue of blocking operations, and what the thread's ring keeps.
+/// Drops the queue of blocking operations, what the thread's ring keeps, and the cached files that the thread does.
 pub(crate) fn rest() -> Result<()> {
     let queue = BLOCKING
         .try_with(|queue| queue.0.try_borrow_mut().map(|mut queue| queue.take()).map_err(|_| inside()));
     // A thread that is ending has already dropped the queue.
     drop(queue.unwrap_or(Ok(None))?);
+    cache::rest();
     Ok(())
 }
 

@@ -38,7 +38,7 @@ struct Known {
     length: AtomicUsize,
 }
 
-/// ringfile_pool_options.huge_pages: huge pages if the system provides them transparently.
+/// ringfile_pool_options.huge_pages, and that of a cache: huge pages if the system provides them transparently.
 pub const RINGFILE_HUGE_PAGES_AUTO: u32 = 0;
 /// Ordinary pages only.
 pub const RINGFILE_HUGE_PAGES_NEVER: u32 = 1;
@@ -114,15 +114,20 @@ pub struct ringfile_pool_counts {
 // SAFETY: it consists of integers only, with the size first.
 unsafe impl Growing for ringfile_pool_counts {}
 
-fn build(options: &ringfile_pool_options) -> Result<Pool> {
-    let huge_pages = match options.huge_pages {
+/// Returns the kind of pages that a number stands for.
+pub(crate) fn huge_pages(number: u32) -> Result<HugePages> {
+    Ok(match number {
         RINGFILE_HUGE_PAGES_AUTO => HugePages::Auto,
         RINGFILE_HUGE_PAGES_NEVER => HugePages::Never,
         RINGFILE_HUGE_PAGES_REQUIRE => HugePages::Require,
         other => {
             return Err(Fault::invalid(format!("huge_pages is {other}: use one of RINGFILE_HUGE_PAGES_...")));
         }
-    };
+    })
+}
+
+fn build(options: &ringfile_pool_options) -> Result<Pool> {
+    let huge_pages = huge_pages(options.huge_pages)?;
     let when_full = match options.when_full {
         RINGFILE_WHEN_FULL_ERROR => WhenFull::Error,
         RINGFILE_WHEN_FULL_WAIT => WhenFull::Wait,

@@ -9,7 +9,7 @@ use crate::error::{Fault, Result};
 use crate::fork::{self, Guard, Hold, Lock};
 
 /// The low bits of a handle are its kind. Allocated memory never has an odd address.
-const TAG_BITS: u32 = 4;
+pub(crate) const TAG_BITS: u32 = 5;
 const PLACE_BITS: u32 = 24;
 
 /// The open handles of one kind.
@@ -33,7 +33,7 @@ struct Slot<T> {
 }
 
 impl<T> Table<T> {
-    /// Creates a table. `tag` must be odd, below 16, and different for each table; `lock` is the table's own, which
+    /// Creates a table. `tag` must be odd, below 32, and different for each table; `lock` is the table's own, which
     /// `hold` takes with [`hold`](Self::hold).
     pub(crate) const fn new(what: &'static str, tag: usize, lock: Lock, hold: Hold) -> Self {
         Self { what, tag, lock, hold, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }

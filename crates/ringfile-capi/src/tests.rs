@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 
 mod appends;
+mod caches;
 mod cancelled;
 mod ending;
 mod forks;

@@ -208,8 +208,12 @@ impl Header {
         if let Some((head, body)) = statement.split_once('{') {
             let name = head.trim().strip_prefix("typedef struct ").unwrap().to_owned();
             let fields = body.split_once('}').unwrap().0.split(';').filter(|field| !field.trim().is_empty());
-            let fields =
-                fields.map(|field| split_name(field).unwrap()).map(|(kind, name)| Field { name, kind });
+            let fields = fields.map(|field| {
+                // The length of an array is part of its type.
+                let (declared, length) = field.split_at(field.find('[').unwrap_or(field.len()));
+                let (kind, name) = split_name(declared).unwrap();
+                Field { name, kind: kind + length }
+            });
             self.structs.push(Struct { name, fields: fields.collect() });
         } else if let Some(typedef) = statement.strip_prefix("typedef ") {
             // An opaque type is only a name: `typedef struct ringfile_file ringfile_file`.

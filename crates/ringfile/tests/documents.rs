@@ -122,8 +122,10 @@ fn the_gallery_lists_every_example() {
         path.parent().unwrap().components().any(|part| part.as_os_str() == "examples")
             || name.contains("example")
     };
-    let folders = ["crates/ringfile/examples", "crates/ringfile-capi/examples", "integrations"];
-    let all = folders.iter().flat_map(|folder| files(&root.join(folder), ""));
+    let folders =
+        ["ringfile", "ringfile-cache", "ringfile-capi"].map(|name| format!("crates/{name}/examples"));
+    let folders = folders.into_iter().chain(["integrations".to_owned()]);
+    let all = folders.flat_map(|folder| files(&root.join(folder), ""));
     let examples: Vec<String> = all
         .filter(|path| is_source(path) && is_example(path))
         .map(|path| format!("](../{})", path.strip_prefix(root).unwrap().display()))

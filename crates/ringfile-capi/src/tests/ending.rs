@@ -10,6 +10,7 @@ use libc::iovec;
 use super::ops::*;
 use super::*;
 use crate::batch::*;
+use crate::cache::*;
 use crate::control::*;
 use crate::file::*;
 use crate::io::*;
@@ -67,6 +68,20 @@ extern "C" fn end(file: *mut c_void) {
         got("buffer_write", PAGE, ringfile_buffer_write(file, buffer, 0));
         got("buffer_release", 0, ringfile_buffer_release(buffer));
         got("pool_free", 0, ringfile_pool_free(pool));
+        let options = ringfile_cache_options { bytes: 1 << 20, ..std::mem::zeroed() };
+        let options = ringfile_cache_options { size: size_of::<ringfile_cache_options>(), ..options };
+        let (mut cache, mut cached) = (ptr::null_mut(), ptr::null_mut());
+        let mut page: ringfile_cached_page = std::mem::zeroed();
+        got("cache_create", 0, ringfile_cache_create(&options, &mut cache));
+        got("cache_open", 0, ringfile_cache_open(cache, file, PAGE, &mut cached));
+        got("cache_read_many", 0, ringfile_cache_read_many(cached, &0, 1, &mut page));
+        got("a page", PAGE, page.length as i64);
+        got("cache_release", 0, ringfile_cache_release(&mut page));
+        got("cache_get", 1, ringfile_cache_get(cached, 0, &mut page));
+        got("cache_release again", 0, ringfile_cache_release(&mut page));
+        got("cache_write", 0, ringfile_cache_write(cached, 0, data, PAGE));
+        got("cache_close", 0, ringfile_cache_close(cached));
+        got("cache_free", 0, ringfile_cache_free(cache));
         got("error", usize::MAX, if ringfile_read(ptr::null(), data, 1, 0) < 0 { -1 } else { 0 });
         assert!(!ringfile_last_error().is_null());
         // Anything that would outlive the call is refused, or closed with the thread.
@@ -106,7 +121,7 @@ fn f41_every_call_works_or_says_why_not_while_a_thread_ends() {
             });
             thread.join().unwrap();
             let all = std::mem::take(&mut *GOT.lock().unwrap());
-            assert!(all.len() >= 29, "{} calls", all.len());
+            assert!(all.len() >= 39, "{} calls", all.len());
             for (call, right, result) in all {
                 assert_eq!(result, right, "{call}, route {route}, used before: {used_before}");
             }

@@ -7,7 +7,14 @@ use super::root;
 fn every_dependency_has_a_reason() {
     let Some(root) = root() else { return };
     let document = std::fs::read_to_string(root.join("docs/dependencies.md")).unwrap();
-    let crates = ["ringfile", "ringfile-buffer", "ringfile-capi", "ringfile-object-store", "ringfile-cli"];
+    let crates = [
+        "ringfile",
+        "ringfile-buffer",
+        "ringfile-cache",
+        "ringfile-capi",
+        "ringfile-object-store",
+        "ringfile-cli",
+    ];
     let mut missing = Vec::new();
     for crate_name in crates {
         let (_, section) = document.split_once(&format!("\n**{crate_name}**\n")).unwrap();

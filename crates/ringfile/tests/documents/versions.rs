@@ -36,8 +36,14 @@ fn every_lock_file_has_the_present_version() {
         for package in text.split("[[package]]\n") {
             let Some((name, rest)) = package.split_once('\n') else { continue };
             // The crates of this workspace come from no registry. The programs beside it have versions of their own.
-            let published =
-                ["ringfile", "ringfile-buffer", "ringfile-capi", "ringfile-cli", "ringfile-object-store"];
+            let published = [
+                "ringfile",
+                "ringfile-buffer",
+                "ringfile-cache",
+                "ringfile-capi",
+                "ringfile-cli",
+                "ringfile-object-store",
+            ];
             if !published.iter().any(|crate_name| name == format!("name = \"{crate_name}\"")) {
                 continue;
             }
