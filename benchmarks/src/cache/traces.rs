@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn ranks_are_drawn_as_often_as_the_law_says() {
         let (zipf, mut random) = (Zipf::new(4, 1.0), Rng::with_seed(7));
-        let mut counts = [0.0; 4];
+        let mut counts = [0.0_f64; 4];
         (0..100_000).for_each(|_| counts[zipf.draw(&mut random)] += 1.0);
         // 1 + 1/2 + 1/3 + 1/4 = 25/12.
         for (count, share) in counts.into_iter().zip([12.0, 6.0, 4.0, 3.0]) {
