@@ -227,8 +227,8 @@ impl Forms {
             expected[0].push(touch::<false>(&page));
             expected[1].push(touch::<true>(&page));
         }
-        // A little more than the file, since the caches' parts are not filled evenly.
-        let bytes = (size + size / 4) as usize;
+        // More than the file, since the caches' parts are not filled evenly.
+        let bytes = (size + size / 4) as usize + (16 << 20);
         let forms = Forms {
             map: Mapping::new(&plain, size, libc::MAP_POPULATE)?,
             buffered: OpenOptions::new().read(true).open(&place.file)?,
