@@ -1,7 +1,7 @@
 //! `compare cache hits`: what a read of a page costs that is in memory, by one thread and by two.
 //!
-//! All sides read the same pages in the same order, which is computed before. The sum of what they touch is compared with
-//! what plain reads of the file have found there.
+//! All sides read the same pages in the same order, which is computed before. The sum of what they touch is compared
+//! with what plain reads of the file have found there.
 
 use std::fs::File;
 use std::hint::black_box;

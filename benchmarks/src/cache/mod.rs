@@ -1,7 +1,7 @@
 //! `compare cache`: ringfile's page cache beside mmap, the kernel's page cache, and other caches over direct files.
 //!
-//! `hits` and `misses` measure one side each of what a read costs, `working_set` both in their proportion, and `hit_rates`
-//! only counts. This file knows the command line, and the mapping that two of them use.
+//! `hits` and `misses` measure one side each of what a read costs, `working_set` both in their proportion, and
+//! `hit_rates` only counts. This file knows the command line, and the mapping that two of them use.
 
 mod hit_rates;
 mod hits;

@@ -153,8 +153,8 @@ enum Place {
     Third,
 }
 
-/// S3-FIFO with the paper's settings: a small queue of a tenth, from which pages that were read twice more move to the main
-/// queue, and a memory of as many evicted pages as the main queue has.
+/// S3-FIFO with the paper's settings: a small queue of a tenth, from which pages that were read twice more move to the
+/// main queue, and a memory of as many evicted pages as the main queue has.
 pub struct S3Fifo {
     cache: usize,
     small: VecDeque<u32>,
@@ -236,8 +236,8 @@ impl Policy for S3Fifo {
     }
 }
 
-/// W-TinyLFU, with exact counts in place of a sketch: a window of one in a hundred; of the rest, four fifths are protected. A
-/// page from the window takes the place of one that is not protected if it was read more often.
+/// W-TinyLFU, with exact counts in place of a sketch: a window of one in a hundred; of the rest, four fifths are
+/// protected. A page from the window takes the place of one that is not protected if it was read more often.
 pub struct TinyLfu {
     cache: usize,
     window: List,

@@ -1,4 +1,5 @@
-//! The caches over direct files: each holds blocks of one file, as many as fit its bytes, and reads those that it misses.
+//! The caches over direct files: each holds blocks of one file, as many as fit its bytes, and reads those that it
+//! misses.
 //!
 //! All but ringfile's hold `Bytes` that were read into registered memory of a pool, so that no side copies.
 
@@ -15,8 +16,8 @@ use ringfile_cache::{CachedFile, Page};
 
 use crate::job::{Job, Stream, Tally};
 
-/// What the caches may use beyond their bytes for reads in flight, and until they have evicted enough (moka evicts later).
-/// All of a pool's memory is resident, since it is registered.
+/// What the caches may use beyond their bytes for reads in flight, and until they have evicted enough (moka evicts
+/// later). All of a pool's memory is resident, since it is registered.
 const SLACK: usize = 8 << 20;
 
 /// A cache of the blocks of one file.

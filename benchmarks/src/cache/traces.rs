@@ -91,8 +91,8 @@ impl Kind {
     }
 }
 
-/// Returns `length` pages in their order: numbers below `pages`, but those that are read once are above. The cache holds
-/// `cache` of them.
+/// Returns `length` pages in their order: numbers below `pages`, but those that are read once are above. The cache
+/// holds `cache` of them.
 pub fn trace(kind: Kind, pages: usize, cache: usize, length: usize, seed: u64) -> Vec<u32> {
     let mut random = Rng::with_seed(seed);
     let page_of = data::shuffled(pages as u64, seed);

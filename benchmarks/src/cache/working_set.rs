@@ -1,7 +1,7 @@
 //! `compare cache working-set`: a working set larger than the memory for it, alone and beside a scan.
 //!
-//! Each run is a process of its own (this program again). The kernel's page cache is limited by a control group, the others by
-//! their capacity; both to the same bytes. A run begins with nothing in memory; its warm-up is not counted.
+//! Each run is a process of its own (this program again). The kernel's page cache is limited by a control group, the
+//! others by their capacity; both to the same bytes. A run begins with nothing in memory; its warm-up is not counted.
 
 use std::fs::File;
 use std::io;
