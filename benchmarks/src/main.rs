@@ -6,6 +6,7 @@ mod allocations;
 mod allocs;
 mod blocked;
 mod buffer;
+mod cache;
 mod data;
 mod device;
 mod fuse;
@@ -90,6 +91,12 @@ enum Command {
     /// Do one measurement; `adaptive --grid` starts this command for each
     #[command(hide = true)]
     InGrid { one: throughput::GridRun },
+    /// Do one measurement; `cache working-set` starts this command for each
+    #[command(hide = true)]
+    InCache { one: cache::One },
+    /// Compare ringfile's page cache with mmap, the kernel's page cache and other caches: hits, misses, a working set larger
+    /// than memory, and hit rates
+    Cache(cache::Options),
     /// Compare random reads and writes of ringfile on each route, on several file systems (see places.sh)
     Routes(routes::Options),
     /// Compare the throughput of adaptive, buffered and direct files, with the page cache empty and full
@@ -169,6 +176,8 @@ fn main() -> ExitCode {
         }
         (Some(Command::InTokio { one }), _) => in_tokio::measure(&one),
         (Some(Command::InGrid { one }), _) => throughput::in_grid(&one),
+        (Some(Command::InCache { one }), _) => cache::measure(&one),
+        (Some(Command::Cache(options)), _) => cache::compare(&options),
         (Some(Command::Routes(options)), _) => routes::compare(&options),
         (Some(Command::Adaptive(options)), _) => throughput::adaptive(&options),
         (Some(Command::GetRanges(options)), _) => throughput::get_ranges(&options),

@@ -126,7 +126,8 @@ fn compare_all(options: &Options) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn wait_until_trusted(path: &Path) -> io::Result<()> {
+/// Waits until adaptive files read ahead in a file that was just filled.
+pub fn wait_until_trusted(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::MetadataExt;
     loop {
         let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(path.metadata()?.ctime().unsigned_abs());
@@ -197,6 +198,12 @@ pub(super) fn open(side: Side, job: &Job) -> io::Result<(File, Vec<Buffer>)> {
     let pool = Pool::new((job.depth * job.block * 2).max(4 << 20));
     let buffers = (0..job.depth).map(|_| pool.get(job.block)).collect::<Result<Vec<_>, _>>()?;
     Ok((file, buffers))
+}
+
+/// Reads through an adaptive file in ringfile's loop.
+pub fn read_adaptive(job: &Job) -> io::Result<Tally> {
+    let (file, buffers) = open(Side::Adaptive, job)?;
+    block_on(read_all(&file, buffers, job))
 }
 
 pub(super) async fn read_all(file: &File, buffers: Vec<Buffer>, job: &Job) -> io::Result<Tally> {

@@ -17,7 +17,6 @@ use ringfile::block_on;
 use ringfile_cli::shared::{MemoryGroup, Table, Whole};
 use serde::{Deserialize, Serialize};
 
-use super::LEFT;
 use super::adaptive::{Side, open, read_all, wait_until_trusted};
 use crate::data::{self, PAGE, Place};
 use crate::device::{self, ReadCounter};
@@ -185,12 +184,7 @@ pub fn measure(one: &One) -> io::Result<()> {
     let counter = ReadCounter::of(&job.path)?;
     let counter = counter.ok_or_else(|| io::Error::other("no block device counts this file's reads"))?;
     let plain = File::open(&job.path)?;
-    // Pages that are cached already would count against the group that read them.
-    device::drop_cache(&plain, job.size.min(one.memory.unwrap_or(u64::MAX)))?;
-    let left = device::resident_share(&plain, job.size)?;
-    if left > LEFT {
-        return Err(io::Error::other(format!("{:.1} % of the file stays in the page cache", left * 100.0)));
-    }
+    super::drop_cache(&plain, job.size, one.memory)?;
     let group = one.memory.map(MemoryGroup::enter).transpose()?;
     if one.is_warm {
         device::read_in(&plain, job.size)?;

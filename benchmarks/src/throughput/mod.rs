@@ -9,7 +9,7 @@ mod grid;
 
 use std::fs::File;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringfile_cli::shared::Spread;
 
@@ -18,7 +18,7 @@ use crate::device::{self, ReadCounter};
 use crate::rounds::{cpu_time, in_turn, spread_of};
 use crate::table::spread;
 
-pub use adaptive::{Options as Adaptive, compare as adaptive};
+pub use adaptive::{Options as Adaptive, compare as adaptive, read_adaptive, wait_until_trusted};
 pub use get_ranges::{Options as GetRanges, compare as get_ranges};
 pub use grid::{One as GridRun, measure as in_grid};
 
@@ -28,8 +28,25 @@ const LEFT: f64 = 0.001;
 /// How much of a fully cached file the kernel may have evicted during a run, as a fraction.
 const GIVEN_AWAY: f64 = 0.01;
 
+/// Drops the file from the page cache. `memory` is how much of it may be there during a run.
+pub fn drop_cache(file: &File, size: u64, memory: Option<u64>) -> io::Result<()> {
+    /// Pages that another processor has just used cannot be dropped at once.
+    const ATTEMPTS: usize = 20;
+    // Pages that are cached already would count against the control group that read them.
+    device::drop_cache(file, size.min(memory.unwrap_or(u64::MAX)))?;
+    for _ in 0..ATTEMPTS {
+        if device::resident_share(file, size)? <= LEFT {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        ringfile_cli::shared::drop_cache(file)?;
+    }
+    let left = device::resident_share(file, size)? * 100.0;
+    Err(io::Error::other(format!("{left:.1} % of the file stays in the page cache")))
+}
+
 /// Runs all sides in turn, in each round beginning with the next one. Returns the runs of each side.
-fn runs_in_turn(
+pub fn runs_in_turn(
     what: &str,
     rounds: usize,
     sides: &[&str],
@@ -46,20 +63,20 @@ fn runs_in_turn(
 
 /// How much of the file is in the page cache when a run begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cache {
+pub enum Cache {
     Empty,
     Full,
 }
 
 /// What one run did.
 #[derive(Clone, Copy)]
-struct Run {
-    bytes: u64,
-    seconds: f64,
+pub struct Run {
+    pub bytes: u64,
+    pub seconds: f64,
     /// CPU time of the process in seconds, including kernel workers.
-    cpu: f64,
+    pub cpu: f64,
     /// Bytes that the device read during the run, for any program.
-    device_bytes: u64,
+    pub device_bytes: u64,
 }
 
 impl Run {
@@ -85,12 +102,12 @@ fn cells(runs: &[Run]) -> String {
 }
 
 /// Returns the spread of the ratios within each round.
-fn ratios(over: &[Run], under: &[Run], figure: fn(&Run) -> f64) -> Spread {
+pub fn ratios(over: &[Run], under: &[Run], figure: fn(&Run) -> f64) -> Spread {
     spread_of(over.iter().zip(under).map(|(one, other)| figure(one) / figure(other)))
 }
 
 /// A run that is about to start, with the page cache prepared for it.
-struct Trial {
+pub struct Trial {
     file: File,
     size: u64,
     cache: Cache,
@@ -99,20 +116,14 @@ struct Trial {
 
 impl Trial {
     /// Empties or fills the page cache.
-    fn prepare(place: &Place, size: u64, cache: Cache) -> io::Result<Self> {
+    pub fn prepare(place: &Place, size: u64, cache: Cache) -> io::Result<Self> {
         let counter = ReadCounter::of(&place.file)?;
         let counter = counter.ok_or_else(|| io::Error::other("no block device counts this file's reads"))?;
         let trial = Self { file: File::open(&place.file)?, size, cache, counter };
         match cache {
             Cache::Empty => {
-                device::drop_cache(&trial.file, size)?;
-                match trial.cached()? {
-                    share if share <= LEFT => Ok(trial),
-                    share => Err(io::Error::other(format!(
-                        "{:.1} % of the file stays in the page cache",
-                        share * 100.0
-                    ))),
-                }
+                drop_cache(&trial.file, size, None)?;
+                Ok(trial)
             }
             Cache::Full => {
                 if trial.cached()? < 1.0 {
@@ -128,7 +139,7 @@ impl Trial {
     }
 
     /// Measures `read`, which returns how many bytes it read, and checks whether they came from the cache or the device.
-    fn measure(self, read: impl FnOnce() -> io::Result<u64>) -> io::Result<Run> {
+    pub fn measure(self, read: impl FnOnce() -> io::Result<u64>) -> io::Result<Run> {
         let (device, cpu, began) = (self.counter.bytes()?, cpu_time()?, Instant::now());
         let bytes = read()?;
         let run = Run {
