@@ -71,6 +71,10 @@ pub(crate) struct Core {
     detached: HashMap<NonZeroUsize, Detached>,
     /// Who waits for a frame.
     starved: Vec<Waker>,
+    /// One of those who wait for several frames at once keeps what he has while he waits; the others wait for his turn to end.
+    /// Otherwise they would wait for each other.
+    has_turn: bool,
+    turn_waiters: Vec<Waker>,
     /// Frames of segments that were given up are still in use.
     has_given_up: bool,
 }
@@ -88,6 +92,8 @@ impl Core {
             ticks: 0,
             detached: HashMap::new(),
             starved: Vec::new(),
+            has_turn: false,
+            turn_waiters: Vec::new(),
             has_given_up: false,
         }
     }
@@ -287,6 +293,24 @@ impl Core {
     /// Returns who waits for a frame. He is woken, without the lock, and tries again.
     pub(crate) fn take_starved(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.starved)
+    }
+
+    /// Takes the turn if it is free, or has the waker called when it is.
+    pub(crate) fn take_turn(&mut self, waker: &Waker) -> bool {
+        if self.has_turn {
+            if !self.turn_waiters.iter().any(|known| known.will_wake(waker)) {
+                self.turn_waiters.push(waker.clone());
+            }
+            return false;
+        }
+        self.has_turn = true;
+        true
+    }
+
+    /// Ends the turn, and returns who waits for it.
+    pub(crate) fn end_turn(&mut self) -> Vec<Waker> {
+        self.has_turn = false;
+        std::mem::take(&mut self.turn_waiters)
     }
 
     // ---- What becomes of a page ----

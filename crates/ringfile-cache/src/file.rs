@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
@@ -19,7 +18,7 @@ use crate::error::invalid;
 use crate::memory::Frame;
 use crate::page::{Page, noted_length};
 use crate::pending::{Kind, Pending};
-use crate::read::Read;
+use crate::read::{Read, ReadMany};
 use crate::table::{MOST_PAGES, Table};
 use crate::wake::wake_all;
 
@@ -272,26 +271,7 @@ impl CachedFile {
     /// The first error of [`read`](Self::read), in this order. `InvalidInput` if the pages do not fit in the cache at once.
     pub async fn read_many(&self, pages: &[u64]) -> io::Result<Vec<Page>> {
         self.check_fits(pages.len())?;
-        let mut reads: Vec<Read<'_>> = pages.iter().map(|&page| self.read(page)).collect();
-        let mut found = Vec::with_capacity(pages.len());
-        let mut is_started = false;
-        poll_fn(|context| {
-            // The first time, all are started; after that, they are waited for one after the other.
-            if !is_started {
-                is_started = true;
-                reads.iter_mut().for_each(|read| read.start(context));
-            }
-            while let Some(read) = reads.get_mut(found.len()) {
-                match Future::poll(Pin::new(read), context) {
-                    Poll::Ready(Ok(page)) => found.push(page),
-                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                    Poll::Pending => return Poll::Pending,
-                }
-            }
-            Poll::Ready(Ok(()))
-        })
-        .await?;
-        Ok(found)
+        ReadMany::new(self, pages).await
     }
 
     /// Returns `len` bytes from `offset` on; fewer only at the end of the file. They are not copied if they lie in one page,

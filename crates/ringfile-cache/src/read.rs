@@ -7,10 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::cache::WhenPinned;
+use crate::cache::{Shared, WhenPinned};
 use crate::file::{CachedFile, FileInner, Start, all_in_use, check_page};
 use crate::page::Page;
 use crate::pending::Pending;
+use crate::wake::wake_all;
 
 /// A read of one page: the result of [`CachedFile::read`](crate::CachedFile::read). `Send` and `Unpin`. Dropping it ends
 /// nothing: a read of the file that was begun goes on.
@@ -32,11 +33,94 @@ impl<'a> Read<'a> {
         let inner: &Arc<FileInner> = self.file.inner();
         let is_there = inner.table.word(self.page).is_some_and(|word| word.is_loaded());
         if !is_there
+            && self.pending.is_none()
             && check_page(self.page, inner.page_size).is_ok()
             && let Start::Wait(pending, is_answer) = inner.start_read(self.page, Some(context.waker()))
         {
             self.pending = Some((pending, is_answer));
         }
+    }
+}
+
+/// The pages of [`CachedFile::read_many`](crate::CachedFile::read_many).
+pub(crate) struct ReadMany<'a> {
+    reads: Vec<Read<'a>>,
+    found: Vec<Page>,
+    stage: Stage<'a>,
+}
+
+enum Stage<'a> {
+    Start,
+    /// All were started, and are waited for one after the other.
+    Started,
+    /// The same, and those that are there stay while memory for others is waited for.
+    Keeps(#[expect(dead_code, reason = "it ends with this")] Turn<'a>),
+    /// Another call waits for memory and keeps its pages, so this one keeps none, and waits for its turn.
+    WaitsForTurn,
+}
+
+/// See [`take_turn`](crate::core::Core::take_turn).
+struct Turn<'a>(&'a Shared);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let waiters = self.0.lock().end_turn();
+        wake_all(waiters.into_iter());
+    }
+}
+
+impl<'a> ReadMany<'a> {
+    pub(crate) fn new(file: &'a CachedFile, pages: &[u64]) -> Self {
+        let reads = pages.iter().map(|&page| Read::new(file, page)).collect();
+        Self { reads, found: Vec::with_capacity(pages.len()), stage: Stage::Start }
+    }
+
+    /// Takes the turn, or gives up what is there.
+    fn take_turn(&mut self, context: &mut Context<'_>) -> Option<Turn<'a>> {
+        let shared = &*self.reads.first()?.file.inner().shared;
+        if shared.lock().take_turn(context.waker()) {
+            return Some(Turn(shared));
+        }
+        self.found.clear();
+        self.reads.iter_mut().for_each(|read| read.pending = None);
+        self.stage = Stage::WaitsForTurn;
+        None
+    }
+}
+
+impl Future for ReadMany<'_> {
+    type Output = io::Result<Vec<Page>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        match this.stage {
+            Stage::Start => this.stage = Stage::Started,
+            Stage::Started | Stage::Keeps(_) => {}
+            Stage::WaitsForTurn => match this.take_turn(context) {
+                Some(turn) => this.stage = Stage::Keeps(turn),
+                None => return Poll::Pending,
+            },
+        }
+        if this.found.is_empty() {
+            this.reads.iter_mut().for_each(|read| read.start(context));
+        }
+        while let Some(read) = this.reads.get_mut(this.found.len()) {
+            match Pin::new(&mut *read).poll(context) {
+                Poll::Ready(Ok(page)) => this.found.push(page),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    let waits_for_memory = read.pending.is_none();
+                    if waits_for_memory && matches!(this.stage, Stage::Started) {
+                        match this.take_turn(context) {
+                            Some(turn) => this.stage = Stage::Keeps(turn),
+                            None => return Poll::Pending,
+                        }
+                    }
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(Ok(std::mem::take(&mut this.found)))
     }
 }
 

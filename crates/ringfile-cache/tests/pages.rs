@@ -353,3 +353,31 @@ fn files_with_pages_of_different_sizes_share_the_budget() -> io::Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn calls_for_many_pages_do_not_wait_for_each_other() {
+    const CALLS: u64 = 300;
+    let fixture = Fixture::new(100 * PAGE);
+    let cache = Cache::new(8 * PAGE).expect("a cache");
+    let pages = cache.open(fixture.open(), PAGE).expect("opened");
+    let (tell, told) = std::sync::mpsc::channel();
+    for me in 0..4 {
+        let (pages, tell) = (pages.clone(), tell.clone());
+        // Not scoped: if they wait for ever, this test still ends.
+        std::thread::spawn(move || {
+            for call in 0..CALLS {
+                let numbers: Vec<u64> = (0..6).map(|page| (me * 31 + call * 7 + page * 13) % 100).collect();
+                let found = block_on(pages.read_many(&numbers)).expect("read");
+                tell.send((numbers, found.iter().map(|page| page.to_vec()).collect::<Vec<_>>()))
+                    .expect("heard");
+            }
+        });
+    }
+    for _ in 0..4 * CALLS {
+        let (numbers, found) =
+            told.recv_timeout(std::time::Duration::from_secs(60)).expect("nobody waits for ever");
+        for (page, found) in numbers.into_iter().zip(found) {
+            assert_eq!(found, fixture.content(page));
+        }
+    }
+}
