@@ -68,11 +68,12 @@ impl Shared {
 
 /// A budget of memory for pages of files.
 ///
-/// Cheap to clone; `Send` and `Sync`. The memory is that of [pools](ringfile::Pool): aligned, registered with io_uring when it is
-/// first read into, and taken from the system as it is needed. It is given back when the cache and all its files and pages
-/// are dropped, or when the [budget](Self::set_budget) is lowered.
+/// Cheap to clone; `Send` and `Sync`. The memory is that of [pools](ringfile::Pool): aligned, registered with io_uring
+/// when it is first read into, and taken from the system as it is needed. It is given back when the cache and all its
+/// files and pages are dropped, or when the [budget](Self::set_budget) is lowered.
 ///
-/// Which pages stay is decided by S3-FIFO: pages that are read once, as in a scan, leave before those that are read again.
+/// Which pages stay is decided by S3-FIFO: pages that are read once, as in a scan, leave before those that are read
+/// again.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -119,7 +120,8 @@ impl CacheBuilder {
         self
     }
 
-    /// Sets which page sizes of the machine the memory has, as [`PoolBuilder::huge_pages`](ringfile::PoolBuilder::huge_pages).
+    /// Sets which page sizes of the machine the memory has, as
+    /// [`PoolBuilder::huge_pages`](ringfile::PoolBuilder::huge_pages).
     pub fn huge_pages(mut self, huge_pages: HugePages) -> Self {
         self.huge_pages = huge_pages;
         self
@@ -127,9 +129,9 @@ impl CacheBuilder {
 
     /// Sets whether the cache gives memory back while the kernel reports that memory is short; off by default.
     ///
-    /// A thread waits for the kernel's reports (pressure stall information: of the process's control group if that is of
-    /// version 2, otherwise of the machine). At each it lowers the budget by an eighth, down to an eighth of what was set. After
-    /// ten seconds without one it raises it by a sixteenth.
+    /// A thread waits for the kernel's reports (pressure stall information: of the process's control group if that is
+    /// of version 2, otherwise of the machine). At each it lowers the budget by an eighth, down to an eighth of what
+    /// was set. After ten seconds without one it raises it by a sixteenth.
     pub fn pressure(mut self, pressure: bool) -> Self {
         self.pressure = pressure;
         self
@@ -138,8 +140,8 @@ impl CacheBuilder {
     /// Makes the cache.
     ///
     /// # Errors
-    /// `InvalidInput` if the budget is below one page. With [`pressure`](Self::pressure), `Unsupported` if the kernel has no
-    /// pressure stall information, or it may not be used here.
+    /// `InvalidInput` if the budget is below one page. With [`pressure`](Self::pressure), `Unsupported` if the kernel
+    /// has no pressure stall information, or it may not be used here.
     pub fn build(self) -> io::Result<Cache> {
         check_budget(self.budget)?;
         let shared = Arc::new(Shared {
@@ -182,13 +184,14 @@ impl Cache {
 
     /// Caches the pages of a file: of `page_size` bytes, a power of two from 4 KiB to 2 MiB.
     ///
-    /// Files with pages of different sizes share the budget. Open the file for [direct I/O](ringfile::OpenOptions::direct), or its
-    /// pages are in the kernel's page cache as well. A file that is opened in the cache twice has its pages there twice, and
-    /// neither sees the other's writes: clone the [`CachedFile`] instead.
+    /// Files with pages of different sizes share the budget. Open the file for [direct
+    /// I/O](ringfile::OpenOptions::direct), or its pages are in the kernel's page cache as well. A file that is opened
+    /// in the cache twice has its pages there twice, and neither sees the other's writes: clone the [`CachedFile`]
+    /// instead.
     ///
     /// # Errors
-    /// `InvalidInput` if the page size is none of these, is above the budget, or is not a multiple of what direct I/O on the
-    /// file needs.
+    /// `InvalidInput` if the page size is none of these, is above the budget, or is not a multiple of what direct I/O
+    /// on the file needs.
     pub fn open(&self, file: File, page_size: usize) -> io::Result<CachedFile> {
         if !page_size.is_power_of_two() || !(SMALLEST_PAGE..=LARGEST_PAGE).contains(&page_size) {
             return Err(invalid(format!(
@@ -216,9 +219,9 @@ impl Cache {
         self.shared.lock().memory.budget()
     }
 
-    /// Changes the budget. If it is lowered, pages leave the cache and their memory is given back to the system: in pieces of
-    /// 2 MiB or a sixteenth of the first budget, whichever is more; what is in use is given back when its use ends. Which pages
-    /// leave depends on where they lie. Blocks for as long as the system needs for that.
+    /// Changes the budget. If it is lowered, pages leave the cache and their memory is given back to the system: in
+    /// pieces of 2 MiB or a sixteenth of the first budget, whichever is more; what is in use is given back when its use
+    /// ends. Which pages leave depends on where they lie. Blocks for as long as the system needs for that.
     ///
     /// # Errors
     /// `InvalidInput` if it is below one page of 4 KiB.

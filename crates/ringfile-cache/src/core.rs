@@ -1,14 +1,14 @@
 //! What the cache's lock guards: which pages have frames, in which order they are evicted, and who waits for a frame.
 //!
-//! A page that is loaded or busy has a slot. Slots stand in two queues, the small one for pages that are new and the main one
-//! for pages that came back or were visited (S3-FIFO). An evicted page leaves the tick of its eviction in its word, which
-//! tells at its next miss whether it comes back early.
+//! A page that is loaded or busy has a slot. Slots stand in two queues, the small one for pages that are new and the
+//! main one for pages that came back or were visited (S3-FIFO). An evicted page leaves the tick of its eviction in its
+//! word, which tells at its next miss whether it comes back early.
 //!
-//! Invariants: a slot with a frame belongs to a page whose word holds that frame, or to a page that is busy; a slot stands in
-//! a queue once, except one of a page that is busy and was not loaded before, which stands in none. A slot whose page has
-//! gone stays in its queue until it is reached there. A frame that was pinned when it left its word is in `detached` until
-//! the last pin is gone, and the file that the pins refer to with it. Nothing here calls a waker, or drops a `Page`. The caller
-//! keeps the cache alive, so that a file that ends here does not end the lock.
+//! Invariants: a slot with a frame belongs to a page whose word holds that frame, or to a page that is busy; a slot
+//! stands in a queue once, except one of a page that is busy and was not loaded before, which stands in none. A slot
+//! whose page has gone stays in its queue until it is reached there. A frame that was pinned when it left its word is
+//! in `detached` until the last pin is gone, and the file that the pins refer to with it. Nothing here calls a waker,
+//! or drops a `Page`. The caller keeps the cache alive, so that a file that ends here does not end the lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -71,8 +71,8 @@ pub(crate) struct Core {
     detached: HashMap<NonZeroUsize, Detached>,
     /// Who waits for a frame.
     starved: Vec<Waker>,
-    /// One of those who wait for several frames at once keeps what he has while he waits; the others wait for his turn to end.
-    /// Otherwise they would wait for each other.
+    /// One of those who wait for several frames at once keeps what he has while he waits; the others wait for his turn
+    /// to end. Otherwise they would wait for each other.
     has_turn: bool,
     turn_waiters: Vec<Waker>,
     /// Frames of segments that were given up are still in use.
@@ -198,8 +198,8 @@ impl Core {
 
     // ---- Frames ----
 
-    /// Returns a frame of `size` bytes: a new one, or that of an evicted page. `None` if every page is in use; then those
-    /// that end their use wake who waits.
+    /// Returns a frame of `size` bytes: a new one, or that of an evicted page. `None` if every page is in use; then
+    /// those that end their use wake who waits.
     pub(crate) fn get_frame(&mut self, size: usize) -> Option<Frame> {
         loop {
             if let Some(frame) = self.memory.get(size) {
@@ -315,8 +315,8 @@ impl Core {
 
     // ---- What becomes of a page ----
 
-    /// Puts a frame with the page's content into the word of a busy page, pinned `pins` times, and ends its being busy. If it
-    /// may not stay, the frame is detached at once, with those pins.
+    /// Puts a frame with the page's content into the word of a busy page, pinned `pins` times, and ends its being busy.
+    /// If it may not stay, the frame is detached at once, with those pins.
     pub(crate) fn publish(&mut self, file: &Arc<FileInner>, page: u64, frame: Frame, how: Publish) {
         let start = start_of(&frame);
         let stays = how.stays && !self.memory.is_given_up(frame.segment);

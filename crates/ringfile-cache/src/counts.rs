@@ -1,7 +1,8 @@
 //! Counters of one file.
 //!
-//! Hits are counted by each thread in a cache line of its own, with a plain load and store: an atomic addition would cost a
-//! third of a hit. Invariant: a line has one owner at a time, except the last, which threads without a line share.
+//! Hits are counted by each thread in a cache line of its own, with a plain load and store: an atomic addition would
+//! cost a third of a hit. Invariant: a line has one owner at a time, except the last, which threads without a line
+//! share.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

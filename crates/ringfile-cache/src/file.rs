@@ -121,8 +121,8 @@ impl FileInner {
         frame
     }
 
-    /// Notes where the file ends when a page was read or written. Once the end has moved, the page that was the last is not
-    /// kept: it is longer now.
+    /// Notes where the file ends when a page was read or written. Once the end has moved, the page that was the last is
+    /// not kept: it is longer now.
     pub(crate) fn note_end(self: &Arc<Self>, core: &mut Core, page: u64, is_short: bool) {
         let last = self.end.load(Ordering::Relaxed);
         let is_beyond = last > 0 && page >= last;
@@ -157,16 +157,16 @@ impl FileInner {
 
 /// A file of a [`Cache`](crate::Cache): its pages, by number. The page `n` is the bytes from `n * page_size` on.
 ///
-/// Cheap to clone; `Send` and `Sync`. When the last clone is dropped, the file's pages leave the cache; those in use stay
-/// until they are dropped. Reads and writes that are in flight end.
+/// Cheap to clone; `Send` and `Sync`. When the last clone is dropped, the file's pages leave the cache; those in use
+/// stay until they are dropped. Reads and writes that are in flight end.
 ///
-/// Calls that have to wait are futures, for any executor; `ringfile::block_on(pages.read(7))` waits on a thread without one.
-/// The thread whose call started a read of the file must go on running its loop, if that is one of ringfile, until the read
-/// has ended: others may wait for it.
+/// Calls that have to wait are futures, for any executor; `ringfile::block_on(pages.read(7))` waits on a thread without
+/// one. The thread whose call started a read of the file must go on running its loop, if that is one of ringfile, until
+/// the read has ended: others may wait for it.
 ///
-/// What others see: a page is read from the file once, and then found in the cache as it was. Writes through this type are
-/// seen by every read that begins after they have returned. Writes of others (other processes, other handles of the file) are
-/// not seen until [`invalidate`](Self::invalidate) or [`revalidate`](Self::revalidate).
+/// What others see: a page is read from the file once, and then found in the cache as it was. Writes through this type
+/// are seen by every read that begins after they have returned. Writes of others (other processes, other handles of the
+/// file) are not seen until [`invalidate`](Self::invalidate) or [`revalidate`](Self::revalidate).
 pub struct CachedFile {
     inner: Arc<FileInner>,
 }
@@ -219,12 +219,12 @@ impl CachedFile {
 
     /// Returns the page, and reads it from the file if it is not in memory.
     ///
-    /// All who wait for a page share one read. Dropping the future does not end the read: the page is in the cache afterwards.
-    /// Allocates when the page is not in memory.
+    /// All who wait for a page share one read. Dropping the future does not end the read: the page is in the cache
+    /// afterwards. Allocates when the page is not in memory.
     ///
     /// # Errors
-    /// Those of [`File::read_at`], as the [source](std::error::Error::source) of the returned one; they are not kept: the next
-    /// call tries again. `OutOfMemory` if all memory is in use and the cache [does not wait](WhenPinned).
+    /// Those of [`File::read_at`], as the [source](std::error::Error::source) of the returned one; they are not kept:
+    /// the next call tries again. `OutOfMemory` if all memory is in use and the cache [does not wait](WhenPinned).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -251,8 +251,8 @@ impl CachedFile {
         &self.inner
     }
 
-    /// Returns an error if so many pages do not fit in the cache at once. For the C interface, which gets some of them before
-    /// it reads the others.
+    /// Returns an error if so many pages do not fit in the cache at once. For the C interface, which gets some of them
+    /// before it reads the others.
     #[doc(hidden)]
     pub fn check_fits(&self, pages: usize) -> io::Result<()> {
         let budget = self.inner.shared.lock().memory.budget();
@@ -268,14 +268,15 @@ impl CachedFile {
     /// Returns several pages, in this order. Those that are not in memory are read together.
     ///
     /// # Errors
-    /// The first error of [`read`](Self::read), in this order. `InvalidInput` if the pages do not fit in the cache at once.
+    /// The first error of [`read`](Self::read), in this order. `InvalidInput` if the pages do not fit in the cache at
+    /// once.
     pub async fn read_many(&self, pages: &[u64]) -> io::Result<Vec<Page>> {
         self.check_fits(pages.len())?;
         ReadMany::new(self, pages).await
     }
 
-    /// Returns `len` bytes from `offset` on; fewer only at the end of the file. They are not copied if they lie in one page,
-    /// and otherwise copied into one allocation.
+    /// Returns `len` bytes from `offset` on; fewer only at the end of the file. They are not copied if they lie in one
+    /// page, and otherwise copied into one allocation.
     ///
     /// # Errors
     /// Those of [`read`](Self::read). `InvalidInput` if the range ends beyond what a file can have.
@@ -313,8 +314,8 @@ impl CachedFile {
         Ok(bytes.into())
     }
 
-    /// Begins to read the pages that are not in memory, and returns at once. Begins fewer if all memory is in use. Errors
-    /// are not reported; a later [`read`](Self::read) tries again.
+    /// Begins to read the pages that are not in memory, and returns at once. Begins fewer if all memory is in use.
+    /// Errors are not reported; a later [`read`](Self::read) tries again.
     pub fn prefetch(&self, pages: &[u64]) {
         for &page in pages.iter().filter(|&&page| page < MOST_PAGES) {
             let is_there = self.inner.table.word(page).is_some_and(|word| word.is_loaded() || word.is_busy());
@@ -326,14 +327,14 @@ impl CachedFile {
 
     /// Writes a whole page to the file and to the cache.
     ///
-    /// Until this has returned, readers see either the old page or the new one, never parts of both, and after it the new one.
-    /// Pages that are in use keep their bytes. Writes of one page are carried out one after the other. The data is copied
-    /// when the write begins; dropping the future after that does not end the write. It is durable when
+    /// Until this has returned, readers see either the old page or the new one, never parts of both, and after it the
+    /// new one. Pages that are in use keep their bytes. Writes of one page are carried out one after the other. The
+    /// data is copied when the write begins; dropping the future after that does not end the write. It is durable when
     /// [`File::sync_data`] of [`file`](Self::file) has returned, or at once if the file was opened so.
     ///
     /// # Errors
-    /// Those of [`File::write_at`]; the page then leaves the cache, and is read from the file at the next use. `InvalidInput`
-    /// if `data` is not one page long. `OutOfMemory` as [`read`](Self::read).
+    /// Those of [`File::write_at`]; the page then leaves the cache, and is read from the file at the next use.
+    /// `InvalidInput` if `data` is not one page long. `OutOfMemory` as [`read`](Self::read).
     ///
     /// ```
     /// # fn main() -> std::io::Result<()> {
@@ -380,8 +381,8 @@ impl CachedFile {
         .await
     }
 
-    /// Takes pages out of the cache. A read that begins after this returns what is in the file; pages in use keep their bytes.
-    /// Does not wait.
+    /// Takes pages out of the cache. A read that begins after this returns what is in the file; pages in use keep their
+    /// bytes. Does not wait.
     pub fn invalidate(&self, pages: Range<u64>) {
         self.inner.forget(|page| pages.contains(&page));
     }
@@ -402,12 +403,12 @@ impl CachedFile {
         Ok(changed?)
     }
 
-    /// Takes all pages out of the cache if the file's change time or size is another than at the last call, also because of
-    /// writes through this type. Returns whether that was so; the first call always does it.
+    /// Takes all pages out of the cache if the file's change time or size is another than at the last call, also
+    /// because of writes through this type. Returns whether that was so; the first call always does it.
     ///
-    /// So a read that begins after this sees every write that had ended before, by anybody, unless file times are too coarse
-    /// to tell it from the one before (the kernel's clock tick, up to 10 ms; on some network file systems more), or it
-    /// was a store to a mapping.
+    /// So a read that begins after this sees every write that had ended before, by anybody, unless file times are too
+    /// coarse to tell it from the one before (the kernel's clock tick, up to 10 ms; on some network file systems more),
+    /// or it was a store to a mapping.
     ///
     /// # Errors
     /// Those of `statx(2)`.

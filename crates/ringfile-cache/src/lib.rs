@@ -1,8 +1,8 @@
 //! A page cache of the program's own.
 //!
-//! For programs that read pages of files again and again and know better than the kernel how much memory they may have for that:
-//! databases, vector and full-text search, key-value stores. A page in memory costs about what it costs with mmap; one
-//! that is not is one direct read, through io_uring, into registered memory.
+//! For programs that read pages of files again and again and know better than the kernel how much memory they may have
+//! for that: databases, vector and full-text search, key-value stores. A page in memory costs about what it costs with
+//! mmap; one that is not is one direct read, through io_uring, into registered memory.
 //!
 //! ```
 //! # fn main() -> std::io::Result<()> {
@@ -26,8 +26,8 @@
 //! # }
 //! ```
 //!
-//! [`CachedFile::read`] alone does the same. The guide's page "Keeping pages in memory" tells when the kernel's page cache,
-//! [adaptive files](ringfile::OpenOptions::adaptive) or this is the right choice.
+//! [`CachedFile::read`] alone does the same. The guide's page "Keeping pages in memory" tells when the kernel's page
+//! cache, [adaptive files](ringfile::OpenOptions::adaptive) or this is the right choice.
 //!
 //! # How it works
 //!
@@ -43,13 +43,13 @@
 //!
 //! # After a fork
 //!
-//! A child finds the pages that were in memory, and its copies of their bytes. Fork only while no other thread uses the cache:
-//! a lock that another thread held stays locked in the child. What a child may read and write, and from which threads, says the
-//! documentation of the crate `ringfile`.
+//! A child finds the pages that were in memory, and its copies of their bytes. Fork only while no other thread uses the
+//! cache: a lock that another thread held stays locked in the child. What a child may read and write, and from which
+//! threads, says the documentation of the crate `ringfile`.
 
-// Files import each other downwards only: `cache` and `file` (what users call), `read`, `pending`, `page`; `core`, which is
-// what the lock guards; `memory`, `table`, `word`, `counts`; and `sync`, `wake`, `error`. Except that `core`, `pending` and
-// `page` know the file's record, since pages and reads belong to one.
+// Files import each other downwards only: `cache` and `file` (what users call), `read`, `pending`, `page`; `core`,
+// which is what the lock guards; `memory`, `table`, `word`, `counts`; and `sync`, `wake`, `error`. Except that `core`,
+// `pending` and `page` know the file's record, since pages and reads belong to one.
 
 mod cache;
 mod core;

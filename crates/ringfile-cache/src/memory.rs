@@ -1,7 +1,7 @@
 //! The memory of a cache: frames, in segments that can be given back one by one.
 //!
-//! A segment is a pool, since a pool gives its memory back to the system when it is dropped. Invariant: the frames that exist,
-//! cached or not, never take more than the budget, unless the budget was lowered while they were in use.
+//! A segment is a pool, since a pool gives its memory back to the system when it is dropped. Invariant: the frames that
+//! exist, cached or not, never take more than the budget, unless the budget was lowered while they were in use.
 
 use ringfile::{Buffer, HugePages, Pool};
 

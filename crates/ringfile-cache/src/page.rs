@@ -1,8 +1,9 @@
 //! A page in use: bytes that stay where they are until it is dropped.
 //!
-//! Invariant: a `Page` that is not empty holds one pin of its frame, in the page's word or, if the frame has left the word, in
-//! the cache's `detached`. While there is such a pin, the frame is neither written nor freed, and its file's record stays: as
-//! long as the frame is in the word, because the file is open, and after that because `detached` holds the record.
+//! Invariant: a `Page` that is not empty holds one pin of its frame, in the page's word or, if the frame has left the
+//! word, in the cache's `detached`. While there is such a pin, the frame is neither written nor freed, and its file's
+//! record stays: as long as the frame is in the word, because the file is open, and after that because `detached` holds
+//! the record.
 
 use std::fmt;
 use std::ops::Deref;
@@ -16,14 +17,15 @@ use crate::file::FileInner;
 use crate::wake::wake_all;
 use crate::word::{Unpinned, Word};
 
-/// A page of a [`CachedFile`](crate::CachedFile): its bytes, which do not change, and whose memory is not used for anything
-/// else as long as this exists.
+/// A page of a [`CachedFile`](crate::CachedFile): its bytes, which do not change, and whose memory is not used for
+/// anything else as long as this exists.
 ///
-/// The last page of a file may be shorter than the others, and one behind the end is empty. Cloning and dropping take no lock,
-/// unless someone waits for memory or the page was replaced meanwhile. A page that is leaked (`mem::forget`) keeps its memory
-/// for ever; 2 million leaked clones of one page abort the process, as with `Arc`.
+/// The last page of a file may be shorter than the others, and one behind the end is empty. Cloning and dropping take
+/// no lock, unless someone waits for memory or the page was replaced meanwhile. A page that is leaked (`mem::forget`)
+/// keeps its memory for ever; 2 million leaked clones of one page abort the process, as with `Arc`.
 ///
-/// `Bytes::from(page)` makes [`Bytes`] of it without copying, with one small allocation; they keep the memory in the same way.
+/// `Bytes::from(page)` makes [`Bytes`] of it without copying, with one small allocation; they keep the memory in the
+/// same way.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -67,7 +69,8 @@ impl Page {
         Self { file: NonNull::dangling(), word: NonNull::dangling(), frame: NonNull::dangling(), len: 0 }
     }
 
-    /// Drops the page, or returns it if that takes the cache's lock. For the C interface, which has to prepare for that.
+    /// Drops the page, or returns it if that takes the cache's lock. For the C interface, which has to prepare for
+    /// that.
     #[doc(hidden)]
     #[inline(always)]
     pub fn try_drop(self) -> Result<(), Self> {
@@ -144,8 +147,8 @@ impl fmt::Debug for Page {
     }
 }
 
-/// Writes how long a short page is into the last bytes of its frame, which are not part of it: how many bytes are missing if
-/// that fits one byte, otherwise 255, and the length in the four bytes before.
+/// Writes how long a short page is into the last bytes of its frame, which are not part of it: how many bytes are
+/// missing if that fits one byte, otherwise 255, and the length in the four bytes before.
 pub(crate) fn note_length(frame: &mut Buffer, page_size: usize) {
     let len = frame.len();
     let missing = page_size - len;

@@ -1,8 +1,8 @@
 //! A read of a page or a write to it that is in flight, for all who wait for it.
 //!
-//! Nobody owns it: its operation's waker is the operation itself, which it polls until it has ended, so it ends although those
-//! who wait for it were dropped, leaked, or are not polled. Invariants: the operation is polled by one thread at a time, under
-//! no lock but its own; wakers are called under none.
+//! Nobody owns it: its operation's waker is the operation itself, which it polls until it has ended, so it ends
+//! although those who wait for it were dropped, leaked, or are not polled. Invariants: the operation is polled by one
+//! thread at a time, under no lock but its own; wakers are called under none.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -80,12 +80,14 @@ impl Pending {
         self.is_doomed.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a reader that begins now, under the cache's lock, may take the outcome. Otherwise it waits for the end, and looks again.
+    /// Returns whether a reader that begins now, under the cache's lock, may take the outcome. Otherwise it waits for
+    /// the end, and looks again.
     pub(crate) fn is_fresh_read(&self) -> bool {
         self.kind == Kind::Read && !self.is_doomed.load(Ordering::Relaxed) && !self.has_grown()
     }
 
-    /// Returns whether a write has made the file longer since this began. Then its last page may be longer than what is read.
+    /// Returns whether a write has made the file longer since this began. Then its last page may be longer than what is
+    /// read.
     fn has_grown(&self) -> bool {
         self.grown != self.file.grown()
     }

@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::cache::Shared;
 
-/// Tasks that waited for memory for 100 ms within two seconds: the shortest window that a process without privileges may ask
-/// for.
+/// Tasks that waited for memory for 100 ms within two seconds: the shortest window that a process without privileges
+/// may ask for.
 const TRIGGER: &[u8] = b"some 100000 2000000\0";
 /// For how long there must be no report before the budget is raised.
 const QUIET: Duration = Duration::from_secs(10);

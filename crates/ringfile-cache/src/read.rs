@@ -13,8 +13,8 @@ use crate::page::Page;
 use crate::pending::Pending;
 use crate::wake::wake_all;
 
-/// A read of one page: the result of [`CachedFile::read`](crate::CachedFile::read). `Send` and `Unpin`. Dropping it ends
-/// nothing: a read of the file that was begun goes on.
+/// A read of one page: the result of [`CachedFile::read`](crate::CachedFile::read). `Send` and `Unpin`. Dropping it
+/// ends nothing: a read of the file that was begun goes on.
 #[must_use = "nothing is read until it is awaited; `prefetch` begins a read at once"]
 pub struct Read<'a> {
     file: &'a CachedFile,

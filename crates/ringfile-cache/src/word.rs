@@ -8,9 +8,10 @@
 //! └────────────────┴───────┴────────┴──────┴────────┴───────┴─────────────────────────┘
 //! ```
 //!
-//! Invariants. A frame that is in a word is read only by those who have pinned it there, and reused only after a change of the
-//! word that found no pins; whoever finds pins when the frame leaves the word takes over their number. Only the holder of the
-//! cache's lock sets or clears LOADED, BUSY, WANTED and SHORT; anybody changes pins and visits of a word that is LOADED.
+//! Invariants. A frame that is in a word is read only by those who have pinned it there, and reused only after a change
+//! of the word that found no pins; whoever finds pins when the frame leaves the word takes over their number. Only the
+//! holder of the cache's lock sets or clears LOADED, BUSY, WANTED and SHORT; anybody changes pins and visits of a word
+//! that is LOADED.
 
 use std::ptr::NonNull;
 
@@ -94,7 +95,8 @@ impl Word {
         Self(AtomicU64::new(0))
     }
 
-    /// Changes the word as `change` says, unless that returns nothing. Returns the word before, or the one that it refused.
+    /// Changes the word as `change` says, unless that returns nothing. Returns the word before, or the one that it
+    /// refused.
     #[inline(always)]
     fn update(&self, ordering: Ordering, change: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         let mut word = self.0.load(Ordering::Relaxed);
@@ -157,8 +159,8 @@ impl Word {
 
     // ---- Under the cache's lock ----
 
-    /// Takes a pin away also if that is wanted, and ends the wish with the last. Returns how many are left, or `None` if the
-    /// frame has left the word.
+    /// Takes a pin away also if that is wanted, and ends the wish with the last. Returns how many are left, or `None`
+    /// if the frame has left the word.
     pub(crate) fn unpin_wanted(&self, frame: NonNull<u8>) -> Option<u64> {
         let change = |word| {
             let left = is_in(word, frame).then(|| word - PIN)?;
@@ -190,7 +192,8 @@ impl Word {
         let before = self.0.load(Ordering::Relaxed);
         let visits = if before & LOADED != 0 { before & VISITS } else { 0 };
         let word = pack(frame) | visits | LOADED | short | (pins << PIN_SHIFT);
-        // Release: the frame's content is seen by those who pin it. Acquire: the old frame is reused after all reads of it.
+        // Release: the frame's content is seen by those who pin it. Acquire: the old frame is reused after all reads of
+        // it.
         taken(self.0.swap(word, Ordering::AcqRel))
     }
 

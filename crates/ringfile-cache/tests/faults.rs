@@ -173,8 +173,8 @@ impl Wake for Stops {
     }
 }
 
-/// Begins a read of a page on a thread of the library, has `meanwhile` done after the kernel has carried it out and before
-/// the cache hears of it, and returns what a read gets that begins then.
+/// Begins a read of a page on a thread of the library, has `meanwhile` done after the kernel has carried it out and
+/// before the cache hears of it, and returns what a read gets that begins then.
 fn read_late(pages: &CachedFile, page: u64, meanwhile: impl FnOnce()) -> Vec<u8> {
     let (go_on, stop) = std::sync::mpsc::channel();
     let waker = Waker::from(Arc::new(Stops(Mutex::new(stop))));

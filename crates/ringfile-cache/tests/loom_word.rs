@@ -1,10 +1,10 @@
-//! A loom model of a page's word: every interleaving of threads that use a page with one that evicts it, or replaces it, and
-//! then writes to the frame. A frame that is written while someone reads it is a data race, which loom reports; a frame that
-//! is never free again is a failed assertion.
+//! A loom model of a page's word: every interleaving of threads that use a page with one that evicts it, or replaces
+//! it, and then writes to the frame. A frame that is written while someone reads it is a data race, which loom reports;
+//! a frame that is never free again is a failed assertion.
 //!
-//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-cache --test loom_word`; without the flag this file is
-//! empty. It compiles `word.rs` unchanged, with loom's atomics instead of std's. What `core.rs` does under the cache's lock
-//! with what the word tells is written again here, as short as it can be.
+//! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-cache --test loom_word`; without the flag this
+//! file is empty. It compiles `word.rs` unchanged, with loom's atomics instead of std's. What `core.rs` does under the
+//! cache's lock with what the word tells is written again here, as short as it can be.
 
 #![cfg(loom)]
 
@@ -108,8 +108,8 @@ impl Cache {
     }
 }
 
-/// Runs a model with every interleaving of up to three preemptions: all of them would take hours, since each change of the word
-/// may be tried again.
+/// Runs a model with every interleaving of up to three preemptions: all of them would take hours, since each change of
+/// the word may be tried again.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -1,5 +1,5 @@
-//! Compares a cached file with a model: random calls of one thread, and a vector of bytes. At the end the standard library
-//! reads the file again.
+//! Compares a cached file with a model: random calls of one thread, and a vector of bytes. At the end the standard
+//! library reads the file again.
 //!
 //! `RINGFILE_SEED` repeats a run, `RINGFILE_MODEL_STEPS` makes it longer.
 

@@ -1,4 +1,5 @@
-//! The Rust passages of the guide's page "Keeping pages in memory", word for word: the test of the documents compares them.
+//! The Rust passages of the guide's page "Keeping pages in memory", word for word: the test of the documents compares
+//! them.
 
 #![allow(clippy::unwrap_used, reason = "a test panics on anything unexpected")]
 

@@ -1,5 +1,6 @@
-//! Threads that read, keep, write, prefetch and invalidate the same pages: no stale byte after a write has returned, no mix of
-//! two pages or of two versions of one, no page that changes while it is used, and never more memory than the budget.
+//! Threads that read, keep, write, prefetch and invalidate the same pages: no stale byte after a write has returned, no
+//! mix of two pages or of two versions of one, no page that changes while it is used, and never more memory than the
+//! budget.
 //!
 //! `RINGFILE_STRESS_SECONDS` makes it longer, `RINGFILE_SEED` repeats the choices (not the threads' order).
 
