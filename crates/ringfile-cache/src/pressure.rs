@@ -16,6 +16,9 @@ const TRIGGER: &[u8] = b"some 100000 2000000\0";
 /// For how long there must be no report before the budget is raised.
 const QUIET: Duration = Duration::from_secs(10);
 
+/// Short, so that the thread ends soon after the cache.
+const TURN: Duration = Duration::from_secs(1);
+
 /// Starts a thread that changes the budget, from `most` down to an eighth of it, as long as the cache exists.
 pub(crate) fn watch(cache: &Arc<Shared>, most: usize) -> io::Result<()> {
     let file = reports().map_err(|error| {
@@ -45,11 +48,9 @@ fn reports() -> io::Result<std::fs::File> {
 
 fn run(file: &std::fs::File, cache: &Weak<Shared>, most: usize) {
     let mut quiet = Duration::ZERO;
-    // Short, so that the thread ends soon after the cache.
-    let turn = Duration::from_secs(1);
     loop {
         let mut descriptors = [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::PRI)];
-        let timeout = turn.try_into().ok();
+        let timeout = TURN.try_into().ok();
         let is_short = match poll(&mut descriptors, timeout.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => false,
             Ok(_) if descriptors[0].revents().contains(PollFlags::PRI) => true,
@@ -58,20 +59,59 @@ fn run(file: &std::fs::File, cache: &Weak<Shared>, most: usize) {
         };
         let Some(cache) = cache.upgrade() else { return };
         let budget = cache.lock().memory.budget();
-        quiet = if is_short { Duration::ZERO } else { quiet + turn };
-        let next = if is_short {
-            (budget - budget / 8).max(most / 8)
-        } else if quiet >= QUIET && budget < most {
-            quiet = Duration::ZERO;
-            (budget + most / 16).min(most)
-        } else {
-            continue;
-        };
+        let next = next_budget(budget, most, is_short, &mut quiet);
         if next != budget {
             tracing::debug!(budget, next, is_short, "the cache's budget follows the pressure of memory");
             if let Err(error) = cache.set_budget(next) {
                 tracing::warn!(%error, "the cache's budget cannot be changed");
             }
+        }
+    }
+}
+
+/// Returns the budget after a report, or after a turn without one. `quiet` is for how long there was none.
+fn next_budget(budget: usize, most: usize, is_short: bool, quiet: &mut Duration) -> usize {
+    *quiet = if is_short { Duration::ZERO } else { *quiet + TURN };
+    if is_short {
+        return (budget - budget / 8).max(most / 8);
+    }
+    if *quiet < QUIET || budget >= most {
+        return budget;
+    }
+    *quiet = Duration::ZERO;
+    (budget + most / 16).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_falls_with_each_report_and_rises_when_there_was_none_for_ten_seconds() {
+        let most = 160 << 20;
+        let mut quiet = Duration::ZERO;
+        let mut budget = most;
+        let reports = (1..).take_while(|_| {
+            let before = budget;
+            budget = next_budget(budget, most, true, &mut quiet);
+            budget < before
+        });
+        assert_eq!(reports.count(), 16);
+        assert_eq!(budget, 20 << 20, "not below an eighth");
+        for _ in 0..9 {
+            assert_eq!(next_budget(budget, most, false, &mut quiet), budget);
+        }
+        assert_eq!(next_budget(budget, most, false, &mut quiet), 30 << 20);
+        assert_eq!(next_budget(30 << 20, most, false, &mut quiet), 30 << 20, "ten more seconds");
+        quiet = QUIET;
+        assert_eq!(next_budget(most - 1, most, false, &mut quiet), most, "not above what was set");
+    }
+
+    #[test]
+    fn a_cache_watches_the_pressure_where_the_kernel_reports_it() {
+        match crate::Cache::builder(1 << 20).pressure(true).build() {
+            Ok(cache) => assert_eq!(cache.budget(), 1 << 20),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}"),
         }
     }
 }
