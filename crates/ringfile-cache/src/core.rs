@@ -19,7 +19,7 @@ use std::task::Waker;
 use crate::file::FileInner;
 use crate::memory::{Frame, Memory};
 use crate::pending::Pending;
-use crate::word::{Evicted, Taken, Word};
+use crate::word::{Evicted, Taken, Word, since};
 
 /// The share of the small queue: 5 %.
 const SMALL: usize = 20;
@@ -128,7 +128,7 @@ impl Core {
     fn comes_back(&self, tick: u64, page_size: usize) -> bool {
         let budget = self.memory.budget();
         let remembered = (budget - budget / SMALL) / page_size;
-        tick != 0 && self.ticks.wrapping_sub(tick) < remembered as u64
+        tick != 0 && since(self.ticks, tick) < remembered as u64
     }
 
     /// Puts the slot into the queue that it was meant for.
@@ -451,4 +451,23 @@ pub(crate) struct Publish {
 /// Returns where a frame's bytes begin.
 pub(crate) fn start_of(frame: &Frame) -> NonNull<u8> {
     NonNull::new(frame.buffer.as_ptr().cast_mut()).unwrap_or(NonNull::dangling())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Core;
+    use crate::memory::Memory;
+    use ringfile::HugePages;
+
+    #[test]
+    fn a_page_comes_back_also_when_more_were_evicted_than_a_word_can_count() -> ringfile::Result<()> {
+        let mut core = Core::new(Memory::new(100 * 4096, HugePages::default())?);
+        for ticks in [50, (1 << 36) + 50, (5 << 36) + 3] {
+            core.ticks = ticks;
+            let in_word = |tick: u64| tick % (1 << 36);
+            assert!(core.comes_back(in_word(ticks - 20), 4096), "20 of {ticks} ago");
+            assert!(ticks < 1 << 36 || !core.comes_back(in_word(ticks - 200), 4096), "200 of {ticks} ago");
+        }
+        Ok(())
+    }
 }
