@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -147,8 +147,21 @@ impl FileInner {
         }
     }
 
+    /// Takes pages from `first` on out of the cache, and the last one, since the file's end moves. Short reads that are in
+    /// flight are not kept.
+    fn cut(self: &Arc<Self>, first: u64) {
+        let core = self.shared.lock();
+        self.least.fetch_min(first, Ordering::Relaxed);
+        self.grown.fetch_add(1, Ordering::Relaxed);
+        let last = self.end.load(Ordering::Relaxed);
+        self.forget_in(core, |page| page >= first || page + 1 == last);
+    }
+
     fn forget(self: &Arc<Self>, matches: impl Fn(u64) -> bool) {
-        let mut core = self.shared.lock();
+        self.forget_in(self.shared.lock(), matches);
+    }
+
+    fn forget_in(self: &Arc<Self>, mut core: MutexGuard<'_, Core>, matches: impl Fn(u64) -> bool) {
         core.forget_all(|file, page| Arc::ptr_eq(file, self) && matches(page));
         let starved = core.take_starved();
         drop(core);
@@ -318,16 +331,31 @@ impl CachedFile {
         // A part of the cache at a time, so that others find memory too.
         let at_once = (self.inner.shared.lock().memory.budget() / 4 / size as usize).max(1) as u64;
         let mut bytes = Vec::new();
-        for start in (first..=last).step_by(at_once as usize) {
-            let numbers: Vec<u64> = (start..=last.min(start + at_once - 1)).collect();
-            let pages = self.read_many(&numbers).await?;
-            for (page, number) in pages.iter().zip(numbers) {
+        'all: for start in (first..=last).step_by(at_once as usize) {
+            let numbers = start..=last.min(start + at_once - 1);
+            let mut reads: Vec<Read<'_>> = numbers.clone().map(|page| self.read(page)).collect();
+            poll_fn(|context| {
+                reads.iter_mut().for_each(|read| read.start(context));
+                Poll::Ready(())
+            })
+            .await;
+            for (number, at) in numbers.zip(0..) {
+                let page = poll_fn(|context| {
+                    let page = Future::poll(Pin::new(&mut reads[at]), context);
+                    if page.is_pending() && reads[at].waits_for_memory() {
+                        // No page is kept meanwhile, or several calls would wait for each other's pages for ever.
+                        reads[at + 1..].iter_mut().for_each(Read::restart);
+                    }
+                    page
+                })
+                .await?;
                 let from = if number == first { skip.min(page.len()) } else { 0 };
                 let to = page.len().min((end - number * size).min(size) as usize);
                 bytes.extend_from_slice(&page[from..to.max(from)]);
-            }
-            if pages.last().is_none_or(|page| page.len() < size as usize) {
-                break;
+                // The file ended here when this page was read; a later one may be of a file that has grown since.
+                if page.len() < size as usize {
+                    break 'all;
+                }
             }
         }
         Ok(bytes.into())
@@ -412,13 +440,10 @@ impl CachedFile {
     /// Those of [`File::set_len`].
     pub async fn truncate(&self, len: u64) -> io::Result<()> {
         let first = len / self.inner.page_size as u64;
-        let last = self.inner.end.load(Ordering::Relaxed);
-        let is_changed = |page| page >= first || page + 1 == last;
-        self.inner.least.fetch_min(first, Ordering::Relaxed);
-        self.inner.forget(is_changed);
+        self.inner.cut(first);
         let changed = self.inner.file.set_len(len).await;
         // What was read or written meanwhile may be from before or after.
-        self.inner.forget(is_changed);
+        self.inner.cut(first);
         Ok(changed?)
     }
 
@@ -434,10 +459,12 @@ impl CachedFile {
     pub async fn revalidate(&self) -> io::Result<bool> {
         let metadata = ringfile::fs::metadata_of(&self.inner.file).await?;
         let now = Seen { changed: metadata.changed, size: metadata.size };
+        // Under the cache's lock: another call that finds this in `seen` finds the pages forgotten, too.
+        let core = self.inner.shared.lock();
         let before = crate::lock(&self.inner.seen).replace(now);
         let is_changed = before != Some(now);
         if is_changed {
-            self.inner.forget(|_| true);
+            self.inner.forget_in(core, |_| true);
         }
         Ok(is_changed)
     }

@@ -38,6 +38,16 @@ impl<'a> Read<'a> {
             self.pending = Some((pending, is_answer));
         }
     }
+
+    /// Returns whether a read that was polled, and is not ready, waits for memory.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// Lets go of the page that was being read, which goes on, and begins anew when it is polled.
+    pub(crate) fn restart(&mut self) {
+        self.pending = None;
+    }
 }
 
 impl Future for Read<'_> {

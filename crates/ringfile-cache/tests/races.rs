@@ -1,0 +1,103 @@
+//! Calls that overlap: several ranges that want more memory than there is, a file whose end moves while it is read.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use ringfile::{OpenOptions, block_on};
+use ringfile_cache::{Cache, CachedFile};
+
+const PAGE: usize = 4096;
+
+fn open(cache: &Cache, len: usize) -> (tempfile::TempDir, CachedFile) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    std::fs::write(&path, vec![7; len]).expect("written");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).direct(true).buffered_fallback(true);
+    let file = options.open(&path).expect("opened");
+    let pages = cache.open(file, PAGE).expect("opened in the cache");
+    (folder, pages)
+}
+
+/// Polls once, so that the operation is in flight.
+fn begin<F: Future + ?Sized>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+#[test]
+fn ranges_that_together_exceed_the_budget_do_not_wait_for_each_other() {
+    let cache = Cache::new(16 * PAGE).expect("a cache");
+    let (_folder, pages) = open(&cache, 400 * PAGE);
+    let (sender, ended) = std::sync::mpsc::channel();
+    for thread in 0..8 {
+        let (sender, pages) = (sender.clone(), pages.clone());
+        std::thread::spawn(move || {
+            for round in 0..50 {
+                let start = (thread * 50 + round) % 390;
+                let bytes = block_on(pages.read_range((start * PAGE) as u64, 9 * PAGE)).expect("read");
+                assert_eq!(bytes.len(), 9 * PAGE);
+            }
+            sender.send(()).expect("the test waits");
+        });
+    }
+    let end = Instant::now() + Duration::from_secs(30);
+    for thread in 0..8 {
+        let left = end.saturating_duration_since(Instant::now());
+        ended.recv_timeout(left).unwrap_or_else(|_| panic!("only {thread} of 8 threads have ended"));
+    }
+}
+
+#[test]
+fn a_range_ends_at_a_page_that_was_the_last_when_it_was_read() -> io::Result<()> {
+    let cache = Cache::new(64 * PAGE)?;
+    let (_folder, pages) = open(&cache, 3 * PAGE + 5);
+    block_on(async {
+        assert_eq!(pages.read(3).await?.len(), 5);
+        let mut write = Box::pin(pages.write(4, &[9; PAGE]));
+        let begun = begin(&mut write);
+        let range = pages.read_range(3 * PAGE as u64, 2 * PAGE).await?;
+        let mut longer = vec![7; 5];
+        longer.resize(PAGE, 0);
+        longer.resize(2 * PAGE, 9);
+        assert!(range == [7; 5].as_slice() || range == longer, "{} bytes", range.len());
+        if begun.is_pending() {
+            write.await?;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_short_page_that_is_read_while_the_file_is_extended_does_not_stay() -> io::Result<()> {
+    let cache = Cache::new(64 * PAGE)?;
+    let (_folder, pages) = open(&cache, 3 * PAGE + 5);
+    block_on(async {
+        let mut read = Box::pin(pages.read(3));
+        let begun = begin(&mut read);
+        pages.truncate(10 * PAGE as u64).await?;
+        assert_eq!(pages.read(3).await?.len(), PAGE, "begun: {begun:?}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_read_whose_thread_has_left_its_loop_ends_for_others() -> io::Result<()> {
+    let cache = Cache::new(64 * PAGE)?;
+    let (folder, _) = open(&cache, 40 * PAGE);
+    let file = OpenOptions::new()
+        .read(true)
+        .direct(true)
+        .buffered_fallback(true)
+        .open(folder.path().join("file"))?;
+    let pages = cache.open(file, PAGE)?;
+    // The first page cannot exist: the call returns its error while the others are being read.
+    let error = block_on(pages.read_many(&[u64::MAX, 1, 2, 3])).expect_err("no such page");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(block_on(pages.read(3)).map(|page| page.len())));
+    assert_eq!(ended.recv_timeout(Duration::from_secs(20)).expect("it ends")?, PAGE);
+    Ok(())
+}
