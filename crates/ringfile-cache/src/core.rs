@@ -71,8 +71,8 @@ pub(crate) struct Core {
     detached: HashMap<NonZeroUsize, Detached>,
     /// Who waits for a frame.
     starved: Vec<Waker>,
-    /// Frames of segments that were given up are still in use.
-    has_given_up: bool,
+    /// Frames that are to be given back are still in use.
+    owes_memory: bool,
 }
 
 impl Core {
@@ -88,7 +88,7 @@ impl Core {
             ticks: 0,
             detached: HashMap::new(),
             starved: Vec::new(),
-            has_given_up: false,
+            owes_memory: false,
         }
     }
 
@@ -295,7 +295,8 @@ impl Core {
     /// may not stay, the frame is detached at once, with those pins.
     pub(crate) fn publish(&mut self, file: &Arc<FileInner>, page: u64, frame: Frame, how: Publish) {
         let start = start_of(&frame);
-        let stays = how.stays && !self.memory.is_given_up(frame.segment);
+        let is_above = self.memory.used() > self.memory.budget();
+        let stays = how.stays && !is_above && !self.memory.is_given_up(frame.segment);
         if !stays {
             self.forget(file, page);
             return self.detach(file, frame, Taken { frame: start, pins: how.pins });
@@ -353,8 +354,8 @@ impl Core {
     /// Takes a pin away, wherever its frame is. Returns whether the frame is free for others now.
     pub(crate) fn unpin(&mut self, word: &Word, frame: NonNull<u8>) -> bool {
         if let Some(left) = word.unpin_wanted(frame) {
-            if left == 0 && self.has_given_up {
-                self.free_given_up();
+            if left == 0 && self.owes_memory {
+                self.give_back();
             }
             return left == 0;
         }
@@ -396,19 +397,13 @@ impl Core {
     /// Changes the budget, and evicts what is above it and not in use.
     pub(crate) fn set_budget(&mut self, budget: usize) -> ringfile::Result<()> {
         self.memory.set_budget(budget)?;
-        self.free_given_up();
-        while self.memory.used() > self.memory.budget()
-            && let Some((frame, size, file)) = self.evict()
-        {
-            self.memory.put(frame, size);
-            file.counts.evicted();
-        }
+        self.give_back();
         Ok(())
     }
 
-    /// Evicts the pages in segments that were given up.
-    fn free_given_up(&mut self) {
-        self.has_given_up = false;
+    /// Evicts the pages in segments that were given up, and others that are above the budget.
+    fn give_back(&mut self) {
+        self.owes_memory = false;
         for number in 0..self.slots.len() {
             let slot = &self.slots[number];
             let given_up = |frame: &Frame| self.memory.is_given_up(frame.segment);
@@ -417,12 +412,21 @@ impl Core {
             };
             let word = file.table.make_word(slot.page);
             if word.is_busy() || word.want() {
-                self.has_given_up = true;
+                self.owes_memory = true;
                 continue;
             }
             let page = slot.page;
             file.counts.evicted();
             self.forget(&file, page);
+        }
+        while self.memory.used() > self.memory.budget() {
+            if let Some((frame, size, file)) = self.evict() {
+                self.memory.put(frame, size);
+                file.counts.evicted();
+            } else if !self.want_any() {
+                self.owes_memory = true;
+                return;
+            }
         }
     }
 

@@ -1,4 +1,5 @@
-//! Calls that overlap: several ranges that want more memory than there is, a file whose end moves while it is read.
+//! Calls that overlap: several ranges that want more memory than there is, a file whose end moves while it is read, a budget
+//! that changes while pages are in use.
 
 use std::future::Future;
 use std::io;
@@ -7,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use ringfile::{OpenOptions, block_on};
-use ringfile_cache::{Cache, CachedFile};
+use ringfile_cache::{Cache, CachedFile, Page};
 
 const PAGE: usize = 4096;
 
@@ -81,6 +82,28 @@ fn a_short_page_that_is_read_while_the_file_is_extended_does_not_stay() -> io::R
         assert_eq!(pages.read(3).await?.len(), PAGE, "begun: {begun:?}");
         Ok(())
     })
+}
+
+#[test]
+fn pages_that_were_in_use_leave_when_their_use_ends_after_the_budget_was_lowered() -> io::Result<()> {
+    let cache = Cache::new(16 * PAGE)?;
+    let (_folder, pages) = open(&cache, 40 * PAGE);
+    let kept: Vec<Page> = (0..16).map(|page| block_on(pages.read(page))).collect::<io::Result<_>>()?;
+    cache.set_budget(4 * PAGE)?;
+    drop(kept);
+    assert!(cache.metrics().bytes <= 4 * PAGE, "{:?}", cache.metrics());
+    Ok(())
+}
+
+#[test]
+fn a_page_as_large_as_a_raised_budget_can_be_read() -> io::Result<()> {
+    let cache = Cache::builder(1 << 20).when_pinned(ringfile_cache::WhenPinned::Fail).build()?;
+    cache.set_budget(2 << 20)?;
+    let (folder, _) = open(&cache, 2 << 20);
+    let file = OpenOptions::new().read(true).open(folder.path().join("file"))?;
+    let pages = cache.open(file, 2 << 20)?;
+    assert_eq!(block_on(pages.read(0))?.len(), 2 << 20);
+    Ok(())
 }
 
 #[test]
