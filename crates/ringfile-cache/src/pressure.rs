@@ -16,8 +16,8 @@ const TRIGGER: &[u8] = b"some 100000 2000000\0";
 /// For how long there must be no report before the budget is raised.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Starts a thread that changes the budget, from `most` down to an eighth of it, as long as the cache exists.
-pub(crate) fn watch(cache: &Arc<Shared>, most: usize) -> io::Result<()> {
+/// Starts a thread that changes the budget, from what was set down to an eighth of it, as long as the cache exists.
+pub(crate) fn watch(cache: &Arc<Shared>) -> io::Result<()> {
     let file = reports().map_err(|error| {
         let what = format!(
             "the kernel does not report memory pressure here ({error}): make the cache without `pressure`"
@@ -25,7 +25,7 @@ pub(crate) fn watch(cache: &Arc<Shared>, most: usize) -> io::Result<()> {
         io::Error::new(io::ErrorKind::Unsupported, what)
     })?;
     let cache = Arc::downgrade(cache);
-    std::thread::Builder::new().name("ringfile-pressure".into()).spawn(move || run(&file, &cache, most))?;
+    std::thread::Builder::new().name("ringfile-pressure".into()).spawn(move || run(&file, &cache))?;
     Ok(())
 }
 
@@ -43,7 +43,7 @@ fn reports() -> io::Result<std::fs::File> {
     Ok(file)
 }
 
-fn run(file: &std::fs::File, cache: &Weak<Shared>, most: usize) {
+fn run(file: &std::fs::File, cache: &Weak<Shared>) {
     let mut quiet = Duration::ZERO;
     // Short, so that the thread ends soon after the cache.
     let turn = Duration::from_secs(1);
@@ -57,11 +57,11 @@ fn run(file: &std::fs::File, cache: &Weak<Shared>, most: usize) {
             _ => return,
         };
         let Some(cache) = cache.upgrade() else { return };
-        let budget = cache.lock().memory.budget();
+        let (most, budget) = (cache.wanted_budget(), cache.lock().memory.budget());
         quiet = if is_short { Duration::ZERO } else { quiet + turn };
         let next = if is_short {
             (budget - budget / 8).max(most / 8)
-        } else if quiet >= QUIET && budget < most {
+        } else if quiet >= QUIET && budget != most {
             quiet = Duration::ZERO;
             (budget + most / 16).min(most)
         } else {
