@@ -23,7 +23,8 @@ const LARGEST_PAGE: usize = 2 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum WhenPinned {
-    /// It waits until a page is dropped. A task that waits while it alone holds pages waits for ever.
+    /// It waits until a page is dropped. Tasks that wait while they hold pages, also those that
+    /// [`read_many`](CachedFile::read_many) has got so far, may wait for each other for ever.
     #[default]
     Wait,
     /// It fails with [`OutOfMemory`](io::ErrorKind::OutOfMemory).
