@@ -277,10 +277,11 @@ impl Core {
         })
     }
 
-    /// Notes who waits for a frame.
-    pub(crate) fn wait_for_frame(&mut self, waker: &Waker) {
-        if !self.starved.iter().any(|known| known.will_wake(waker)) {
-            self.starved.push(waker.clone());
+    /// Notes who waits for a frame, if there is one who is not known.
+    pub(crate) fn wait_for_frame(&mut self, waker: &mut Option<Waker>) {
+        let is_known = |waker: &Waker| self.starved.iter().any(|known| known.will_wake(waker));
+        if !waker.as_ref().is_none_or(is_known) {
+            self.starved.extend(waker.take());
         }
     }
 

@@ -65,6 +65,8 @@ impl FileInner {
 
     /// Begins to read a page that is not there, or finds who does.
     pub(crate) fn start_read(self: &Arc<Self>, page: u64, waker: Option<&Waker>) -> Start {
+        // Cloned and dropped without the lock, since that may run anybody's code.
+        let mut waker = waker.cloned();
         let mut core = self.shared.lock();
         let word = self.table.make_word(page);
         if word.is_loaded() {
@@ -75,7 +77,7 @@ impl FileInner {
             let is_answer = busy.is_fresh_read();
             return Start::Wait(busy, is_answer);
         }
-        let Some(frame) = self.frame(&mut core, waker) else { return Start::Full };
+        let Some(frame) = self.frame(&mut core, &mut waker) else { return Start::Full };
         let pending = Pending::new(Arc::clone(self), page, Kind::Read, frame.segment);
         core.add_slot(self, page, Arc::clone(&pending));
         drop(core);
@@ -88,11 +90,12 @@ impl FileInner {
 
     /// Begins to write a page, or finds what must end before.
     pub(crate) fn start_write(self: &Arc<Self>, page: u64, data: &[u8], waker: &Waker) -> Start {
+        let mut waker = Some(waker.clone());
         let mut core = self.shared.lock();
         if let Some(busy) = self.busy(&mut core, page) {
             return Start::Wait(busy, false);
         }
-        let Some(frame) = self.frame(&mut core, Some(waker)) else { return Start::Full };
+        let Some(frame) = self.frame(&mut core, &mut waker) else { return Start::Full };
         let pending = Pending::new(Arc::clone(self), page, Kind::Write, frame.segment);
         let word = self.table.make_word(page);
         if word.is_loaded() {
@@ -114,9 +117,9 @@ impl FileInner {
     }
 
     /// Returns a frame, or has the waker called when one may be free.
-    fn frame(&self, core: &mut Core, waker: Option<&Waker>) -> Option<Frame> {
+    fn frame(&self, core: &mut Core, waker: &mut Option<Waker>) -> Option<Frame> {
         let frame = core.get_frame(self.page_size);
-        if let (None, Some(waker)) = (&frame, waker) {
+        if frame.is_none() {
             core.wait_for_frame(waker);
         }
         frame

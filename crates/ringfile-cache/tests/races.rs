@@ -137,3 +137,41 @@ fn a_lower_budget_stays_although_there_is_no_pressure() -> io::Result<()> {
     assert!(cache.budget() <= 16 << 20, "{}", cache.budget());
     Ok(())
 }
+
+/// A waker whose clones look at the cache, as one may that counts what it does.
+fn looking(cache: &Cache) -> Waker {
+    use std::task::{RawWaker, RawWakerVTable};
+    static TABLE: RawWakerVTable = RawWakerVTable::new(
+        |data| {
+            // SAFETY: the pointer comes from `Box::leak` below.
+            let _ = unsafe { &*data.cast::<Cache>() }.metrics();
+            RawWaker::new(data, &TABLE)
+        },
+        |_| {},
+        |_| {},
+        |_| {},
+    );
+    let cache: &'static Cache = Box::leak(Box::new(cache.clone()));
+    // SAFETY: the table's functions leave the data as it is.
+    unsafe { Waker::from_raw(RawWaker::new(std::ptr::from_ref(cache).cast(), &TABLE)) }
+}
+
+#[test]
+fn a_waker_may_use_the_cache_when_it_is_cloned() -> io::Result<()> {
+    let cache = Cache::new(2 * PAGE)?;
+    let (_folder, pages) = open(&cache, 40 * PAGE);
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || -> io::Result<()> {
+        let kept = (block_on(pages.read(0))?, block_on(pages.read(1))?);
+        let waker = looking(&cache);
+        let mut read = Box::pin(pages.read(2));
+        assert!(read.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(kept);
+        let _ = read.as_mut().poll(&mut Context::from_waker(&waker));
+        drop(sender);
+        Ok(())
+    });
+    let ended: Result<(), _> = ended.recv_timeout(Duration::from_secs(10));
+    assert_eq!(ended, Err(std::sync::mpsc::RecvTimeoutError::Disconnected), "it is locked out of the cache");
+    Ok(())
+}
