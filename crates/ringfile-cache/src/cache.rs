@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use ringfile::{File, HugePages};
@@ -22,7 +23,8 @@ const LARGEST_PAGE: usize = 2 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum WhenPinned {
-    /// It waits until a page is dropped. A task that waits while it alone holds pages waits for ever.
+    /// It waits until a page is dropped. Tasks that wait while they hold pages, also those that
+    /// [`read_many`](CachedFile::read_many) has got so far, may wait for each other for ever.
     #[default]
     Wait,
     /// It fails with [`OutOfMemory`](io::ErrorKind::OutOfMemory).
@@ -33,6 +35,8 @@ pub enum WhenPinned {
 pub(crate) struct Shared {
     core: Mutex<Core>,
     pub(crate) when_pinned: WhenPinned,
+    /// The budget that was set last, which the one in force is below while the kernel reports that memory is short.
+    wanted: AtomicUsize,
     files: Mutex<Files>,
 }
 
@@ -53,6 +57,10 @@ impl Shared {
         let mut files = lock(&self.files);
         files.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(file)));
         file.counts.add_to(&mut files.ended);
+    }
+
+    pub(crate) fn wanted_budget(&self) -> usize {
+        self.wanted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_budget(&self, bytes: usize) -> io::Result<()> {
@@ -131,7 +139,8 @@ impl CacheBuilder {
     ///
     /// A thread waits for the kernel's reports (pressure stall information: of the process's control group if that is
     /// of version 2, otherwise of the machine). At each it lowers the budget by an eighth, down to an eighth of what
-    /// was set. After ten seconds without one it raises it by a sixteenth.
+    /// was set here or by [`Cache::set_budget`]. After ten seconds without one it raises it by a sixteenth, up to what
+    /// was set.
     pub fn pressure(mut self, pressure: bool) -> Self {
         self.pressure = pressure;
         self
@@ -147,10 +156,11 @@ impl CacheBuilder {
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(Memory::new(self.budget, self.huge_pages)?)),
             when_pinned: self.when_pinned,
+            wanted: AtomicUsize::new(self.budget),
             files: Mutex::default(),
         });
         if self.pressure {
-            pressure::watch(&shared, self.budget)?;
+            pressure::watch(&shared)?;
         }
         Ok(Cache { shared })
     }
@@ -226,7 +236,9 @@ impl Cache {
     /// # Errors
     /// `InvalidInput` if it is below one page of 4 KiB.
     pub fn set_budget(&self, bytes: usize) -> io::Result<()> {
-        self.shared.set_budget(bytes)
+        self.shared.set_budget(bytes)?;
+        self.shared.wanted.store(bytes, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Returns the counters of all files, also of those that were dropped. Looks at every page, under the cache's lock.

@@ -19,7 +19,7 @@ use std::task::Waker;
 use crate::file::FileInner;
 use crate::memory::{Frame, Memory};
 use crate::pending::Pending;
-use crate::word::{Evicted, Taken, Word};
+use crate::word::{Evicted, Taken, Word, since};
 
 /// The share of the small queue: 5 %.
 const SMALL: usize = 20;
@@ -75,8 +75,8 @@ pub(crate) struct Core {
     /// to end. Otherwise they would wait for each other.
     has_turn: bool,
     turn_waiters: Vec<Waker>,
-    /// Frames of segments that were given up are still in use.
-    has_given_up: bool,
+    /// Frames that are to be given back are still in use.
+    owes_memory: bool,
 }
 
 impl Core {
@@ -94,7 +94,7 @@ impl Core {
             starved: Vec::new(),
             has_turn: false,
             turn_waiters: Vec::new(),
-            has_given_up: false,
+            owes_memory: false,
         }
     }
 
@@ -134,7 +134,7 @@ impl Core {
     fn comes_back(&self, tick: u64, page_size: usize) -> bool {
         let budget = self.memory.budget();
         let remembered = (budget - budget / SMALL) / page_size;
-        tick != 0 && self.ticks.wrapping_sub(tick) < remembered as u64
+        tick != 0 && since(self.ticks, tick) < remembered as u64
     }
 
     /// Puts the slot into the queue that it was meant for.
@@ -283,11 +283,9 @@ impl Core {
         })
     }
 
-    /// Notes who waits for a frame.
-    pub(crate) fn wait_for_frame(&mut self, waker: &Waker) {
-        if !self.starved.iter().any(|known| known.will_wake(waker)) {
-            self.starved.push(waker.clone());
-        }
+    /// Notes who waits for a frame, if there is one who is not known.
+    pub(crate) fn wait_for_frame(&mut self, waker: &mut Option<Waker>) {
+        note(&mut self.starved, waker);
     }
 
     /// Returns who waits for a frame. He is woken, without the lock, and tries again.
@@ -296,15 +294,13 @@ impl Core {
     }
 
     /// Takes the turn if it is free, or has the waker called when it is.
-    pub(crate) fn take_turn(&mut self, waker: &Waker) -> bool {
-        if self.has_turn {
-            if !self.turn_waiters.iter().any(|known| known.will_wake(waker)) {
-                self.turn_waiters.push(waker.clone());
-            }
-            return false;
+    pub(crate) fn take_turn(&mut self, waker: &mut Option<Waker>) -> bool {
+        if !self.has_turn {
+            self.has_turn = true;
+            return true;
         }
-        self.has_turn = true;
-        true
+        note(&mut self.turn_waiters, waker);
+        false
     }
 
     /// Ends the turn, and returns who waits for it.
@@ -319,7 +315,8 @@ impl Core {
     /// If it may not stay, the frame is detached at once, with those pins.
     pub(crate) fn publish(&mut self, file: &Arc<FileInner>, page: u64, frame: Frame, how: Publish) {
         let start = start_of(&frame);
-        let stays = how.stays && !self.memory.is_given_up(frame.segment);
+        let is_above = self.memory.used() > self.memory.budget();
+        let stays = how.stays && !is_above && !self.memory.is_given_up(frame.segment);
         if !stays {
             self.forget(file, page);
             return self.detach(file, frame, Taken { frame: start, pins: how.pins });
@@ -377,8 +374,8 @@ impl Core {
     /// Takes a pin away, wherever its frame is. Returns whether the frame is free for others now.
     pub(crate) fn unpin(&mut self, word: &Word, frame: NonNull<u8>) -> bool {
         if let Some(left) = word.unpin_wanted(frame) {
-            if left == 0 && self.has_given_up {
-                self.free_given_up();
+            if left == 0 && self.owes_memory {
+                self.give_back();
             }
             return left == 0;
         }
@@ -420,19 +417,13 @@ impl Core {
     /// Changes the budget, and evicts what is above it and not in use.
     pub(crate) fn set_budget(&mut self, budget: usize) -> ringfile::Result<()> {
         self.memory.set_budget(budget)?;
-        self.free_given_up();
-        while self.memory.used() > self.memory.budget()
-            && let Some((frame, size, file)) = self.evict()
-        {
-            self.memory.put(frame, size);
-            file.counts.evicted();
-        }
+        self.give_back();
         Ok(())
     }
 
-    /// Evicts the pages in segments that were given up.
-    fn free_given_up(&mut self) {
-        self.has_given_up = false;
+    /// Evicts the pages in segments that were given up, and others that are above the budget.
+    fn give_back(&mut self) {
+        self.owes_memory = false;
         for number in 0..self.slots.len() {
             let slot = &self.slots[number];
             let given_up = |frame: &Frame| self.memory.is_given_up(frame.segment);
@@ -441,12 +432,21 @@ impl Core {
             };
             let word = file.table.make_word(slot.page);
             if word.is_busy() || word.want() {
-                self.has_given_up = true;
+                self.owes_memory = true;
                 continue;
             }
             let page = slot.page;
             file.counts.evicted();
             self.forget(&file, page);
+        }
+        while self.memory.used() > self.memory.budget() {
+            if let Some((frame, size, file)) = self.evict() {
+                self.memory.put(frame, size);
+                file.counts.evicted();
+            } else if !self.want_any() {
+                self.owes_memory = true;
+                return;
+            }
         }
     }
 
@@ -463,6 +463,14 @@ impl Core {
     }
 }
 
+/// Adds a waker to a list, unless it is in it.
+fn note(list: &mut Vec<Waker>, waker: &mut Option<Waker>) {
+    let is_known = |waker: &Waker| list.iter().any(|known| known.will_wake(waker));
+    if !waker.as_ref().is_none_or(is_known) {
+        list.extend(waker.take());
+    }
+}
+
 /// How a page is published.
 #[derive(Clone, Copy)]
 pub(crate) struct Publish {
@@ -475,4 +483,23 @@ pub(crate) struct Publish {
 /// Returns where a frame's bytes begin.
 pub(crate) fn start_of(frame: &Frame) -> NonNull<u8> {
     NonNull::new(frame.buffer.as_ptr().cast_mut()).unwrap_or(NonNull::dangling())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Core;
+    use crate::memory::Memory;
+    use ringfile::HugePages;
+
+    #[test]
+    fn a_page_comes_back_also_when_more_were_evicted_than_a_word_can_count() -> ringfile::Result<()> {
+        let mut core = Core::new(Memory::new(100 * 4096, HugePages::default())?);
+        for ticks in [50, (1 << 36) + 50, (5 << 36) + 3] {
+            core.ticks = ticks;
+            let in_word = |tick: u64| tick % (1 << 36);
+            assert!(core.comes_back(in_word(ticks - 20), 4096), "20 of {ticks} ago");
+            assert!(ticks < 1 << 36 || !core.comes_back(in_word(ticks - 200), 4096), "200 of {ticks} ago");
+        }
+        Ok(())
+    }
 }

@@ -4,8 +4,9 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -64,6 +65,8 @@ impl FileInner {
 
     /// Begins to read a page that is not there, or finds who does.
     pub(crate) fn start_read(self: &Arc<Self>, page: u64, waker: Option<&Waker>) -> Start {
+        // Cloned and dropped without the lock, since that may run anybody's code.
+        let mut waker = waker.cloned();
         let mut core = self.shared.lock();
         let word = self.table.make_word(page);
         if word.is_loaded() {
@@ -74,7 +77,7 @@ impl FileInner {
             let is_answer = busy.is_fresh_read();
             return Start::Wait(busy, is_answer);
         }
-        let Some(frame) = self.frame(&mut core, waker) else { return Start::Full };
+        let Some(frame) = self.frame(&mut core, &mut waker) else { return Start::Full };
         let pending = Pending::new(Arc::clone(self), page, Kind::Read, frame.segment);
         core.add_slot(self, page, Arc::clone(&pending));
         drop(core);
@@ -87,11 +90,12 @@ impl FileInner {
 
     /// Begins to write a page, or finds what must end before.
     pub(crate) fn start_write(self: &Arc<Self>, page: u64, data: &[u8], waker: &Waker) -> Start {
+        let mut waker = Some(waker.clone());
         let mut core = self.shared.lock();
         if let Some(busy) = self.busy(&mut core, page) {
             return Start::Wait(busy, false);
         }
-        let Some(frame) = self.frame(&mut core, Some(waker)) else { return Start::Full };
+        let Some(frame) = self.frame(&mut core, &mut waker) else { return Start::Full };
         let pending = Pending::new(Arc::clone(self), page, Kind::Write, frame.segment);
         let word = self.table.make_word(page);
         if word.is_loaded() {
@@ -113,12 +117,28 @@ impl FileInner {
     }
 
     /// Returns a frame, or has the waker called when one may be free.
-    fn frame(&self, core: &mut Core, waker: Option<&Waker>) -> Option<Frame> {
+    fn frame(&self, core: &mut Core, waker: &mut Option<Waker>) -> Option<Frame> {
         let frame = core.get_frame(self.page_size);
-        if let (None, Some(waker)) = (&frame, waker) {
+        if frame.is_none() {
             core.wait_for_frame(waker);
         }
         frame
+    }
+
+    /// Waits for memory, whose waker is noted, or fails.
+    pub(crate) fn is_full<T>(&self) -> Poll<io::Result<T>> {
+        let (size, budget) = (self.page_size, self.shared.lock().memory.budget());
+        let what = if size > budget {
+            format!(
+                "a page of {size} bytes does not fit in the cache any more, whose budget is {budget}: raise it"
+            )
+        } else if self.shared.when_pinned == WhenPinned::Fail {
+            let what = "all pages of the cache are in use: drop some, or make its budget larger than what is used at once";
+            what.to_owned()
+        } else {
+            return Poll::Pending;
+        };
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::OutOfMemory, what)))
     }
 
     /// Notes where the file ends when a page was read or written. Once the end has moved, the page that was the last is
@@ -138,16 +158,32 @@ impl FileInner {
         self.grown.load(Ordering::Relaxed)
     }
 
-    /// Notes that a page was written. A read of the last page that has begun before may be too short.
-    pub(crate) fn note_write(&self, page: u64) {
+    /// Notes that a page was written, unless the file may have been cut since. A read of the last page that has begun
+    /// before may be too short.
+    pub(crate) fn note_write(&self, page: u64, may_be_cut: bool) {
         if page >= self.least.load(Ordering::Relaxed) {
-            self.least.store(page + 1, Ordering::Relaxed);
             self.grown.fetch_add(1, Ordering::Relaxed);
+            if !may_be_cut {
+                self.least.store(page + 1, Ordering::Relaxed);
+            }
         }
     }
 
+    /// Takes pages from `first` on out of the cache, and the last one, since the file's end moves. Short reads that are
+    /// in flight are not kept.
+    fn cut(self: &Arc<Self>, first: u64) {
+        let core = self.shared.lock();
+        self.least.fetch_min(first, Ordering::Relaxed);
+        self.grown.fetch_add(1, Ordering::Relaxed);
+        let last = self.end.load(Ordering::Relaxed);
+        self.forget_in(core, |page| page >= first || page + 1 == last);
+    }
+
     fn forget(self: &Arc<Self>, matches: impl Fn(u64) -> bool) {
-        let mut core = self.shared.lock();
+        self.forget_in(self.shared.lock(), matches);
+    }
+
+    fn forget_in(self: &Arc<Self>, mut core: MutexGuard<'_, Core>, matches: impl Fn(u64) -> bool) {
         core.forget_all(|file, page| Arc::ptr_eq(file, self) && matches(page));
         let starved = core.take_starved();
         drop(core);
@@ -299,16 +335,31 @@ impl CachedFile {
         // A part of the cache at a time, so that others find memory too.
         let at_once = (self.inner.shared.lock().memory.budget() / 4 / size as usize).max(1) as u64;
         let mut bytes = Vec::new();
-        for start in (first..=last).step_by(at_once as usize) {
-            let numbers: Vec<u64> = (start..=last.min(start + at_once - 1)).collect();
-            let pages = self.read_many(&numbers).await?;
-            for (page, number) in pages.iter().zip(numbers) {
+        'all: for start in (first..=last).step_by(at_once as usize) {
+            let numbers = start..=last.min(start + at_once - 1);
+            let mut reads: Vec<Read<'_>> = numbers.clone().map(|page| self.read(page)).collect();
+            poll_fn(|context| {
+                reads.iter_mut().for_each(|read| read.start(context));
+                Poll::Ready(())
+            })
+            .await;
+            for (number, at) in numbers.zip(0..) {
+                let page = poll_fn(|context| {
+                    let page = Future::poll(Pin::new(&mut reads[at]), context);
+                    if page.is_pending() && reads[at].waits_for_memory() {
+                        // No page is kept meanwhile, or several calls would wait for each other's pages for ever.
+                        reads[at + 1..].iter_mut().for_each(Read::restart);
+                    }
+                    page
+                })
+                .await?;
                 let from = if number == first { skip.min(page.len()) } else { 0 };
                 let to = page.len().min((end - number * size).min(size) as usize);
                 bytes.extend_from_slice(&page[from..to.max(from)]);
-            }
-            if pages.last().is_none_or(|page| page.len() < size as usize) {
-                break;
+                // The file ended here when this page was read; a later one may be of a file that has grown since.
+                if page.len() < size as usize {
+                    break 'all;
+                }
             }
         }
         Ok(bytes.into())
@@ -373,8 +424,7 @@ impl CachedFile {
                 }
                 match self.inner.start_write(page, data, context.waker()) {
                     Start::Wait(pending, is_own) => waits_for = Some((pending, is_own)),
-                    Start::Full if self.inner.shared.when_pinned == WhenPinned::Wait => return Poll::Pending,
-                    Start::Full | Start::Loaded => return Poll::Ready(Err(all_in_use())),
+                    Start::Full | Start::Loaded => return self.inner.is_full(),
                 }
             }
         })
@@ -393,13 +443,10 @@ impl CachedFile {
     /// Those of [`File::set_len`].
     pub async fn truncate(&self, len: u64) -> io::Result<()> {
         let first = len / self.inner.page_size as u64;
-        let last = self.inner.end.load(Ordering::Relaxed);
-        let is_changed = |page| page >= first || page + 1 == last;
-        self.inner.least.fetch_min(first, Ordering::Relaxed);
-        self.inner.forget(is_changed);
+        self.inner.cut(first);
         let changed = self.inner.file.set_len(len).await;
         // What was read or written meanwhile may be from before or after.
-        self.inner.forget(is_changed);
+        self.inner.cut(first);
         Ok(changed?)
     }
 
@@ -415,10 +462,12 @@ impl CachedFile {
     pub async fn revalidate(&self) -> io::Result<bool> {
         let metadata = ringfile::fs::metadata_of(&self.inner.file).await?;
         let now = Seen { changed: metadata.changed, size: metadata.size };
+        // Under the cache's lock: another call that finds this in `seen` finds the pages forgotten, too.
+        let core = self.inner.shared.lock();
         let before = crate::lock(&self.inner.seen).replace(now);
         let is_changed = before != Some(now);
         if is_changed {
-            self.inner.forget(|_| true);
+            self.inner.forget_in(core, |_| true);
         }
         Ok(is_changed)
     }
@@ -466,11 +515,4 @@ pub(crate) fn check_page(page: u64, page_size: usize) -> io::Result<()> {
     Err(invalid(format!(
         "page {page} of {page_size} bytes lies beyond the {MOST_PAGES} pages that a file may have"
     )))
-}
-
-pub(crate) fn all_in_use() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::OutOfMemory,
-        "all pages of the cache are in use: drop some, or make its budget larger than what is used at once",
-    )
 }

@@ -45,8 +45,8 @@
 //!
 //! A child finds the pages that were in memory, and its copies of their bytes. Fork only while no other thread uses the
 //! cache: a lock that another thread held stays locked in the child. What a child may read and write, and from which
-//! threads, says the documentation of the crate `ringfile`. A page that was being read at the fork is never there in the
-//! child: its read ends in the parent, so do not wait for it.
+//! threads, says the documentation of the crate `ringfile`. A page that was being read at the fork is never there in
+//! the child: its read ends in the parent, so do not wait for it.
 
 // Files import each other downwards only: `cache` and `file` (what users call), `read`, `pending`, `page`; `core`,
 // which is what the lock guards; `memory`, `table`, `word`, `counts`; and `sync`, `wake`, `error`. Except that `core`,

@@ -106,11 +106,13 @@ impl Memory {
         let mut missing = budget.saturating_sub(bytes);
         let size = (missing / 16).next_power_of_two().max(SMALLEST);
         while missing > 0 {
-            let bytes = missing.min(size);
+            // A later segment is not smaller than the largest page, which would fit in none then.
+            let least = if self.segments.is_empty() { 0 } else { SMALLEST };
+            let bytes = missing.min(size).max(least);
             let pool = Pool::builder().capacity(bytes).huge_pages(self.huge_pages).build()?;
             self.made += 1;
             self.segments.push(Owned { segment: Segment(self.made), pool, bytes });
-            missing -= bytes;
+            missing = missing.saturating_sub(bytes);
         }
         self.budget = budget;
         Ok(())

@@ -94,15 +94,24 @@ impl Pending {
 
     /// Returns the outcome, or has `waker` woken when there is one.
     pub(crate) fn poll_outcome(&self, waker: &Waker) -> Poll<Outcome> {
-        let mut waiting = lock(&self.waiting);
-        if let Some(outcome) = &waiting.outcome {
-            // Cloning a page takes the cache's lock only if its frame has left its word, and never this one.
-            return Poll::Ready(outcome.clone());
+        let mut own = None;
+        loop {
+            let mut waiting = lock(&self.waiting);
+            if let Some(outcome) = &waiting.outcome {
+                // Cloning a page takes the cache's lock only if its frame has left its word, and never this one.
+                return Poll::Ready(outcome.clone());
+            }
+            if waiting.wakers.iter().any(|known| known.will_wake(waker)) {
+                return Poll::Pending;
+            }
+            if let Some(own) = own.take() {
+                waiting.wakers.push(own);
+                return Poll::Pending;
+            }
+            // A waker's clone may run anybody's code, so it is made without the lock.
+            drop(waiting);
+            own = Some(waker.clone());
         }
-        if !waiting.wakers.iter().any(|known| known.will_wake(waker)) {
-            waiting.wakers.push(waker.clone());
-        }
-        Poll::Pending
     }
 
     /// Polls the operation, or has the thread that polls it now poll it once more.
@@ -168,7 +177,7 @@ impl Pending {
         let is_old = self.is_doomed.load(Ordering::Relaxed) || (is_short && self.has_grown());
         core.publish(file, self.page, frame, Publish { is_short, pins: 1, stays: !is_old });
         if self.kind == Kind::Write {
-            file.note_write(self.page);
+            file.note_write(self.page, is_old);
         }
         if !is_old {
             file.note_end(core, self.page, is_short);

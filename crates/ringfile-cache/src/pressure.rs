@@ -19,8 +19,8 @@ const QUIET: Duration = Duration::from_secs(10);
 /// Short, so that the thread ends soon after the cache.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Starts a thread that changes the budget, from `most` down to an eighth of it, as long as the cache exists.
-pub(crate) fn watch(cache: &Arc<Shared>, most: usize) -> io::Result<()> {
+/// Starts a thread that changes the budget, from what was set down to an eighth of it, as long as the cache exists.
+pub(crate) fn watch(cache: &Arc<Shared>) -> io::Result<()> {
     let file = reports().map_err(|error| {
         let what = format!(
             "the kernel does not report memory pressure here ({error}): make the cache without `pressure`"
@@ -28,7 +28,7 @@ pub(crate) fn watch(cache: &Arc<Shared>, most: usize) -> io::Result<()> {
         io::Error::new(io::ErrorKind::Unsupported, what)
     })?;
     let cache = Arc::downgrade(cache);
-    std::thread::Builder::new().name("ringfile-pressure".into()).spawn(move || run(&file, &cache, most))?;
+    std::thread::Builder::new().name("ringfile-pressure".into()).spawn(move || run(&file, &cache))?;
     Ok(())
 }
 
@@ -46,7 +46,7 @@ fn reports() -> io::Result<std::fs::File> {
     Ok(file)
 }
 
-fn run(file: &std::fs::File, cache: &Weak<Shared>, most: usize) {
+fn run(file: &std::fs::File, cache: &Weak<Shared>) {
     let mut quiet = Duration::ZERO;
     loop {
         let mut descriptors = [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::PRI)];
@@ -58,7 +58,7 @@ fn run(file: &std::fs::File, cache: &Weak<Shared>, most: usize) {
             _ => return,
         };
         let Some(cache) = cache.upgrade() else { return };
-        let budget = cache.lock().memory.budget();
+        let (most, budget) = (cache.wanted_budget(), cache.lock().memory.budget());
         let next = next_budget(budget, most, is_short, &mut quiet);
         if next != budget {
             tracing::debug!(budget, next, is_short, "the cache's budget follows the pressure of memory");
@@ -75,7 +75,7 @@ fn next_budget(budget: usize, most: usize, is_short: bool, quiet: &mut Duration)
     if is_short {
         return (budget - budget / 8).max(most / 8);
     }
-    if *quiet < QUIET || budget >= most {
+    if *quiet < QUIET || budget == most {
         return budget;
     }
     *quiet = Duration::ZERO;

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use crate::cache::{Shared, WhenPinned};
-use crate::file::{CachedFile, FileInner, Start, all_in_use, check_page};
+use crate::cache::Shared;
+use crate::file::{CachedFile, FileInner, Start, check_page};
 use crate::page::Page;
 use crate::pending::Pending;
 use crate::wake::wake_all;
@@ -39,6 +39,16 @@ impl<'a> Read<'a> {
         {
             self.pending = Some((pending, is_answer));
         }
+    }
+
+    /// Returns whether a read that was polled, and is not ready, waits for memory.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// Lets go of the page that was being read, which goes on, and begins anew when it is polled.
+    pub(crate) fn restart(&mut self) {
+        self.pending = None;
     }
 }
 
@@ -78,11 +88,13 @@ impl<'a> ReadMany<'a> {
     /// Takes the turn, or gives up what is there.
     fn take_turn(&mut self, context: &mut Context<'_>) -> Option<Turn<'a>> {
         let shared = &*self.reads.first()?.file.inner().shared;
-        if shared.lock().take_turn(context.waker()) {
+        // Cloned and dropped without the lock.
+        let mut waker = Some(context.waker().clone());
+        if shared.lock().take_turn(&mut waker) {
             return Some(Turn(shared));
         }
         self.found.clear();
-        self.reads.iter_mut().for_each(|read| read.pending = None);
+        self.reads.iter_mut().for_each(Read::restart);
         self.stage = Stage::WaitsForTurn;
         None
     }
@@ -109,8 +121,7 @@ impl Future for ReadMany<'_> {
                 Poll::Ready(Ok(page)) => this.found.push(page),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    let waits_for_memory = read.pending.is_none();
-                    if waits_for_memory && matches!(this.stage, Stage::Started) {
+                    if read.waits_for_memory() && matches!(this.stage, Stage::Started) {
                         match this.take_turn(context) {
                             Some(turn) => this.stage = Stage::Keeps(turn),
                             None => return Poll::Pending,
@@ -164,8 +175,7 @@ impl Read<'_> {
             match inner.start_read(self.page, Some(context.waker())) {
                 Start::Loaded => {}
                 Start::Wait(pending, is_answer) => self.pending = Some((pending, is_answer)),
-                Start::Full if inner.shared.when_pinned == WhenPinned::Wait => return Poll::Pending,
-                Start::Full => return Poll::Ready(Err(all_in_use())),
+                Start::Full => return inner.is_full(),
             }
         }
     }

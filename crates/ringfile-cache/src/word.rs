@@ -72,6 +72,11 @@ pub(crate) fn is_addressable(frame: *const u8) -> bool {
     address & ((1 << FRAME_SHIFT) - 1) == 0 && address >> FRAME_SHIFT <= ADDRESS
 }
 
+/// Returns how many ticks ago a tick was that a word holds: the lowest bits of its number.
+pub(crate) fn since(now: u64, tick: u64) -> u64 {
+    now.wrapping_sub(tick) & ADDRESS
+}
+
 fn pack(frame: NonNull<u8>) -> u64 {
     debug_assert!(is_addressable(frame.as_ptr()));
     frame.as_ptr().expose_provenance() as u64 >> FRAME_SHIFT

@@ -381,3 +381,18 @@ fn calls_for_many_pages_do_not_wait_for_each_other() {
         }
     }
 }
+
+#[test]
+fn a_read_of_a_page_that_is_larger_than_a_lowered_budget_fails() -> io::Result<()> {
+    let fixture = Fixture::new(100 * PAGE);
+    let cache = Cache::new(1 << 20)?;
+    let pages = cache.open(fixture.open(), 16 * PAGE)?;
+    block_on(pages.read(0))?;
+    cache.set_budget(PAGE)?;
+    for error in [block_on(pages.read(1)).err(), block_on(pages.write(1, &[0; 16 * PAGE])).err()] {
+        assert_eq!(error.map(|error| error.kind()), Some(io::ErrorKind::OutOfMemory));
+    }
+    cache.set_budget(1 << 20)?;
+    assert_eq!(block_on(pages.read(1))?.len(), 16 * PAGE);
+    Ok(())
+}
