@@ -164,12 +164,13 @@ fn a_read_that_has_begun_ends_without_the_file_and_the_cache() {
     });
 }
 
-/// A waker that stops the thread which calls it, until it is told to go on.
+/// A waker that stops the thread which calls it, until it is told to go on, or a moment: what is to happen meanwhile may
+/// need that thread.
 struct Stops(Mutex<std::sync::mpsc::Receiver<()>>);
 
 impl Wake for Stops {
     fn wake(self: Arc<Self>) {
-        let _ = self.0.lock().unwrap().recv_timeout(std::time::Duration::from_secs(5));
+        let _ = self.0.lock().unwrap().recv_timeout(std::time::Duration::from_millis(300));
     }
 }
 
