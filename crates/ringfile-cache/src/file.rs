@@ -287,12 +287,9 @@ impl CachedFile {
         &self.inner
     }
 
-    /// Returns an error if so many pages do not fit in the cache at once. For the C interface, which gets some of them
-    /// before it reads the others.
-    #[doc(hidden)]
-    pub fn check_fits(&self, pages: usize) -> io::Result<()> {
+    fn check_fits(&self, pages: usize) -> io::Result<()> {
         let budget = self.inner.shared.lock().memory.budget();
-        if pages * self.inner.page_size <= budget {
+        if pages.saturating_mul(self.inner.page_size) <= budget {
             return Ok(());
         }
         Err(invalid(format!(
@@ -332,8 +329,8 @@ impl CachedFile {
             let page = Bytes::from(self.read(first).await?);
             return Ok(page.slice(skip.min(page.len())..(skip + len).min(page.len())));
         }
-        // A part of the cache at a time, so that others find memory too.
-        let at_once = (self.inner.shared.lock().memory.budget() / 4 / size as usize).max(1) as u64;
+        // A part of the cache at a time, so that others find memory too; and few, since the file may end before.
+        let at_once = (self.inner.shared.lock().memory.budget() / 4 / size as usize).clamp(1, 64) as u64;
         let mut bytes = Vec::new();
         'all: for start in (first..=last).step_by(at_once as usize) {
             let numbers = start..=last.min(start + at_once - 1);

@@ -908,7 +908,7 @@ int ringfile_cache_release(struct ringfile_cached_page *page);
 //
 // Any thread, several at once. Blocks and allocates if a page is not in memory. Errors are those of pread(2). -EINVAL:
 // the pages do not fit in the cache at once. -ENOMEM: all memory is in use, with RINGFILE_WHEN_PINNED_FAIL; without
-// it, a thread that waits while it alone has pages in use waits for ever.
+// it, threads that have pages in use while they wait for more may wait for each other for ever.
 //
 // Pointers: `count` numbers at `numbers`; `pages` is NULL, or points to as many structs, whose content does not
 // matter.

@@ -451,7 +451,7 @@ fn release_slowly(page: Page, process: u32) -> c_int {
 ///
 /// Any thread, several at once. Blocks and allocates if a page is not in memory. Errors are those of pread(2). -EINVAL:
 /// the pages do not fit in the cache at once. -ENOMEM: all memory is in use, with RINGFILE_WHEN_PINNED_FAIL; without
-/// it, a thread that waits while it alone has pages in use waits for ever.
+/// it, threads that have pages in use while they wait for more may wait for each other for ever.
 ///
 /// Pointers: `count` numbers at `numbers`; `pages` is NULL, or points to as many structs, whose content does not
 /// matter.
@@ -481,28 +481,29 @@ pub unsafe extern "C" fn ringfile_cache_read_many(
     })
 }
 
-/// Fills in the pages that are in memory, and reads the others. Leaves some filled in after an error.
+/// Fills in the pages. Leaves some filled in after an error.
 fn read_many(
     cached: *const ringfile_cached_file,
     numbers: &[u64],
     pages: &mut [ringfile_cached_page],
 ) -> Result<()> {
     let file = with(cached, Own::clone)?;
-    let mut missing = Vec::new();
-    for (number, page) in numbers.iter().zip(&mut *pages) {
-        match file.value.as_ref().and_then(|file| file.get(*number)) {
-            Some(found) => *page = ringfile_cached_page::new(found),
-            None => missing.push(*number),
-        }
-    }
-    if missing.is_empty() {
+    let got = numbers.iter().zip(&mut *pages).all(|(number, page)| {
+        let found = file.value.as_ref().and_then(|file| file.get(*number));
+        found.is_some_and(|found| {
+            *page = ringfile_cached_page::new(found);
+            true
+        })
+    });
+    if got {
         return Ok(());
     }
-    let file = file.get()?;
-    file.check_fits(numbers.len())?;
-    let read = block_on(file.read_many(&missing))??;
-    let empty = pages.iter_mut().filter(|page| page.is_none());
-    empty.zip(read).for_each(|(page, found)| *page = ringfile_cached_page::new(found));
+    // Those that are there are not kept while others are waited for: another call may wait for their memory.
+    pages.iter_mut().for_each(|page| {
+        release(page);
+    });
+    let read = block_on(file.get()?.read_many(numbers))??;
+    pages.iter_mut().zip(read).for_each(|(page, found)| *page = ringfile_cached_page::new(found));
     Ok(())
 }
 
