@@ -14,6 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use crate::file::FileInner;
@@ -101,13 +102,13 @@ impl Core {
     // ---- Slots ----
 
     pub(crate) fn slot(&mut self, file: &FileInner, page: u64) -> &mut Slot {
-        let slot = file.table.slot(page);
-        &mut self.slots[slot as usize]
+        let number = file.table.entry(page).1.load(Ordering::Relaxed);
+        &mut self.slots[number as usize]
     }
 
     /// Makes a slot for a page that becomes busy and is not loaded.
     pub(crate) fn add_slot(&mut self, file: &Arc<FileInner>, page: u64, pending: Arc<Pending>) {
-        let word = file.table.make_word(page);
+        let (word, its_slot) = file.table.entry(page);
         let queue = if self.comes_back(word.tick(), file.page_size) { Queue::Main } else { Queue::Small };
         let slot = Slot {
             file: Some(Arc::clone(file)),
@@ -126,7 +127,7 @@ impl Core {
                 u32::try_from(self.slots.len() - 1).expect("fewer pages than addresses in a word")
             }
         };
-        file.table.set_slot(page, number);
+        its_slot.store(number, Ordering::Relaxed);
         word.set_busy();
     }
 
@@ -321,8 +322,9 @@ impl Core {
             self.forget(file, page);
             return self.detach(file, frame, Taken { frame: start, pins: how.pins });
         }
-        let number = file.table.slot(page);
-        let old = file.table.make_word(page).publish(start, how.is_short, how.pins);
+        let (word, its_slot) = file.table.entry(page);
+        let number = its_slot.load(Ordering::Relaxed);
+        let old = word.publish(start, how.is_short, how.pins);
         let slot = &mut self.slots[number as usize];
         slot.pending = None;
         let old_frame = slot.frame.replace(frame);
@@ -334,18 +336,13 @@ impl Core {
 
     /// Takes a page that is loaded or busy out of the cache, and ends its being busy.
     pub(crate) fn forget(&mut self, file: &Arc<FileInner>, page: u64) {
-        let word = file.table.make_word(page);
-        let taken = word.take();
+        self.forget_old(file, page);
+        let (word, its_slot) = file.table.entry(page);
         word.clear_busy();
-        let number = file.table.slot(page);
-        let frame = self.slots[number as usize].frame.take();
-        if let (Some(taken), Some(frame)) = (taken, frame) {
-            self.detach(file, frame, taken);
-        }
-        self.end_slot(number);
+        self.end_slot(its_slot.load(Ordering::Relaxed));
     }
 
-    /// Takes the frame of a page that is loaded and busy out of the cache; it stays busy.
+    /// Takes the frame of a page out of the cache if it is loaded. If it is busy, it stays so.
     pub(crate) fn forget_old(&mut self, file: &Arc<FileInner>, page: u64) {
         let taken = file.table.make_word(page).take();
         let frame = self.slot(file, page).frame.take();

@@ -72,7 +72,9 @@ impl FileInner {
         if word.is_loaded() {
             return Start::Loaded;
         }
-        if let Some(busy) = self.busy(&mut core, page) {
+        if word.is_busy()
+            && let Some(busy) = core.slot(self, page).pending.clone()
+        {
             self.counts.shared();
             let is_answer = busy.is_fresh_read();
             return Start::Wait(busy, is_answer);
@@ -92,12 +94,14 @@ impl FileInner {
     pub(crate) fn start_write(self: &Arc<Self>, page: u64, data: &[u8], waker: &Waker) -> Start {
         let mut waker = Some(waker.clone());
         let mut core = self.shared.lock();
-        if let Some(busy) = self.busy(&mut core, page) {
+        let word = self.table.make_word(page);
+        if word.is_busy()
+            && let Some(busy) = core.slot(self, page).pending.clone()
+        {
             return Start::Wait(busy, false);
         }
         let Some(frame) = self.frame(&mut core, &mut waker) else { return Start::Full };
         let pending = Pending::new(Arc::clone(self), page, Kind::Write, frame.segment);
-        let word = self.table.make_word(page);
         if word.is_loaded() {
             core.slot(self, page).pending = Some(Arc::clone(&pending));
             word.set_busy();
@@ -110,10 +114,6 @@ impl FileInner {
         buffer.extend_from_slice(data);
         pending.start(Box::pin(async move { file.write_at(buffer, offset).await }));
         Start::Wait(pending, true)
-    }
-
-    fn busy(&self, core: &mut Core, page: u64) -> Option<Arc<Pending>> {
-        self.table.word(page)?.is_busy().then(|| core.slot(self, page).pending.clone())?
     }
 
     /// Returns a frame, or has the waker called when one may be free.

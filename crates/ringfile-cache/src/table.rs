@@ -101,22 +101,16 @@ impl Table {
         Some(&self.0.get(page, 3)?.get(page, 2)?.get(page, 1)?.words[at(page, 0)])
     }
 
-    fn piece(&self, page: u64) -> &Piece {
+    /// Returns the word of a page and the number of its slot, which is read and written under the cache's lock, and means
+    /// something while the page is loaded or busy.
+    pub(crate) fn entry(&self, page: u64) -> (&Word, &AtomicU32) {
         assert!(page < MOST_PAGES, "the page was checked when its read or write began");
-        self.0.get_or_make(page, 3).get_or_make(page, 2).get_or_make(page, 1)
+        let piece = self.0.get_or_make(page, 3).get_or_make(page, 2).get_or_make(page, 1);
+        (&piece.words[at(page, 0)], &piece.slots[at(page, 0)])
     }
 
     /// Returns the word of a page.
     pub(crate) fn make_word(&self, page: u64) -> &Word {
-        &self.piece(page).words[at(page, 0)]
-    }
-
-    /// Returns the number of the page's slot. It means something while the page is loaded or busy.
-    pub(crate) fn slot(&self, page: u64) -> u32 {
-        self.piece(page).slots[at(page, 0)].load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_slot(&self, page: u64, slot: u32) {
-        self.piece(page).slots[at(page, 0)].store(slot, Ordering::Relaxed);
+        self.entry(page).0
     }
 }
