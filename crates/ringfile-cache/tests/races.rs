@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -141,19 +142,23 @@ fn a_lower_budget_stays_although_there_is_no_pressure() -> io::Result<()> {
 /// A waker whose clones look at the cache, as one may that counts what it does.
 fn looking(cache: &Cache) -> Waker {
     use std::task::{RawWaker, RawWakerVTable};
+    const fn counted(data: *const ()) -> *const Cache {
+        data.cast()
+    }
+    // SAFETY: all pointers come from `Arc::into_raw` below, and each waker owns one count.
     static TABLE: RawWakerVTable = RawWakerVTable::new(
-        |data| {
-            // SAFETY: the pointer comes from `Box::leak` below.
-            let _ = unsafe { &*data.cast::<Cache>() }.metrics();
+        |data| unsafe {
+            let _ = (*counted(data)).metrics();
+            Arc::increment_strong_count(counted(data));
             RawWaker::new(data, &TABLE)
         },
+        |data| unsafe { Arc::decrement_strong_count(counted(data)) },
         |_| {},
-        |_| {},
-        |_| {},
+        |data| unsafe { Arc::decrement_strong_count(counted(data)) },
     );
-    let cache: &'static Cache = Box::leak(Box::new(cache.clone()));
-    // SAFETY: the table's functions leave the data as it is.
-    unsafe { Waker::from_raw(RawWaker::new(std::ptr::from_ref(cache).cast(), &TABLE)) }
+    let data = Arc::into_raw(Arc::new(cache.clone()));
+    // SAFETY: the table's functions count as those of an `Arc` do.
+    unsafe { Waker::from_raw(RawWaker::new(data.cast(), &TABLE)) }
 }
 
 #[test]
