@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::Waker;
 
 use ringfile::{File, HugePages};
 
@@ -14,6 +15,7 @@ use crate::file::{CachedFile, FileInner};
 use crate::lock;
 use crate::memory::Memory;
 use crate::pressure;
+use crate::threads;
 use crate::wake::wake_all;
 
 const SMALLEST_PAGE: usize = 4096;
@@ -71,6 +73,14 @@ impl Shared {
         drop(core);
         wake_all(starved.into_iter());
         Ok(set?)
+    }
+}
+
+impl threads::Listener for Shared {
+    fn holds_are_free(&self) -> Vec<Waker> {
+        let mut core = self.lock();
+        core.holds_are_free();
+        core.take_starved()
     }
 }
 
@@ -159,6 +169,7 @@ impl CacheBuilder {
             wanted: AtomicUsize::new(self.budget),
             files: Mutex::default(),
         });
+        threads::listen(Arc::downgrade(&shared) as _);
         if self.pressure {
             pressure::watch(&shared)?;
         }

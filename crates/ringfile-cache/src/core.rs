@@ -7,10 +7,11 @@
 //! Invariants: a slot with a frame belongs to a page whose word holds that frame, or to a page that is busy; a slot
 //! stands in a queue once, except one of a page that is busy and was not loaded before, which stands in none. A slot
 //! whose page has gone stays in its queue until it is reached there. A frame that was pinned when it left its word is
-//! in `detached` until the last pin is gone, and the file that the pins refer to with it. Nothing here calls a waker,
-//! or drops a `Page`. The caller keeps the cache alive, so that a file that ends here does not end the lock.
+//! in `detached` until the last pin is gone, and the file that the pins refer to with it; one that was not is in
+//! `leaving` until the threads were looked at, which may hold it. Nothing here calls a waker, or drops a `Page`. The caller keeps the cache alive, so that a file that ends here does not end the lock.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -18,12 +19,16 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 
 use crate::file::FileInner;
+use crate::holds::Held;
 use crate::memory::{Frame, Memory};
 use crate::pending::Pending;
+use crate::threads;
 use crate::word::{Evicted, Taken, Word, since};
 
 /// The share of the small queue: 5 %.
 const SMALL: usize = 20;
+/// How many pages leave their words before all threads are looked at.
+const MOST_AT_ONCE: usize = 32;
 
 /// One page that is loaded or busy.
 pub(crate) struct Slot {
@@ -68,7 +73,9 @@ pub(crate) struct Core {
     gone: usize,
     /// How many pages were evicted from the small queue.
     ticks: u64,
-    /// By the frame's address.
+    /// Frames that have left their words without pins that are counted. Threads may hold them.
+    leaving: Vec<Detached>,
+    /// By the frame's address: frames that have left their words and are in use.
     detached: HashMap<NonZeroUsize, Detached>,
     /// Who waits for a frame.
     starved: Vec<Waker>,
@@ -91,6 +98,7 @@ impl Core {
             small_bytes: 0,
             gone: 0,
             ticks: 0,
+            leaving: Vec::new(),
             detached: HashMap::new(),
             starved: Vec::new(),
             has_turn: false,
@@ -206,26 +214,48 @@ impl Core {
             if let Some(frame) = self.memory.get(size) {
                 return Some(frame);
             }
-            let Some((frame, its_size, file)) = self.evict() else {
-                if self.want_any() {
-                    continue;
-                }
+            if !self.settle() && !self.evict() && !self.want_any() {
                 return None;
-            };
-            file.counts.evicted();
-            // A frame of this size needs no way through the pool.
-            if its_size == size
-                && self.memory.used() <= self.memory.budget()
-                && !self.memory.is_given_up(frame.segment)
-            {
-                return Some(frame);
             }
-            self.memory.put(frame, its_size);
         }
     }
 
-    /// Evicts one page.
-    fn evict(&mut self) -> Option<(Frame, usize, Arc<FileInner>)> {
+    /// Evicts some pages, since looking at what threads hold takes long. Returns false if all are in use.
+    fn evict(&mut self) -> bool {
+        let most = ((self.small.len() + self.main.len()) / 64).clamp(1, MOST_AT_ONCE);
+        let held = threads::held();
+        let mut out = Vec::with_capacity(most);
+        while out.len() < most
+            && let Some(found) = self.take_out(&held)
+        {
+            out.push(found);
+        }
+        if out.is_empty() {
+            return false;
+        }
+        let held = threads::held_for_good();
+        for (number, is_short) in out {
+            let size = self.size_of(number);
+            let slot = &mut self.slots[number as usize];
+            let (Some(file), Some(frame)) = (slot.file.take(), slot.frame.take()) else { continue };
+            let start = start_of(&frame);
+            if held.has(start) {
+                // A thread has found it meanwhile.
+                file.table.make_word(slot.page).publish(start, is_short, 0);
+                (slot.file, slot.frame, slot.place) = (Some(file), Some(frame), Place::In(Queue::Main));
+                self.push(number, Queue::Main);
+                continue;
+            }
+            self.free.push(number);
+            self.memory.put(frame, size);
+            file.counts.evicted();
+        }
+        true
+    }
+
+    /// Takes the frame of one page that is to be evicted out of its word, and the page out of its queue. Returns the
+    /// number of its slot, and whether it is short.
+    fn take_out(&mut self, held: &Held) -> Option<(u32, bool)> {
         // How many pages of each queue were found in use since the last that was not.
         let (mut small_in_use, mut main_in_use) = (0, 0);
         loop {
@@ -252,12 +282,11 @@ impl Core {
                 self.small_bytes -= size;
             }
             let word = file.table.make_word(slot.page);
-            match word.evict(tick) {
-                Evicted::Done => {
+            let is_held = slot.frame.as_ref().is_some_and(|frame| held.has(start_of(frame)));
+            match if is_held { Evicted::InUse } else { word.evict(tick) } {
+                Evicted::Done { is_short } => {
                     self.ticks += u64::from(queue == Queue::Small);
-                    let (frame, file) = (slot.frame.take(), slot.file.take());
-                    self.free.push(number);
-                    return Some((frame?, size, file?));
+                    return Some((number, is_short));
                 }
                 Evicted::Visited => {
                     if queue == Queue::Small {
@@ -277,10 +306,11 @@ impl Core {
 
     /// Asks whoever uses a page to tell when he ends. Returns whether a page is not in use after all.
     fn want_any(&self) -> bool {
-        let mut live = self.slots.iter().filter_map(|slot| Some((slot.file.as_ref()?, slot.page)));
-        live.any(|(file, page)| {
-            let word = file.table.make_word(page);
-            word.is_loaded() && !word.is_busy() && !word.want()
+        let held = threads::ask(|_| true);
+        self.slots.iter().any(|slot| {
+            let (Some(file), Some(frame)) = (&slot.file, &slot.frame) else { return false };
+            let word = file.table.make_word(slot.page);
+            word.is_loaded() && !word.is_busy() && !word.want() && !held.has(start_of(frame))
         })
     }
 
@@ -332,6 +362,9 @@ impl Core {
         if let (Some(taken), Some(old)) = (old, old_frame) {
             self.detach(file, old, taken);
         }
+        if self.leaving.len() >= MOST_AT_ONCE {
+            self.settle();
+        }
     }
 
     /// Takes a page that is loaded or busy out of the cache, and ends its being busy.
@@ -351,24 +384,60 @@ impl Core {
         }
     }
 
-    /// Frees a frame that has left its word, now or after its last pin.
+    /// Frees a frame that has left its word, when next settled or after its last pin.
     fn detach(&mut self, file: &Arc<FileInner>, frame: Frame, taken: Taken) {
-        let size = file.page_size;
+        let detached = Detached { pins: taken.pins, frame, size: file.page_size, file: Arc::clone(file) };
         if taken.pins == 0 {
-            return self.memory.put(frame, size);
-        }
-        let detached = Detached { pins: taken.pins, frame, size, file: Arc::clone(file) };
-        self.detached.insert(taken.frame.addr(), detached);
-    }
-
-    /// Adds a pin to a frame that has left its word, and that the caller has pinned.
-    pub(crate) fn pin_detached(&mut self, frame: NonNull<u8>) {
-        if let Some(detached) = self.detached.get_mut(&frame.addr()) {
-            detached.pins += 1;
+            self.leaving.push(detached);
+        } else {
+            self.detached.insert(taken.frame.addr(), detached);
         }
     }
 
-    /// Takes a pin away, wherever its frame is. Returns whether the frame is free for others now.
+    /// Frees those of the leaving frames that no thread holds. Returns whether there were any.
+    fn settle(&mut self) -> bool {
+        let leaving = std::mem::take(&mut self.leaving);
+        if leaving.is_empty() {
+            return false;
+        }
+        let mut held = threads::held_for_good();
+        if leaving.iter().any(|detached| held.has(start_of(&detached.frame))) {
+            held = threads::ask(|address| {
+                leaving.iter().any(|detached| start_of(&detached.frame).addr().get() == address)
+            });
+        }
+        let used = self.memory.used();
+        for detached in leaving {
+            let start = start_of(&detached.frame);
+            if held.has(start) {
+                self.detached.insert(start.addr(), detached);
+            } else {
+                self.memory.put(detached.frame, detached.size);
+            }
+        }
+        self.memory.used() < used
+    }
+
+    /// Looks again at the frames that threads held. Who waits for a frame is to be woken.
+    pub(crate) fn holds_are_free(&mut self) {
+        let Self { leaving, detached, .. } = self;
+        leaving.extend(detached.extract_if(|_, detached| detached.pins == 0).map(|(_, detached)| detached));
+        self.settle();
+        if self.owes_memory {
+            self.give_back();
+        }
+    }
+
+    /// Counts a pin more of a frame that the caller has pinned, in its word or here.
+    pub(crate) fn pin_again(&mut self, word: &Word, frame: NonNull<u8>) {
+        if !word.pin_again(frame) {
+            self.settle();
+            let detached = self.detached.get_mut(&frame.addr());
+            detached.expect("a frame that is in use is in its word or here").pins += 1;
+        }
+    }
+
+    /// Takes a counted pin away, wherever its frame is. Returns whether the frame is free for others now.
     pub(crate) fn unpin(&mut self, word: &Word, frame: NonNull<u8>) -> bool {
         if let Some(left) = word.unpin_wanted(frame) {
             if left == 0 && self.owes_memory {
@@ -376,15 +445,13 @@ impl Core {
             }
             return left == 0;
         }
-        let Some(detached) = self.detached.get_mut(&frame.addr()) else { return false };
-        detached.pins -= 1;
-        if detached.pins > 0 {
+        let Entry::Occupied(mut entry) = self.detached.entry(frame.addr()) else { return false };
+        entry.get_mut().pins -= 1;
+        if entry.get().pins > 0 {
             return false;
         }
-        if let Some(Detached { frame, size, .. }) = self.detached.remove(&frame.addr()) {
-            self.memory.put(frame, size);
-        }
-        true
+        self.leaving.push(entry.remove());
+        self.settle()
     }
 
     // ---- Pages as a whole ----
@@ -396,6 +463,7 @@ impl Core {
             let Some(file) = slot.file.clone().filter(|file| matches(file, slot.page)) else { continue };
             self.forget_one(&file, slot.page);
         }
+        self.settle();
     }
 
     /// Does that for one page.
@@ -427,20 +495,16 @@ impl Core {
             let (Some(file), true) = (slot.file.clone(), slot.frame.as_ref().is_some_and(given_up)) else {
                 continue;
             };
-            let word = file.table.make_word(slot.page);
-            if word.is_busy() || word.want() {
-                self.owes_memory = true;
-                continue;
-            }
             let page = slot.page;
-            file.counts.evicted();
-            self.forget(&file, page);
-        }
-        while self.memory.used() > self.memory.budget() {
-            if let Some((frame, size, file)) = self.evict() {
-                self.memory.put(frame, size);
+            // What is busy does not stay when it ends.
+            if !file.table.make_word(page).is_busy() {
                 file.counts.evicted();
-            } else if !self.want_any() {
+                self.forget(&file, page);
+            }
+        }
+        self.settle();
+        while self.memory.used() > self.memory.budget() {
+            if !self.evict() && !self.want_any() {
                 self.owes_memory = true;
                 return;
             }
@@ -450,13 +514,18 @@ impl Core {
     /// Returns how many frames are pinned, and the bytes of those that hold pages of `file`, or of all files.
     pub(crate) fn count(&self, file: Option<&Arc<FileInner>>) -> (usize, usize) {
         let is_of = |of: &Arc<FileInner>| file.is_none_or(|file| Arc::ptr_eq(file, of));
+        let held = threads::held();
         let slots = self.slots.iter().filter_map(|slot| {
             let file = slot.file.as_ref().filter(|of| is_of(of))?;
-            slot.frame.as_ref().map(|_| (file.table.make_word(slot.page).is_pinned(), file.page_size))
+            let frame = slot.frame.as_ref()?;
+            let is_pinned = file.table.make_word(slot.page).is_pinned() || held.has(start_of(frame));
+            Some((is_pinned, file.page_size))
         });
-        let detached = self.detached.values().filter(|detached| is_of(&detached.file));
-        let all = slots.chain(detached.map(|detached| (true, detached.size)));
-        all.fold((0, 0), |(pinned, bytes), (is_pinned, size)| (pinned + usize::from(is_pinned), bytes + size))
+        let left = self.detached.values().chain(&self.leaving).filter(|left| is_of(&left.file));
+        let left = left.map(|left| (left.pins > 0 || held.has(start_of(&left.frame)), left.size));
+        slots.chain(left).fold((0, 0), |(pinned, bytes), (is_pinned, size)| {
+            (pinned + usize::from(is_pinned), bytes + size)
+        })
     }
 }
 

@@ -1,56 +1,18 @@
 //! Counters of one file.
 //!
 //! Hits are counted by each thread in a cache line of its own, with a plain load and store: an atomic addition would
-//! cost a third of a hit. Invariant: a line has one owner at a time, except the last, which threads without a line
-//! share.
+//! cost a third of a hit.
 
-use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const LINES: usize = 64;
-const SHARED: usize = LINES - 1;
-const UNKNOWN: usize = usize::MAX;
-
-/// The lines that have an owner, as bits.
-static OWNED: AtomicU64 = AtomicU64::new(1 << SHARED);
-
-thread_local! {
-    static LINE: Cell<usize> = const { Cell::new(UNKNOWN) };
-    /// Gives the line back when the thread ends.
-    static OWNER: Owner = const { Owner };
-}
-
-struct Owner;
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        let line = LINE.replace(SHARED);
-        if line < SHARED {
-            // Release: the next owner goes on from this one's counts.
-            OWNED.fetch_and(!(1 << line), Ordering::Release);
-        }
-    }
-}
-
-#[cold]
-fn choose_line() -> usize {
-    // In a thread that is ending, the owner may be gone.
-    let is_alive = OWNER.try_with(|_| ()).is_ok();
-    let free = |owned: u64| (is_alive && owned != u64::MAX).then(|| owned | (owned + 1));
-    let line = match OWNED.fetch_update(Ordering::Acquire, Ordering::Relaxed, free) {
-        Ok(owned) => owned.trailing_ones() as usize,
-        Err(_) => SHARED,
-    };
-    LINE.set(line);
-    line
-}
+use crate::threads::{NUMBERS, SHARED};
 
 #[repr(align(128))]
 struct Line(AtomicU64);
 
 /// See the top of this file.
 pub(crate) struct Counts {
-    hits: Box<[Line; LINES]>,
+    hits: Box<[Line; NUMBERS]>,
     misses: AtomicU64,
     shared: AtomicU64,
     evictions: AtomicU64,
@@ -59,27 +21,22 @@ pub(crate) struct Counts {
 impl Counts {
     pub(crate) fn new() -> Self {
         Self {
-            hits: Box::new([const { Line(AtomicU64::new(0)) }; LINES]),
+            hits: Box::new([const { Line(AtomicU64::new(0)) }; NUMBERS]),
             misses: AtomicU64::new(0),
             shared: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
         }
     }
 
+    /// Counts a hit of the thread that has this number.
     #[inline(always)]
-    pub(crate) fn hit(&self) {
-        let mut line = LINE.get();
-        if line >= SHARED {
-            if line == UNKNOWN {
-                line = choose_line();
-            }
-            if line == SHARED {
-                self.hits[SHARED].0.fetch_add(1, Ordering::Relaxed);
-                return;
-            }
+    pub(crate) fn hit(&self, number: usize) {
+        let Line(hits) = &self.hits[number % NUMBERS];
+        if number == SHARED {
+            hits.fetch_add(1, Ordering::Relaxed);
+        } else {
+            hits.store(hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
-        let Line(hits) = &self.hits[line];
-        hits.store(hits.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     pub(crate) fn missed(&self) {

@@ -21,6 +21,7 @@ use crate::page::{Page, noted_length};
 use crate::pending::{Kind, Pending};
 use crate::read::{Read, ReadMany};
 use crate::table::{MOST_PAGES, Table};
+use crate::threads;
 use crate::wake::wake_all;
 
 /// The record of a file that is open in a cache, or of which pages are still in use.
@@ -242,15 +243,16 @@ impl CachedFile {
     pub fn get(&self, page: u64) -> Option<Page> {
         let inner = &*self.inner;
         let word = inner.table.word(page)?;
-        let pinned = word.pin()?;
-        inner.counts.hit();
+        let number = threads::number();
+        let (pinned, pin) = threads::pin(number, word)?;
+        inner.counts.hit(number);
         let len = match pinned.is_short {
             false => inner.page_size,
             // SAFETY: it is short, and pinned.
             true => unsafe { noted_length(pinned.frame, inner.page_size) },
         };
         // SAFETY: the pin is for this.
-        Some(unsafe { Page::new(inner, word, pinned.frame, len) })
+        Some(unsafe { Page::new(inner, word, pinned.frame, len, pin) })
     }
 
     /// Returns the page, and reads it from the file if it is not in memory.

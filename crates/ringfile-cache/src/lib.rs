@@ -33,6 +33,7 @@
 //!
 //! ```text
 //!  page number ──▶ table ──▶ word: frame, pins, visits, state   (word, table, page: no lock)
+//!                              │          the frames that each thread uses   (holds, threads)
 //!                              │
 //!                              ▼
 //!                            frame in registered memory          (memory)
@@ -49,7 +50,7 @@
 //! the child: its read ends in the parent, so do not wait for it.
 
 // Files import each other downwards only: `cache` and `file` (what users call), `read`, `pending`, `page`; `core`,
-// which is what the lock guards; `memory`, `table`, `word`, `counts`; and `sync`, `wake`, `error`. Except that `core`,
+// which is what the lock guards; `memory`, `table`, `counts`; `threads`, `holds`, `word`; and `sync`, `wake`, `error`. Except that `core`,
 // `pending` and `page` know the file's record, since pages and reads belong to one.
 
 mod cache;
@@ -57,6 +58,7 @@ mod core;
 mod counts;
 mod error;
 mod file;
+mod holds;
 mod memory;
 mod page;
 mod pending;
@@ -64,6 +66,7 @@ mod pressure;
 mod read;
 mod sync;
 mod table;
+mod threads;
 mod wake;
 mod word;
 

@@ -9,6 +9,7 @@ use crate::word::is_addressable;
 
 /// What a segment is at least; the budget is divided into at most about 16 at first.
 const SMALLEST: usize = 2 << 20;
+const MOST_SPARE: usize = 64;
 
 /// The memory of one page.
 pub(crate) struct Frame {
@@ -29,6 +30,8 @@ struct Owned {
 /// See the top of this file.
 pub(crate) struct Memory {
     segments: Vec<Owned>,
+    /// Frames that were given back, with their sizes: the next need no way through a pool.
+    spare: Vec<(Frame, usize)>,
     huge_pages: HugePages,
     made: u32,
     /// The segment that gave the last frame.
@@ -40,7 +43,15 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(budget: usize, huge_pages: HugePages) -> ringfile::Result<Self> {
-        let mut memory = Self { segments: Vec::new(), huge_pages, made: 0, last: 0, budget: 0, used: 0 };
+        let mut memory = Self {
+            segments: Vec::new(),
+            spare: Vec::new(),
+            huge_pages,
+            made: 0,
+            last: 0,
+            budget: 0,
+            used: 0,
+        };
         memory.grow(budget)?;
         Ok(memory)
     }
@@ -58,6 +69,12 @@ impl Memory {
         if self.used + size > self.budget {
             return None;
         }
+        if let Some((frame, _)) = self.spare.pop_if(|(_, its_size)| *its_size == size) {
+            self.used += size;
+            return Some(frame);
+        }
+        // Those of other sizes are in the way.
+        self.spare.clear();
         let count = self.segments.len();
         // From the one that had room last: asking a full pool is slow.
         for index in (0..count).map(|step| (self.last + step) % count) {
@@ -76,7 +93,9 @@ impl Memory {
     /// Gives a frame of `size` bytes back.
     pub(crate) fn put(&mut self, frame: Frame, size: usize) {
         self.used -= size;
-        drop(frame);
+        if self.spare.len() < MOST_SPARE && !self.is_given_up(frame.segment) {
+            self.spare.push((frame, size));
+        }
     }
 
     /// Returns whether the segment was given up, so that its frames are to be freed.
@@ -90,6 +109,7 @@ impl Memory {
             return self.grow(budget);
         }
         self.budget = budget;
+        self.spare.clear();
         let mut bytes: usize = self.segments.iter().map(|owned| owned.bytes).sum();
         // A part of a segment cannot be given back, so the last that is needed stays.
         while let Some(last) = self.segments.last()

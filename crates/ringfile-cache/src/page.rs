@@ -1,9 +1,9 @@
 //! A page in use: bytes that stay where they are until it is dropped.
 //!
-//! Invariant: a `Page` that is not empty holds one pin of its frame, in the page's word or, if the frame has left the
-//! word, in the cache's `detached`. While there is such a pin, the frame is neither written nor freed, and its file's
-//! record stays: as long as the frame is in the word, because the file is open, and after that because `detached` holds
-//! the record.
+//! Invariant: a `Page` that is not empty holds one pin of its frame: in a hold of a thread, or counted in the page's
+//! word or, if the frame has left the word, in the cache's `detached`. While there is such a pin, the frame is neither
+//! written nor freed, and its file's record stays: as long as the frame is in the word, because the file is open, and
+//! after that because `leaving` or `detached` holds the record.
 
 use std::fmt;
 use std::ops::Deref;
@@ -14,6 +14,7 @@ use bytes::Bytes;
 use ringfile::Buffer;
 
 use crate::file::FileInner;
+use crate::threads::{self, Pinning, Released};
 use crate::wake::wake_all;
 use crate::word::{Unpinned, Word};
 
@@ -46,7 +47,8 @@ pub struct Page {
     word: NonNull<Word>,
     frame: NonNull<u8>,
     /// 0: nothing is pinned, and the pointers lead nowhere.
-    len: usize,
+    len: u32,
+    pin: Pinning,
 }
 
 // SAFETY: the bytes do not change while it exists; the word is atomic, and the file's record is `Sync`.
@@ -58,28 +60,59 @@ impl Page {
     /// Makes a page of a pin.
     ///
     /// # Safety
-    /// The frame holds that page, with at least `len` bytes, and was pinned once for this.
+    /// The frame holds that page, with at least `len` bytes, and was pinned once for this, there.
     #[inline(always)]
-    pub(crate) unsafe fn new(file: &FileInner, word: &Word, frame: NonNull<u8>, len: usize) -> Self {
-        Self { file: NonNull::from(file), word: NonNull::from(word), frame, len }
+    pub(crate) unsafe fn new(
+        file: &FileInner,
+        word: &Word,
+        frame: NonNull<u8>,
+        len: usize,
+        pin: Pinning,
+    ) -> Self {
+        // No page is longer than 2 MiB.
+        Self { file: NonNull::from(file), word: NonNull::from(word), frame, len: len as u32, pin }
     }
 
     /// Returns the page behind the end of a file.
     pub(crate) fn empty() -> Self {
-        Self { file: NonNull::dangling(), word: NonNull::dangling(), frame: NonNull::dangling(), len: 0 }
+        let (file, word) = (NonNull::dangling(), NonNull::dangling());
+        Self { file, word, frame: NonNull::dangling(), len: 0, pin: Pinning::COUNTED }
     }
 
-    /// Drops the page, or returns it if that takes the cache's lock. For the C interface, which has to prepare for
-    /// that.
+    /// Takes the pin away, or returns what is left to be done under a lock.
+    #[inline(always)]
+    fn unpin(&self) -> Released {
+        let released = threads::release(self.pin);
+        if released != Released::Counted {
+            return released;
+        }
+        if self.len == 0 {
+            return Released::Done;
+        }
+        // SAFETY: by the invariant. Once the pin is away, nothing of the file is touched.
+        match unsafe { self.word.as_ref() }.unpin(self.frame) {
+            Unpinned::Done => Released::Done,
+            Unpinned::Wanted | Unpinned::Detached => Released::Counted,
+        }
+    }
+
+    /// Drops the page, or returns what is left of it if that takes a lock. For the C interface, which has to prepare
+    /// for that.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn try_drop(self) -> Result<(), Self> {
-        // SAFETY: as in `drop`.
-        if self.len > 0 && unsafe { self.word.as_ref() }.unpin(self.frame) != Unpinned::Done {
-            return Err(self);
+    pub fn try_drop(mut self) -> Result<(), Self> {
+        match self.unpin() {
+            Released::Done => {
+                std::mem::forget(self);
+                Ok(())
+            }
+            Released::Counted => Err(self),
+            Released::Untold => {
+                self.len = 0;
+                self.pin = Pinning::UNTOLD;
+                Err(self)
+            }
         }
-        std::mem::forget(self);
-        Ok(())
     }
 
     /// Takes the pin away where the cache's lock is needed.
@@ -102,7 +135,7 @@ impl Deref for Page {
     #[inline(always)]
     fn deref(&self) -> &[u8] {
         // SAFETY: by the invariant; an empty page has a dangling pointer and no length.
-        unsafe { std::slice::from_raw_parts(self.frame.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.frame.as_ptr(), self.len as usize) }
     }
 }
 
@@ -118,26 +151,28 @@ impl Clone for Page {
             // SAFETY: by the invariant.
             let (file, word) = unsafe { (self.file.as_ref(), self.word.as_ref()) };
             if !word.pin_again(self.frame) {
-                file.shared.lock().pin_detached(self.frame);
+                file.shared.lock().pin_again(word, self.frame);
             }
         }
-        Self { ..*self }
+        Self { pin: Pinning::COUNTED, ..*self }
     }
 }
 
 impl Drop for Page {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: by the invariant. Once the pin is away, nothing of the file is touched.
-        if self.len > 0 && unsafe { self.word.as_ref() }.unpin(self.frame) != Unpinned::Done {
-            self.unpin_slowly();
+        match self.unpin() {
+            Released::Done => {}
+            Released::Counted => self.unpin_slowly(),
+            Released::Untold => threads::tell_all(),
         }
     }
 }
 
 impl From<Page> for Bytes {
     fn from(page: Page) -> Bytes {
-        Bytes::from_owner(page)
+        // Counted: who keeps bytes for long must not keep one of few holds.
+        Bytes::from_owner(if page.pin == Pinning::COUNTED { page } else { page.clone() })
     }
 }
 

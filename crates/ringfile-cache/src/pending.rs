@@ -18,6 +18,7 @@ use crate::file::FileInner;
 use crate::lock;
 use crate::memory::{Frame, Segment};
 use crate::page::{Page, note_length};
+use crate::threads::Pinning;
 use crate::wake::wake_all;
 
 pub(crate) type Operation = Pin<Box<dyn Future<Output = BufResult<Buffer>> + Send>>;
@@ -184,7 +185,7 @@ impl Pending {
         }
         let word = file.table.make_word(self.page);
         // SAFETY: it was pinned above, by `publish`, for this.
-        Ok(Some(unsafe { Page::new(file, word, start, len) }))
+        Ok(Some(unsafe { Page::new(file, word, start, len, Pinning::COUNTED) }))
     }
 }
 

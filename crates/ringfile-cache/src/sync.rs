@@ -1,5 +1,36 @@
-//! The atomics that `word.rs` uses.
+//! The atomics and barriers that `word.rs` and `holds.rs` use.
 //!
-//! A separate file, so that the loom model (`tests/loom_word.rs`) can compile that file with loom's atomics instead.
+//! A separate file, so that the loom model (`tests/loom_word.rs`) can compile those files with loom's instead.
 
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+use rustix::thread::{MembarrierCommand, membarrier};
+
+/// The half of a barrier that each use of a page needs: only the compiler keeps the order.
+#[inline(always)]
+pub(crate) fn light_barrier() {
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+}
+
+/// The other half: when it returns, each thread of the process has passed a barrier of its processor. A system call.
+pub(crate) fn heavy_barrier() {
+    let mut done = membarrier(MembarrierCommand::PrivateExpedited);
+    if done == Err(Errno::PERM) {
+        // A child, after a fork, is not registered.
+        done = prepare_barriers().and_then(|()| membarrier(MembarrierCommand::PrivateExpedited));
+    }
+    if let Err(error) = done {
+        // Without it, no memory could ever be used again, since others may be about to read it.
+        tracing::error!(%error, "membarrier(2) worked before and is refused now: allow it in the seccomp filter");
+        eprintln!(
+            "ringfile-cache: membarrier(2) worked before and is refused now ({error}): allow it in the filter"
+        );
+        std::process::abort();
+    }
+}
+
+/// Prepares the process for heavy barriers. If that fails, there are none here.
+pub(crate) fn prepare_barriers() -> rustix::io::Result<()> {
+    membarrier(MembarrierCommand::RegisterPrivateExpedited)
+}

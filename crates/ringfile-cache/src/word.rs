@@ -8,10 +8,10 @@
 //! └────────────────┴───────┴────────┴──────┴────────┴───────┴─────────────────────────┘
 //! ```
 //!
-//! Invariants. A frame that is in a word is read only by those who have pinned it there, and reused only after a change
-//! of the word that found no pins; whoever finds pins when the frame leaves the word takes over their number. Only the
-//! holder of the cache's lock sets or clears LOADED, BUSY, WANTED and SHORT; anybody changes pins and visits of a word
-//! that is LOADED.
+//! Invariants. A frame that is in a word is read only by those who have pinned it, here or in a hold of their thread
+//! (`holds.rs`), and reused only after a change of the word that found no pins, and a look at the holds after it;
+//! whoever finds pins when the frame leaves the word takes over their number. Only the holder of the cache's lock sets
+//! or clears LOADED, BUSY, WANTED and SHORT; anybody changes pins and visits of a word that is LOADED.
 
 use std::ptr::NonNull;
 
@@ -53,7 +53,9 @@ pub(crate) enum Unpinned {
 /// What became of an attempt to evict a page.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Evicted {
-    Done,
+    Done {
+        is_short: bool,
+    },
     /// It was used since it was last looked at, and has one visit less now.
     Visited,
     /// It is pinned or busy.
@@ -112,6 +114,28 @@ impl Word {
                 Err(now) => word = now,
             }
         }
+    }
+
+    /// Returns the frame of the page if it is loaded.
+    #[inline(always)]
+    pub(crate) fn frame(&self) -> Option<NonNull<u8>> {
+        let word = self.0.load(Ordering::Relaxed);
+        if word & LOADED != 0 { frame_of(word) } else { None }
+    }
+
+    /// Returns the page if it is loaded in this frame, which a hold has, and counts a visit.
+    #[inline(always)]
+    pub(crate) fn visit(&self, frame: NonNull<u8>) -> Option<Pinned> {
+        // Acquire: what the one who loaded the frame has written is seen.
+        let word = self.0.load(Ordering::Acquire);
+        if !is_in(word, frame) {
+            return None;
+        }
+        if word & VISITS != VISITS {
+            // That of another at the same time is enough.
+            let _ = self.0.compare_exchange(word, word + VISIT, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Some(Pinned { frame, is_short: word & SHORT != 0 })
     }
 
     /// Pins the page if it is loaded, and counts a visit.
@@ -215,7 +239,7 @@ impl Word {
             _ => Some(word - VISIT),
         };
         match self.update(Ordering::Acquire, change) {
-            Ok(word) if word & VISITS == 0 => Evicted::Done,
+            Ok(word) if word & VISITS == 0 => Evicted::Done { is_short: word & SHORT != 0 },
             Ok(_) => Evicted::Visited,
             Err(_) => Evicted::InUse,
         }

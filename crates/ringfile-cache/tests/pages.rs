@@ -316,15 +316,17 @@ fn a_lower_budget_evicts_and_a_higher_one_is_used() -> io::Result<()> {
     let cache = Cache::new(12 * mib)?;
     let pages = cache.open(fixture.open(), PAGE)?;
     let fill = || (0..4096).try_for_each(|page| block_on(pages.read(page)).map(drop));
+    // Some pages are evicted at once.
+    let is_full = |bytes: usize, budget| bytes <= budget && bytes + 32 * PAGE > budget;
     fill()?;
-    assert_eq!(cache.metrics().bytes, 12 * mib);
+    assert!(is_full(cache.metrics().bytes, 12 * mib), "{:?}", cache.metrics());
     let kept = block_on(pages.read(4095))?;
     cache.set_budget(4 * mib)?;
     assert!(cache.metrics().bytes <= 4 * mib + PAGE, "{:?}", cache.metrics());
     assert_eq!(*kept, fixture.content(4095));
     drop(kept);
     fill()?;
-    assert_eq!(cache.metrics().bytes, 4 * mib);
+    assert!(is_full(cache.metrics().bytes, 4 * mib), "{:?}", cache.metrics());
     cache.set_budget(32 * mib)?;
     fill()?;
     assert_eq!(cache.metrics().bytes, 16 * mib);

@@ -1,0 +1,98 @@
+//! The holds of one thread, in which it says which frames it uses.
+//!
+//! Counting a pin in the page's word takes two locked instructions, and a processor does nothing ahead of one: the
+//! memory of the next page is fetched only when this page is done. So a thread writes the frame's address into a free
+//! hold of its own instead, and looks at the word again; whoever takes a frame out of its word looks at all holds
+//! before he reuses it. Between a thread's two steps there is no barrier for the processor: he who looks at the holds
+//! makes all processors pass one first (`heavy_barrier`), which costs thousands of hits, and is rare.
+//!
+//! Invariants: only the thread that owns the holds fills one, and only while it is free; whoever drops the page frees
+//! it. A frame that was taken out of its word, after which all processors passed a barrier, is in no hold later that
+//! was not there then. A bit of `asked` is set and believed under the lock of a cache; it may be cleared although
+//! someone still wants to hear, so he who clears it has all caches look again.
+
+use std::ptr::NonNull;
+
+use crate::sync::{AtomicU64, AtomicUsize, Ordering, light_barrier};
+use crate::word::{Pinned, Word};
+
+/// So many that the holds of a thread fill one line of the processor's cache.
+pub(crate) const HOLDS: usize = 7;
+
+/// See the top of this file.
+#[repr(align(64))]
+pub(crate) struct Holds {
+    /// Of which holds someone wants to hear when they are freed, as bits.
+    pub(crate) asked: AtomicU64,
+    /// Addresses of frames, or 0.
+    pub(crate) frames: [AtomicUsize; HOLDS],
+}
+
+/// What became of an attempt to hold a page.
+pub(crate) enum Took {
+    In(usize, Pinned),
+    /// No hold is free, or the page is not there.
+    No,
+    /// The page left meanwhile. Someone wants to hear that the hold is free.
+    Asked(usize),
+}
+
+impl Holds {
+    /// Holds the page's frame in a free hold if the page is loaded, and counts a visit. For the thread that owns these.
+    #[inline(always)]
+    pub(crate) fn take(&self, word: &Word) -> Took {
+        let Some(frame) = word.frame() else { return Took::No };
+        // Acquire, and Release below: whoever finds this frame in the hold has seen the reads of the one before.
+        let is_free = |hold: &AtomicUsize| hold.load(Ordering::Acquire) == 0;
+        let Some(hold) = self.frames.iter().position(is_free) else { return Took::No };
+        self.frames[hold].store(frame.as_ptr().addr(), Ordering::Release);
+        light_barrier();
+        match word.visit(frame) {
+            Some(pinned) => Took::In(hold, pinned),
+            None if self.release(hold) => Took::Asked(hold),
+            None => Took::No,
+        }
+    }
+
+    /// Frees a hold. Returns whether someone wants to hear of it.
+    #[inline(always)]
+    pub(crate) fn release(&self, hold: usize) -> bool {
+        // Release: the frame is reused only after the reads of it.
+        self.frames[hold].store(0, Ordering::Release);
+        light_barrier();
+        self.asked.load(Ordering::Relaxed) & (1 << hold) != 0
+    }
+
+    /// Ends the wish to hear of a hold. The caller has all caches look again.
+    pub(crate) fn hear(&self, hold: usize) {
+        self.asked.fetch_and(!(1 << hold), Ordering::Relaxed);
+    }
+
+    /// Wishes to hear of the holds with frames that `matches` accepts. Returns whether there are any. Whether they were
+    /// freed meanwhile must be looked at after a heavy barrier.
+    pub(crate) fn ask(&self, matches: impl Fn(usize) -> bool) -> bool {
+        let mut bits = 0;
+        for (hold, frame) in self.frames.iter().enumerate() {
+            let frame = frame.load(Ordering::Relaxed);
+            bits |= u64::from(frame != 0 && matches(frame)) << hold;
+        }
+        self.asked.fetch_or(bits, Ordering::Relaxed);
+        bits != 0
+    }
+}
+
+/// The frames that were in holds at one time, by address.
+pub(crate) struct Held(Vec<usize>);
+
+impl Held {
+    /// Looks at all holds.
+    pub(crate) fn look<'a>(all: impl Iterator<Item = &'a Holds>) -> Self {
+        // Acquire: the reads of a frame that is in no hold any more were seen.
+        let frames = all.flat_map(|holds| holds.frames.iter().map(|frame| frame.load(Ordering::Acquire)));
+        Self(frames.filter(|&frame| frame != 0).collect())
+    }
+
+    pub(crate) fn has(&self, frame: NonNull<u8>) -> bool {
+        self.0.contains(&frame.as_ptr().addr())
+    }
+}
