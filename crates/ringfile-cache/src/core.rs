@@ -23,7 +23,7 @@ use crate::holds::Held;
 use crate::memory::{Frame, Memory};
 use crate::pending::Pending;
 use crate::threads;
-use crate::word::{Evicted, Taken, Word, since};
+use crate::word::{Evicted, Key, Taken, Word, since};
 
 /// The share of the small queue: 5 %.
 const SMALL: usize = 20;
@@ -110,13 +110,13 @@ impl Core {
     // ---- Slots ----
 
     pub(crate) fn slot(&mut self, file: &FileInner, page: u64) -> &mut Slot {
-        let number = file.table.entry(page).1.load(Ordering::Relaxed);
+        let number = file.entry(page).1.load(Ordering::Relaxed);
         &mut self.slots[number as usize]
     }
 
     /// Makes a slot for a page that becomes busy and is not loaded.
     pub(crate) fn add_slot(&mut self, file: &Arc<FileInner>, page: u64, pending: Arc<Pending>) {
-        let (word, its_slot) = file.table.entry(page);
+        let (word, its_slot) = file.entry(page);
         let queue = if self.comes_back(word.tick(), file.page_size) { Queue::Main } else { Queue::Small };
         let slot = Slot {
             file: Some(Arc::clone(file)),
@@ -241,7 +241,7 @@ impl Core {
             let start = start_of(&frame);
             if held.has(start) {
                 // A thread has found it meanwhile.
-                file.table.make_word(slot.page).publish(start, is_short, 0);
+                file.word(slot.page).publish(start, is_short, 0);
                 (slot.file, slot.frame, slot.place) = (Some(file), Some(frame), Place::In(Queue::Main));
                 self.push(number, Queue::Main);
                 continue;
@@ -281,7 +281,7 @@ impl Core {
             if queue == Queue::Small {
                 self.small_bytes -= size;
             }
-            let word = file.table.make_word(slot.page);
+            let word = file.word(slot.page);
             let is_held = slot.frame.as_ref().is_some_and(|frame| held.has(start_of(frame)));
             match if is_held { Evicted::InUse } else { word.evict(tick) } {
                 Evicted::Done { is_short } => {
@@ -309,7 +309,7 @@ impl Core {
         let held = threads::ask(|_| true);
         self.slots.iter().any(|slot| {
             let (Some(file), Some(frame)) = (&slot.file, &slot.frame) else { return false };
-            let word = file.table.make_word(slot.page);
+            let word = file.word(slot.page);
             word.is_loaded() && !word.is_busy() && !word.want() && !held.has(start_of(frame))
         })
     }
@@ -352,7 +352,7 @@ impl Core {
             self.forget(file, page);
             return self.detach(file, frame, Taken { frame: start, pins: how.pins });
         }
-        let (word, its_slot) = file.table.entry(page);
+        let (word, its_slot) = file.entry(page);
         let number = its_slot.load(Ordering::Relaxed);
         let old = word.publish(start, how.is_short, how.pins);
         let slot = &mut self.slots[number as usize];
@@ -370,14 +370,14 @@ impl Core {
     /// Takes a page that is loaded or busy out of the cache, and ends its being busy.
     pub(crate) fn forget(&mut self, file: &Arc<FileInner>, page: u64) {
         self.forget_old(file, page);
-        let (word, its_slot) = file.table.entry(page);
+        let (word, its_slot) = file.entry(page);
         word.clear_busy();
         self.end_slot(its_slot.load(Ordering::Relaxed));
     }
 
     /// Takes the frame of a page out of the cache if it is loaded. If it is busy, it stays so.
     pub(crate) fn forget_old(&mut self, file: &Arc<FileInner>, page: u64) {
-        let taken = file.table.make_word(page).take();
+        let taken = file.word(page).take();
         let frame = self.slot(file, page).frame.take();
         if let (Some(taken), Some(frame)) = (taken, frame) {
             self.detach(file, frame, taken);
@@ -402,9 +402,8 @@ impl Core {
         }
         let mut held = threads::held_for_good();
         if leaving.iter().any(|detached| held.has(start_of(&detached.frame))) {
-            held = threads::ask(|address| {
-                leaving.iter().any(|detached| start_of(&detached.frame).addr().get() == address)
-            });
+            let is_leaving = |key| leaving.iter().any(|detached| Key::of(start_of(&detached.frame)) == key);
+            held = threads::ask(is_leaving);
         }
         let used = self.memory.used();
         for detached in leaving {
@@ -497,7 +496,7 @@ impl Core {
             };
             let page = slot.page;
             // What is busy does not stay when it ends.
-            if !file.table.make_word(page).is_busy() {
+            if !file.word(page).is_busy() {
                 file.counts.evicted();
                 self.forget(&file, page);
             }
@@ -518,7 +517,7 @@ impl Core {
         let slots = self.slots.iter().filter_map(|slot| {
             let file = slot.file.as_ref().filter(|of| is_of(of))?;
             let frame = slot.frame.as_ref()?;
-            let is_pinned = file.table.make_word(slot.page).is_pinned() || held.has(start_of(frame));
+            let is_pinned = file.word(slot.page).is_pinned() || held.has(start_of(frame));
             Some((is_pinned, file.page_size))
         });
         let left = self.detached.values().chain(&self.leaving).filter(|left| is_of(&left.file));

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::threads::{NUMBERS, SHARED};
+use crate::threads::{self, NUMBERS, SHARED};
 
 #[repr(align(128))]
 struct Line(AtomicU64);
@@ -28,10 +28,11 @@ impl Counts {
         }
     }
 
-    /// Counts a hit of the thread that has this number.
+    /// Counts a hit of this thread.
     #[inline(always)]
-    pub(crate) fn hit(&self, number: usize) {
-        let Line(hits) = &self.hits[number % NUMBERS];
+    pub(crate) fn hit(&self) {
+        let number = threads::number();
+        let Line(hits) = &self.hits[number];
         if number == SHARED {
             hits.fetch_add(1, Ordering::Relaxed);
         } else {

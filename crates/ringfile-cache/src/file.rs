@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::ops::Range;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::task::{Poll, Waker};
 
@@ -23,6 +23,7 @@ use crate::read::{Read, ReadMany};
 use crate::table::{MOST_PAGES, Table};
 use crate::threads;
 use crate::wake::wake_all;
+use crate::word::Word;
 
 /// The record of a file that is open in a cache, or of which pages are still in use.
 pub(crate) struct FileInner {
@@ -64,12 +65,22 @@ impl FileInner {
         page * self.page_size as u64
     }
 
+    /// Returns the word of a page and the number of its slot: see [`Table::entry`].
+    pub(crate) fn entry(&self, page: u64) -> (&Word, &AtomicU32) {
+        self.table.entry(page, self)
+    }
+
+    /// Returns the word of a page.
+    pub(crate) fn word(&self, page: u64) -> &Word {
+        self.entry(page).0
+    }
+
     /// Begins to read a page that is not there, or finds who does.
     pub(crate) fn start_read(self: &Arc<Self>, page: u64, waker: Option<&Waker>) -> Start {
         // Cloned and dropped without the lock, since that may run anybody's code.
         let mut waker = waker.cloned();
         let mut core = self.shared.lock();
-        let word = self.table.make_word(page);
+        let word = self.word(page);
         if word.is_loaded() {
             return Start::Loaded;
         }
@@ -95,7 +106,7 @@ impl FileInner {
     pub(crate) fn start_write(self: &Arc<Self>, page: u64, data: &[u8], waker: &Waker) -> Start {
         let mut waker = Some(waker.clone());
         let mut core = self.shared.lock();
-        let word = self.table.make_word(page);
+        let word = self.word(page);
         if word.is_busy()
             && let Some(busy) = core.slot(self, page).pending.clone()
         {
@@ -243,16 +254,15 @@ impl CachedFile {
     pub fn get(&self, page: u64) -> Option<Page> {
         let inner = &*self.inner;
         let word = inner.table.word(page)?;
-        let number = threads::number();
-        let (pinned, pin) = threads::pin(number, word)?;
-        inner.counts.hit(number);
+        let (pinned, place) = threads::pin(word)?;
+        inner.counts.hit();
         let len = match pinned.is_short {
             false => inner.page_size,
             // SAFETY: it is short, and pinned.
             true => unsafe { noted_length(pinned.frame, inner.page_size) },
         };
         // SAFETY: the pin is for this.
-        Some(unsafe { Page::new(inner, word, pinned.frame, len, pin) })
+        Some(unsafe { Page::new(pinned.frame, len, place) })
     }
 
     /// Returns the page, and reads it from the file if it is not in memory.

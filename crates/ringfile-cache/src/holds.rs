@@ -13,19 +13,21 @@
 
 use std::ptr::NonNull;
 
-use crate::sync::{AtomicU64, AtomicUsize, Ordering, light_barrier};
-use crate::word::{Pinned, Word};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, Ordering, light_barrier};
+use crate::word::{Key, Pinned, Word};
 
-/// So many that the holds of a thread fill one line of the processor's cache.
+/// So many that what a hit touches fills one line of the processor's cache.
 pub(crate) const HOLDS: usize = 7;
 
 /// See the top of this file.
-#[repr(align(64))]
+#[repr(C, align(128))]
 pub(crate) struct Holds {
-    /// Of which holds someone wants to hear when they are freed, as bits.
-    pub(crate) asked: AtomicU64,
-    /// Addresses of frames, or 0.
-    pub(crate) frames: [AtomicUsize; HOLDS],
+    /// Of which holds someone wants to hear when they are freed: not 0.
+    pub(crate) asked: [AtomicU8; 8],
+    /// The bits of the words by which they tell where frames are, or 0.
+    pub(crate) frames: [AtomicU64; HOLDS],
+    /// The words in which these were found. For who has the page.
+    pub(crate) words: [AtomicPtr<Word>; HOLDS],
 }
 
 /// What became of an attempt to hold a page.
@@ -38,16 +40,18 @@ pub(crate) enum Took {
 }
 
 impl Holds {
-    /// Holds the page's frame in a free hold if the page is loaded, and counts a visit. For the thread that owns these.
+    /// Puts the page's frame into a free hold if the page is loaded, and counts a visit. For the thread that owns
+    /// these.
     #[inline(always)]
     pub(crate) fn take(&self, word: &Word) -> Took {
-        let Some(frame) = word.frame() else { return Took::No };
+        let Some(key) = word.key() else { return Took::No };
         // Acquire, and Release below: whoever finds this frame in the hold has seen the reads of the one before.
-        let is_free = |hold: &AtomicUsize| hold.load(Ordering::Acquire) == 0;
+        let is_free = |frame: &AtomicU64| frame.load(Ordering::Acquire) == 0;
         let Some(hold) = self.frames.iter().position(is_free) else { return Took::No };
-        self.frames[hold].store(frame.as_ptr().addr(), Ordering::Release);
+        self.words[hold].store(std::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+        self.frames[hold].store(key.bits(), Ordering::Release);
         light_barrier();
-        match word.visit(frame) {
+        match word.visit(key) {
             Some(pinned) => Took::In(hold, pinned),
             None if self.release(hold) => Took::Asked(hold),
             None => Took::No,
@@ -60,39 +64,40 @@ impl Holds {
         // Release: the frame is reused only after the reads of it.
         self.frames[hold].store(0, Ordering::Release);
         light_barrier();
-        self.asked.load(Ordering::Relaxed) & (1 << hold) != 0
+        self.asked[hold].load(Ordering::Relaxed) != 0
     }
 
     /// Ends the wish to hear of a hold. The caller has all caches look again.
     pub(crate) fn hear(&self, hold: usize) {
-        self.asked.fetch_and(!(1 << hold), Ordering::Relaxed);
+        self.asked[hold].store(0, Ordering::Relaxed);
     }
 
     /// Wishes to hear of the holds with frames that `matches` accepts. Returns whether there are any. Whether they were
     /// freed meanwhile must be looked at after a heavy barrier.
-    pub(crate) fn ask(&self, matches: impl Fn(usize) -> bool) -> bool {
-        let mut bits = 0;
-        for (hold, frame) in self.frames.iter().enumerate() {
-            let frame = frame.load(Ordering::Relaxed);
-            bits |= u64::from(frame != 0 && matches(frame)) << hold;
+    pub(crate) fn ask(&self, matches: impl Fn(Key) -> bool) -> bool {
+        let mut has_any = false;
+        for (frame, asked) in self.frames.iter().zip(&self.asked) {
+            if Key::from_bits(frame.load(Ordering::Relaxed)).is_some_and(&matches) {
+                asked.store(1, Ordering::Relaxed);
+                has_any = true;
+            }
         }
-        self.asked.fetch_or(bits, Ordering::Relaxed);
-        bits != 0
+        has_any
     }
 }
 
-/// The frames that were in holds at one time, by address.
-pub(crate) struct Held(Vec<usize>);
+/// The frames that were in holds at one time.
+pub(crate) struct Held(Vec<Key>);
 
 impl Held {
     /// Looks at all holds.
     pub(crate) fn look<'a>(all: impl Iterator<Item = &'a Holds>) -> Self {
         // Acquire: the reads of a frame that is in no hold any more were seen.
         let frames = all.flat_map(|holds| holds.frames.iter().map(|frame| frame.load(Ordering::Acquire)));
-        Self(frames.filter(|&frame| frame != 0).collect())
+        Self(frames.filter_map(Key::from_bits).collect())
     }
 
     pub(crate) fn has(&self, frame: NonNull<u8>) -> bool {
-        self.0.contains(&frame.as_ptr().addr())
+        self.0.contains(&Key::of(frame))
     }
 }

@@ -6,6 +6,7 @@
 //! after that because `leaving` or `detached` holds the record.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use bytes::Bytes;
 use ringfile::Buffer;
 
 use crate::file::FileInner;
-use crate::threads::{self, Pinning, Released};
+use crate::table::owner_of;
+use crate::threads::{self, Place, Released};
 use crate::wake::wake_all;
-use crate::word::{Unpinned, Word};
+use crate::word::Unpinned;
 
 /// A page of a [`CachedFile`](crate::CachedFile): its bytes, which do not change, and whose memory is not used for
 /// anything else as long as this exists.
@@ -43,12 +45,19 @@ use crate::word::{Unpinned, Word};
 /// # }
 /// ```
 pub struct Page {
-    file: NonNull<FileInner>,
-    word: NonNull<Word>,
-    frame: NonNull<u8>,
-    /// 0: nothing is pinned, and the pointers lead nowhere.
-    len: u32,
-    pin: Pinning,
+    /// Where the frame is, and how long the page: see `pack`. Two words, so that a page is passed in registers: one that
+    /// goes through memory holds the processor up until it is there.
+    packed: NonZeroU64,
+    place: Place,
+}
+
+/// The length goes where no address of a frame has bits: its lowest 12 bits there too, the others above.
+#[inline(always)]
+fn pack(frame: NonNull<u8>, len: usize) -> NonZeroU64 {
+    let frame = frame.addr().get() as u64;
+    debug_assert!(frame & 0xfff == 0 && frame >> 48 == 0 && len >> 28 == 0);
+    // SAFETY: a frame's address is not 0.
+    unsafe { NonZeroU64::new_unchecked(frame | (len as u64 & 0xfff) | (len as u64 >> 12 << 48)) }
 }
 
 // SAFETY: the bytes do not change while it exists; the word is atomic, and the file's record is `Sync`.
@@ -62,35 +71,36 @@ impl Page {
     /// # Safety
     /// The frame holds that page, with at least `len` bytes, and was pinned once for this, there.
     #[inline(always)]
-    pub(crate) unsafe fn new(
-        file: &FileInner,
-        word: &Word,
-        frame: NonNull<u8>,
-        len: usize,
-        pin: Pinning,
-    ) -> Self {
-        // No page is longer than 2 MiB.
-        Self { file: NonNull::from(file), word: NonNull::from(word), frame, len: len as u32, pin }
+    pub(crate) unsafe fn new(frame: NonNull<u8>, len: usize, place: Place) -> Self {
+        Self { packed: pack(frame, len), place }
     }
 
     /// Returns the page behind the end of a file.
     pub(crate) fn empty() -> Self {
-        let (file, word) = (NonNull::dangling(), NonNull::dangling());
-        Self { file, word, frame: NonNull::dangling(), len: 0, pin: Pinning::COUNTED }
+        #[repr(align(4096))]
+        struct Nothing;
+        Self { packed: pack(NonNull::<Nothing>::dangling().cast(), 0), place: Place::NOWHERE }
+    }
+
+    #[inline(always)]
+    fn frame(&self) -> NonNull<u8> {
+        let address = self.packed.get() & 0xffff_ffff_f000;
+        // SAFETY: the address is not 0. A frame's was exposed when its word was written.
+        unsafe { NonNull::new_unchecked(std::ptr::with_exposed_provenance_mut(address as usize)) }
     }
 
     /// Takes the pin away, or returns what is left to be done under a lock.
     #[inline(always)]
     fn unpin(&self) -> Released {
-        let released = threads::release(self.pin);
+        let released = threads::release(self.place);
         if released != Released::Counted {
             return released;
         }
-        if self.len == 0 {
-            return Released::Done;
-        }
+        let Some(word) = self.place.word() else {
+            return if self.place.is_untold() { Released::Untold } else { Released::Done };
+        };
         // SAFETY: by the invariant. Once the pin is away, nothing of the file is touched.
-        match unsafe { self.word.as_ref() }.unpin(self.frame) {
+        match unsafe { word.as_ref() }.unpin(self.frame()) {
             Unpinned::Done => Released::Done,
             Unpinned::Wanted | Unpinned::Detached => Released::Counted,
         }
@@ -108,25 +118,30 @@ impl Page {
             }
             Released::Counted => Err(self),
             Released::Untold => {
-                self.len = 0;
-                self.pin = Pinning::UNTOLD;
+                self.place = Place::UNTOLD;
                 Err(self)
             }
         }
     }
+}
 
-    /// Takes the pin away where the cache's lock is needed.
-    #[cold]
-    fn unpin_slowly(&self) {
-        // SAFETY: by the invariant; the pin is still there.
-        let (file, word) = unsafe { (self.file.as_ref(), self.word.as_ref()) };
-        // The file's record may end with the pin, and with it this lock.
-        let shared = Arc::clone(&file.shared);
-        let mut core = shared.lock();
-        let starved = if core.unpin(word, self.frame) { core.take_starved() } else { Vec::new() };
-        drop(core);
-        wake_all(starved.into_iter());
-    }
+/// Takes a counted pin away where the cache's lock is needed.
+///
+/// # Safety
+/// A page has this pin, which is counted, and ends with this.
+#[cold]
+#[inline(never)]
+unsafe fn unpin_slowly(place: Place, frame: NonNull<u8>) {
+    let Some(word) = place.word() else { return };
+    // SAFETY: by the invariant of pages; the pin is still there, so the file's record is.
+    let file = unsafe { owner_of::<FileInner>(word) };
+    // The file's record may end with the pin, and with it this lock.
+    let shared = Arc::clone(&file.shared);
+    let mut core = shared.lock();
+    // SAFETY: as above.
+    let starved = if core.unpin(unsafe { word.as_ref() }, frame) { core.take_starved() } else { Vec::new() };
+    drop(core);
+    wake_all(starved.into_iter());
 }
 
 impl Deref for Page {
@@ -134,8 +149,9 @@ impl Deref for Page {
 
     #[inline(always)]
     fn deref(&self) -> &[u8] {
-        // SAFETY: by the invariant; an empty page has a dangling pointer and no length.
-        unsafe { std::slice::from_raw_parts(self.frame.as_ptr(), self.len as usize) }
+        let len = (self.packed.get() & 0xfff) | (self.packed.get() >> 48 << 12);
+        // SAFETY: by the invariant; an empty page has no length.
+        unsafe { std::slice::from_raw_parts(self.frame().as_ptr(), len as usize) }
     }
 }
 
@@ -147,14 +163,13 @@ impl AsRef<[u8]> for Page {
 
 impl Clone for Page {
     fn clone(&self) -> Self {
-        if self.len > 0 {
-            // SAFETY: by the invariant.
-            let (file, word) = unsafe { (self.file.as_ref(), self.word.as_ref()) };
-            if !word.pin_again(self.frame) {
-                file.shared.lock().pin_again(word, self.frame);
-            }
+        let Some(word) = self.place.word() else { return Self::empty() };
+        // SAFETY: by the invariant.
+        let (file, word) = unsafe { (owner_of::<FileInner>(word), word.as_ref()) };
+        if !word.pin_again(self.frame()) {
+            file.shared.lock().pin_again(word, self.frame());
         }
-        Self { pin: Pinning::COUNTED, ..*self }
+        Self { packed: self.packed, place: Place::counted(word) }
     }
 }
 
@@ -163,7 +178,8 @@ impl Drop for Page {
     fn drop(&mut self) {
         match self.unpin() {
             Released::Done => {}
-            Released::Counted => self.unpin_slowly(),
+            // SAFETY: the page ends here.
+            Released::Counted => unsafe { unpin_slowly(self.place, self.frame()) },
             Released::Untold => threads::tell_all(),
         }
     }
@@ -172,13 +188,13 @@ impl Drop for Page {
 impl From<Page> for Bytes {
     fn from(page: Page) -> Bytes {
         // Counted: who keeps bytes for long must not keep one of few holds.
-        Bytes::from_owner(if page.pin == Pinning::COUNTED { page } else { page.clone() })
+        Bytes::from_owner(if page.place.is_counted() { page } else { page.clone() })
     }
 }
 
 impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Page").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("Page").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 

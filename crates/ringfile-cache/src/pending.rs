@@ -18,7 +18,7 @@ use crate::file::FileInner;
 use crate::lock;
 use crate::memory::{Frame, Segment};
 use crate::page::{Page, note_length};
-use crate::threads::Pinning;
+use crate::threads::Place;
 use crate::wake::wake_all;
 
 pub(crate) type Operation = Pin<Box<dyn Future<Output = BufResult<Buffer>> + Send>>;
@@ -183,9 +183,9 @@ impl Pending {
         if !is_old {
             file.note_end(core, self.page, is_short);
         }
-        let word = file.table.make_word(self.page);
+        let word = file.word(self.page);
         // SAFETY: it was pinned above, by `publish`, for this.
-        Ok(Some(unsafe { Page::new(file, word, start, len, Pinning::COUNTED) }))
+        Ok(Some(unsafe { Page::new(start, len, Place::counted(word)) }))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A separate file, so that the loom model (`tests/loom_word.rs`) can compile those files with loom's instead.
 
-pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};

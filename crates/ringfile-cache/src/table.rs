@@ -2,7 +2,7 @@
 //!
 //! Invariant: a piece of the table is never freed or moved while the table exists, so a word stays where it is.
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::word::Word;
@@ -17,29 +17,35 @@ pub(crate) const MOST_PAGES: u64 = 1 << (BITS * (LEVELS + 1));
 /// A level of the table: pointers to the next, which are made when a page below them is first used.
 struct Node<T>([AtomicPtr<T>; FAN]);
 
-/// The pages themselves: 512 of them.
+/// The pages themselves: 512 of them. It begins at a multiple of its size, so that a word tells where it is.
+#[repr(C, align(8192))]
 struct Piece {
     words: [Word; FAN],
     /// Read and written under the cache's lock.
     slots: [AtomicU32; FAN],
+    /// The address of what the table belongs to.
+    owner: usize,
 }
+
+const _: () = assert!(size_of::<Piece>() == align_of::<Piece>());
 
 /// See the top of this file.
 pub(crate) struct Table(Box<Node<Node<Node<Piece>>>>);
 
 trait Level: Sized {
-    fn empty() -> Self;
+    fn empty(owner: usize) -> Self;
 }
 
 impl<T> Level for Node<T> {
-    fn empty() -> Self {
+    fn empty(_owner: usize) -> Self {
         Self([const { AtomicPtr::new(ptr::null_mut()) }; FAN])
     }
 }
 
 impl Level for Piece {
-    fn empty() -> Self {
-        Self { words: std::array::from_fn(|_| Word::new()), slots: [const { AtomicU32::new(0) }; FAN] }
+    fn empty(owner: usize) -> Self {
+        let words = std::array::from_fn(|_| Word::new());
+        Self { words, slots: [const { AtomicU32::new(0) }; FAN], owner }
     }
 }
 
@@ -51,11 +57,11 @@ impl<T: Level> Node<T> {
         unsafe { child.as_ref() }
     }
 
-    fn get_or_make(&self, page: u64, level: u32) -> &T {
+    fn get_or_make(&self, page: u64, level: u32, owner: usize) -> &T {
         if let Some(child) = self.get(page, level) {
             return child;
         }
-        let new = Box::into_raw(Box::new(T::empty()));
+        let new = Box::into_raw(Box::new(T::empty(owner)));
         let place = &self.0[at(page, level)];
         match place.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: as in `get`.
@@ -89,7 +95,7 @@ fn at(page: u64, level: u32) -> usize {
 
 impl Table {
     pub(crate) fn new() -> Self {
-        Self(Box::new(Node::empty()))
+        Self(Box::new(Node::empty(0)))
     }
 
     /// Returns the word of a page, or `None` if none near it was ever used.
@@ -102,15 +108,23 @@ impl Table {
     }
 
     /// Returns the word of a page and the number of its slot, which is read and written under the cache's lock, and means
-    /// something while the page is loaded or busy.
-    pub(crate) fn entry(&self, page: u64) -> (&Word, &AtomicU32) {
+    /// something while the page is loaded or busy. All calls give the same owner, which has this table.
+    pub(crate) fn entry<T>(&self, page: u64, owner: &T) -> (&Word, &AtomicU32) {
         assert!(page < MOST_PAGES, "the page was checked when its read or write began");
-        let piece = self.0.get_or_make(page, 3).get_or_make(page, 2).get_or_make(page, 1);
+        let owner = ptr::from_ref(owner).expose_provenance();
+        let node = self.0.get_or_make(page, 3, owner).get_or_make(page, 2, owner);
+        let piece = node.get_or_make(page, 1, owner);
+        ptr::from_ref(piece).expose_provenance();
         (&piece.words[at(page, 0)], &piece.slots[at(page, 0)])
     }
+}
 
-    /// Returns the word of a page.
-    pub(crate) fn make_word(&self, page: u64) -> &Word {
-        self.entry(page).0
-    }
+/// Returns the owner of the table that has this word.
+///
+/// # Safety
+/// The word is in a table, which exists, and whose owner has this type and is shared with nobody who changes it.
+pub(crate) unsafe fn owner_of<'a, T>(word: NonNull<Word>) -> &'a T {
+    let piece = ptr::with_exposed_provenance::<Piece>(word.addr().get() & !(align_of::<Piece>() - 1));
+    // SAFETY: by this function's contract and the piece's alignment.
+    unsafe { &*ptr::with_exposed_provenance::<T>((*piece).owner) }
 }

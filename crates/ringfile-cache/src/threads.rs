@@ -4,7 +4,9 @@
 //! ending, or that live where the kernel has no barrier for all processors. These have no holds.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::mem::offset_of;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, Weak};
 use std::task::Waker;
 
@@ -12,7 +14,7 @@ use crate::holds::{HOLDS, Held, Holds, Took};
 use crate::lock;
 use crate::sync::{heavy_barrier, prepare_barriers};
 use crate::wake::wake_all;
-use crate::word::{Pinned, Word};
+use crate::word::{Key, Pinned, Word};
 
 /// How many numbers there are.
 pub(crate) const NUMBERS: usize = 64;
@@ -24,8 +26,13 @@ const UNKNOWN: usize = usize::MAX;
 static OWNED: AtomicU64 = AtomicU64::new(1 << SHARED);
 /// How many of the lowest numbers ever had one.
 static EVER: AtomicUsize = AtomicUsize::new(0);
-static ALL: [Holds; SHARED] =
-    [const { Holds { asked: AtomicU64::new(0), frames: [const { AtomicUsize::new(0) }; HOLDS] } }; SHARED];
+static ALL: [Holds; SHARED] = [const {
+    Holds {
+        asked: [const { AtomicU8::new(0) }; 8],
+        frames: [const { AtomicU64::new(0) }; HOLDS],
+        words: [const { AtomicPtr::new(ptr::null_mut()) }; HOLDS],
+    }
+}; SHARED];
 
 /// Whoever may wait for holds to be freed.
 static LISTENERS: Mutex<Vec<Weak<dyn Listener>>> = Mutex::new(Vec::new());
@@ -75,42 +82,92 @@ fn choose_number() -> usize {
     number
 }
 
-/// Where a pin is: in a hold, or counted in the page's word.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pinning(u32);
+/// Where a pin is: in a hold, or counted.
+///
+/// A pointer to the hold, with 1 added; or to the page's word, where it is counted or, if the frame has left it, in the
+/// cache's `detached`; or null: nowhere.
+#[derive(Clone, Copy)]
+pub(crate) struct Place(*const u8);
 
-impl Pinning {
-    /// In the word, or in the cache's `detached`.
-    pub(crate) const COUNTED: Self = Self(u32::MAX);
+impl Place {
+    pub(crate) const NOWHERE: Self = Self(ptr::null());
     /// Nowhere: its hold is free, but nobody was told yet.
-    pub(crate) const UNTOLD: Self = Self(u32::MAX - 1);
+    pub(crate) const UNTOLD: Self = Self(ptr::without_provenance(2));
+
+    #[inline(always)]
+    fn held(holds: &'static Holds, hold: usize) -> Self {
+        Self(ptr::from_ref(holds).cast::<u8>().wrapping_add(offset_of!(Holds, frames) + 8 * hold + 1))
+    }
+
+    pub(crate) fn counted(word: &Word) -> Self {
+        Self(ptr::from_ref(word).cast())
+    }
+
+    pub(crate) fn is_counted(self) -> bool {
+        self.0.addr() & 1 == 0
+    }
 
     /// Returns the hold.
     #[inline(always)]
     fn hold(self) -> Option<(&'static Holds, usize)> {
-        let holds = ALL.get(self.0 as usize / 8)?;
-        Some((holds, self.0 as usize % 8))
+        const MASK: usize = align_of::<Holds>() - 1;
+        if self.is_counted() {
+            return None;
+        }
+        let holds = self.0.map_addr(|address| address & !MASK).cast::<Holds>();
+        let hold = ((self.0.addr() & MASK) - offset_of!(Holds, frames)) / 8;
+        // SAFETY: made by `held`, of a reference to these; no bits but those of the place in them were masked.
+        Some((unsafe { &*holds }, hold % 8))
+    }
+
+    pub(crate) fn is_untold(self) -> bool {
+        self.0.addr() == Self::UNTOLD.0.addr()
+    }
+
+    /// Returns the word of the page that is pinned here. A pin that is nowhere has none.
+    #[inline(always)]
+    pub(crate) fn word(self) -> Option<NonNull<Word>> {
+        match self.hold() {
+            Some((holds, hold)) => NonNull::new(holds.words[hold].load(Ordering::Relaxed)),
+            None if self.is_untold() => None,
+            None => NonNull::new(self.0.cast_mut().cast()),
+        }
     }
 }
 
-/// Pins a page if it is loaded, and counts a visit. The thread has this number.
+/// Pins a page if it is loaded, and counts a visit.
 #[inline(always)]
-pub(crate) fn pin(number: usize, word: &Word) -> Option<(Pinned, Pinning)> {
-    if let Some(holds) = ALL.get(number) {
-        match holds.take(word) {
-            Took::In(hold, pinned) => return Some((pinned, Pinning((number * 8 + hold) as u32))),
-            Took::No => {}
-            Took::Asked(hold) => tell(holds, hold),
+pub(crate) fn pin(word: &Word) -> Option<(Pinned, Place)> {
+    let Some(holds) = ALL.get(NUMBER.get()) else { return pin_slowly(word) };
+    match holds.take(word) {
+        Took::In(hold, pinned) => Some((pinned, Place::held(holds, hold))),
+        Took::No => count(word),
+        Took::Asked(hold) => {
+            tell(holds, hold);
+            count(word)
         }
     }
-    Some((word.pin()?, Pinning::COUNTED))
+}
+
+#[cold]
+#[inline(never)]
+fn pin_slowly(word: &Word) -> Option<(Pinned, Place)> {
+    match number() {
+        SHARED => count(word),
+        _ => pin(word),
+    }
+}
+
+#[inline(never)]
+fn count(word: &Word) -> Option<(Pinned, Place)> {
+    Some((word.pin()?, Place::counted(word)))
 }
 
 /// What became of a pin that was to be taken away.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Released {
     Done,
-    /// It was counted: nothing was changed.
+    /// It is counted: nothing was changed.
     Counted,
     /// It is away, and someone wants to hear of it: `tell_all`.
     Untold,
@@ -118,14 +175,13 @@ pub(crate) enum Released {
 
 /// Takes a pin away if it is in a hold. The cache may end with this.
 #[inline(always)]
-pub(crate) fn release(pin: Pinning) -> Released {
-    match pin.hold() {
+pub(crate) fn release(place: Place) -> Released {
+    match place.hold() {
         Some((holds, hold)) if holds.release(hold) => {
             holds.hear(hold);
             Released::Untold
         }
         Some(_) => Released::Done,
-        None if pin == Pinning::UNTOLD => Released::Untold,
         None => Released::Counted,
     }
 }
@@ -180,7 +236,7 @@ pub(crate) fn held_for_good() -> Held {
 
 /// Has the listeners called when a hold is freed that holds a frame which `matches` accepts, and returns what is still
 /// in holds.
-pub(crate) fn ask(matches: impl Fn(usize) -> bool) -> Held {
+pub(crate) fn ask(matches: impl Fn(Key) -> bool) -> Held {
     let asked = ever().iter().map(|holds| holds.ask(&matches)).filter(|&has_asked| has_asked).count();
     // Also threads without a number may free holds.
     if asked > 0 {

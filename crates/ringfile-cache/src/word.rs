@@ -34,6 +34,28 @@ const PIN: u64 = 1 << PIN_SHIFT;
 /// Half of what the word can count, so that threads that pin at once cannot pass the end before one aborts.
 const MOST_PINS: u64 = 1 << 21;
 
+/// The bits of a word that tell in which frame a page is loaded.
+const KEY: u64 = ADDRESS | LOADED;
+
+/// Those bits. Never 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Key(u64);
+
+impl Key {
+    pub(crate) fn of(frame: NonNull<u8>) -> Self {
+        Self(frame.as_ptr().addr() as u64 >> FRAME_SHIFT | LOADED)
+    }
+
+    #[inline(always)]
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
+        (bits != 0).then_some(Self(bits))
+    }
+}
+
 /// A page that was pinned.
 pub(crate) struct Pinned {
     pub(crate) frame: NonNull<u8>,
@@ -84,8 +106,14 @@ fn pack(frame: NonNull<u8>) -> u64 {
     frame.as_ptr().expose_provenance() as u64 >> FRAME_SHIFT
 }
 
-fn frame_of(word: u64) -> Option<NonNull<u8>> {
-    NonNull::new(std::ptr::with_exposed_provenance_mut(((word & ADDRESS) << FRAME_SHIFT) as usize))
+/// Returns the frame in a word that is loaded.
+#[inline(always)]
+fn frame_of(word: u64) -> NonNull<u8> {
+    // Shifts all other bits out.
+    let address = (word << (64 - 36)) >> (64 - 36 - FRAME_SHIFT);
+    debug_assert!(address != 0 && word & LOADED != 0);
+    // SAFETY: a word that is loaded has the address of a frame, which is not 0.
+    unsafe { NonNull::new_unchecked(std::ptr::with_exposed_provenance_mut(address as usize)) }
 }
 
 #[cold]
@@ -116,26 +144,26 @@ impl Word {
         }
     }
 
-    /// Returns the frame of the page if it is loaded.
+    /// Tells in which frame the page is, if it is loaded.
     #[inline(always)]
-    pub(crate) fn frame(&self) -> Option<NonNull<u8>> {
+    pub(crate) fn key(&self) -> Option<Key> {
         let word = self.0.load(Ordering::Relaxed);
-        if word & LOADED != 0 { frame_of(word) } else { None }
+        (word & LOADED != 0).then_some(Key(word & KEY))
     }
 
-    /// Returns the page if it is loaded in this frame, which a hold has, and counts a visit.
+    /// Returns the page if it is loaded in this frame still, which a hold has, and counts a visit.
     #[inline(always)]
-    pub(crate) fn visit(&self, frame: NonNull<u8>) -> Option<Pinned> {
+    pub(crate) fn visit(&self, key: Key) -> Option<Pinned> {
         // Acquire: what the one who loaded the frame has written is seen.
         let word = self.0.load(Ordering::Acquire);
-        if !is_in(word, frame) {
+        if (word ^ key.0) & KEY != 0 {
             return None;
         }
         if word & VISITS != VISITS {
             // That of another at the same time is enough.
             let _ = self.0.compare_exchange(word, word + VISIT, Ordering::Relaxed, Ordering::Relaxed);
         }
-        Some(Pinned { frame, is_short: word & SHORT != 0 })
+        Some(Pinned { frame: frame_of(word), is_short: word & SHORT != 0 })
     }
 
     /// Pins the page if it is loaded, and counts a visit.
@@ -148,7 +176,7 @@ impl Word {
         if word >> PIN_SHIFT >= MOST_PINS {
             too_many_pins();
         }
-        Some(Pinned { frame: frame_of(word)?, is_short: word & SHORT != 0 })
+        Some(Pinned { frame: frame_of(word), is_short: word & SHORT != 0 })
     }
 
     /// Adds a pin to a page that the caller has pinned. Returns false, and adds none, if its frame has left the word.
@@ -259,12 +287,9 @@ impl Word {
 }
 
 fn is_in(word: u64, frame: NonNull<u8>) -> bool {
-    word & LOADED != 0 && word & ADDRESS == pack(frame)
+    word & KEY == Key::of(frame).0
 }
 
 fn taken(word: u64) -> Option<Taken> {
-    if word & LOADED == 0 {
-        return None;
-    }
-    frame_of(word).map(|frame| Taken { frame, pins: word >> PIN_SHIFT })
+    (word & LOADED != 0).then(|| Taken { frame: frame_of(word), pins: word >> PIN_SHIFT })
 }

@@ -525,7 +525,7 @@ typedef struct ringfile_cached_page {
     // Their number: the page size, fewer for the last page of a file, 0 behind its end.
     size_t length;
     // The library's own.
-    const void *opaque[5];
+    const void *opaque[3];
 } ringfile_cached_page;
 
 // Counters of a cache or of one of its files. Filled by ringfile_cache_metrics.

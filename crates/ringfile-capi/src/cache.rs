@@ -223,29 +223,29 @@ pub struct ringfile_cached_page {
     /// Their number: the page size, fewer for the last page of a file, 0 behind its end.
     pub length: usize,
     /// The library's own.
-    pub opaque: [*const c_void; 5],
+    pub opaque: [*const c_void; 3],
 }
 
 /// A page as it lies in the first words of `opaque`; the last one has the process.
-type Words = [*const c_void; 4];
+type Words = [*const c_void; 2];
 
 const _: () = assert!(size_of::<Page>() == size_of::<Words>() && align_of::<Page>() <= align_of::<Words>());
 
 impl ringfile_cached_page {
-    const NONE: Self = Self { data: ptr::null(), length: 0, opaque: [ptr::null(); 5] };
+    const NONE: Self = Self { data: ptr::null(), length: 0, opaque: [ptr::null(); 3] };
 
     #[inline]
     fn new(page: Page) -> Self {
         let (data, length) = (page.as_ptr().cast(), page.len());
-        // SAFETY: the sizes are equal, a page has no padding between its four words, and any word is a raw pointer.
-        let [a, b, c, d] = unsafe { mem::transmute::<Page, Words>(page) };
+        // SAFETY: the sizes are equal, a page has no padding between its two words, and any word is a raw pointer.
+        let [a, b] = unsafe { mem::transmute::<Page, Words>(page) };
         let process = ptr::without_provenance(fork::generation() as usize);
-        Self { data, length, opaque: [a, b, c, d, process] }
+        Self { data, length, opaque: [a, b, process] }
     }
 
     fn is_none(&self) -> bool {
-        // At most one word of a page, its length, may be 0.
-        self.opaque[0].is_null() && self.opaque[1].is_null()
+        // The first word of a page is not 0.
+        self.opaque[0].is_null()
     }
 
     /// Takes the page out of the struct, with the process that had got it.
@@ -256,9 +256,9 @@ impl ringfile_cached_page {
         if self.is_none() {
             return None;
         }
-        let [a, b, c, d, process] = mem::replace(self, Self::NONE).opaque;
+        let [a, b, process] = mem::replace(self, Self::NONE).opaque;
         // SAFETY: these are the words of a page, by this function's contract.
-        let page = unsafe { mem::transmute::<Words, Page>([a, b, c, d]) };
+        let page = unsafe { mem::transmute::<Words, Page>([a, b]) };
         Some((page, process.addr() as u32))
     }
 }
