@@ -108,7 +108,7 @@ impl Shared {
 /// ```
 #[derive(Clone)]
 pub struct Cache {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// Settings of a cache, from [`Cache::builder`].
