@@ -52,21 +52,17 @@ fetch_sources() {
     test -e "$sources/db/db_basic_test.cc" || { echo "apt-get source rocksdb=$version-2 gave nothing: see $cache/fetch.log"; return 1; }
 }
 
-compile() {
-    local source=$1 object=$2
-    test "$object" -nt "$source" || c++ "${flags[@]}" -c "$source" -o "$object"
-}
-
-# Builds a test by its path in the sources, and prints where the program is.
+# Builds a test by its path in the sources, on all processors, and prints where the program is.
 build_theirs() {
-    local test=$1 name object objects=()
+    local test=$1 name object objects=() pairs=()
     name=$(basename "$test" .cc)
     mkdir -p "$theirs"
     for source in "${helpers[@]}" "$test"; do
         object=$theirs/$(basename "$source" .cc).o
-        compile "$sources/$source" "$object" || return
         objects+=("$object")
+        test "$object" -nt "$sources/$source" || pairs+=("$sources/$source" -o "$object")
     done
+    ((${#pairs[@]} == 0)) || printf '%s\0' "${pairs[@]}" | xargs -0 -n 3 -P "$(nproc)" c++ "${flags[@]}" -c || return
     c++ -o "$theirs/$name" "${objects[@]}" -lrocksdb -lgflags -lsnappy -llz4 -lzstd -lz -lbz2 -lpthread || return
     echo "$theirs/$name"
 }

@@ -118,7 +118,7 @@ impl threads::Listener for Shared {
 /// ```
 #[derive(Clone)]
 pub struct Cache {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// Settings of a cache, from [`Cache::builder`].

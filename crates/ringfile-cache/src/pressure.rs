@@ -58,13 +58,18 @@ fn run(file: &std::fs::File, cache: &Weak<Shared>) {
             _ => return,
         };
         let Some(cache) = cache.upgrade() else { return };
-        let (most, budget) = (cache.wanted_budget(), cache.lock().memory.budget());
-        let next = next_budget(budget, most, is_short, &mut quiet);
-        if next != budget {
-            tracing::debug!(budget, next, is_short, "the cache's budget follows the pressure of memory");
-            if let Err(error) = cache.set_budget(next) {
-                tracing::warn!(%error, "the cache's budget cannot be changed");
-            }
+        follow(&cache, is_short, &mut quiet);
+    }
+}
+
+/// Changes the budget after a report, or after a turn without one.
+fn follow(cache: &Shared, is_short: bool, quiet: &mut Duration) {
+    let (most, budget) = (cache.wanted_budget(), cache.lock().memory.budget());
+    let next = next_budget(budget, most, is_short, quiet);
+    if next != budget {
+        tracing::debug!(budget, next, is_short, "the cache's budget follows the pressure of memory");
+        if let Err(error) = cache.set_budget(next) {
+            tracing::warn!(%error, "the cache's budget cannot be changed");
         }
     }
 }
@@ -105,6 +110,22 @@ mod tests {
         assert_eq!(next_budget(30 << 20, most, false, &mut quiet), 30 << 20, "ten more seconds");
         quiet = QUIET;
         assert_eq!(next_budget(most - 1, most, false, &mut quiet), most, "not above what was set");
+    }
+
+    #[test]
+    fn a_lower_budget_stays_although_there_is_no_pressure() -> io::Result<()> {
+        let cache = crate::Cache::new(64 << 20)?;
+        let mut quiet = Duration::ZERO;
+        let mut turn = |is_short| follow(&cache.shared, is_short, &mut quiet);
+        cache.set_budget(16 << 20)?;
+        (0..20).for_each(|_| turn(false));
+        assert_eq!(cache.budget(), 16 << 20);
+        turn(true);
+        assert!(cache.budget() < 16 << 20);
+        // The budget is raised after ten seconds without pressure, up to what was set.
+        (0..40).for_each(|_| turn(false));
+        assert_eq!(cache.budget(), 16 << 20);
+        Ok(())
     }
 
     #[test]

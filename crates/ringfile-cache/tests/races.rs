@@ -126,19 +126,6 @@ fn a_read_whose_thread_has_left_its_loop_ends_for_others() -> io::Result<()> {
     Ok(())
 }
 
-#[test]
-fn a_lower_budget_stays_although_there_is_no_pressure() -> io::Result<()> {
-    let Ok(cache) = Cache::builder(64 << 20).pressure(true).build() else {
-        println!("skipped: the kernel does not report memory pressure here");
-        return Ok(());
-    };
-    cache.set_budget(16 << 20)?;
-    // The budget is raised after ten seconds without pressure, if it is below what was set.
-    std::thread::sleep(Duration::from_secs(13));
-    assert!(cache.budget() <= 16 << 20, "{}", cache.budget());
-    Ok(())
-}
-
 /// A waker whose clones look at the cache, as one may that counts what it does.
 fn looking(cache: &Cache) -> Waker {
     use std::task::{RawWaker, RawWakerVTable};

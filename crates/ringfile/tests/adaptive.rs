@@ -5,8 +5,11 @@
 mod support;
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use ringfile::{
     Batch, File, Metrics, OpenOptions, Pool, Queue, ReadRequest, assume_memory_is_free, block_on, metrics,
@@ -28,8 +31,11 @@ fn folder() -> Folder {
 /// Opens an adaptive file of which nothing is cached, or `None` if this machine has none. From now on the process takes
 /// memory for full.
 fn cold(test: &str, folder: &Folder, name: &str) -> Option<(File, PathBuf)> {
+    open_cold(test, folder.file(name, &content(0, LEN)))
+}
+
+fn open_cold(test: &str, path: PathBuf) -> Option<(File, PathBuf)> {
     assume_memory_is_free(Some(false));
-    let path = folder.file(name, &content(0, LEN));
     drop_cache(&path);
     let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
     if !file.is_adaptive() {
@@ -38,6 +44,37 @@ fn cold(test: &str, folder: &Folder, name: &str) -> Option<(File, PathBuf)> {
     }
     assert_eq!(cached_pages(&path), 0, "the cache could not be dropped");
     Some((file, path))
+}
+
+/// Opens a file of several times the content, which no test changes, as [`cold`] does, and waits until data of it that is
+/// read ahead is trusted. All such files are made at once, so that the tests wait once together. They have no names, so
+/// nothing is left of them.
+fn quiet(test: &str, times: usize) -> Option<(File, PathBuf)> {
+    const TIMES: [usize; 3] = [1, 12, 16];
+    static FILES: OnceLock<[std::fs::File; TIMES.len()]> = OnceLock::new();
+    let files = FILES.get_or_init(|| {
+        let folder = folder();
+        let path = |times: usize| folder.file(&times.to_string(), &content(0, LEN).repeat(times));
+        TIMES.map(|times| std::fs::File::open(path(times)).unwrap())
+    });
+    let at = TIMES.iter().position(|&each| each == times).unwrap();
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), files[at].as_raw_fd()));
+    if !is_read_ahead(&path) {
+        skip(test, "nothing is read ahead on this file system");
+        return None;
+    }
+    let_it_be(&path);
+    open_cold(test, path)
+}
+
+/// Waits until the file has been unchanged for so long (5 s) that data read ahead of its use is trusted.
+fn let_it_be(path: &Path) {
+    let is_quiet = || {
+        let of = std::fs::metadata(path).unwrap();
+        let changed = Duration::new(of.ctime() as u64, of.ctime_nsec() as u32);
+        std::time::UNIX_EPOCH.elapsed().unwrap().saturating_sub(changed) > Duration::from_millis(5100)
+    };
+    support::wait_for("the file to be unchanged for long enough", is_quiet);
 }
 
 /// Returns hits, misses and admissions of all threads. Each test of this file runs in its own process.
@@ -181,12 +218,7 @@ fn while_memory_is_free_large_reads_of_a_file_larger_than_memory_are_admitted_th
 #[test]
 fn while_memory_is_free_streams_are_read_ahead_until_they_repeat() {
     let _alone = alone();
-    let folder = folder();
-    let Some((file, path)) = cold("while_memory_is_free_streams", &folder, "data") else { return };
-    if !is_read_ahead(&path) {
-        return skip("while_memory_is_free_streams", "nothing is read ahead on this file system");
-    }
-    let_it_be(&path);
+    let Some((file, path)) = quiet("while_memory_is_free_streams", 1) else { return };
     assume_memory_is_free(Some(true));
     for len in [16 << 10, 128 << 10] {
         let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
@@ -249,16 +281,8 @@ fn while_memory_is_free_a_scan_with_several_small_reads_in_flight_fills_the_cach
 fn a_scan_with_several_small_reads_in_flight_passes_through_a_full_cache_and_leaves_it() {
     let name = "a_scan_with_several_small_reads_in_flight_passes_through_a_full_cache_and_leaves_it";
     let _alone = alone();
-    let folder = folder();
-    let Some((_, path)) = cold(name, &folder, "data") else { return };
-    let whole = std::fs::read(&path).unwrap();
     const TIMES: usize = 12;
-    std::fs::write(&path, whole.repeat(TIMES)).unwrap();
-    if !is_read_ahead(&path) {
-        return skip(name, "nothing is read ahead on this file system");
-    }
-    let_it_be(&path);
-    drop_cache(&path);
+    let Some((_, path)) = quiet(name, TIMES) else { return };
     // Something is cached near the end, and stays.
     const KEPT: usize = 64;
     let kept_at = (TIMES - 2) * LEN;
@@ -281,12 +305,7 @@ fn a_scan_with_several_small_reads_in_flight_passes_through_a_full_cache_and_lea
 #[test]
 fn a_scan_goes_past_a_full_cache_again_after_a_part_that_is_cached() {
     let _alone = alone();
-    let folder = folder();
-    let Some((file, path)) = cold("a_scan_goes_past_a_full_cache_again", &folder, "data") else { return };
-    if !is_read_ahead(&path) {
-        return skip("a_scan_goes_past_a_full_cache_again", "nothing is read ahead on this file system");
-    }
-    let_it_be(&path);
+    let Some((file, path)) = quiet("a_scan_goes_past_a_full_cache_again", 1) else { return };
     const KEPT: usize = 200;
     cache(&path, 1 << 20, KEPT * PAGE);
     assert_eq!(cached_pages(&path), KEPT);
@@ -301,19 +320,10 @@ fn a_scan_goes_past_a_full_cache_again_after_a_part_that_is_cached() {
 #[test]
 fn while_memory_is_free_one_pass_of_small_reads_admits_nothing() {
     let _alone = alone();
-    let folder = folder();
-    let Some((_, path)) = cold("while_memory_is_free_one_pass", &folder, "data") else { return };
     // Long enough for the sketch to take some pages for others that were read.
-    const LONG: usize = 128 << 20;
-    let whole = std::fs::read(&path).unwrap();
-    std::fs::write(&path, whole.repeat(LONG / LEN)).unwrap();
-    if !is_read_ahead(&path) {
-        return skip("while_memory_is_free_one_pass", "nothing is read ahead on this file system");
-    }
-    let_it_be(&path);
+    const LONG: usize = 16 * LEN;
+    let Some((file, path)) = quiet("while_memory_is_free_one_pass", LONG / LEN) else { return };
     assume_memory_is_free(Some(true));
-    drop_cache(&path);
-    let file = OpenOptions::new().read(true).adaptive(true).open(&path).unwrap();
     let before = counts();
     block_on(async {
         for offset in (0..LONG).step_by(4 << 10) {
@@ -627,15 +637,6 @@ fn cached_and_uncached_reads_of_a_small_read_many_go_together() {
     assert_eq!((counts_of_reads.ops, counts_of_reads.inline_ops), (4 * 64, 0), "{counts_of_reads:?}");
 }
 
-/// Waits until the file has been unchanged for so long that data read ahead of its use is trusted.
-fn let_it_be(path: &Path) {
-    let is_quiet = || {
-        let changed = std::os::unix::fs::MetadataExt::ctime(&std::fs::metadata(path).unwrap());
-        std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() as i64 - changed > 6
-    };
-    support::wait_for("the file to be unchanged for long enough", is_quiet);
-}
-
 /// Returns the bytes that were read ahead and used, and those that were read ahead in vain.
 fn ahead() -> [u64; 2] {
     [metrics().ahead_used, metrics().ahead_unused]
@@ -649,12 +650,7 @@ fn ahead_since(before: [u64; 2]) -> [u64; 2] {
 #[test]
 fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
     let _alone = alone();
-    let folder = folder();
-    let Some((file, path)) = cold("streams_are_read_ahead", &folder, "data") else { return };
-    if !is_read_ahead(&path) {
-        return skip("streams_are_read_ahead", "nothing is read ahead on this file system");
-    }
-    let_it_be(&path);
+    let Some((file, path)) = quiet("streams_are_read_ahead", 1) else { return };
     let before = ahead();
     // Two streams, alternately.
     block_on(async {
@@ -696,12 +692,7 @@ fn streams_are_read_ahead_past_the_cache_and_random_reads_are_not() {
 #[test]
 fn a_reader_does_not_depend_on_the_loop_that_has_read_ahead() {
     let _alone = alone();
-    let folder = folder();
-    let Some((file, path)) = cold("a_reader_does_not_depend", &folder, "data") else { return };
-    if !is_read_ahead(&path) {
-        return skip("a_reader_does_not_depend", "nothing is read ahead on this file system");
-    }
-    let_it_be(&path);
+    let Some((file, _)) = quiet("a_reader_does_not_depend", 1) else { return };
     const STEP: usize = 64 << 10;
     block_on(async {
         // After each of these reads, other pieces are in flight.
@@ -719,12 +710,15 @@ fn a_reader_does_not_depend_on_the_loop_that_has_read_ahead() {
 
 #[test]
 fn f49_data_read_ahead_is_dropped_when_the_file_changes() {
-    let _alone = alone();
     let folder = folder();
-    let Some((file, path)) = cold("what_was_read_ahead", &folder, "data") else { return };
+    // Made while other tests run, which is a part of the wait.
+    let path = folder.file("data", &content(0, LEN));
+    let _alone = alone();
+    let_it_be(&path);
+    let Some((file, path)) = open_cold("what_was_read_ahead", path) else { return };
     let writer = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-    for (start, wait) in [(0, false), (4 << 20, true)] {
-        let_it_be(&path);
+    // After the first round the file has been unchanged for long enough again.
+    for (start, wait) in [(0, true), (4 << 20, false)] {
         let before = ahead();
         (0..8).for_each(|at| read(&file, start + (at << 16), 1 << 16));
         let [used, _] = ahead_since(before);

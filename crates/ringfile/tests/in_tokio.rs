@@ -17,8 +17,8 @@ use futures::stream::FuturesUnordered;
 use ringfile::{Batch, File, OpenOptions, Pool, attach_to_tokio, metrics};
 use support::cache::drop_cache;
 use support::{
-    Folder, assert_content, assert_passed, content, fork, in_child, keep, must_end, open_descriptors, skip,
-    wait_for,
+    Folder, assert_content, assert_passed, content, fork, in_child, keep, must_end, needs_ring,
+    open_descriptors, skip, wait_for,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -33,6 +33,9 @@ fn folder() -> Folder {
 /// Makes an attached runtime with this many threads, 0 for one that runs on the thread that blocks on it. `None` if there
 /// is no ring for it here.
 fn runtime(test: &str, threads: usize) -> Option<Runtime> {
+    if !needs_ring(test) {
+        return None;
+    }
     let mut builder = if threads == 0 { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     let runtime = builder.worker_threads(threads.max(1)).enable_all().build().unwrap();
     let attached = {

@@ -108,7 +108,7 @@ fn run(name: &str, kind: &str, setup: Setup) {
     });
     // Where opening does not wait for the old write, the second process ends long before it is released.
     let began = Instant::now();
-    while !second.is_finished() && began.elapsed() < Duration::from_secs(2) {
+    while !second.is_finished() && began.elapsed() < Duration::from_secs(1) {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(server.held(), 1, "the write is still held back");

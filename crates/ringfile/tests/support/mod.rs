@@ -21,6 +21,7 @@ pub mod tasks;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -81,14 +82,56 @@ pub fn byte_at(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8 | 1
 }
 
+/// Length of a piece of the content that is computed once.
+const PIECE: usize = 64 << 10;
+
+/// Returns the content from `offset` to the end of its piece, or `None` far from the start of a file. Each piece is
+/// computed once: unoptimized tests, and more so those with AddressSanitizer, would otherwise spend most of their time
+/// on bytes. Without a lock, which a forked child could find locked for ever.
+fn piece_from(offset: u64) -> Option<&'static [u8]> {
+    static PIECES: [AtomicPtr<[u8; PIECE]>; 512] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 512];
+    let number = offset / PIECE as u64;
+    let slot = PIECES.get(usize::try_from(number).ok()?)?;
+    let mut piece = slot.load(Ordering::Acquire);
+    if piece.is_null() {
+        let bytes: Vec<u8> = (0..PIECE as u64).map(|at| byte_at(number * PIECE as u64 + at)).collect();
+        let new: Box<[u8; PIECE]> = bytes.try_into().unwrap();
+        piece = Box::into_raw(new);
+        let set = slot.compare_exchange(std::ptr::null_mut(), piece, Ordering::AcqRel, Ordering::Acquire);
+        if let Err(of_another_thread) = set {
+            // SAFETY: it was made above, and nobody else has it.
+            drop(unsafe { Box::from_raw(piece) });
+            piece = of_another_thread;
+        }
+    }
+    // SAFETY: what is in a slot is never changed or freed.
+    Some(unsafe { &(&*piece)[(offset % PIECE as u64) as usize..] })
+}
+
 pub fn content(offset: u64, len: usize) -> Vec<u8> {
-    (offset..offset + len as u64).map(byte_at).collect()
+    let mut content = Vec::with_capacity(len);
+    while content.len() < len {
+        let (at, left) = (offset + content.len() as u64, len - content.len());
+        match piece_from(at) {
+            Some(piece) => content.extend_from_slice(&piece[..left.min(piece.len())]),
+            None => content.extend((at..at + left as u64).map(byte_at)),
+        }
+    }
+    content
 }
 
 /// Fails with the first wrong offset.
 #[track_caller]
 pub fn assert_content(got: &[u8], offset: u64) {
-    if let Some(bad) = (0..got.len()).find(|&i| got[i] != byte_at(offset + i as u64)) {
+    let mut at = 0;
+    while let Some(piece) = piece_from(offset + at as u64).filter(|_| at < got.len()) {
+        let end = got.len().min(at + piece.len());
+        if got[at..end] != piece[..end - at] {
+            break;
+        }
+        at = end;
+    }
+    if let Some(bad) = (at..got.len()).find(|&i| got[i] != byte_at(offset + i as u64)) {
         panic!("byte {bad} of {} (offset {}): {:#x}", got.len(), offset + bad as u64, got[bad]);
     }
 }
