@@ -129,7 +129,9 @@ fn a_read_whose_thread_has_left_its_loop_ends_for_others() -> io::Result<()> {
 #[test]
 fn a_lower_budget_stays_although_there_is_no_pressure() -> io::Result<()> {
     let Ok(cache) = Cache::builder(64 << 20).pressure(true).build() else {
-        println!("skipped: the kernel does not report memory pressure here");
+        println!(
+            "skipped a_lower_budget_stays_although_there_is_no_pressure: the kernel does not report memory pressure"
+        );
         return Ok(());
     };
     cache.set_budget(16 << 20)?;
