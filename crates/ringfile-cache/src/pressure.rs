@@ -28,7 +28,7 @@ pub(crate) fn watch(cache: &Arc<Shared>) -> io::Result<()> {
         io::Error::new(io::ErrorKind::Unsupported, what)
     })?;
     let cache = Arc::downgrade(cache);
-    std::thread::Builder::new().name("ringfile-pressure".into()).spawn(move || run(&file, &cache))?;
+    std::thread::Builder::new().name("ringfile-pressure".into()).spawn(move || run(file, &cache))?;
     Ok(())
 }
 
@@ -46,16 +46,25 @@ fn reports() -> io::Result<std::fs::File> {
     Ok(file)
 }
 
-fn run(file: &std::fs::File, cache: &Weak<Shared>) {
+fn run(mut file: std::fs::File, cache: &Weak<Shared>) {
     let mut quiet = Duration::ZERO;
     loop {
         let mut descriptors = [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::PRI)];
         let timeout = TURN.try_into().ok();
         let is_short = match poll(&mut descriptors, timeout.as_ref()) {
             Ok(0) | Err(rustix::io::Errno::INTR) => false,
-            Ok(_) if descriptors[0].revents().contains(PollFlags::PRI) => true,
-            // The control group is gone.
-            _ => return,
+            // The control group is gone, so this process is in another one. The kernel may set `PRI` too, at each call.
+            Ok(_) if descriptors[0].revents().contains(PollFlags::ERR) => match reports() {
+                Ok(next) => {
+                    file = next;
+                    false
+                }
+                Err(error) => {
+                    return tracing::warn!(%error, "the cache's budget no longer follows the pressure");
+                }
+            },
+            Ok(_) => true,
+            Err(_) => return,
         };
         let Some(cache) = cache.upgrade() else { return };
         follow(&cache, is_short, &mut quiet);
