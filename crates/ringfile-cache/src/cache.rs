@@ -93,6 +93,9 @@ impl threads::Listener for Shared {
 /// Which pages stay is decided by S3-FIFO: pages that are read once, as in a scan, leave before those that are read
 /// again.
 ///
+/// Evicting pages uses `membarrier(2)`. Where a seccomp filter refuses that from the start, hits are slower; if one
+/// refuses it only later, the process ends with a message.
+///
 /// ```
 /// # fn main() -> std::io::Result<()> {
 /// # let folder = tempfile::tempdir()?;
