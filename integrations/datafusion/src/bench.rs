@@ -12,14 +12,17 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use datafusion::prelude::SessionContext;
+use object_store::memory::InMemory;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 use self::group::MemoryGroup;
 use crate::rows::Rows;
-use crate::side::Side;
+use crate::side::{self, Side};
 use crate::tpch::Data;
 use crate::usage::{Meter, Usage};
 use crate::{tables, tpch};
@@ -36,16 +39,41 @@ pub struct Plan {
     /// Run each query in a memory control group (version 1), limited to its peak memory plus a quarter of the files
     #[arg(long)]
     pub limit_memory: bool,
+    /// Measure a store with a cache, and reads that cost nothing, once earlier runs of the query have filled the caches
+    #[arg(long)]
+    pub cache: bool,
 }
 
-/// The stores in the order of the first round. One is listed twice: the difference between its two results is noise.
-const CONTENDERS: [(&str, Side); 5] = [
-    ("local", Side::Local),
-    ("local again", Side::Local),
-    ("adaptive", Side::Adaptive),
-    ("buffered", Side::Buffered),
-    ("direct", Side::Direct),
+impl Plan {
+    /// Returns which of the stores are measured, in the order of the first round.
+    fn contenders(&self) -> &'static [usize] {
+        if self.cache { &[0, 1, 2, 5, CEILING] } else { &[0, 1, 2, 3, 4] }
+    }
+}
+
+/// How a contender reads.
+#[derive(Clone, Copy)]
+enum Store {
+    Of(Side),
+    /// ringfile, with a cache as large as all files, or a quarter of them if memory is limited.
+    Cached,
+    /// All files are in the process's memory, and reads return slices of it.
+    Ceiling,
+}
+
+/// All stores. One is listed twice: the difference between its two results is noise.
+const CONTENDERS: [(&str, Store); 7] = [
+    ("local", Store::Of(Side::Local)),
+    ("local again", Store::Of(Side::Local)),
+    ("adaptive", Store::Of(Side::Adaptive)),
+    ("buffered", Store::Of(Side::Buffered)),
+    ("direct", Store::Of(Side::Direct)),
+    ("cached", Store::Cached),
+    ("ceiling", Store::Ceiling),
 ];
+const CEILING: usize = 6;
+/// The contenders that a query's memory is measured with: it includes no cache.
+const WITHOUT_CACHE: [usize; 2] = [0, 4];
 
 /// The environment variable with the control group that a query's process enters.
 const GROUP: &str = "RINGFILE_BENCH_GROUP";
@@ -135,8 +163,7 @@ impl FromStr for Run {
 /// If a query fails or returns other rows than in its first run, or if the page cache cannot be emptied.
 pub fn all(plan: &Plan, runs_file: Option<&Path>) -> Result<String> {
     let folder = tpch::generate(&plan.data.folder, plan.data.scale)?;
-    let files = tables::files(&folder)?;
-    let size = files.iter().map(|path| Ok(fs::metadata(path)?.len())).sum::<io::Result<u64>>()?;
+    let size = size(&folder)?;
     let mut text = String::from("query\tround\tstore\tstate\tµs\tprocessor µs\tidle µs\tdisk bytes\n");
     let mut runs = Vec::new();
     for &query in &plan.data.queries.0 {
@@ -168,8 +195,8 @@ fn run_process(plan: &Plan, query: usize, group: Option<&MemoryGroup>) -> Result
         &plan.rounds.to_string(),
         &query.to_string(),
     ]);
-    if plan.limit_memory {
-        command.arg("--limit-memory");
+    for (is_set, option) in [(plan.limit_memory, "--limit-memory"), (plan.cache, "--cache")] {
+        command.args(is_set.then_some(option));
     }
     if let Some(group) = group {
         command.env(GROUP, group.path());
@@ -186,25 +213,50 @@ fn run_process(plan: &Plan, query: usize, group: Option<&MemoryGroup>) -> Result
 /// # Errors
 /// As [`all`].
 pub async fn one(plan: &Plan, number: usize) -> Result<()> {
-    if let Some(group) = std::env::var_os(GROUP) {
+    let folder = tpch::generate(&plan.data.folder, plan.data.scale)?;
+    let group = std::env::var_os(GROUP);
+    let contenders: &[usize] = match group {
+        None if plan.limit_memory && plan.cache => &WITHOUT_CACHE,
+        _ => plan.contenders(),
+    };
+    let cache = usize::try_from(size(&folder)? / if plan.limit_memory { 4 } else { 1 })?;
+    let mut query = Query { folder, number, scale: plan.data.scale, cache, ceiling: None };
+    if contenders.iter().any(|&contender| matches!(CONTENDERS[contender].1, Store::Ceiling)) {
+        // Before the process enters the group, so that this memory does not count.
+        query.ceiling = Some(in_memory(&query.folder).await?);
+    }
+    if let Some(group) = group {
         let procs = Path::new(&group).join("cgroup.procs");
         fs::write(&procs, "0").with_context(|| format!("cannot enter {}", procs.display()))?;
     }
-    let query =
-        Query { folder: tpch::generate(&plan.data.folder, plan.data.scale)?, number, scale: plan.data.scale };
     // Also reads the program itself: its unused pages are evicted when caches are dropped.
-    let expected = query.run(&query.session(Side::Local).await?).await?;
+    let expected = query.run(&query.session(Store::Of(Side::Local)).await?).await?;
+    let fills_once = plan.cache && !plan.limit_memory;
+    let mut sessions = Vec::new();
+    if fills_once {
+        read_files(&query.folder)?;
+        for &contender in contenders {
+            let session = query.session(CONTENDERS[contender].1).await?;
+            query.run(&session).await?;
+            sessions.push(session);
+        }
+    }
     for round in 0..plan.rounds {
-        for turn in 0..CONTENDERS.len() {
-            let contender = (turn + round as usize) % CONTENDERS.len();
-            let side = CONTENDERS[contender].1;
+        for turn in 0..contenders.len() {
+            let turn = (turn + round as usize) % contenders.len();
+            let contender = contenders[turn];
+            let store = CONTENDERS[contender].1;
             let print = |state, usage: Usage| {
                 let Usage { time, cpu, idle, disk, ringfile: _ } = usage;
                 println!("{}", Run { query: number, round, contender, state, time, cpu, idle, disk });
             };
-            query.cold(side, &expected, print).await?;
+            if fills_once {
+                query.measure(&sessions[turn], &expected, State::Warm, print).await?;
+                continue;
+            }
+            query.cold(store, &expected, print).await?;
             if !plan.limit_memory {
-                query.warm(side, &expected, print).await?;
+                query.warm(store, &expected, print).await?;
             }
         }
     }
@@ -216,12 +268,20 @@ struct Query {
     folder: PathBuf,
     number: usize,
     scale: f64,
+    /// The size of [`Store::Cached`]'s cache in bytes.
+    cache: usize,
+    ceiling: Option<Arc<dyn ObjectStore>>,
 }
 
 impl Query {
-    async fn session(&self, side: Side) -> Result<SessionContext> {
+    async fn session(&self, store: Store) -> Result<SessionContext> {
         let context = SessionContext::new();
-        side.register(&context.runtime_env())?;
+        let store = match store {
+            Store::Of(side) => side.open()?,
+            Store::Cached => Side::Cached(self.cache).open()?,
+            Store::Ceiling => self.ceiling.clone().context("the files are not in memory")?,
+        };
+        side::register(&context.runtime_env(), store);
         tables::register(&context, &self.folder).await?;
         Ok(context)
     }
@@ -230,10 +290,10 @@ impl Query {
         tpch::run(context, self.number, self.scale).await
     }
 
-    async fn cold(&self, side: Side, expected: &Rows, print: impl Fn(State, Usage)) -> Result<()> {
+    async fn cold(&self, store: Store, expected: &Rows, print: impl Fn(State, Usage)) -> Result<()> {
         drop_caches()?;
         let meter = Meter::start()?;
-        let context = self.session(side).await?;
+        let context = self.session(store).await?;
         let rows = self.run(&context).await?;
         print(State::Cold, meter.stop()?);
         rows.expect(expected)?;
@@ -243,8 +303,8 @@ impl Query {
         self.measure(&context, expected, State::Repeated, print).await
     }
 
-    async fn warm(&self, side: Side, expected: &Rows, print: impl Fn(State, Usage)) -> Result<()> {
-        let context = self.session(side).await?;
+    async fn warm(&self, store: Store, expected: &Rows, print: impl Fn(State, Usage)) -> Result<()> {
+        let context = self.session(store).await?;
         read_files(&self.folder)?;
         self.run(&context).await?;
         self.measure(&context, expected, State::Warm, print).await
@@ -267,6 +327,21 @@ impl Query {
 fn drop_caches() -> Result<()> {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").context("cannot empty the page cache: only root can")
+}
+
+/// Returns the size of all files, in bytes.
+fn size(folder: &Path) -> Result<u64> {
+    let sizes = tables::files(folder)?.into_iter().map(|path| Ok(fs::metadata(path)?.len()));
+    Ok(sizes.sum::<io::Result<u64>>()?)
+}
+
+/// Returns a store that has all files in memory, and whose reads copy nothing.
+async fn in_memory(folder: &Path) -> Result<Arc<dyn ObjectStore>> {
+    let store = InMemory::new();
+    for path in tables::files(&folder.canonicalize()?)? {
+        store.put(&object_store::path::Path::from_absolute_path(&path)?, fs::read(&path)?.into()).await?;
+    }
+    Ok(Arc::new(store))
 }
 
 /// Reads all files, so that the page cache has them.

@@ -22,26 +22,29 @@ pub enum Side {
     Direct,
     /// ringfile; cached data comes from the page cache, and other data directly from the drive.
     Adaptive,
+    /// ringfile, with direct I/O, and a cache of this many bytes in the store.
+    Cached(usize),
 }
 
 impl Side {
     /// All stores; the first is the one that the others are compared with.
-    pub const ALL: [Self; 4] = [Self::Local, Self::Adaptive, Self::Buffered, Self::Direct];
+    pub const ALL: [Self; 5] =
+        [Self::Local, Self::Adaptive, Self::Buffered, Self::Direct, Self::Cached(256 << 20)];
 
     /// Creates the store.
     ///
     /// # Errors
     /// If ringfile's pool cannot be created.
     pub fn open(self) -> Result<Arc<dyn ObjectStore>> {
-        let caching = match self {
+        let (caching, cache) = match self {
             Self::Local => return Ok(Arc::new(LocalFileSystem::new())),
-            Self::Buffered => Caching::Buffered,
-            Self::Direct => Caching::Direct,
-            Self::Adaptive => Caching::Adaptive,
+            Self::Buffered => (Caching::Buffered, 0),
+            Self::Direct => (Caching::Direct, 0),
+            Self::Adaptive => (Caching::Adaptive, 0),
+            Self::Cached(bytes) => (Caching::Direct, bytes),
         };
-        let store =
-            RingfileStore::builder().caching(caching).build().context("cannot create ringfile's store")?;
-        Ok(Arc::new(store))
+        let store = RingfileStore::builder().caching(caching).cache(cache).build();
+        Ok(Arc::new(store.context("cannot create ringfile's store")?))
     }
 
     /// Makes all `file://` URLs of a runtime go through a new store of this kind.
@@ -66,6 +69,7 @@ impl fmt::Display for Side {
             Self::Buffered => "buffered",
             Self::Direct => "direct",
             Self::Adaptive => "adaptive",
+            Self::Cached(_) => "cached",
         })
     }
 }
