@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::threads::{self, NUMBERS, SHARED};
+use crate::threads::{NUMBERS, SHARED};
 
 #[repr(align(128))]
 struct Line(AtomicU64);
@@ -28,10 +28,9 @@ impl Counts {
         }
     }
 
-    /// Counts a hit of this thread.
+    /// Counts a hit of the thread that has this number.
     #[inline(always)]
-    pub(crate) fn hit(&self) {
-        let number = threads::number();
+    pub(crate) fn hit(&self, number: usize) {
         let Line(hits) = &self.hits[number];
         if number == SHARED {
             hits.fetch_add(1, Ordering::Relaxed);

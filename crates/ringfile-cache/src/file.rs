@@ -254,8 +254,8 @@ impl CachedFile {
     pub fn get(&self, page: u64) -> Option<Page> {
         let inner = &*self.inner;
         let word = inner.table.word(page)?;
-        let (pinned, place) = threads::pin(word)?;
-        inner.counts.hit();
+        let (pinned, place, number) = threads::pin(word)?;
+        inner.counts.hit(number);
         let len = match pinned.is_short {
             false => inner.page_size,
             // SAFETY: it is short, and pinned.

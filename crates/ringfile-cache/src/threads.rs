@@ -55,17 +55,9 @@ impl Drop for Owner {
     }
 }
 
-/// Returns the number of this thread.
-#[inline(always)]
-pub(crate) fn number() -> usize {
-    match NUMBER.get() {
-        UNKNOWN => choose_number(),
-        number => number,
-    }
-}
-
+/// Gives this thread a number.
 #[cold]
-fn choose_number() -> usize {
+fn choose_number() {
     // In a thread that is ending, the owner may be gone.
     let may_own = OWNER.try_with(|_| ()).is_ok() && prepare_barriers().is_ok();
     let free = |owned: u64| (may_own && owned != u64::MAX).then(|| owned | (owned + 1));
@@ -79,7 +71,6 @@ fn choose_number() -> usize {
         fence(Ordering::SeqCst);
     }
     NUMBER.set(number);
-    number
 }
 
 /// Where a pin is: in a hold, or counted.
@@ -135,32 +126,40 @@ impl Place {
     }
 }
 
+/// A page that was pinned, where, and the number of this thread.
+pub(crate) type Found = (Pinned, Place, usize);
+
 /// Pins a page if it is loaded, and counts a visit.
 #[inline(always)]
-pub(crate) fn pin(word: &Word) -> Option<(Pinned, Place)> {
-    let Some(holds) = ALL.get(NUMBER.get()) else { return pin_slowly(word) };
+pub(crate) fn pin(word: &Word) -> Option<Found> {
+    let number = NUMBER.get();
+    let Some(holds) = ALL.get(number) else { return pin_slowly(word) };
     match holds.take(word) {
-        Took::In(hold, pinned) => Some((pinned, Place::held(holds, hold))),
-        Took::No => count(word),
+        Took::In(hold, pinned) => Some((pinned, Place::held(holds, hold), number)),
+        Took::No => count(word, number),
         Took::Asked(hold) => {
             tell(holds, hold);
-            count(word)
+            count(word, number)
         }
     }
 }
 
+/// Pins a page where the thread has no number yet, or none with holds.
 #[cold]
 #[inline(never)]
-fn pin_slowly(word: &Word) -> Option<(Pinned, Place)> {
-    match number() {
-        SHARED => count(word),
-        _ => pin(word),
+fn pin_slowly(word: &Word) -> Option<Found> {
+    match NUMBER.get() {
+        UNKNOWN => {
+            choose_number();
+            pin(word)
+        }
+        number => count(word, number),
     }
 }
 
 #[inline(never)]
-fn count(word: &Word) -> Option<(Pinned, Place)> {
-    Some((word.pin()?, Place::counted(word)))
+fn count(word: &Word, number: usize) -> Option<Found> {
+    Some((word.pin()?, Place::counted(word), number))
 }
 
 /// What became of a pin that was to be taken away.

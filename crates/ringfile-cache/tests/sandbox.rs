@@ -24,7 +24,8 @@ fn pages_are_counted_where_no_barrier_may_be_used() -> io::Result<()> {
             let kept: Vec<Page> = (0..3)
                 .map(|at| {
                     let number = (round * 3 + at) % 64;
-                    drop(block_on(pages.read(number))?);
+                    // It stays in memory while it is in use.
+                    let _read = block_on(pages.read(number))?;
                     Ok(pages.get(number).expect("in memory"))
                 })
                 .collect::<io::Result<_>>()?;
