@@ -67,7 +67,7 @@ fn choose_number() {
     };
     if number < SHARED {
         EVER.fetch_max(number + 1, Ordering::Relaxed);
-        // With the fence of `barrier`: he who does not see the number is seen by the thread's first use of a page.
+        // With the fence of `held_for_good`: a thread sees what was done by whoever does not see its number.
         fence(Ordering::SeqCst);
     }
     NUMBER.set(number);
