@@ -235,12 +235,23 @@ pub(crate) fn held_for_good() -> Held {
 }
 
 /// Has the listeners called when a hold is freed that holds a frame which `matches` accepts, and returns what is still
-/// in holds.
+/// in holds: in those only whose freeing will be told. What a thread takes meanwhile is not among it.
 pub(crate) fn ask(matches: impl Fn(Key) -> bool) -> Held {
-    let asked = ever().iter().map(|holds| holds.ask(&matches)).filter(|&has_asked| has_asked).count();
-    // Also threads without a number may free holds.
-    if asked > 0 {
+    let mut asked = [[false; HOLDS]; SHARED];
+    loop {
+        let (mut frames, mut is_told) = (Vec::new(), true);
+        for (holds, asked) in ever().iter().zip(&mut asked) {
+            for (frame, was_asked) in holds.ask(&matches).into_iter().zip(asked) {
+                let Some(frame) = frame else { continue };
+                is_told &= std::mem::replace(was_asked, true);
+                frames.push(frame);
+            }
+        }
+        if is_told {
+            return Held(frames);
+        }
+        // Also threads without a number may free holds. Who frees one after this sees the wish, and waits for the
+        // caller's lock; so this ends.
         heavy_barrier();
     }
-    held_for_good()
 }
