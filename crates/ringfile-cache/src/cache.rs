@@ -166,13 +166,13 @@ impl CacheBuilder {
     /// has no pressure stall information, or it may not be used here.
     pub fn build(self) -> io::Result<Cache> {
         check_budget(self.budget)?;
-        let shared = Arc::new(Shared {
-            core: Mutex::new(Core::new(Memory::new(self.budget, self.huge_pages)?)),
+        let memory = Memory::new(self.budget, self.huge_pages)?;
+        let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
+            core: Mutex::new(Core::new(memory, Weak::clone(shared) as _)),
             when_pinned: self.when_pinned,
             wanted: AtomicUsize::new(self.budget),
             files: Mutex::default(),
         });
-        threads::listen(Arc::downgrade(&shared) as _);
         if self.pressure {
             pressure::watch(&shared)?;
         }

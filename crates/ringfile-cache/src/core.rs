@@ -14,15 +14,15 @@ use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use crate::file::FileInner;
 use crate::holds::Held;
 use crate::memory::{Frame, Memory};
 use crate::pending::Pending;
-use crate::threads;
+use crate::threads::{self, Listener};
 use crate::word::{Evicted, Key, Taken, Word, since};
 
 /// The share of the small queue: 5 %.
@@ -63,6 +63,8 @@ struct Detached {
 /// See the top of this file.
 pub(crate) struct Core {
     pub(crate) memory: Memory,
+    /// What is told when threads have freed their holds: the cache.
+    listener: Weak<dyn Listener>,
     slots: Vec<Slot>,
     /// Slots that can be used again.
     free: Vec<u32>,
@@ -88,9 +90,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(memory: Memory) -> Self {
+    pub(crate) fn new(memory: Memory, listener: Weak<dyn Listener>) -> Self {
         Self {
             memory,
+            listener,
             slots: Vec::new(),
             free: Vec::new(),
             small: VecDeque::new(),
@@ -306,7 +309,7 @@ impl Core {
 
     /// Asks whoever uses a page to tell when he ends. Returns whether a page is not in use after all.
     fn want_any(&self) -> bool {
-        let held = threads::ask(|_| true);
+        let held = threads::ask(&self.listener, |_| true);
         self.slots.iter().any(|slot| {
             let (Some(file), Some(frame)) = (&slot.file, &slot.frame) else { return false };
             let word = file.word(slot.page);
@@ -403,7 +406,7 @@ impl Core {
         let mut held = threads::held_for_good();
         if leaving.iter().any(|detached| held.has(start_of(&detached.frame))) {
             let is_leaving = |key| leaving.iter().any(|detached| Key::of(start_of(&detached.frame)) == key);
-            held = threads::ask(is_leaving);
+            held = threads::ask(&self.listener, is_leaving);
         }
         let used = self.memory.used();
         for detached in leaving {
@@ -552,13 +555,16 @@ pub(crate) fn start_of(frame: &Frame) -> NonNull<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Weak;
+
     use super::Core;
     use crate::memory::Memory;
     use ringfile::HugePages;
 
     #[test]
     fn a_page_comes_back_also_when_more_were_evicted_than_a_word_can_count() -> ringfile::Result<()> {
-        let mut core = Core::new(Memory::new(100 * 4096, HugePages::default())?);
+        let mut core =
+            Core::new(Memory::new(100 * 4096, HugePages::default())?, Weak::<crate::cache::Shared>::new());
         for ticks in [50, (1 << 36) + 50, (5 << 36) + 3] {
             core.ticks = ticks;
             let in_word = |tick: u64| tick % (1 << 36);

@@ -72,22 +72,21 @@ impl Holds {
         self.asked[hold].store(0, Ordering::Relaxed);
     }
 
-    /// Wishes to hear of the holds with frames that `matches` accepts. Returns whether there are any. Whether they were
-    /// freed meanwhile must be looked at after a heavy barrier.
-    pub(crate) fn ask(&self, matches: impl Fn(Key) -> bool) -> bool {
-        let mut has_any = false;
-        for (frame, asked) in self.frames.iter().zip(&self.asked) {
-            if Key::from_bits(frame.load(Ordering::Relaxed)).is_some_and(&matches) {
-                asked.store(1, Ordering::Relaxed);
-                has_any = true;
-            }
-        }
-        has_any
+    /// Wishes to hear of the holds with frames that `matches` accepts, and returns these frames, each at the place of
+    /// its hold. Whether they were freed meanwhile must be looked at after a heavy barrier.
+    pub(crate) fn ask(&self, matches: impl Fn(Key) -> bool) -> [Option<Key>; HOLDS] {
+        std::array::from_fn(|hold| {
+            // Acquire: as in `Held::look`.
+            let key =
+                Key::from_bits(self.frames[hold].load(Ordering::Acquire)).filter(|&key| matches(key))?;
+            self.asked[hold].store(1, Ordering::Relaxed);
+            Some(key)
+        })
     }
 }
 
 /// The frames that were in holds at one time.
-pub(crate) struct Held(Vec<Key>);
+pub(crate) struct Held(pub(crate) Vec<Key>);
 
 impl Held {
     /// Looks at all holds.

@@ -118,7 +118,8 @@ impl Page {
             }
             Released::Counted => Err(self),
             Released::Untold => {
-                self.place = Place::UNTOLD;
+                // Its bytes are no longer its own.
+                (self.packed, self.place) = (Self::empty().packed, Place::UNTOLD);
                 Err(self)
             }
         }

@@ -34,8 +34,15 @@ static ALL: [Holds; SHARED] = [const {
     }
 }; SHARED];
 
-/// Whoever may wait for holds to be freed.
-static LISTENERS: Mutex<Vec<Weak<dyn Listener>>> = Mutex::new(Vec::new());
+/// Whoever may wait for holds to be freed, in one process.
+struct Listeners {
+    process: u32,
+    all: Mutex<Vec<Weak<dyn Listener>>>,
+}
+
+/// Null, or those of this process or, right after a fork, of its parent. A child leaks these: other threads may have had
+/// their locks at the fork.
+static LISTENERS: AtomicPtr<Listeners> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {
     static NUMBER: Cell<usize> = const { Cell::new(UNKNOWN) };
@@ -197,17 +204,40 @@ pub(crate) trait Listener: Send + Sync {
     fn holds_are_free(&self) -> Vec<Waker>;
 }
 
-/// Has the listener called, as long as it exists, when holds that were asked for are freed.
-pub(crate) fn listen(listener: Weak<dyn Listener>) {
-    let mut listeners = lock(&LISTENERS);
-    listeners.retain(|listener| listener.strong_count() > 0);
-    listeners.push(listener);
+fn listeners() -> &'static Listeners {
+    let process = std::process::id();
+    let mut there = LISTENERS.load(Ordering::Acquire);
+    loop {
+        // SAFETY: null, or made below, and never freed once it is here.
+        match unsafe { there.as_ref() } {
+            Some(listeners) if listeners.process == process => return listeners,
+            _ => {}
+        }
+        let new = Box::into_raw(Box::new(Listeners { process, all: Mutex::default() }));
+        match LISTENERS.compare_exchange(there, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => there = new,
+            Err(now) => {
+                // SAFETY: made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+                there = now;
+            }
+        }
+    }
+}
+
+/// Has the listener called, as long as it exists, when holds that were asked for are freed; in this process.
+fn listen(listener: &Weak<dyn Listener>) {
+    let mut all = lock(&listeners().all);
+    if !all.iter().any(|known| known.ptr_eq(listener)) {
+        all.retain(|listener| listener.strong_count() > 0);
+        all.push(Weak::clone(listener));
+    }
 }
 
 /// Tells all listeners that holds were freed. The caller holds no lock.
 #[cold]
 pub(crate) fn tell_all() {
-    let listeners: Vec<_> = lock(&LISTENERS).iter().filter_map(Weak::upgrade).collect();
+    let listeners: Vec<_> = lock(&listeners().all).iter().filter_map(Weak::upgrade).collect();
     wake_all(listeners.iter().flat_map(|listener| listener.holds_are_free()));
 }
 
@@ -233,13 +263,25 @@ pub(crate) fn held_for_good() -> Held {
     held()
 }
 
-/// Has the listeners called when a hold is freed that holds a frame which `matches` accepts, and returns what is still
-/// in holds.
-pub(crate) fn ask(matches: impl Fn(Key) -> bool) -> Held {
-    let asked = ever().iter().map(|holds| holds.ask(&matches)).filter(|&has_asked| has_asked).count();
-    // Also threads without a number may free holds.
-    if asked > 0 {
+/// Has the listener called when a hold is freed that holds a frame which `matches` accepts, and returns what is still
+/// in holds: in those only whose freeing will be told. What a thread takes meanwhile is not among it.
+pub(crate) fn ask(listener: &Weak<dyn Listener>, matches: impl Fn(Key) -> bool) -> Held {
+    listen(listener);
+    let mut asked = [[false; HOLDS]; SHARED];
+    loop {
+        let (mut frames, mut is_told) = (Vec::new(), true);
+        for (holds, asked) in ever().iter().zip(&mut asked) {
+            for (frame, was_asked) in holds.ask(&matches).into_iter().zip(asked) {
+                let Some(frame) = frame else { continue };
+                is_told &= std::mem::replace(was_asked, true);
+                frames.push(frame);
+            }
+        }
+        if is_told {
+            return Held(frames);
+        }
+        // Also threads without a number may free holds. Who frees one after this sees the wish, and waits for the
+        // caller's lock; so this ends.
         heavy_barrier();
     }
-    held_for_good()
 }
