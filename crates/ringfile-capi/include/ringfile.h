@@ -881,7 +881,8 @@ int ringfile_cache_close(struct ringfile_cached_file *cached);
 // ringfile_cache_release; or returns 0 if the page is not in memory.
 //
 // Any thread, several at once. Does not block, takes no lock, and allocates nothing, except for a thread's first call
-// for a file and the first one after any cached file was closed. If the result is not 1, `*page` is filled with zeros.
+// for a file and the first one after any cached file was closed, and if the page leaves memory at this moment while
+// others wait for memory: then it wakes these. If the result is not 1, `*page` is filled with zeros.
 // 2,097,152 unreleased gets of one page end the process.
 //
 // Pointers: `page` points to a struct, whose content does not matter.
