@@ -152,8 +152,8 @@ impl CacheBuilder {
     ///
     /// A thread waits for the kernel's reports (pressure stall information: of the process's control group if that is
     /// of version 2, otherwise of the machine; if the group is removed, of the one that the process has moved to). At
-    /// each it lowers the budget by an eighth, down to an eighth of what was set here or by [`Cache::set_budget`]. After
-    /// ten seconds without one it raises it by a sixteenth, up to what was set.
+    /// each it lowers the budget by an eighth, down to an eighth of what was set here or by [`Cache::set_budget`].
+    /// After ten seconds without one it raises it by a sixteenth, up to what was set.
     pub fn pressure(mut self, pressure: bool) -> Self {
         self.pressure = pressure;
         self

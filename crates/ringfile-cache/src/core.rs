@@ -8,7 +8,8 @@
 //! stands in a queue once, except one of a page that is busy and was not loaded before, which stands in none. A slot
 //! whose page has gone stays in its queue until it is reached there. A frame that was pinned when it left its word is
 //! in `detached` until the last pin is gone, and the file that the pins refer to with it; one that was not is in
-//! `leaving` until the threads were looked at, which may hold it. Nothing here calls a waker, or drops a `Page`. The caller keeps the cache alive, so that a file that ends here does not end the lock.
+//! `leaving` until the threads were looked at, which may hold it. Nothing here calls a waker, or drops a `Page`. The
+//! caller keeps the cache alive, so that a file that ends here does not end the lock.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};

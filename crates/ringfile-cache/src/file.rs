@@ -248,8 +248,8 @@ impl CachedFile {
         self.inner.page_size
     }
 
-    /// Returns the page if it is in memory. Takes no lock, allocates nothing and does not wait; except that, if the page
-    /// leaves at this moment while others wait for memory, it wakes these.
+    /// Returns the page if it is in memory. Takes no lock, allocates nothing and does not wait; except that, if the
+    /// page leaves at this moment while others wait for memory, it wakes these.
     #[inline(always)]
     #[must_use]
     pub fn get(&self, page: u64) -> Option<Page> {

@@ -50,8 +50,8 @@
 //! the child: its read ends in the parent, so do not wait for it.
 
 // Files import each other downwards only: `cache` and `file` (what users call), `read`, `pending`, `page`; `core`,
-// which is what the lock guards; `memory`, `table`, `counts`; `threads`, `holds`, `word`; and `sync`, `wake`, `error`. Except that `core`,
-// `pending` and `page` know the file's record, since pages and reads belong to one.
+// which is what the lock guards; `memory`, `table`, `counts`; `threads`, `holds`, `word`; and `sync`, `wake`, `error`.
+// Except that `core`, `pending` and `page` know the file's record, since pages and reads belong to one.
 
 mod cache;
 mod core;

@@ -45,8 +45,8 @@ use crate::word::Unpinned;
 /// # }
 /// ```
 pub struct Page {
-    /// Where the frame is, and how long the page: see `pack`. Two words, so that a page is passed in registers: one that
-    /// goes through memory holds the processor up until it is there.
+    /// Where the frame is, and how long the page: see `pack`. Two words, so that a page is passed in registers: one
+    /// that goes through memory holds the processor up until it is there.
     packed: NonZeroU64,
     place: Place,
 }

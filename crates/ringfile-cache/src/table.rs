@@ -107,8 +107,8 @@ impl Table {
         Some(&self.0.get(page, 3)?.get(page, 2)?.get(page, 1)?.words[at(page, 0)])
     }
 
-    /// Returns the word of a page and the number of its slot, which is read and written under the cache's lock, and means
-    /// something while the page is loaded or busy. All calls give the same owner, which has this table.
+    /// Returns the word of a page and the number of its slot, which is read and written under the cache's lock, and
+    /// means something while the page is loaded or busy. All calls give the same owner, which has this table.
     pub(crate) fn entry<T>(&self, page: u64, owner: &T) -> (&Word, &AtomicU32) {
         assert!(page < MOST_PAGES, "the page was checked when its read or write began");
         let owner = ptr::from_ref(owner).expose_provenance();

@@ -40,8 +40,8 @@ struct Listeners {
     all: Mutex<Vec<Weak<dyn Listener>>>,
 }
 
-/// Null, or those of this process or, right after a fork, of its parent. A child leaks these: other threads may have had
-/// their locks at the fork.
+/// Null, or those of this process or, right after a fork, of its parent. A child leaks these: other threads may have
+/// had their locks at the fork.
 static LISTENERS: AtomicPtr<Listeners> = AtomicPtr::new(ptr::null_mut());
 
 thread_local! {

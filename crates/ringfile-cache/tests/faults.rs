@@ -164,8 +164,8 @@ fn a_read_that_has_begun_ends_without_the_file_and_the_cache() {
     });
 }
 
-/// A waker that stops the thread which calls it, until it is told to go on, or a moment: what is to happen meanwhile may
-/// need that thread.
+/// A waker that stops the thread which calls it, until it is told to go on, or a moment: what is to happen meanwhile
+/// may need that thread.
 struct Stops(Mutex<std::sync::mpsc::Receiver<()>>);
 
 impl Wake for Stops {

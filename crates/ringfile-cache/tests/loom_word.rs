@@ -4,8 +4,8 @@
 //!
 //! Run it with `RUSTFLAGS="--cfg loom" cargo test --release -p ringfile-cache --test loom_word`; without the flag this
 //! file is empty. It compiles `word.rs` and `holds.rs` unchanged, with loom's atomics instead of std's, and with a full
-//! fence for both halves of the barrier. What `core.rs` does under the cache's lock with what they tell is written again
-//! here, as short as it can be.
+//! fence for both halves of the barrier. What `core.rs` does under the cache's lock with what they tell is written
+//! again here, as short as it can be.
 
 #![cfg(loom)]
 

@@ -1,5 +1,5 @@
-//! The budget under the pressure of memory of a control group of version 2. The test moves this process into the group, so
-//! it is the only one of its program.
+//! The budget under the pressure of memory of a control group of version 2. The test moves this process into the group,
+//! so it is the only one of its program.
 
 mod support;
 
