@@ -1,7 +1,7 @@
 //! A page cache of the program's own.
 //!
 //! For programs that read pages of files again and again and know better than the kernel how much memory they may have
-//! for that: databases, vector and full-text search, key-value stores. A page in memory costs about what it costs with
+//! for that: databases, vector and full-text search, key-value stores. A page in memory costs little more than with
 //! mmap; one that is not is one direct read, through io_uring, into registered memory.
 //!
 //! ```
