@@ -36,7 +36,7 @@ pub(crate) enum Took {
     /// No hold is free, or the page is not there.
     No,
     /// The page left meanwhile. Someone wants to hear that the hold is free.
-    Asked(usize),
+    Asked,
 }
 
 impl Holds {
@@ -53,23 +53,23 @@ impl Holds {
         light_barrier();
         match word.visit(key) {
             Some(pinned) => Took::In(hold, pinned),
-            None if self.release(hold) => Took::Asked(hold),
+            None if self.release(hold) => Took::Asked,
             None => Took::No,
         }
     }
 
-    /// Frees a hold. Returns whether someone wants to hear of it.
+    /// Frees a hold. Returns whether someone wants to hear of it; that wish ends here, so the caller has all caches look
+    /// again.
     #[inline(always)]
     pub(crate) fn release(&self, hold: usize) -> bool {
         // Release: the frame is reused only after the reads of it.
         self.frames[hold].store(0, Ordering::Release);
         light_barrier();
-        self.asked[hold].load(Ordering::Relaxed) != 0
-    }
-
-    /// Ends the wish to hear of a hold. The caller has all caches look again.
-    pub(crate) fn hear(&self, hold: usize) {
-        self.asked[hold].store(0, Ordering::Relaxed);
+        let is_asked = self.asked[hold].load(Ordering::Relaxed) != 0;
+        if is_asked {
+            self.asked[hold].store(0, Ordering::Relaxed);
+        }
+        is_asked
     }
 
     /// Wishes to hear of the holds with frames that `matches` accepts, and returns these frames, each at the place of

@@ -144,8 +144,8 @@ pub(crate) fn pin(word: &Word) -> Option<Found> {
     match holds.take(word) {
         Took::In(hold, pinned) => Some((pinned, Place::held(holds, hold), number)),
         Took::No => count(word, number),
-        Took::Asked(hold) => {
-            tell(holds, hold);
+        Took::Asked => {
+            tell_all();
             count(word, number)
         }
     }
@@ -183,19 +183,10 @@ pub(crate) enum Released {
 #[inline(always)]
 pub(crate) fn release(place: Place) -> Released {
     match place.hold() {
-        Some((holds, hold)) if holds.release(hold) => {
-            holds.hear(hold);
-            Released::Untold
-        }
+        Some((holds, hold)) if holds.release(hold) => Released::Untold,
         Some(_) => Released::Done,
         None => Released::Counted,
     }
-}
-
-#[cold]
-fn tell(holds: &Holds, hold: usize) {
-    holds.hear(hold);
-    tell_all();
 }
 
 /// Whoever may wait for holds to be freed: a cache.

@@ -132,8 +132,8 @@ impl Cache {
         let (hold, pinned) = match self.holds.take(&self.word) {
             Took::In(hold, pinned) => (hold, pinned),
             Took::No => return None,
-            Took::Asked(hold) => {
-                self.hear(hold);
+            Took::Asked => {
+                self.hear();
                 return None;
             }
         };
@@ -143,14 +143,13 @@ impl Cache {
         let content = read();
         assert_eq!(read(), content);
         if self.holds.release(hold) {
-            self.hear(hold);
+            self.hear();
         }
         Some(content)
     }
 
     /// What all caches do when a hold is free that was asked for.
-    fn hear(&self, hold: usize) {
-        self.holds.hear(hold);
+    fn hear(&self) {
         let mut core = self.lock.lock().expect("no panic");
         for frame in 0..2 {
             if core.detached[frame] == Some(0) {
@@ -166,11 +165,11 @@ impl Cache {
             heavy_barrier();
             Held::look([&self.holds].into_iter()).has(self.address(frame))
         };
-        let asked = is_held() && {
+        let is_asked = || {
             self.holds.ask(|key| key == Key::of(self.address(frame)));
-            true
+            is_held()
         };
-        if asked && is_held() {
+        if is_held() && is_asked() {
             core.detached[frame] = Some(0);
         } else {
             self.write(frame, 99);
@@ -324,7 +323,7 @@ fn a_page_may_be_dropped_by_another_thread_than_holds_it() {
             // SAFETY: held.
             other.frames[0].0.with(|frame| assert_eq!(unsafe { *frame }, 1));
             if other.holds.release(hold) {
-                other.hear(hold);
+                other.hear();
             }
         });
         cache.write(1, 2);
