@@ -11,7 +11,7 @@
 use super::deferred::Deferred;
 use super::key::Key;
 use super::op::{Ended, Request, plain};
-use super::ring_kind::RingKind;
+use super::ports::RingKind;
 use super::slot::{Owner, Slot, State};
 use super::state::{Driver, Waiting, with};
 use super::target::Target;
@@ -78,7 +78,7 @@ impl Driver {
         self.shared.is_inherited()
             || self.shared.has_remotes()
             || self.shared.sleep.is_notified()
-            || self.rings.iter().flat_map(super::rings::Rings::each).any(|ring| ring.buffers.has_released())
+            || self.ports.has_released()
     }
 
     fn call(&mut self, key: Key, deferred: &mut Deferred) {

@@ -8,9 +8,7 @@ use std::time::Instant;
 
 use super::deferred::Deferred;
 use super::key::{Key, Place};
-use super::marks::IGNORED;
 use super::result::Handler;
-use super::ring_kind::RingKind;
 use super::shared;
 use super::slot::{Owner, State};
 use super::state::{AGAIN, CancelledStreams, Driver, Rest, Waiting, with};
@@ -59,7 +57,7 @@ impl Driver {
             slot.marks.set_owner(Owner::Nobody);
             return Some((Held::None, std::mem::take(&mut slot.wake), None));
         }
-        let withdrawn = state == State::Waiting || self.withdraw(key, kind, position);
+        let withdrawn = state == State::Waiting || self.ports.withdraw(kind, key, position);
         if withdrawn {
             self.no_longer_in_flight(key);
             let wake = std::mem::take(&mut self.slots.at(key.slot()).wake);
@@ -101,17 +99,6 @@ impl Driver {
         }
     }
 
-    /// Withdraws an entry, unless the kernel may already have it.
-    fn withdraw(&mut self, key: Key, kind: RingKind, position: u32) -> bool {
-        match kind {
-            RingKind::Main | RingKind::Polled | RingKind::Commands | RingKind::PolledCommands => {
-                let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
-                ring.is_some_and(|ring| ring.withdraw(position, key.to_user_data(), IGNORED))
-            }
-            RingKind::Aio => self.context.aio.as_mut().is_some_and(|aio| aio.withdraw(position)),
-        }
-    }
-
     /// Withdraws a remote request, or asks the kernel to cancel it; either way its handler receives a result.
     pub(super) fn cancel_queued(&mut self, key: Key, deferred: &mut Deferred) {
         let Some(slot) = self.slots.get(key) else { return };
@@ -124,7 +111,7 @@ impl Driver {
             State::Waiting | State::InFlight => slot.cancelled = true,
         }
         self.counts.cancelled += 1;
-        if state == State::InFlight && !self.withdraw(key, kind, position) {
+        if state == State::InFlight && !self.ports.withdraw(kind, key, position) {
             return self.ask_to_cancel(key);
         }
         self.slots.at(key.slot()).errno = libc::ECANCELED as u16;

@@ -4,15 +4,12 @@
 
 use std::time::Instant;
 
-use linux_raw_sys::io_uring as uapi;
-
 use super::counts::count_end;
 use super::deferred::Deferred;
 use super::key::{Key, LocalHandler};
-use super::marks::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP, index};
+use super::marks::index;
 use super::op::{Ended, NO_THREAD, Step, keep_opened};
-use super::ring_kind::RingKind;
-use super::rings::Rings;
+use super::ports::{RingKind, answer};
 use super::slot::{Marks, Owner, State};
 use super::state::{ActiveTasks, Driver};
 use super::wake::Wake;
@@ -29,15 +26,16 @@ impl Driver {
         wanted: u32,
         deferred: &mut Deferred,
     ) {
-        self.may_pause = may_sleep;
+        self.ports.may_pause = may_sleep;
         self.active_tasks = ActiveTasks { last: None, tasks: 0, before: self.active_tasks.tasks };
         if !self.shared.is_inherited() {
             self.cancel_again();
             self.submit_waiting();
-            if self.can_sleep_in_ring() {
-                self.arm_wakeup(RingKind::Main);
+            let can_sleep = self.can_sleep_in_ring();
+            if can_sleep {
+                self.ports.arm_wakeup(RingKind::Main);
             }
-            let wanted = if may_sleep && self.can_sleep_in_ring() { wanted } else { 0 };
+            let wanted = if may_sleep && can_sleep { wanted } else { 0 };
             self.enter(wanted, deadline, deferred);
             self.collect(deferred);
         } else {
@@ -58,26 +56,30 @@ impl Driver {
     }
 
     fn collect(&mut self, deferred: &mut Deferred) {
-        while let Some(cqe) = self.rings.as_mut().and_then(|rings| rings.main.complete()) {
+        while let Some(cqe) = self.ports.complete() {
             self.completed(cqe, deferred);
         }
-        if self.rings.as_ref().is_some_and(|rings| rings.has_beside) {
-            self.collect_beside(deferred);
+        while let Some((kind, cqe)) = self.ports.complete_beside() {
+            self.completed_beside(kind, cqe, deferred);
         }
-        // AIO last: the wake-up descriptor, which announces its completions, is reset when the main ring's are
-        // collected.
-        while let Some(cqe) = self.context.aio.as_mut().and_then(|aio| aio.complete()) {
-            self.completed_beside(cqe, deferred);
-        }
-        if let Some(rings) = self.rings.as_mut() {
-            rings.each_mut().for_each(|ring| ring.buffers.forget_released());
-        }
+        self.ports.forget_released();
     }
 
     /// Handles a completion of AIO, or of a ring other than the main one.
     #[inline(never)]
-    pub(super) fn completed_beside(&mut self, cqe: Cqe, deferred: &mut Deferred) {
-        self.completed(cqe, deferred);
+    fn completed_beside(&mut self, kind: RingKind, cqe: Cqe, deferred: &mut Deferred) {
+        if !kind.takes_commands() {
+            return self.completed(cqe, deferred);
+        }
+        let key = Key::from_user_data(cqe.user_data);
+        let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
+            return self.not_an_operation(kind, cqe);
+        };
+        let answer = self.files.target(slot.file).and_then(|target| answer(slot, target, cqe.result));
+        if answer.is_some_and(|answer| self.is_over(key, answer)) {
+            self.counts.passthrough_ops += 1;
+            self.end(key, deferred);
+        }
     }
 
     // Inlined in the loop over the main ring's completions, which saves 20 instructions for each.
@@ -115,41 +117,23 @@ impl Driver {
     }
 
     #[cold]
-    pub(super) fn not_an_operation(&mut self, ring: RingKind, cqe: Cqe) {
-        match cqe.user_data {
-            IGNORED => {}
-            WAKEUP => {
-                let Some(rings) = self.rings.as_mut() else { return };
-                if cqe.flags & uapi::IORING_CQE_F_MORE == 0 {
-                    *rings.wakeup_of(ring) = false;
-                    rings.wakeup_repeats &= cqe.result >= 0;
-                    self.reset_wakeup();
-                } else if self.context.signals {
-                    self.reset_wakeup();
-                }
-            }
-            COMMANDS => {
-                if let Some(rings) = self.rings.as_mut() {
-                    rings.commands_announced = false;
-                }
-            }
-            AIO_WAKEUP => self.reset_wakeup(),
-            user_data => {
-                self.counts.stray += 1;
-                event::defer(move || {
-                    tracing::error!(
-                        user_data,
-                        result = cqe.result,
-                        "a completion belongs to no operation: please report this defect of ringfile"
-                    );
-                });
-            }
+    fn not_an_operation(&mut self, kind: RingKind, cqe: Cqe) {
+        if self.ports.answered(kind, cqe) {
+            return;
         }
+        self.counts.stray += 1;
+        event::defer(move || {
+            tracing::error!(
+                user_data = cqe.user_data,
+                result = cqe.result,
+                "a completion belongs to no operation: please report this defect of ringfile"
+            );
+        });
     }
 
     /// Returns whether the kernel's answer ends the operation. If not, submits the rest of it, or all of it again.
     #[cold]
-    pub(super) fn is_over(&mut self, key: Key, answer: Result<usize, i32>) -> bool {
+    fn is_over(&mut self, key: Key, answer: Result<usize, i32>) -> bool {
         let slot = self.slots.at(key.slot());
         // SAFETY: this is the kernel's answer to the entry of this request.
         unsafe { keep_opened(&slot.request, &mut slot.held, answer) };
@@ -161,12 +145,14 @@ impl Driver {
             Err(libc::ECANCELED)
                 if wanted
                     && !slot.behind_link
-                    && (self.options.is_joint || !target.may_wait_forever(slot.request.kind)) =>
+                    && (self.ports.options.is_joint || !target.may_wait_forever(slot.request.kind)) =>
             {
                 Err(NO_THREAD)
             }
             // The thread that had submitted it has ended, and the kernel does not finish its reads that wait for a page.
-            Err(libc::EFAULT) if wanted && self.options.is_joint && slot.progress.may_lack_a_thread() => {
+            Err(libc::EFAULT)
+                if wanted && self.ports.options.is_joint && slot.progress.may_lack_a_thread() =>
+            {
                 Err(NO_THREAD)
             }
             answer => answer,
@@ -277,12 +263,7 @@ impl Driver {
     #[inline]
     pub(super) fn current_counts(&self) -> Metrics {
         let mut counts = self.counts;
-        let rings = self.rings.iter().flat_map(Rings::each);
-        for ring in rings {
-            counts.enters += ring.enters;
-            counts.refused_registrations += ring.buffers.refusals;
-        }
-        counts.aio_calls += self.context.aio.as_ref().map_or(0, |aio| aio.calls);
+        self.ports.add_counts(&mut counts);
         counts
     }
 }

@@ -79,7 +79,7 @@ pub fn thread_metrics() -> Metrics {
 /// # }
 /// ```
 pub fn ring_features() -> Result<Vec<String>, Error> {
-    if let Some(Some(features)) = with(|driver| driver.rings.as_ref().map(|rings| rings.main.features())) {
+    if let Some(Some(features)) = with(|driver| driver.ports.main.as_ref().map(|main| main.ring.features())) {
         return Ok(features);
     }
     let ring = Ring::new(&RingOptions::default(), Waker::noop().clone())

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::ring_kind::RingKind;
+use super::ports::RingKind;
 use super::target::{FileKind, Target};
 use crate::ring::Ring;
 

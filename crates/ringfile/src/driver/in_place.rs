@@ -12,7 +12,7 @@ use super::deferred::Deferred;
 use super::files::ClosedFile;
 use super::marks::{ASYNC, FIRST, FIXED_FILE};
 use super::op::{Ended, Kind, Request, piece};
-use super::ring_kind::RingKind;
+use super::ports::RingKind;
 use super::start::{MANY, is_for_ring};
 use super::state::{Answer, Answers, CallInPlace, Driver, with};
 use super::target::Target;
@@ -160,10 +160,10 @@ impl Driver {
         read: Option<ReadInPlace<'_>>,
         at: usize,
     ) -> Option<bool> {
-        let rings = self.rings.as_mut()?;
+        let main = self.ports.main.as_mut()?;
         // The thread cannot sleep without an entry that polls its wake-up descriptor.
-        let kept_free = u32::from(!*rings.wakeup_of(RingKind::Main));
-        let ring = &mut rings.main;
+        let kept_free = u32::from(!main.wakeup_armed);
+        let ring = &mut main.ring;
         if ring.space() <= kept_free {
             return None;
         }

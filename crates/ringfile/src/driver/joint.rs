@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 use super::deferred::Deferred;
 use super::forks::new_driver;
 use super::op::Request;
+use super::ports::RingKind;
 use super::refused::Lack;
 use super::remote::RemoteRequest;
-use super::ring_kind::RingKind;
 use super::shared::Shared;
 use super::sleep::Asleep;
 use super::state::Driver;
@@ -81,18 +81,19 @@ impl Joint {
     /// Linux 5.19), which costs more than an I/O thread.
     pub(super) fn new() -> Result<Arc<Self>, Error> {
         let mut driver = new_driver(RingOptions::joint());
-        let mut rings = driver.make_rings().map_err(Lack::into_error)?;
+        let ports = &mut driver.ports;
+        ports.make_main().map_err(Lack::into_error)?;
         let no_joint = || {
             Error::from_errno(libc::EOPNOTSUPP, "attaching to a runtime")
                 .because("there is no io_uring here that threads can use in turn, which needs Linux 5.19")
         };
-        let signal = driver.wakeup.clone().ok_or_else(no_joint)?;
-        if !rings.main.is_cooperative() || rings.main.signal_through(&signal).is_err() {
+        let signal = ports.wakeup.clone().ok_or_else(no_joint)?;
+        let main = ports.main.as_mut().ok_or_else(no_joint)?;
+        if !main.ring.is_cooperative() || main.ring.signal_through(&signal).is_err() {
             return Err(no_joint());
         }
         // The keeper waits for the descriptor, so that the ring need not.
-        rings.wakeup_armed = true;
-        driver.rings = Some(rings);
+        main.wakeup_armed = true;
         driver.in_loop = true;
         let shared = Arc::clone(&driver.shared);
         shared.lock().in_loop = true;
@@ -178,7 +179,7 @@ impl Joint {
             driver.read_mail(&mut deferred);
             driver.turn(false, None, 1, &mut deferred);
             self.in_flight.store(driver.in_flight, Ordering::Relaxed);
-            must_turn.set(driver.must_turn_again() && driver.refusals.is_none());
+            must_turn.set(driver.must_turn_again() && !driver.ports.are_refused());
         };
         // A task must not fail for the waker of another.
         let settle = || {

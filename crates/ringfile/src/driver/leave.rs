@@ -65,7 +65,7 @@ fn wait_for_all(shared: &Shared, deferred: &mut Deferred) {
         } else if with(|driver| driver.must_turn_again()) == Some(true) {
             // A queue's operation has a rest to submit. Perhaps no other call turns the driver for it.
             turn(false, deferred);
-            with(|driver| driver.pause_if_refused());
+            with(|driver| driver.ports.pause_if_refused());
         } else {
             return;
         }
@@ -106,8 +106,8 @@ impl Driver {
         // An entry that was not submitted yet names memory by its registered index.
         let may_forget = self.in_flight == 0;
         let uses = self.counts.ops - self.ops_at_entry;
-        if let Some(rings) = self.rings.as_mut().filter(|rings| may_forget && rings.are_ours()) {
-            rings.each_mut().for_each(|ring| ring.buffers.forget_all(uses));
+        if may_forget {
+            self.ports.forget_buffers(uses);
         }
         self.shared.counters.publish(self.current_counts());
         wakers

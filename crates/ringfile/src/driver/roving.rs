@@ -7,7 +7,6 @@
 //! - a thread that sleeps in a [`Bed`] touches nothing of the driver's but descriptors, which the bed keeps open.
 
 use std::cell::Cell;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,9 +14,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::forks::new_driver;
 use super::leave::THREAD_RINGS;
+use super::ports::Rest;
 use super::shared::Shared;
 use super::state::{DRIVER, Driver, with};
-use crate::ring::{RingOptions, Sleeper};
+use crate::ring::RingOptions;
 
 /// How long a thread waits before it asks again, if the kernel has refused operations, or nothing would wake the thread.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -33,7 +33,7 @@ impl RovingDriver {
     pub(crate) fn new() -> Self {
         let mut driver = new_driver(RingOptions::joint());
         // A failure shows when the descriptor is needed.
-        let _ = driver.signal_ends();
+        let _ = driver.ports.signal_ends();
         let shared = Arc::clone(&driver.shared);
         Self { driver: Some(driver), shared }
     }
@@ -51,11 +51,11 @@ impl RovingDriver {
     /// now, or the driver has to go on with something that nothing announces.
     pub(crate) fn must_look(&self, in_ring: bool) -> bool {
         self.driver.as_ref().is_some_and(|driver| {
-            driver.rings.is_some() != in_ring
-                || driver.refusals.is_some()
+            driver.ports.main.is_some() != in_ring
+                || driver.ports.are_refused()
                 || !driver.asked.keys.is_empty()
                 || driver.must_turn_again()
-                || driver.context.keeps_awake()
+                || driver.ports.aio.keeps_awake()
         })
     }
 
@@ -118,10 +118,7 @@ fn swap(place: &mut Option<Box<Driver>>) {
 /// Where a thread sleeps until the driver that it has just visited has something to do.
 pub(crate) struct Bed {
     shared: Arc<Shared>,
-    /// The ring, and otherwise the wake-up descriptor, which AIO and other threads signal. Neither if the thread can only
-    /// wait for a moment.
-    ring: Option<Sleeper>,
-    wakeup: Option<Arc<OwnedFd>>,
+    rest: Rest,
     /// When to look even if nothing has happened.
     latest: Option<Instant>,
 }
@@ -129,26 +126,9 @@ pub(crate) struct Bed {
 /// Returns where to sleep; `None` if there is something to do first. Called in a visit, after a turn.
 pub(crate) fn make_bed() -> Option<Bed> {
     with(|driver| {
-        let mut bed = Bed {
-            shared: Arc::clone(&driver.shared),
-            ring: None,
-            wakeup: None,
-            latest: driver.asked.limit(None),
-        };
-        if driver.refusals.is_some() {
-            bed.latest = Some(Instant::now() + PAUSE);
-            return Some(bed);
-        }
-        if driver.must_turn_again() || driver.context.keeps_awake() {
-            return None;
-        }
-        match &driver.rings {
-            Some(rings) if rings.main.has_completions() => return None,
-            Some(rings) if rings.wakeup_armed => bed.ring = Some(rings.main.sleeper()),
-            Some(_) => bed.latest = Some(Instant::now() + PAUSE),
-            None => bed.wakeup = driver.wakeup.clone(),
-        }
-        driver.shared.sleep.about_to_sleep_in_ring().then_some(bed)
+        let rest = driver.ports.rest(!driver.waiting.is_empty())?;
+        let bed = Bed { shared: Arc::clone(&driver.shared), rest, latest: driver.asked.limit(None) };
+        (driver.ports.are_refused() || driver.shared.sleep.about_to_sleep_in_ring()).then_some(bed)
     })
     .flatten()
 }
@@ -156,27 +136,27 @@ pub(crate) fn make_bed() -> Option<Bed> {
 impl Bed {
     /// Returns whether completions of the ring end the sleep.
     pub(crate) fn is_in_ring(&self) -> bool {
-        self.ring.is_some()
+        matches!(self.rest, Rest::InRing(_))
     }
 
     /// Sleeps until the driver has something to do, or until the deadline, without the driver.
     pub(crate) fn sleep(self, deadline: Option<Instant>) {
         let latest = self.latest.into_iter().chain(deadline).min();
         let at_most = latest.map(|latest| latest.saturating_duration_since(Instant::now()));
-        match (&self.ring, &self.wakeup) {
+        match &self.rest {
             // The caller looks in any case.
-            (Some(ring), _) => match ring.sleep(at_most).map_err(|error| error.raw_os_error()) {
+            Rest::InRing(ring) => match ring.sleep(at_most).map_err(|error| error.raw_os_error()) {
                 Ok(()) | Err(Some(libc::EINTR | libc::ETIME)) => {}
                 // The ring cannot be entered, for instance since a sandbox forbids it now.
                 Err(_) => std::thread::sleep(PAUSE),
             },
-            (None, Some(wakeup)) => {
+            Rest::On(wakeup) => {
                 let timeout = at_most.and_then(|at_most| Timespec::try_from(at_most).ok());
                 let _ = poll(&mut [PollFd::new(wakeup, PollFlags::IN)], timeout.as_ref());
                 // Before the next look, which finds all that was signalled.
                 self.shared.reset_wakeup();
             }
-            (None, None) => std::thread::sleep(at_most.unwrap_or(PAUSE).min(PAUSE)),
+            Rest::Briefly => std::thread::sleep(at_most.unwrap_or(PAUSE).min(PAUSE)),
         }
         self.shared.sleep.woke();
     }

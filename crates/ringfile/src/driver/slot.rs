@@ -9,8 +9,8 @@ use super::kept::Lend;
 use super::key::Key;
 use super::local::LocalHandlers;
 use super::op::{Ended, Kind, Parts, PartsOf, Progress, Request};
+use super::ports::RingKind;
 use super::result::{Finished, Handler};
-use super::ring_kind::RingKind;
 use super::wake::Wake;
 use crate::memory::Held;
 

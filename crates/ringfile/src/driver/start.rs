@@ -16,11 +16,11 @@ use super::key::{LocalHandler, Place, Started, SubmitHint};
 use super::local::Numbered;
 use super::op::plain::{self, Attempt};
 use super::op::{Ended, Kind, Request};
+use super::ports::RingKind;
 use super::refused::{self, Refused};
 use super::remote::{Hold, RemoteRequest};
 use super::remote_operation::RemoteOperation;
 use super::result::Handler;
-use super::ring_kind::RingKind;
 use super::route::{Choice, Lanes, Limits, Route};
 use super::shared::Shared;
 use super::state::with;
@@ -275,8 +275,7 @@ fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Resul
 
 /// Returns whether this thread has a usable ring, may create one, or has AIO in its place.
 fn is_here(own: bool) -> bool {
-    with(|driver| driver.takes(own) && (driver.failed.is_none() || driver.context.aio.is_some()))
-        == Some(true)
+    with(|driver| driver.takes(own) && driver.ports.are_usable()) == Some(true)
 }
 
 /// How many other tasks of this thread's loop start operations that may be plain calls.
@@ -340,7 +339,7 @@ pub(crate) fn start_linked(
         for request in [sync.0, &request] {
             driver.may_start(target, request, false).ok().filter(|ring| *ring == RingKind::Main)?;
         }
-        driver.rings.as_ref().filter(|rings| !rings.main.is_sqpoll())?;
+        driver.ports.main.as_ref().filter(|main| !main.ring.is_sqpoll())?;
         let [write_wake, sync_wake] = &mut wakes;
         let write = driver.queue(target, &request, write.1, RingKind::Main, write_wake);
         let sync = driver.queue(target, sync.0, sync.1, RingKind::Main, sync_wake);

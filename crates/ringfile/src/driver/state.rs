@@ -5,21 +5,18 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::aio_context::AioContext;
 use super::files::{ClosedFile, FilesInUse};
 use super::kept::Kept;
 use super::key::Key;
 use super::local::LocalHandlers;
 use super::op::{Ended, Request};
+use super::ports::{Ports, RingKind};
 use super::remote::RemoteRequest;
-use super::ring_kind::RingKind;
-use super::rings::Rings;
 use super::shared::{self, Shared};
 use super::slot::{Owner, Slots, State};
 use super::target::Target;
@@ -97,19 +94,7 @@ pub(super) fn with<T>(f: impl FnOnce(&mut Driver) -> T) -> Option<T> {
 pub(super) type Rest = (Held, Wake, Option<ClosedFile>);
 
 pub(super) struct Driver {
-    /// Rings are created with the first operation.
-    pub(super) rings: Option<Rings>,
-    pub(super) failed: Option<(Instant, i32)>,
-    /// What completions of the main ring signal, if a descriptor was asked for before there was a ring.
-    pub(super) signal: Option<Arc<OwnedFd>>,
-    /// The wake-up descriptor, if it was created.
-    pub(super) wakeup: Option<Arc<OwnedFd>>,
-    /// The AIO context, used if there are no rings.
-    pub(super) context: AioContext,
-    /// Set while the kernel refuses operations for lack of a resource.
-    pub(super) refusals: Option<Refusals>,
-    /// Whether the thread has nothing else to do in this turn, and may pause before it asks again.
-    pub(super) may_pause: bool,
+    pub(super) ports: Ports,
     pub(super) slots: Slots,
     pub(super) files: FilesInUse,
     pub(super) waiting: VecDeque<Waiting>,
@@ -132,7 +117,6 @@ pub(super) struct Driver {
     pub(super) active_tasks: ActiveTasks,
     /// The number of operations when counters were last published.
     pub(super) published_ops: u64,
-    pub(super) options: RingOptions,
     /// The id of `shared`, kept here for quick access.
     pub(super) id: u64,
     pub(super) shared: Arc<Shared>,
@@ -149,13 +133,7 @@ impl Driver {
         let shared = Arc::new(Shared::new(NEXT.fetch_add(1, Ordering::Relaxed)));
         shared::register(&shared);
         Box::new(Self {
-            rings: None,
-            failed: None,
-            signal: None,
-            wakeup: None,
-            context: AioContext::default(),
-            refusals: None,
-            may_pause: false,
+            ports: Ports::new(options, Arc::clone(&shared)),
             slots: Slots::new(),
             files: FilesInUse::default(),
             waiting: VecDeque::new(),
@@ -171,7 +149,6 @@ impl Driver {
             guards: 0,
             active_tasks: ActiveTasks::default(),
             published_ops: 0,
-            options,
             id: shared.id,
             shared,
         })
@@ -236,12 +213,8 @@ impl Driver {
         if let Some(mut users) = closed.target.lock_users() {
             users.retain(|&user| user != self.id);
         }
-        // A forked child's registered files belong to the parent's ring.
-        if let Some(rings) = self.rings.as_mut().filter(|rings| rings.are_ours())
-            && let Some(slot) = closed.registered
-            && let Some(ring) = rings.get(closed.target.ring)
-        {
-            ring.set_file(slot, None);
+        if let Some(number) = closed.registered {
+            self.ports.unregister(closed.target.ring, number);
         }
     }
 
@@ -256,21 +229,17 @@ impl Driver {
     pub(super) fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
         let kind = self.slots.at(key.slot()).ring;
-        if kind != RingKind::Main
-            && let Some(rings) = self.rings.as_mut()
-        {
-            rings.in_flight(kind).into_iter().for_each(|count| *count -= 1);
+        if kind != RingKind::Main {
+            self.ports.count(kind, false);
         }
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let has_rings = self.rings.is_some() || self.context.aio.is_some();
-        if has_rings && self.shared.is_inherited() {
+        if self.ports.is_some() && self.shared.is_inherited() {
             // A forked child ends: the operations and their memory belong to the parent.
-            std::mem::forget(std::mem::take(&mut self.rings));
-            std::mem::forget(std::mem::take(&mut self.context));
+            self.ports.disown();
             return;
         }
         // The kernel must have finished with all memory before it is freed, whatever a user's waker does.
@@ -279,13 +248,6 @@ impl Drop for Driver {
         self.shared.lock().closed = true;
         shared::retire(&self.shared);
     }
-}
-
-/// The kernel's refusals since it last accepted operations.
-#[derive(Clone, Copy)]
-pub(super) struct Refusals {
-    pub(super) last: Instant,
-    pub(super) lasted: Duration,
 }
 
 /// The time after which the kernel is asked again to cancel an operation that may wait forever. Before about

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use super::alignment::Alignment;
 use super::namespace::Namespace;
 use super::op::{Kind, Request, Rules};
-use super::ring_kind::RingKind;
+use super::ports::RingKind;
 use super::route::{FileSystem, Lanes, Route};
 use super::timing::Timing;
 use ringfile_buffer::internal::fork;

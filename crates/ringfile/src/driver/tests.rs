@@ -73,7 +73,7 @@ fn durable(test: &str) -> Option<(NamedTempFile, File)> {
 
 /// Makes the kernel post a completion with this key, whether or not there is such an operation.
 fn forge_answer(driver: &mut Driver, key: Key) {
-    let ring = &mut driver.rings.as_mut().unwrap().main;
+    let ring = &mut driver.ports.main.as_mut().unwrap().ring;
     let nop = Sqe {
         opcode: uapi::io_uring_op::IORING_OP_NOP as u8,
         user_data: key.to_user_data(),
@@ -152,11 +152,11 @@ fn f04_an_operation_ends_once_whether_its_answer_or_its_cancellation_comes_first
             let mut read = Box::pin(file.read_at(Vec::with_capacity(4096), 0));
             assert!(poll!(&mut read).is_pending());
             // The read completes as it is submitted, so the kernel has answered; the answer is not collected yet.
-            with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None))
+            with(|driver| driver.ports.main.as_mut().unwrap().ring.enter(Until::Submitted, SLICE, None))
                 .unwrap()
                 .unwrap();
             if early {
-                with(|driver| driver.rings.as_mut().unwrap().main.enter(Until::Collected, SLICE, None))
+                with(|driver| driver.ports.main.as_mut().unwrap().ring.enter(Until::Collected, SLICE, None))
                     .unwrap()
                     .unwrap();
             }
@@ -184,10 +184,10 @@ fn f06_a_completion_queue_that_overflows_loses_nothing() {
                 // Entries are submitted without collecting completions, as happens when the queue is full.
                 with(|driver| {
                     driver.submit_waiting();
-                    driver.rings.as_mut().unwrap().main.enter(Until::Submitted, SLICE, None).unwrap();
+                    driver.ports.main.as_mut().unwrap().ring.enter(Until::Submitted, SLICE, None).unwrap();
                 });
             }
-            let overflowed = with(|driver| driver.rings.as_ref().unwrap().main.has_deferred()).unwrap();
+            let overflowed = with(|driver| driver.ports.main.as_ref().unwrap().ring.has_deferred()).unwrap();
             assert!(overflowed, "the queue of 4 did not overflow");
             for read in reads {
                 assert_eq!(read.await.unwrap(), [0; 16]);
@@ -214,7 +214,7 @@ fn f42_a_sync_cut_off_from_its_write_is_repeated_after_the_write() {
             let before = thread_metrics();
             let mut write = Box::pin(file.write_durable_at(vec![taken as u8; 4096], 0));
             assert!(poll!(&mut write).is_pending());
-            with(|driver| driver.rings.as_mut().unwrap().main.hand_over_at_most = Some(taken)).unwrap();
+            with(|driver| driver.ports.main.as_mut().unwrap().ring.hand_over_at_most = Some(taken)).unwrap();
             write.await.unwrap();
             let counts = thread_metrics() - before;
             assert_eq!((counts.ops, counts.failed), (1 + syncs, cancelled), "{taken} taken");
@@ -234,7 +234,7 @@ fn f42_a_ring_with_a_submission_thread_links_no_operations() {
     std::thread::spawn(move || {
         block_on_with(options, async {
             file.sync_data().await.unwrap();
-            let sqpoll = with(|driver| driver.rings.as_ref().unwrap().main.is_sqpoll()).unwrap();
+            let sqpoll = with(|driver| driver.ports.main.as_ref().unwrap().ring.is_sqpoll()).unwrap();
             let before = thread_metrics();
             let mut write = Box::pin(file.write_durable_at(vec![1; 4096], 0));
             assert!(poll!(&mut write).is_pending());

@@ -7,21 +7,18 @@
 //! ([`super::roving`]).
 
 use std::cell::OnceCell;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use linux_raw_sys::io_uring::io_uring_op::IORING_OP_MSG_RING;
-
 use super::deferred::Deferred;
 use super::leave::{THREAD_RINGS, leave};
-use super::ring_kind::RingKind;
+use super::ports::CompletionSignals;
 use super::roving::is_visiting;
 use super::shared::Shared;
 use super::state::{is_ending, with};
 use super::turn::{own_shared, turn, turn_with};
-use crate::ring::{Ring, RingOptions};
+use crate::ring::RingOptions;
 
 pub(crate) struct ThreadRing {
     /// The thread, after its driver was created.
@@ -144,7 +141,7 @@ impl RingGuard<'_> {
 
     /// Returns whether the kernel has refused to take operations for now.
     pub(crate) fn is_refused(&self) -> bool {
-        with(|driver| driver.refusals.is_some()) == Some(true)
+        with(|driver| driver.ports.are_refused()) == Some(true)
     }
 
     /// Turns the driver once, without waiting.
@@ -164,53 +161,12 @@ impl Drop for RingGuard<'_> {
     }
 }
 
-/// Descriptors that are readable when a thread may have completions to take.
-#[derive(Default)]
-pub(crate) struct CompletionSignals {
-    /// The ring's descriptor. If the thread has no ring yet, its first one will signal it.
-    ring: Option<Arc<OwnedFd>>,
-    /// The wake-up descriptor, which AIO signals.
-    wakeup: Option<Arc<OwnedFd>>,
-}
-
-impl CompletionSignals {
-    pub(crate) fn each(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.ring.iter().chain(&self.wakeup).map(AsFd::as_fd)
-    }
-}
-
 /// Returns the descriptors of the calling thread, created on first use. The thread must be in its loop, or have a
 /// guard.
 ///
 /// # Errors
 /// Those of `eventfd(2)`, and of registering the descriptor with the ring.
 pub(crate) fn completion_signals() -> std::io::Result<CompletionSignals> {
-    let signals = with(|driver| {
-        if driver.rings.is_none() {
-            driver.rings = driver.make_rings().ok();
-        }
-        if let Some(rings) = driver.rings.as_ref().filter(|_| driver.options.is_joint) {
-            // Without an eventfd, which costs a system call for each turn.
-            let ring = Some(rings.main.descriptor());
-            return Ok(CompletionSignals { ring, wakeup: driver.signal_ends()? });
-        }
-        // Before Linux 5.18 registering an eventfd waits until nothing is in flight on the ring
-        // (`io_register_op_must_quiesce`), and the poll of the wake-up descriptor stays in flight. That release brought
-        // MSG_RING.
-        let on_rings = driver.in_flight - driver.context.open() as usize;
-        if let Some(rings) = driver.rings.as_mut()
-            && rings.main.signal().is_none()
-            && !rings.main.supports(IORING_OP_MSG_RING as u8)
-            && (on_rings > 0 || *rings.wakeup_of(RingKind::Main))
-        {
-            return Err(rustix::io::Errno::BUSY.into());
-        }
-        let ring = match (&mut driver.rings, &driver.signal) {
-            (Some(rings), _) => rings.main.completion_signal()?,
-            (None, Some(signal)) => Arc::clone(signal),
-            (None, None) => Arc::clone(driver.signal.insert(Ring::make_signal()?)),
-        };
-        Ok(CompletionSignals { ring: Some(ring), wakeup: driver.signal_ends()? })
-    });
+    let signals = with(|driver| driver.ports.completion_signals(driver.in_flight));
     signals.unwrap_or_else(|| Ok(CompletionSignals::default()))
 }

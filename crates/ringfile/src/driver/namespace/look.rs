@@ -15,8 +15,8 @@ use linux_raw_sys::io_uring::io_uring_op;
 
 use super::device::{Access, CommandLimits, Namespace};
 use super::identify::{self, About, Controller, Format};
+use crate::driver::RingKind;
 use crate::driver::refused::{self, Lack};
-use crate::driver::ring_kind::RingKind;
 use crate::error::Error;
 use crate::ring::{Ring, RingOptions};
 

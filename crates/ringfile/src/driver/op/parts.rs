@@ -41,12 +41,12 @@ pub(crate) struct PartsOf<'a> {
 
 impl<'a> PartsOf<'a> {
     /// Lends it, to use it again.
-    pub(in crate::driver) fn reborrow(&mut self) -> PartsOf<'_> {
+    pub(crate) fn reborrow(&mut self) -> PartsOf<'_> {
         PartsOf { all: self.all, index: self.index }
     }
 
     #[inline]
-    pub(in crate::driver) fn get(self) -> &'a mut Parts {
+    pub(crate) fn get(self) -> &'a mut Parts {
         let index = self.index as usize;
         if self.all.len() <= index {
             self.all.resize_with(index + 1, Parts::default);

@@ -1,150 +1,31 @@
-//! The rings besides the main one: for commands to NVMe drives, and for polled completions.
-//!
-//! If a thread has only commands in flight, it sleeps in their ring, and one system call submits and waits, as on the
-//! main ring. Otherwise it sleeps in the main ring, which polls a descriptor that the ring for commands signals. If a
-//! queue's user waits for the main ring's descriptor, both rings signal that one: a descriptor that is signalled
-//! through another is not signalled twice (`io_eventfd_do_signal` in Linux 6.12). Invariant: a completion of the main
-//! ring or of the ring for commands wakes a thread that sleeps in either of them.
+//! Commands to NVMe drives: their entries, and what a drive's answer means.
 
-use std::os::fd::AsRawFd;
-
-use linux_raw_sys::io_uring::io_uring_op as uop;
-
-use super::deferred::Deferred;
-use super::files::FileInUse;
-use super::key::Key;
-use super::marks::{COMMANDS, FIXED_FILE, SLICE};
-use super::op::{PartsOf, command};
-use super::ring_kind::RingKind;
-use super::rings::{Rings, fixed_index};
-use super::slot::{Slot, State};
-use super::state::Driver;
-use crate::ring::{CommandSqe, Cqe, Ring, Sqe, Until};
-
-/// The result of entering the other rings.
-pub(super) struct Entered {
-    /// Where the thread may sleep.
-    pub home: RingKind,
-    /// The number of completions to wait for; 0 if the thread must not wait.
-    pub wanted: u32,
-    /// Whether the kernel refused the entries of one of the rings.
-    pub refused: bool,
-}
-
-impl Driver {
-    /// Enters all rings except the one in which the thread may sleep, and does not wait.
-    #[cold]
-    pub(super) fn enter_beside(&mut self, wanted: u32, deferred: &mut Deferred) -> Entered {
-        let Some(rings) = self.rings.as_mut() else {
-            return Entered { home: RingKind::Main, wanted: 0, refused: false };
-        };
-        let on_main = self.in_flight - rings.unannounced - rings.commands;
-        let signal = rings.main.signal();
-        let shares = rings.get(RingKind::Commands).map_or(Ok(false), |ring| ring.signal_as(signal));
-        // If the signal has just changed, the main ring still polls the previous one.
-        rings.commands_announced &= !matches!(shares, Ok(true));
-        let only_commands = rings.commands > 0 && on_main == 0;
-        let home = if only_commands { RingKind::Commands } else { RingKind::Main };
-        let spins = rings.unannounced > 0;
-        let mixed = rings.commands > 0 && !only_commands;
-        if mixed && !rings.commands_announced {
-            // Reset before completions are collected, so that one that arrives meanwhile signals again.
-            rings.get(RingKind::Commands).into_iter().for_each(|ring| ring.reset_completion_signal());
-        }
-        let mut refused = false;
-        for kind in home.others() {
-            let ring = self.rings.as_mut().and_then(|rings| rings.get(kind));
-            let answer = ring.map_or(Ok(()), |ring| {
-                let polls = spins && !kind.announces();
-                let collects = polls || ring.has_deferred() || ring.waiting() > 0;
-                ring.enter(if collects { Until::Collected } else { Until::Submitted }, SLICE, None)
-            });
-            refused |= self.was_refused(kind, answer, deferred);
-        }
-        if only_commands {
-            self.arm_wakeup(RingKind::Commands);
-        }
-        let is_told = shares.is_ok() && (!mixed || wanted == 0 || self.announce_commands());
-        let Some(rings) = self.rings.as_mut() else { return Entered { home, wanted: 0, refused } };
-        let has_some = |ring: &mut Ring| ring.has_completions() || ring.has_deferred();
-        let is_some = home.others().any(|kind| rings.get(kind).is_some_and(has_some));
-        // One completion on the main ring announces any number of commands.
-        let wanted = if mixed { wanted.min(1) } else { wanted };
-        // A refused entry has ended without a completion, or must be submitted again: the thread must not sleep.
-        let wanted = if is_told && !spins && !is_some && !refused { wanted } else { 0 };
-        Entered { home, wanted, refused }
-    }
-
-    /// Makes the main ring poll the signal of the ring for commands. Returns false if it cannot.
-    fn announce_commands(&mut self) -> bool {
-        let Some(rings) = self.rings.as_mut().filter(|rings| !rings.commands_announced) else { return true };
-        let signal = rings.get(RingKind::Commands).and_then(|ring| ring.completion_signal().ok());
-        let Some(signal) = signal else { return false };
-        let sqe = Sqe {
-            opcode: uop::IORING_OP_POLL_ADD as u8,
-            fd: signal.as_raw_fd(),
-            op_flags: libc::POLLIN as u32,
-            user_data: COMMANDS,
-            ..Sqe::default()
-        };
-        // SAFETY: the entry names no memory.
-        rings.commands_announced = unsafe { rings.main.push(sqe) }.is_some();
-        rings.commands_announced
-    }
-
-    /// Collects the completions of all rings except the main one.
-    #[cold]
-    pub(super) fn collect_beside(&mut self, deferred: &mut Deferred) {
-        for kind in RingKind::Main.others() {
-            while let Some(cqe) =
-                self.rings.as_mut().and_then(|rings| rings.get(kind)).and_then(Ring::complete)
-            {
-                if kind.takes_commands() {
-                    self.command_completed(kind, cqe, deferred);
-                } else {
-                    self.completed_beside(cqe, deferred);
-                }
-            }
-        }
-    }
-
-    /// Handles the completion of a command, whose answer 0 means that all of it was done.
-    #[inline(never)]
-    fn command_completed(&mut self, kind: RingKind, cqe: Cqe, deferred: &mut Deferred) {
-        let key = Key::from_user_data(cqe.user_data);
-        let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) else {
-            return self.not_an_operation(kind, cqe);
-        };
-        let Some(target) = self.files.target(slot.file) else { return };
-        let Some(namespace) = target.namespace() else { return };
-        let began = slot.progress.began(&slot.request, target);
-        let answer = command::answer(&slot.request, &slot.held, began, namespace, cqe.result);
-        if self.is_over(key, answer) {
-            self.counts.passthrough_ops += 1;
-            self.end(key, deferred);
-        }
-    }
-}
+use super::super::files::FileInUse;
+use super::super::key::Key;
+use super::super::marks::FIXED_FILE;
+use super::super::op::{PartsOf, command};
+use super::super::slot::{Slot, State};
+use super::super::target::Target;
+use super::entry::{begin, fixed_index};
+use crate::ring::{CommandSqe, Ring};
 
 /// Puts an operation's next command into the queue of its ring; returns false if the queue is full.
 #[inline(never)]
 pub(super) fn push(
-    rings: &mut Rings,
+    ring: &mut Ring,
     file: &mut FileInUse,
     key: Key,
     slot: &mut Slot,
     mut parts: PartsOf<'_>,
 ) -> bool {
-    let kind = slot.ring;
-    let Some(ring) = rings.get(kind) else { return false };
     let began = slot.progress.began(&slot.request, &*file.target);
-    let (fd, registered) = file.descriptor(kind, ring);
+    let (fd, registered) = file.descriptor(slot.ring, ring);
     let Some(namespace) = file.target.namespace() else { return false };
     // Registered memory in several parts is accepted only since Linux 6.16; before, the kernel warns.
     let may_be_fixed = slot.request.kind.moves_data() && slot.held.count() == 1 && namespace.takes_fixed();
     let index = if may_be_fixed { fixed_index(&slot.held, ring) } else { None };
     let Some(sqe) = ring.vacant_command() else { return false };
-    super::submit::begin(file, &slot.request, slot.progress, &mut slot.marks, parts.reborrow());
+    begin(file, &slot.request, slot.progress, &mut slot.marks, parts.reborrow());
     *sqe = CommandSqe {
         fd,
         flags: if registered { FIXED_FILE } else { 0 },
@@ -152,17 +33,25 @@ pub(super) fn push(
         ..CommandSqe::default()
     };
     slot.fixed &= command::fill(&slot.request, &slot.held, began, index, namespace, parts, sqe);
-    // SAFETY: the entry was filled above, and names memory of the slot's, see `submit`.
+    // SAFETY: the entry was filled above, and names memory of the slot's, see the module `ports`.
     slot.position = unsafe { ring.commit() };
     slot.state = State::InFlight;
     true
 }
 
+/// Returns what a drive's answer means for the operation: the bytes that were done, or an errno. An answer of 0 says that
+/// all of the command was done. `None` if the file takes no commands.
+pub(crate) fn answer(slot: &Slot, target: &Target, result: i32) -> Option<Result<usize, i32>> {
+    let began = slot.progress.began(&slot.request, target);
+    Some(command::answer(&slot.request, &slot.held, began, target.namespace()?, result))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::driver::namespace::testing::{BOTH, LIMITS, namespace};
+    use crate::driver::ports::Turn;
     use crate::driver::state::with;
-    use crate::driver::{Access, Deferred, RingKind, route};
+    use crate::driver::{Access, RingKind, route};
     use crate::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
     /// Returns a namespace on `/dev/null`, which accepts all commands since Linux 6.1, answers them at once and does
@@ -247,11 +136,13 @@ mod tests {
         // most, one of which announces all commands.
         let entered = with(|driver| {
             driver.in_flight = 5;
-            driver.rings.iter_mut().for_each(|rings| rings.commands = 3);
-            let entered = driver.enter_beside(5, &mut Deferred::default());
+            (0..3).for_each(|_| driver.ports.count(RingKind::Commands, true));
+            let mut turn = Turn { wanted: 5, most: 1, deadline: None, in_flight: 5, has_waiting: false };
+            let mut home = RingKind::Polled;
+            driver.ports.enter_beside(&mut turn, &mut home);
             driver.in_flight = 0;
-            driver.rings.iter_mut().for_each(|rings| rings.commands = 0);
-            (entered.home, entered.wanted)
+            (0..3).for_each(|_| driver.ports.count(RingKind::Commands, false));
+            (home, turn.wanted)
         });
         assert_eq!(entered, Some((RingKind::Main, 1)));
     }

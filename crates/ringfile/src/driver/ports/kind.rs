@@ -52,7 +52,7 @@ impl RingKind {
     }
 
     /// Returns the kind of ring for operations without data of a file whose reads and writes go to this kind.
-    pub(super) fn without_data(self) -> Self {
+    pub(crate) fn without_data(self) -> Self {
         match self {
             Self::Main | Self::Polled | Self::Aio => Self::Main,
             Self::Commands | Self::PolledCommands => Self::Commands,
@@ -60,7 +60,7 @@ impl RingKind {
     }
 
     /// Returns the options of a ring of this kind, given those of the main one.
-    pub(super) fn options(self, options: &RingOptions) -> RingOptions {
+    pub(crate) fn options(self, options: &RingOptions) -> RingOptions {
         let (iopoll, commands) = (!self.announces(), self.takes_commands());
         RingOptions { iopoll, commands, sqpoll_idle: None, ..*options }
     }
