@@ -7,14 +7,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::files::FileInUse;
-use super::super::key::Key;
-use super::super::op::{PartsOf, Request};
-use super::super::sleep::Sleep;
-use super::super::slot::{Slot, State};
-use super::super::target::{FileKind, Target};
 use super::entry::{begin, plain_entry};
 use crate::aio::Aio;
+use crate::driver::files::FileInUse;
+use crate::driver::key::Key;
+use crate::driver::op::{PartsOf, Request};
+use crate::driver::sleep::Sleep;
+use crate::driver::slot::{Slot, State};
+use crate::driver::target::{FileKind, Target};
 
 /// How long a thread pauses if the kernel refuses the wait, for instance because of a seccomp filter that was installed
 /// meanwhile, or refuses to poll the wake-up descriptor.

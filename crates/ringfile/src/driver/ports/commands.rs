@@ -1,12 +1,12 @@
 //! Commands to NVMe drives: their entries, and what a drive's answer means.
 
-use super::super::files::FileInUse;
-use super::super::key::Key;
-use super::super::marks::FIXED_FILE;
-use super::super::op::{PartsOf, command};
-use super::super::slot::{Slot, State};
-use super::super::target::Target;
 use super::entry::{begin, fixed_index};
+use crate::driver::files::FileInUse;
+use crate::driver::key::Key;
+use crate::driver::marks::FIXED_FILE;
+use crate::driver::op::{PartsOf, command};
+use crate::driver::slot::{Slot, State};
+use crate::driver::target::Target;
 use crate::ring::{CommandSqe, Ring};
 
 /// Puts an operation's next command into the queue of its ring; returns false if the queue is full.

@@ -16,11 +16,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::marks::{COMMANDS, IGNORED, SLICE, WAKEUP};
 use super::kind::RingKind;
 use super::ring::RingPort;
 use super::set::{Lost, Ports, of_kind};
 use crate::aio::Aio;
+use crate::driver::marks::{COMMANDS, IGNORED, SLICE, WAKEUP};
 use crate::ring::{Sleeper, Until};
 use ringfile_buffer::internal::event;
 

@@ -3,13 +3,13 @@
 
 use linux_raw_sys::io_uring::io_uring_op as uop;
 
-use super::super::files::FileInUse;
-use super::super::key::Key;
-use super::super::marks::ASYNC;
-use super::super::op::{self, PartsOf, Progress, Request};
-use super::super::slot::{Marks, Slot};
-use super::super::target::Target;
-use super::super::timing::Timed;
+use crate::driver::files::FileInUse;
+use crate::driver::key::Key;
+use crate::driver::marks::ASYNC;
+use crate::driver::op::{self, PartsOf, Progress, Request};
+use crate::driver::slot::{Marks, Slot};
+use crate::driver::target::Target;
+use crate::driver::timing::Timed;
 use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe};
 

@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::marks::AIO_WAKEUP;
-use super::super::op::Request;
-use super::super::refused::{Lack, Refused, set_up_errno, warn_of_no_aio, warn_of_no_ring};
-use super::super::route::{self, Backend};
-use super::super::target::Target;
 use super::aio::is_for_aio;
 use super::kind::RingKind;
 use super::ring::RingPort;
 use super::set::Ports;
 use crate::aio::Aio;
+use crate::driver::marks::AIO_WAKEUP;
+use crate::driver::op::Request;
+use crate::driver::refused::{Lack, Refused, set_up_errno, warn_of_no_aio, warn_of_no_ring};
+use crate::driver::route::{self, Backend};
+use crate::driver::target::Target;
 use crate::ring::Ring;
 
 /// The size of an AIO context, if the system's limit allows it: many times a drive's queue depth.

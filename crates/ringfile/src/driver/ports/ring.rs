@@ -6,15 +6,15 @@
 use linux_raw_sys::io_uring as uapi;
 use uapi::io_uring_op as uop;
 
-use super::super::files::FileInUse;
-use super::super::key::Key;
-use super::super::marks::{FIXED_FILE, IGNORED, LINK, WAKEUP};
-use super::super::op::{self, PartsOf, Request};
-use super::super::slot::{Slot, State};
-use super::super::target::Target;
 use super::commands;
 use super::entry::{base, begin, fixed_index};
 use super::kind::RingKind;
+use crate::driver::files::FileInUse;
+use crate::driver::key::Key;
+use crate::driver::marks::{FIXED_FILE, IGNORED, LINK, WAKEUP};
+use crate::driver::op::{self, PartsOf, Request};
+use crate::driver::slot::{Slot, State};
+use crate::driver::target::Target;
 use crate::ring::{Cqe, Ring, Sqe};
 
 /// See the module.

@@ -4,15 +4,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::files::FileInUse;
-use super::super::key::Key;
-use super::super::marks::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
-use super::super::op::PartsOf;
-use super::super::shared::Shared;
-use super::super::slot::{Slot, State};
 use super::aio::AioPort;
 use super::kind::RingKind;
 use super::ring::RingPort;
+use crate::driver::files::FileInUse;
+use crate::driver::key::Key;
+use crate::driver::marks::{AIO_WAKEUP, COMMANDS, IGNORED, WAKEUP};
+use crate::driver::op::PartsOf;
+use crate::driver::shared::Shared;
+use crate::driver::slot::{Slot, State};
 use crate::metrics::Metrics;
 use crate::ring::{Cqe, RingOptions};
 
