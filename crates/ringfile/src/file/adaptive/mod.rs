@@ -19,7 +19,7 @@ mod streams;
 use std::cell::Cell;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags};
@@ -60,10 +60,18 @@ const SOME: u32 = ALL / 8;
 /// From this share on, sequential reads that read data again are admitted: the sketch may take one in ten for others.
 const MANY: u32 = ALL / 4;
 
-/// Large reads of a file this many times as large as memory are admitted as if memory were full, even if it is free. If all
+/// Reads of a file this many times as large as memory are admitted as if memory were full, even if it is free. If all
 /// are admitted, most leave the cache before they are read again. In a control group of 512 MiB, a read of 128 KiB that is
-/// admitted took 45 µs of CPU time, one that hit 20 µs, and a direct one 5 µs.
+/// admitted took 45 µs of CPU time, one that hit 20 µs, and a direct one 5 µs; of 4 KiB 15, 1.5 and 6 µs.
 const VAST: u64 = 2;
+/// From this share on, small reads of a vast file are admitted like those of others: of uniform random reads of a file four
+/// times as large as memory, a quarter reads data again that was kept.
+const LIKELY: u32 = ALL / 8 * 3;
+
+/// Whether the file is [`VAST`].
+const UNKNOWN: u8 = 0;
+const IS_NOT_VAST: u8 = 1;
+const IS_VAST: u8 = 2;
 
 /// A thread reads in order after so many reads of which each began where the one before ended.
 const IN_ORDER: u8 = 4;
@@ -132,8 +140,8 @@ pub(crate) struct Adaptive {
     rereads: AtomicU32,
     /// Created when the first read misses the cache. If another thread holds the lock, the read is not counted.
     sketch: Mutex<Option<Sketch>>,
-    /// Whether the file was [`VAST`] times as large as the memory that this process may use when the sketch was created.
-    is_vast: AtomicBool,
+    /// Whether the file was [`VAST`] times as large as the memory that this process may use, when it was first read.
+    vast: AtomicU8,
     ahead: Arc<ReadAhead>,
 }
 
@@ -234,7 +242,7 @@ impl Adaptive {
             streak: AtomicI32::new(0),
             rereads: AtomicU32::new(0),
             sketch: Mutex::new(None),
-            is_vast: AtomicBool::new(false),
+            vast: AtomicU8::new(UNKNOWN),
             ahead: ReadAhead::new(own),
         }
     }
@@ -245,7 +253,8 @@ impl Adaptive {
     pub(super) fn is_own_unchecked(&self, own: &Target, request: &Request) -> bool {
         let streak = self.streak.load(Ordering::Relaxed);
         let is_warm = streak >= WARM;
-        let may_be_own = is_warm || (is_small(request) && room::is_free());
+        let is_quick = || is_small(request) && room::is_free() && self.admits_small();
+        let may_be_own = is_warm || is_quick();
         if !may_be_own || self.ahead.any_passes() {
             return false;
         }
@@ -292,7 +301,12 @@ impl Adaptive {
         if follows && is_small && self.ahead.passes(own, &range) {
             return OWN;
         }
-        let is_free = room::is_free() && (is_small || !self.is_vast.load(Ordering::Relaxed));
+        if self.vast.load(Ordering::Relaxed) == UNKNOWN {
+            self.find_size(own);
+        }
+        let admits_small = self.admits_small();
+        let is_free = room::is_free()
+            && if is_small { admits_small } else { self.vast.load(Ordering::Relaxed) != IS_VAST };
         let rereads = self.rereads.load(Ordering::Relaxed);
         // Goes through the cache without being counted or, mostly, checked, unless it belongs to a stream.
         let is_quick = is_free && is_small;
@@ -350,7 +364,7 @@ impl Adaptive {
                 // A small read gets here if it begins or continues a stream, or if memory is full.
                 let enough = if is_free && !is_small {
                     1
-                } else if is_small || run > 0 {
+                } else if (is_small && admits_small) || run > 0 {
                     READS_BEFORE
                 } else {
                     RANDOM_READS_BEFORE
@@ -475,14 +489,28 @@ impl Adaptive {
         Cached::Some(((first + known) * page).saturating_sub(start) as usize)
     }
 
+    /// Returns whether small reads are admitted at once while memory is free, and when they come again while it is not.
+    #[inline]
+    fn admits_small(&self) -> bool {
+        match self.vast.load(Ordering::Relaxed) {
+            IS_NOT_VAST => true,
+            IS_VAST => self.rereads.load(Ordering::Relaxed) >= LIKELY,
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn find_size(&self, own: &Target) {
+        let is_vast = own.size().unwrap_or(0) / VAST >= room::bytes().saturating_mul(2);
+        self.vast.store(if is_vast { IS_VAST } else { IS_NOT_VAST }, Ordering::Relaxed);
+    }
+
     /// Records a read that missed the cache. Returns whether to read it through the cache because it was read `enough`
     /// times before.
     fn is_worth_caching(&self, own: &Target, request: &Request, enough: u8) -> bool {
         let Ok(mut sketch) = self.sketch.try_lock() else { return false };
         let make = || {
             let (len, room) = (own.size().unwrap_or(0), room::bytes());
-            let memory = room.saturating_mul(2);
-            self.is_vast.store(len / VAST >= memory, Ordering::Relaxed);
             Sketch::new(len, room)
         };
         let mut range = request.offset..request.offset + request.want as u64;
