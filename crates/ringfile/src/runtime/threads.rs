@@ -6,8 +6,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle as Thread;
 use std::time::Duration;
 
-use super::executor::{Command, Loop, LoopHandle};
+use super::executor::{self, Command, Loop};
 use super::task::{self, JoinHandle};
+use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::ring::{Completions, RingOptions};
 use ringfile_buffer::internal::{event, fork, panics};
@@ -37,7 +38,7 @@ pub struct Runtime {
 }
 
 struct Worker {
-    remote: Arc<LoopHandle>,
+    shared: Arc<Shared>,
     thread: Option<Thread<()>>,
 }
 
@@ -52,16 +53,14 @@ pub struct RuntimeBuilder {
 impl RuntimeBuilder {
     /// Sets the number of threads; by default one for each core that the process may use.
     #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
-        self
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 
     /// Pins each thread to a core of its own, in the order of the cores that the process may use. Off by default.
     #[must_use]
-    pub fn pin(mut self, pin: bool) -> Self {
-        self.pin = pin;
-        self
+    pub fn pin(self, pin: bool) -> Self {
+        Self { pin, ..self }
     }
 
     /// Sets the number of submission queue entries of each thread's ring: 256 by default, rounded up to a power of two.
@@ -151,7 +150,7 @@ impl Worker {
                 return;
             }
             if let Some(mut thread) = Loop::enter(options) {
-                let _ = started.send(Ok(thread.remote()));
+                let _ = started.send(Ok(Arc::clone(&thread.shared)));
                 // The thread's other tasks continue.
                 while panics::catch(|| thread.run_commands()).is_err() {
                     event::emit(|| tracing::error!("a waker or a buffer panicked on a thread of a runtime"));
@@ -164,8 +163,8 @@ impl Worker {
             .name(format!("ringfile-{index}"))
             .spawn(run)
             .map_err(|error| Error::from_io(&error, "starting a thread"))?;
-        let remote = starts.recv().map_err(|_| ended())??;
-        Ok(Self { remote, thread: Some(thread) })
+        let shared = starts.recv().map_err(|_| ended())??;
+        Ok(Self { shared, thread: Some(thread) })
     }
 }
 
@@ -222,7 +221,7 @@ impl Runtime {
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        task::spawn_there(make, &self.workers[index % self.workers.len()].remote)
+        task::spawn_there(make, &self.workers[index % self.workers.len()].shared)
     }
 
     /// Waits until every task has ended, then ends the threads. Blocks. If one of its own tasks calls it, it waits for
@@ -232,18 +231,16 @@ impl Runtime {
     }
 
     fn end(&mut self, command: Command) {
-        self.workers.iter().for_each(|worker| worker.remote.set_command(command));
-        if !self.process.is_current() {
-            // Joining or detaching a thread that this process does not have is undefined in the C library, which may have
-            // given its stack to another thread.
-            self.workers.iter_mut().for_each(|worker| std::mem::forget(worker.thread.take()));
-        }
+        self.workers.iter().for_each(|worker| executor::command(&worker.shared, command));
         let own = std::thread::current().id();
-        for worker in &mut self.workers {
-            // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends
-            // after the task.
-            if let Some(thread) = worker.thread.take().filter(|thread| thread.thread().id() != own) {
-                // The thread does not panic: its tasks' panics are their results.
+        for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
+            if !self.process.is_current() {
+                // Joining or detaching a thread that this process does not have is undefined in the C library, which may
+                // have given its stack to another thread.
+                std::mem::forget(thread);
+            } else if thread.thread().id() != own {
+                // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends
+                // after the task. A thread does not panic: its tasks' panics are their results.
                 let _ = thread.join();
             }
         }
