@@ -20,6 +20,9 @@ use crate::error::Error;
 use crate::memory::Held;
 use ringfile_buffer::internal::fork;
 
+/// The end of an operation that was not carried out, or whose result arrives in the process that forked this one.
+pub(super) const CANCELLED: Ended = Ended { done: 0, errno: libc::ECANCELED };
+
 /// The source of operations, and the receiver of their results.
 pub(super) trait Source {
     /// Returns the next operation that may start now. Ends those that need no start.
@@ -41,7 +44,9 @@ pub(super) trait Source {
     fn startable(&self) -> usize;
 
     /// Returns whether a result may let more operations start.
-    fn has_more(&self) -> bool;
+    fn has_more(&self) -> bool {
+        self.startable() > 0
+    }
 
     /// Returns how many operations have not ended.
     fn open(&self) -> usize;
@@ -51,7 +56,7 @@ pub(super) trait Source {
     fn end_unstarted(&mut self, index: u32) {
         let (op, files) = self.op(index);
         let held = std::mem::take(op.begun(files).2);
-        self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
+        self.end(index, &mut Finished { held, ended: CANCELLED });
     }
 
     /// Returns the operations that were started and have not ended.
@@ -353,10 +358,8 @@ impl ThreadEngine {
     /// # Errors
     /// Those of `eventfd(2)`, and of registering the descriptor.
     pub(super) fn completion_signals(&mut self) -> std::io::Result<CompletionSignals> {
-        match self.ring.guard() {
-            Some(_visit) => driver::completion_signals(),
-            None => Ok(CompletionSignals::default()),
-        }
+        let guard = self.ring.guard();
+        guard.map_or_else(|| Ok(CompletionSignals::default()), |_visit| driver::completion_signals())
     }
 
     /// Cancels operations; each still gives its result. Starts none.
@@ -462,8 +465,7 @@ impl Engine {
         self.take_in_inherited(source);
         let in_flight: Vec<u32> = source.in_flight().collect();
         for index in in_flight {
-            let ended = Ended { done: 0, errno: libc::ECANCELED };
-            self.end(source, index, &mut Finished { held: Held::None, ended });
+            self.end(source, index, &mut Finished { held: Held::None, ended: CANCELLED });
         }
     }
 }

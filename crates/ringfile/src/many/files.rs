@@ -40,9 +40,8 @@ impl Files {
     /// Notes that the result of an operation was taken. A file without operations is released.
     #[inline]
     pub(super) fn leave(&mut self, number: u32) {
-        if let Some(place) = self.0.get_mut(number as usize)
-            && let Some(entry) = place
-        {
+        let place = &mut self.0[number as usize];
+        if let Some(entry) = place {
             entry.uses -= 1;
             if entry.uses == 0 {
                 *place = None;

@@ -3,6 +3,7 @@
 //! A [`Queue`] with a driver of its own, which threads visit in turn ([`Visits`]). A forked child waits for no lock that a
 //! thread of its parent may have had, and drops nothing of the queue.
 
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use super::done::Done;
 use super::entries::Token;
-use super::queue::{Queue, WithItsDriver};
+use super::queue::{Queue, WithItsDriver, not_waited};
 use super::visits::{Outside, Visited, Visits};
-use crate::driver::{Bed, RovingDriver, Shared};
-use crate::error::{Error, Result};
+use crate::driver::{AfterUse, Bed, RovingDriver, Shared};
+use crate::error::Result;
 use crate::file::ask::Operation;
 use ringfile_buffer::internal::fork;
 
@@ -102,7 +103,7 @@ impl SharedQueue {
     pub fn with_capacity(operations: usize) -> Self {
         let driver = RovingDriver::new();
         let around = AroundIt { shared: Arc::clone(&driver.shared), process: fork::Mark::current() };
-        let queue = Queue::roving(operations);
+        let queue = Queue::make(operations, AfterUse::Nothing);
         let contents = Contents { queue, driver, hears_ring: false, hears_others: false };
         Self(Arc::new(Visits::new(contents, around)))
     }
@@ -196,24 +197,16 @@ impl SharedQueue {
     /// `InvalidInput` if the token names no operation of this queue, or its result was taken. `WouldBlock` inside
     /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
     pub fn wait_by(&self, token: Token) -> Result<Done> {
-        let what = "waiting for an operation of a queue";
         let taken = self.wait_until(None, |queue| match queue.take_by(token) {
             None if queue.contains(token) => None,
             taken => Some(taken),
         });
-        match taken {
-            Some(Some(done)) => Ok(done),
-            Some(None) => {
-                let why = "the token names no operation of this queue, or its result was taken";
-                Err(Error::new(std::io::ErrorKind::InvalidInput, what).because(why))
-            }
-            None if self.0.outside.process.is_current() => {
-                let why = "waiting would block a ringfile thread: await the operation there instead";
-                Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why))
-            }
-            None => Err(Error::new(std::io::ErrorKind::Unsupported, what)
-                .because("the operation belongs to the process that forked this one")),
-        }
+        Err(match taken {
+            Some(Some(done)) => return Ok(done),
+            Some(None) => not_waited(ErrorKind::InvalidInput, NOT_THERE),
+            None if self.0.outside.process.is_current() => not_waited(ErrorKind::WouldBlock, WOULD_BLOCK),
+            None => not_waited(ErrorKind::Unsupported, INHERITED),
+        })
     }
 
     /// Returns whether an operation has finished; false if the token names none. Submits and collects nothing: see
@@ -262,6 +255,9 @@ impl SharedQueue {
     }
 }
 
+const NOT_THERE: &str = "the token names no operation of this queue, or its result was taken";
+const WOULD_BLOCK: &str = "waiting would block a ringfile thread: await the operation there instead";
+const INHERITED: &str = "the operation belongs to the process that forked this one";
 const INSIDE: &str = "a shared queue was used by user code that it runs itself: a subscriber of events, or the destructor \
     of a buffer";
 const FORKED: &str = "this is a forked child, and a thread of its parent was using the shared queue at the fork: make a new \
@@ -348,7 +344,7 @@ impl Drop for SharedQueue {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        self.visit(|queue| drop(std::mem::replace(queue, Queue::roving(0))));
+        self.visit(|queue| drop(std::mem::replace(queue, Queue::make(0, AfterUse::Nothing))));
     }
 }
 
