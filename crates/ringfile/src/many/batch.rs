@@ -324,6 +324,7 @@ impl Future for BatchRun {
 }
 
 /// A batch whose polling has panicked. It starts nothing more, and drops the results that arrive from now on.
+#[derive(Default)]
 pub(super) struct Abandoned {
     plan: BatchPlan,
     /// Alive while an operation is in flight: each one owns a reference.
@@ -333,18 +334,15 @@ pub(super) struct Abandoned {
 impl Abandoned {
     /// Cancels the operations in flight. `waker` is called when the last of them has ended, if that comes later.
     pub(super) fn new(mut run: BatchRun, waker: Waker) -> Self {
-        let (mut plan, mut in_flight) = (BatchPlan::default(), Weak::new());
-        if let Some(RunState::Running(running)) = run.0.take() {
-            let engine;
-            (plan, engine) = *running;
-            in_flight = Arc::downgrade(&engine.remote);
-            engine.remote.tell_end(waker);
-            // This drops results. If a buffer's destructor panics, the second call still cancels the operations.
-            if panics::catch(|| engine.close()).is_err() {
-                let _ = panics::catch(|| engine.close());
-            }
-            let _ = panics::catch(|| drop(engine));
+        let Some(RunState::Running(running)) = run.0.take() else { return Self::default() };
+        let (plan, engine) = *running;
+        let in_flight = Arc::downgrade(&engine.remote);
+        engine.remote.tell_end(waker);
+        // This drops results. If a buffer's destructor panics, the second call still cancels the operations.
+        if panics::catch(|| engine.close()).is_err() {
+            let _ = panics::catch(|| engine.close());
         }
+        let _ = panics::catch(|| drop(engine));
         Self { plan, in_flight }
     }
 

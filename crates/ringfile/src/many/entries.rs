@@ -281,7 +281,7 @@ impl Entries {
 
 impl Source for Entries {
     #[inline]
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self, _: usize) -> Option<u32> {
         if let Some(index) = self.given_back.take() {
             if !self.list[index as usize].cancelled {
                 return Some(index);
@@ -334,8 +334,12 @@ impl Source for Entries {
     }
 
     #[inline]
-    fn startable(&self) -> usize {
+    fn startable(&self, _: usize) -> usize {
         self.to_start.len() + usize::from(self.given_back.is_some())
+    }
+
+    fn has_more(&self) -> bool {
+        self.startable(0) > 0
     }
 
     #[inline]

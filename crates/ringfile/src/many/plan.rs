@@ -42,7 +42,6 @@ pub(super) struct BatchPlan {
     pub(super) again: Vec<u32>,
     /// An operation that was begun, and returned to be started later.
     given_back: Option<u32>,
-    in_flight: usize,
     pub(super) ended: usize,
     failed: bool,
     stopped: Option<&'static str>,
@@ -92,7 +91,6 @@ impl BatchPlan {
     #[cold]
     pub(super) fn end_all(&mut self, end: impl Fn(&mut Op, &Files)) {
         if let Some(index) = self.given_back.take() {
-            self.in_flight += 1;
             self.end_unstarted(index);
         }
         self.batch.ops.iter_mut().filter(|op| !op.is_over()).for_each(|op| end(op, &self.batch.files));
@@ -206,18 +204,16 @@ impl InPlace for [Op] {
 
 impl Source for BatchPlan {
     #[inline]
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self, in_flight: usize) -> Option<u32> {
         if let Some(index) = self.given_back.take() {
-            self.in_flight += 1;
             if self.cancelled.is_none() {
                 return Some(index);
             }
             self.end_unstarted(index);
         }
-        while self.in_flight < self.batch.most {
+        while in_flight < self.batch.most {
             let index = self.next_index()?;
             if self.begin(index) {
-                self.in_flight += 1;
                 return Some(index);
             }
         }
@@ -231,7 +227,6 @@ impl Source for BatchPlan {
 
     #[inline]
     fn end(&mut self, index: u32, finished: &mut Finished) {
-        self.in_flight -= 1;
         if self.batch.ops[index as usize].next != NONE {
             let finished = std::mem::replace(finished, Finished::NOTHING);
             let (ended, any_failed) = self.end_group(index, finished);
@@ -245,7 +240,6 @@ impl Source for BatchPlan {
 
     #[cold]
     fn refuse(&mut self, index: u32, error: Error) {
-        self.in_flight -= 1;
         if self.batch.ops[index as usize].next != NONE {
             // Each read of the group is started by itself, and gets its own error.
             let held = std::mem::take(self.batch.ops[index as usize].begun(&self.batch.files).2);
@@ -258,14 +252,13 @@ impl Source for BatchPlan {
 
     #[cold]
     fn give_back(&mut self, index: u32) {
-        self.in_flight -= 1;
         self.given_back = Some(index);
     }
 
-    fn startable(&self) -> usize {
+    fn startable(&self, in_flight: usize) -> usize {
         let left = self.border - self.next;
         let known = left as usize + self.again.len() + usize::from(self.given_back.is_some());
-        let room = self.batch.most - self.in_flight;
+        let room = self.batch.most - in_flight;
         // At a barrier, or after an error, the next call of `next` decides what may start.
         let at_border = self.next == self.border && !self.is_over();
         known.max(usize::from(at_border || self.stopped.is_some())).min(room)

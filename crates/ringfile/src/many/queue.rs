@@ -181,7 +181,7 @@ impl<Place> Queue<Place> {
     pub fn wait(&mut self, at_least: usize, timeout: Option<Duration>) -> usize {
         let in_loop = crate::runtime::is_in_loop();
         let (open, done) = self.counts();
-        if open == 0 || (at_least > 0 && done >= at_least && self.entries.startable() == 0) {
+        if open == 0 || (at_least > 0 && done >= at_least && !self.entries.has_more()) {
             return done;
         }
         if timeout == Some(Duration::ZERO) || at_least == 0 || in_loop {

@@ -16,7 +16,6 @@ use super::visits::{Outside, Visited, Visits};
 use crate::driver::{AfterUse, Bed, RovingDriver, Shared};
 use crate::error::Result;
 use crate::file::ask::Operation;
-use ringfile_buffer::internal::fork;
 
 /// A [`Queue`] that any number of threads use together, such as those of a scheduler: each may add and submit operations,
 /// and each may collect results, those of operations that another thread has added, too. Clones are the same queue.
@@ -78,13 +77,6 @@ struct Contents {
     hears_others: bool,
 }
 
-/// What threads use without the queue's lock.
-struct AroundIt {
-    /// That of the queue's driver.
-    shared: Arc<Shared>,
-    process: fork::Mark,
-}
-
 impl Default for SharedQueue {
     fn default() -> Self {
         Self::new()
@@ -102,10 +94,10 @@ impl SharedQueue {
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
         let driver = RovingDriver::new();
-        let around = AroundIt { shared: Arc::clone(&driver.shared), process: fork::Mark::current() };
+        let outside = Arc::clone(&driver.shared);
         let queue = Queue::make(operations, AfterUse::Nothing);
         let contents = Contents { queue, driver, hears_ring: false, hears_others: false };
-        Self(Arc::new(Visits::new(contents, around)))
+        Self(Arc::new(Visits::new(contents, outside)))
     }
 
     /// Adds an operation that was not started, as [`Queue::add`] does. `user_data` comes back with its result. It starts
@@ -204,8 +196,8 @@ impl SharedQueue {
         Err(match taken {
             Some(Some(done)) => return Ok(done),
             Some(None) => not_waited(ErrorKind::InvalidInput, NOT_THERE),
-            None if self.0.outside.process.is_current() => not_waited(ErrorKind::WouldBlock, WOULD_BLOCK),
-            None => not_waited(ErrorKind::Unsupported, INHERITED),
+            None if self.0.outside.is_inherited() => not_waited(ErrorKind::Unsupported, INHERITED),
+            None => not_waited(ErrorKind::WouldBlock, WOULD_BLOCK),
         })
     }
 
@@ -276,7 +268,7 @@ impl SharedQueue {
         mut ready: impl FnMut(&mut Queue<WithItsDriver>) -> Option<R>,
     ) -> Option<R> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let may_wait = self.0.outside.process.is_current() && !crate::runtime::is_in_loop();
+        let may_wait = !self.0.outside.is_inherited() && !crate::runtime::is_in_loop();
         self.0.wait_until(may_wait, deadline, |contents| {
             contents.visit(|queue| queue.look_and(|queue, _| ready(queue)))
         })
@@ -291,7 +283,7 @@ impl Contents {
 }
 
 impl Visited for Contents {
-    type Outside = AroundIt;
+    type Outside = Arc<Shared>;
     type Bed = Bed;
 
     fn open(&self) -> usize {
@@ -314,28 +306,29 @@ impl Visited for Contents {
     }
 }
 
-impl Outside for AroundIt {
+/// What threads use of the queue's driver without the lock.
+impl Outside for Arc<Shared> {
     fn assert_may_block(&self) {
-        assert!(!RovingDriver::is_visited_here(&self.shared), "{INSIDE}");
-        assert!(self.process.is_current(), "{FORKED}");
+        assert!(!RovingDriver::is_visited_here(self), "{INSIDE}");
+        assert!(!self.is_inherited(), "{FORKED}");
     }
 
     fn begin_look(&self) {
-        self.shared.sleep.take_notification();
+        self.sleep.take_notification();
     }
 
     fn was_told(&self) -> bool {
-        self.shared.sleep.is_notified()
+        self.sleep.is_notified()
     }
 
     fn wake(&self) {
-        self.shared.ring_wakeup();
+        self.ring_wakeup();
     }
 }
 
 impl Drop for SharedQueue {
     fn drop(&mut self) {
-        if !self.0.outside.process.is_current() {
+        if self.0.outside.is_inherited() {
             // A thread of the parent may have been changing it.
             std::mem::forget(Arc::clone(&self.0));
         }
