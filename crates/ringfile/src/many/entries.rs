@@ -303,7 +303,9 @@ impl Source for Entries {
 
     #[inline]
     fn op(&mut self, index: u32) -> (&mut Op, &Files) {
-        (&mut self.list[index as usize].op, &self.files)
+        let entry = &mut self.list[index as usize];
+        debug_assert_ne!(entry.generation, 0, "an operation is kept until its result was taken");
+        (&mut entry.op, &self.files)
     }
 
     #[inline]

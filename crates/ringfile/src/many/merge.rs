@@ -19,8 +19,9 @@ use crate::memory::{Held, reserve};
 const MOST_BYTES: u64 = 1 << 20;
 const MOST_READS: usize = 128;
 
+/// Returns where a read ends. Other operations may have any offset.
 fn end_of(op: &Op) -> u64 {
-    op.record.request.offset + op.record.request.want as u64
+    op.record.request.offset.wrapping_add(op.record.request.want as u64)
 }
 
 /// Returns whether a read may be part of a group. All others are carried out separately.
@@ -36,14 +37,15 @@ fn may_merge(op: &Op, files: &Files) -> bool {
         && matches!(check::fits(file.target_of(Descriptor::Direct), &op.record.request, &op.record.held), Ok(true))
 }
 
-/// Visits the members of a group in the order of their offsets, and returns how many there are. `look` may take any of
-/// them out of the group.
-fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) -> usize {
-    let (mut index, mut count) = (first, 0);
+/// Visits the members of a group in the order of their offsets, each with its index and the length of the gap before it.
+/// Returns how many there are. `look` may take any of them out of the group.
+fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32, usize)) -> usize {
+    let (mut index, mut count, mut end) = (first, 0, ops[first as usize].record.request.offset);
     while index != NONE {
         let op = &mut ops[index as usize];
-        let next = op.next;
-        look(op, index);
+        let (next, gap) = (op.next, op.record.request.offset - end);
+        end = end_of(op);
+        look(op, index, gap as usize);
         index = next;
         count += 1;
     }
@@ -83,29 +85,25 @@ impl BatchPlan {
     /// by one.
     pub(super) fn begin_group(&mut self, first: u32) -> bool {
         let List { ops, files, .. } = &mut self.batch;
-        let start = ops[first as usize].record.request.offset;
-        let (mut scratch, mut at, mut fits) = (Vec::new(), start, true);
-        for_each(ops, first, |op, _| {
-            let gap = (op.record.request.offset - at) as usize;
+        let (mut scratch, mut fits) = (Vec::new(), true);
+        for_each(ops, first, |_, _, gap| {
             if gap > 0 {
                 reserve().try_get(gap).map_or_else(|_| fits = false, |buffer| scratch.push(buffer));
             }
-            at = end_of(op);
         });
         if !fits {
             self.take_apart(first);
             return false;
         }
-        let want = (at - start) as usize;
-        let (mut parts, mut scratch, mut at) = (Vec::new(), scratch.into_iter(), start);
-        for_each(ops, first, |op, _| {
-            if op.record.request.offset > at {
+        let (mut parts, mut scratch, mut want) = (Vec::new(), scratch.into_iter(), 0);
+        for_each(ops, first, |op, _, gap| {
+            if gap > 0 {
                 parts.extend(scratch.next());
             }
             if let Held::Pooled(buffer) = std::mem::take(&mut op.record.held) {
                 parts.push(buffer);
             }
-            at = end_of(op);
+            want += gap + op.record.request.want;
         });
         let leader = &mut ops[first as usize];
         leader.stage = Stage::Begun(At::Nowhere);
@@ -119,7 +117,7 @@ impl BatchPlan {
     }
 
     fn take_apart(&mut self, first: u32) {
-        for_each(&mut self.batch.ops, first, |op, index| {
+        for_each(&mut self.batch.ops, first, |op, index, _| {
             op.next = NONE;
             op.stage = Stage::Waiting;
             op.record.descriptor = Descriptor::Open;
@@ -135,35 +133,34 @@ impl BatchPlan {
 
     /// Gives the reads of a group their buffers back, and drops those of the gaps.
     fn give_parts(&mut self, first: u32, held: Held) {
-        let ops = &mut self.batch.ops;
         let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
-        ops[first as usize].record.go_itself();
-        let (mut parts, mut at) = (parts.into_iter(), ops[first as usize].record.request.offset);
-        for_each(ops, first, |op, _| {
-            if op.record.request.offset > at {
+        let mut parts = parts.into_iter();
+        self.batch.ops[first as usize].record.go_itself();
+        for_each(&mut self.batch.ops, first, |op, _, gap| {
+            if gap > 0 {
                 drop(parts.next());
             }
             op.record.held = parts.next().map_or(Held::None, Held::Pooled);
-            at = end_of(op);
         });
     }
 
     /// Distributes the result to the reads of a group. Returns how many have ended, and whether any of them has failed.
     /// After an error they are done one by one instead.
     pub(super) fn end_group(&mut self, first: u32, finished: Finished) -> (usize, bool) {
-        let Finished { held, ended: Ended { done, errno } } = finished;
+        let Finished { held, ended: Ended { mut done, errno } } = finished;
         if errno != 0 {
             self.split_group(first, held);
             return (0, false);
         }
         self.give_parts(first, held);
-        let start = self.batch.ops[first as usize].record.request.offset;
         let mut any_failed = false;
-        let ended = for_each(&mut self.batch.ops, first, |op, _| {
+        let ended = for_each(&mut self.batch.ops, first, |op, _, gap| {
             op.next = NONE;
             // The driver has continued short reads, except at the end of the file.
-            let before = (op.record.request.offset - start) as usize;
-            op.end_with(Ended { done: done.saturating_sub(before).min(op.record.request.want), errno: 0 });
+            done = done.saturating_sub(gap);
+            let read = done.min(op.record.request.want);
+            done -= read;
+            op.end_with(Ended { done: read, errno: 0 });
             any_failed |= op.has_failed();
         });
         (ended, any_failed)
@@ -172,7 +169,7 @@ impl BatchPlan {
     /// Cancels an operation that was not begun, and those merged with it.
     pub(super) fn cancel_waiting(&mut self, index: u32, why: &'static str) {
         if matches!(self.batch.ops[index as usize].stage, Stage::Waiting) {
-            self.ended += for_each(&mut self.batch.ops, index, |op, _| {
+            self.ended += for_each(&mut self.batch.ops, index, |op, _, _| {
                 op.next = NONE;
                 op.cancel(why);
             });
