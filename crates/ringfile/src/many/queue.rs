@@ -212,10 +212,9 @@ impl<Place> Queue<Place> {
             }
             // `counts` has taken results since, and their operations may have to begin again.
             let all_goes_on = went_on && !self.entries.begins_again;
-            if all_goes_on && self.engine.engine.remote.mailbox.wake(context.waker(), 1) {
-                return Poll::Pending;
+            if !all_goes_on || !self.engine.engine.remote.mailbox.wake(context.waker(), 1) {
+                context.waker().wake_by_ref();
             }
-            context.waker().wake_by_ref();
             Poll::Pending
         })
         .await

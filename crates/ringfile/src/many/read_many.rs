@@ -5,7 +5,6 @@
 //! unwinds, each buffer is back in its request, or the request's result says why it is not, and no operation uses
 //! borrowed memory ([`Lending`] ends the process otherwise).
 
-use std::any::Any;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -189,9 +188,6 @@ impl<M: ReadMemory> InPlace for [ReadRequest<M>] {
     }
 }
 
-/// The payload of a panic.
-type Payload = Box<dyn Any + Send>;
-
 impl Queue {
     /// Reads many blocks of a file into memory that stays in its requests, and waits for all of them. Each request gets
     /// its own result; one that fails does not affect the others.
@@ -306,12 +302,11 @@ impl Queue {
     fn carry_out<R: OneOfMany>(&mut self, file: &File, requests: &mut [R]) {
         let mut window = Window { begun: 0..0, open: 0, last: requests.len() };
         let mut lending = Lending::new(requests, self.place.counter.take());
-        let mut panic: Option<Payload> = None;
+        let mut panic = None;
         while window.begun.start < window.last {
             // User code that runs meanwhile may panic. The memory is not given up before the kernel has answered.
-            let turned =
-                catch_unwind(AssertUnwindSafe(|| self.carry_out_some(file, &mut lending, &mut window)));
-            if let Err(payload) = turned {
+            let some = AssertUnwindSafe(|| self.carry_out_some(file, &mut lending, &mut window));
+            if let Err(payload) = catch_unwind(some) {
                 window.last = window.begun.end;
                 match panic {
                     None => panic = Some(payload),

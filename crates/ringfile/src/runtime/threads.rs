@@ -66,17 +66,16 @@ impl RuntimeBuilder {
     /// Sets the number of submission queue entries of each thread's ring: 256 by default, rounded up to a power of two.
     /// More operations may be in flight; they are submitted in several steps.
     #[must_use]
-    pub fn entries(mut self, entries: u32) -> Self {
-        self.options.entries = entries;
-        self
+    pub fn entries(self, entries: u32) -> Self {
+        Self { options: RingOptions { entries, ..self.options }, ..self }
     }
 
     /// Makes a kernel thread submit (SQPOLL); it sleeps after being idle for this long. Saves system calls and costs a
     /// core. Off by default.
     #[must_use]
-    pub fn sqpoll(mut self, idle: Option<Duration>) -> Self {
-        self.options.sqpoll_idle = idle.map(|idle| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
-        self
+    pub fn sqpoll(self, idle: Option<Duration>) -> Self {
+        let sqpoll_idle = idle.map(|idle| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
+        Self { options: RingOptions { sqpoll_idle, ..self.options }, ..self }
     }
 
     /// Sets when the kernel finishes a thread's operations: [`Deferred`](Completions::Deferred) by default. The others
@@ -91,16 +90,14 @@ impl RuntimeBuilder {
     /// # }
     /// ```
     #[must_use]
-    pub fn completions(mut self, completions: Completions) -> Self {
-        self.options.completions = completions;
-        self
+    pub fn completions(self, completions: Completions) -> Self {
+        Self { options: RingOptions { completions, ..self.options }, ..self }
     }
 
     /// Sets whether waiting for I/O is left out of the system's iowait figure (Linux 6.15). Off by default.
     #[must_use]
-    pub fn no_iowait(mut self, no_iowait: bool) -> Self {
-        self.options.no_iowait = no_iowait;
-        self
+    pub fn no_iowait(self, no_iowait: bool) -> Self {
+        Self { options: RingOptions { no_iowait, ..self.options }, ..self }
     }
 
     /// Starts the threads.
