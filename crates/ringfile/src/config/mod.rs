@@ -13,6 +13,7 @@ mod values;
 
 use std::fmt;
 use std::io::ErrorKind;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
@@ -149,17 +150,11 @@ impl Config {
     #[must_use]
     pub fn open_options(&self) -> OpenOptions {
         let mut options = OpenOptions::new();
-        if let Some(direct) = self.direct {
-            options.direct(direct);
-        }
-        if let Some(route) = self.route {
-            options.route(route);
-        }
+        let changed = with(&mut options, self.direct, OpenOptions::direct);
+        let changed = with(changed, self.route, OpenOptions::route);
+        with(changed, self.slow_after(), OpenOptions::slow_after);
         if self.latencies == Some(true) {
             options.latencies(&Latencies::new());
-        }
-        if let Some(limit) = self.slow_after() {
-            options.slow_after(limit);
         }
         options
     }
@@ -217,91 +212,83 @@ fn with<B, T>(builder: B, value: Option<T>, set: fn(B, T) -> B) -> B {
     }
 }
 
+fn nearest(value: usize, allowed: &RangeInclusive<usize>) -> usize {
+    value.clamp(*allowed.start(), *allowed.end())
+}
+
 /// Setters, which win over loaded settings. A value out of range becomes the nearest allowed one.
 impl Config {
     /// Sets the capacity of pools in bytes, at least 4096. Where pages are larger, making a pool of less than one page fails.
-    pub fn with_capacity(mut self, bytes: usize) -> Self {
-        self.capacity = Some(bytes.clamp(*CAPACITIES.start(), *CAPACITIES.end()));
-        self
+    pub fn with_capacity(self, bytes: usize) -> Self {
+        Self { capacity: Some(nearest(bytes, &CAPACITIES)), ..self }
     }
 
     /// Sets whether pools use huge pages.
-    pub fn with_huge_pages(mut self, huge_pages: HugePages) -> Self {
-        self.huge_pages = Some(huge_pages);
-        self
+    pub fn with_huge_pages(self, huge_pages: HugePages) -> Self {
+        Self { huge_pages: Some(huge_pages), ..self }
     }
 
     /// Sets the alignment of each buffer of pools: a power of two from 512 to 1 GiB; other values are rounded up.
-    pub fn with_alignment(mut self, bytes: usize) -> Self {
-        self.alignment = Some(bytes.clamp(*ALIGNMENTS.start(), *ALIGNMENTS.end()).next_power_of_two());
-        self
+    pub fn with_alignment(self, bytes: usize) -> Self {
+        Self { alignment: Some(nearest(bytes, &ALIGNMENTS).next_power_of_two()), ..self }
     }
 
     /// Sets what pools do when they are full.
-    pub fn with_when_full(mut self, when_full: WhenFull) -> Self {
-        (self.when_full, self.outside_limit) = match when_full {
+    pub fn with_when_full(self, when_full: WhenFull) -> Self {
+        let (when_full, outside_limit) = match when_full {
             WhenFull::Outside { limit } => {
                 let limit = (limit <= *CAPACITIES.end()).then_some(limit.max(*CAPACITIES.start()));
                 (Some(NO_LIMIT), limit)
             }
             when_full => (Some(when_full), None),
         };
-        self
+        Self { when_full, outside_limit, ..self }
     }
 
     /// Sets whether memory is pooled, or mapped for each buffer: [`PoolBuilder::pooling`].
-    pub fn with_pooling(mut self, pooling: bool) -> Self {
-        self.pooling = Some(pooling);
-        self
+    pub fn with_pooling(self, pooling: bool) -> Self {
+        Self { pooling: Some(pooling), ..self }
     }
 
     /// Sets how many operations may be in flight, 1 to 4096.
-    pub fn with_depth(mut self, operations: usize) -> Self {
-        self.depth = Some(operations.clamp(*DEPTHS.start(), *DEPTHS.end()));
-        self
+    pub fn with_depth(self, operations: usize) -> Self {
+        Self { depth: Some(nearest(operations, &DEPTHS)), ..self }
     }
 
     /// Sets the size of one read or write, 1 byte to 1 GiB.
-    pub fn with_block_size(mut self, bytes: usize) -> Self {
-        self.block_size = Some(bytes.clamp(*BLOCK_SIZES.start(), *BLOCK_SIZES.end()));
-        self
+    pub fn with_block_size(self, bytes: usize) -> Self {
+        Self { block_size: Some(nearest(bytes, &BLOCK_SIZES)), ..self }
     }
 
     /// Sets which buffers to use.
-    pub fn with_buffers(mut self, buffers: Buffers) -> Self {
-        self.buffers = Some(buffers);
-        self
+    pub fn with_buffers(self, buffers: Buffers) -> Self {
+        Self { buffers: Some(buffers), ..self }
     }
 
     /// Sets whether I/O bypasses the page cache.
-    pub fn with_direct(mut self, direct: bool) -> Self {
-        self.direct = Some(direct);
-        self
+    pub fn with_direct(self, direct: bool) -> Self {
+        Self { direct: Some(direct), ..self }
     }
 
     /// Sets the route of operations.
-    pub fn with_route(mut self, route: Route) -> Self {
-        self.route = Some(route);
-        self
+    pub fn with_route(self, route: Route) -> Self {
+        Self { route: Some(route), ..self }
     }
 
     /// Sets how many worker threads there may be, up to 4096; 0 for the default.
-    pub fn with_workers(mut self, threads: usize) -> Self {
-        self.workers = Some(threads.clamp(*WORKERS.start(), *WORKERS.end()));
-        self
+    pub fn with_workers(self, threads: usize) -> Self {
+        Self { workers: Some(nearest(threads, &WORKERS)), ..self }
     }
 
     /// Sets whether histograms count how long operations take.
-    pub fn with_latencies(mut self, latencies: bool) -> Self {
-        self.latencies = Some(latencies);
-        self
+    pub fn with_latencies(self, latencies: bool) -> Self {
+        Self { latencies: Some(latencies), ..self }
     }
 
     /// Sets the time after which operations are reported as slow, in whole microseconds, from 1 to 2<sup>32</sup> - 1.
-    pub fn with_slow_after(mut self, limit: Duration) -> Self {
+    pub fn with_slow_after(self, limit: Duration) -> Self {
         let micros = usize::try_from(limit.as_micros()).unwrap_or(usize::MAX);
-        self.slow_after_us = Some(micros.clamp(*SLOW_AFTER.start(), *SLOW_AFTER.end()));
-        self
+        Self { slow_after_us: Some(nearest(micros, &SLOW_AFTER)), ..self }
     }
 }
 

@@ -173,9 +173,7 @@ impl Setting {
 
 fn put<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     let is_allowed = value.is_some();
-    if is_allowed {
-        *place = value;
-    }
+    *place = value.or(place.take());
     is_allowed
 }
 

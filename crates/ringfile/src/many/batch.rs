@@ -6,18 +6,16 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use super::done::Done;
-use super::engine::{Engine, Source, ThreadEngine};
+use super::engine::{self, Engine, Source, ThreadEngine};
 use super::op::Op;
 use super::plan::{BatchPlan, List};
 use super::remote::RemoteResults;
-use crate::driver::{self, AfterUse, Ended};
+use crate::driver::{self, AfterUse};
 use crate::file::File;
 use crate::file::ask::{Asked, Operation};
 use ringfile_buffer::internal::panics;
 
 const CANCELLED: &str = "the batch was cancelled";
-/// The error of a parent's operation in a forked child.
-const FORKED: Ended = Ended { done: 0, errno: libc::ECANCELED };
 
 const IN_LOOP: &str = "Batch::run would block a ringfile thread: await the batch instead";
 const NO_RING: &str = "the thread is ending, and its ring is gone";
@@ -186,16 +184,14 @@ impl Batch {
 
     /// Sets how many operations may be in flight at once: 128 by default, 1 to 4096. Batches that run at the same time
     /// share the I/O threads and the device in proportion to this number.
-    pub fn in_flight(mut self, most: usize) -> Self {
-        self.0.most = most.clamp(1, MOST_IN_FLIGHT);
-        self
+    pub fn in_flight(self, most: usize) -> Self {
+        Self(List { most: most.clamp(1, MOST_IN_FLIGHT), ..self.0 })
     }
 
     /// Sets whether the first error stops the batch: operations that have not started end with `ECANCELED`. Off by
     /// default.
-    pub fn stop_on_error(mut self, stop: bool) -> Self {
-        self.0.stop_on_error = stop;
-        self
+    pub fn stop_on_error(self, stop: bool) -> Self {
+        Self(List { stop_on_error: stop, ..self.0 })
     }
 
     /// Merges reads of a file that have at most `gap` bytes between them; those bytes are read too, and discarded. Off
@@ -203,9 +199,8 @@ impl Batch {
     ///
     /// Only reads into pooled buffers between the same two barriers are merged, up to 1 MiB and 128 of them. Results
     /// are the same as without merging: if the merged read fails, its parts are read one by one.
-    pub fn merge_reads(mut self, gap: usize) -> Self {
-        self.0.merge = Some(gap);
-        self
+    pub fn merge_reads(self, gap: usize) -> Self {
+        Self(List { merge: Some(gap), ..self.0 })
     }
 
     /// Returns how many operations were added.
@@ -229,19 +224,18 @@ impl Batch {
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
         let mut plan = BatchPlan::new(self.0);
-        if crate::runtime::is_in_loop() {
-            plan.end_all(|op, files| op.refuse(op.would_block(files, IN_LOOP)));
-            return plan.into_results();
+        let mut why = IN_LOOP;
+        if !crate::runtime::is_in_loop() {
+            let mut engine = ThreadEngine::new(AfterUse::KeepRing);
+            plan.read_in_place(&mut engine);
+            // If a user's buffer or waker panics in this call, the engine is dropped, which cancels and drops the
+            // operations in flight.
+            engine.wait(&mut plan, None, |plan| plan.open());
+            // If not all is over, the thread is ending and its driver is gone, or this is a forked child.
+            why = NO_RING;
         }
-        let mut engine = ThreadEngine::new(AfterUse::KeepRing);
-        plan.read_in_place(&mut engine);
-        // If a user's buffer or waker panics in this call, the engine is dropped, which cancels and drops the
-        // operations in flight.
-        engine.wait(&mut plan, None, |plan| plan.open());
-        drop(engine);
         if !plan.is_over() {
-            // The thread is ending and its driver is gone, or this is a forked child.
-            plan.end_all(|op, files| op.refuse(op.would_block(files, NO_RING)));
+            plan.end_all(|op, files| op.refuse_to_wait(files, why));
         }
         plan.into_results()
     }
@@ -261,7 +255,7 @@ impl IntoFuture for Batch {
     type IntoFuture = BatchRun;
 
     fn into_future(self) -> BatchRun {
-        BatchRun(RunState::Start(self))
+        BatchRun(Some(RunState::Start(self)))
     }
 }
 
@@ -271,13 +265,13 @@ impl IntoFuture for Batch {
 /// Dropping it starts no more operations, and cancels those in flight if the kernel still can; buffers are dropped when
 /// the kernel has finished with them.
 #[must_use = "nothing is read or written until the future is awaited"]
-pub struct BatchRun(RunState);
+pub struct BatchRun(Option<RunState>);
 
+/// The state of a batch whose results were not taken.
 enum RunState {
     Start(Batch),
     // Boxed, so that the future stays small.
     Running(Box<(BatchPlan, Engine)>),
-    Taken,
 }
 
 impl BatchRun {
@@ -293,15 +287,10 @@ impl BatchRun {
 
     /// Returns the operations in flight; `None` if the results were taken.
     fn running(&mut self) -> Option<&mut (BatchPlan, Engine)> {
-        if let RunState::Start(_) = &self.0
-            && let RunState::Start(batch) = std::mem::replace(&mut self.0, RunState::Taken)
-        {
-            self.0 = RunState::Running(Box::new((BatchPlan::new(batch.0), Engine::new(false))));
+        if let Some(RunState::Start(batch)) = self.0.take_if(|state| matches!(state, RunState::Start(_))) {
+            self.0 = Some(RunState::Running(Box::new((BatchPlan::new(batch.0), Engine::new(false)))));
         }
-        match &mut self.0 {
-            RunState::Running(running) => Some(running),
-            RunState::Start(_) | RunState::Taken => None,
-        }
+        if let Some(RunState::Running(running)) = &mut self.0 { Some(running) } else { None }
     }
 }
 
@@ -314,7 +303,7 @@ impl Future for BatchRun {
         let Some((plan, engine)) = this.running() else { return Poll::Pending };
         if engine.is_inherited() {
             engine.take_in_inherited(plan);
-            plan.end_all(|op, _| op.end_with(FORKED));
+            plan.end_all(|op, _| op.end_with(engine::CANCELLED));
         }
         while !plan.is_over() {
             let went_on = engine.go_on(plan);
@@ -323,44 +312,38 @@ impl Future for BatchRun {
             }
             if !went_on {
                 context.waker().wake_by_ref();
-                return Poll::Pending;
             }
-            if engine.wake(plan, context.waker()) {
+            if !went_on || engine.wake(plan, context.waker()) {
                 return Poll::Pending;
             }
         }
         driver::publish_counts();
-        match std::mem::replace(&mut this.0, RunState::Taken) {
-            RunState::Running(running) => Poll::Ready(running.0.into_results()),
-            RunState::Start(_) | RunState::Taken => Poll::Pending,
-        }
+        let Some(RunState::Running(running)) = this.0.take() else { return Poll::Pending };
+        Poll::Ready(running.0.into_results())
     }
 }
 
 /// A batch whose polling has panicked. It starts nothing more, and drops the results that arrive from now on.
+#[derive(Default)]
 pub(super) struct Abandoned {
     plan: BatchPlan,
     /// Alive while an operation is in flight: each one owns a reference.
     in_flight: Weak<RemoteResults>,
-    why: &'static str,
 }
 
 impl Abandoned {
     /// Cancels the operations in flight. `waker` is called when the last of them has ended, if that comes later.
-    pub(super) fn new(mut run: BatchRun, waker: Waker, why: &'static str) -> Self {
-        let (mut plan, mut in_flight) = (BatchPlan::default(), Weak::new());
-        if let RunState::Running(running) = std::mem::replace(&mut run.0, RunState::Taken) {
-            let engine;
-            (plan, engine) = *running;
-            in_flight = Arc::downgrade(&engine.remote);
-            engine.remote.tell_end(waker);
-            // This drops results. If a buffer's destructor panics, the second call still cancels the operations.
-            if panics::catch(|| engine.close()).is_err() {
-                let _ = panics::catch(|| engine.close());
-            }
-            let _ = panics::catch(|| drop(engine));
+    pub(super) fn new(mut run: BatchRun, waker: Waker) -> Self {
+        let Some(RunState::Running(running)) = run.0.take() else { return Self::default() };
+        let (plan, engine) = *running;
+        let in_flight = Arc::downgrade(&engine.remote);
+        engine.remote.tell_end(waker);
+        // This drops results. If a buffer's destructor panics, the second call still cancels the operations.
+        if panics::catch(|| engine.close()).is_err() {
+            let _ = panics::catch(|| engine.close());
         }
-        Self { plan, in_flight, why }
+        let _ = panics::catch(|| drop(engine));
+        Self { plan, in_flight }
     }
 
     /// Returns whether the kernel has finished with all memory of the batch.
@@ -368,16 +351,16 @@ impl Abandoned {
         self.in_flight.strong_count() == 0
     }
 
-    /// Returns the results of operations that had ended, and errors for the others.
-    pub(super) fn into_results(mut self) -> Vec<Done> {
-        self.plan.end_all(|op, _| op.cancel(self.why));
+    /// Returns the results of operations that had ended, and errors for the others, which give this reason.
+    pub(super) fn into_results(mut self, why: &'static str) -> Vec<Done> {
+        self.plan.end_all(|op, _| op.cancel(why));
         self.plan.into_results()
     }
 }
 
 impl Drop for BatchRun {
     fn drop(&mut self) {
-        if let RunState::Running(running) = &self.0 {
+        if let Some(RunState::Running(running)) = &self.0 {
             running.1.close();
         }
     }

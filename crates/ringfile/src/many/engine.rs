@@ -20,10 +20,13 @@ use crate::error::Error;
 use crate::memory::Held;
 use ringfile_buffer::internal::fork;
 
+/// The end of an operation that was not carried out, or whose result arrives in the process that forked this one.
+pub(super) const CANCELLED: Ended = Ended { done: 0, errno: libc::ECANCELED };
+
 /// The source of operations, and the receiver of their results.
 pub(super) trait Source {
-    /// Returns the next operation that may start now. Ends those that need no start.
-    fn next(&mut self) -> Option<u32>;
+    /// Returns the next operation that may start while so many are in flight. Ends those that need no start.
+    fn next(&mut self, in_flight: usize) -> Option<u32>;
 
     /// Returns an operation from [`next`](Self::next), and the files.
     fn op(&mut self, index: u32) -> (&mut Op, &Files);
@@ -37,8 +40,8 @@ pub(super) trait Source {
     /// Takes back an operation that was not started, to return it again later.
     fn give_back(&mut self, index: u32);
 
-    /// Estimates how many operations may start now.
-    fn startable(&self) -> usize;
+    /// Estimates how many operations may start while so many are in flight.
+    fn startable(&self, in_flight: usize) -> usize;
 
     /// Returns whether a result may let more operations start.
     fn has_more(&self) -> bool;
@@ -51,7 +54,7 @@ pub(super) trait Source {
     fn end_unstarted(&mut self, index: u32) {
         let (op, files) = self.op(index);
         let held = std::mem::take(op.begun(files).2);
-        self.end(index, &mut Finished { held, ended: Ended { done: 0, errno: libc::ECANCELED } });
+        self.end(index, &mut Finished { held, ended: CANCELLED });
     }
 
     /// Returns the operations that were started and have not ended.
@@ -101,7 +104,7 @@ impl Engine {
     /// first.
     pub(super) fn go_on(&mut self, source: &mut impl Source) -> bool {
         self.take_in(source);
-        source.startable() == 0 || self.start(source, false)
+        source.startable(self.in_flight()) == 0 || self.start(source, false)
     }
 
     /// Takes results from other threads.
@@ -130,9 +133,9 @@ impl Engine {
 
     /// Starts the operations that may start. Returns false if the thread's other tasks must run first.
     fn start(&mut self, source: &mut impl Source, waits: bool) -> bool {
-        let together = source.startable();
+        let together = source.startable(self.in_flight());
         let hint = SubmitHint { together, waits_for_one: waits && source.open() == 1 };
-        while let Some(index) = source.next() {
+        while let Some(index) = source.next(self.in_flight()) {
             let receiver = HandlerOf { handler: &self.handler, index, local: self.local };
             let (op, files) = source.op(index);
             let (target, request, held) = op.begun(files);
@@ -163,10 +166,16 @@ impl Engine {
         true
     }
 
+    /// Returns the number of operations that were started and have not ended.
+    #[inline]
+    fn in_flight(&self) -> usize {
+        self.on_ring + self.elsewhere
+    }
+
     /// Returns how many results to wait for: those of all operations in flight, or of an eighth of them if `source` has
     /// more to start, so that a slow operation does not leave the others' places empty.
     fn enough(&self, source: &impl Source) -> usize {
-        let in_flight = self.on_ring + self.elsewhere;
+        let in_flight = self.in_flight();
         (if source.has_more() { in_flight / 8 } else { in_flight }).max(1)
     }
 
@@ -243,7 +252,7 @@ impl ThreadEngine {
     /// was started before the fork, everything belongs to the child.
     pub(super) fn is_inherited(&mut self) -> bool {
         let engine = &mut self.engine;
-        if engine.is_inherited() && engine.local.is_none() && engine.on_ring + engine.elsewhere == 0 {
+        if engine.is_inherited() && engine.local.is_none() && engine.in_flight() == 0 {
             *engine = Engine::new(true);
         }
         engine.is_inherited()
@@ -266,7 +275,7 @@ impl ThreadEngine {
         } else {
             engine.know(deferred);
             engine.advance(source, deferred, false);
-            *is_refused = engine.submit_all(&guard, source, deferred);
+            *is_refused = submit_all(&guard, deferred, |deferred| engine.advance(source, deferred, false));
             true
         };
         if inherited {
@@ -312,7 +321,8 @@ impl ThreadEngine {
             }
         });
         // Done even if there was nothing to wait for, or no time.
-        *is_refused = guard.must_turn_again() && engine.submit_all(&guard, source, deferred);
+        *is_refused = guard.must_turn_again()
+            && submit_all(&guard, deferred, |deferred| engine.advance(source, deferred, false));
     }
 
     /// Carries out the reads that go to this thread's ring, into buffers that stay with their caller, and waits for
@@ -353,10 +363,8 @@ impl ThreadEngine {
     /// # Errors
     /// Those of `eventfd(2)`, and of registering the descriptor.
     pub(super) fn completion_signals(&mut self) -> std::io::Result<CompletionSignals> {
-        match self.ring.guard() {
-            Some(_visit) => driver::completion_signals(),
-            None => Ok(CompletionSignals::default()),
-        }
+        let guard = self.ring.guard();
+        guard.map_or_else(|| Ok(CompletionSignals::default()), |_visit| driver::completion_signals())
     }
 
     /// Cancels operations; each still gives its result. Starts none.
@@ -371,13 +379,8 @@ impl ThreadEngine {
         let Some(guard) = self.ring.guard() else { return };
         let Self { engine, deferred, is_refused, .. } = self;
         // The kernel is asked now: the program may wait for the descriptor next.
-        while !guard.is_in_loop() && guard.must_turn_again() {
-            guard.look(deferred);
-            engine.collect(source, deferred);
-            if guard.is_refused() {
-                *is_refused = guard.must_turn_again();
-                return;
-            }
+        if !guard.is_in_loop() && guard.must_turn_again() {
+            *is_refused |= submit_all(&guard, deferred, |deferred| engine.collect(source, deferred));
         }
     }
 }
@@ -423,32 +426,10 @@ impl Engine {
         }
     }
 
-    /// Turns the driver, again and again while there is something to submit: a result may let another operation start,
-    /// and the kernel may have done a part of an operation, of this engine or another one. The program may wait for the
-    /// descriptor next, so nothing may be left. Returns true if the kernel refuses the rest for now, and the caller
-    /// must come back.
-    fn submit_all(
-        &mut self,
-        guard: &RingGuard<'_>,
-        source: &mut impl Source,
-        deferred: &mut Deferred,
-    ) -> bool {
-        loop {
-            guard.look(deferred);
-            self.advance(source, deferred, false);
-            if !guard.must_turn_again() {
-                return false;
-            }
-            if guard.is_refused() {
-                return true;
-            }
-        }
-    }
-
     #[inline]
     fn advance(&mut self, source: &mut impl Source, deferred: &mut Deferred, waits: bool) {
         self.collect(source, deferred);
-        if source.startable() > 0 {
+        if source.startable(self.in_flight()) > 0 {
             self.start(source, waits);
             // One turn may collect them all.
             deferred.expect_results(self.on_ring);
@@ -462,8 +443,24 @@ impl Engine {
         self.take_in_inherited(source);
         let in_flight: Vec<u32> = source.in_flight().collect();
         for index in in_flight {
-            let ended = Ended { done: 0, errno: libc::ECANCELED };
-            self.end(source, index, &mut Finished { held: Held::None, ended });
+            self.end(source, index, &mut Finished { held: Held::None, ended: CANCELLED });
+        }
+    }
+}
+
+/// Turns the driver and calls `act`, again and again while there is something to submit: a result may let another
+/// operation start, and the kernel may have done a part of an operation, of this engine or another one. The program may
+/// wait for the descriptor next, so nothing may be left. Returns true if the kernel refuses the rest for now, and the
+/// caller must come back.
+fn submit_all(guard: &RingGuard<'_>, deferred: &mut Deferred, mut act: impl FnMut(&mut Deferred)) -> bool {
+    loop {
+        guard.look(deferred);
+        act(deferred);
+        if !guard.must_turn_again() {
+            return false;
+        }
+        if guard.is_refused() {
+            return true;
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The operations of a queue: their requests, their progress, and the order in which they ended.
 //!
 //! Starts none itself. Invariants: an operation is waiting, started, or ended, and is counted in exactly one of these
-//! states; a token names one operation, and none once its result was taken.
+//! states; only those that are waiting are in the list to start; a token names one operation, and none once its result
+//! was taken.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +15,6 @@ use super::op::{At, Op};
 use crate::driver::{Ended, Finished, InPlace, ReadInPlace};
 use crate::error::Error;
 use crate::file::File;
-use crate::file::adaptive::Way;
 use crate::file::ask::Asked;
 
 const CANCELLED: &str = "it was cancelled";
@@ -87,18 +87,13 @@ pub(super) struct Entries {
     pub(super) polled: usize,
 }
 
-#[derive(Default)]
 struct Entry {
+    /// That of the token; 0 if the entry is free.
     generation: u32,
-    op: Option<Op>,
+    /// [`Op::NOTHING`] if the entry is free.
+    op: Op,
     cancelled: bool,
     user_data: u64,
-}
-
-impl Entry {
-    fn is_open(&self) -> bool {
-        self.op.as_ref().is_some_and(|op| !op.is_over())
-    }
 }
 
 impl Entries {
@@ -122,7 +117,9 @@ impl Entries {
         // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        entry.op.insert(Op::NOTHING).ask(number, asked);
+        // The previous value needs no drop, see `Op::give`.
+        std::mem::forget(std::mem::replace(&mut entry.op, Op::NOTHING));
+        entry.op.ask(number, asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
@@ -131,17 +128,10 @@ impl Entries {
         Token::new(index, generation)
     }
 
-    /// Sets the descriptors of the read just added, which were chosen before.
-    pub(super) fn go(&mut self, token: Token, way: Way) {
-        if let Some(op) = &mut self.list[token.index() as usize].op {
-            op.record.go(way);
-        }
-    }
-
     #[cold]
     fn grow(&mut self) -> u32 {
         let index = self.list.len() as u32;
-        self.list.push(Entry::default());
+        self.list.push(Entry { generation: 0, op: Op::NOTHING, cancelled: false, user_data: 0 });
         index
     }
 
@@ -151,10 +141,8 @@ impl Entries {
         let entry = &self.list[index as usize];
         self.open -= 1;
         self.done += 1;
-        if self.polled > 0
-            && let Some(op) = &entry.op
-        {
-            self.polled -= usize::from(!self.files.get(op.file).target().ring.announces());
+        if self.polled > 0 {
+            self.polled -= usize::from(!self.files.get(entry.op.file).target().ring.announces());
         }
         self.ended.push_back(Token::new(index, entry.generation));
     }
@@ -169,19 +157,18 @@ impl Entries {
     #[inline]
     pub(super) fn find(&self, token: Token) -> Option<u32> {
         let entry = self.list.get(token.index() as usize)?;
-        (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index())
+        (entry.generation == token.generation() && entry.generation != 0).then_some(token.index())
     }
 
-    /// Returns whether a token's operation has ended; `None` if it names none.
-    pub(super) fn is_done(&self, token: Token) -> Option<bool> {
-        let index = self.find(token)?;
-        self.list[index as usize].op.as_ref().map(Op::is_over)
+    /// Returns whether a token names an operation that has not ended.
+    pub(super) fn is_open(&self, token: Token) -> bool {
+        self.find(token).is_some_and(|index| !self.list[index as usize].op.is_over())
     }
 
     /// Marks an operation as cancelled. Returns false if there is none, or it has ended.
     pub(super) fn mark_cancelled(&mut self, index: u32) -> bool {
         let entry = &mut self.list[index as usize];
-        let is_open = entry.is_open();
+        let is_open = entry.generation != 0 && !entry.op.is_over();
         entry.cancelled |= is_open;
         is_open
     }
@@ -206,11 +193,12 @@ impl Entries {
     #[inline]
     pub(super) fn take(&mut self, index: u32) -> Option<(u64, Done)> {
         let entry = &mut self.list[index as usize];
-        let op = entry.op.as_mut().filter(|op| op.is_over())?;
-        let (number, user_data) = (op.file, entry.user_data);
-        let done = op.give(&self.files);
-        // The value is empty now; dropping it would call drop code out of line.
-        std::mem::forget(entry.op.take());
+        if !entry.op.is_over() {
+            return None;
+        }
+        let (number, user_data) = (entry.op.file, entry.user_data);
+        let done = entry.op.give(&self.files);
+        entry.generation = 0;
         self.done -= 1;
         if self.done == 0 {
             // All remaining ones were taken by token.
@@ -238,14 +226,12 @@ impl InPlace for WaitingReads<'_> {
 
     #[inline]
     fn begin(&mut self, at: usize) -> Option<ReadInPlace<'_>> {
-        self.list[self.to_start[at] as usize].op.as_mut()?.begin_in_place()
+        self.list[self.to_start[at] as usize].op.begin_in_place()
     }
 
     #[inline]
     fn end(&mut self, at: usize, ended: Ended) {
-        if let Some(op) = &mut self.list[self.to_start[at] as usize].op {
-            op.end_in_place(ended);
-        }
+        self.list[self.to_start[at] as usize].op.end_in_place(ended);
     }
 }
 
@@ -257,25 +243,24 @@ impl Entries {
         let Some(&first) = self.to_start.front().filter(|_| self.to_start.len() == self.open) else {
             return Ok(());
         };
-        let Some(number) = self.list[first as usize].op.as_ref().map(|op| op.file) else { return Ok(()) };
+        let number = self.list[first as usize].op.file;
         let file = self.files.get(number);
         let is_adaptive = file.has_adaptive_reads();
         let can_stay = |&index: &u32| {
             let entry = &mut self.list[index as usize];
-            let fits = |op: &mut Op| op.file == number && op.can_stay_in_place(file, is_adaptive);
-            !entry.cancelled && entry.op.as_mut().is_some_and(fits)
+            !entry.cancelled && entry.op.file == number && entry.op.can_stay_in_place(file, is_adaptive)
         };
         if !self.to_start.iter().all(can_stay) {
             return Ok(());
         }
-        let ops = self.to_start.iter().filter_map(|&index| self.list[index as usize].op.as_ref());
-        let targets = file.targets(ops.map(|op| op.record.descriptor));
+        let descriptor = |&index: &u32| self.list[index as usize].op.record.descriptor;
+        let targets = file.targets(self.to_start.iter().map(descriptor));
         let mut reads = WaitingReads { list: &mut self.list, to_start: &self.to_start };
         let all = AssertUnwindSafe(|| engine.read_in_place(targets, &mut reads, usize::MAX));
         let read = catch_unwind(all);
         for _ in 0..self.to_start.len() {
             let Some(index) = self.to_start.pop_front() else { break };
-            if self.list[index as usize].op.as_ref().is_some_and(Op::is_over) {
+            if self.list[index as usize].op.is_over() {
                 self.is_over(index);
             } else {
                 self.to_start.push_back(index);
@@ -296,7 +281,7 @@ impl Entries {
 
 impl Source for Entries {
     #[inline]
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self, _: usize) -> Option<u32> {
         if let Some(index) = self.given_back.take() {
             if !self.list[index as usize].cancelled {
                 return Some(index);
@@ -305,10 +290,9 @@ impl Source for Entries {
         }
         while let Some(index) = self.to_start.pop_front() {
             let entry = &mut self.list[index as usize];
-            let Some(op) = entry.op.as_mut().filter(|op| !op.is_over()) else { continue };
             if entry.cancelled {
-                op.cancel(CANCELLED);
-            } else if op.begin(&self.files) {
+                entry.op.cancel(CANCELLED);
+            } else if entry.op.begin(&self.files) {
                 return Some(index);
             }
             self.is_over(index);
@@ -317,24 +301,19 @@ impl Source for Entries {
         None
     }
 
-    /// # Panics
-    /// If it was taken.
     #[inline]
     fn op(&mut self, index: u32) -> (&mut Op, &Files) {
-        match &mut self.list[index as usize].op {
-            Some(op) => (op, &self.files),
-            None => unreachable!("an operation is kept until its result was taken"),
-        }
+        let entry = &mut self.list[index as usize];
+        debug_assert_ne!(entry.generation, 0, "an operation is kept until its result was taken");
+        (&mut entry.op, &self.files)
     }
 
     #[inline]
     fn end(&mut self, index: u32, finished: &mut Finished) {
         let entry = &mut self.list[index as usize];
-        let cancelled = entry.cancelled;
-        let Some(op) = entry.op.as_mut() else { return };
-        let mut over = op.end(&self.files, finished);
-        if cancelled && (!over || op.was_cancelled()) {
-            op.cancel(CANCELLED);
+        let mut over = entry.op.end(&self.files, finished);
+        if entry.cancelled && (!over || entry.op.was_cancelled()) {
+            entry.op.cancel(CANCELLED);
             over = true;
         }
         if over {
@@ -347,10 +326,8 @@ impl Source for Entries {
 
     #[cold]
     fn refuse(&mut self, index: u32, error: Error) {
-        if let Some(op) = self.list[index as usize].op.as_mut() {
-            op.refuse_with(error, &self.files);
-            self.is_over(index);
-        }
+        self.list[index as usize].op.refuse_with(error, &self.files);
+        self.is_over(index);
     }
 
     #[cold]
@@ -359,12 +336,12 @@ impl Source for Entries {
     }
 
     #[inline]
-    fn startable(&self) -> usize {
+    fn startable(&self, _: usize) -> usize {
         self.to_start.len() + usize::from(self.given_back.is_some())
     }
 
     fn has_more(&self) -> bool {
-        self.startable() > 0
+        self.startable(0) > 0
     }
 
     #[inline]
@@ -373,7 +350,6 @@ impl Source for Entries {
     }
 
     fn in_flight(&self) -> impl Iterator<Item = u32> {
-        let is_started = |entry: &Entry| entry.op.as_ref().is_some_and(|op| op.at() != At::Nowhere);
-        (0..).zip(&self.list).filter(move |(_, entry)| is_started(entry)).map(|(index, _)| index)
+        (0..).zip(&self.list).filter(|(_, entry)| entry.op.at() != At::Nowhere).map(|(index, _)| index)
     }
 }

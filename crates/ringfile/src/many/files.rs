@@ -31,18 +31,15 @@ impl Files {
     #[cold]
     fn add(&mut self, file: &File) {
         let index = file.target().number as usize;
-        if self.0.len() <= index {
-            self.0.resize_with(index + 1, || None);
-        }
+        self.0.resize_with(self.0.len().max(index + 1), || None);
         self.0[index] = Some(NumberedFile { file: file.clone(), uses: 1 });
     }
 
     /// Notes that the result of an operation was taken. A file without operations is released.
     #[inline]
     pub(super) fn leave(&mut self, number: u32) {
-        if let Some(place) = self.0.get_mut(number as usize)
-            && let Some(entry) = place
-        {
+        let place = &mut self.0[number as usize];
+        if let Some(entry) = place {
             entry.uses -= 1;
             if entry.uses == 0 {
                 *place = None;

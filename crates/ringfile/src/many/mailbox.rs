@@ -30,17 +30,19 @@ struct MailboxState<T> {
     closed: bool,
 }
 
+type Locked<'a, T> = MutexGuard<'a, MailboxState<T>>;
+
 impl<T> Mailbox<T> {
     pub(super) fn new() -> Self {
         let inner = MailboxState { results: Vec::new(), waker: None, wake_at: 0, closed: false };
         Self { inner: Mutex::new(inner), has_some: AtomicBool::new(false) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, MailboxState<T>> {
+    fn lock(&self) -> Locked<'_, T> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, MailboxState<T>>> {
+    fn try_lock(&self) -> Option<Locked<'_, T>> {
         match self.inner.try_lock() {
             Ok(inner) => Some(inner),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -77,12 +79,7 @@ impl<T> Mailbox<T> {
         }
     }
 
-    fn put_locked(
-        &self,
-        mut inner: MutexGuard<'_, MailboxState<T>>,
-        result: T,
-        under_lock: impl FnOnce(),
-    ) -> Result<(), T> {
+    fn put_locked(&self, mut inner: Locked<'_, T>, result: T, under_lock: impl FnOnce()) -> Result<(), T> {
         if inner.closed {
             return Err(result);
         }

@@ -8,18 +8,20 @@ use std::ops::Range;
 
 use super::files::Files;
 use super::op::{At, NONE, Op, Stage};
+use super::plan::{BatchPlan, List};
 use crate::driver::{Ended, FileKind, Finished, Kind, Request};
 use crate::file::adaptive::{Descriptor, Way};
 use crate::file::check;
 use crate::file::unaligned::ReadInPieces;
-use crate::memory::{Buffer, Held, reserve};
+use crate::memory::{Held, reserve};
 
 /// The limits of a group, in bytes and in reads. Longer groups gain nothing, and the device cannot overlap them.
 const MOST_BYTES: u64 = 1 << 20;
 const MOST_READS: usize = 128;
 
+/// Returns where a read ends. Other operations may have any offset.
 fn end_of(op: &Op) -> u64 {
-    op.record.request.offset + op.record.request.want as u64
+    op.record.request.offset.wrapping_add(op.record.request.want as u64)
 }
 
 /// Returns whether a read may be part of a group. All others are carried out separately.
@@ -35,147 +37,142 @@ fn may_merge(op: &Op, files: &Files) -> bool {
         && matches!(check::fits(file.target_of(Descriptor::Direct), &op.record.request, &op.record.held), Ok(true))
 }
 
-/// Puts the reads of a range into groups.
-pub(super) fn plan(ops: &mut [Op], files: &Files, range: Range<u32>, gap: usize) {
-    let mut reads: Vec<u32> = range.filter(|&index| may_merge(&ops[index as usize], files)).collect();
-    reads.sort_unstable_by_key(|&index| {
-        let op = &ops[index as usize];
-        (op.file, op.record.request.offset)
-    });
-    let mut at = 0;
-    while at < reads.len() {
-        let mut behind = at + 1;
-        while behind < reads.len() && behind - at < MOST_READS {
-            let [first, last, next] = [at, behind - 1, behind].map(|at| &ops[reads[at] as usize]);
-            let same = first.file == next.file;
-            let distance = next.record.request.offset.checked_sub(end_of(last));
-            let near = distance.is_some_and(|distance| distance <= gap as u64);
-            if !same || !near || end_of(next) - first.record.request.offset > MOST_BYTES {
-                break;
-            }
-            behind += 1;
-        }
-        for pair in reads[at..behind].windows(2) {
-            ops[pair[0] as usize].next = pair[1];
-            ops[pair[1] as usize].stage = Stage::Merged;
-        }
-        at = behind;
-    }
-}
-
-/// Visits the members of a group in the order of their offsets, and returns how many there are. `look` may take any of
-/// them out of the group.
-fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32)) -> usize {
-    let (mut index, mut count) = (first, 0);
+/// Visits the members of a group in the order of their offsets, each with its index and the length of the gap before it.
+/// Returns how many there are. `look` may take any of them out of the group.
+fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32, usize)) -> usize {
+    let (mut index, mut count, mut end) = (first, 0, ops[first as usize].record.request.offset);
     while index != NONE {
         let op = &mut ops[index as usize];
-        let next = op.next;
-        look(op, index);
+        let (next, gap) = (op.next, op.record.request.offset - end);
+        end = end_of(op);
+        look(op, index, gap as usize);
         index = next;
         count += 1;
     }
     count
 }
 
-/// Begins the merged read of a group. Returns false if there is no memory for its gaps: the reads are then done one by
-/// one.
-pub(super) fn begin(ops: &mut [Op], files: &Files, first: u32, again: &mut Vec<u32>) -> bool {
-    let start = ops[first as usize].record.request.offset;
-    let (mut parts, mut at, mut fits) = (Vec::<Buffer>::new(), start, true);
-    let mut scratch = Vec::new();
-    for_each(ops, first, |op, _| {
-        let gap = (op.record.request.offset - at) as usize;
-        if gap > 0 {
-            reserve().try_get(gap).map_or_else(|_| fits = false, |buffer| scratch.push(buffer));
+impl BatchPlan {
+    /// Puts the reads of a range into groups.
+    pub(super) fn group_reads(&mut self, range: Range<u32>, gap: usize) {
+        let List { ops, files, .. } = &mut self.batch;
+        let mut reads: Vec<u32> = range.filter(|&index| may_merge(&ops[index as usize], files)).collect();
+        reads.sort_unstable_by_key(|&index| {
+            let op = &ops[index as usize];
+            (op.file, op.record.request.offset)
+        });
+        let mut rest = &reads[..];
+        while let [first, ..] = rest {
+            let first = &ops[*first as usize];
+            let joins = |pair: &&[u32]| {
+                let [last, next] = [pair[0], pair[1]].map(|index| &ops[index as usize]);
+                let distance = next.record.request.offset.checked_sub(end_of(last));
+                first.file == next.file
+                    && distance.is_some_and(|distance| distance <= gap as u64)
+                    && end_of(next) - first.record.request.offset <= MOST_BYTES
+            };
+            let joined = rest.windows(2).take(MOST_READS - 1).take_while(joins).count();
+            let (group, others) = rest.split_at(1 + joined);
+            for pair in group.windows(2) {
+                ops[pair[0] as usize].next = pair[1];
+                ops[pair[1] as usize].stage = Stage::Merged;
+            }
+            rest = others;
         }
-        at = end_of(op);
-    });
-    if !fits {
-        take_apart(ops, first, again);
-        return false;
     }
-    let want = (at - start) as usize;
-    let (mut scratch, mut at) = (scratch.into_iter(), start);
-    for_each(ops, first, |op, _| {
-        if op.record.request.offset > at {
-            parts.extend(scratch.next());
+
+    /// Begins the merged read of a group. Returns false if there is no memory for its gaps: the reads are then done one
+    /// by one.
+    pub(super) fn begin_group(&mut self, first: u32) -> bool {
+        let List { ops, files, .. } = &mut self.batch;
+        let (mut scratch, mut fits) = (Vec::new(), true);
+        for_each(ops, first, |_, _, gap| {
+            if gap > 0 {
+                reserve().try_get(gap).map_or_else(|_| fits = false, |buffer| scratch.push(buffer));
+            }
+        });
+        if !fits {
+            self.take_apart(first);
+            return false;
         }
-        if let Held::Pooled(buffer) = std::mem::take(&mut op.record.held) {
-            parts.push(buffer);
+        let (mut parts, mut scratch, mut want) = (Vec::new(), scratch.into_iter(), 0);
+        for_each(ops, first, |op, _, gap| {
+            if gap > 0 {
+                parts.extend(scratch.next());
+            }
+            if let Held::Pooled(buffer) = std::mem::take(&mut op.record.held) {
+                parts.push(buffer);
+            }
+            want += gap + op.record.request.want;
+        });
+        let leader = &mut ops[first as usize];
+        leader.stage = Stage::Begun(At::Nowhere);
+        let request = Request { kind: Kind::ReadVectored, want, ..leader.record.request };
+        let (file, held) = (files.get(leader.file), Held::Buffers(parts));
+        if let Way::By(descriptor) = file.choose(&request, &held, false) {
+            leader.record.descriptor = descriptor;
         }
-        at = end_of(op);
-    });
-    let leader = &mut ops[first as usize];
-    leader.stage = Stage::Begun(At::Nowhere);
-    let request = Request { kind: Kind::ReadVectored, want, ..leader.record.request };
-    let (file, held) = (files.get(leader.file), Held::Buffers(parts));
-    if let Way::By(descriptor) = file.choose(&request, &held, false) {
-        leader.record.descriptor = descriptor;
+        leader.record.go_by(request, held, ReadInPieces::default());
+        true
     }
-    leader.record.go_by(request, held, ReadInPieces::default());
-    true
-}
 
-fn take_apart(ops: &mut [Op], first: u32, again: &mut Vec<u32>) {
-    for_each(ops, first, |op, index| {
-        op.next = NONE;
-        op.stage = Stage::Waiting;
-        op.record.descriptor = Descriptor::Open;
-        again.push(index);
-    });
-}
+    fn take_apart(&mut self, first: u32) {
+        for_each(&mut self.batch.ops, first, |op, index, _| {
+            op.next = NONE;
+            op.stage = Stage::Waiting;
+            op.record.descriptor = Descriptor::Open;
+            self.again.push(index);
+        });
+    }
 
-/// Gives the reads of a group their buffers back. They begin again, one by one.
-pub(super) fn take_back(ops: &mut [Op], first: u32, held: Held, again: &mut Vec<u32>) {
-    give_parts(ops, first, held);
-    take_apart(ops, first, again);
-}
+    /// Gives the reads of a group their buffers back. They begin again, one by one.
+    pub(super) fn split_group(&mut self, first: u32, held: Held) {
+        self.give_parts(first, held);
+        self.take_apart(first);
+    }
 
-/// Gives the reads of a group their buffers back, and drops those of the gaps.
-fn give_parts(ops: &mut [Op], first: u32, held: Held) {
-    let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
-    ops[first as usize].record.go_itself();
-    let (mut parts, mut at) = (parts.into_iter(), ops[first as usize].record.request.offset);
-    for_each(ops, first, |op, _| {
-        if op.record.request.offset > at {
-            drop(parts.next());
+    /// Gives the reads of a group their buffers back, and drops those of the gaps.
+    fn give_parts(&mut self, first: u32, held: Held) {
+        let parts = if let Held::Buffers(parts) = held { parts } else { Vec::new() };
+        let mut parts = parts.into_iter();
+        self.batch.ops[first as usize].record.go_itself();
+        for_each(&mut self.batch.ops, first, |op, _, gap| {
+            if gap > 0 {
+                drop(parts.next());
+            }
+            op.record.held = parts.next().map_or(Held::None, Held::Pooled);
+        });
+    }
+
+    /// Distributes the result to the reads of a group. Returns how many have ended, and whether any of them has failed.
+    /// After an error they are done one by one instead.
+    pub(super) fn end_group(&mut self, first: u32, finished: Finished) -> (usize, bool) {
+        let Finished { held, ended: Ended { mut done, errno } } = finished;
+        if errno != 0 {
+            self.split_group(first, held);
+            return (0, false);
         }
-        op.record.held = parts.next().map_or(Held::None, Held::Pooled);
-        at = end_of(op);
-    });
-}
-
-/// Distributes the result to the reads of a group, and calls `over` for each, which has ended. After an error they are done
-/// one by one instead.
-pub(super) fn end(
-    ops: &mut [Op],
-    first: u32,
-    finished: Finished,
-    again: &mut Vec<u32>,
-    mut over: impl FnMut(&Op),
-) {
-    let Finished { held, ended: Ended { done, errno } } = finished;
-    if errno != 0 {
-        return take_back(ops, first, held, again);
+        self.give_parts(first, held);
+        let mut any_failed = false;
+        let ended = for_each(&mut self.batch.ops, first, |op, _, gap| {
+            op.next = NONE;
+            // The driver has continued short reads, except at the end of the file.
+            done = done.saturating_sub(gap);
+            let read = done.min(op.record.request.want);
+            done -= read;
+            op.end_with(Ended { done: read, errno: 0 });
+            any_failed |= op.has_failed();
+        });
+        (ended, any_failed)
     }
-    give_parts(ops, first, held);
-    let start = ops[first as usize].record.request.offset;
-    for_each(ops, first, |op, _| {
-        op.next = NONE;
-        // The driver has continued short reads, except at the end of the file.
-        let before = (op.record.request.offset - start) as usize;
-        op.end_with(Ended { done: done.saturating_sub(before).min(op.record.request.want), errno: 0 });
-        over(op);
-    });
-}
 
-/// Cancels an operation that was not begun, and those merged with it. Returns how many ended.
-pub(super) fn cancel(ops: &mut [Op], index: u32, why: &'static str) -> usize {
-    if !matches!(ops[index as usize].stage, Stage::Waiting) {
-        return 0;
+    /// Cancels an operation that was not begun, and those merged with it.
+    pub(super) fn cancel_waiting(&mut self, index: u32, why: &'static str) {
+        if matches!(self.batch.ops[index as usize].stage, Stage::Waiting) {
+            self.ended += for_each(&mut self.batch.ops, index, |op, _, _| {
+                op.next = NONE;
+                op.cancel(why);
+            });
+        }
     }
-    for_each(ops, index, |op, _| {
-        op.next = NONE;
-        op.cancel(why);
-    })
 }

@@ -122,9 +122,11 @@ impl Op {
         self.is_over()
     }
 
-    pub(super) fn refuse(&mut self, error: Error) {
+    /// Ends an operation whose caller must not wait here.
+    pub(super) fn refuse_to_wait(&mut self, files: &Files, why: &'static str) {
+        let error = Error::new(ErrorKind::WouldBlock, what(&self.record.request));
         self.record.show_done();
-        self.stage = Stage::Refused(error);
+        self.stage = Stage::Refused(error.on(files.get(self.file).path()).because(why));
     }
 
     #[inline]
@@ -197,12 +199,6 @@ impl Op {
         done(result, op.record.held, opened)
     }
 
-    /// Returns the error of an operation whose caller must not wait here.
-    pub(super) fn would_block(&self, files: &Files, why: &'static str) -> Error {
-        let path = files.get(self.file).path();
-        Error::new(ErrorKind::WouldBlock, what(&self.record.request)).on(path).because(why)
-    }
-
     /// Returns whether it is a read that was not begun and can be carried out in place, see
     /// [`InPlace`](crate::driver::InPlace). If the file is adaptive, first chooses the read's descriptor.
     #[inline(always)]
@@ -220,18 +216,12 @@ impl Op {
 
     #[inline(always)]
     fn fits_in_place(&self, file: &Target) -> bool {
-        match &self.record.held {
-            Held::Pooled(buffer) => {
-                self.record.request.kind == Kind::Read
-                    && matches!(self.stage, Stage::Waiting)
-                    && !self.record.has_detour()
-                    && {
-                        let start = buffer.as_ptr().cast_mut();
-                        check::fits_in_place(file, self.record.request.offset, start, buffer.capacity())
-                    }
-            }
-            _ => false,
-        }
+        let Held::Pooled(buffer) = &self.record.held else { return false };
+        let (offset, start) = (self.record.request.offset, buffer.as_ptr().cast_mut());
+        self.record.request.kind == Kind::Read
+            && matches!(self.stage, Stage::Waiting)
+            && !self.record.has_detour()
+            && check::fits_in_place(file, offset, start, buffer.capacity())
     }
 
     #[inline]

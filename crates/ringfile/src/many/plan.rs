@@ -6,7 +6,6 @@
 use super::done::Done;
 use super::engine::{Source, ThreadEngine};
 use super::files::Files;
-use super::merge;
 use super::op::{At, NONE, Op, Stage};
 use crate::driver::{Ended, Finished, InPlace, ReadInPlace};
 use crate::error::Error;
@@ -32,7 +31,7 @@ pub(super) struct List {
 /// See the module.
 #[derive(Default)]
 pub(super) struct BatchPlan {
-    batch: List,
+    pub(super) batch: List,
     /// The operations before which all earlier ones must have ended, the next one first.
     barriers: std::vec::IntoIter<u32>,
     /// The position of the next barrier, or the end.
@@ -40,11 +39,10 @@ pub(super) struct BatchPlan {
     /// The next operation to consider.
     next: u32,
     /// Operations to begin again.
-    again: Vec<u32>,
+    pub(super) again: Vec<u32>,
     /// An operation that was begun, and returned to be started later.
     given_back: Option<u32>,
-    in_flight: usize,
-    ended: usize,
+    pub(super) ended: usize,
     failed: bool,
     stopped: Option<&'static str>,
     cancelled: Option<&'static str>,
@@ -93,7 +91,6 @@ impl BatchPlan {
     #[cold]
     pub(super) fn end_all(&mut self, end: impl Fn(&mut Op, &Files)) {
         if let Some(index) = self.given_back.take() {
-            self.in_flight += 1;
             self.end_unstarted(index);
         }
         self.batch.ops.iter_mut().filter(|op| !op.is_over()).for_each(|op| end(op, &self.batch.files));
@@ -115,14 +112,14 @@ impl BatchPlan {
         let end = self.batch.ops.len() as u32;
         self.border = self.barriers.find(|&barrier| barrier > self.next).unwrap_or(end);
         if let Some(gap) = self.batch.merge {
-            merge::plan(&mut self.batch.ops, &self.batch.files, self.next..self.border, gap);
+            self.group_reads(self.next..self.border, gap);
         }
     }
 
     fn next_index(&mut self) -> Option<u32> {
         while let Some(index) = self.again.pop() {
             let Some(why) = self.cancelled else { return Some(index) };
-            self.ended += merge::cancel(&mut self.batch.ops, index, why);
+            self.cancel_waiting(index, why);
         }
         if let Some(why) = self.stopped {
             self.cancel_rest(why);
@@ -147,9 +144,7 @@ impl BatchPlan {
     fn begin(&mut self, index: u32) -> bool {
         let op = &mut self.batch.ops[index as usize];
         match op.stage {
-            Stage::Waiting if op.next != NONE => {
-                merge::begin(&mut self.batch.ops, &self.batch.files, index, &mut self.again)
-            }
+            Stage::Waiting if op.next != NONE => self.begin_group(index),
             Stage::Waiting => {
                 let begun = op.begin(&self.batch.files);
                 if !begun {
@@ -186,9 +181,7 @@ impl BatchPlan {
     fn cancel_rest(&mut self, why: &'static str) {
         let from = std::mem::replace(&mut self.next, self.batch.ops.len() as u32);
         self.border = self.next;
-        for index in from..self.next {
-            self.ended += merge::cancel(&mut self.batch.ops, index, why);
-        }
+        (from..self.next).for_each(|index| self.cancel_waiting(index, why));
     }
 }
 
@@ -211,18 +204,16 @@ impl InPlace for [Op] {
 
 impl Source for BatchPlan {
     #[inline]
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self, in_flight: usize) -> Option<u32> {
         if let Some(index) = self.given_back.take() {
-            self.in_flight += 1;
             if self.cancelled.is_none() {
                 return Some(index);
             }
             self.end_unstarted(index);
         }
-        while self.in_flight < self.batch.most {
+        while in_flight < self.batch.most {
             let index = self.next_index()?;
             if self.begin(index) {
-                self.in_flight += 1;
                 return Some(index);
             }
         }
@@ -236,14 +227,9 @@ impl Source for BatchPlan {
 
     #[inline]
     fn end(&mut self, index: u32, finished: &mut Finished) {
-        self.in_flight -= 1;
         if self.batch.ops[index as usize].next != NONE {
             let finished = std::mem::replace(finished, Finished::NOTHING);
-            let (mut ended, mut any_failed) = (0, false);
-            merge::end(&mut self.batch.ops, index, finished, &mut self.again, |op| {
-                ended += 1;
-                any_failed |= op.has_failed();
-            });
+            let (ended, any_failed) = self.end_group(index, finished);
             self.count_ended(ended, any_failed);
         } else if self.batch.ops[index as usize].end(&self.batch.files, finished) {
             self.count(index);
@@ -254,11 +240,10 @@ impl Source for BatchPlan {
 
     #[cold]
     fn refuse(&mut self, index: u32, error: Error) {
-        self.in_flight -= 1;
         if self.batch.ops[index as usize].next != NONE {
             // Each read of the group is started by itself, and gets its own error.
             let held = std::mem::take(self.batch.ops[index as usize].begun(&self.batch.files).2);
-            merge::take_back(&mut self.batch.ops, index, held, &mut self.again);
+            self.split_group(index, held);
         } else {
             self.batch.ops[index as usize].refuse_with(error, &self.batch.files);
             self.count(index);
@@ -267,14 +252,13 @@ impl Source for BatchPlan {
 
     #[cold]
     fn give_back(&mut self, index: u32) {
-        self.in_flight -= 1;
         self.given_back = Some(index);
     }
 
-    fn startable(&self) -> usize {
+    fn startable(&self, in_flight: usize) -> usize {
         let left = self.border - self.next;
         let known = left as usize + self.again.len() + usize::from(self.given_back.is_some());
-        let room = self.batch.most - self.in_flight;
+        let room = self.batch.most - in_flight;
         // At a barrier, or after an error, the next call of `next` decides what may start.
         let at_border = self.next == self.border && !self.is_over();
         known.max(usize::from(at_border || self.stopped.is_some())).min(room)

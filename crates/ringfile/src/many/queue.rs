@@ -4,6 +4,7 @@
 //! Invariant: each operation that was added gives one result, even if it was cancelled.
 
 use std::future::poll_fn;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
 use std::task::Poll;
@@ -86,6 +87,16 @@ pub(super) struct WithItsDriver;
 const TOO_LATE: &str = "before Linux 5.18, a thread's first descriptor must be created before its first operation waits: \
     create it together with the queue";
 
+const WOULD_BLOCK: &str = "waiting would block a ringfile thread: await the queue's `ready` there";
+const NOT_THERE: &str = "the token names no operation of this queue, its result was taken, the thread is ending, or user \
+    code runs in a call of a shared queue";
+
+/// Returns why an operation cannot be waited for.
+#[cold]
+pub(super) fn not_waited(kind: ErrorKind, why: &'static str) -> Error {
+    Error::new(kind, "waiting for an operation of a queue").because(why)
+}
+
 impl Default for Queue {
     fn default() -> Self {
         Self::new()
@@ -106,15 +117,9 @@ impl Queue {
     }
 }
 
-impl Queue<WithItsDriver> {
-    /// Creates a queue that is used only while its driver is that of the calling thread.
-    pub(super) fn roving(operations: usize) -> Self {
-        Self::make(operations, AfterUse::Nothing)
-    }
-}
-
 impl<Place: Default> Queue<Place> {
-    fn make(operations: usize, then: AfterUse) -> Self {
+    /// Creates an empty queue; `then` says what becomes of its driver afterwards.
+    pub(super) fn make(operations: usize, then: AfterUse) -> Self {
         let (entries, engine) = (Entries::with_capacity(operations), ThreadEngine::new(then));
         Self { entries, engine, place: Place::default() }
     }
@@ -176,7 +181,7 @@ impl<Place> Queue<Place> {
     pub fn wait(&mut self, at_least: usize, timeout: Option<Duration>) -> usize {
         let in_loop = crate::runtime::is_in_loop();
         let (open, done) = self.counts();
-        if open == 0 || (at_least > 0 && done >= at_least && self.entries.startable() == 0) {
+        if open == 0 || (at_least > 0 && done >= at_least && !self.entries.has_more()) {
             return done;
         }
         if timeout == Some(Duration::ZERO) || at_least == 0 || in_loop {
@@ -207,10 +212,9 @@ impl<Place> Queue<Place> {
             }
             // `counts` has taken results since, and their operations may have to begin again.
             let all_goes_on = went_on && !self.entries.begins_again;
-            if all_goes_on && self.engine.engine.remote.mailbox.wake(context.waker(), 1) {
-                return Poll::Pending;
+            if !all_goes_on || !self.engine.engine.remote.mailbox.wake(context.waker(), 1) {
+                context.waker().wake_by_ref();
             }
-            context.waker().wake_by_ref();
             Poll::Pending
         })
         .await
@@ -252,7 +256,7 @@ impl<Place> Queue<Place> {
     #[must_use]
     pub fn is_done(&mut self, token: Token) -> bool {
         self.engine.engine.take_in(&mut self.entries);
-        self.entries.is_done(token) == Some(true)
+        self.contains(token) && !self.entries.is_open(token)
     }
 
     /// Returns whether the token names an operation of this queue whose result was not taken.
@@ -269,25 +273,16 @@ impl<Place> Queue<Place> {
     /// `InvalidInput` if the token names no operation of this queue, or its result was taken. `WouldBlock` inside
     /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
     pub fn wait_by(&mut self, token: Token) -> Result<Done> {
-        let what = "waiting for an operation of a queue";
-        let in_loop = crate::runtime::is_in_loop();
-        if in_loop && self.entries.is_done(token) == Some(false) {
+        if self.entries.is_open(token) && crate::runtime::is_in_loop() {
             self.submit();
-            if self.entries.is_done(token) == Some(false) {
-                let why = "waiting would block a ringfile thread: await the queue's `ready` there";
-                return Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why));
+            if self.entries.is_open(token) {
+                return Err(not_waited(ErrorKind::WouldBlock, WOULD_BLOCK));
             }
         }
-        if self.entries.is_done(token) == Some(false) {
-            let wanted = |entries: &mut Entries| usize::from(entries.is_done(token) == Some(false));
-            self.engine.wait(&mut self.entries, None, wanted);
+        if self.entries.is_open(token) {
+            self.engine.wait(&mut self.entries, None, |entries| usize::from(entries.is_open(token)));
         }
-        self.take_by(token).ok_or_else(|| {
-            let why =
-                "the token names no operation of this queue, its result was taken, the thread is ending, or user code \
-                runs in a call of a shared queue";
-            Error::new(std::io::ErrorKind::InvalidInput, what).because(why)
-        })
+        self.take_by(token).ok_or_else(|| not_waited(ErrorKind::InvalidInput, NOT_THERE))
     }
 
     /// Cancels an operation, if the kernel still can. Its result still arrives, exactly once: the operation's own if it

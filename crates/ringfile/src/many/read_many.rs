@@ -5,11 +5,12 @@
 //! unwinds, each buffer is back in its request, or the request's result says why it is not, and no operation uses
 //! borrowed memory ([`Lending`] ends the process otherwise).
 
-use std::any::Any;
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::done::Done;
+use super::engine::Source;
 use super::entries::Token;
 use super::queue::Queue;
 use crate::driver::{Ended, InPlace, Kind, ReadInPlace, Request, Target};
@@ -61,17 +62,6 @@ enum RequestStage {
 
 /// The way of a request for which none was chosen.
 const NOT_CHOSEN: Way = Way::By(Descriptor::Open);
-
-impl RequestStage {
-    /// Returns the way of a read that becomes an operation of the queue.
-    fn way(self) -> Way {
-        match self {
-            Self::InPlace(descriptor) => Way::By(descriptor),
-            Self::Otherwise(way) => way,
-            Self::Open(_) | Self::Failed(..) | Self::Over => NOT_CHOSEN,
-        }
-    }
-}
 
 impl<M: ReadMemory> ReadRequest<M> {
     /// Creates a request to fill the memory from `offset`.
@@ -129,16 +119,17 @@ trait OneOfMany {
 
     const DOING: &'static str;
 
-    fn memory(&mut self) -> &mut Self::Memory;
-
-    fn state(&mut self) -> (&mut Result<usize>, &mut RequestStage);
-
-    fn stage(&self) -> RequestStage;
-
-    fn offset(&self) -> u64;
+    fn parts(&mut self) -> Parts<'_, Self::Memory>;
 
     /// Adds the operation to a queue.
     fn add(queue: &mut Queue, file: &File, buffer: Buffer, offset: u64) -> Token;
+}
+
+struct Parts<'a, M> {
+    memory: &'a mut M,
+    offset: u64,
+    result: &'a mut Result<usize>,
+    stage: &'a mut RequestStage,
 }
 
 impl<M: ReadMemory> OneOfMany for ReadRequest<M> {
@@ -146,20 +137,9 @@ impl<M: ReadMemory> OneOfMany for ReadRequest<M> {
 
     const DOING: &'static str = "reading";
 
-    fn memory(&mut self) -> &mut M {
-        &mut self.buffer
-    }
-
-    fn state(&mut self) -> (&mut Result<usize>, &mut RequestStage) {
-        (&mut self.result, &mut self.stage)
-    }
-
-    fn stage(&self) -> RequestStage {
-        self.stage
-    }
-
-    fn offset(&self) -> u64 {
-        self.offset
+    fn parts(&mut self) -> Parts<'_, M> {
+        let Self { buffer, offset, result, stage } = self;
+        Parts { memory: buffer, offset: *offset, result, stage }
     }
 
     fn add(queue: &mut Queue, file: &File, buffer: Buffer, offset: u64) -> Token {
@@ -172,20 +152,9 @@ impl<M: WriteMemory> OneOfMany for WriteRequest<M> {
 
     const DOING: &'static str = "writing";
 
-    fn memory(&mut self) -> &mut M {
-        &mut self.buffer
-    }
-
-    fn state(&mut self) -> (&mut Result<usize>, &mut RequestStage) {
-        (&mut self.result, &mut self.stage)
-    }
-
-    fn stage(&self) -> RequestStage {
-        self.stage
-    }
-
-    fn offset(&self) -> u64 {
-        self.offset
+    fn parts(&mut self) -> Parts<'_, M> {
+        let Self { buffer, offset, result, stage } = self;
+        Parts { memory: buffer, offset: *offset, result, stage }
     }
 
     fn add(queue: &mut Queue, file: &File, buffer: Buffer, offset: u64) -> Token {
@@ -218,9 +187,6 @@ impl<M: ReadMemory> InPlace for [ReadRequest<M>] {
         };
     }
 }
-
-/// The payload of a panic.
-type Payload = Box<dyn Any + Send>;
 
 impl Queue {
     /// Reads many blocks of a file into memory that stays in its requests, and waits for all of them. Each request gets
@@ -334,20 +300,18 @@ impl Queue {
     /// Carries out the requests that have not ended, as operations of the queue.
     #[cold]
     fn carry_out<R: OneOfMany>(&mut self, file: &File, requests: &mut [R]) {
-        let mut window = Window { first: 0, next: 0, open: 0, last: requests.len() };
+        let mut window = Window { begun: 0..0, open: 0, last: requests.len() };
         let mut lending = Lending::new(requests, self.place.counter.take());
-        let mut panic: Option<Payload> = None;
-        while window.first < window.last {
+        let mut panic = None;
+        while window.begun.start < window.last {
             // User code that runs meanwhile may panic. The memory is not given up before the kernel has answered.
-            let turned =
-                catch_unwind(AssertUnwindSafe(|| self.carry_out_some(file, &mut lending, &mut window)));
-            if let Err(payload) = turned {
-                window.last = window.next;
-                // The payload of a second panic is leaked: dropping it might panic here.
-                if panic.is_none() {
-                    panic = Some(payload);
-                } else {
-                    std::mem::forget(payload);
+            let some = AssertUnwindSafe(|| self.carry_out_some(file, &mut lending, &mut window));
+            if let Err(payload) = catch_unwind(some) {
+                window.last = window.begun.end;
+                match panic {
+                    None => panic = Some(payload),
+                    // The payload of a second panic is leaked: dropping it might panic here.
+                    Some(_) => std::mem::forget(payload),
                 }
             }
         }
@@ -362,72 +326,63 @@ impl Queue {
         &mut self,
         file: &File,
         lending: &mut Lending<'_, R>,
-        window: &mut Window,
+        Window { begun, open, last }: &mut Window,
     ) {
-        while window.open < AT_ONCE && window.next < window.last {
-            let at = window.next;
-            window.next += 1;
-            if lending.requests()[at].stage() != RequestStage::Over {
-                let buffer = lending.lend(at, R::memory);
-                let request = &mut lending.requests()[at];
-                let token = R::add(self, file, buffer, request.offset());
-                let way = request.stage().way();
-                if way != NOT_CHOSEN {
-                    self.entries.go(token, way);
-                }
-                *request.state().1 = RequestStage::Open(token);
-                window.open += 1;
+        while *open < AT_ONCE && begun.end < *last {
+            let at = begun.end;
+            begun.end += 1;
+            let Parts { offset, stage, .. } = lending.requests()[at].parts();
+            let way = match *stage {
+                RequestStage::InPlace(descriptor) => Way::By(descriptor),
+                RequestStage::Otherwise(way) => way,
+                RequestStage::Open(_) | RequestStage::Failed(..) | RequestStage::Over => continue,
+            };
+            let buffer = lending.lend(at, |request| request.parts().memory);
+            let token = R::add(self, file, buffer, offset);
+            if way != NOT_CHOSEN {
+                self.entries.op(token.index()).0.record.go(way);
             }
+            *lending.requests()[at].parts().stage = RequestStage::Open(token);
+            *open += 1;
         }
-        let requests = &mut lending.requests()[..window.next];
+        let requests = &mut lending.requests()[begun.clone()];
         // Waits for only a part of them, so that the device always has many in flight.
-        let enough = if window.next == window.last { window.open } else { window.open.div_ceil(4) };
+        let enough = if begun.end == *last { *open } else { open.div_ceil(4) };
         if enough > 0 {
             self.engine.wait(&mut self.entries, None, |entries| {
-                let has_ended = |request: &&R| {
-                    matches!(request.stage(), RequestStage::Open(token) if entries.is_done(token) != Some(false))
-                };
-                enough.saturating_sub(requests[window.first..].iter().filter(has_ended).count())
+                let ended = requests.iter_mut().filter_map(token_of).filter(|&token| !entries.is_open(token));
+                enough.saturating_sub(ended.count())
             });
         }
-        let before = window.open;
-        for request in &mut requests[window.first..] {
-            if let RequestStage::Open(token) = request.stage()
-                && let Some(done) = self.take_by(token)
-            {
-                window.open -= 1;
+        let before = *open;
+        for request in &mut *requests {
+            if let Some(done) = token_of(request).and_then(|token| self.take_by(token)) {
+                *open -= 1;
                 finish(request, done);
             }
         }
-        let is_stuck = before > 0 && window.open == before;
-        for request in &mut requests[window.first..] {
-            if is_stuck && let RequestStage::Open(token) = request.stage() {
-                // An operation that was not started gives its memory back.
-                self.cancel(token);
-                if let Some(done) = self.take_by(token) {
-                    finish(request, done);
+        if before > 0 && *open == before {
+            // Nothing ends here any more.
+            for request in &mut *requests {
+                if let Some(token) = token_of(request) {
+                    // An operation that was not started gives its memory back.
+                    self.cancel(token);
+                    self.take_by(token).into_iter().for_each(|done| finish(request, done));
+                    lose(request, file);
                 }
-                lose(request, file);
             }
-            // A request that a panic has kept from being added counts as ended too.
-            if matches!(request.stage(), RequestStage::Open(_)) {
-                break;
-            }
-            window.first += 1;
+            *open = 0;
         }
-        if is_stuck {
-            window.open = 0;
-        }
+        // A request that a panic has kept from being added counts as ended too.
+        begun.start += requests.iter_mut().map(token_of).take_while(Option::is_none).count();
     }
 }
 
 /// The requests that [`Queue::carry_out`] works on.
 struct Window {
-    /// All requests before this one have ended.
-    first: usize,
-    /// No request from here on has begun.
-    next: usize,
-    /// The number of requests in between that are operations of the queue.
+    /// All requests before these have ended, and none behind them has begun.
+    begun: Range<usize>,
+    /// The number of these that are operations of the queue.
     open: usize,
     /// No request from here on will begin.
     last: usize,
@@ -441,18 +396,23 @@ fn may_wait(file: &File, what: &'static str) -> Result<()> {
     Err(Error::new(ErrorKind::WouldBlock, what).on(file.path()).because(why))
 }
 
+/// Returns the token of a request that is an operation of the queue.
+fn token_of(request: &mut impl OneOfMany) -> Option<Token> {
+    if let RequestStage::Open(token) = *request.parts().stage { Some(token) } else { None }
+}
+
 fn finish(request: &mut impl OneOfMany, done: Done) {
+    let Parts { memory, result, stage, .. } = request.parts();
     if let Some(AnyBuffer::Pooled(buffer)) = done.buffer {
-        request.memory().take_back(buffer);
+        memory.take_back(buffer);
     }
-    let (result, stage) = request.state();
     (*result, *stage) = (done.result, RequestStage::Over);
 }
 
 /// Gives up waiting: the queue keeps the buffer of an operation that was started.
 fn lose<R: OneOfMany>(request: &mut R, file: &File) {
-    let error = Error::new(ErrorKind::Unsupported, R::DOING).on(file.path()).at(request.offset());
+    let Parts { offset, result, stage, .. } = request.parts();
+    let error = Error::new(ErrorKind::Unsupported, R::DOING).on(file.path()).at(offset);
     let why = "cannot wait for the operation: this is a forked child, or the thread is ending";
-    let (result, stage) = request.state();
     (*result, *stage) = (Err(error.because(why)), RequestStage::Over);
 }

@@ -52,10 +52,9 @@ impl RemoteResults {
 
     /// Notes that the result of an operation on another thread has arrived.
     pub(super) fn is_over(&self, index: u32) {
-        if !self.process.is_current() {
-            return;
+        if self.process.is_current() {
+            self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
         }
-        self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&index);
     }
 
     /// Calls `waker` when the last reference to this is dropped: the engine has one, and each operation in flight.
@@ -84,14 +83,15 @@ impl RemoteResults {
     /// by the thread that takes results, after taking them.
     #[inline]
     pub(super) fn set_signal(&self, has_more: bool) {
-        if self.signal.get().is_some() && self.process.is_current() {
-            self.set_signal_to(has_more);
+        if let Some(signal) = self.signal.get()
+            && self.process.is_current()
+        {
+            self.set_signal_to(has_more, signal);
         }
     }
 
     #[cold]
-    fn set_signal_to(&self, has_more: bool) {
-        let Some(signal) = self.signal.get() else { return };
+    fn set_signal_to(&self, has_more: bool, signal: &OwnedFd) {
         if !has_more {
             self.raised.lower(|| _ = rustix::io::read(signal, &mut [0; 8]));
         }

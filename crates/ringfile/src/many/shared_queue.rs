@@ -3,6 +3,7 @@
 //! A [`Queue`] with a driver of its own, which threads visit in turn ([`Visits`]). A forked child waits for no lock that a
 //! thread of its parent may have had, and drops nothing of the queue.
 
+use std::io::ErrorKind;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,12 +11,11 @@ use std::time::{Duration, Instant};
 
 use super::done::Done;
 use super::entries::Token;
-use super::queue::{Queue, WithItsDriver};
+use super::queue::{Queue, WithItsDriver, not_waited};
 use super::visits::{Outside, Visited, Visits};
-use crate::driver::{Bed, RovingDriver, Shared};
-use crate::error::{Error, Result};
+use crate::driver::{AfterUse, Bed, RovingDriver, Shared};
+use crate::error::Result;
 use crate::file::ask::Operation;
-use ringfile_buffer::internal::fork;
 
 /// A [`Queue`] that any number of threads use together, such as those of a scheduler: each may add and submit operations,
 /// and each may collect results, those of operations that another thread has added, too. Clones are the same queue.
@@ -77,13 +77,6 @@ struct Contents {
     hears_others: bool,
 }
 
-/// What threads use without the queue's lock.
-struct AroundIt {
-    /// That of the queue's driver.
-    shared: Arc<Shared>,
-    process: fork::Mark,
-}
-
 impl Default for SharedQueue {
     fn default() -> Self {
         Self::new()
@@ -101,10 +94,10 @@ impl SharedQueue {
     #[must_use]
     pub fn with_capacity(operations: usize) -> Self {
         let driver = RovingDriver::new();
-        let around = AroundIt { shared: Arc::clone(&driver.shared), process: fork::Mark::current() };
-        let queue = Queue::roving(operations);
+        let outside = Arc::clone(&driver.shared);
+        let queue = Queue::make(operations, AfterUse::Nothing);
         let contents = Contents { queue, driver, hears_ring: false, hears_others: false };
-        Self(Arc::new(Visits::new(contents, around)))
+        Self(Arc::new(Visits::new(contents, outside)))
     }
 
     /// Adds an operation that was not started, as [`Queue::add`] does. `user_data` comes back with its result. It starts
@@ -196,24 +189,16 @@ impl SharedQueue {
     /// `InvalidInput` if the token names no operation of this queue, or its result was taken. `WouldBlock` inside
     /// ringfile's loop if the operation has not finished. An error of the operation itself is in its [`Done`].
     pub fn wait_by(&self, token: Token) -> Result<Done> {
-        let what = "waiting for an operation of a queue";
         let taken = self.wait_until(None, |queue| match queue.take_by(token) {
             None if queue.contains(token) => None,
             taken => Some(taken),
         });
-        match taken {
-            Some(Some(done)) => Ok(done),
-            Some(None) => {
-                let why = "the token names no operation of this queue, or its result was taken";
-                Err(Error::new(std::io::ErrorKind::InvalidInput, what).because(why))
-            }
-            None if self.0.outside.process.is_current() => {
-                let why = "waiting would block a ringfile thread: await the operation there instead";
-                Err(Error::new(std::io::ErrorKind::WouldBlock, what).because(why))
-            }
-            None => Err(Error::new(std::io::ErrorKind::Unsupported, what)
-                .because("the operation belongs to the process that forked this one")),
-        }
+        Err(match taken {
+            Some(Some(done)) => return Ok(done),
+            Some(None) => not_waited(ErrorKind::InvalidInput, NOT_THERE),
+            None if self.0.outside.is_inherited() => not_waited(ErrorKind::Unsupported, INHERITED),
+            None => not_waited(ErrorKind::WouldBlock, WOULD_BLOCK),
+        })
     }
 
     /// Returns whether an operation has finished; false if the token names none. Submits and collects nothing: see
@@ -262,6 +247,9 @@ impl SharedQueue {
     }
 }
 
+const NOT_THERE: &str = "the token names no operation of this queue, or its result was taken";
+const WOULD_BLOCK: &str = "waiting would block a ringfile thread: await the operation there instead";
+const INHERITED: &str = "the operation belongs to the process that forked this one";
 const INSIDE: &str = "a shared queue was used by user code that it runs itself: a subscriber of events, or the destructor \
     of a buffer";
 const FORKED: &str = "this is a forked child, and a thread of its parent was using the shared queue at the fork: make a new \
@@ -280,7 +268,7 @@ impl SharedQueue {
         mut ready: impl FnMut(&mut Queue<WithItsDriver>) -> Option<R>,
     ) -> Option<R> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let may_wait = self.0.outside.process.is_current() && !crate::runtime::is_in_loop();
+        let may_wait = !self.0.outside.is_inherited() && !crate::runtime::is_in_loop();
         self.0.wait_until(may_wait, deadline, |contents| {
             contents.visit(|queue| queue.look_and(|queue, _| ready(queue)))
         })
@@ -295,7 +283,7 @@ impl Contents {
 }
 
 impl Visited for Contents {
-    type Outside = AroundIt;
+    type Outside = Arc<Shared>;
     type Bed = Bed;
 
     fn open(&self) -> usize {
@@ -318,28 +306,29 @@ impl Visited for Contents {
     }
 }
 
-impl Outside for AroundIt {
+/// What threads use of the queue's driver without the lock.
+impl Outside for Arc<Shared> {
     fn assert_may_block(&self) {
-        assert!(!RovingDriver::is_visited_here(&self.shared), "{INSIDE}");
-        assert!(self.process.is_current(), "{FORKED}");
+        assert!(!RovingDriver::is_visited_here(self), "{INSIDE}");
+        assert!(!self.is_inherited(), "{FORKED}");
     }
 
     fn begin_look(&self) {
-        self.shared.sleep.take_notification();
+        self.sleep.take_notification();
     }
 
     fn was_told(&self) -> bool {
-        self.shared.sleep.is_notified()
+        self.sleep.is_notified()
     }
 
     fn wake(&self) {
-        self.shared.ring_wakeup();
+        self.ring_wakeup();
     }
 }
 
 impl Drop for SharedQueue {
     fn drop(&mut self) {
-        if !self.0.outside.process.is_current() {
+        if self.0.outside.is_inherited() {
             // A thread of the parent may have been changing it.
             std::mem::forget(Arc::clone(&self.0));
         }
@@ -348,7 +337,7 @@ impl Drop for SharedQueue {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        self.visit(|queue| drop(std::mem::replace(queue, Queue::roving(0))));
+        self.visit(|queue| drop(std::mem::replace(queue, Queue::make(0, AfterUse::Nothing))));
     }
 }
 

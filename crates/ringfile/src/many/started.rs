@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::batch::{Abandoned, Batch, BatchRun};
 use super::done::Done;
 use crate::driver::{self, Shared};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use ringfile_buffer::internal::{event, panics};
 
 const PANICKED: &str = "the batch was abandoned, because polling it panicked";
@@ -35,14 +35,9 @@ struct StartedRun {
 }
 
 struct Running {
-    run: PolledRun,
+    /// `Err` if polling has panicked.
+    run: Result<BatchRun, Abandoned>,
     done: Box<dyn FnOnce(Vec<Done>) + Send>,
-}
-
-enum PolledRun {
-    Polled(BatchRun),
-    /// Polling has panicked.
-    Abandoned(Abandoned),
 }
 
 impl Batch {
@@ -77,16 +72,13 @@ impl Batch {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn start(self, done: impl FnOnce(Vec<Done>) + Send + 'static) -> Result<StartedBatch> {
+    pub fn start(self, done: impl FnOnce(Vec<Done>) + Send + 'static) -> crate::error::Result<StartedBatch> {
         let started = Arc::new(StartedRun {
             thread: driver::choose_io_thread()?,
             posted: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             len: self.len(),
-            running: Mutex::new(Some(Running {
-                run: PolledRun::Polled(self.into_future()),
-                done: Box::new(done),
-            })),
+            running: Mutex::new(Some(Running { run: Ok(self.into_future()), done: Box::new(done) })),
         });
         started.post();
         Ok(StartedBatch(started))
@@ -124,18 +116,18 @@ impl StartedRun {
         let Some(Running { run, done }) = taken else { return };
         let waker = Waker::from(Arc::clone(&self));
         let run = match run {
-            PolledRun::Polled(mut run) => match panics::catch(|| self.poll_run(&mut run, &waker)) {
+            Ok(mut run) => match panics::catch(|| self.poll_run(&mut run, &waker)) {
                 Ok(Poll::Ready(results)) => return done(results),
-                Ok(Poll::Pending) => PolledRun::Polled(run),
+                Ok(Poll::Pending) => Ok(run),
                 Err(_) => {
                     event::emit(|| tracing::error!("a batch was abandoned, because polling it panicked"));
-                    PolledRun::Abandoned(Abandoned::new(run, waker, PANICKED))
+                    Err(Abandoned::new(run, waker))
                 }
             },
-            abandoned @ PolledRun::Abandoned(_) => abandoned,
+            abandoned => abandoned,
         };
         match run {
-            PolledRun::Abandoned(abandoned) if abandoned.is_over() => done(self.results_of(abandoned)),
+            Err(abandoned) if abandoned.is_over() => done(self.results_of(abandoned)),
             run => *self.lock() = Some(Running { run, done }),
         }
     }
@@ -149,7 +141,7 @@ impl StartedRun {
 
     /// Returns a result for each operation, even if the batch's plan was lost in the panic.
     fn results_of(&self, abandoned: Abandoned) -> Vec<Done> {
-        let mut results = panics::catch(|| abandoned.into_results()).unwrap_or_default();
+        let mut results = panics::catch(|| abandoned.into_results(PANICKED)).unwrap_or_default();
         let error = || Error::from_errno(libc::ECANCELED, "carrying out a batch").because(PANICKED);
         results.resize_with(self.len, || Done { result: Err(error()), ..Done::NOTHING });
         results

@@ -66,17 +66,19 @@ pub(super) struct State<T> {
     waiting: usize,
 }
 
+type Locked<'a, T> = MutexGuard<'a, State<T>>;
+
 impl<T: Visited> Visits<T> {
     pub(super) fn new(subject: T, outside: T::Outside) -> Self {
         let state = State { subject, has_sleeper: false, must_wake: false, waiting: 0 };
         Self { state: Mutex::new(state), changed: Condvar::new(), outside }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<T>> {
+    pub(super) fn lock(&self) -> Locked<'_, T> {
         self.try_lock().unwrap_or_else(|| self.lock_busy())
     }
 
-    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, State<T>>> {
+    pub(super) fn try_lock(&self) -> Option<Locked<'_, T>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -85,7 +87,7 @@ impl<T: Visited> Visits<T> {
     }
 
     #[cold]
-    fn lock_busy(&self) -> MutexGuard<'_, State<T>> {
+    fn lock_busy(&self) -> Locked<'_, T> {
         self.outside.assert_may_block();
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -126,11 +128,7 @@ impl<T: Visited> Visits<T> {
         }
     }
 
-    fn wait_for_others<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State<T>>,
-        deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State<T>> {
+    fn wait_for_others<'a>(&'a self, mut state: Locked<'a, T>, deadline: Option<Instant>) -> Locked<'a, T> {
         state.waiting += 1;
         let mut state = match deadline {
             None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -144,13 +142,8 @@ impl<T: Visited> Visits<T> {
     }
 
     /// Sleeps for all, unless there is something to do.
-    fn sleep<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State<T>>,
-        deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State<T>> {
-        let bed = self.visit(&mut state, T::make_bed);
-        let Some(bed) = bed else { return state };
+    fn sleep<'a>(&'a self, mut state: Locked<'a, T>, deadline: Option<Instant>) -> Locked<'a, T> {
+        let Some(bed) = self.visit(&mut state, T::make_bed) else { return state };
         state.has_sleeper = true;
         drop(state);
         T::sleep(bed, deadline);

@@ -12,7 +12,6 @@ use std::future::Future;
 use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use pin_project_lite::pin_project;
@@ -27,15 +26,10 @@ const MAIN: TaskNumber = 0;
 thread_local! {
     /// The number of the driver of the loop that this thread is in; 0 outside a loop.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
-    /// Counts the turns of this thread's loops, from 1.
-    static TURN: Cell<u64> = const { Cell::new(1) };
-    /// The turn in which a task has started I/O without waiting.
-    static STARTED_IN: Cell<u64> = const { Cell::new(0) };
-    /// This and the next thread-local are never destroyed, so that an ending thread can have a loop; a loop leaves both
-    /// empty.
+    /// Whether a task has started I/O without waiting, since the loop turned.
+    static STARTED: Cell<bool> = const { Cell::new(false) };
+    /// Never destroyed, so that an ending thread can have a loop, which leaves it empty.
     static TASKS: ManuallyDrop<RefCell<Tasks>> = const { ManuallyDrop::new(RefCell::new(Tasks::new())) };
-    static REMOTE: ManuallyDrop<RefCell<Option<Arc<LoopHandle>>>> =
-        const { ManuallyDrop::new(RefCell::new(None)) };
 }
 
 /// The tasks of a thread, by number; number 0 is the future of `block_on`.
@@ -43,6 +37,9 @@ struct Tasks {
     places: Vec<TaskSlot>,
     free: Vec<TaskNumber>,
     ready: Vec<TaskNumber>,
+    /// The thread, while it is in a loop.
+    shared: Option<Arc<Shared>>,
+    command: Command,
 }
 
 #[derive(Default)]
@@ -73,16 +70,21 @@ impl<F: Future<Output = ()>> Run for TaskCell<F> {
     #[inline]
     fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool {
         let cell = self.project();
-        driver::polling(number, cell.waker);
-        let polled = cell.future.poll(&mut Context::from_waker(cell.waker));
-        driver::polled();
-        polled.is_pending()
+        poll(cell.future, number, cell.waker).is_pending()
     }
+}
+
+#[inline]
+fn poll<F: Future>(future: Pin<&mut F>, number: TaskNumber, waker: &Waker) -> Poll<F::Output> {
+    driver::polling(number, waker);
+    let polled = future.poll(&mut Context::from_waker(waker));
+    driver::polled();
+    polled
 }
 
 impl Tasks {
     const fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new(), ready: Vec::new() }
+        Self { places: Vec::new(), free: Vec::new(), ready: Vec::new(), shared: None, command: Command::Run }
     }
 
     /// Puts a task into the queue, unless it is there already.
@@ -126,8 +128,7 @@ fn with_tasks<T>(look: impl FnOnce(&mut Tasks) -> T) -> T {
 }
 
 /// Commands of a runtime to a loop.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
+#[derive(Clone, Copy)]
 pub(super) enum Command {
     Run,
     /// End after the last task.
@@ -136,64 +137,39 @@ pub(super) enum Command {
     Stop,
 }
 
-/// The part of a loop that other threads may touch.
-pub(super) struct LoopHandle {
-    shared: Arc<Shared>,
-    command: AtomicU8,
+/// Makes the loop of a thread run a function soon; see [`Shared::post_to_loop`].
+pub(super) fn call_on(thread: &Shared, call: Call) {
+    thread.post_to_loop(|inbox| inbox.calls.push(call));
 }
 
-impl LoopHandle {
-    /// Makes the loop's thread run a function soon; the function is dropped if the loop has ended, or if its thread
-    /// exists only in the process that forked this one.
-    pub(super) fn call(&self, call: Call) {
-        self.shared.post_to_loop(|inbox| inbox.calls.push(call));
-    }
-
-    /// Gives the loop a command, unless its thread exists only in the process that forked this one.
-    pub(super) fn set_command(&self, command: Command) {
-        if self.shared.has_gone() {
-            return;
-        }
-        self.command.store(command as u8, Ordering::Release);
-        self.shared.notify();
-    }
-
-    fn command(&self) -> Command {
-        match self.command.load(Ordering::Acquire) {
-            0 => Command::Run,
-            1 => Command::Finish,
-            _ => Command::Stop,
-        }
-    }
-
-    fn wake(&self, number: TaskNumber) {
-        if CURRENT.get() == self.shared.id {
-            with_tasks(|tasks| tasks.make_ready(number));
-        } else {
-            self.shared.post_to_loop(|inbox| inbox.woken.push(number));
-        }
-    }
+/// Gives the loop of a thread a command.
+pub(super) fn command(thread: &Shared, command: Command) {
+    call_on(thread, Box::new(move || with_tasks(|tasks| tasks.command = command)));
 }
 
 /// The data of a task's waker. If the number was reassigned meanwhile, the other task gets a spurious wake-up.
 struct TaskWaker {
-    remote: Arc<LoopHandle>,
+    shared: Arc<Shared>,
     number: TaskNumber,
 }
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        self.remote.wake(self.number);
+        self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.remote.wake(self.number);
+        if CURRENT.get() == self.shared.id {
+            with_tasks(|tasks| tasks.make_ready(self.number));
+        } else {
+            self.shared.post_to_loop(|inbox| inbox.woken.push(self.number));
+        }
     }
 }
 
-/// Returns the queue of tasks spawned on this thread.
-pub(super) fn current() -> Option<Arc<LoopHandle>> {
-    REMOTE.with(|remote| remote.borrow().clone())
+/// Returns the calling thread, if it is in a loop that runs tasks.
+pub(super) fn current() -> Option<Arc<Shared>> {
+    with_tasks(|tasks| tasks.shared.clone())
 }
 
 /// Returns whether this thread must not wait, because it is in a loop or is an I/O thread.
@@ -207,24 +183,24 @@ pub(crate) fn is_in_loop() -> bool {
 
 /// Notes that a task of this loop has started I/O, and may go on without waiting: nothing is submitted before the loop turns.
 pub(crate) fn note_started() {
-    STARTED_IN.set(TURN.get());
+    STARTED.set(true);
 }
 
-/// Returns whether the loop should turn before this task does more, because I/O was started in this turn. A task that yields for
-/// this is polled again in the order of the others that do.
+/// Returns whether the loop should turn before this task does more, because I/O was started since the last turn. A task that
+/// yields for this is polled again in the order of the others that do.
 pub(crate) fn should_turn() -> bool {
-    CURRENT.get() != 0 && STARTED_IN.get() == TURN.get()
+    CURRENT.get() != 0 && STARTED.get()
 }
 
-/// Starts a task on this thread. `remote` is the handle of this thread's loop.
-pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<LoopHandle>) {
+/// Starts a task on this thread, which is `shared`.
+pub(super) fn add_task(future: impl Future<Output = ()> + 'static, shared: Arc<Shared>) {
     let number = with_tasks(|tasks| {
         tasks.free.pop().unwrap_or_else(|| {
             tasks.places.push(TaskSlot::default());
             (tasks.places.len() - 1) as TaskNumber
         })
     });
-    let waker = Waker::from(Arc::new(TaskWaker { remote, number }));
+    let waker = Waker::from(Arc::new(TaskWaker { shared, number }));
     with_tasks(|tasks| {
         tasks.places[number as usize].task = Some(Box::pin(TaskCell { waker, future }));
         tasks.make_ready(number);
@@ -233,11 +209,9 @@ pub(super) fn add_task(future: impl Future<Output = ()> + 'static, remote: Arc<L
 
 /// A loop that the calling thread is in.
 pub(super) struct Loop {
-    remote: Arc<LoopHandle>,
+    pub(super) shared: Arc<Shared>,
     /// The tasks of one round; kept, so that a round allocates nothing.
     batch: Vec<TaskNumber>,
-    /// Tasks that other threads woke; empty between calls.
-    woken: Vec<TaskNumber>,
     deferred: Deferred,
 }
 
@@ -250,30 +224,19 @@ impl Loop {
         let shared = driver::enter(options);
         CURRENT.set(shared.id);
         crate::memory::set_thread_must_not_block(true);
-        let command = AtomicU8::new(Command::Run as u8);
         // A waker of an earlier loop's task may have left a wake-up, which has no effect.
         shared.tasks().closed = false;
-        let remote = Arc::new(LoopHandle { shared, command });
-        REMOTE.with(|slot| *slot.borrow_mut() = Some(Arc::clone(&remote)));
-        with_tasks(|tasks| *tasks = Tasks { places: vec![TaskSlot::default()], ..Tasks::new() });
-        Some(Self { remote, batch: Vec::new(), woken: Vec::new(), deferred: Deferred::default() })
-    }
-
-    pub(super) fn remote(&self) -> Arc<LoopHandle> {
-        Arc::clone(&self.remote)
+        let (places, thread) = (vec![TaskSlot::default()], Some(Arc::clone(&shared)));
+        with_tasks(|tasks| *tasks = Tasks { places, shared: thread, ..Tasks::new() });
+        Some(Self { shared, batch: Vec::new(), deferred: Deferred::default() })
     }
 
     pub(super) fn run_until<F: Future>(&mut self, mut future: Pin<&mut F>) -> F::Output {
-        let waker = Waker::from(Arc::new(TaskWaker { remote: self.remote(), number: MAIN }));
+        let waker = Waker::from(Arc::new(TaskWaker { shared: Arc::clone(&self.shared), number: MAIN }));
         let mut main_is_ready = true;
         loop {
-            if main_is_ready {
-                driver::polling(MAIN, &waker);
-                let polled = future.as_mut().poll(&mut Context::from_waker(&waker));
-                driver::polled();
-                if let Poll::Ready(output) = polled {
-                    return output;
-                }
+            if main_is_ready && let Poll::Ready(output) = poll(future.as_mut(), MAIN, &waker) {
+                return output;
             }
             main_is_ready = self.run_ready();
             // Another task may be woken at any time, and must not wait for a sync.
@@ -285,7 +248,7 @@ impl Loop {
     pub(super) fn run_commands(&mut self) {
         while self.goes_on() {
             self.run_ready();
-            // Read again: the notification that came with a command may have been taken just now.
+            // Read again: a command may have come just now.
             let may_sleep = self.goes_on();
             self.turn(may_sleep, false);
         }
@@ -293,7 +256,7 @@ impl Loop {
 
     /// Returns whether the command is to continue.
     fn goes_on(&self) -> bool {
-        match self.remote.command() {
+        match with_tasks(|tasks| tasks.command) {
             Command::Run => true,
             Command::Finish => !self.is_idle(),
             Command::Stop => false,
@@ -302,14 +265,14 @@ impl Loop {
 
     /// Returns whether there is neither a task, nor a posted function that might spawn one.
     fn is_idle(&self) -> bool {
-        let inbox = self.remote.shared.tasks();
+        let inbox = self.shared.tasks();
         inbox.calls.is_empty() && with_tasks(|tasks| tasks.count()) == 0
     }
 
     /// Runs each task that is ready now once. Tasks that become ready meanwhile run after the I/O. Returns whether the
     /// main future is ready.
     fn run_ready(&mut self) -> bool {
-        if self.remote.shared.sleep.take_notification() {
+        if self.shared.sleep.take_notification() {
             self.fetch();
         }
         let mut main_is_ready = false;
@@ -336,13 +299,11 @@ impl Loop {
 
     /// Fetches tasks that other threads woke, and runs the functions that they posted.
     fn fetch(&mut self) {
-        let woken = &mut self.woken;
         let calls = {
-            let mut inbox = self.remote.shared.tasks();
-            std::mem::swap(&mut inbox.woken, woken);
+            let mut inbox = self.shared.tasks();
+            with_tasks(|tasks| inbox.woken.drain(..).for_each(|number| tasks.make_ready(number)));
             std::mem::take(&mut inbox.calls)
         };
-        with_tasks(|tasks| woken.drain(..).for_each(|number| tasks.make_ready(number)));
         for call in calls {
             if panics::catch(call).is_err() {
                 event::emit(|| tracing::error!("the waker of a task's handle panicked"));
@@ -352,7 +313,7 @@ impl Loop {
 
     /// Submits and collects operations. `is_alone`: no task waits for anything else than the operations in flight.
     fn turn(&mut self, may_sleep: bool, is_alone: bool) {
-        TURN.set(TURN.get() + 1);
+        STARTED.set(false);
         // A panic in the last turn may have left work undone.
         let idle = with_tasks(|tasks| tasks.ready.is_empty()) && !self.deferred.may_wake_someone();
         let may_sleep = may_sleep && idle && !(is_alone && driver::call_alone(&mut self.deferred));
@@ -398,12 +359,11 @@ impl Drop for Loop {
         }
         // Tasks woken while draining no longer exist; tasks spawned meanwhile are dropped too.
         self.deferred.tasks.clear();
-        self.remote.shared.tasks().closed = true;
+        self.shared.tasks().closed = true;
         self.drop_tasks();
-        with_tasks(|tasks| *tasks = Tasks::new());
+        let empty = with_tasks(|tasks| std::mem::replace(tasks, Tasks::new()));
         crate::memory::set_thread_must_not_block(false);
-        let remote = REMOTE.with(|slot| slot.borrow_mut().take());
-        drop(remote);
+        drop(empty);
         CURRENT.set(0);
     }
 }

@@ -10,7 +10,8 @@ use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
-use super::executor::{self, LoopHandle};
+use super::executor;
+use crate::driver::Shared;
 use ringfile_buffer::internal::{blocking::block_on, event, fork, panics};
 
 /// A handle to a task's result. Awaiting it, or [`join`](Self::join), returns the result or the task's panic. Dropping
@@ -23,8 +24,8 @@ pub struct JoinHandle<T> {
 
 enum TaskState<T> {
     Running(Option<Waker>),
+    /// `Cancelled` once the result was taken.
     Ended(Result<T, JoinError>),
-    Taken,
 }
 
 /// The reason why a task has no result.
@@ -131,14 +132,13 @@ impl<T> Future for JoinHandle<T> {
         let mut state = lock(&self.state);
         let next = match *state {
             TaskState::Running(_) => TaskState::Running(Some(waker)),
-            TaskState::Ended(_) | TaskState::Taken => TaskState::Taken,
+            TaskState::Ended(_) => TaskState::Ended(Err(JoinError::Cancelled)),
         };
         let before = std::mem::replace(&mut *state, next);
         drop(state);
         match before {
             TaskState::Running(_) => Poll::Pending,
             TaskState::Ended(result) => Poll::Ready(result),
-            TaskState::Taken => Poll::Ready(Err(JoinError::Cancelled)),
         }
     }
 }
@@ -148,16 +148,12 @@ struct Completer<T>(Arc<Mutex<TaskState<T>>>);
 
 impl<T> Completer<T> {
     fn end(&self, result: Result<T, JoinError>) {
-        let before = {
-            let mut state = lock(&self.0);
-            match *state {
-                TaskState::Running(_) => std::mem::replace(&mut *state, TaskState::Ended(result)),
-                _ => return,
-            }
-        };
-        if let TaskState::Running(Some(waker)) = before {
-            waker.wake();
-        }
+        let mut state = lock(&self.0);
+        let TaskState::Running(waker) = &mut *state else { return };
+        let waker = waker.take();
+        *state = TaskState::Ended(result);
+        drop(state);
+        waker.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -251,33 +247,34 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
+    let (handle, completer) = handle(None);
+    let task = Guarded { future: Some(future), completer: Some(completer) };
     #[cfg(feature = "sim")]
     if let Some(port) = crate::port::here() {
-        let (handle, completer) = handle(None);
-        (port.spawn)(Box::pin(Guarded { future: Some(future), completer: Some(completer) }));
+        (port.spawn)(Box::pin(task));
         return handle;
     }
     let here = executor::current()
         .expect("ringfile::spawn was called outside a ringfile thread: use Runtime::spawn, or block_on");
-    let (handle, completer) = handle(None);
-    executor::add_task(Guarded { future: Some(future), completer: Some(completer) }, here);
+    executor::add_task(task, here);
     handle
 }
 
-/// Starts a task on the thread whose loop is `remote`; `make` runs there.
-pub(super) fn spawn_there<M, F>(make: M, remote: &Arc<LoopHandle>) -> JoinHandle<F::Output>
+/// Starts a task on a thread that is in a loop; `make` runs there.
+pub(super) fn spawn_there<M, F>(make: M, thread: &Arc<Shared>) -> JoinHandle<F::Output>
 where
     M: FnOnce() -> F + Send + 'static,
     F: Future + 'static,
     F::Output: Send + 'static,
 {
     let (handle, completer) = handle(Some(fork::Mark::current()));
-    let there = Arc::clone(remote);
-    remote.call(Box::new(move || match catch_unwind(AssertUnwindSafe(make)) {
+    let there = Arc::clone(thread);
+    let start = move || match catch_unwind(AssertUnwindSafe(make)) {
         Ok(future) => {
             executor::add_task(Guarded { future: Some(future), completer: Some(completer) }, there);
         }
         Err(payload) => completer.end(Err(JoinError::Panicked(Panic::new(payload)))),
-    }));
+    };
+    executor::call_on(thread, Box::new(start));
     handle
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle as Thread;
 use std::time::Duration;
 
-use super::executor::{Command, Loop, LoopHandle};
+use super::executor::{self, Command, Loop};
 use super::task::{self, JoinHandle};
+use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::ring::{Completions, RingOptions};
 use ringfile_buffer::internal::{event, fork, panics};
@@ -37,7 +38,7 @@ pub struct Runtime {
 }
 
 struct Worker {
-    remote: Arc<LoopHandle>,
+    shared: Arc<Shared>,
     thread: Option<Thread<()>>,
 }
 
@@ -52,32 +53,29 @@ pub struct RuntimeBuilder {
 impl RuntimeBuilder {
     /// Sets the number of threads; by default one for each core that the process may use.
     #[must_use]
-    pub fn threads(mut self, threads: usize) -> Self {
-        self.threads = threads;
-        self
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads, ..self }
     }
 
     /// Pins each thread to a core of its own, in the order of the cores that the process may use. Off by default.
     #[must_use]
-    pub fn pin(mut self, pin: bool) -> Self {
-        self.pin = pin;
-        self
+    pub fn pin(self, pin: bool) -> Self {
+        Self { pin, ..self }
     }
 
     /// Sets the number of submission queue entries of each thread's ring: 256 by default, rounded up to a power of two.
     /// More operations may be in flight; they are submitted in several steps.
     #[must_use]
-    pub fn entries(mut self, entries: u32) -> Self {
-        self.options.entries = entries;
-        self
+    pub fn entries(self, entries: u32) -> Self {
+        Self { options: RingOptions { entries, ..self.options }, ..self }
     }
 
     /// Makes a kernel thread submit (SQPOLL); it sleeps after being idle for this long. Saves system calls and costs a
     /// core. Off by default.
     #[must_use]
-    pub fn sqpoll(mut self, idle: Option<Duration>) -> Self {
-        self.options.sqpoll_idle = idle.map(|idle| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
-        self
+    pub fn sqpoll(self, idle: Option<Duration>) -> Self {
+        let sqpoll_idle = idle.map(|idle| u32::try_from(idle.as_millis()).unwrap_or(u32::MAX));
+        Self { options: RingOptions { sqpoll_idle, ..self.options }, ..self }
     }
 
     /// Sets when the kernel finishes a thread's operations: [`Deferred`](Completions::Deferred) by default. The others
@@ -92,16 +90,14 @@ impl RuntimeBuilder {
     /// # }
     /// ```
     #[must_use]
-    pub fn completions(mut self, completions: Completions) -> Self {
-        self.options.completions = completions;
-        self
+    pub fn completions(self, completions: Completions) -> Self {
+        Self { options: RingOptions { completions, ..self.options }, ..self }
     }
 
     /// Sets whether waiting for I/O is left out of the system's iowait figure (Linux 6.15). Off by default.
     #[must_use]
-    pub fn no_iowait(mut self, no_iowait: bool) -> Self {
-        self.options.no_iowait = no_iowait;
-        self
+    pub fn no_iowait(self, no_iowait: bool) -> Self {
+        Self { options: RingOptions { no_iowait, ..self.options }, ..self }
     }
 
     /// Starts the threads.
@@ -151,7 +147,7 @@ impl Worker {
                 return;
             }
             if let Some(mut thread) = Loop::enter(options) {
-                let _ = started.send(Ok(thread.remote()));
+                let _ = started.send(Ok(Arc::clone(&thread.shared)));
                 // The thread's other tasks continue.
                 while panics::catch(|| thread.run_commands()).is_err() {
                     event::emit(|| tracing::error!("a waker or a buffer panicked on a thread of a runtime"));
@@ -164,8 +160,8 @@ impl Worker {
             .name(format!("ringfile-{index}"))
             .spawn(run)
             .map_err(|error| Error::from_io(&error, "starting a thread"))?;
-        let remote = starts.recv().map_err(|_| ended())??;
-        Ok(Self { remote, thread: Some(thread) })
+        let shared = starts.recv().map_err(|_| ended())??;
+        Ok(Self { shared, thread: Some(thread) })
     }
 }
 
@@ -222,7 +218,7 @@ impl Runtime {
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        task::spawn_there(make, &self.workers[index % self.workers.len()].remote)
+        task::spawn_there(make, &self.workers[index % self.workers.len()].shared)
     }
 
     /// Waits until every task has ended, then ends the threads. Blocks. If one of its own tasks calls it, it waits for
@@ -232,18 +228,16 @@ impl Runtime {
     }
 
     fn end(&mut self, command: Command) {
-        self.workers.iter().for_each(|worker| worker.remote.set_command(command));
-        if !self.process.is_current() {
-            // Joining or detaching a thread that this process does not have is undefined in the C library, which may have
-            // given its stack to another thread.
-            self.workers.iter_mut().for_each(|worker| std::mem::forget(worker.thread.take()));
-        }
+        self.workers.iter().for_each(|worker| executor::command(&worker.shared, command));
         let own = std::thread::current().id();
-        for worker in &mut self.workers {
-            // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends
-            // after the task.
-            if let Some(thread) = worker.thread.take().filter(|thread| thread.thread().id() != own) {
-                // The thread does not panic: its tasks' panics are their results.
+        for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
+            if !self.process.is_current() {
+                // Joining or detaching a thread that this process does not have is undefined in the C library, which may
+                // have given its stack to another thread.
+                std::mem::forget(thread);
+            } else if thread.thread().id() != own {
+                // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends
+                // after the task. A thread does not panic: its tasks' panics are their results.
                 let _ = thread.join();
             }
         }
