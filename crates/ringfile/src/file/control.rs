@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use super::ask::{Ask, Asked};
 use super::io::OperationFuture;
 use super::{File, check};
-use crate::driver::{self, Kind, Request};
+use crate::driver::{self, Ended, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::Held;
 
@@ -168,7 +168,7 @@ impl File {
     pub fn failed_sync(&self) -> Option<Error> {
         let errno = self.target().failed_sync();
         let sync = Request::of(Kind::Sync);
-        (errno != 0).then(|| check::why_not_done(self.target(), &sync, &Held::None, errno))
+        (errno != 0).then(|| check::failure(self.target(), &sync, &Held::None, Ended { done: 0, errno }))
     }
 
     /// Starts writing the dirty pages of a range of bytes to the disk, or waits for them (`sync_file_range`); `len` 0 means

@@ -31,7 +31,7 @@ pub(crate) struct OperationRecord<M = Held> {
 
 /// The operation that is started in place of the user's: a piece of a read (see [`ReadInPieces`]), the one read of a
 /// group, or a step of opening a file.
-struct Detour<M> {
+pub(crate) struct Detour<M> {
     request: Request,
     held: M,
     /// The progress of a read in pieces.
@@ -118,11 +118,6 @@ impl<M> OperationRecord<M> {
         self.detour.as_mut()?.opening.as_mut()?.file.take()
     }
 
-    /// Returns the request of what was started.
-    fn started(&self) -> &Request {
-        self.detour.as_ref().map_or(&self.request, |detour| &detour.request)
-    }
-
     /// Returns whether an operation that ended this way has failed. A read that ends at the end of its file has not, unless
     /// it is exact.
     #[inline]
@@ -150,18 +145,16 @@ impl<M: Lend> OperationRecord<M> {
 
     /// Sets the options with which the operation, which was not begun, opens its file.
     #[cold]
-    pub(super) fn opens_with(&mut self, options: Box<OpenOptions>) {
+    pub(crate) fn opens_with(&mut self, options: Box<OpenOptions>) {
         let held = self.held.lend();
-        self.go_by(self.request, held, ReadInPieces::default());
-        if let Some(detour) = &mut self.detour {
-            detour.opening = Some(Opening { options, file: None });
-        }
+        self.go_by(self.request, held, ReadInPieces::default()).opening =
+            Some(Opening { options, file: None });
     }
 
     /// Starts another request in place of this one; the buffer stays here.
-    pub(crate) fn go_by(&mut self, request: Request, held: Held, pieces: ReadInPieces) {
+    pub(crate) fn go_by(&mut self, request: Request, held: Held, pieces: ReadInPieces) -> &mut Detour<M> {
         let held = M::of(held, request.kind.is_read());
-        self.detour = Some(Box::new(Detour { request, held, pieces, follow: None, opening: None }));
+        self.detour.insert(Box::new(Detour { request, held, pieces, follow: None, opening: None }))
     }
 
     /// Returns the request to this operation itself, and what was to be started in its place is forgotten.
@@ -172,8 +165,10 @@ impl<M: Lend> OperationRecord<M> {
     /// Begins the operation, or begins it again; `follows`: whether its driver can read streams.
     #[inline(always)]
     pub(crate) fn begin(&mut self, file: &File, follows: bool) -> Begun {
-        if !self.is_one_step() || !self.request.kind.moves_data() {
-            return self.begin_otherwise(file);
+        if (!self.is_one_step() || !self.request.kind.moves_data())
+            && let Some(begun) = self.begin_otherwise(file)
+        {
+            return begun;
         }
         match self.fits(file) {
             Ok(true) if self.request.want > 0 => {
@@ -192,20 +187,18 @@ impl<M: Lend> OperationRecord<M> {
         }
     }
 
+    /// Begins an operation that is not one step, or moves no data; `None` for a durable write, which begins as others do.
     #[inline(never)]
-    fn begin_otherwise(&mut self, file: &File) -> Begun {
+    fn begin_otherwise(&mut self, file: &File) -> Option<Begun> {
         let on = file.target_of(self.descriptor);
         if !self.request.kind.moves_data() {
-            return self.begin_without_data(on);
+            return Some(self.begin_without_data(on));
         }
         if self.detour.is_some() {
-            return self.begin_piece(on);
+            return Some(self.begin_piece(on));
         }
         self.rest.begin();
-        match self.fits(file) {
-            Ok(true) if self.request.want > 0 => Begun::Start,
-            fits => self.begin_unusual(on, fits),
-        }
+        None
     }
 
     /// Begins an operation that cannot be submitted as it is, or need not.
@@ -255,10 +248,7 @@ impl<M: Lend> OperationRecord<M> {
     #[cold]
     pub(super) fn read_rest(&mut self, done: usize, follow: Box<Follow>) {
         self.descriptor = Descriptor::Direct;
-        self.go_by(self.request, Held::None, ReadInPieces::after(done));
-        if let Some(detour) = &mut self.detour {
-            detour.follow = Some(follow);
-        }
+        self.go_by(self.request, Held::None, ReadInPieces::after(done)).follow = Some(follow);
     }
 
     /// Begins an operation that moves no data.
@@ -335,7 +325,10 @@ impl<M: Lend> OperationRecord<M> {
         if self.rest != AfterWrite::NOTHING && (ended.errno == 0 || self.request.kind == Kind::Sync) {
             return self.end_durable(file, ended).map(Ok);
         }
-        if ended.errno == libc::EINVAL && !self.fell_back && self.falls_back(file, ended) {
+        if ended.errno == libc::EINVAL
+            && !self.fell_back
+            && check::falls_back(file.target_of(self.descriptor), &self.request, ended)
+        {
             self.fell_back = true;
             if let Some(detour) = &mut self.detour {
                 let memory = std::mem::take(detour.held.own());
@@ -348,10 +341,6 @@ impl<M: Lend> OperationRecord<M> {
         let over = detour.pieces.end(&self.request, self.held.own(), finished);
         self.descriptor = detour.pieces.descriptor();
         over.map(Ok)
-    }
-
-    fn falls_back(&self, file: &File, ended: Ended) -> bool {
-        check::falls_back(file.target_of(self.descriptor), &self.request, ended)
     }
 
     /// Ends a durable write, or its sync. If the sync must follow, the operation begins again.
@@ -391,7 +380,7 @@ impl<M: Lend> OperationRecord<M> {
                 Err(error) => return Some(Err(error)),
             }
             if opening.options.truncates() {
-                detour.request = TRUNCATION;
+                detour.request = Request::of(Kind::Truncate);
                 return None;
             }
         }
@@ -437,18 +426,15 @@ impl<M: Lend> OperationRecord<M> {
     /// Returns why the operation, which ended this way, did not do all that was requested.
     #[cold]
     pub(crate) fn failure(&self, file: &File, ended: Ended) -> Error {
-        let on = file.target_of(self.descriptor);
-        if self.request.kind.moves_data() {
-            check::failure(on, &self.request, ended)
-        } else {
-            check::why_not_done(on, self.started(), self.held.get(), ended.errno).after(ended.done)
-        }
+        let detour = self.detour.as_ref().filter(|_| !self.request.kind.moves_data());
+        let request = detour.map_or(&self.request, |detour| &detour.request);
+        check::failure(file.target_of(self.descriptor), request, self.held.get(), ended)
     }
 }
 
 /// Makes a [`File`] from the descriptor of an open, not yet truncated.
 fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
-    let left = if let Held::Paths(paths) = held { paths.left } else { Left::Nothing };
+    let left = held.into_paths().map_or(Left::Nothing, |paths| paths.left);
     match (left, path.path()) {
         (Left::File(opened), Some(path)) => options.finish(opened, path),
         #[cfg(feature = "sim")]
@@ -457,6 +443,3 @@ fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
         (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),
     }
 }
-
-/// The operation that truncates an opened file.
-const TRUNCATION: Request = Request::of(Kind::Truncate);

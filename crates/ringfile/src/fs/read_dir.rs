@@ -9,7 +9,8 @@ use std::vec::IntoIter;
 
 use futures_core::Stream;
 
-use super::{FileType, on_path};
+use super::change::on_path;
+use super::metadata::FileType;
 use crate::driver::{Kind, Request};
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -75,7 +76,7 @@ pub struct ReadDir {
 /// ```
 pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
     let path = path.as_ref();
-    let reading = on_path(path, Kind::ReadDir, 0, Paths::new(path));
+    let reading = on_path(Kind::ReadDir, 0, path, Paths::new(path));
     ReadDir { path: reading.file.clone(), read: Vec::new().into_iter(), reading: Some(reading) }
 }
 

@@ -40,7 +40,7 @@ pub trait WriteMemory: RequestMemory {}
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::Buffer {}
+    impl Sealed for ringfile_buffer::Buffer {}
     impl Sealed for &mut [u8] {}
     impl Sealed for &[u8] {}
 }
