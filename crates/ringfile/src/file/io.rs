@@ -390,7 +390,8 @@ impl<F: Borrow<File>> OperationFuture<F> {
             Begun::Over(ended) => FutureStage::Over(ended),
             Begun::Refused(error) => FutureStage::Failed(error),
             Begun::Stream(id) => {
-                let follow = self.file.borrow().follow(id, self.record.request.want);
+                let (file, want): (&File, _) = (self.file.borrow(), self.record.request.want);
+                let follow = file.adaptive().map(|adaptive| adaptive.follow(file.target(), id, want));
                 follow.map_or(FutureStage::Begun, FutureStage::Stream)
             }
         };

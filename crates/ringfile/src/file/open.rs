@@ -394,26 +394,21 @@ impl OpenOptions {
         File::new(Arc::new(target), None, durability, None)
     }
 
-    /// Returns the namespace of an NVMe drive whose character device was opened; `None` for any other file.
-    fn namespace_of(&self, opened: &fs::File, access: Access) -> Result<Option<Namespace>> {
-        let namespace = driver::look_for_namespace(opened, access, self.namespace_writes)?;
-        match (&namespace, self.route) {
-            (Some(_), _) if self.truncate => {
-                wrong("an NVMe namespace has a fixed size; open it without truncate")
-            }
-            (Some(_), None | Some(Route::Auto | Route::Ring)) | (None, _) => Ok(namespace),
-            (Some(_), Some(_)) => {
-                wrong("NVMe commands need io_uring; open the namespace without a route, or with Route::Ring")
-            }
-        }
-    }
-
+    /// Makes a [`File`] of a namespace of an NVMe drive whose character device was opened.
     pub(crate) fn file_of_namespace(
         &self,
         opened: fs::File,
         namespace: Namespace,
         path: Option<&Path>,
     ) -> Result<File> {
+        if self.truncate {
+            return wrong("an NVMe namespace has a fixed size; open it without truncate");
+        }
+        if !matches!(self.route, None | Some(Route::Auto | Route::Ring)) {
+            return wrong(
+                "NVMe commands need io_uring; open the namespace without a route, or with Route::Ring",
+            );
+        }
         let ring = if self.poll { RingKind::PolledCommands } else { RingKind::Commands };
         let (own, user) = self.descriptors(opened.into())?;
         let path = path.map(Path::to_owned);
@@ -484,23 +479,21 @@ impl OpenOptions {
         if !self.direct {
             return Ok(None);
         }
-        let switched_on = alignment(file).and_then(|multiples| {
-            let switched_on = set_direct(file).map(|()| multiples);
-            switched_on.map_err(|error| no_direct(Error::from_io(&error, FOR_DIRECT), NO_DIRECT))
-        });
-        match switched_on {
+        let failed = |error| no_direct(Error::from_io(&error, FOR_DIRECT), NO_DIRECT);
+        let switched_on = |multiples| set_direct(file).map(|()| Some(multiples)).map_err(failed);
+        match alignment(file).and_then(switched_on) {
             Err(error) if self.buffered_fallback => {
                 event::emit(|| tracing::debug!(%error, "direct I/O is not available, using buffered I/O"));
                 Ok(None)
             }
             Err(error) => Err(error.of_kind(std::io::ErrorKind::Unsupported)),
-            done => done.map(Some),
+            done => done,
         }
     }
 
     /// Makes a [`File`] of one that is open for `access`; `is_direct`: with O_DIRECT.
     fn file(&self, opened: fs::File, access: Access, is_direct: bool, path: Option<&Path>) -> Result<File> {
-        if let Some(namespace) = self.namespace_of(&opened, access)? {
+        if let Some(namespace) = driver::look_for_namespace(&opened, access, self.namespace_writes)? {
             return self.file_of_namespace(opened, namespace, path);
         }
         let direct = if is_direct { alignment(&opened).ok() } else { self.direct_of(&opened)? };
@@ -529,7 +522,7 @@ impl OpenOptions {
     ) -> File {
         let target = self.target_of(own, direct, path);
         let is_adaptive = self.adaptive && direct.is_none() && target.kind != FileKind::Other;
-        let adaptive = if is_adaptive { self.adaptive_of(&target) } else { None };
+        let adaptive = is_adaptive.then(|| self.adaptive_of(&target)).flatten();
         File::new(target, user, self.durability, adaptive)
     }
 

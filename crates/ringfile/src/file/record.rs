@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::adaptive::{Descriptor, Follow, Id, Way};
+use super::adaptive::{Adaptive, Descriptor, Follow, Id, Way};
 use super::ask::Asked;
 use super::durability::{AfterWrite, SYNC};
 use super::unaligned::ReadInPieces;
@@ -56,7 +56,7 @@ pub(crate) enum Begun {
     Over(Ended),
     /// Nothing: it has failed.
     Refused(Error),
-    /// It continues a stream: its driver [follows](File::follow) it, then reads the [rest](OperationRecord::read_rest).
+    /// It continues a stream: its driver [follows](Follow) it, then reads the [rest](OperationRecord::read_rest).
     Stream(Id),
 }
 
@@ -174,10 +174,10 @@ impl<M: Lend> OperationRecord<M> {
             Ok(true) if self.request.want > 0 => {
                 if self.descriptor == Descriptor::Open
                     && self.request.kind.is_read()
-                    && file.has_adaptive_reads()
+                    && let Some(adaptive) = file.adaptive()
                 {
-                    if !file.is_own_unchecked(&self.request) {
-                        return self.begin_adaptive(file, follows);
+                    if !adaptive.is_own_unchecked(file.target(), &self.request) {
+                        return self.begin_adaptive(file, adaptive, follows);
                     }
                     self.descriptor = Descriptor::Own;
                 }
@@ -191,24 +191,26 @@ impl<M: Lend> OperationRecord<M> {
     #[inline(never)]
     fn begin_otherwise(&mut self, file: &File) -> Option<Begun> {
         let on = file.target_of(self.descriptor);
-        if !self.request.kind.moves_data() {
-            return Some(self.begin_without_data(on));
-        }
-        if self.detour.is_some() {
-            return Some(self.begin_piece(on));
-        }
-        self.rest.begin();
-        None
+        let begun = if !self.request.kind.moves_data() {
+            self.begin_without_data(on)
+        } else if self.detour.is_some() {
+            self.begin_piece(on)
+        } else {
+            self.rest.begin();
+            return None;
+        };
+        Some(begun.unwrap_or_else(|error| self.refuse(error)))
     }
 
     /// Begins an operation that cannot be submitted as it is, or need not.
     #[cold]
     fn begin_unusual(&mut self, file: &Target, fits: Result<bool>) -> Begun {
-        match fits {
+        let begun = match fits {
             Ok(_) if self.request.want == 0 => self.begin_empty(file),
             Ok(_) => self.begin_piece(file),
-            Err(error) => self.refuse(error),
-        }
+            Err(error) => Err(error),
+        };
+        begun.unwrap_or_else(|error| self.refuse(error))
     }
 
     /// Returns whether the operation can be submitted as it is, see [`check::fits`].
@@ -219,8 +221,8 @@ impl<M: Lend> OperationRecord<M> {
 
     /// Begins a read of an adaptive file.
     #[inline(never)]
-    fn begin_adaptive(&mut self, file: &File, follows: bool) -> Begun {
-        match file.choose_checked(&self.request, self.held.get(), follows) {
+    fn begin_adaptive(&mut self, file: &File, adaptive: &Adaptive, follows: bool) -> Begun {
+        match adaptive.choose(file.target(), &self.request, self.held.get(), follows) {
             Way::Stream(id) if follows => Begun::Stream(id),
             way => {
                 self.go(way);
@@ -234,7 +236,7 @@ impl<M: Lend> OperationRecord<M> {
         self.descriptor = match way {
             Way::By(descriptor) => descriptor,
             Way::CachedBeginning(cached) => {
-                let pieces = ReadInPieces::with_cached_beginning(cached);
+                let pieces = ReadInPieces::new(0, cached, Descriptor::Direct);
                 let descriptor = pieces.descriptor();
                 self.go_by(self.request, Held::None, pieces);
                 descriptor
@@ -248,46 +250,39 @@ impl<M: Lend> OperationRecord<M> {
     #[cold]
     pub(super) fn read_rest(&mut self, done: usize, follow: Box<Follow>) {
         self.descriptor = Descriptor::Direct;
-        self.go_by(self.request, Held::None, ReadInPieces::after(done)).follow = Some(follow);
+        self.go_by(self.request, Held::None, ReadInPieces::new(done, 0, Descriptor::Direct)).follow =
+            Some(follow);
     }
 
     /// Begins an operation that moves no data.
-    fn begin_without_data(&mut self, file: &Target) -> Begun {
+    fn begin_without_data(&self, file: &Target) -> Result<Begun> {
         let (request, held, opening) = match &self.detour {
             None => (&self.request, &self.held, None),
             Some(detour) => (&detour.request, &detour.held, detour.opening.as_ref()),
         };
-        let options = opening.map_or(Ok(()), |opening| opening.options.check());
-        let fits = options
-            .map_err(|error| error.on(file.path()))
-            .and_then(|()| check::fits_without_data(file, request, held.get()));
-        fits.map_or_else(|error| self.refuse(error), |()| Begun::Start)
+        if let Some(opening) = opening {
+            opening.options.check().map_err(|error| error.on(file.path()))?;
+        }
+        check::fits_without_data(file, request, held.get()).map(|()| Begun::Start)
     }
 
     /// Ends an operation that moves nothing.
-    fn begin_empty(&mut self, file: &Target) -> Begun {
-        match check::moves_nothing(file, &self.request, self.held.get()) {
-            Ok(ended) => {
-                self.show_nothing();
-                Begun::Over(ended)
-            }
-            Err(error) => self.refuse(error),
-        }
+    fn begin_empty(&mut self, file: &Target) -> Result<Begun> {
+        let ended = check::moves_nothing(file, &self.request, self.held.get())?;
+        self.show_nothing();
+        Ok(Begun::Over(ended))
     }
 
     /// Begins the next piece of a read that goes in pieces.
-    fn begin_piece(&mut self, file: &Target) -> Begun {
+    fn begin_piece(&mut self, file: &Target) -> Result<Begun> {
         if self.detour.is_none() {
-            self.go_by(self.request, Held::None, ReadInPieces::by(self.descriptor));
+            self.go_by(self.request, Held::None, ReadInPieces::new(0, 0, self.descriptor));
         }
-        let Some(detour) = &mut self.detour else { return Begun::Start };
-        match detour.pieces.begin(&self.request, file.alignment(), self.held.own()) {
-            Ok((request, held)) => {
-                (detour.request, detour.held) = (request, M::of(held, true));
-                Begun::Start
-            }
-            Err(error) => self.refuse(error),
+        if let Some(detour) = &mut self.detour {
+            let (request, held) = detour.pieces.begin(&self.request, file.alignment(), self.held.own())?;
+            (detour.request, detour.held) = (request, M::of(held, true));
         }
+        Ok(Begun::Start)
     }
 
     /// Returns what a driver starts for a begun operation: the file, the request and the memory.
@@ -409,17 +404,18 @@ impl<M: Lend> OperationRecord<M> {
     /// After a read that did not finish, the buffer's length shows what was read. A stream has read what comes before the
     /// start.
     pub(crate) fn show_done(&mut self) {
-        if self.request.kind.is_read() {
-            let done = self.detour.as_ref().map_or(0, |detour| detour.pieces.done());
-            self.held.own().copy_in(self.request.start + done, &[]);
-        }
+        self.show(self.detour.as_ref().map_or(0, |detour| detour.pieces.done()));
     }
 
     /// After a read without data, the buffer's length is what was there before.
     #[cold]
     pub(crate) fn show_nothing(&mut self) {
+        self.show(0);
+    }
+
+    fn show(&mut self, done: usize) {
         if self.request.kind.is_read() {
-            self.held.own().copy_in(self.request.start, &[]);
+            self.held.own().copy_in(self.request.start + done, &[]);
         }
     }
 

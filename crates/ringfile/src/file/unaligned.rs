@@ -40,19 +40,10 @@ impl Default for LastPiece {
 }
 
 impl ReadInPieces {
-    /// Reads everything through one descriptor.
-    pub(crate) fn by(descriptor: Descriptor) -> Self {
-        Self { descriptor, ..Self::default() }
-    }
-
-    /// Reads this many bytes from the page cache, and the rest directly.
-    pub(crate) fn with_cached_beginning(cached: usize) -> Self {
-        Self { cached, ..Self::by(Descriptor::Direct) }
-    }
-
-    /// Reads directly what follows the first `done` bytes, which are there.
-    pub(crate) fn after(done: usize) -> Self {
-        Self { done, ..Self::by(Descriptor::Direct) }
+    /// Reads what follows the first `done` bytes, which are there, through this descriptor; but from the page cache, through
+    /// the file's own, what is among the first `cached` bytes.
+    pub(crate) fn new(done: usize, cached: usize, descriptor: Descriptor) -> Self {
+        Self { done, cached, descriptor, ..Self::default() }
     }
 
     /// Returns the descriptor for the next piece.

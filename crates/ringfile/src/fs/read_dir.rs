@@ -28,12 +28,6 @@ pub struct DirEntry {
     pub file_type: FileType,
 }
 
-impl DirEntry {
-    fn of(Found { name, kind }: Found) -> Self {
-        Self { name, file_type: FileType::of(kind) }
-    }
-}
-
 /// The entries of a directory, as a stream: see [`read_dir`].
 ///
 /// `Send` and `Unpin`; polled in any executor. An error ends the stream. It is no [`Operation`](crate::Operation), so that
@@ -89,22 +83,21 @@ impl ReadDir {
     fn poll_entry(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<DirEntry>>> {
         loop {
             if let Some(next) = self.read.next() {
-                return Poll::Ready(Some(next.map(DirEntry::of).map_err(|error| self.failed(&error))));
+                let entry = |Found { name, kind }| DirEntry { name, file_type: FileType::of(kind) };
+                return Poll::Ready(Some(next.map(entry).map_err(|error| self.failed(&error))));
             }
             let Some(reading) = &mut self.reading else { return Poll::Ready(None) };
-            let read = ready!(reading.poll_control(context));
-            let held = reading.take_held();
+            let read = ready!(reading.poll_left(context, |reading| reading.take_held().into_paths()));
             self.reading = None;
-            if let Err(error) = read {
-                return Poll::Ready(Some(Err(error)));
+            match read {
+                Ok(paths) => self.take(paths),
+                Err(error) => return Poll::Ready(Some(Err(error))),
             }
-            self.take(held);
         }
     }
 
     /// Takes what was read, and prepares the reading of what follows.
-    fn take(&mut self, held: Held) {
-        let Held::Paths(mut paths) = held else { return };
+    fn take(&mut self, mut paths: Box<Paths>) {
         let Left::Listing(listing) = &mut paths.left else { return };
         let (read, is_more) = listing.take();
         self.read = read.into_iter();

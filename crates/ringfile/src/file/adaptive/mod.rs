@@ -25,11 +25,12 @@ use std::sync::{Arc, Mutex};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use self::ahead::{Membership, ReadAhead};
+use self::ahead::ReadAhead;
 pub(super) use self::follow::Follow;
 pub use self::room::assume_memory_is_free;
 use self::sketch::{BLOCK, RANDOM_READS_BEFORE, READS_BEFORE, Sketch};
 pub(crate) use self::streams::Id;
+use self::streams::Membership;
 use super::probe::magic;
 use crate::driver::{self, Kind, Request, Target, cached_pages};
 use crate::memory::{Held, page_size};
@@ -239,8 +240,8 @@ impl Adaptive {
         }
     }
 
-    /// See [`File::is_own_unchecked`](super::File::is_own_unchecked). Counts the read if it returns true; then
-    /// [`Adaptive::choose`] would return [`OWN`].
+    /// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones have
+    /// hit. Counts the read if it returns true; then [`Adaptive::choose`], which decides otherwise, would return [`OWN`].
     #[inline]
     pub(super) fn is_own_unchecked(&self, own: &Target, request: &Request) -> bool {
         let streak = self.streak.load(Ordering::Relaxed);
@@ -265,6 +266,7 @@ impl Adaptive {
 
     /// Decides how a read is carried out: see [`File::choose`](super::File::choose). `own` is the adaptive file's own
     /// target.
+    #[cold]
     pub(super) fn choose(&self, own: &Target, request: &Request, held: &Held, alone: bool) -> Way {
         let way = self.decide(own, request, alone && request.kind == Kind::Read);
         if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
@@ -279,8 +281,8 @@ impl Adaptive {
     }
 
     /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead.
-    pub(super) fn follow(&self, own: &Target, id: Id, want: usize) -> Follow {
-        Follow::new(Arc::clone(&self.ahead), own, &self.direct, id, want)
+    pub(super) fn follow(&self, own: &Target, id: Id, want: usize) -> Box<Follow> {
+        Box::new(Follow::new(Arc::clone(&self.ahead), own, &self.direct, id, want))
     }
 
     fn decide(&self, own: &Target, request: &Request, follows: bool) -> Way {
@@ -289,7 +291,7 @@ impl Adaptive {
         }
         let is_small = is_small(request);
         let range = request.offset..request.offset + request.want as u64;
-        if follows && is_small && self.ahead.passes(own, &range) {
+        if follows && is_small && self.ahead.any_passes() && self.ahead.passes(own, &range) {
             return OWN;
         }
         let is_free = room::is_free() && (is_small || !self.is_vast.load(Ordering::Relaxed));
@@ -315,7 +317,10 @@ impl Adaptive {
         // a tenth of the read.
         let may_follow = follows && (!is_quick || looks || run > 0);
         let place = if is_free && may_follow { self.ahead.note(&range) } else { Membership::Alone };
-        let mut stream = place.stream();
+        let stream_of = |place| {
+            if let Membership::InStream(id, is_steady) = place { Some((id, is_steady)) } else { None }
+        };
+        let mut stream = stream_of(place);
         // The kernel would read ahead of a file's first byte.
         let mut is_random = place == Membership::Alone && !(follows && (request.offset == 0 || run > 0));
         // The kernel's read-ahead is faster than small direct reads, even several at once.
@@ -348,12 +353,10 @@ impl Adaptive {
             Cached::Nothing | Cached::Some(_) if is_quick && is_random => true,
             Cached::Nothing | Cached::Some(_) => {
                 // A small read gets here if it begins or continues a stream, or if memory is full.
-                let enough = if is_free && !is_small {
-                    1
-                } else if is_small || run > 0 {
-                    READS_BEFORE
-                } else {
-                    RANDOM_READS_BEFORE
+                let enough = match is_small || run > 0 {
+                    _ if is_free && !is_small => 1,
+                    true => READS_BEFORE,
+                    false => RANDOM_READS_BEFORE,
                 };
                 let was_read = self.is_worth_caching(own, request, enough);
                 self.note_reread(was_read);
@@ -371,36 +374,32 @@ impl Adaptive {
                 is_admitted
             }
         };
-        if is_own {
+        if is_own || matches!(cached, Cached::Some(_)) {
             stream.inspect(|(id, _)| self.ahead.ended(*id));
-            return OWN;
         }
         match cached {
-            Cached::Some(bytes) => {
-                stream.inspect(|(id, _)| self.ahead.ended(*id));
-                if bytes == 0 { DIRECT } else { Way::CachedBeginning(bytes) }
-            }
-            Cached::All | Cached::Nothing if follows => {
-                let stream = if is_free { stream } else { self.ahead.note(&range).stream() };
-                // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache
-                // again.
-                if is_small && let Some((id, _)) = stream.filter(|(id, _)| self.ahead.lets_pass(own, *id)) {
-                    self.ahead.ended(id);
-                    return OWN;
-                }
-                match self.go_on(own, stream) {
-                    // If data is cached, data that was read ahead must not be used, since it may be older.
-                    Way::Stream(id)
-                        if !looks && !is_free && !matches!(self.cached(own, request), Cached::Nothing) =>
-                    {
-                        self.ahead.ended(id);
-                        DIRECT
-                    }
-                    way => way,
-                }
-            }
-            Cached::All | Cached::Nothing => DIRECT,
+            _ if is_own => return OWN,
+            Cached::Some(bytes) if bytes > 0 => return Way::CachedBeginning(bytes),
+            Cached::All | Cached::Nothing if follows => {}
+            Cached::All | Cached::Nothing | Cached::Some(_) => return DIRECT,
         }
+        let stream = if is_free { stream } else { stream_of(self.ahead.note(&range)) };
+        let Some((id, is_steady)) = stream else { return DIRECT };
+        let way = if is_small && self.ahead.lets_pass(own, id) {
+            // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache again.
+            OWN
+        } else if is_steady && !self.ahead.is_quiet(own) {
+            // Data that was read ahead could not be trusted here, so the kernel reads ahead into the cache.
+            self.ahead.drop_pieces();
+            OWN
+        } else if !looks && !is_free && !matches!(self.cached(own, request), Cached::Nothing) {
+            // If data is cached, data that was read ahead must not be used, since it may be older.
+            DIRECT
+        } else {
+            return Way::Stream(id);
+        };
+        self.ahead.ended(id);
+        way
     }
 
     /// Lets the next reads of a thread that reads in order be checked if they leave what is cached: one that was not
@@ -422,18 +421,6 @@ impl Adaptive {
         if now != share {
             self.rereads.store(now, Ordering::Relaxed);
         }
-    }
-
-    /// Decides how an uncached read is done, which may continue a stream: its id, and whether it is steady.
-    fn go_on(&self, own: &Target, stream: Option<(Id, bool)>) -> Way {
-        let Some((id, is_steady)) = stream else { return DIRECT };
-        if !is_steady || self.ahead.is_quiet(own) {
-            return Way::Stream(id);
-        }
-        // Data that was read ahead could not be trusted here, so the kernel reads ahead into the cache.
-        self.ahead.ended(id);
-        self.ahead.drop_pieces();
-        OWN
     }
 
     /// Adds the result of a check, which counts for so many reads, to the streak, which was `streak`. Two threads at
@@ -523,7 +510,7 @@ mod tests {
             adaptive.streak.store(streak, Ordering::Relaxed);
             // The next read is checked, so that counting begins with it.
             recent_reads(file.target(), &(0..1), 1);
-            let unchecked = |at: &u64| file.is_own_unchecked(&read(*at));
+            let unchecked = |at: &u64| adaptive.is_own_unchecked(file.target(), &read(*at));
             assert_eq!((1..1000).take_while(unchecked).count(), every - 1, "after {streak} hits");
             adaptive.count(&Cached::All, streak, 1);
             assert_eq!(adaptive.streak.load(Ordering::Relaxed), (streak.max(0) + 1).min(HOT));
