@@ -227,17 +227,17 @@ fn does_not_fit(file: &Target, request: &Request, direct: Alignment) -> Result<b
 
 #[cold]
 fn advice(request: &Request, Alignment { bytes: block, memory, .. }: Alignment) -> String {
-    let fits = request.offset.is_multiple_of(block as u64);
-    if fits && request.want.is_multiple_of(block) && !request.start.is_multiple_of(memory) {
-        format!("a part must start at a multiple of {memory} bytes in its buffer, or open without direct")
-    } else if fits && request.want.is_multiple_of(block) {
-        format!(
-            "the memory must be aligned to {memory} bytes; write from buffers of a Pool, or open without direct"
-        )
-    } else {
-        format!(
+    let are_blocks = request.offset.is_multiple_of(block as u64) && request.want.is_multiple_of(block);
+    match request.start.is_multiple_of(memory) {
+        _ if !are_blocks => format!(
             "offset and length must be multiples of {block} bytes; write whole blocks, or open without direct"
-        )
+        ),
+        false => {
+            format!("a part must start at a multiple of {memory} bytes in its buffer, or open without direct")
+        }
+        true => format!(
+            "the memory must be aligned to {memory} bytes; write from buffers of a Pool, or open without direct"
+        ),
     }
 }
 

@@ -454,24 +454,21 @@ impl OpenOptions {
 
     /// Checks that the options do not contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
-        match self {
-            Self { read: false, write: false, .. } => {
-                wrong("neither read(true) nor write(true) was set; set one or both")
-            }
-            Self { write: false, create: true, .. }
-            | Self { write: false, create_new: true, .. }
-            | Self { write: false, truncate: true, .. } => {
-                wrong("create, create_new and truncate need write(true)")
-            }
-            Self { poll: true, direct: false, .. } => wrong("poll(true) needs direct(true)"),
-            Self { adaptive: true, direct: true, .. } | Self { adaptive: true, dont_cache: true, .. } => {
-                wrong("adaptive(true) chooses by itself; open without direct and dont_cache")
-            }
-            Self { poll: true, route: Some(Route::Aio), .. } => {
-                wrong("poll(true) needs io_uring, which Route::Aio is not")
-            }
-            _ => Ok(()),
-        }
+        let creates = self.create || self.create_new || self.truncate;
+        let contradictions = [
+            (!self.read && !self.write, "neither read(true) nor write(true) was set; set one or both"),
+            (creates && !self.write, "create, create_new and truncate need write(true)"),
+            (self.poll && !self.direct, "poll(true) needs direct(true)"),
+            (
+                self.adaptive && (self.direct || self.dont_cache),
+                "adaptive(true) chooses by itself; open without direct and dont_cache",
+            ),
+            (
+                self.poll && self.route == Some(Route::Aio),
+                "poll(true) needs io_uring, which Route::Aio is not",
+            ),
+        ];
+        contradictions.iter().find(|(is_met, _)| *is_met).map_or(Ok(()), |(_, why)| wrong(why))
     }
 
     /// Switches direct I/O on if it was requested, and returns the alignment that it needs; `None` for buffered I/O.
@@ -554,7 +551,7 @@ impl OpenOptions {
         let (latencies, slow_after) = (self.latencies.clone(), self.slow_after);
         let options =
             Self { buffered_fallback: true, route: self.route, latencies, slow_after, ..Self::new() };
-        let direct = options.target_of(again.into(), Some(multiples), own.path());
+        let direct = options.target_of(again, Some(multiples), own.path());
         Some(Box::new(Adaptive::new(own, direct)))
     }
 }
@@ -567,10 +564,10 @@ fn wrong<T>(why: &'static str) -> Result<T> {
 #[cold]
 fn with_namespace_hint(path: &Path, error: Error) -> Error {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    let numbers = name.strip_prefix("ng").and_then(|numbers| numbers.split_once('n'));
     let is_namespace = path.starts_with("/dev")
-        && name.strip_prefix("ng").and_then(|numbers| numbers.split_once('n')).is_some_and(
-            |(drive, namespace)| drive.parse::<u32>().is_ok() && namespace.parse::<u32>().is_ok(),
-        );
+        && numbers.is_some_and(|(drive, namespace)| is_number(drive) && is_number(namespace));
     match error.errno() {
         Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) if is_namespace => error.because(
             "this NVMe namespace does not exist, or the kernel has no character devices for namespaces (it needs \

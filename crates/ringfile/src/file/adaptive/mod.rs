@@ -18,7 +18,7 @@ mod streams;
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -156,7 +156,7 @@ pub(super) fn is_possible(own: &Target) -> bool {
 }
 
 /// Opens the same file once more, for reading with O_DIRECT. `None` if that fails.
-pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
+pub(super) fn open_again(own: &impl AsFd) -> Option<OwnedFd> {
     let fd = own.as_fd();
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
     let again = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | (flags & OFlags::NOATIME);
@@ -169,7 +169,6 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
             });
         })
         .ok()
-        .map(Into::into)
 }
 
 /// What a thread remembers of its reads of a file.
@@ -280,9 +279,11 @@ impl Adaptive {
         Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
     }
 
-    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead.
+    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead, and starts
+    /// reading ahead of it.
     pub(super) fn follow(&self, own: &Target, id: Id, want: usize) -> Box<Follow> {
-        Box::new(Follow::new(Arc::clone(&self.ahead), own, &self.direct, id, want))
+        let has_started = self.ahead.go_on(own, &self.direct, id, want as u64);
+        Box::new(Follow::new(Arc::clone(&self.ahead), id, has_started))
     }
 
     fn decide(&self, own: &Target, request: &Request, follows: bool) -> Way {

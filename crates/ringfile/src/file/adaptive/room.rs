@@ -72,8 +72,7 @@ pub(super) fn look() -> bool {
     let assumed = ASSUMED.load(Ordering::Relaxed);
     let (mut known, mut is_free) = (false, assumed != IS_FULL);
     if assumed == UNKNOWN {
-        let part = if was_free { FULL_BELOW } else { FREE_ABOVE };
-        limits.of_process(|limit| (known, is_free) = (true, is_free && limit.free >= limit.bytes / part));
+        limits.of_process(|limit| (known, is_free) = (true, is_free && has_free(limit, was_free)));
         is_free &= known;
     }
     STATE.store(if is_free { IS_FREE } else { IS_FULL }, Ordering::Relaxed);
@@ -94,6 +93,11 @@ pub fn assume_memory_is_free(is_free: Option<bool>) {
 fn now() -> u64 {
     static BEGAN: Value<Instant> = Value::new();
     BEGAN.get_or(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// Returns whether enough is free of a limit that memory is free, or stays so.
+fn has_free(limit: Limit, was_free: bool) -> bool {
+    limit.free >= limit.bytes / if was_free { FULL_BELOW } else { FREE_ABOVE }
 }
 
 /// Finds the limits on this process's memory. Its strings are used again, so that a look does not allocate.

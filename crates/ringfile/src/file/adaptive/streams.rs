@@ -54,7 +54,7 @@ pub(super) struct Streams {
 }
 
 /// A stream, for as long as it is followed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Id {
     at: usize,
     began: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Id {
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Stream {
-    began: u64,
+    id: Id,
     /// Where the last read ended.
     end: u64,
     /// Reads in a row.
@@ -112,11 +112,12 @@ impl Stream {
 }
 
 impl Passing {
-    /// Returns the first region that is to leave the cache. The kernel drops no folio that reaches beyond the bytes
+    /// Returns what is to leave the cache, up to the region `end`. The kernel drops no folio that reaches beyond the bytes
     /// that it is told, so a region is named again until the largest folio that may contain it is complete.
-    fn first_to_leave(&self) -> u64 {
+    fn leaves(&self, end: u64) -> Range<u64> {
         let regions = largest_folio(page_size() as u64) / REGION;
-        self.first.max(self.region.saturating_sub(regions + 1))
+        let first = self.first.max(self.region.saturating_sub(regions + 1));
+        first * REGION..end.max(first) * REGION
     }
 }
 
@@ -163,9 +164,7 @@ impl Streams {
     /// would make it read on.
     pub(super) fn pass_no_more(&mut self, id: Id) -> Range<u64> {
         let passing = self.get(id).and_then(|stream| stream.passing.take());
-        passing.map_or(0..0, |passing| {
-            passing.first_to_leave() * REGION..passing.clear.max(passing.first_to_leave()) * REGION
-        })
+        passing.map_or(0..0, |passing| passing.leaves(passing.clear))
     }
 
     /// Returns whether any stream passes through the cache.
@@ -180,12 +179,8 @@ impl Streams {
         let near = |stream: &Stream| {
             range.end + REGION > stream.end && range.start <= stream.end.saturating_add(MOST_SKIPPED)
         };
-        let found = self.list.iter_mut().enumerate().find_map(|(at, place)| {
-            let stream = place.as_mut().filter(|stream| near(stream))?;
-            let passing = stream.passing?;
-            Some((at, stream, passing))
-        });
-        let Some((at, stream, passing)) = found else {
+        let mut streams = self.list.iter_mut().flatten().filter(|stream| near(stream));
+        let Some((passing, stream)) = streams.find_map(|stream| Some((stream.passing?, stream))) else {
             self.others += 1;
             if self.others > MOST_OTHERS {
                 self.list.iter_mut().flatten().for_each(|stream| stream.passing = None);
@@ -203,12 +198,11 @@ impl Streams {
         let passing = Passing { region, clear, ..passing };
         stream.passing = Some(passing);
         let ahead = clear * REGION..(region + 1 + REGIONS_AHEAD) * REGION;
-        // Not what is just behind, which reads in flight may need.
-        let (first, end) = (passing.first_to_leave(), region - 1);
         Passes::Enters {
-            id: Id { at, began: stream.began },
+            id: stream.id,
             ahead: Some(ahead).filter(|_| region < passing.first + MOST_REGIONS),
-            leaves: first * REGION..end.max(first) * REGION,
+            // Not what is just behind, which reads in flight may need.
+            leaves: passing.leaves(region - 1),
         }
     }
 
@@ -216,7 +210,7 @@ impl Streams {
     pub(super) fn note(&mut self, range: &Range<u64>) -> (Membership, Option<Id>) {
         self.clock += 1;
         let (used, wanted) = (self.clock, self.reads_before());
-        if let Some((at, stream)) = self.find(range) {
+        if let Some(stream) = self.find(range) {
             // A reader with several reads in flight needs no read-ahead.
             stream.run = if stream.reading > 0 { 1 } else { stream.run.saturating_add(1) };
             stream.has_gone_on = true;
@@ -230,21 +224,17 @@ impl Streams {
                 return (Membership::OneOfSeveral, None);
             }
             stream.reading += 1;
-            return (Membership::InStream(Id { at, began: stream.began }, stream.run >= wanted), None);
+            return (Membership::InStream(stream.id, stream.run >= wanted), None);
         }
         let at = self.least_recent();
-        let gone = self.list[at].map(|stream| Id { at, began: stream.began });
-        self.list[at] = Some(Stream { began: used, end: range.end, run: 1, used, ..Stream::default() });
+        let stream = Stream { id: Id { at, began: used }, end: range.end, run: 1, used, ..Stream::default() };
+        let gone = self.list[at].replace(stream).map(|gone| gone.id);
         (Membership::Alone, gone)
     }
 
-    fn find(&mut self, range: &Range<u64>) -> Option<(usize, &mut Stream)> {
-        let continues = |stream: &Stream| {
+    fn find(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
+        self.list.iter_mut().flatten().find(|stream| {
             range.start >= stream.end && range.start - stream.end <= MOST_SKIPPED && range.end > stream.end
-        };
-        let mut streams = self.list.iter_mut().enumerate();
-        streams.find_map(|(at, place)| {
-            place.as_mut().filter(|stream| continues(stream)).map(|stream| (at, stream))
         })
     }
 
@@ -256,7 +246,7 @@ impl Streams {
 
     /// Returns a stream that is still followed, so that no other one has taken its place.
     pub(super) fn get(&mut self, id: Id) -> Option<&mut Stream> {
-        self.list[id.at].as_mut().filter(|stream| stream.began == id.began)
+        self.list[id.at].as_mut().filter(|stream| stream.id == id)
     }
 
     /// Records that a read of a stream has ended.
