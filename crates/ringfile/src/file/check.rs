@@ -55,7 +55,7 @@ fn moved_less(file: &Target, request: &Request, done: usize) -> Error {
         }
         false => (ErrorKind::WriteZero, "the file accepts no more bytes"),
     };
-    error(file, request, kind, why).after(done)
+    error(file, request, why).of_kind(kind).after(done)
 }
 
 /// Returns what an errno means for this operation, and what to do about it, if it means more than its name says.
@@ -120,7 +120,7 @@ pub(crate) fn fits(file: &Target, request: &Request, held: &Held) -> Result<bool
         return Err(beyond_memory(file, request, held));
     }
     if !range_ends_in_a_file(request.offset, request.want) {
-        return Err(refused(file, request, BEYOND));
+        return Err(error(file, request, BEYOND));
     }
     let Some(direct) = file.direct() else { return Ok(true) };
     if direct.fits(request, held) || request.want == 0 {
@@ -134,7 +134,7 @@ pub(crate) fn fits(file: &Target, request: &Request, held: &Held) -> Result<bool
 pub(crate) fn moves_nothing(file: &Target, request: &Request, held: &Held) -> Result<Ended, Error> {
     if request.kind.is_read() && matches!(held, Held::Bytes(_)) {
         let why = "cannot read into shared bytes; read into a buffer of a Pool or a vector";
-        return Err(refused(file, request, why));
+        return Err(error(file, request, why));
     }
     Ok(Ended { done: 0, errno: 0 })
 }
@@ -192,13 +192,13 @@ pub(super) const BEYOND: &str = "the end would be beyond 2^63 bytes";
 #[cold]
 pub(crate) fn fits_without_data(file: &Target, request: &Request, held: &Held) -> Result<(), Error> {
     if request.kind.names_paths() && !matches!(held, Held::Paths(_)) {
-        let error = Error::new(ErrorKind::InvalidInput, what(file, request)).on(file.path());
-        return Err(error.because("a path contains a NUL byte"));
+        let refused = Error::new(ErrorKind::InvalidInput, what(file, request)).on(file.path());
+        return Err(refused.because("a path contains a NUL byte"));
     }
     if let Held::Destination(to) = held
         && !range_ends_in_a_file(to.offset, request.want)
     {
-        return Err(refused(file, request, BEYOND).at(to.offset));
+        return Err(error(file, request, BEYOND).at(to.offset));
     }
     if !matches!(request.kind, Kind::SyncRange | Kind::Copy)
         || file.namespace().is_some()
@@ -206,21 +206,21 @@ pub(crate) fn fits_without_data(file: &Target, request: &Request, held: &Held) -
     {
         return Ok(());
     }
-    Err(refused(file, request, BEYOND))
+    Err(error(file, request, BEYOND))
 }
 
 #[cold]
 fn does_not_fit(file: &Target, request: &Request, direct: Alignment) -> Result<bool, Error> {
     if request.is_atomic() {
-        return Err(refused(file, request, atomic_advice(file)));
+        return Err(error(file, request, atomic_advice(file)));
     }
     if !request.kind.is_read() {
-        return Err(refused(file, request, advice(request, direct)));
+        return Err(error(file, request, advice(request, direct)));
     }
     // The kernel would refuse such blocks with the errno that means a file without direct I/O.
     let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.bytes as u64);
     if blocks_end > i64::MAX as u64 {
-        return Err(refused(file, request, "the last block would end beyond 2^63 bytes"));
+        return Err(error(file, request, "the last block would end beyond 2^63 bytes"));
     }
     Ok(false)
 }
@@ -266,20 +266,11 @@ fn what(file: &Target, request: &Request) -> Cow<'static, str> {
     format!("{direct}{verb} of {} bytes", request.want).into()
 }
 
-/// Returns the error of an operation that is not submitted.
+/// Returns the error of an operation: that it is invalid, unless [`Error::of_kind`] says otherwise.
 #[cold]
-fn refused(file: &Target, request: &Request, why: impl Into<Cow<'static, str>>) -> Error {
-    error(file, request, ErrorKind::InvalidInput, why)
-}
-
-#[cold]
-pub(crate) fn error(
-    file: &Target,
-    request: &Request,
-    kind: ErrorKind,
-    why: impl Into<Cow<'static, str>>,
-) -> Error {
-    Error::new(kind, what(file, request)).at(request.offset).on(file.path()).because(why)
+pub(crate) fn error(file: &Target, request: &Request, why: impl Into<Cow<'static, str>>) -> Error {
+    let error = Error::new(ErrorKind::InvalidInput, what(file, request));
+    error.at(request.offset).on(file.path()).because(why)
 }
 
 /// Returns whether an operation must be repeated with buffered I/O: direct I/O turned out to be refused, and the user

@@ -75,20 +75,6 @@ enum FutureStage {
     Taken,
 }
 
-/// Creates a read or a write of this memory.
-#[inline(always)]
-fn transfer(
-    file: &File,
-    kind: Kind,
-    held: Held,
-    want: usize,
-    offset: u64,
-    exact: bool,
-) -> OperationFuture<&File> {
-    let op_flags = file.target().flags_of(kind);
-    OperationFuture::new(file, Request { op_flags, offset, want, exact, ..Request::of(kind) }, held)
-}
-
 /// Returns whether a shorter result counts as success; not for a buffer whose length cannot show it.
 #[cold]
 fn may_be_short(record: &mut OperationRecord<Kept>) -> bool {
@@ -106,7 +92,7 @@ impl<'a, B: IoBuf> Io<'a, B> {
     #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
         let want = buffer.len();
-        Self::of(transfer(file, Kind::Write, buffer.hold(), want, offset, true))
+        Self::of(OperationFuture::of(file, Kind::Write, buffer.hold(), want, offset, true))
     }
 
     /// Writes only this part of the buffer.
@@ -129,7 +115,7 @@ impl<'a, B: IoBufMut> Io<'a, B> {
     #[inline(always)]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64, exact: bool) -> Self {
         let want = buffer.capacity();
-        Self::of(transfer(file, Kind::Read, buffer.hold_mut(), want, offset, exact))
+        Self::of(OperationFuture::of(file, Kind::Read, buffer.hold_mut(), want, offset, exact))
     }
 }
 
@@ -142,7 +128,7 @@ impl<'a, B> IoVectored<'a, B> {
 impl<'a, B: IoBuf> IoVectored<'a, B> {
     pub(super) fn write(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        Self::of(transfer(file, Kind::WriteVectored, B::hold_many(buffers), want, offset, true))
+        Self::of(OperationFuture::of(file, Kind::WriteVectored, B::hold_many(buffers), want, offset, true))
     }
 }
 
@@ -150,7 +136,8 @@ impl<'a, B: IoBufMut> IoVectored<'a, B> {
     /// Reads all of the buffers' capacity, or less unless it is to be `exact`.
     pub(super) fn read(file: &'a File, buffers: Vec<B>, offset: u64, exact: bool) -> Self {
         let want = buffers.iter().map(IoBufMut::capacity).sum();
-        Self::of(transfer(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset, exact))
+        let held = B::hold_many_mut(buffers);
+        Self::of(OperationFuture::of(file, Kind::ReadVectored, held, want, offset, exact))
     }
 }
 
@@ -184,7 +171,14 @@ impl Ask for IoVectored<'_, Buffer> {
     }
 }
 
-impl OperationFuture<&File> {
+impl<'a> OperationFuture<&'a File> {
+    /// Creates a read or a write of this memory.
+    #[inline(always)]
+    fn of(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64, exact: bool) -> Self {
+        let op_flags = file.target().flags_of(kind);
+        Self::new(file, Request { op_flags, offset, want, exact, ..Request::of(kind) }, held)
+    }
+
     /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
     pub(super) fn start_with(&mut self, sync: &mut Self, context: &Context<'_>) -> bool {
         if !matches!(self.record.fits(self.file), Ok(true))
@@ -234,7 +228,7 @@ impl<F: Borrow<File>> OperationFuture<F> {
             FutureStage::Failed(error) => error,
             _ => {
                 let why = "the result was taken before the operation had finished, or twice";
-                check::error(file.target(), &self.record.request, ErrorKind::Other, why)
+                check::error(file.target(), &self.record.request, why).of_kind(ErrorKind::Other)
             }
         }
     }
