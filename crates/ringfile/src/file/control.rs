@@ -1,4 +1,6 @@
 //! Operations that move no data: syncing, allocating, truncating, advising.
+//!
+//! The values of the enums are what the kernel's calls take; [`driver::DISCARD`] is the library's own.
 
 use std::future::Future;
 use std::marker::PhantomPinned;
@@ -15,7 +17,7 @@ use crate::driver::{self, Ended, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::Held;
 
-/// Selects what [`File::allocate`] does with a range. Each value is the flags of `fallocate(2)`.
+/// Selects what [`File::allocate`] does with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AllocateMode {
@@ -33,7 +35,7 @@ pub enum AllocateMode {
     Discard = driver::DISCARD as isize,
 }
 
-/// Selects what [`File::sync_range`] does with a range. Each value is the flags of `sync_file_range(2)`.
+/// Selects what [`File::sync_range`] does with a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RangeSync {
@@ -45,7 +47,7 @@ pub enum RangeSync {
         | libc::SYNC_FILE_RANGE_WAIT_AFTER) as isize,
 }
 
-/// Advice to the page cache about a range, for [`File::advise`]. Each value is that of `posix_fadvise(2)`.
+/// Advice to the page cache about a range, for [`File::advise`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Advice {

@@ -340,13 +340,10 @@ impl OpenOptions {
             (false, true) => libc::O_WRONLY,
             (_, false) => libc::O_RDONLY,
         };
-        let creation = match (self.create, self.create_new) {
-            (_, true) => libc::O_CREAT | libc::O_EXCL,
-            (true, false) => libc::O_CREAT,
-            (false, false) => 0,
-        };
+        let creation = if self.create || self.create_new { libc::O_CREAT } else { 0 };
+        let exclusion = if self.create_new { libc::O_EXCL } else { 0 };
         let custom = self.custom_flags & !libc::O_ACCMODE;
-        (access | creation | custom | libc::O_CLOEXEC | libc::O_LARGEFILE).cast_unsigned()
+        (access | creation | exclusion | custom | libc::O_CLOEXEC | libc::O_LARGEFILE).cast_unsigned()
     }
 
     /// Returns the permission bits for a file that is created.
@@ -369,13 +366,13 @@ impl OpenOptions {
     #[cfg(feature = "sim")]
     fn open_simulated(&self, port: &crate::port::Port, path: &Path) -> Result<File> {
         use std::os::unix::ffi::OsStrExt;
-        let failed = |errno| Error::from_errno(errno, "opening").on(Some(path));
+        let failed = |what| move |errno| Error::from_errno(errno, what).on(Some(path));
         let (path_bytes, flags) = (path.as_os_str().as_bytes(), self.flags().cast_signed());
-        let (stand_in, opened) = (port.open)(path_bytes, flags, self.permissions()).map_err(failed)?;
+        let (stand_in, opened) =
+            (port.open)(path_bytes, flags, self.permissions()).map_err(failed("opening"))?;
         let file = self.simulated(stand_in, opened, path);
         if let Some(number) = file.target().simulated().filter(|_| self.truncate) {
-            (port.resize)(number, 0)
-                .map_err(|errno| Error::from_errno(errno, "truncating").on(Some(path)))?;
+            (port.resize)(number, 0).map_err(failed("truncating"))?;
         }
         Ok(file)
     }

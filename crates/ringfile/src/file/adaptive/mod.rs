@@ -296,7 +296,6 @@ impl Adaptive {
             return OWN;
         }
         let is_free = room::is_free() && (is_small || !self.is_vast.load(Ordering::Relaxed));
-        let rereads = self.rereads.load(Ordering::Relaxed);
         // Goes through the cache without being counted or, mostly, checked, unless it belongs to a stream.
         let is_quick = is_free && is_small;
         let streak = self.streak.load(Ordering::Relaxed);
@@ -351,28 +350,8 @@ impl Adaptive {
                 }
                 true
             }
-            Cached::Nothing | Cached::Some(_) if is_quick && is_random => true,
             Cached::Nothing | Cached::Some(_) => {
-                // A small read gets here if it begins or continues a stream, or if memory is full.
-                let enough = match is_small || run > 0 {
-                    _ if is_free && !is_small => 1,
-                    true => READS_BEFORE,
-                    false => RANDOM_READS_BEFORE,
-                };
-                let was_read = self.is_worth_caching(own, request, enough);
-                self.note_reread(was_read);
-                let is_admitted = match (is_free, is_random) {
-                    (false, _) => was_read,
-                    // If not, every block of a file that is read at random would be read from the drive twice.
-                    (true, true) => was_read || rereads >= SOME,
-                    // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache.
-                    // So a few wrong counts must not admit any.
-                    (true, false) => was_read && rereads >= MANY,
-                };
-                if is_admitted {
-                    driver::count_cache(CacheEvent::Admitted, 1);
-                }
-                is_admitted
+                (is_quick && is_random) || self.admits(own, request, is_free, is_random, run)
             }
         };
         if is_own || matches!(cached, Cached::Some(_)) {
@@ -401,6 +380,31 @@ impl Adaptive {
         };
         self.ahead.ended(id);
         way
+    }
+
+    /// Decides whether a read that has missed goes through the cache, so that its data stays there. A small read gets here
+    /// if it begins or continues a stream, or if memory is full.
+    fn admits(&self, own: &Target, request: &Request, is_free: bool, is_random: bool, run: u8) -> bool {
+        let (is_small, rereads) = (is_small(request), self.rereads.load(Ordering::Relaxed));
+        let enough = match is_small || run > 0 {
+            _ if is_free && !is_small => 1,
+            true => READS_BEFORE,
+            false => RANDOM_READS_BEFORE,
+        };
+        let was_read = self.is_worth_caching(own, request, enough);
+        self.note_reread(was_read);
+        let is_admitted = match (is_free, is_random) {
+            (false, _) => was_read,
+            // If not, every block of a file that is read at random would be read from the drive twice.
+            (true, true) => was_read || rereads >= SOME,
+            // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache. So a few wrong
+            // counts must not admit any.
+            (true, false) => was_read && rereads >= MANY,
+        };
+        if is_admitted {
+            driver::count_cache(CacheEvent::Admitted, 1);
+        }
+        is_admitted
     }
 
     /// Lets the next reads of a thread that reads in order be checked if they leave what is cached: one that was not
