@@ -52,8 +52,8 @@ impl<'a, B: IoBuf> WriteDurable<'a, B> {
 }
 
 impl<'a, B: IoBuf> LinkedSync<'a, B> {
-    /// Submits a write and its sync together, if both go to this thread's ring. Otherwise the sync follows when the write
-    /// has ended, as the write's record says.
+    /// Submits a write and its sync together, if both go to this thread's ring. Otherwise the sync follows when the
+    /// write has ended, as the write's record says.
     fn begin(write: &mut OperationFuture<&'a File>, context: &Context<'_>) -> Option<Self> {
         let mut sync = sync_of(write.file);
         if !write.record.request.synced || !write.start_with(&mut sync, context) {

@@ -325,8 +325,8 @@ impl<F: Borrow<File>> OperationFuture<F> {
         }))
     }
 
-    /// Takes the result of what was started; returns whether the operation is over. A ticket in [`stage`](Self::stage) is
-    /// spent: there is nothing to drop.
+    /// Takes the result of what was started; returns whether the operation is over. A ticket in [`stage`](Self::stage)
+    /// is spent: there is nothing to drop.
     #[inline]
     fn ended(&mut self, ended: Ended) -> bool {
         if ended.errno == 0 && self.record.is_one_step() {

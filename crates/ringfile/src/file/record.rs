@@ -187,7 +187,8 @@ impl<M: Lend> OperationRecord<M> {
         }
     }
 
-    /// Begins an operation that is not one step, or moves no data; `None` for a durable write, which begins as others do.
+    /// Begins an operation that is not one step, or moves no data; `None` for a durable write, which begins as others
+    /// do.
     #[inline(never)]
     fn begin_otherwise(&mut self, file: &File) -> Option<Begun> {
         let on = file.target_of(self.descriptor);

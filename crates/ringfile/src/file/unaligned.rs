@@ -19,8 +19,8 @@ pub(crate) struct ReadInPieces {
     done: usize,
     /// How many bytes the last piece reads directly into the user's memory, unless it goes through the reserve.
     want: usize,
-    /// If the last piece reads blocks into the reserve: how many bytes at their beginning were not requested. The number is
-    /// kept here, since the file may become buffered meanwhile.
+    /// If the last piece reads blocks into the reserve: how many bytes at their beginning were not requested. The
+    /// number is kept here, since the file may become buffered meanwhile.
     skipped: Option<usize>,
     /// The descriptor for everything except the cached beginning.
     descriptor: Descriptor,
@@ -29,8 +29,8 @@ pub(crate) struct ReadInPieces {
 }
 
 impl ReadInPieces {
-    /// Reads what follows the first `done` bytes, which are there, through this descriptor; but from the page cache, through
-    /// the file's own, what is among the first `cached` bytes.
+    /// Reads what follows the first `done` bytes, which are there, through this descriptor; but from the page cache,
+    /// through the file's own, what is among the first `cached` bytes.
     pub(crate) fn new(done: usize, cached: usize, descriptor: Descriptor) -> Self {
         Self { done, cached, descriptor, ..Self::default() }
     }

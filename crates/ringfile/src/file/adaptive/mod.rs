@@ -239,8 +239,9 @@ impl Adaptive {
         }
     }
 
-    /// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones have
-    /// hit. Counts the read if it returns true; then [`Adaptive::choose`], which decides otherwise, would return [`OWN`].
+    /// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones
+    /// have hit. Counts the read if it returns true; then [`Adaptive::choose`], which decides otherwise, would return
+    /// [`OWN`].
     #[inline]
     pub(super) fn is_own_unchecked(&self, own: &Target, request: &Request) -> bool {
         let streak = self.streak.load(Ordering::Relaxed);
@@ -279,8 +280,8 @@ impl Adaptive {
         Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
     }
 
-    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead, and starts
-    /// reading ahead of it.
+    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead, and
+    /// starts reading ahead of it.
     pub(super) fn follow(&self, own: &Target, id: Id, want: usize) -> Box<Follow> {
         let has_started = self.ahead.go_on(own, &self.direct, id, want as u64);
         Box::new(Follow::new(Arc::clone(&self.ahead), id, has_started))
@@ -366,7 +367,8 @@ impl Adaptive {
         let stream = if is_free { stream } else { stream_of(self.ahead.note(&range)) };
         let Some((id, is_steady)) = stream else { return DIRECT };
         let way = if is_small && self.ahead.lets_pass(own, id) {
-            // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache again.
+            // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache
+            // again.
             OWN
         } else if is_steady && !self.ahead.is_quiet(own) {
             // Data that was read ahead could not be trusted here, so the kernel reads ahead into the cache.
@@ -382,8 +384,8 @@ impl Adaptive {
         way
     }
 
-    /// Decides whether a read that has missed goes through the cache, so that its data stays there. A small read gets here
-    /// if it begins or continues a stream, or if memory is full.
+    /// Decides whether a read that has missed goes through the cache, so that its data stays there. A small read gets
+    /// here if it begins or continues a stream, or if memory is full.
     fn admits(&self, own: &Target, request: &Request, is_free: bool, is_random: bool, run: u8) -> bool {
         let (is_small, rereads) = (is_small(request), self.rereads.load(Ordering::Relaxed));
         let enough = match is_small || run > 0 {
@@ -397,8 +399,8 @@ impl Adaptive {
             (false, _) => was_read,
             // If not, every block of a file that is read at random would be read from the drive twice.
             (true, true) => was_read || rereads >= SOME,
-            // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache. So a few wrong
-            // counts must not admit any.
+            // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache. So a few
+            // wrong counts must not admit any.
             (true, false) => was_read && rereads >= MANY,
         };
         if is_admitted {

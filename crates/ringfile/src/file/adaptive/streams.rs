@@ -112,8 +112,8 @@ impl Stream {
 }
 
 impl Passing {
-    /// Returns what is to leave the cache, up to the region `end`. The kernel drops no folio that reaches beyond the bytes
-    /// that it is told, so a region is named again until the largest folio that may contain it is complete.
+    /// Returns what is to leave the cache, up to the region `end`. The kernel drops no folio that reaches beyond the
+    /// bytes that it is told, so a region is named again until the largest folio that may contain it is complete.
     fn leaves(&self, end: u64) -> Range<u64> {
         let regions = largest_folio(page_size() as u64) / REGION;
         let first = self.first.max(self.region.saturating_sub(regions + 1));
