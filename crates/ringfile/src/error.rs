@@ -41,15 +41,17 @@ struct Details {
     reason: Option<Cow<'static, str>>,
 }
 
-static NO_MEMORY: Details = Details {
-    kind: io::ErrorKind::OutOfMemory,
-    errno: None,
-    what: Cow::Borrowed("adding an operation to a batch"),
-    path: None,
-    offset: None,
-    done: 0,
-    reason: Some(Cow::Borrowed("there is no memory for that many; run several batches, one after another")),
-};
+impl Details {
+    const fn new(kind: io::ErrorKind, what: Cow<'static, str>, reason: Option<Cow<'static, str>>) -> Self {
+        Self { kind, errno: None, what, path: None, offset: None, done: 0, reason }
+    }
+}
+
+static NO_MEMORY: Details = Details::new(
+    io::ErrorKind::OutOfMemory,
+    Cow::Borrowed("adding an operation to a batch"),
+    Some(Cow::Borrowed("there is no memory for that many; run several batches, one after another")),
+);
 
 impl Error {
     /// Returns the errno, if the error came from the operating system.
@@ -83,16 +85,7 @@ impl Error {
     }
 
     pub(crate) fn new(kind: io::ErrorKind, what: impl Into<Cow<'static, str>>) -> Self {
-        let what = what.into();
-        Self(Some(Box::new(Details {
-            kind,
-            errno: None,
-            what,
-            path: None,
-            offset: None,
-            done: 0,
-            reason: None,
-        })))
+        Self(Some(Box::new(Details::new(kind, what.into(), None))))
     }
 
     /// Returns the error of an operation for which there was no memory. Allocates nothing.

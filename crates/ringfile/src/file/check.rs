@@ -10,93 +10,105 @@ use crate::error::Error;
 use crate::memory::Held;
 use ringfile_buffer::internal::fork;
 
-/// Explains why an operation was cancelled although its caller did not cancel it.
-#[cold]
-pub(crate) fn cancelled(error: Error) -> Error {
-    if fork::is_child() {
-        return error
-            .of_kind(ErrorKind::Unsupported)
-            .because("the operation was in flight before a fork, and belongs to the parent process");
-    }
-    error.because("it was cancelled, or the thread that was carrying it out has left its loop")
-}
+/// Why an operation was cancelled although its caller did not cancel it.
+const CANCELLED: &str = "it was cancelled, or the thread that was carrying it out has left its loop";
+const FORKED: &str = "the operation was in flight before a fork, and belongs to the parent process";
 
 /// The explanation of a failed sync.
 const LOST: &str = "an earlier sync of this file failed, so data may be lost although a later sync would succeed; \
     open the file again, and check or rewrite what was written since the last successful sync";
 
-/// Returns whether an operation failed as all later syncs of the file do.
-fn is_lost(file: &Target, request: &Request, errno: i32) -> bool {
-    request.is_sync() && file.failed_sync() == errno
-}
-
-/// Returns why an operation that moves no data failed.
-#[cold]
-pub(crate) fn why_not_done(file: &Target, request: &Request, held: &Held, errno: i32) -> Error {
-    let refused = driver::why_refused(errno);
-    let what = || request.kind.verb(request.op_flags);
-    let error = refused.unwrap_or_else(|| Error::from_errno(driver::errno_of(errno), what())).on(file.path());
-    if file.namespace().is_some() {
-        return explain_command(file, request, errno, error);
-    }
-    match errno {
-        libc::ECANCELED if request.kind == Kind::Copy && !fork::is_child() => {
-            error.because("it was cancelled; what was copied before stays")
-        }
-        libc::ECANCELED => cancelled(error),
-        libc::EAGAIN => error.because(NO_THREAD),
-        _ if is_lost(file, request, errno) => error.because(LOST),
-        libc::EBADF if request.kind == Kind::Copy => error
-            .because("the file was not opened for reading, or the other one not for writing at an offset"),
-        libc::EINVAL if request.kind == Kind::Copy => {
-            error.because("the ranges overlap in one file, or do not fit the alignment of direct I/O")
-        }
-        _ => with_other_path(request, held, error),
-    }
-}
-
-/// Adds to a failed operation on an NVMe namespace why it failed.
-#[cold]
-fn explain_command(file: &Target, request: &Request, errno: i32, error: Error) -> Error {
-    let status = driver::Status::of_errno(errno);
-    if is_lost(file, request, errno) {
-        let lost = |status| format!("{status}; {LOST}");
-        return error.because(status.map_or(LOST.into(), lost));
-    }
-    let block = file.alignment().bytes;
-    match (status, errno) {
-        (Some(status), _) => error.because(status.to_string()),
-        (None, libc::EBADF) if request.kind.is_read() => error.because(NOT_FOR_READING),
-        (None, libc::EBADF) => error.because(NOT_FOR_WRITING),
-        (None, libc::ECANCELED) => cancelled(error),
-        (None, libc::EOPNOTSUPP) if request.is_atomic() => error.because(atomic_advice(file)),
-        (None, libc::EOPNOTSUPP) => {
-            error.because("NVMe namespaces, or this drive, do not support this operation")
-        }
-        (None, libc::EINVAL) if !request.kind.moves_data() => error.because(format!(
-            "on a namespace, offset and length must be multiples of {block} bytes, and the length not 0"
-        )),
-        (None, libc::EACCES) => error.because("before Linux 6.2, NVMe commands need CAP_SYS_ADMIN"),
-        (None, _) => error,
-    }
-}
-
 /// The meaning of `EAGAIN` for an operation that does not wait for another process.
 const NO_THREAD: &str = "the kernel lacks a resource for it, such as a thread of io_uring: see RLIMIT_NPROC, and pids.max \
     of the control group, or open with Route::Workers";
 
-const NOT_FOR_READING: &str = "the file was not opened for reading";
-const NOT_FOR_WRITING: &str = "the file was not opened for writing";
-
-/// Adds the other path of an operation that names two.
-fn with_other_path(request: &Request, held: &Held, error: Error) -> Error {
-    if let Held::Paths(paths) = held
-        && let Some(to) = paths.to()
-    {
-        let what = if request.kind == Kind::Symlink { "it would point to" } else { "the new path is" };
-        return error.because(format!("{what} {}", to.to_string_lossy()));
+/// Returns why an operation did not do all that was requested.
+#[cold]
+pub(crate) fn failure(file: &Target, request: &Request, held: &Held, Ended { done, errno }: Ended) -> Error {
+    let moves_data = request.kind.moves_data();
+    if moves_data && errno == 0 {
+        return moved_less(file, request, done);
     }
-    error
+    let error = match driver::why_refused(errno) {
+        Some(refused) if moves_data => return refused.at(request.offset).on(file.path()),
+        Some(refused) => refused,
+        None => Error::from_errno(driver::errno_of(errno), what(file, request)),
+    };
+    let error = error.on(file.path()).after(done);
+    let error = if moves_data { error.at(request.offset) } else { error };
+    let is_parents = errno == libc::ECANCELED && fork::is_child();
+    let error = if is_parents { error.of_kind(ErrorKind::Unsupported) } else { error };
+    match reason(file, request, held, errno) {
+        Some(reason) => error.because(reason),
+        None => error,
+    }
+}
+
+/// Returns why a read or a write that has not failed moved less than was requested.
+fn moved_less(file: &Target, request: &Request, done: usize) -> Error {
+    let gave_less = done > 0 && file.kind == FileKind::Other;
+    let (kind, why) = match request.kind.is_read() {
+        true if gave_less => (ErrorKind::UnexpectedEof, "one read gave less; read on with read_at"),
+        true => (ErrorKind::UnexpectedEof, "the file is too short"),
+        false if request.is_atomic() => {
+            (ErrorKind::WriteZero, "the kernel wrote only a part of an atomic write")
+        }
+        false => (ErrorKind::WriteZero, "the file accepts no more bytes"),
+    };
+    error(file, request, why).of_kind(kind).after(done)
+}
+
+/// Returns what an errno means for this operation, and what to do about it, if it means more than its name says.
+fn reason(file: &Target, request: &Request, held: &Held, errno: i32) -> Option<Cow<'static, str>> {
+    let (kind, is_command) = (request.kind, file.namespace().is_some());
+    let status = driver::Status::of_errno(errno).map(|status| status.to_string());
+    // None of the errnos below, but perhaps a drive's status.
+    let is_lost = request.is_sync() && file.failed_sync() == errno;
+    if is_lost || status.is_some() {
+        let both = status.into_iter().chain(is_lost.then(|| LOST.to_owned()));
+        return Some(both.collect::<Vec<_>>().join("; ").into());
+    }
+    let why = match errno {
+        libc::ECANCELED if fork::is_child() => FORKED,
+        libc::ECANCELED if kind == Kind::Copy && !is_command => {
+            "it was cancelled; what was copied before stays"
+        }
+        libc::ECANCELED => CANCELLED,
+        libc::EBADF if kind.is_read() => "the file was not opened for reading",
+        libc::EBADF if kind.is_write() || is_command => "the file was not opened for writing",
+        libc::EBADF if kind == Kind::Copy => {
+            "the file was not opened for reading, or the other one not for writing at an offset"
+        }
+        libc::EOPNOTSUPP if request.is_atomic() => return Some(atomic_advice(file).into()),
+        libc::EOPNOTSUPP if is_command => "NVMe namespaces, or this drive, do not support this operation",
+        libc::EOPNOTSUPP if kind.moves_data() && !file.ring.announces() => {
+            "the file system can't poll for completions; open without poll"
+        }
+        libc::EINVAL if is_command && !kind.moves_data() => {
+            let block = file.alignment().bytes;
+            let multiples = format!("on a namespace, offset and length must be multiples of {block} bytes");
+            return Some(format!("{multiples}, and the length not 0").into());
+        }
+        libc::EACCES if is_command => "before Linux 6.2, NVMe commands need CAP_SYS_ADMIN",
+        _ if is_command => return None,
+        libc::EINVAL if request.is_atomic() => return Some(atomic_advice(file).into()),
+        libc::EINVAL if kind.moves_data() && file.direct().is_some() => {
+            "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)"
+        }
+        libc::EINVAL if kind == Kind::Copy => {
+            "the ranges overlap in one file, or do not fit the alignment of direct I/O"
+        }
+        libc::EAGAIN if !kind.moves_data() || file.kind != FileKind::Other => NO_THREAD,
+        _ => return other_path(request, held).map(Into::into),
+    };
+    Some(why.into())
+}
+
+/// Names the other path of an operation that names two.
+fn other_path(request: &Request, held: &Held) -> Option<String> {
+    let Held::Paths(paths) = held else { return None };
+    let what = if request.kind == Kind::Symlink { "it would point to" } else { "the new path is" };
+    Some(format!("{what} {}", paths.to()?.to_string_lossy()))
 }
 
 /// Returns whether an operation can be submitted as it is; false for a direct read that must go through aligned memory.
@@ -108,7 +120,7 @@ pub(crate) fn fits(file: &Target, request: &Request, held: &Held) -> Result<bool
         return Err(beyond_memory(file, request, held));
     }
     if !range_ends_in_a_file(request.offset, request.want) {
-        return Err(error(file, request, ErrorKind::InvalidInput, BEYOND));
+        return Err(error(file, request, BEYOND));
     }
     let Some(direct) = file.direct() else { return Ok(true) };
     if direct.fits(request, held) || request.want == 0 {
@@ -122,7 +134,7 @@ pub(crate) fn fits(file: &Target, request: &Request, held: &Held) -> Result<bool
 pub(crate) fn moves_nothing(file: &Target, request: &Request, held: &Held) -> Result<Ended, Error> {
     if request.kind.is_read() && matches!(held, Held::Bytes(_)) {
         let why = "cannot read into shared bytes; read into a buffer of a Pool or a vector";
-        return Err(error(file, request, ErrorKind::InvalidInput, why));
+        return Err(error(file, request, why));
     }
     Ok(Ended { done: 0, errno: 0 })
 }
@@ -179,14 +191,14 @@ pub(super) const BEYOND: &str = "the end would be beyond 2^63 bytes";
 /// for the length, so a longer range would become one that extends to the end of the file.
 #[cold]
 pub(crate) fn fits_without_data(file: &Target, request: &Request, held: &Held) -> Result<(), Error> {
-    let refused = || Error::new(ErrorKind::InvalidInput, request.kind.verb(request.op_flags)).on(file.path());
     if request.kind.names_paths() && !matches!(held, Held::Paths(_)) {
-        return Err(refused().because("a path contains a NUL byte"));
+        let refused = Error::new(ErrorKind::InvalidInput, what(file, request)).on(file.path());
+        return Err(refused.because("a path contains a NUL byte"));
     }
     if let Held::Destination(to) = held
         && !range_ends_in_a_file(to.offset, request.want)
     {
-        return Err(refused().at(to.offset).because(BEYOND));
+        return Err(error(file, request, BEYOND).at(to.offset));
     }
     if !matches!(request.kind, Kind::SyncRange | Kind::Copy)
         || file.namespace().is_some()
@@ -194,39 +206,38 @@ pub(crate) fn fits_without_data(file: &Target, request: &Request, held: &Held) -
     {
         return Ok(());
     }
-    Err(refused().at(request.offset).because(BEYOND))
+    Err(error(file, request, BEYOND))
 }
 
 #[cold]
 fn does_not_fit(file: &Target, request: &Request, direct: Alignment) -> Result<bool, Error> {
-    let refused = |why| Err(error(file, request, ErrorKind::InvalidInput, why));
     if request.is_atomic() {
-        return refused(atomic_advice(file));
+        return Err(error(file, request, atomic_advice(file)));
     }
     if !request.kind.is_read() {
-        return refused(advice(request, direct));
+        return Err(error(file, request, advice(request, direct)));
     }
     // The kernel would refuse such blocks with the errno that means a file without direct I/O.
     let blocks_end = (request.offset + request.want as u64).next_multiple_of(direct.bytes as u64);
     if blocks_end > i64::MAX as u64 {
-        return refused("the last block would end beyond 2^63 bytes".into());
+        return Err(error(file, request, "the last block would end beyond 2^63 bytes"));
     }
     Ok(false)
 }
 
 #[cold]
 fn advice(request: &Request, Alignment { bytes: block, memory, .. }: Alignment) -> String {
-    let fits = request.offset.is_multiple_of(block as u64);
-    if fits && request.want.is_multiple_of(block) && !request.start.is_multiple_of(memory) {
-        format!("a part must start at a multiple of {memory} bytes in its buffer, or open without direct")
-    } else if fits && request.want.is_multiple_of(block) {
-        format!(
-            "the memory must be aligned to {memory} bytes; write from buffers of a Pool, or open without direct"
-        )
-    } else {
-        format!(
+    let are_blocks = request.offset.is_multiple_of(block as u64) && request.want.is_multiple_of(block);
+    match request.start.is_multiple_of(memory) {
+        _ if !are_blocks => format!(
             "offset and length must be multiples of {block} bytes; write whole blocks, or open without direct"
-        )
+        ),
+        false => {
+            format!("a part must start at a multiple of {memory} bytes in its buffer, or open without direct")
+        }
+        true => format!(
+            "the memory must be aligned to {memory} bytes; write from buffers of a Pool, or open without direct"
+        ),
     }
 }
 
@@ -245,60 +256,21 @@ fn atomic_advice(file: &Target) -> String {
     }
 }
 
-fn what(file: &Target, request: &Request) -> String {
+/// Says what was being done.
+fn what(file: &Target, request: &Request) -> Cow<'static, str> {
+    let verb = request.kind.verb(request.op_flags);
+    if !request.kind.moves_data() {
+        return verb.into();
+    }
     let direct = if file.direct().is_some() { "direct " } else { "" };
-    format!("{direct}{} of {} bytes", request.kind.verb(request.op_flags), request.want)
+    format!("{direct}{verb} of {} bytes", request.want).into()
 }
 
+/// Returns the error of an operation: that it is invalid, unless [`Error::of_kind`] says otherwise.
 #[cold]
-pub(crate) fn error(
-    file: &Target,
-    request: &Request,
-    kind: ErrorKind,
-    why: impl Into<Cow<'static, str>>,
-) -> Error {
-    Error::new(kind, what(file, request)).at(request.offset).on(file.path()).because(why)
-}
-
-/// Returns why a read or write did not do all that was requested.
-#[cold]
-pub(crate) fn failure(file: &Target, request: &Request, Ended { done, errno }: Ended) -> Error {
-    let is_read = request.kind.is_read();
-    if errno == 0 {
-        let gave_less = done > 0 && file.kind == FileKind::Other;
-        let (kind, why) = match is_read {
-            true if gave_less => (ErrorKind::UnexpectedEof, "one read gave less; read on with read_at"),
-            true => (ErrorKind::UnexpectedEof, "the file is too short"),
-            false if request.is_atomic() => {
-                (ErrorKind::WriteZero, "the kernel wrote only a part of an atomic write")
-            }
-            false => (ErrorKind::WriteZero, "the file accepts no more bytes"),
-        };
-        return error(file, request, kind, why).after(done);
-    }
-    if let Some(error) = driver::why_refused(errno) {
-        return error.at(request.offset).on(file.path());
-    }
-    let error = Error::from_errno(driver::errno_of(errno), what(file, request));
-    let error = error.at(request.offset).on(file.path()).after(done);
-    if file.namespace().is_some() {
-        return explain_command(file, request, errno, error);
-    }
-    match errno {
-        libc::EBADF if is_read => error.because(NOT_FOR_READING),
-        libc::EBADF => error.because(NOT_FOR_WRITING),
-        libc::EINVAL | libc::EOPNOTSUPP if request.is_atomic() => error.because(atomic_advice(file)),
-        libc::EINVAL if file.direct().is_some() => error.because(
-            "the file system refuses direct I/O here; open without direct, or with buffered_fallback(true)",
-        ),
-        libc::EOPNOTSUPP if !file.ring.announces() => {
-            error.because("the file system can't poll for completions; open without poll")
-        }
-        libc::ECANCELED => cancelled(error),
-        libc::EAGAIN if file.kind != FileKind::Other => error.because(NO_THREAD),
-        _ if is_lost(file, request, errno) => error.because(LOST),
-        _ => error,
-    }
+pub(crate) fn error(file: &Target, request: &Request, why: impl Into<Cow<'static, str>>) -> Error {
+    let error = Error::new(ErrorKind::InvalidInput, what(file, request));
+    error.at(request.offset).on(file.path()).because(why)
 }
 
 /// Returns whether an operation must be repeated with buffered I/O: direct I/O turned out to be refused, and the user

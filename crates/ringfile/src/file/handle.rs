@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::adaptive::{Adaptive, Descriptor, Follow, Id, OWN, Way};
+use super::adaptive::{Adaptive, Descriptor, OWN, Way};
 use super::durability::{Durability, DurabilityChoice};
 use crate::driver::{self, Alignment, Request, Target, Targets};
 use crate::error::{Error, Result};
@@ -128,7 +128,8 @@ impl File {
         self.0.adaptive.is_some()
     }
 
-    #[cfg(test)]
+    /// Returns what decides which descriptor a read of an adaptive file uses.
+    #[inline]
     pub(super) fn adaptive(&self) -> Option<&Adaptive> {
         self.0.adaptive.as_deref()
     }
@@ -156,26 +157,12 @@ impl File {
     /// detected only if the read is `alone`, not one of many operations. Only a vectored read needs `held`.
     #[inline]
     pub(crate) fn choose(&self, request: &Request, held: &Held, alone: bool) -> Way {
-        if self.is_own_unchecked(request) { OWN } else { self.choose_checked(request, held, alone) }
-    }
-
-    /// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones
-    /// have hit. If not, [`choose_checked`](Self::choose_checked) decides.
-    #[inline]
-    pub(crate) fn is_own_unchecked(&self, request: &Request) -> bool {
-        self.0.adaptive.as_ref().is_some_and(|adaptive| adaptive.is_own_unchecked(&self.0.target, request))
-    }
-
-    /// Does what [`choose`](Self::choose) does, for a read that is checked or may not use the file's own descriptor.
-    #[cold]
-    pub(crate) fn choose_checked(&self, request: &Request, held: &Held, alone: bool) -> Way {
-        let Some(adaptive) = &self.0.adaptive else { return OWN };
-        adaptive.choose(&self.0.target, request, held, alone)
-    }
-
-    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead.
-    pub(crate) fn follow(&self, id: Id, want: usize) -> Option<Box<Follow>> {
-        self.0.adaptive.as_ref().map(|adaptive| Box::new(adaptive.follow(&self.0.target, id, want)))
+        match self.adaptive() {
+            Some(adaptive) if !adaptive.is_own_unchecked(self.target(), request) => {
+                adaptive.choose(self.target(), request, held, alone)
+            }
+            _ => OWN,
+        }
     }
 
     /// Returns whether buffered I/O leaves nothing in the page cache. Returns false if

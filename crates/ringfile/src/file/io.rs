@@ -15,13 +15,12 @@ use pin_project_lite::pin_project;
 
 use super::adaptive::Follow;
 use super::ask::{AnyMemory, Ask, Asked};
-use super::durability::AfterWrite;
 use super::record::{Begun, OperationRecord};
-use super::{File, OpenOptions, check};
+use super::{File, check};
 use crate::driver::{
     self, Ended, Kept, Kind, Lend, RWF_ATOMIC, RemoteOperation, Request, Started, SubmitHint, Ticket,
 };
-use crate::error::{BufError, BufResult, Error};
+use crate::error::{BufError, BufResult, Error, Result};
 use crate::memory::{Buffer, Held, IoBuf, IoBufMut};
 
 pin_project! {
@@ -32,7 +31,8 @@ pin_project! {
     /// the operation if the kernel still can.
     #[must_use = "nothing is read or written until it is awaited, or added to a batch or a queue"]
     pub struct Io<'a, B> {
-        pub(super) transfer: Transfer<'a, B>,
+        pub(super) operation: OperationFuture<&'a File>,
+        buffer: PhantomData<fn() -> B>,
         #[pin]
         pinned: PhantomPinned,
     }
@@ -44,23 +44,18 @@ pin_project! {
     /// Otherwise the same as an [`Io`].
     #[must_use = "nothing is read or written until it is awaited, or added to a batch or a queue"]
     pub struct IoVectored<'a, B> {
-        transfer: Transfer<'a, B>,
+        operation: OperationFuture<&'a File>,
+        buffers: PhantomData<fn() -> B>,
         #[pin]
         pinned: PhantomPinned,
     }
-}
-
-/// A read or a write of memory of type `B`.
-pub(super) struct Transfer<'a, B> {
-    operation: OperationFuture<&'a File>,
-    buffer: PhantomData<fn() -> B>,
 }
 
 /// One operation of a task: its record, and where it is carried out. Dropping it cancels the operation if the kernel
 /// still can.
 pub(crate) struct OperationFuture<F> {
     pub(crate) file: F,
-    pub(super) record: OperationRecord<Kept>,
+    pub(crate) record: OperationRecord<Kept>,
     stage: FutureStage,
 }
 
@@ -80,117 +75,38 @@ enum FutureStage {
     Taken,
 }
 
-impl<'a, B> Transfer<'a, B> {
-    #[inline(always)]
-    fn new(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64, exact: bool) -> Self {
-        let op_flags = file.target().flags_of(kind);
-        let request = Request { op_flags, offset, want, exact, ..Request::of(kind) };
-        Self { operation: OperationFuture::new(file, request, held), buffer: PhantomData }
-    }
-
-    pub(super) fn file(&self) -> &'a File {
-        self.operation.file
-    }
-
-    pub(super) fn request(&mut self) -> &mut Request {
-        &mut self.operation.record.request
-    }
-
-    /// Returns what a durable write leaves to do.
-    pub(super) fn rest(&mut self) -> &mut AfterWrite {
-        &mut self.operation.record.rest
-    }
-
-    #[inline(always)]
-    pub(super) fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.operation.ask(add)
-    }
-
-    /// Returns whether the finished operation did all that was requested.
-    #[inline]
-    fn is_good(&mut self) -> bool {
-        let OperationFuture { record, stage, .. } = &mut self.operation;
-        match stage {
-            FutureStage::Over(ended) => {
-                ended.errno == 0 && (ended.done == record.request.want || may_be_short(record))
-            }
-            _ => false,
-        }
-    }
-
-    #[inline]
-    fn finish<T>(&mut self, is_good: bool, buffer: T) -> BufResult<T> {
-        if is_good { Ok(buffer) } else { Err(BufError::new(self.operation.take_error(), buffer)) }
-    }
-
-    /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
-    pub(super) fn start_with(&mut self, sync: &mut OperationFuture<&File>, context: &Context<'_>) -> bool {
-        let OperationFuture { file, record, stage } = &mut self.operation;
-        if !matches!(record.fits(file), Ok(true))
-            // A link does not cover a write of several submissions.
-            || !(1..=driver::MOST_AT_ONCE).contains(&record.request.want)
-        {
-            return false;
-        }
-        let (target, request, held) = record.begun(file);
-        let (_, sync_request, sync_held) = sync.record.begun(sync.file);
-        let places = driver::start_linked(target, (request, held), (sync_request, sync_held), context);
-        let Some([write, behind]) = places else { return false };
-        *stage = FutureStage::Running(Ticket::new(write));
-        sync.stage = FutureStage::Running(Ticket::new(behind));
-        true
-    }
-}
-
 /// Returns whether a shorter result counts as success; not for a buffer whose length cannot show it.
 #[cold]
 fn may_be_short(record: &mut OperationRecord<Kept>) -> bool {
     !record.request.exact && !record.held.own().hides_length()
 }
 
-impl<'a, B: IoBuf> Transfer<'a, B> {
-    #[inline]
-    pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
-        let want = buffer.len();
-        Self::new(file, Kind::Write, buffer.hold(), want, offset, true)
-    }
-
-    #[inline]
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<BufResult<B>> {
-        if self.operation.poll(context).is_pending() {
-            return Poll::Pending;
-        }
-        let is_good = self.is_good();
-        let buffer = B::release(self.operation.take_held());
-        Poll::Ready(self.finish(is_good, buffer))
-    }
-}
-
 impl<'a, B> Io<'a, B> {
     #[inline(always)]
-    fn of(transfer: Transfer<'a, B>) -> Self {
-        Self { transfer, pinned: PhantomPinned }
+    fn of(operation: OperationFuture<&'a File>) -> Self {
+        Self { operation, buffer: PhantomData, pinned: PhantomPinned }
     }
 }
 
 impl<'a, B: IoBuf> Io<'a, B> {
     #[inline]
     pub(super) fn write(file: &'a File, buffer: B, offset: u64) -> Self {
-        Self::of(Transfer::write(file, buffer, offset))
+        let want = buffer.len();
+        Self::of(OperationFuture::of(file, Kind::Write, buffer.hold(), want, offset, true))
     }
 
     /// Writes only this part of the buffer.
     pub(super) fn write_part(file: &'a File, buffer: B, part: impl RangeBounds<usize>, offset: u64) -> Self {
-        let mut write = Transfer::write(file, buffer, offset);
-        write.request().take_part(part);
-        Self::of(write)
+        let mut write = Self::write(file, buffer, offset);
+        write.operation.record.request.take_part(part);
+        write
     }
 
     pub(super) fn write_atomic(file: &'a File, buffer: B, offset: u64) -> Self {
-        let want = buffer.len();
-        let mut write = Transfer::new(file, Kind::WriteAtomic, buffer.hold(), want, offset, true);
-        write.request().op_flags |= RWF_ATOMIC;
-        Self::of(write)
+        let mut write = Self::write(file, buffer, offset);
+        let request = &mut write.operation.record.request;
+        (request.kind, request.op_flags) = (Kind::WriteAtomic, request.op_flags | RWF_ATOMIC);
+        write
     }
 }
 
@@ -199,20 +115,20 @@ impl<'a, B: IoBufMut> Io<'a, B> {
     #[inline(always)]
     pub(super) fn read(file: &'a File, buffer: B, offset: u64, exact: bool) -> Self {
         let want = buffer.capacity();
-        Self::of(Transfer::new(file, Kind::Read, buffer.hold_mut(), want, offset, exact))
+        Self::of(OperationFuture::of(file, Kind::Read, buffer.hold_mut(), want, offset, exact))
     }
 }
 
 impl<'a, B> IoVectored<'a, B> {
-    fn of(transfer: Transfer<'a, B>) -> Self {
-        Self { transfer, pinned: PhantomPinned }
+    fn of(operation: OperationFuture<&'a File>) -> Self {
+        Self { operation, buffers: PhantomData, pinned: PhantomPinned }
     }
 }
 
 impl<'a, B: IoBuf> IoVectored<'a, B> {
     pub(super) fn write(file: &'a File, buffers: Vec<B>, offset: u64) -> Self {
         let want = buffers.iter().map(IoBuf::len).sum();
-        Self::of(Transfer::new(file, Kind::WriteVectored, B::hold_many(buffers), want, offset, true))
+        Self::of(OperationFuture::of(file, Kind::WriteVectored, B::hold_many(buffers), want, offset, true))
     }
 }
 
@@ -220,7 +136,8 @@ impl<'a, B: IoBufMut> IoVectored<'a, B> {
     /// Reads all of the buffers' capacity, or less unless it is to be `exact`.
     pub(super) fn read(file: &'a File, buffers: Vec<B>, offset: u64, exact: bool) -> Self {
         let want = buffers.iter().map(IoBufMut::capacity).sum();
-        Self::of(Transfer::new(file, Kind::ReadVectored, B::hold_many_mut(buffers), want, offset, exact))
+        let held = B::hold_many_mut(buffers);
+        Self::of(OperationFuture::of(file, Kind::ReadVectored, held, want, offset, exact))
     }
 }
 
@@ -229,7 +146,7 @@ impl<B: IoBuf> Future for Io<'_, B> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().transfer.poll(context)
+        self.project().operation.poll_transfer(context, B::release)
     }
 }
 
@@ -237,24 +154,46 @@ impl<B: IoBuf> Future for IoVectored<'_, B> {
     type Output = BufResult<Vec<B>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let transfer = self.project().transfer;
-        ready!(transfer.operation.poll(context));
-        let is_good = transfer.is_good();
-        let buffers = B::release_many(transfer.operation.take_held());
-        Poll::Ready(transfer.finish(is_good, buffers))
+        self.project().operation.poll_transfer(context, B::release_many)
     }
 }
 
 impl<B: AnyMemory> Ask for Io<'_, B> {
     #[inline(always)]
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.transfer.ask(add)
+        self.operation.ask(add)
     }
 }
 
 impl Ask for IoVectored<'_, Buffer> {
     fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.transfer.ask(add)
+        self.operation.ask(add)
+    }
+}
+
+impl<'a> OperationFuture<&'a File> {
+    /// Creates a read or a write of this memory.
+    #[inline(always)]
+    fn of(file: &'a File, kind: Kind, held: Held, want: usize, offset: u64, exact: bool) -> Self {
+        let op_flags = file.target().flags_of(kind);
+        Self::new(file, Request { op_flags, offset, want, exact, ..Request::of(kind) }, held)
+    }
+
+    /// Starts the write with a sync linked to it. Returns false, and starts neither, if they cannot be linked here.
+    pub(super) fn start_with(&mut self, sync: &mut Self, context: &Context<'_>) -> bool {
+        if !matches!(self.record.fits(self.file), Ok(true))
+            // A link does not cover a write of several submissions.
+            || !(1..=driver::MOST_AT_ONCE).contains(&self.record.request.want)
+        {
+            return false;
+        }
+        let (target, request, held) = self.record.begun(self.file);
+        let (_, sync_request, sync_held) = sync.record.begun(sync.file);
+        let places = driver::start_linked(target, (request, held), (sync_request, sync_held), context);
+        let Some([write, behind]) = places else { return false };
+        self.stage = FutureStage::Running(Ticket::new(write));
+        sync.stage = FutureStage::Running(Ticket::new(behind));
+        true
     }
 }
 
@@ -263,12 +202,6 @@ impl<F: Borrow<File>> OperationFuture<F> {
     pub(crate) fn new(file: F, request: Request, held: Held) -> Self {
         let held = Kept::of(held, request.kind.is_read());
         Self { file, record: OperationRecord::over(request, held), stage: FutureStage::Start }
-    }
-
-    /// Makes it the opening of a file with these options.
-    pub(crate) fn opening(mut self, options: Box<OpenOptions>) -> Self {
-        self.record.opens_with(options);
-        self
     }
 
     /// Gives the operation, which was not started, to a batch or a queue.
@@ -280,99 +213,96 @@ impl<F: Borrow<File>> OperationFuture<F> {
         add(file.borrow(), record.into_asked())
     }
 
-    /// Takes the file that was opened.
-    pub(crate) fn take_file(&mut self) -> Option<File> {
-        self.record.take_file()
-    }
-
     /// Takes the buffer of an operation that is not in flight.
     #[inline]
     pub(crate) fn take_held(&mut self) -> Held {
         self.record.held.take()
     }
 
-    /// Returns how the operation ended; an errno counts as a result here.
-    pub(super) fn result(&mut self) -> Result<Ended, Error> {
+    /// Returns why the operation did not do all that was requested.
+    #[cold]
+    fn take_error(&mut self) -> Error {
+        let file: &File = self.file.borrow();
         match std::mem::replace(&mut self.stage, FutureStage::Taken) {
-            FutureStage::Over(ended) => Ok(ended),
-            FutureStage::Failed(error) => Err(error),
+            FutureStage::Over(ended) => self.record.failure(file, ended),
+            FutureStage::Failed(error) => error,
             _ => {
                 let why = "the result was taken before the operation had finished, or twice";
-                Err(check::error(self.file.borrow().target(), &self.record.request, ErrorKind::Other, why))
+                check::error(file.target(), &self.record.request, why).of_kind(ErrorKind::Other)
             }
         }
     }
 
-    /// Returns why an operation that ended this way did not do all that was requested.
-    #[cold]
-    pub(super) fn failure(&self, ended: Ended) -> Error {
-        self.record.failure(self.file.borrow(), ended)
-    }
-
-    /// Returns why the operation did not do all that was requested.
-    #[cold]
-    fn take_error(&mut self) -> Error {
-        match self.result() {
-            Ok(ended) => self.failure(ended),
-            Err(error) => error,
-        }
-    }
-
-    /// Drives the operation. Once it is ready, [`result`](Self::result) has the outcome. Polling it after that does
-    /// nothing.
+    /// Drives the operation until it has ended. Polling it after that does nothing.
     ///
     /// A loop: with a call of its own for each step that ends at once, a long read in pieces would overflow the stack.
     #[inline(always)]
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let polled = match &mut self.stage {
+            let is_over = match &mut self.stage {
                 FutureStage::Running(ticket) => {
                     let ended = ready!(ticket.poll(context, self.record.memory()));
                     self.ended(ended)
                 }
-                FutureStage::Start | FutureStage::Begun => self.begin(context),
-                _ => self.poll_otherwise(context),
+                FutureStage::Start | FutureStage::Begun => ready!(self.begin(context)),
+                _ => ready!(self.poll_otherwise(context)),
             };
-            if let Some(polled) = polled {
-                return polled;
+            if is_over {
+                return Poll::Ready(());
             }
         }
     }
 
-    /// Does as [`poll`](Self::poll); `None` if the next step is to be taken, as in all that it calls.
+    /// Does as [`poll`](Self::poll); returns whether the operation is over, as all do that it calls. If not, the next
+    /// step is to be taken.
     #[cold]
-    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Option<Poll<()>> {
+    fn poll_otherwise(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         match &mut self.stage {
             FutureStage::Elsewhere(operation) => {
-                let Poll::Ready(ended) = operation.poll(context, self.record.memory()) else {
-                    return Some(Poll::Pending);
-                };
+                let ended = ready!(operation.poll(context, self.record.memory()));
                 // Drops the operation, which `ended` does not.
                 self.stage = FutureStage::Begun;
-                self.ended(ended)
+                Poll::Ready(self.ended(ended))
             }
             FutureStage::Stream(follow) => {
-                let (own, OperationRecord { request, held, .. }) =
-                    (self.file.borrow().target(), &mut self.record);
-                let Poll::Ready(done) = follow.poll(own, request, held.own(), context) else {
-                    return Some(Poll::Pending);
-                };
-                if done == request.want {
-                    self.stage = FutureStage::Over(Ended { done, errno: 0 });
-                    return Some(Poll::Ready(()));
-                }
-                if let FutureStage::Stream(follow) = std::mem::replace(&mut self.stage, FutureStage::Start) {
+                let OperationRecord { request, held, .. } = &mut self.record;
+                let done = ready!(follow.poll(self.file.borrow().target(), request, held.own(), context));
+                let is_over = done == request.want;
+                let next =
+                    if is_over { FutureStage::Over(Ended { done, errno: 0 }) } else { FutureStage::Start };
+                if let FutureStage::Stream(follow) = std::mem::replace(&mut self.stage, next)
+                    && !is_over
+                {
                     self.record.read_rest(done, follow);
                 }
-                None
+                Poll::Ready(is_over)
             }
             // Polling a future after it was ready has no defined meaning; this one stays pending.
-            _ => Some(Poll::Pending),
+            _ => Poll::Pending,
         }
     }
 
-    /// Drives an operation without a buffer to its end. Returns how many bytes were done, which only a copy tells.
-    pub(crate) fn poll_control(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
+    /// Drives a read or a write to its end. Returns its buffer, which `release` makes of what was held.
+    #[inline]
+    pub(super) fn poll_transfer<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        release: impl FnOnce(Held) -> T,
+    ) -> Poll<BufResult<T>> {
+        ready!(self.poll(context));
+        let record = &mut self.record;
+        let is_good = match self.stage {
+            FutureStage::Over(Ended { errno: 0, done }) => {
+                done == record.request.want || may_be_short(record)
+            }
+            _ => false,
+        };
+        let buffer = release(self.take_held());
+        Poll::Ready(if is_good { Ok(buffer) } else { Err(BufError::new(self.take_error(), buffer)) })
+    }
+
+    /// Drives an operation to its end. Returns how many bytes were done, whether that is all or less.
+    pub(crate) fn poll_control(&mut self, context: &mut Context<'_>) -> Poll<Result<usize>> {
         ready!(self.poll(context));
         Poll::Ready(match self.stage {
             FutureStage::Over(Ended { errno: 0, done }) => Ok(done),
@@ -380,33 +310,49 @@ impl<F: Borrow<File>> OperationFuture<F> {
         })
     }
 
-    /// Takes the result of what was started. A ticket in [`stage`](Self::stage) is spent: there is nothing to drop.
+    /// Drives an operation without a buffer to its end. Returns what it has left, which `take` takes.
+    pub(crate) fn poll_left<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        take: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Poll<Result<T>> {
+        ready!(self.poll_control(context))?;
+        let left = take(self);
+        Poll::Ready(left.ok_or_else(|| {
+            // A successful operation has left it.
+            let Request { kind, op_flags, .. } = self.record.request;
+            Error::from_errno(libc::EFAULT, kind.verb(op_flags)).on(self.file.borrow().path())
+        }))
+    }
+
+    /// Takes the result of what was started; returns whether the operation is over. A ticket in [`stage`](Self::stage)
+    /// is spent: there is nothing to drop.
     #[inline]
-    fn ended(&mut self, ended: Ended) -> Option<Poll<()>> {
+    fn ended(&mut self, ended: Ended) -> bool {
         if ended.errno == 0 && self.record.is_one_step() {
             std::mem::forget(std::mem::replace(&mut self.stage, FutureStage::Over(ended)));
-            return Some(Poll::Ready(()));
+            return true;
         }
         self.ended_otherwise(ended)
     }
 
     #[cold]
-    fn ended_otherwise(&mut self, ended: Ended) -> Option<Poll<()>> {
+    fn ended_otherwise(&mut self, ended: Ended) -> bool {
         self.stage = match self.record.end(self.file.borrow(), ended) {
             Some(Ok(ended)) => FutureStage::Over(ended),
             Some(Err(error)) => FutureStage::Failed(error),
             None => FutureStage::Start,
         };
-        (!matches!(self.stage, FutureStage::Start)).then_some(Poll::Ready(()))
+        !matches!(self.stage, FutureStage::Start)
     }
 
     /// Begins the operation, and starts it if the kernel would not refuse it without a reason.
     #[inline(always)]
-    fn begin(&mut self, context: &mut Context<'_>) -> Option<Poll<()>> {
+    fn begin(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         if !matches!(self.stage, FutureStage::Begun) {
             match self.record.begin(self.file.borrow(), true) {
                 Begun::Start => {}
-                begun => return self.begin_unusual(begun),
+                begun => return Poll::Ready(self.begin_unusual(begun)),
             }
         }
         let (target, request, memory) = self.record.begun(self.file.borrow());
@@ -415,40 +361,41 @@ impl<F: Borrow<File>> OperationFuture<F> {
                 // The operation had not started or had finished: there is nothing to drop.
                 let ticket = Ticket::new(place);
                 std::mem::forget(std::mem::replace(&mut self.stage, FutureStage::Running(ticket)));
-                Some(Poll::Pending)
+                Poll::Pending
             }
-            Ok(Started::Done(ended)) => self.ended(ended),
+            Ok(Started::Done(ended)) => Poll::Ready(self.ended(ended)),
             Ok(Started::Elsewhere(operation)) => {
                 self.stage = FutureStage::Elsewhere(operation);
-                Some(Poll::Pending)
+                Poll::Pending
             }
             Ok(Started::Yield) => {
                 self.stage = FutureStage::Begun;
                 context.waker().wake_by_ref();
-                Some(Poll::Pending)
+                Poll::Pending
             }
-            Err(error) => self.not_started(error),
+            Err(error) => Poll::Ready(self.not_started(error)),
         }
     }
 
     #[cold]
-    fn begin_unusual(&mut self, begun: Begun) -> Option<Poll<()>> {
+    fn begin_unusual(&mut self, begun: Begun) -> bool {
         self.stage = match begun {
             Begun::Start => FutureStage::Begun,
             Begun::Over(ended) => FutureStage::Over(ended),
             Begun::Refused(error) => FutureStage::Failed(error),
             Begun::Stream(id) => {
-                let follow = self.file.borrow().follow(id, self.record.request.want);
+                let (file, want): (&File, _) = (self.file.borrow(), self.record.request.want);
+                let follow = file.adaptive().map(|adaptive| adaptive.follow(file.target(), id, want));
                 follow.map_or(FutureStage::Begun, FutureStage::Stream)
             }
         };
-        (!matches!(self.stage, FutureStage::Begun | FutureStage::Stream(_))).then_some(Poll::Ready(()))
+        !matches!(self.stage, FutureStage::Begun | FutureStage::Stream(_))
     }
 
     #[cold]
-    fn not_started(&mut self, error: Error) -> Option<Poll<()>> {
+    fn not_started(&mut self, error: Error) -> bool {
         self.stage = FutureStage::Failed(self.record.not_started(self.file.borrow(), error));
-        Some(Poll::Ready(()))
+        true
     }
 }
 
@@ -464,7 +411,7 @@ mod tests {
         let beyond = Request { offset: i64::MAX as u64, start: 4, want: 4, ..Request::of(Kind::Read) };
         let mut read = OperationFuture::new(&file, beyond, Held::Vec(b"readmore".to_vec()));
         assert!(read.poll(&mut Context::from_waker(Waker::noop())).is_ready());
-        assert!(read.result().is_err());
+        assert_eq!(read.take_error().kind(), ErrorKind::InvalidInput);
         assert!(matches!(read.take_held(), Held::Vec(bytes) if bytes == b"read"));
     }
 }

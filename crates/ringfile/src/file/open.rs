@@ -340,13 +340,10 @@ impl OpenOptions {
             (false, true) => libc::O_WRONLY,
             (_, false) => libc::O_RDONLY,
         };
-        let creation = match (self.create, self.create_new) {
-            (_, true) => libc::O_CREAT | libc::O_EXCL,
-            (true, false) => libc::O_CREAT,
-            (false, false) => 0,
-        };
+        let creation = if self.create || self.create_new { libc::O_CREAT } else { 0 };
+        let exclusion = if self.create_new { libc::O_EXCL } else { 0 };
         let custom = self.custom_flags & !libc::O_ACCMODE;
-        (access | creation | custom | libc::O_CLOEXEC | libc::O_LARGEFILE).cast_unsigned()
+        (access | creation | exclusion | custom | libc::O_CLOEXEC | libc::O_LARGEFILE).cast_unsigned()
     }
 
     /// Returns the permission bits for a file that is created.
@@ -369,13 +366,13 @@ impl OpenOptions {
     #[cfg(feature = "sim")]
     fn open_simulated(&self, port: &crate::port::Port, path: &Path) -> Result<File> {
         use std::os::unix::ffi::OsStrExt;
-        let failed = |errno| Error::from_errno(errno, "opening").on(Some(path));
+        let failed = |what| move |errno| Error::from_errno(errno, what).on(Some(path));
         let (path_bytes, flags) = (path.as_os_str().as_bytes(), self.flags().cast_signed());
-        let (stand_in, opened) = (port.open)(path_bytes, flags, self.permissions()).map_err(failed)?;
+        let (stand_in, opened) =
+            (port.open)(path_bytes, flags, self.permissions()).map_err(failed("opening"))?;
         let file = self.simulated(stand_in, opened, path);
         if let Some(number) = file.target().simulated().filter(|_| self.truncate) {
-            (port.resize)(number, 0)
-                .map_err(|errno| Error::from_errno(errno, "truncating").on(Some(path)))?;
+            (port.resize)(number, 0).map_err(failed("truncating"))?;
         }
         Ok(file)
     }
@@ -394,26 +391,21 @@ impl OpenOptions {
         File::new(Arc::new(target), None, durability, None)
     }
 
-    /// Returns the namespace of an NVMe drive whose character device was opened; `None` for any other file.
-    fn namespace_of(&self, opened: &fs::File, access: Access) -> Result<Option<Namespace>> {
-        let namespace = driver::look_for_namespace(opened, access, self.namespace_writes)?;
-        match (&namespace, self.route) {
-            (Some(_), _) if self.truncate => {
-                wrong("an NVMe namespace has a fixed size; open it without truncate")
-            }
-            (Some(_), None | Some(Route::Auto | Route::Ring)) | (None, _) => Ok(namespace),
-            (Some(_), Some(_)) => {
-                wrong("NVMe commands need io_uring; open the namespace without a route, or with Route::Ring")
-            }
-        }
-    }
-
+    /// Makes a [`File`] of a namespace of an NVMe drive whose character device was opened.
     pub(crate) fn file_of_namespace(
         &self,
         opened: fs::File,
         namespace: Namespace,
         path: Option<&Path>,
     ) -> Result<File> {
+        if self.truncate {
+            return wrong("an NVMe namespace has a fixed size; open it without truncate");
+        }
+        if !matches!(self.route, None | Some(Route::Auto | Route::Ring)) {
+            return wrong(
+                "NVMe commands need io_uring; open the namespace without a route, or with Route::Ring",
+            );
+        }
         let ring = if self.poll { RingKind::PolledCommands } else { RingKind::Commands };
         let (own, user) = self.descriptors(opened.into())?;
         let path = path.map(Path::to_owned);
@@ -459,24 +451,21 @@ impl OpenOptions {
 
     /// Checks that the options do not contradict each other.
     pub(crate) fn check(&self) -> Result<()> {
-        match self {
-            Self { read: false, write: false, .. } => {
-                wrong("neither read(true) nor write(true) was set; set one or both")
-            }
-            Self { write: false, create: true, .. }
-            | Self { write: false, create_new: true, .. }
-            | Self { write: false, truncate: true, .. } => {
-                wrong("create, create_new and truncate need write(true)")
-            }
-            Self { poll: true, direct: false, .. } => wrong("poll(true) needs direct(true)"),
-            Self { adaptive: true, direct: true, .. } | Self { adaptive: true, dont_cache: true, .. } => {
-                wrong("adaptive(true) chooses by itself; open without direct and dont_cache")
-            }
-            Self { poll: true, route: Some(Route::Aio), .. } => {
-                wrong("poll(true) needs io_uring, which Route::Aio is not")
-            }
-            _ => Ok(()),
-        }
+        let creates = self.create || self.create_new || self.truncate;
+        let contradictions = [
+            (!self.read && !self.write, "neither read(true) nor write(true) was set; set one or both"),
+            (creates && !self.write, "create, create_new and truncate need write(true)"),
+            (self.poll && !self.direct, "poll(true) needs direct(true)"),
+            (
+                self.adaptive && (self.direct || self.dont_cache),
+                "adaptive(true) chooses by itself; open without direct and dont_cache",
+            ),
+            (
+                self.poll && self.route == Some(Route::Aio),
+                "poll(true) needs io_uring, which Route::Aio is not",
+            ),
+        ];
+        contradictions.iter().find(|(is_met, _)| *is_met).map_or(Ok(()), |(_, why)| wrong(why))
     }
 
     /// Switches direct I/O on if it was requested, and returns the alignment that it needs; `None` for buffered I/O.
@@ -484,23 +473,21 @@ impl OpenOptions {
         if !self.direct {
             return Ok(None);
         }
-        let switched_on = alignment(file).and_then(|multiples| {
-            let switched_on = set_direct(file).map(|()| multiples);
-            switched_on.map_err(|error| no_direct(Error::from_io(&error, FOR_DIRECT), NO_DIRECT))
-        });
-        match switched_on {
+        let failed = |error| no_direct(Error::from_io(&error, FOR_DIRECT), NO_DIRECT);
+        let switched_on = |multiples| set_direct(file).map(|()| Some(multiples)).map_err(failed);
+        match alignment(file).and_then(switched_on) {
             Err(error) if self.buffered_fallback => {
                 event::emit(|| tracing::debug!(%error, "direct I/O is not available, using buffered I/O"));
                 Ok(None)
             }
             Err(error) => Err(error.of_kind(std::io::ErrorKind::Unsupported)),
-            done => done.map(Some),
+            done => done,
         }
     }
 
     /// Makes a [`File`] of one that is open for `access`; `is_direct`: with O_DIRECT.
     fn file(&self, opened: fs::File, access: Access, is_direct: bool, path: Option<&Path>) -> Result<File> {
-        if let Some(namespace) = self.namespace_of(&opened, access)? {
+        if let Some(namespace) = driver::look_for_namespace(&opened, access, self.namespace_writes)? {
             return self.file_of_namespace(opened, namespace, path);
         }
         let direct = if is_direct { alignment(&opened).ok() } else { self.direct_of(&opened)? };
@@ -529,7 +516,7 @@ impl OpenOptions {
     ) -> File {
         let target = self.target_of(own, direct, path);
         let is_adaptive = self.adaptive && direct.is_none() && target.kind != FileKind::Other;
-        let adaptive = if is_adaptive { self.adaptive_of(&target) } else { None };
+        let adaptive = is_adaptive.then(|| self.adaptive_of(&target)).flatten();
         File::new(target, user, self.durability, adaptive)
     }
 
@@ -561,7 +548,7 @@ impl OpenOptions {
         let (latencies, slow_after) = (self.latencies.clone(), self.slow_after);
         let options =
             Self { buffered_fallback: true, route: self.route, latencies, slow_after, ..Self::new() };
-        let direct = options.target_of(again.into(), Some(multiples), own.path());
+        let direct = options.target_of(again, Some(multiples), own.path());
         Some(Box::new(Adaptive::new(own, direct)))
     }
 }
@@ -574,10 +561,10 @@ fn wrong<T>(why: &'static str) -> Result<T> {
 #[cold]
 fn with_namespace_hint(path: &Path, error: Error) -> Error {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    let numbers = name.strip_prefix("ng").and_then(|numbers| numbers.split_once('n'));
     let is_namespace = path.starts_with("/dev")
-        && name.strip_prefix("ng").and_then(|numbers| numbers.split_once('n')).is_some_and(
-            |(drive, namespace)| drive.parse::<u32>().is_ok() && namespace.parse::<u32>().is_ok(),
-        );
+        && numbers.is_some_and(|(drive, namespace)| is_number(drive) && is_number(namespace));
     match error.errno() {
         Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) if is_namespace => error.because(
             "this NVMe namespace does not exist, or the kernel has no character devices for namespaces (it needs \

@@ -49,18 +49,13 @@ pub(super) fn alignment(file: impl AsFd) -> Result<Alignment> {
         };
     }
     match kind_of(file) {
-        FileKind::Regular => {}
-        FileKind::Block => {
-            return Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1));
-        }
-        FileKind::Other => {
-            // On a pipe this flag selects packet mode.
-            return Err(refused("only regular files and block devices support direct I/O"));
-        }
-    }
-    match in_memory(magic(file)) {
-        Some(name) => Err(refused(&format!("{name} accepts O_DIRECT but ignores it"))),
-        None => Ok(multiples(USUAL_ALIGNMENT, 1)),
+        FileKind::Regular => match in_memory(magic(file)) {
+            Some(name) => Err(refused(&format!("{name} accepts O_DIRECT but ignores it"))),
+            None => Ok(multiples(USUAL_ALIGNMENT, 1)),
+        },
+        FileKind::Block => Ok(multiples(rustix::fs::ioctl_blksszget(file).unwrap_or(USUAL_ALIGNMENT), 1)),
+        // On a pipe this flag selects packet mode.
+        FileKind::Other => Err(refused("only regular files and block devices support direct I/O")),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::adaptive::{Descriptor, Follow, Id, Way};
+use super::adaptive::{Adaptive, Descriptor, Follow, Id, Way};
 use super::ask::Asked;
 use super::durability::{AfterWrite, SYNC};
 use super::unaligned::ReadInPieces;
@@ -31,7 +31,7 @@ pub(crate) struct OperationRecord<M = Held> {
 
 /// The operation that is started in place of the user's: a piece of a read (see [`ReadInPieces`]), the one read of a
 /// group, or a step of opening a file.
-struct Detour<M> {
+pub(crate) struct Detour<M> {
     request: Request,
     held: M,
     /// The progress of a read in pieces.
@@ -56,7 +56,7 @@ pub(crate) enum Begun {
     Over(Ended),
     /// Nothing: it has failed.
     Refused(Error),
-    /// It continues a stream: its driver [follows](File::follow) it, then reads the [rest](OperationRecord::read_rest).
+    /// It continues a stream: its driver [follows](Follow) it, then reads the [rest](OperationRecord::read_rest).
     Stream(Id),
 }
 
@@ -118,11 +118,6 @@ impl<M> OperationRecord<M> {
         self.detour.as_mut()?.opening.as_mut()?.file.take()
     }
 
-    /// Returns the request of what was started.
-    fn started(&self) -> &Request {
-        self.detour.as_ref().map_or(&self.request, |detour| &detour.request)
-    }
-
     /// Returns whether an operation that ended this way has failed. A read that ends at the end of its file has not, unless
     /// it is exact.
     #[inline]
@@ -150,18 +145,16 @@ impl<M: Lend> OperationRecord<M> {
 
     /// Sets the options with which the operation, which was not begun, opens its file.
     #[cold]
-    pub(super) fn opens_with(&mut self, options: Box<OpenOptions>) {
+    pub(crate) fn opens_with(&mut self, options: Box<OpenOptions>) {
         let held = self.held.lend();
-        self.go_by(self.request, held, ReadInPieces::default());
-        if let Some(detour) = &mut self.detour {
-            detour.opening = Some(Opening { options, file: None });
-        }
+        self.go_by(self.request, held, ReadInPieces::default()).opening =
+            Some(Opening { options, file: None });
     }
 
     /// Starts another request in place of this one; the buffer stays here.
-    pub(crate) fn go_by(&mut self, request: Request, held: Held, pieces: ReadInPieces) {
+    pub(crate) fn go_by(&mut self, request: Request, held: Held, pieces: ReadInPieces) -> &mut Detour<M> {
         let held = M::of(held, request.kind.is_read());
-        self.detour = Some(Box::new(Detour { request, held, pieces, follow: None, opening: None }));
+        self.detour.insert(Box::new(Detour { request, held, pieces, follow: None, opening: None }))
     }
 
     /// Returns the request to this operation itself, and what was to be started in its place is forgotten.
@@ -172,17 +165,19 @@ impl<M: Lend> OperationRecord<M> {
     /// Begins the operation, or begins it again; `follows`: whether its driver can read streams.
     #[inline(always)]
     pub(crate) fn begin(&mut self, file: &File, follows: bool) -> Begun {
-        if !self.is_one_step() || !self.request.kind.moves_data() {
-            return self.begin_otherwise(file);
+        if (!self.is_one_step() || !self.request.kind.moves_data())
+            && let Some(begun) = self.begin_otherwise(file)
+        {
+            return begun;
         }
         match self.fits(file) {
             Ok(true) if self.request.want > 0 => {
                 if self.descriptor == Descriptor::Open
                     && self.request.kind.is_read()
-                    && file.has_adaptive_reads()
+                    && let Some(adaptive) = file.adaptive()
                 {
-                    if !file.is_own_unchecked(&self.request) {
-                        return self.begin_adaptive(file, follows);
+                    if !adaptive.is_own_unchecked(file.target(), &self.request) {
+                        return self.begin_adaptive(file, adaptive, follows);
                     }
                     self.descriptor = Descriptor::Own;
                 }
@@ -192,30 +187,31 @@ impl<M: Lend> OperationRecord<M> {
         }
     }
 
+    /// Begins an operation that is not one step, or moves no data; `None` for a durable write, which begins as others
+    /// do.
     #[inline(never)]
-    fn begin_otherwise(&mut self, file: &File) -> Begun {
+    fn begin_otherwise(&mut self, file: &File) -> Option<Begun> {
         let on = file.target_of(self.descriptor);
-        if !self.request.kind.moves_data() {
-            return self.begin_without_data(on);
-        }
-        if self.detour.is_some() {
-            return self.begin_piece(on);
-        }
-        self.rest.begin();
-        match self.fits(file) {
-            Ok(true) if self.request.want > 0 => Begun::Start,
-            fits => self.begin_unusual(on, fits),
-        }
+        let begun = if !self.request.kind.moves_data() {
+            self.begin_without_data(on)
+        } else if self.detour.is_some() {
+            self.begin_piece(on)
+        } else {
+            self.rest.begin();
+            return None;
+        };
+        Some(begun.unwrap_or_else(|error| self.refuse(error)))
     }
 
     /// Begins an operation that cannot be submitted as it is, or need not.
     #[cold]
     fn begin_unusual(&mut self, file: &Target, fits: Result<bool>) -> Begun {
-        match fits {
+        let begun = match fits {
             Ok(_) if self.request.want == 0 => self.begin_empty(file),
             Ok(_) => self.begin_piece(file),
-            Err(error) => self.refuse(error),
-        }
+            Err(error) => Err(error),
+        };
+        begun.unwrap_or_else(|error| self.refuse(error))
     }
 
     /// Returns whether the operation can be submitted as it is, see [`check::fits`].
@@ -226,8 +222,8 @@ impl<M: Lend> OperationRecord<M> {
 
     /// Begins a read of an adaptive file.
     #[inline(never)]
-    fn begin_adaptive(&mut self, file: &File, follows: bool) -> Begun {
-        match file.choose_checked(&self.request, self.held.get(), follows) {
+    fn begin_adaptive(&mut self, file: &File, adaptive: &Adaptive, follows: bool) -> Begun {
+        match adaptive.choose(file.target(), &self.request, self.held.get(), follows) {
             Way::Stream(id) if follows => Begun::Stream(id),
             way => {
                 self.go(way);
@@ -241,7 +237,7 @@ impl<M: Lend> OperationRecord<M> {
         self.descriptor = match way {
             Way::By(descriptor) => descriptor,
             Way::CachedBeginning(cached) => {
-                let pieces = ReadInPieces::with_cached_beginning(cached);
+                let pieces = ReadInPieces::new(0, cached, Descriptor::Direct);
                 let descriptor = pieces.descriptor();
                 self.go_by(self.request, Held::None, pieces);
                 descriptor
@@ -255,49 +251,39 @@ impl<M: Lend> OperationRecord<M> {
     #[cold]
     pub(super) fn read_rest(&mut self, done: usize, follow: Box<Follow>) {
         self.descriptor = Descriptor::Direct;
-        self.go_by(self.request, Held::None, ReadInPieces::after(done));
-        if let Some(detour) = &mut self.detour {
-            detour.follow = Some(follow);
-        }
+        self.go_by(self.request, Held::None, ReadInPieces::new(done, 0, Descriptor::Direct)).follow =
+            Some(follow);
     }
 
     /// Begins an operation that moves no data.
-    fn begin_without_data(&mut self, file: &Target) -> Begun {
+    fn begin_without_data(&self, file: &Target) -> Result<Begun> {
         let (request, held, opening) = match &self.detour {
             None => (&self.request, &self.held, None),
             Some(detour) => (&detour.request, &detour.held, detour.opening.as_ref()),
         };
-        let options = opening.map_or(Ok(()), |opening| opening.options.check());
-        let fits = options
-            .map_err(|error| error.on(file.path()))
-            .and_then(|()| check::fits_without_data(file, request, held.get()));
-        fits.map_or_else(|error| self.refuse(error), |()| Begun::Start)
+        if let Some(opening) = opening {
+            opening.options.check().map_err(|error| error.on(file.path()))?;
+        }
+        check::fits_without_data(file, request, held.get()).map(|()| Begun::Start)
     }
 
     /// Ends an operation that moves nothing.
-    fn begin_empty(&mut self, file: &Target) -> Begun {
-        match check::moves_nothing(file, &self.request, self.held.get()) {
-            Ok(ended) => {
-                self.show_nothing();
-                Begun::Over(ended)
-            }
-            Err(error) => self.refuse(error),
-        }
+    fn begin_empty(&mut self, file: &Target) -> Result<Begun> {
+        let ended = check::moves_nothing(file, &self.request, self.held.get())?;
+        self.show_nothing();
+        Ok(Begun::Over(ended))
     }
 
     /// Begins the next piece of a read that goes in pieces.
-    fn begin_piece(&mut self, file: &Target) -> Begun {
+    fn begin_piece(&mut self, file: &Target) -> Result<Begun> {
         if self.detour.is_none() {
-            self.go_by(self.request, Held::None, ReadInPieces::by(self.descriptor));
+            self.go_by(self.request, Held::None, ReadInPieces::new(0, 0, self.descriptor));
         }
-        let Some(detour) = &mut self.detour else { return Begun::Start };
-        match detour.pieces.begin(&self.request, file.alignment(), self.held.own()) {
-            Ok((request, held)) => {
-                (detour.request, detour.held) = (request, M::of(held, true));
-                Begun::Start
-            }
-            Err(error) => self.refuse(error),
+        if let Some(detour) = &mut self.detour {
+            let (request, held) = detour.pieces.begin(&self.request, file.alignment(), self.held.own())?;
+            (detour.request, detour.held) = (request, M::of(held, true));
         }
+        Ok(Begun::Start)
     }
 
     /// Returns what a driver starts for a begun operation: the file, the request and the memory.
@@ -335,7 +321,10 @@ impl<M: Lend> OperationRecord<M> {
         if self.rest != AfterWrite::NOTHING && (ended.errno == 0 || self.request.kind == Kind::Sync) {
             return self.end_durable(file, ended).map(Ok);
         }
-        if ended.errno == libc::EINVAL && !self.fell_back && self.falls_back(file, ended) {
+        if ended.errno == libc::EINVAL
+            && !self.fell_back
+            && check::falls_back(file.target_of(self.descriptor), &self.request, ended)
+        {
             self.fell_back = true;
             if let Some(detour) = &mut self.detour {
                 let memory = std::mem::take(detour.held.own());
@@ -348,10 +337,6 @@ impl<M: Lend> OperationRecord<M> {
         let over = detour.pieces.end(&self.request, self.held.own(), finished);
         self.descriptor = detour.pieces.descriptor();
         over.map(Ok)
-    }
-
-    fn falls_back(&self, file: &File, ended: Ended) -> bool {
-        check::falls_back(file.target_of(self.descriptor), &self.request, ended)
     }
 
     /// Ends a durable write, or its sync. If the sync must follow, the operation begins again.
@@ -391,7 +376,7 @@ impl<M: Lend> OperationRecord<M> {
                 Err(error) => return Some(Err(error)),
             }
             if opening.options.truncates() {
-                detour.request = TRUNCATION;
+                detour.request = Request::of(Kind::Truncate);
                 return None;
             }
         }
@@ -420,35 +405,33 @@ impl<M: Lend> OperationRecord<M> {
     /// After a read that did not finish, the buffer's length shows what was read. A stream has read what comes before the
     /// start.
     pub(crate) fn show_done(&mut self) {
-        if self.request.kind.is_read() {
-            let done = self.detour.as_ref().map_or(0, |detour| detour.pieces.done());
-            self.held.own().copy_in(self.request.start + done, &[]);
-        }
+        self.show(self.detour.as_ref().map_or(0, |detour| detour.pieces.done()));
     }
 
     /// After a read without data, the buffer's length is what was there before.
     #[cold]
     pub(crate) fn show_nothing(&mut self) {
+        self.show(0);
+    }
+
+    fn show(&mut self, done: usize) {
         if self.request.kind.is_read() {
-            self.held.own().copy_in(self.request.start, &[]);
+            self.held.own().copy_in(self.request.start + done, &[]);
         }
     }
 
     /// Returns why the operation, which ended this way, did not do all that was requested.
     #[cold]
     pub(crate) fn failure(&self, file: &File, ended: Ended) -> Error {
-        let on = file.target_of(self.descriptor);
-        if self.request.kind.moves_data() {
-            check::failure(on, &self.request, ended)
-        } else {
-            check::why_not_done(on, self.started(), self.held.get(), ended.errno).after(ended.done)
-        }
+        let detour = self.detour.as_ref().filter(|_| !self.request.kind.moves_data());
+        let request = detour.map_or(&self.request, |detour| &detour.request);
+        check::failure(file.target_of(self.descriptor), request, self.held.get(), ended)
     }
 }
 
 /// Makes a [`File`] from the descriptor of an open, not yet truncated.
 fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
-    let left = if let Held::Paths(paths) = held { paths.left } else { Left::Nothing };
+    let left = held.into_paths().map_or(Left::Nothing, |paths| paths.left);
     match (left, path.path()) {
         (Left::File(opened), Some(path)) => options.finish(opened, path),
         #[cfg(feature = "sim")]
@@ -457,6 +440,3 @@ fn opened(options: &OpenOptions, path: &File, held: Held) -> Result<File> {
         (_, path) => Err(Error::from_errno(libc::EBADF, "opening").on(path)),
     }
 }
-
-/// The operation that truncates an opened file.
-const TRUNCATION: Request = Request::of(Kind::Truncate);

@@ -11,7 +11,7 @@ use futures_core::Stream;
 
 use super::File;
 use super::io::OperationFuture;
-use crate::driver::{Ended, FileKind, Kind, Request};
+use crate::driver::{FileKind, Kind, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Held, LARGEST, Pool, PoolError};
 
@@ -270,14 +270,11 @@ impl Iterator for Pieces {
 
 impl ReadInTurn {
     fn poll(&mut self, context: &mut Context<'_>) {
-        if self.ended.is_some() || self.read.poll(context).is_pending() {
+        if self.ended.is_some() {
             return;
         }
-        let error = match self.read.result() {
-            Ok(Ended { errno: 0, .. }) => None,
-            Ok(ended) => Some(self.read.failure(ended)),
-            Err(error) => Some(error),
-        };
+        let Poll::Ready(ended) = self.read.poll_control(context) else { return };
+        let error = ended.err();
         let read = error.as_ref().map_or(self.wanted, |error| error.done().min(self.wanted));
         let piece = match self.read.take_held() {
             Held::Pooled(mut buffer) if read > 0 => {

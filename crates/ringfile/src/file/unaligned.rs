@@ -17,42 +17,22 @@ const CHUNK: usize = 256 << 10;
 #[derive(Default)]
 pub(crate) struct ReadInPieces {
     done: usize,
-    piece: LastPiece,
+    /// How many bytes the last piece reads directly into the user's memory, unless it goes through the reserve.
+    want: usize,
+    /// If the last piece reads blocks into the reserve: how many bytes at their beginning were not requested. The
+    /// number is kept here, since the file may become buffered meanwhile.
+    skipped: Option<usize>,
     /// The descriptor for everything except the cached beginning.
     descriptor: Descriptor,
     /// The file's own descriptor reads this many bytes, since the page cache has them.
     cached: usize,
 }
 
-/// The piece that was begun last, if any.
-enum LastPiece {
-    /// Reads whole blocks of this many bytes directly into the user's memory.
-    Into { want: usize },
-    /// Reads blocks into the reserve. They begin with this many bytes that were not requested. The number is kept here,
-    /// since the file may become buffered meanwhile.
-    Through { skipped: usize },
-}
-
-impl Default for LastPiece {
-    fn default() -> Self {
-        Self::Into { want: 0 }
-    }
-}
-
 impl ReadInPieces {
-    /// Reads everything through one descriptor.
-    pub(crate) fn by(descriptor: Descriptor) -> Self {
-        Self { descriptor, ..Self::default() }
-    }
-
-    /// Reads this many bytes from the page cache, and the rest directly.
-    pub(crate) fn with_cached_beginning(cached: usize) -> Self {
-        Self { cached, ..Self::by(Descriptor::Direct) }
-    }
-
-    /// Reads directly what follows the first `done` bytes, which are there.
-    pub(crate) fn after(done: usize) -> Self {
-        Self { done, ..Self::by(Descriptor::Direct) }
+    /// Reads what follows the first `done` bytes, which are there, through this descriptor; but from the page cache,
+    /// through the file's own, what is among the first `cached` bytes.
+    pub(crate) fn new(done: usize, cached: usize, descriptor: Descriptor) -> Self {
+        Self { done, cached, descriptor, ..Self::default() }
     }
 
     /// Returns the descriptor for the next piece.
@@ -86,7 +66,7 @@ impl ReadInPieces {
             && held.part(0).is_some_and(|part| (part.ptr.addr() + start).is_multiple_of(memory));
         let body = left - left % block;
         if skipped == 0 && memory_fits && body > 0 {
-            self.piece = LastPiece::Into { want: body };
+            (self.want, self.skipped) = (body, None);
             let piece = Request { kind: Kind::Read, offset: at, start, want: body, ..*request };
             return Ok((piece, std::mem::take(held)));
         }
@@ -95,7 +75,7 @@ impl ReadInPieces {
             self.show_done(request, held);
             Error::from(error).after(self.done)
         })?;
-        self.piece = LastPiece::Through { skipped };
+        self.skipped = Some(skipped);
         let piece = Request { kind: Kind::Read, offset: at - skipped as u64, start: 0, want, ..*request };
         Ok((piece, Held::Pooled(blocks)))
     }
@@ -104,19 +84,19 @@ impl ReadInPieces {
     pub(crate) fn end(&mut self, request: &Request, held: &mut Held, finished: Finished) -> Option<Ended> {
         let Finished { held: memory, ended: Ended { done, errno } } = finished;
         let left = request.want - self.done;
-        let (moved, asked) = match (&self.piece, memory) {
-            (LastPiece::Into { want }, memory) => {
+        let (moved, asked) = match (self.skipped, memory) {
+            (None, memory) => {
                 *held = memory;
-                (done, *want)
+                (done, self.want)
             }
-            (LastPiece::Through { skipped }, Held::Pooled(blocks)) => {
-                let got = blocks.get(*skipped..).unwrap_or_default();
+            (Some(skipped), Held::Pooled(blocks)) => {
+                let got = blocks.get(skipped..).unwrap_or_default();
                 let moved = got.len().min(left);
                 held.copy_in(request.start + self.done, &got[..moved]);
                 (moved, left.min(blocks.capacity() - skipped))
             }
             // In a forked child, the blocks belong to the parent.
-            (LastPiece::Through { .. }, _) => (0, left),
+            (Some(_), _) => (0, left),
         };
         self.done += moved;
         let is_over = errno != 0 || moved < asked || self.done == request.want;
@@ -128,7 +108,7 @@ impl ReadInPieces {
 
     /// Takes back the memory of a piece that could not be carried out.
     pub(crate) fn give_back(&self, request: &Request, held: &mut Held, memory: Held) {
-        if let LastPiece::Into { .. } = self.piece {
+        if self.skipped.is_none() {
             *held = memory;
         }
         self.show_done(request, held);

@@ -4,17 +4,17 @@ use std::future::Future;
 use std::marker::PhantomPinned;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::{Change, change, on_path};
+use super::change::{Change, on_path};
 use crate::driver::Kind;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::file::File;
 use crate::file::ask::{Ask, Asked};
 use crate::file::io::OperationFuture;
-use crate::memory::{Held, Paths};
+use crate::memory::Paths;
 
 pin_project! {
     /// The reading of a symbolic link: see [`read_link`]. Await it, or [add](crate::Operation) it to a batch or a queue.
@@ -38,18 +38,10 @@ impl Future for ReadLink {
     type Output = Result<PathBuf>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let operation = self.project().operation;
-        ready!(operation.poll_control(context))?;
-        // A successful operation has left a path.
-        let Held::Paths(mut paths) = operation.take_held() else {
-            return Poll::Ready(Err(nothing(operation)));
-        };
-        Poll::Ready(paths.take_link().ok_or_else(|| nothing(operation)))
+        self.project()
+            .operation
+            .poll_left(context, |operation| operation.take_held().into_paths()?.take_link())
     }
-}
-
-fn nothing(operation: &OperationFuture<File>) -> Error {
-    Error::from_errno(libc::EFAULT, "reading the symbolic link").on(operation.file.path())
 }
 
 /// Gives the file at the path `from` the name `to` too (`link`). A symbolic link at `from` gets the name itself. After a
@@ -71,8 +63,7 @@ fn nothing(operation: &OperationFuture<File>) -> Error {
 /// # }
 /// ```
 pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
-    let paths = Paths::new(from.as_ref()).and_then(|paths| paths.and(to.as_ref()));
-    change(on_path(from.as_ref(), Kind::HardLink, 0, paths))
+    Change::of_two(Kind::HardLink, 0, from.as_ref(), to.as_ref())
 }
 
 /// Creates a symbolic link at the path `link`, which points to `target` (`symlink`). The target need not exist; a relative
@@ -96,8 +87,7 @@ pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn symlink(target: impl AsRef<Path>, link: impl AsRef<Path>) -> Change {
-    let paths = Paths::new(link.as_ref()).and_then(|paths| paths.and(target.as_ref()));
-    change(on_path(link.as_ref(), Kind::Symlink, 0, paths))
+    Change::of_two(Kind::Symlink, 0, link.as_ref(), target.as_ref())
 }
 
 /// Reads where a symbolic link points (`readlink`), and returns it as it was given to [`symlink`]. In a batch or a queue,
@@ -115,5 +105,5 @@ pub fn symlink(target: impl AsRef<Path>, link: impl AsRef<Path>) -> Change {
 /// ```
 pub fn read_link(path: impl AsRef<Path>) -> ReadLink {
     let path = path.as_ref();
-    ReadLink { operation: on_path(path, Kind::ReadLink, 0, Paths::new(path)), pinned: PhantomPinned }
+    ReadLink { operation: on_path(Kind::ReadLink, 0, path, Paths::new(path)), pinned: PhantomPinned }
 }

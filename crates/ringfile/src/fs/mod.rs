@@ -54,6 +54,7 @@
 //! An [`Error`] has the errno of the system call, the path, and what was being done. `InvalidInput` for a path that contains a
 //! NUL byte.
 
+mod change;
 mod link;
 mod metadata;
 mod read_dir;
@@ -65,33 +66,26 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
+pub use change::Change;
+use change::on_path;
 pub use link::{ReadLink, hard_link, read_link, symlink};
 pub use metadata::{FileType, Metadata};
 use pin_project_lite::pin_project;
 pub use read_dir::{DirEntry, ReadDir, read_dir};
 
-use crate::driver::{Kind, Request};
-use crate::error::{Error, Result};
+use crate::driver::Kind;
+#[cfg(doc)]
+use crate::error::Error;
+use crate::error::Result;
 use crate::file::ask::{Ask, Asked};
 use crate::file::io::OperationFuture;
 use crate::file::{File, OpenOptions};
-use crate::memory::{Held, Paths};
+use crate::memory::Paths;
 
 /// Permission bits of a directory that is created; the umask applies.
 const DIRECTORY: u32 = 0o777;
-
-/// Creates an operation on paths, of which `path` is the first. [`OperationFuture::poll_control`] fails if one
-/// contains a NUL byte, and `paths` is `None`.
-fn on_path(path: &Path, kind: Kind, op_flags: u32, paths: Option<Box<Paths>>) -> OperationFuture<File> {
-    let request = Request { op_flags, ..Request::of(kind) };
-    OperationFuture::new(File::of_path(path.to_owned()), request, paths.map_or(Held::None, Held::Paths))
-}
-
-fn change(operation: OperationFuture<File>) -> Change {
-    Change { operation, pinned: PhantomPinned }
-}
 
 pin_project! {
     /// The opening of a file: see [`open`]. Awaited, it returns the file. Or [add](crate::Operation) it to a batch or a
@@ -116,37 +110,7 @@ impl Future for Open {
     type Output = Result<File>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let operation = self.project().operation;
-        ready!(operation.poll_control(context))?;
-        // A successful open has left a file.
-        let opened = operation.take_file();
-        Poll::Ready(opened.ok_or_else(|| Error::from_errno(libc::EBADF, "opening").on(operation.file.path())))
-    }
-}
-
-pin_project! {
-    /// A change of a directory or of permissions. Await it, or [add](crate::Operation) it to a batch or a queue.
-    ///
-    /// `Send`; it borrows nothing, and works in any executor.
-    #[must_use = "nothing is done until it is awaited, or added to a batch or a queue"]
-    pub struct Change {
-        operation: OperationFuture<File>,
-        #[pin]
-        pinned: PhantomPinned,
-    }
-}
-
-impl Ask for Change {
-    fn ask<R>(self, add: impl FnOnce(&File, Asked) -> R) -> R {
-        self.operation.ask(add)
-    }
-}
-
-impl Future for Change {
-    type Output = Result<()>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        self.project().operation.poll_control(context).map(|done| done.map(drop))
+        self.project().operation.poll_left(context, |operation| operation.record.take_file())
     }
 }
 
@@ -172,13 +136,9 @@ impl Future for GetMetadata {
     type Output = Result<Metadata>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let operation = self.project().operation;
-        ready!(operation.poll_control(context))?;
-        // A successful operation has left a record.
-        let metadata =
-            if let Held::Paths(mut paths) = operation.take_held() { Metadata::of(&mut paths) } else { None };
-        let nothing = || Error::from_errno(libc::EFAULT, "reading the metadata").on(operation.file.path());
-        Poll::Ready(metadata.ok_or_else(nothing))
+        let take =
+            |operation: &mut OperationFuture<File>| Metadata::of(&mut *operation.take_held().into_paths()?);
+        self.project().operation.poll_left(context, take)
     }
 }
 
@@ -209,8 +169,9 @@ impl Future for GetMetadata {
 pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
     let path = path.as_ref();
     let paths = Paths::new(path).map(|paths| paths.with_mode(options.permissions()));
-    let opening = on_path(path, Kind::Open, options.flags(), paths);
-    Open { operation: opening.opening(Box::new(options.clone())), pinned: PhantomPinned }
+    let mut operation = on_path(Kind::Open, options.flags(), path, paths);
+    operation.record.opens_with(Box::new(options.clone()));
+    Open { operation, pinned: PhantomPinned }
 }
 
 /// Renames a file or a directory (`rename`), and replaces a file at the new path, in one step. Other processes always
@@ -231,7 +192,7 @@ pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Open {
 /// # }
 /// ```
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
-    rename_with(from.as_ref(), to.as_ref(), 0)
+    Change::of_two(Kind::Rename, 0, from.as_ref(), to.as_ref())
 }
 
 /// Renames a file or a directory if nothing has the new path yet (`renameat2` with `RENAME_NOREPLACE`), in one step: of
@@ -255,7 +216,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn rename_no_replace(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change {
-    rename_with(from.as_ref(), to.as_ref(), libc::RENAME_NOREPLACE)
+    Change::of_two(Kind::Rename, libc::RENAME_NOREPLACE, from.as_ref(), to.as_ref())
 }
 
 /// Exchanges the files or directories at two paths (`renameat2` with `RENAME_EXCHANGE`), in one step: other processes
@@ -277,12 +238,7 @@ pub fn rename_no_replace(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Change
 /// # }
 /// ```
 pub fn rename_exchange(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Change {
-    rename_with(one.as_ref(), other.as_ref(), libc::RENAME_EXCHANGE)
-}
-
-fn rename_with(from: &Path, to: &Path, flags: u32) -> Change {
-    let paths = Paths::new(from).and_then(|paths| paths.and(to));
-    change(on_path(from, Kind::Rename, flags, paths))
+    Change::of_two(Kind::Rename, libc::RENAME_EXCHANGE, one.as_ref(), other.as_ref())
 }
 
 /// Removes a file (`unlink`), or a symbolic link itself. If nothing has the file open, its blocks are free when
@@ -302,8 +258,7 @@ fn rename_with(from: &Path, to: &Path, flags: u32) -> Change {
 /// # }
 /// ```
 pub fn remove_file(path: impl AsRef<Path>) -> Change {
-    let path = path.as_ref();
-    change(on_path(path, Kind::Remove, 0, Paths::new(path)))
+    Change::of(Kind::Remove, 0, path.as_ref(), 0)
 }
 
 /// Removes an empty directory (`rmdir`).
@@ -325,8 +280,7 @@ pub fn remove_file(path: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn remove_dir(path: impl AsRef<Path>) -> Change {
-    let path = path.as_ref();
-    change(on_path(path, Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), Paths::new(path)))
+    Change::of(Kind::Remove, libc::AT_REMOVEDIR.cast_unsigned(), path.as_ref(), 0)
 }
 
 /// Creates a directory (`mkdir`) with mode `0o777`, to which the umask applies. Its parent must exist.
@@ -344,8 +298,7 @@ pub fn remove_dir(path: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn create_dir(path: impl AsRef<Path>) -> Change {
-    let paths = Paths::new(path.as_ref()).map(|paths| paths.with_mode(DIRECTORY));
-    change(on_path(path.as_ref(), Kind::CreateDir, 0, paths))
+    Change::of(Kind::CreateDir, 0, path.as_ref(), DIRECTORY)
 }
 
 /// Creates a directory, and those above it that do not exist (`mkdir`), with mode `0o777`, to which the umask applies. If
@@ -366,8 +319,7 @@ pub fn create_dir(path: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn create_dir_all(path: impl AsRef<Path>) -> Change {
-    let paths = Paths::new(path.as_ref()).map(|paths| paths.with_mode(DIRECTORY));
-    change(on_path(path.as_ref(), Kind::CreateDirs, 0, paths))
+    Change::of(Kind::CreateDirs, 0, path.as_ref(), DIRECTORY)
 }
 
 /// Sets the permissions of the file or directory at a path (`chmod`), following symbolic links. The umask does not apply.
@@ -387,8 +339,7 @@ pub fn create_dir_all(path: impl AsRef<Path>) -> Change {
 /// # }
 /// ```
 pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Change {
-    let paths = Paths::new(path.as_ref()).map(|paths| paths.with_mode(permissions.mode()));
-    change(on_path(path.as_ref(), Kind::SetMode, 0, paths))
+    Change::of(Kind::SetMode, 0, path.as_ref(), permissions.mode())
 }
 
 /// Reads the metadata of the file at a path (`statx`), following symbolic links.
@@ -407,7 +358,7 @@ pub fn set_permissions(path: impl AsRef<Path>, permissions: Permissions) -> Chan
 /// # }
 /// ```
 pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
-    metadata_with(path.as_ref(), 0)
+    metadata_with(0, path.as_ref(), Paths::new(path.as_ref()))
 }
 
 /// Reads the metadata of the file at a path (`statx`); of a symbolic link, that of the link itself.
@@ -423,12 +374,11 @@ pub fn metadata(path: impl AsRef<Path>) -> GetMetadata {
 /// # }
 /// ```
 pub fn symlink_metadata(path: impl AsRef<Path>) -> GetMetadata {
-    metadata_with(path.as_ref(), libc::AT_SYMLINK_NOFOLLOW)
+    metadata_with(libc::AT_SYMLINK_NOFOLLOW, path.as_ref(), Paths::new(path.as_ref()))
 }
 
-fn metadata_with(path: &Path, flags: i32) -> GetMetadata {
-    let paths = Paths::new(path).map(Paths::with_stat);
-    let operation = on_path(path, Kind::Stat, flags.cast_unsigned(), paths);
+fn metadata_with(flags: i32, path: &Path, paths: Option<Box<Paths>>) -> GetMetadata {
+    let operation = on_path(Kind::Stat, flags.cast_unsigned(), path, paths.map(Paths::with_stat));
     GetMetadata { operation, pinned: PhantomPinned }
 }
 
@@ -451,10 +401,8 @@ fn metadata_with(path: &Path, flags: i32) -> GetMetadata {
 /// # }
 /// ```
 pub fn metadata_of(file: &File) -> GetMetadata {
-    let paths = Paths::of_file(Arc::clone(file.target()) as _).with_stat();
-    let path = file.path().unwrap_or(Path::new(""));
-    let operation = on_path(path, Kind::Stat, libc::AT_EMPTY_PATH.cast_unsigned(), Some(paths));
-    GetMetadata { operation, pinned: PhantomPinned }
+    let paths = Paths::of_file(Arc::clone(file.target()) as _);
+    metadata_with(libc::AT_EMPTY_PATH, file.path().unwrap_or(Path::new("")), Some(paths))
 }
 
 /// Syncs a directory, so that creating, renaming and removing files in it survives a crash.

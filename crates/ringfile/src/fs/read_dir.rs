@@ -9,7 +9,8 @@ use std::vec::IntoIter;
 
 use futures_core::Stream;
 
-use super::{FileType, on_path};
+use super::change::on_path;
+use super::metadata::FileType;
 use crate::driver::{Kind, Request};
 use crate::error::{Error, Result};
 use crate::file::File;
@@ -25,12 +26,6 @@ pub struct DirEntry {
     /// The kind of file that has the name; links are not followed. [`FileType::Unknown`] if it was removed before its kind was
     /// known, on a file system that does not report the kind together with the name.
     pub file_type: FileType,
-}
-
-impl DirEntry {
-    fn of(Found { name, kind }: Found) -> Self {
-        Self { name, file_type: FileType::of(kind) }
-    }
 }
 
 /// The entries of a directory, as a stream: see [`read_dir`].
@@ -75,7 +70,7 @@ pub struct ReadDir {
 /// ```
 pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
     let path = path.as_ref();
-    let reading = on_path(path, Kind::ReadDir, 0, Paths::new(path));
+    let reading = on_path(Kind::ReadDir, 0, path, Paths::new(path));
     ReadDir { path: reading.file.clone(), read: Vec::new().into_iter(), reading: Some(reading) }
 }
 
@@ -88,22 +83,21 @@ impl ReadDir {
     fn poll_entry(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<DirEntry>>> {
         loop {
             if let Some(next) = self.read.next() {
-                return Poll::Ready(Some(next.map(DirEntry::of).map_err(|error| self.failed(&error))));
+                let entry = |Found { name, kind }| DirEntry { name, file_type: FileType::of(kind) };
+                return Poll::Ready(Some(next.map(entry).map_err(|error| self.failed(&error))));
             }
             let Some(reading) = &mut self.reading else { return Poll::Ready(None) };
-            let read = ready!(reading.poll_control(context));
-            let held = reading.take_held();
+            let read = ready!(reading.poll_left(context, |reading| reading.take_held().into_paths()));
             self.reading = None;
-            if let Err(error) = read {
-                return Poll::Ready(Some(Err(error)));
+            match read {
+                Ok(paths) => self.take(paths),
+                Err(error) => return Poll::Ready(Some(Err(error))),
             }
-            self.take(held);
         }
     }
 
     /// Takes what was read, and prepares the reading of what follows.
-    fn take(&mut self, held: Held) {
-        let Held::Paths(mut paths) = held else { return };
+    fn take(&mut self, mut paths: Box<Paths>) {
         let Left::Listing(listing) = &mut paths.left else { return };
         let (read, is_more) = listing.take();
         self.read = read.into_iter();

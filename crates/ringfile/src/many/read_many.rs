@@ -74,7 +74,8 @@ impl<M: ReadMemory> ReadRequest<M> {
     fn explain(&mut self, file: &File) {
         if let RequestStage::Failed(descriptor, errno) = self.stage {
             let request = self.request();
-            self.result = Err(check::failure(file.target_of(descriptor), &request, Ended { done: 0, errno }));
+            let ended = Ended { done: 0, errno };
+            self.result = Err(check::failure(file.target_of(descriptor), &request, &Held::None, ended));
             self.stage = RequestStage::Over;
         }
     }

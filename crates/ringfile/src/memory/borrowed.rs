@@ -22,7 +22,9 @@ pub trait RequestMemory: sealed::Sealed {
 
     /// Takes back what `lend` has returned.
     #[doc(hidden)]
-    fn take_back(&mut self, buffer: Buffer);
+    fn take_back(&mut self, buffer: Buffer) {
+        drop(buffer);
+    }
 }
 
 /// Memory that can be read into: a [`Buffer`], all of whose capacity is filled, or a `&mut [u8]`.
@@ -40,7 +42,7 @@ pub trait WriteMemory: RequestMemory {}
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::Buffer {}
+    impl Sealed for ringfile_buffer::Buffer {}
     impl Sealed for &mut [u8] {}
     impl Sealed for &[u8] {}
 }
@@ -118,10 +120,6 @@ impl RequestMemory for &mut [u8] {
         // SAFETY: by this function's contract; the bytes are initialised.
         unsafe { counter.buffer(NonNull::from(&mut **self).cast(), len) }
     }
-
-    fn take_back(&mut self, buffer: Buffer) {
-        drop(buffer);
-    }
 }
 
 impl ReadMemory for &mut [u8] {
@@ -138,10 +136,6 @@ impl RequestMemory for &[u8] {
         let counter = counter.get_or_insert_default();
         // SAFETY: by this function's contract; the buffer is only written to a file, as a `WriteRequest` has it.
         unsafe { counter.buffer(NonNull::from(*self).cast(), self.len()) }
-    }
-
-    fn take_back(&mut self, buffer: Buffer) {
-        drop(buffer);
     }
 }
 

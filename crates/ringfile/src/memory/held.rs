@@ -144,6 +144,11 @@ impl Held {
         }
     }
 
+    /// Returns the paths of an operation that names some.
+    pub(crate) fn into_paths(self) -> Option<Box<Paths>> {
+        if let Held::Paths(paths) = self { Some(paths) } else { None }
+    }
+
     /// Moves the value to a place that is usually empty, and leaves nothing here: word by word, in whatever pieces it
     /// was stored.
     #[inline(always)]

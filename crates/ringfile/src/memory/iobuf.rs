@@ -122,7 +122,7 @@ pub unsafe trait IoBufMut: IoBuf {
     #[doc(hidden)]
     fn hold_many_mut(mut all: Vec<Self>) -> Held {
         let parts = all.iter_mut().map(writable).collect();
-        Held::other(Box::new(all), parts, Some(set_len_of_many::<Self>))
+        Held::other(Box::new(all), parts, Some(set_len_of::<Self>))
     }
 }
 
@@ -135,20 +135,16 @@ fn writable(buffer: &mut impl IoBufMut) -> Part<'static> {
     Part { len: buffer.len(), capacity: buffer.capacity(), ptr: buffer.as_mut_ptr(), region: None }
 }
 
+/// Sets the length of a buffer of this type, or of one of several.
+///
 /// # Safety
 /// As [`super::held::SetLen`].
-unsafe fn set_len_of<B: IoBufMut>(value: &mut (dyn Any + Send), _part: usize, len: usize) -> bool {
-    let Some(buffer) = value.downcast_mut::<B>() else { return false };
-    // SAFETY: by this function's contract.
-    unsafe { buffer.set_len(len) };
-    buffer.len() == len
-}
-
-/// # Safety
-/// As [`super::held::SetLen`].
-unsafe fn set_len_of_many<B: IoBufMut>(value: &mut (dyn Any + Send), part: usize, len: usize) -> bool {
-    let all = value.downcast_mut::<Vec<B>>();
-    let Some(buffer) = all.and_then(|all| all.get_mut(part)) else { return false };
+unsafe fn set_len_of<B: IoBufMut>(value: &mut (dyn Any + Send), part: usize, len: usize) -> bool {
+    let buffer = match value.downcast_mut::<Vec<B>>() {
+        Some(all) => all.get_mut(part),
+        None => value.downcast_mut::<B>(),
+    };
+    let Some(buffer) = buffer else { return false };
     // SAFETY: by this function's contract.
     unsafe { buffer.set_len(len) };
     buffer.len() == len
@@ -169,10 +165,8 @@ macro_rules! held_as {
 
         #[inline]
         fn release(held: Held) -> Self {
-            match held {
-                Held::$one(buffer) => buffer,
-                _ => released(None),
-            }
+            let Held::$one(buffer) = held else { return released(None) };
+            buffer
         }
 
         fn hold_many(all: Vec<Self>) -> Held {
@@ -180,10 +174,8 @@ macro_rules! held_as {
         }
 
         fn release_many(held: Held) -> Vec<Self> {
-            match held {
-                Held::$many(all) => all,
-                _ => released(None),
-            }
+            let Held::$many(all) = held else { return released(None) };
+            all
         }
     };
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// See the module.
+#[derive(Default)]
 #[doc(hidden)]
 pub struct Paths {
     path: CString,
@@ -106,13 +107,12 @@ impl Paths {
     /// Creates the memory for one path; `None` if it contains a NUL byte.
     pub(crate) fn new(path: &Path) -> Option<Box<Self>> {
         let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-        Some(Box::new(Self { path, file: None, to: None, mode: 0, stat: Vec::new(), left: Left::Nothing }))
+        Some(Box::new(Self { path, ..Self::default() }))
     }
 
     /// Names an open file, instead of one at a path.
     pub(crate) fn of_file(file: Arc<dyn AsFd + Send + Sync>) -> Box<Self> {
-        let (path, file) = (CString::default(), Some(file));
-        Box::new(Self { path, file, to: None, mode: 0, stat: Vec::new(), left: Left::Nothing })
+        Box::new(Self { file: Some(file), ..Self::default() })
     }
 
     /// Adds a second path; `None` if it contains a NUL byte.
@@ -156,12 +156,7 @@ impl Paths {
 
     /// Returns where the symbolic link points that the operation has read.
     pub(crate) fn take_link(&mut self) -> Option<PathBuf> {
-        match std::mem::take(&mut self.left) {
-            Left::Link(to) => Some(to),
-            Left::Nothing | Left::File(_) | Left::Listing(_) => None,
-            #[cfg(feature = "sim")]
-            Left::Simulated(..) => None,
-        }
+        if let Left::Link(to) = std::mem::take(&mut self.left) { Some(to) } else { None }
     }
 
     /// Returns the metadata, once the operation has ended successfully.

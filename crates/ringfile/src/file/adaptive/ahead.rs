@@ -23,7 +23,7 @@ use rustix::fs::{Advice, OFlags};
 
 use super::piece::{AheadPiece, Changed};
 use super::room;
-use super::streams::{Id, Passes, Seen, Streams};
+use super::streams::{Id, Membership, Passes, Streams};
 use crate::driver::{FileKind, Target, cached_pages};
 use crate::file::probe::magic;
 use crate::memory;
@@ -59,27 +59,6 @@ struct AheadState {
 /// The files that may have pieces, in the order in which they got them.
 static FILES: Mutex<VecDeque<Weak<ReadAhead>>> = Mutex::new(VecDeque::new());
 
-/// Whether a read belongs to a stream.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Membership {
-    /// To none that is known.
-    Alone,
-    /// To this one, in which it is in flight until [`ReadAhead::ended`]; and whether reading ahead of it is worthwhile.
-    InStream(Id, bool),
-    /// To one of which several large reads are in flight. See [`Seen::IsOneOfSeveral`].
-    OneOfSeveral,
-}
-
-impl Membership {
-    /// Returns the stream in which the read is in flight, and whether reading ahead of it is worthwhile.
-    pub(super) fn stream(self) -> Option<(Id, bool)> {
-        match self {
-            Self::InStream(id, is_steady) => Some((id, is_steady)),
-            Self::Alone | Self::OneOfSeveral => None,
-        }
-    }
-}
-
 impl ReadAhead {
     pub(super) fn new(own: &Target) -> Arc<Self> {
         let flags = rustix::fs::fcntl_getfl(own.as_fd()).unwrap_or(OFlags::RDWR);
@@ -112,19 +91,17 @@ impl ReadAhead {
     /// Records a direct read.
     pub(super) fn note(&self, range: &Range<u64>) -> Membership {
         let Some(mut state) = self.try_lock() else { return Membership::Alone };
-        let pieces = match state.streams.note(range) {
-            Seen::Continues(id) => return Membership::InStream(id, state.streams.is_steady(id)),
-            Seen::IsOneOfSeveral => return Membership::OneOfSeveral,
-            Seen::Begins { gone } => gone.map(|gone| state.take_of(gone)),
-        };
+        let (place, gone) = state.streams.note(range);
+        let pieces = gone.map(|gone| state.take_of(gone));
         drop(state);
         drop(pieces);
-        Membership::Alone
+        place
     }
 
     /// Returns whether several reads of a stream are in flight, so that the library does not read ahead.
     pub(super) fn has_several(&self, id: Id) -> bool {
-        self.try_lock().is_some_and(|mut state| state.streams.has_several(id))
+        self.try_lock()
+            .is_some_and(|mut state| state.streams.get(id).is_some_and(|stream| stream.has_several()))
     }
 
     /// Lets a stream pass through the page cache, for the kernel to read ahead of it: if several of its reads are in
@@ -139,25 +116,19 @@ impl ReadAhead {
         true
     }
 
-    /// Returns whether a read belongs to a stream that passes through the page cache. What the stream has passed leaves
-    /// the cache again.
-    pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> bool {
-        self.any_passes() && self.goes_on_passing(own, range)
-    }
-
     /// Returns whether any stream passes through the page cache.
     #[inline]
     pub(super) fn any_passes(&self) -> bool {
         self.any_passes.load(Ordering::Relaxed)
     }
 
-    fn goes_on_passing(&self, own: &Target, range: &Range<u64>) -> bool {
+    /// Returns whether a read belongs to a stream that passes through the page cache. What the stream has passed leaves
+    /// the cache again.
+    pub(super) fn passes(&self, own: &Target, range: &Range<u64>) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
         match state.streams.passes(range) {
             Passes::No => {
-                if !state.streams.any_passes() {
-                    self.any_passes.store(false, Ordering::Relaxed);
-                }
+                self.any_passes.store(state.streams.any_passes(), Ordering::Relaxed);
                 false
             }
             Passes::Goes => true,
@@ -214,9 +185,8 @@ impl ReadAhead {
     /// Keeps a piece, unless its stream was replaced meanwhile, so that no read would ask for it.
     fn keep(self: &Arc<Self>, piece: AheadPiece) {
         let mut state = self.lock();
-        if !state.streams.is_followed(piece.stream) {
-            drop(state);
-            return;
+        if state.streams.get(piece.stream).is_none() {
+            return drop(state);
         }
         state.pieces.push(piece);
         let is_new = !std::mem::replace(&mut state.is_listed, true);
@@ -359,7 +329,7 @@ mod tests {
         let file = File::open(&path).unwrap();
         let ahead = ReadAhead::new(file.target());
         assert_eq!(ahead.note(&(0..PAGE)), Membership::Alone);
-        let (id, _) = ahead.note(&(PAGE..PAGE + 1)).stream().unwrap();
+        let Membership::InStream(id, _) = ahead.note(&(PAGE..PAGE + 1)) else { panic!("no stream") };
         let memory = memory::ahead().try_get(PAGE as usize).unwrap();
         let piece = AheadPiece::new(file.target(), id, PAGE..2 * PAGE, Changed(0, 0), memory);
         let mut state = ahead.lock();

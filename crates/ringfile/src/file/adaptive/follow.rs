@@ -24,19 +24,11 @@ pub(crate) struct Follow {
 }
 
 impl Follow {
-    /// Starts reading ahead of the read.
-    pub(super) fn new(
-        ahead: Arc<ReadAhead>,
-        own: &Target,
-        direct: &Arc<Target>,
-        id: Id,
-        want: usize,
-    ) -> Self {
-        let mut follow = Self { ahead, id, piece: None, done: 0, yields: false };
-        let has_started = follow.ahead.go_on(own, direct, id, want as u64);
+    /// `has_started`: whether reading ahead of the read was just started.
+    pub(super) fn new(ahead: Arc<ReadAhead>, id: Id, has_started: bool) -> Self {
         // The loop submits only when all its tasks have run, but this task may find all its data ready and never wait.
-        follow.yields = has_started && runtime::is_in_loop();
-        follow
+        let yields = has_started && runtime::is_in_loop();
+        Self { ahead, id, piece: None, done: 0, yields }
     }
 
     /// Copies what was read ahead of this read into `held`. Returns for how many bytes; the rest must be read directly.

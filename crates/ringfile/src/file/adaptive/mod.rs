@@ -18,18 +18,19 @@ mod streams;
 
 use std::cell::Cell;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use self::ahead::{Membership, ReadAhead};
+use self::ahead::ReadAhead;
 pub(super) use self::follow::Follow;
 pub use self::room::assume_memory_is_free;
 use self::sketch::{BLOCK, RANDOM_READS_BEFORE, READS_BEFORE, Sketch};
 pub(crate) use self::streams::Id;
+use self::streams::Membership;
 use super::probe::magic;
 use crate::driver::{self, Kind, Request, Target, cached_pages};
 use crate::memory::{Held, page_size};
@@ -163,7 +164,7 @@ pub(super) fn is_possible(own: &Target) -> bool {
 }
 
 /// Opens the same file once more, for reading with O_DIRECT. `None` if that fails.
-pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
+pub(super) fn open_again(own: &impl AsFd) -> Option<OwnedFd> {
     let fd = own.as_fd();
     let flags = rustix::fs::fcntl_getfl(fd).ok()?;
     let again = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | (flags & OFlags::NOATIME);
@@ -176,7 +177,6 @@ pub(super) fn open_again(own: &impl AsFd) -> Option<std::fs::File> {
             });
         })
         .ok()
-        .map(Into::into)
 }
 
 /// What a thread remembers of its reads of a file.
@@ -247,8 +247,9 @@ impl Adaptive {
         }
     }
 
-    /// See [`File::is_own_unchecked`](super::File::is_own_unchecked). Counts the read if it returns true; then
-    /// [`Adaptive::choose`] would return [`OWN`].
+    /// Returns whether a non-empty read uses the file's own descriptor without a check, as most do if the last ones
+    /// have hit. Counts the read if it returns true; then [`Adaptive::choose`], which decides otherwise, would return
+    /// [`OWN`].
     #[inline]
     pub(super) fn is_own_unchecked(&self, own: &Target, request: &Request) -> bool {
         let streak = self.streak.load(Ordering::Relaxed);
@@ -274,6 +275,7 @@ impl Adaptive {
 
     /// Decides how a read is carried out: see [`File::choose`](super::File::choose). `own` is the adaptive file's own
     /// target.
+    #[cold]
     pub(super) fn choose(&self, own: &Target, request: &Request, held: &Held, alone: bool) -> Way {
         let way = self.decide(own, request, alone && request.kind == Kind::Read);
         if let (Kind::Read, Way::CachedBeginning(_)) = (request.kind, way) {
@@ -287,9 +289,11 @@ impl Adaptive {
         Way::By(if fits { Descriptor::Direct } else { Descriptor::Own })
     }
 
-    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead.
-    pub(super) fn follow(&self, own: &Target, id: Id, want: usize) -> Follow {
-        Follow::new(Arc::clone(&self.ahead), own, &self.direct, id, want)
+    /// Begins to take the data of a read of `want` bytes, which continues this stream, from what was read ahead, and
+    /// starts reading ahead of it.
+    pub(super) fn follow(&self, own: &Target, id: Id, want: usize) -> Box<Follow> {
+        let has_started = self.ahead.go_on(own, &self.direct, id, want as u64);
+        Box::new(Follow::new(Arc::clone(&self.ahead), id, has_started))
     }
 
     fn decide(&self, own: &Target, request: &Request, follows: bool) -> Way {
@@ -298,16 +302,14 @@ impl Adaptive {
         }
         let is_small = is_small(request);
         let range = request.offset..request.offset + request.want as u64;
-        if follows && is_small && self.ahead.passes(own, &range) {
+        if follows && is_small && self.ahead.any_passes() && self.ahead.passes(own, &range) {
             return OWN;
         }
         if self.vast.load(Ordering::Relaxed) == UNKNOWN {
             self.find_size(own);
         }
-        let admits_small = self.admits_small();
         let is_free = room::is_free()
-            && if is_small { admits_small } else { self.vast.load(Ordering::Relaxed) != IS_VAST };
-        let rereads = self.rereads.load(Ordering::Relaxed);
+            && if is_small { self.admits_small() } else { self.vast.load(Ordering::Relaxed) != IS_VAST };
         // Goes through the cache without being counted or, mostly, checked, unless it belongs to a stream.
         let is_quick = is_free && is_small;
         let streak = self.streak.load(Ordering::Relaxed);
@@ -329,7 +331,10 @@ impl Adaptive {
         // a tenth of the read.
         let may_follow = follows && (!is_quick || looks || run > 0);
         let place = if is_free && may_follow { self.ahead.note(&range) } else { Membership::Alone };
-        let mut stream = place.stream();
+        let stream_of = |place| {
+            if let Membership::InStream(id, is_steady) = place { Some((id, is_steady)) } else { None }
+        };
+        let mut stream = stream_of(place);
         // The kernel would read ahead of a file's first byte.
         let mut is_random = place == Membership::Alone && !(follows && (request.offset == 0 || run > 0));
         // The kernel's read-ahead is faster than small direct reads, even several at once.
@@ -359,62 +364,62 @@ impl Adaptive {
                 }
                 true
             }
-            Cached::Nothing | Cached::Some(_) if is_quick && is_random => true,
             Cached::Nothing | Cached::Some(_) => {
-                // A small read gets here if it begins or continues a stream, or if memory is full.
-                let enough = if is_free && !is_small {
-                    1
-                } else if (is_small && admits_small) || run > 0 {
-                    READS_BEFORE
-                } else {
-                    RANDOM_READS_BEFORE
-                };
-                let was_read = self.is_worth_caching(own, request, enough);
-                self.note_reread(was_read);
-                let is_admitted = match (is_free, is_random) {
-                    (false, _) => was_read,
-                    // If not, every block of a file that is read at random would be read from the drive twice.
-                    (true, true) => was_read || rereads >= SOME,
-                    // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache.
-                    // So a few wrong counts must not admit any.
-                    (true, false) => was_read && rereads >= MANY,
-                };
-                if is_admitted {
-                    driver::count_cache(CacheEvent::Admitted, 1);
-                }
-                is_admitted
+                (is_quick && is_random) || self.admits(own, request, is_free, is_random, run)
             }
         };
-        if is_own {
+        if is_own || matches!(cached, Cached::Some(_)) {
             stream.inspect(|(id, _)| self.ahead.ended(*id));
-            return OWN;
         }
         match cached {
-            Cached::Some(bytes) => {
-                stream.inspect(|(id, _)| self.ahead.ended(*id));
-                if bytes == 0 { DIRECT } else { Way::CachedBeginning(bytes) }
-            }
-            Cached::All | Cached::Nothing if follows => {
-                let stream = if is_free { stream } else { self.ahead.note(&range).stream() };
-                // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache
-                // again.
-                if is_small && let Some((id, _)) = stream.filter(|(id, _)| self.ahead.lets_pass(own, *id)) {
-                    self.ahead.ended(id);
-                    return OWN;
-                }
-                match self.go_on(own, stream) {
-                    // If data is cached, data that was read ahead must not be used, since it may be older.
-                    Way::Stream(id)
-                        if !looks && !is_free && !matches!(self.cached(own, request), Cached::Nothing) =>
-                    {
-                        self.ahead.ended(id);
-                        DIRECT
-                    }
-                    way => way,
-                }
-            }
-            Cached::All | Cached::Nothing => DIRECT,
+            _ if is_own => return OWN,
+            Cached::Some(bytes) if bytes > 0 => return Way::CachedBeginning(bytes),
+            Cached::All | Cached::Nothing if follows => {}
+            Cached::All | Cached::Nothing | Cached::Some(_) => return DIRECT,
         }
+        let stream = if is_free { stream } else { stream_of(self.ahead.note(&range)) };
+        let Some((id, is_steady)) = stream else { return DIRECT };
+        let way = if is_small && self.ahead.lets_pass(own, id) {
+            // The kernel's read-ahead is faster than small direct reads, and what it has brought leaves the cache
+            // again.
+            OWN
+        } else if is_steady && !self.ahead.is_quiet(own) {
+            // Data that was read ahead could not be trusted here, so the kernel reads ahead into the cache.
+            self.ahead.drop_pieces();
+            OWN
+        } else if !looks && !is_free && !matches!(self.cached(own, request), Cached::Nothing) {
+            // If data is cached, data that was read ahead must not be used, since it may be older.
+            DIRECT
+        } else {
+            return Way::Stream(id);
+        };
+        self.ahead.ended(id);
+        way
+    }
+
+    /// Decides whether a read that has missed goes through the cache, so that its data stays there. A small read gets
+    /// here if it begins or continues a stream, or if memory is full.
+    fn admits(&self, own: &Target, request: &Request, is_free: bool, is_random: bool, run: u8) -> bool {
+        let (is_small, rereads) = (is_small(request), self.rereads.load(Ordering::Relaxed));
+        let enough = match (is_small && self.admits_small()) || run > 0 {
+            _ if is_free && !is_small => 1,
+            true => READS_BEFORE,
+            false => RANDOM_READS_BEFORE,
+        };
+        let was_read = self.is_worth_caching(own, request, enough);
+        self.note_reread(was_read);
+        let is_admitted = match (is_free, is_random) {
+            (false, _) => was_read,
+            // If not, every block of a file that is read at random would be read from the drive twice.
+            (true, true) => was_read || rereads >= SOME,
+            // Two reads in a row make the kernel read ahead, and all that follows is then found in the cache. So a few
+            // wrong counts must not admit any.
+            (true, false) => was_read && rereads >= MANY,
+        };
+        if is_admitted {
+            driver::count_cache(CacheEvent::Admitted, 1);
+        }
+        is_admitted
     }
 
     /// Lets the next reads of a thread that reads in order be checked if they leave what is cached: one that was not
@@ -436,18 +441,6 @@ impl Adaptive {
         if now != share {
             self.rereads.store(now, Ordering::Relaxed);
         }
-    }
-
-    /// Decides how an uncached read is done, which may continue a stream: its id, and whether it is steady.
-    fn go_on(&self, own: &Target, stream: Option<(Id, bool)>) -> Way {
-        let Some((id, is_steady)) = stream else { return DIRECT };
-        if !is_steady || self.ahead.is_quiet(own) {
-            return Way::Stream(id);
-        }
-        // Data that was read ahead could not be trusted here, so the kernel reads ahead into the cache.
-        self.ahead.ended(id);
-        self.ahead.drop_pieces();
-        OWN
     }
 
     /// Adds the result of a check, which counts for so many reads, to the streak, which was `streak`. Two threads at
@@ -551,7 +544,7 @@ mod tests {
             adaptive.streak.store(streak, Ordering::Relaxed);
             // The next read is checked, so that counting begins with it.
             recent_reads(file.target(), &(0..1), 1);
-            let unchecked = |at: &u64| file.is_own_unchecked(&read(*at));
+            let unchecked = |at: &u64| adaptive.is_own_unchecked(file.target(), &read(*at));
             assert_eq!((1..1000).take_while(unchecked).count(), every - 1, "after {streak} hits");
             adaptive.count(&Cached::All, streak, 1);
             assert_eq!(adaptive.streak.load(Ordering::Relaxed), (streak.max(0) + 1).min(HOT));

@@ -59,27 +59,27 @@ impl AheadPiece {
             Carrier::Nobody => {
                 let Range { start: offset, end } = self.range;
                 let read = Request { offset, want: (end - offset) as usize, ..Request::of(Kind::Read) };
-                match driver::start(&self.direct, &read, &mut self.memory, context, SubmitHint::ONE) {
-                    Ok(Started::Done(ended)) => ended,
-                    Ok(Started::Queued(place)) => {
-                        self.carrier = Carrier::Ring(Ticket::new(place));
-                        return Poll::Pending;
-                    }
-                    Ok(Started::Elsewhere(operation)) => {
-                        self.carrier = Carrier::AnotherThread(operation);
-                        return Poll::Pending;
-                    }
-                    Ok(Started::Yield) => {
-                        context.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
-                    Err(_) => Ended { done: 0, errno: libc::EIO },
-                }
+                self.carrier =
+                    match driver::start(&self.direct, &read, &mut self.memory, context, SubmitHint::ONE) {
+                        Ok(Started::Done(ended)) => return self.end(ended),
+                        Ok(Started::Queued(place)) => Carrier::Ring(Ticket::new(place)),
+                        Ok(Started::Elsewhere(operation)) => Carrier::AnotherThread(operation),
+                        Ok(Started::Yield) => {
+                            context.waker().wake_by_ref();
+                            Carrier::Nobody
+                        }
+                        Err(_) => return self.end(Ended { done: 0, errno: libc::EIO }),
+                    };
+                return Poll::Pending;
             }
             Carrier::Ring(ticket) => ready!(ticket.poll(context, &mut self.memory)),
             Carrier::AnotherThread(operation) => ready!(operation.poll(context, &mut self.memory)),
             Carrier::Over => return Poll::Ready(()),
         };
+        self.end(ended)
+    }
+
+    fn end(&mut self, ended: Ended) -> Poll<()> {
         self.carrier = Carrier::Over;
         // An error is ignored here: the read that needs the data will get the same error.
         if let Held::Pooled(buffer) = self.memory.take()

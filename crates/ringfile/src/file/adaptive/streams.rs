@@ -54,15 +54,15 @@ pub(super) struct Streams {
 }
 
 /// A stream, for as long as it is followed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Id {
     at: usize,
     began: u64,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Stream {
-    began: u64,
+pub(super) struct Stream {
+    id: Id,
     /// Where the last read ended.
     end: u64,
     /// Reads in a row.
@@ -93,30 +93,31 @@ struct Passing {
     clear: u64,
 }
 
-/// How a read relates to the streams.
+/// Whether a read belongs to a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Seen {
-    /// It belongs to this stream, until [`Streams::ended`].
-    Continues(Id),
-    /// It belongs to a stream of large reads of which several are in flight, so that it needs no read-ahead. Its end is
-    /// not recorded.
-    IsOneOfSeveral,
-    /// It may begin a stream. The pieces of a stream that it replaced are not wanted any more.
-    Begins { gone: Option<Id> },
+pub(super) enum Membership {
+    /// To none that is known; it may begin one.
+    Alone,
+    /// To this one, in which it is in flight until [`Streams::ended`]; and whether reading ahead of it is worthwhile.
+    InStream(Id, bool),
+    /// To one of large reads of which several are in flight, so that it needs no read-ahead. Its end is not recorded.
+    OneOfSeveral,
 }
 
 impl Stream {
-    fn has_several(&self) -> bool {
+    /// Returns whether several of its reads are in flight.
+    pub(super) fn has_several(&self) -> bool {
         self.reading > 1
     }
 }
 
 impl Passing {
-    /// Returns the first region that is to leave the cache. The kernel drops no folio that reaches beyond the bytes
-    /// that it is told, so a region is named again until the largest folio that may contain it is complete.
-    fn first_to_leave(&self) -> u64 {
+    /// Returns what is to leave the cache, up to the region `end`. The kernel drops no folio that reaches beyond the
+    /// bytes that it is told, so a region is named again until the largest folio that may contain it is complete.
+    fn leaves(&self, end: u64) -> Range<u64> {
         let regions = largest_folio(page_size() as u64) / REGION;
-        self.first.max(self.region.saturating_sub(regions + 1))
+        let first = self.first.max(self.region.saturating_sub(regions + 1));
+        first * REGION..end.max(first) * REGION
     }
 }
 
@@ -163,9 +164,7 @@ impl Streams {
     /// would make it read on.
     pub(super) fn pass_no_more(&mut self, id: Id) -> Range<u64> {
         let passing = self.get(id).and_then(|stream| stream.passing.take());
-        passing.map_or(0..0, |passing| {
-            passing.first_to_leave() * REGION..passing.clear.max(passing.first_to_leave()) * REGION
-        })
+        passing.map_or(0..0, |passing| passing.leaves(passing.clear))
     }
 
     /// Returns whether any stream passes through the cache.
@@ -180,12 +179,8 @@ impl Streams {
         let near = |stream: &Stream| {
             range.end + REGION > stream.end && range.start <= stream.end.saturating_add(MOST_SKIPPED)
         };
-        let found = self.list.iter_mut().enumerate().find_map(|(at, place)| {
-            let stream = place.as_mut().filter(|stream| near(stream))?;
-            let passing = stream.passing?;
-            Some((at, stream, passing))
-        });
-        let Some((at, stream, passing)) = found else {
+        let mut streams = self.list.iter_mut().flatten().filter(|stream| near(stream));
+        let Some((passing, stream)) = streams.find_map(|stream| Some((stream.passing?, stream))) else {
             self.others += 1;
             if self.others > MOST_OTHERS {
                 self.list.iter_mut().flatten().for_each(|stream| stream.passing = None);
@@ -203,20 +198,19 @@ impl Streams {
         let passing = Passing { region, clear, ..passing };
         stream.passing = Some(passing);
         let ahead = clear * REGION..(region + 1 + REGIONS_AHEAD) * REGION;
-        // Not what is just behind, which reads in flight may need.
-        let (first, end) = (passing.first_to_leave(), region - 1);
         Passes::Enters {
-            id: Id { at, began: stream.began },
+            id: stream.id,
             ahead: Some(ahead).filter(|_| region < passing.first + MOST_REGIONS),
-            leaves: first * REGION..end.max(first) * REGION,
+            // Not what is just behind, which reads in flight may need.
+            leaves: passing.leaves(region - 1),
         }
     }
 
-    /// Records a read.
-    pub(super) fn note(&mut self, range: &Range<u64>) -> Seen {
+    /// Records a read. Also returns the stream that it has replaced, whose pieces are not wanted any more.
+    pub(super) fn note(&mut self, range: &Range<u64>) -> (Membership, Option<Id>) {
         self.clock += 1;
-        let used = self.clock;
-        if let Some((at, stream)) = self.find(range) {
+        let (used, wanted) = (self.clock, self.reads_before());
+        if let Some(stream) = self.find(range) {
             // A reader with several reads in flight needs no read-ahead.
             stream.run = if stream.reading > 0 { 1 } else { stream.run.saturating_add(1) };
             stream.has_gone_on = true;
@@ -227,24 +221,20 @@ impl Streams {
             }
             if is_large && stream.unfollowed > 0 {
                 (stream.run, stream.unfollowed) = (1, stream.unfollowed - 1);
-                return Seen::IsOneOfSeveral;
+                return (Membership::OneOfSeveral, None);
             }
             stream.reading += 1;
-            return Seen::Continues(Id { at, began: stream.began });
+            return (Membership::InStream(stream.id, stream.run >= wanted), None);
         }
         let at = self.least_recent();
-        let gone = self.list[at].map(|stream| Id { at, began: stream.began });
-        self.list[at] = Some(Stream { began: used, end: range.end, run: 1, used, ..Stream::default() });
-        Seen::Begins { gone }
+        let stream = Stream { id: Id { at, began: used }, end: range.end, run: 1, used, ..Stream::default() };
+        let gone = self.list[at].replace(stream).map(|gone| gone.id);
+        (Membership::Alone, gone)
     }
 
-    fn find(&mut self, range: &Range<u64>) -> Option<(usize, &mut Stream)> {
-        let continues = |stream: &Stream| {
+    fn find(&mut self, range: &Range<u64>) -> Option<&mut Stream> {
+        self.list.iter_mut().flatten().find(|stream| {
             range.start >= stream.end && range.start - stream.end <= MOST_SKIPPED && range.end > stream.end
-        };
-        let mut streams = self.list.iter_mut().enumerate();
-        streams.find_map(|(at, place)| {
-            place.as_mut().filter(|stream| continues(stream)).map(|stream| (at, stream))
         })
     }
 
@@ -254,13 +244,9 @@ impl Streams {
         (0..STREAMS).min_by_key(used).unwrap_or(0)
     }
 
-    fn get(&mut self, id: Id) -> Option<&mut Stream> {
-        self.list[id.at].as_mut().filter(|stream| stream.began == id.began)
-    }
-
-    /// Returns whether the stream is still followed, so that no other one has taken its place.
-    pub(super) fn is_followed(&mut self, id: Id) -> bool {
-        self.get(id).is_some()
+    /// Returns a stream that is still followed, so that no other one has taken its place.
+    pub(super) fn get(&mut self, id: Id) -> Option<&mut Stream> {
+        self.list[id.at].as_mut().filter(|stream| stream.id == id)
     }
 
     /// Records that a read of a stream has ended.
@@ -270,15 +256,14 @@ impl Streams {
         }
     }
 
-    /// Returns whether several reads of a stream are in flight.
-    pub(super) fn has_several(&mut self, id: Id) -> bool {
-        self.get(id).is_some_and(|stream| stream.has_several())
-    }
-
     /// Returns whether a stream is long enough to read ahead of it.
     pub(super) fn is_steady(&mut self, id: Id) -> bool {
-        let wanted = READS_BEFORE << self.caution;
+        let wanted = self.reads_before();
         self.get(id).is_some_and(|stream| stream.run >= wanted)
+    }
+
+    fn reads_before(&self) -> u32 {
+        READS_BEFORE << self.caution
     }
 
     /// Widens the window of a stream whose last read had `len` bytes: first to twice that length, then doubles it each
@@ -337,7 +322,7 @@ mod tests {
     }
 
     fn read_blocks(streams: &mut Streams, range: Range<u64>, len: u64, block: u64) -> Vec<Range<u64>> {
-        let Seen::Continues(id) = streams.note(&range) else { return Vec::new() };
+        let Membership::InStream(id, _) = streams.note(&range).0 else { return Vec::new() };
         let mut pieces = Vec::new();
         if streams.is_steady(id) {
             streams.widen(id, range.end - range.start);
@@ -411,8 +396,8 @@ mod tests {
     fn a_reader_with_several_reads_in_flight_gets_no_read_ahead() {
         let mut streams = Streams::default();
         for at in 0..50 {
-            let Seen::Continues(id) = streams.note(&(at * 64 * KIB..(at + 1) * 64 * KIB)) else { continue };
-            assert!(!streams.is_steady(id));
+            let place = streams.note(&(at * 64 * KIB..(at + 1) * 64 * KIB)).0;
+            assert!(!matches!(place, Membership::InStream(_, true)));
         }
     }
 
@@ -422,20 +407,20 @@ mod tests {
         let mut at = 0;
         let mut note = |streams: &mut Streams, len: u64| {
             at += len;
-            streams.note(&(at - len..at))
+            streams.note(&(at - len..at)).0
         };
         note(&mut streams, LARGE);
         let mut in_flight = VecDeque::new();
         let mut followed = 0;
         for _ in 0..330 {
             match note(&mut streams, LARGE) {
-                Seen::Continues(id) => {
-                    assert!(!streams.is_steady(id));
+                Membership::InStream(id, is_steady) => {
+                    assert!(!is_steady);
                     followed += 1;
                     in_flight.push_back(Some(id));
                 }
-                Seen::IsOneOfSeveral => in_flight.push_back(None),
-                Seen::Begins { .. } => panic!("the stream was lost"),
+                Membership::OneOfSeveral => in_flight.push_back(None),
+                Membership::Alone => panic!("the stream was lost"),
             }
             if in_flight.len() > 4
                 && let Some(Some(id)) = in_flight.pop_front()
@@ -447,9 +432,9 @@ mod tests {
         in_flight.into_iter().flatten().for_each(|id| streams.ended(id));
         // From now on, one at a time.
         let mut is_steady = |streams: &mut Streams| match note(streams, LARGE) {
-            Seen::Continues(id) => {
+            Membership::InStream(id, is_steady) => {
                 streams.ended(id);
-                streams.is_steady(id)
+                is_steady
             }
             _ => false,
         };
@@ -457,11 +442,9 @@ mod tests {
         assert!(before <= UNFOLLOWED as usize + 2, "{before} reads");
         // Small ones are all followed: they may pass through the cache.
         let mut small = Streams::default();
-        assert!(
-            (1..50).all(|at| {
-                matches!(small.note(&(at * KIB..(at + 1) * KIB)), Seen::Continues(_)) || at == 1
-            })
-        );
+        assert!((1..50).all(|at| {
+            matches!(small.note(&(at * KIB..(at + 1) * KIB)).0, Membership::InStream(..)) || at == 1
+        }));
     }
 
     #[test]
@@ -488,7 +471,7 @@ mod tests {
             let range = start..start + 4 * KIB;
             match streams.passes(&range) {
                 Passes::No => {
-                    let Seen::Continues(id) = streams.note(&range) else { continue };
+                    let Membership::InStream(id, _) = streams.note(&range).0 else { continue };
                     if let Some(ahead) = streams.may_pass(id).filter(|ahead| is_clear(ahead)) {
                         streams.pass(id, &ahead);
                         passed += 1;
@@ -548,7 +531,7 @@ mod tests {
         let mut streams = Streams::default();
         pass(&mut streams, 0..10 * REGION, |_| true);
         // Longer reads have continued the stream meanwhile.
-        assert_eq!(streams.note(&(10 * REGION..15 * REGION)), Seen::IsOneOfSeveral);
+        assert_eq!(streams.note(&(10 * REGION..15 * REGION)).0, Membership::OneOfSeveral);
         let Passes::Enters { id, ahead, .. } = streams.passes(&(15 * REGION..15 * REGION + 1)) else {
             panic!("it does not pass")
         };
@@ -571,7 +554,7 @@ mod tests {
     fn a_piece_that_was_given_back_is_planned_again() {
         let mut streams = Streams::default();
         read(&mut streams, 0..64 * KIB, LONG);
-        let Seen::Continues(id) = streams.note(&(64 * KIB..128 * KIB)) else { panic!("no stream") };
+        let Membership::InStream(id, _) = streams.note(&(64 * KIB..128 * KIB)).0 else { panic!("no stream") };
         streams.widen(id, 64 * KIB);
         let piece = streams.next_piece(id, LONG, 512).unwrap();
         streams.give_back(id, piece.start);
