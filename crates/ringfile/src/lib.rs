@@ -128,8 +128,6 @@ mod metrics;
 #[cfg(test)]
 #[path = "../tests/support/patience.rs"]
 mod patience;
-#[cfg(feature = "sim")]
-mod port;
 #[cfg(test)]
 #[path = "../tests/support/random.rs"]
 #[expect(dead_code, reason = "unit tests need a part of it")]

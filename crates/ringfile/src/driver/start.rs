@@ -134,7 +134,7 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     #[cfg(feature = "sim")]
-    if target.simulated().is_none() && crate::port::here().is_some() {
+    if target.simulated().is_none() && crate::sim::is_here() {
         // A file that was opened elsewhere: the simulation refuses it.
         return Ok(Started::Elsewhere(hand_over(target, request, held, receiver, Choice::Workers)));
     }

@@ -53,7 +53,7 @@ struct Extra {
     timing: Option<Timing>,
     /// The open file of a simulation.
     #[cfg(feature = "sim")]
-    simulated: Option<crate::port::OpenRef>,
+    simulated: Option<crate::sim::OpenRef>,
 }
 
 /// A file, shared by its handles and by the drivers that use it.
@@ -198,7 +198,7 @@ impl Target {
     #[cfg(feature = "sim")]
     pub(crate) fn of_simulated(
         stand_in: OwnedFd,
-        file: crate::port::OpenRef,
+        file: crate::sim::OpenRef,
         direct: Option<Alignment>,
         flags: i32,
         path: PathBuf,
@@ -216,16 +216,16 @@ impl Target {
     /// Returns the number of the open file of a simulation, or 0 for the stand-in of a path there.
     #[cfg(feature = "sim")]
     #[inline]
-    pub(crate) fn simulated(&self) -> Option<crate::port::OpenNumber> {
+    pub(crate) fn simulated(&self) -> Option<crate::sim::OpenNumber> {
         self.extra.as_deref()?.simulated.as_ref().map(|open| open.0)
     }
 
     /// Makes a stand-in for a path, in operations that name it.
     pub(crate) fn of_path(path: PathBuf, held: HeldOverForks) -> Self {
         #[cfg(feature = "sim")]
-        if crate::port::here().is_some() {
+        if crate::sim::is_here() {
             let mut target = Self::unopened(Some(path), Lanes::new(Route::Workers, FileSystem::Other), held);
-            target.extra_mut().simulated = Some(crate::port::OpenRef::PATH);
+            target.extra_mut().simulated = Some(crate::sim::OpenRef::PATH);
             return target;
         }
         Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other), held)
@@ -413,8 +413,7 @@ impl Target {
     pub(crate) fn size(&self) -> std::io::Result<u64> {
         #[cfg(feature = "sim")]
         if let Some(file) = self.simulated() {
-            let size = crate::port::here().map_or(Err(libc::EBADF), |port| (port.size)(file));
-            return size.map_err(std::io::Error::from_raw_os_error);
+            return crate::sim::calls::size(file).map_err(std::io::Error::from_raw_os_error);
         }
         if let Some(namespace) = self.namespace() {
             return Ok(namespace.size());

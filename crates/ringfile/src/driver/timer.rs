@@ -49,8 +49,8 @@ pub(super) fn hold() -> Box<dyn Any> {
 /// Returns the time by which timers go: in a simulation, that of its own clock.
 pub(crate) fn now() -> Instant {
     #[cfg(feature = "sim")]
-    if let Some(port) = crate::port::here() {
-        return (port.now)();
+    if let Some(now) = crate::sim::now() {
+        return now;
     }
     Instant::now()
 }
@@ -61,7 +61,7 @@ pub(crate) struct Timer(TimerKey);
 impl Drop for Timer {
     fn drop(&mut self) {
         #[cfg(feature = "sim")]
-        if crate::port::here().is_some_and(|port| (port.forget_timer)(&self.0)) {
+        if crate::sim::forget_timer(&self.0) {
             return;
         }
         let waker = lock().wakers.remove(&self.0);
@@ -73,8 +73,8 @@ impl Drop for Timer {
 /// Calls no waker itself.
 pub(crate) fn wake_at(at: Instant, waker: Waker) -> Option<Timer> {
     #[cfg(feature = "sim")]
-    if let Some(port) = crate::port::here() {
-        return Some(Timer((at, (port.wake_at)(at, waker))));
+    if crate::sim::is_here() {
+        return Some(Timer((at, crate::sim::wake_at(at, waker))));
     }
     let mut timers = lock();
     if !timers.process.is_some_and(fork::Mark::is_current) {

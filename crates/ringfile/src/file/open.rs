@@ -317,8 +317,8 @@ impl OpenOptions {
         let path = path.as_ref();
         self.check().map_err(|error| error.on(Some(path)))?;
         #[cfg(feature = "sim")]
-        if let Some(port) = crate::port::here() {
-            return self.open_simulated(port, path);
+        if crate::sim::is_here() {
+            return self.open_simulated(path);
         }
         let (flags, mode) =
             (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.permissions()));
@@ -367,14 +367,15 @@ impl OpenOptions {
 
     /// Opens a file of the simulation that runs on this thread.
     #[cfg(feature = "sim")]
-    fn open_simulated(&self, port: &crate::port::Port, path: &Path) -> Result<File> {
+    fn open_simulated(&self, path: &Path) -> Result<File> {
+        use crate::sim::calls;
         use std::os::unix::ffi::OsStrExt;
         let failed = |errno| Error::from_errno(errno, "opening").on(Some(path));
         let (path_bytes, flags) = (path.as_os_str().as_bytes(), self.flags().cast_signed());
-        let (stand_in, opened) = (port.open)(path_bytes, flags, self.permissions()).map_err(failed)?;
+        let (stand_in, opened) = calls::open(path_bytes, flags, self.permissions()).map_err(failed)?;
         let file = self.simulated(stand_in, opened, path);
         if let Some(number) = file.target().simulated().filter(|_| self.truncate) {
-            (port.resize)(number, 0)
+            calls::resize(number, 0)
                 .map_err(|errno| Error::from_errno(errno, "truncating").on(Some(path)))?;
         }
         Ok(file)
@@ -383,7 +384,7 @@ impl OpenOptions {
     /// Makes the file of a simulation that was opened: an adaptive one is buffered, and durable writes are so by
     /// themselves, unless the options say otherwise.
     #[cfg(feature = "sim")]
-    pub(crate) fn simulated(&self, stand_in: OwnedFd, file: crate::port::OpenRef, path: &Path) -> File {
+    pub(crate) fn simulated(&self, stand_in: OwnedFd, file: crate::sim::OpenRef, path: &Path) -> File {
         // Memory at any address: addresses differ from run to run, and a seed must not.
         let atomic = driver::AtomicLimits::of_statx(512, 64 << 10, 1);
         let direct = self.direct.then_some(Alignment { bytes: 512, memory: 1, atomic });

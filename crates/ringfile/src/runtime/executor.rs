@@ -199,7 +199,7 @@ pub(super) fn current() -> Option<Arc<LoopHandle>> {
 /// Returns whether this thread must not wait, because it is in a loop or is an I/O thread.
 pub(crate) fn is_in_loop() -> bool {
     #[cfg(feature = "sim")]
-    if crate::port::here().is_some() {
+    if crate::sim::is_here() {
         return true;
     }
     CURRENT.get() != 0 || driver::is_io_thread()

@@ -211,7 +211,7 @@ impl<F: Future> Guarded<F> {
         }
         // In a simulation, a panic that nobody can ask for fails the run.
         #[cfg(feature = "sim")]
-        if crate::port::here().is_some()
+        if crate::sim::is_here()
             && this.completer.as_ref().is_some_and(|completer| Arc::strong_count(&completer.0) == 1)
             && let Err(JoinError::Panicked(panic)) = result
         {
@@ -252,9 +252,9 @@ where
     F::Output: 'static,
 {
     #[cfg(feature = "sim")]
-    if let Some(port) = crate::port::here() {
+    if crate::sim::is_here() {
         let (handle, completer) = handle(None);
-        (port.spawn)(Box::pin(Guarded { future: Some(future), completer: Some(completer) }));
+        crate::sim::spawn(Box::pin(Guarded { future: Some(future), completer: Some(completer) }));
         return handle;
     }
     let here = executor::current()

@@ -114,7 +114,7 @@ impl RuntimeBuilder {
                 .because("a runtime needs at least one thread"));
         }
         #[cfg(feature = "sim")]
-        if crate::port::here().is_some() {
+        if crate::sim::is_here() {
             return Err(Error::new(std::io::ErrorKind::Unsupported, "creating a runtime")
                 .because("its threads would do real I/O beside the simulation: use ringfile::spawn"));
         }

@@ -2,45 +2,14 @@
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::content::{Change, Data, PAGE};
-use super::disk::{Contents, Node};
+use super::disk::Contents;
 use super::faults::{Call, Drawn, Misplaced};
-use super::names::Inode;
 use super::script::Moment;
-use super::world::{self, NEXT_OPEN, OpenFile, World, with};
-use crate::port::{Fill, HowToWrite, OpenNumber, OpenRef, Port, Status, Take};
-
-/// The calls of this simulation.
-pub(super) static PORT: Port = Port {
-    start: world::start,
-    spawn: world::spawn,
-    now: world::now,
-    wake_at: world::wake_at,
-    forget_timer: world::forget_timer,
-    open,
-    close: world::close,
-    read,
-    write,
-    begin_copy,
-    copy,
-    sync,
-    resize,
-    allocate,
-    size,
-    rename,
-    link,
-    symlink,
-    read_link,
-    set_mode,
-    remove,
-    create_dir,
-    create_dirs,
-    list,
-    status,
-};
+use super::tree::Inode;
+use super::world::{NEXT_OPEN, OpenFile, OpenNumber, OpenRef, World, with};
 
 /// Runs `act` on this thread's world; `EBADF` if there is none.
 fn on_world<R>(act: impl FnOnce(&mut World) -> Result<R, i32>) -> Result<R, i32> {
@@ -59,16 +28,25 @@ fn on_file<R>(
     })
 }
 
-fn on_disk<R>(act: impl FnOnce(&mut Contents) -> Result<R, i32>) -> Result<R, i32> {
+/// Runs `act` on the disk of this thread's world; `EBADF` if there is none.
+pub(crate) fn on_disk<R>(act: impl FnOnce(&mut Contents) -> Result<R, i32>) -> Result<R, i32> {
     on_world(|world| act(&mut world.disk))
 }
 
+/// Refuses a call on a file that was opened for `access` alone.
+fn refuse(access: i32, flags: i32) -> Result<(), i32> {
+    if flags & libc::O_ACCMODE == access { Err(libc::EBADF) } else { Ok(()) }
+}
+
 /// Reads; `take` gets the bytes, a piece after the other.
-pub(super) fn read(file: OpenNumber, offset: u64, len: usize, take: &mut Take<'_>) -> Result<usize, i32> {
+pub(crate) fn read(
+    file: OpenNumber,
+    offset: u64,
+    len: usize,
+    mut take: impl FnMut(&[u8]),
+) -> Result<usize, i32> {
     on_file(file, |world, inode, flags| {
-        if flags & libc::O_ACCMODE == libc::O_WRONLY {
-            return Err(libc::EBADF);
-        }
+        refuse(libc::O_WRONLY, flags)?;
         let len = match world.draw(Call::Read, file, offset, len) {
             Drawn::Moves(len) => len,
             Drawn::Fails { errno, .. } => return Err(errno),
@@ -94,27 +72,25 @@ pub(super) fn read(file: OpenNumber, offset: u64, len: usize, take: &mut Take<'_
 /// The largest size of a file: offsets are signed.
 const LARGEST: u64 = i64::MAX as u64;
 
-/// Writes; `fill` gives the bytes, a piece after the other.
-pub(super) fn write(
+/// Writes, with the flags of `pwritev2(2)`; `fill` gives the bytes, a piece after the other.
+pub(crate) fn write(
     file: OpenNumber,
     offset: u64,
     len: usize,
-    fill: &mut Fill<'_>,
-    how: HowToWrite,
+    how: i32,
+    fill: impl FnMut(&mut [u8]),
 ) -> Result<usize, i32> {
     on_file(file, |world, inode, flags| {
-        if flags & libc::O_ACCMODE == libc::O_RDONLY {
-            return Err(libc::EBADF);
-        }
+        refuse(libc::O_RDONLY, flags)?;
         let offset = if flags & libc::O_APPEND != 0 { world.disk.size(inode) } else { offset };
         if offset.checked_add(len as u64).is_none_or(|end| end > LARGEST) {
             return Err(libc::EFBIG);
         }
         let drawn = world.draw(Call::Write, file, offset, len);
         let mut data = Data::new(offset, len, fill);
-        data.is_atomic = how.is_atomic;
+        data.is_atomic = how & libc::RWF_ATOMIC != 0;
         world.note(data.sample());
-        put(world, (file, inode), data, drawn, how.is_durable)
+        put(world, (file, inode), data, drawn, how & libc::RWF_DSYNC != 0)
     })
 }
 
@@ -196,14 +172,13 @@ fn stands_for(world: &World, stand_in: RawFd) -> Option<(OpenNumber, Inode, i32)
 }
 
 /// Refuses a copy that the kernel would refuse. Returns where the source ends: the copy itself may make it longer.
-pub(super) fn begin_copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: u64) -> Result<u64, i32> {
+pub(crate) fn begin_copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: u64) -> Result<u64, i32> {
     on_file(source, |world, inode, flags| {
         // It was opened elsewhere.
         let (_, into, to_flags) = stands_for(world, to).ok_or(libc::EOPNOTSUPP)?;
-        if flags & libc::O_ACCMODE == libc::O_WRONLY
-            || to_flags & libc::O_ACCMODE == libc::O_RDONLY
-            || to_flags & libc::O_APPEND != 0
-        {
+        refuse(libc::O_WRONLY, flags)?;
+        refuse(libc::O_RDONLY, to_flags)?;
+        if to_flags & libc::O_APPEND != 0 {
             return Err(libc::EBADF);
         }
         if inode == into && offset.abs_diff(at) < len {
@@ -214,7 +189,7 @@ pub(super) fn begin_copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, le
 }
 
 /// Copies a hole, or at most `len` bytes. Returns how many it has copied. [`begin_copy`] has succeeded.
-pub(super) fn copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: usize) -> Result<usize, i32> {
+pub(crate) fn copy(source: OpenNumber, offset: u64, to: RawFd, at: u64, len: usize) -> Result<usize, i32> {
     on_file(source, |world, inode, _| {
         let (file, into, _) = stands_for(world, to).ok_or(libc::EOPNOTSUPP)?;
         let (hole, data) = world.disk.hole_at(inode, offset, len);
@@ -250,7 +225,7 @@ fn extend(world: &mut World, inode: Inode, range: Range<u64>) -> Result<(), i32>
     Ok(())
 }
 
-pub(super) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
+pub(crate) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
     on_file(file, |world, inode, _| {
         let mark = world.mark;
         if let Drawn::Fails { errno, .. } = world.draw(Call::Sync, file, 0, 0) {
@@ -263,7 +238,7 @@ pub(super) fn sync(file: OpenNumber, data_only: bool) -> Result<(), i32> {
     })
 }
 
-pub(super) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
+pub(crate) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
     on_file(file, |world, inode, flags| match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Err(libc::EINVAL),
         _ if size > LARGEST => Err(libc::EINVAL),
@@ -272,11 +247,9 @@ pub(super) fn resize(file: OpenNumber, size: u64) -> Result<(), i32> {
 }
 
 /// Allocates, zeroes or frees a range; `mode` as for `fallocate(2)`.
-pub(super) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
+pub(crate) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Result<(), i32> {
     on_file(file, |world, inode, flags| {
-        if flags & libc::O_ACCMODE == libc::O_RDONLY {
-            return Err(libc::EBADF);
-        }
+        refuse(libc::O_RDONLY, flags)?;
         if len == 0 {
             return Err(libc::EINVAL);
         }
@@ -298,7 +271,7 @@ pub(super) fn allocate(file: OpenNumber, mode: i32, offset: u64, len: u64) -> Re
     })
 }
 
-pub(super) fn size(file: OpenNumber) -> Result<u64, i32> {
+pub(crate) fn size(file: OpenNumber) -> Result<u64, i32> {
     on_file(file, |world, inode, _| Ok(world.disk.size(inode)))
 }
 
@@ -313,7 +286,7 @@ fn stand_in() -> rustix::io::Result<OwnedFd> {
 
 /// Opens a file, and returns a descriptor that stands for it. Dropping the [`OpenRef`] closes the file.
 /// `mode`: the permissions of a file that is created.
-pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenRef), i32> {
+pub(crate) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenRef), i32> {
     let stand_in = stand_in().map_err(rustix::io::Errno::raw_os_error)?;
     let opened = on_world(|world| {
         let inode = world.disk.open(path, flags, mode)?;
@@ -324,13 +297,13 @@ pub(super) fn open(path: &[u8], flags: i32, mode: u32) -> Result<(OwnedFd, OpenR
         let reported = world.disk.failures(inode);
         world.open.insert(number, OpenFile { inode, flags, path: path.into(), reported });
         world.stand_ins.insert(stand_in.as_raw_fd(), number);
-        Ok(OpenRef::new(number, Arc::clone(&world.dropped)))
+        Ok(OpenRef::new(number, &world.dropped))
     })?;
     Ok((stand_in, opened))
 }
 
 /// Renames; `flags` as for `renameat2(2)`.
-pub(super) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
+pub(crate) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
     on_world(|world| {
         if let Some(replaced) = world.disk.rename(from, to, flags)? {
             world.forget_unused(replaced);
@@ -339,28 +312,8 @@ pub(super) fn rename(from: &[u8], to: &[u8], flags: u32) -> Result<(), i32> {
     })
 }
 
-pub(super) fn link(from: &[u8], to: &[u8]) -> Result<(), i32> {
-    on_disk(|disk| disk.link(from, to))
-}
-
-/// Makes a symbolic link.
-pub(super) fn symlink(to: &[u8], path: &[u8]) -> Result<(), i32> {
-    if to.is_empty() {
-        return Err(libc::ENOENT);
-    }
-    on_disk(|disk| disk.create(path, Node::Link(to.to_vec()), 0o777).map(drop))
-}
-
-pub(super) fn read_link(path: &[u8]) -> Result<Vec<u8>, i32> {
-    on_disk(|disk| disk.link_target(path).map(<[u8]>::to_vec))
-}
-
-pub(super) fn set_mode(path: &[u8], mode: u32) -> Result<(), i32> {
-    on_disk(|disk| disk.set_mode(path, mode))
-}
-
 /// Returns the names in a folder, in any order, and the kind of each: `S_IF…`.
-pub(super) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, u32)>, i32> {
+pub(crate) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, u32)>, i32> {
     on_world(|world| {
         let mut names = world.disk.list(path)?;
         for at in (1..names.len()).rev() {
@@ -370,26 +323,7 @@ pub(super) fn list(path: &[u8]) -> Result<Vec<(Vec<u8>, u32)>, i32> {
     })
 }
 
-/// Creates a folder and those above it.
-pub(super) fn create_dirs(path: &[u8], mode: u32) -> Result<(), i32> {
-    on_disk(|disk| {
-        let ends = (1..=path.len()).filter(|end| path.get(*end).is_none_or(|next| *next == b'/'));
-        for end in ends {
-            let is_above = path[end..].iter().any(|byte| *byte != b'/');
-            match (disk.create(&path[..end], Node::Folder, mode), disk.look_up(&path[..end], true)) {
-                (Ok(_), _) => {}
-                (Err(libc::EEXIST), Ok(inode)) if disk.is_folder(inode) => {}
-                // A file is above it, or a link that leads nowhere.
-                (Err(libc::EEXIST), Ok(_)) if is_above => return Err(libc::ENOTDIR),
-                (Err(libc::EEXIST), Err(errno)) if is_above && errno != libc::ENOENT => return Err(errno),
-                (Err(errno), _) => return Err(errno),
-            }
-        }
-        Ok(())
-    })
-}
-
-pub(super) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
+pub(crate) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
     on_world(|world| {
         let inode = world.disk.remove(path, is_folder)?;
         world.forget_unused(inode);
@@ -397,25 +331,21 @@ pub(super) fn remove(path: &[u8], is_folder: bool) -> Result<(), i32> {
     })
 }
 
-pub(super) fn create_dir(path: &[u8], mode: u32) -> Result<(), i32> {
-    on_disk(|disk| disk.create(path, Node::Folder, mode).map(drop))
-}
-
-/// Returns the status of the file at a path, or without one of the open file that a descriptor stands for; `flags`:
-/// `AT_…`.
-pub(super) fn status(stand_in: RawFd, path: &[u8], flags: i32) -> Result<Status, i32> {
+/// Fills in the status of the file at a path, with the flags of `statx(2)`; without a path, of the open file that a descriptor
+/// stands for.
+pub(crate) fn status(stand_in: RawFd, path: &[u8], flags: i32, to: &mut libc::statx) -> Result<(), i32> {
     on_world(|world| {
         let inode = if path.is_empty() && stand_in != libc::AT_FDCWD {
             stands_for(world, stand_in).ok_or(libc::EBADF)?.1
         } else {
             world.disk.look_up(path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)?
         };
-        Ok(Status {
-            inode,
-            size: world.disk.size(inode),
-            allocated: world.disk.allocated(inode),
-            links: world.disk.links(inode) as u32,
-            mode: world.disk.mode(inode),
-        })
+        to.stx_mask = libc::STATX_BASIC_STATS;
+        to.stx_mode = world.disk.mode(inode) as u16;
+        to.stx_ino = inode;
+        to.stx_size = world.disk.size(inode);
+        to.stx_blocks = world.disk.allocated(inode) / 512;
+        to.stx_nlink = world.disk.links(inode) as u32;
+        Ok(())
     })
 }

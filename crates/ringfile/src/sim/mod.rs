@@ -48,7 +48,7 @@
 //! together, have more than 8192 changes since the last sync, the oldest become durable; how many, the seed chooses.
 //! [`Strictness`] says what is promised for names and permissions, and for sizes that are set.
 
-mod calls;
+pub(crate) mod calls;
 mod content;
 mod disk;
 mod faults;
@@ -58,6 +58,7 @@ mod ranges;
 mod script;
 mod seed;
 mod seeds;
+mod tree;
 mod world;
 
 use std::fmt;
@@ -66,14 +67,16 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::port;
 use disk::Contents;
 pub use faults::Faults;
 pub use file_state::Strictness;
 use ringfile_buffer::internal::set_thread_poisons;
 use seed::Random;
 pub use seeds::{for_each_seed, replay};
-use world::{End, World};
+use world::World;
+pub(crate) use world::{
+    CarriedOut, OpenNumber, OpenRef, Operation, forget_timer, is_here, now, spawn, start, wake_at,
+};
 
 /// By default, the power is cut before at most this many events.
 const USUAL_EVENTS: u64 = 10_000;
@@ -142,16 +145,11 @@ impl Simulation {
             world.cut_within(cut_within);
         }
         world::set(Some(world));
-        port::set(Some(&calls::PORT));
         let running = Running { seed, run };
         crate::memory::set_thread_must_not_block(true);
         set_thread_poisons(true);
-        let end = world::run(pin!(program(Disk(()))));
+        let result = world::run(pin!(program(Disk(()))));
         let (disk, trace, events) = running.end();
-        let result = match end {
-            End::Returned(result) => Some(result),
-            End::PowerCut => None,
-        };
         Outcome { seed, run, result, disk, trace, events }
     }
 }
@@ -194,7 +192,6 @@ fn take_world() -> Option<World> {
     world::end_tasks();
     crate::memory::set_thread_must_not_block(false);
     set_thread_poisons(false);
-    port::set(None);
     world::set(None)
 }
 
@@ -214,13 +211,13 @@ impl Disk {
     /// ```
     #[must_use]
     pub fn current() -> Option<Self> {
-        crate::port::here().map(|_| Self(()))
+        is_here().then_some(Self(()))
     }
 
     /// Returns the simulated time since the program began.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        world::with(|world| world.elapsed()).unwrap_or_default()
+        world::with(|world| world.now).unwrap_or_default()
     }
 
     /// Cuts the power before the next event, also in a simulation without [`power_cuts`](Simulation::power_cuts): at the
@@ -300,8 +297,8 @@ impl<T> fmt::Debug for Outcome<T> {
 /// # Panics
 /// Outside a simulation, where nothing would wake it.
 pub fn sleep(time: Duration) -> Sleep {
-    let port = port::here().expect("ringfile::sim::sleep was called outside a simulation");
-    Sleep { until: (port.now)() + time.min(world::FOR_EVER), timer: None }
+    let now = now().expect("ringfile::sim::sleep was called outside a simulation");
+    Sleep { until: now + time.min(world::FOR_EVER), timer: None }
 }
 
 /// A wait for a simulated time: see [`sleep`].

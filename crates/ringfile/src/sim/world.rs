@@ -1,6 +1,7 @@
 //! A simulation that runs: its tasks, its clock, and the operations in flight.
 //!
-//! Knows operations, which the driver hands to the port instead of a worker, and the disk. Everything is on one thread.
+//! Knows of an operation, which the driver hands over instead of giving it to a worker, that it can be carried out, and knows
+//! the disk. Everything is on one thread.
 //! Invariants: the same seed gives the same order of everything; no user code runs while the world is borrowed; an operation
 //! takes effect at one moment between its start and its end, when it ends.
 
@@ -18,10 +19,12 @@ use std::time::{Duration, Instant};
 use super::disk::Contents;
 use super::faults::{Call, Drawn, Faults};
 use super::file_state::Mark;
-use super::names::Inode;
 use super::script::{self, Moment, Place, Script};
 use super::seed::Random;
-use crate::port::{CarriedOut, Dropped, OpenNumber, Operation};
+use super::tree::Inode;
+
+/// A number of an open file. No two files of a process have the same: one that outlives its simulation is not open in another.
+pub(crate) type OpenNumber = u64;
 
 /// 0 is that of paths.
 pub(super) static NEXT_OPEN: AtomicU64 = AtomicU64::new(1);
@@ -40,11 +43,59 @@ impl OpenFile {
     }
 }
 
+/// An open file, held by its target; 0 for the stand-in of a path. Dropping it closes the file; where it says that it was
+/// dropped on another thread.
+pub(crate) struct OpenRef(pub(crate) OpenNumber, Option<Arc<Dropped>>);
+
+/// Open files that were dropped on other threads.
+type Dropped = Mutex<Vec<OpenNumber>>;
+
+impl OpenRef {
+    pub(crate) const PATH: Self = Self(0, None);
+
+    pub(super) fn new(number: OpenNumber, dropped: &Arc<Dropped>) -> Self {
+        Self(number, Some(Arc::clone(dropped)))
+    }
+}
+
+impl Drop for OpenRef {
+    fn drop(&mut self) {
+        if let Some(dropped) = &self.1
+            && with(|world| world.close(self.0)) != Some(true)
+        {
+            dropped.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
+        }
+    }
+}
+
+/// An operation in flight, which ends once.
+pub(crate) trait Operation {
+    /// Returns whether somebody still waits for it.
+    fn is_wanted(&self) -> bool;
+    /// Says what it is, for a report: "write of log at byte 512".
+    fn describe(&self) -> String;
+    /// Carries it out on this thread, by the calls of this simulation; calls `note` before it tells how it has ended.
+    fn carry_out(self: Box<Self>, note: fn(CarriedOut));
+    /// Ends it without carrying it out.
+    fn refuse(self: Box<Self>, errno: i32);
+}
+
+/// What an operation was asked, and what it has done.
+#[derive(Clone, Copy)]
+pub(crate) struct CarriedOut {
+    pub verb: &'static str,
+    pub kind: u8,
+    pub offset: u64,
+    /// Bytes that were asked for.
+    pub want: usize,
+    pub done: usize,
+    /// 0 after success.
+    pub errno: i32,
+}
+
 /// The places of a run at which something may go wrong.
 struct Places {
-    /// Whether what goes wrong is noted.
-    is_noted: bool,
-    /// The number of the run in its test.
+    /// The number of the run in its test; 0 if what goes wrong is not noted.
     run: u64,
     only: Option<Rc<Script>>,
     /// From which the chances of each place follow.
@@ -66,7 +117,7 @@ pub(super) struct World {
     pub(super) faults: Faults,
     places: Places,
     /// The time since the simulation began.
-    now: Duration,
+    pub(super) now: Duration,
     began: Instant,
     next: u64,
     pending: BTreeMap<(Duration, u64), Pending>,
@@ -146,30 +197,13 @@ impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.woken.add(self.task);
     }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.add(self.task);
-    }
-}
-
-/// Why a simulation ended.
-pub(super) enum End<T> {
-    Returned(T),
-    PowerCut,
 }
 
 impl World {
     pub(super) fn new(disk: Contents, random: Random, faults: Faults) -> Self {
-        let plan = script::begin();
-        let places = Places {
-            is_noted: plan.is_some(),
-            run: plan.as_ref().map_or(0, |(run, _)| *run),
-            only: plan.and_then(|(_, only)| only),
-            first: random.clone(),
-            counts: [0; Moment::COUNT],
-        };
+        let (run, only) = script::begin().unwrap_or_default();
         Self {
-            places,
+            places: Places { run, only, first: random.clone(), counts: [0; Moment::COUNT] },
             disk,
             random,
             faults,
@@ -193,10 +227,6 @@ impl World {
         }
     }
 
-    pub(super) fn elapsed(&self) -> Duration {
-        self.now
-    }
-
     /// Describes the last operation, for a report.
     pub(super) fn last_operation(&self) -> String {
         match &self.last {
@@ -213,11 +243,11 @@ impl World {
     /// Sets that the power is cut within this many events, or at the end.
     pub(super) fn cut_within(&mut self, events: u64) {
         let chosen = self.random.of_any_size(events);
-        let Places { run, only, is_noted, .. } = &self.places;
+        let Places { run, only, .. } = &self.places;
         // A cut that is left out is the latest possible one, which is not noted: a program may end only by a cut.
         let scripted = only.as_ref().map(|only| only.cut(*run));
         self.cut_at = scripted.unwrap_or(Some(chosen)).unwrap_or(events).min(u64::MAX - 1);
-        if *is_noted && scripted != Some(None) {
+        if scripted != Some(None) {
             let place = Place { run: *run, moment: Moment::Cut, number: self.cut_at };
             script::note(place, format!("the power is cut before event {}", self.cut_at));
         }
@@ -243,7 +273,7 @@ impl World {
 
     /// Notes that something goes wrong, if that is wanted.
     pub(super) fn went_wrong(&self, place: Place, what: impl FnOnce() -> String) {
-        if self.places.is_noted {
+        if self.places.run > 0 {
             script::note(place, format!("{} in event {}", what(), self.events));
         }
     }
@@ -346,11 +376,11 @@ enum Event {
     Timer(Waker),
 }
 
-/// Runs the main future and its tasks until it returns, or the power is cut.
+/// Runs the main future and its tasks until it returns, or the power is cut: then returns `None`.
 ///
 /// # Panics
 /// If nothing can go on any more.
-pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
+pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> Option<F::Output> {
     let waker = |task: usize| {
         let woken = with(|world| Arc::clone(&world.woken)).expect("a world is in place");
         Waker::from(Arc::new(TaskWaker { woken, task }))
@@ -367,7 +397,7 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
         });
         let Some((ready, taken, false)) = ready else {
             cut_power();
-            return End::PowerCut;
+            return None;
         };
         match (ready, taken) {
             (Some(MAIN), _) => {
@@ -378,7 +408,7 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
                         script::note_cut_at_end(run);
                         cut_power();
                     }
-                    return End::Returned(output);
+                    return Some(output);
                 }
             }
             (Some(number), Some(mut task)) => {
@@ -444,7 +474,7 @@ fn end_operations() {
 }
 
 fn carry_out(pending: Pending) {
-    let Pending { mut operation, mark } = pending;
+    let Pending { operation, mark } = pending;
     // Cancelled: as on a ring, it may have been carried out or not.
     if !operation.is_wanted() && with(|world| world.random.happens(0.5)) != Some(false) {
         return operation.refuse(libc::ECANCELED);
@@ -453,21 +483,26 @@ fn carry_out(pending: Pending) {
         world.tidy();
         world.mark = mark;
     });
-    let carried_out = operation.carry_out();
-    with(|world| {
-        let CarriedOut { kind, offset, want, done, errno, .. } = carried_out;
-        for word in [u64::from(kind), offset, want as u64, done as u64, errno as u64] {
-            world.note(word);
-        }
-        world.last = Some(carried_out);
+    operation.carry_out(|carried_out| {
+        with(|world| {
+            let CarriedOut { kind, offset, want, done, errno, .. } = carried_out;
+            for word in [u64::from(kind), offset, want as u64, done as u64, errno as u64] {
+                world.note(word);
+            }
+            world.last = Some(carried_out);
+        });
     });
-    operation.end();
 }
 
 // ---- What the rest of the library calls ----
 
-/// Starts an operation.
-pub(super) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
+/// Returns whether the calling thread runs a simulation.
+pub(crate) fn is_here() -> bool {
+    WORLD.try_with(|world| world.try_borrow().map_or(true, |world| world.is_some())) == Ok(true)
+}
+
+/// Starts an operation, on a file or, with number 0, on paths.
+pub(crate) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
     let mut operation = Some(operation);
     with(|world| {
         let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
@@ -483,20 +518,20 @@ pub(super) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
 }
 
 /// Starts a task.
-pub(super) fn spawn(task: Task) {
+pub(crate) fn spawn(task: Task) {
     with(|world| {
         world.tasks.push(Some(task));
         world.woken.add(world.tasks.len() - 1);
     });
 }
 
-/// Returns the simulated time.
-pub(super) fn now() -> Instant {
-    with(|world| world.began + world.now).unwrap_or_else(Instant::now)
+/// Returns the simulated time; `None` outside a simulation.
+pub(crate) fn now() -> Option<Instant> {
+    with(|world| world.began + world.now)
 }
 
-/// Calls a waker at that time. Returns the number of the timer.
-pub(super) fn wake_at(at: Instant, waker: Waker) -> u64 {
+/// Calls a waker at that time. Returns a number that makes equal times differ.
+pub(crate) fn wake_at(at: Instant, waker: Waker) -> u64 {
     let number = with(|world| {
         let number = world.number();
         world.timers.insert((at.saturating_duration_since(world.began), number), waker);
@@ -506,16 +541,11 @@ pub(super) fn wake_at(at: Instant, waker: Waker) -> u64 {
 }
 
 /// Forgets a timer. Returns whether it was one of this thread's simulation.
-pub(super) fn forget_timer(key: &(Instant, u64)) -> bool {
+pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
     let removed = with(|world| {
         let after = key.0.saturating_duration_since(world.began);
         world.timers.remove(&(after, key.1))
     });
     // Dropped while the world is not borrowed.
     removed.flatten().is_some()
-}
-
-/// Closes a file. Returns whether it was open here.
-pub(super) fn close(file: OpenNumber) -> bool {
-    with(|world| world.close(file)) == Some(true)
 }
