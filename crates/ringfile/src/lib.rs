@@ -115,6 +115,7 @@
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
 mod aio;
+mod caught;
 #[cfg(feature = "config")]
 mod config;
 mod driver;
@@ -122,6 +123,7 @@ mod error;
 mod file;
 pub mod fs;
 mod latency;
+mod lock;
 mod many;
 mod memory;
 mod metrics;

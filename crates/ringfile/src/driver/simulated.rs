@@ -4,9 +4,10 @@
 //! on a simulated file is never carried out elsewhere, and none on a real file in a simulation.
 
 use super::op::Ended;
-use super::remote::RemoteRequest;
+use super::op::plain::Attempt;
+use super::shared::RemoteRequest;
 use crate::memory::Held;
-use crate::sim::{self, CarriedOut, Operation};
+use crate::sim::{CarriedOut, Operation, is_here, start};
 
 impl Operation for RemoteRequest {
     fn is_wanted(&self) -> bool {
@@ -25,7 +26,11 @@ impl Operation for RemoteRequest {
     }
 
     fn carry_out(mut self: Box<Self>, note: fn(CarriedOut)) {
-        let ended = RemoteRequest::carry_out(&mut self);
+        let ended = loop {
+            if let Attempt::Over(ended) = RemoteRequest::carry_out(&mut self) {
+                break ended;
+            }
+        };
         let (request, Ended { done, errno }) = (&self.request, ended);
         note(CarriedOut {
             verb: request.kind.verb(request.op_flags),
@@ -45,13 +50,13 @@ impl Operation for RemoteRequest {
 
 /// Hands an operation over; returns it if neither its file nor this thread is simulated.
 pub(super) fn take(remote: RemoteRequest) -> Result<(), RemoteRequest> {
-    match (sim::is_here(), remote.target.simulated()) {
+    match (is_here(), remote.target.simulated()) {
         (false, None) => return Err(remote),
         // The file was opened elsewhere.
         (true, None) => remote.refuse(libc::EOPNOTSUPP),
         // The simulation of this file is over, or is another thread's.
         (false, Some(_)) => remote.refuse(libc::EBADF),
-        (true, Some(file)) => sim::start(file, Box::new(remote)),
+        (true, Some(file)) => start(file, Box::new(remote)),
     }
     Ok(())
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use super::executor::{Command, Loop, LoopHandle};
 use super::task::{self, JoinHandle};
+use crate::caught::caught;
 use crate::error::{Error, Result};
 use crate::ring::{Completions, RingOptions};
-use ringfile_buffer::internal::{event, fork, panics};
+use ringfile_buffer::internal::fork;
 
 /// A set of threads that run tasks and their I/O.
 ///
@@ -153,9 +154,8 @@ impl Worker {
             if let Some(mut thread) = Loop::enter(options) {
                 let _ = started.send(Ok(thread.remote()));
                 // The thread's other tasks continue.
-                while panics::catch(|| thread.run_commands()).is_err() {
-                    event::emit(|| tracing::error!("a waker or a buffer panicked on a thread of a runtime"));
-                }
+                const PANICKED: &str = "a waker or a buffer panicked on a thread of a runtime";
+                while caught(PANICKED, || thread.run_commands()).is_none() {}
             }
         };
         let ended =
