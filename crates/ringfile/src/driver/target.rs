@@ -422,7 +422,7 @@ impl Target {
     pub(crate) fn size(&self) -> std::io::Result<u64> {
         #[cfg(feature = "sim")]
         if let Some(file) = self.simulated() {
-            return crate::sim::calls::size(file).map_err(std::io::Error::from_raw_os_error);
+            return crate::sim::ask(|world| world.size(file)).map_err(std::io::Error::from_raw_os_error);
         }
         if let Some(namespace) = self.namespace() {
             return Ok(namespace.size());

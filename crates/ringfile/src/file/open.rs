@@ -368,14 +368,15 @@ impl OpenOptions {
     /// Opens a file of the simulation that runs on this thread.
     #[cfg(feature = "sim")]
     fn open_simulated(&self, path: &Path) -> Result<File> {
-        use crate::sim::calls;
+        use crate::sim::ask;
         use std::os::unix::ffi::OsStrExt;
         let failed = |errno| Error::from_errno(errno, "opening").on(Some(path));
         let (path_bytes, flags) = (path.as_os_str().as_bytes(), self.flags().cast_signed());
-        let (stand_in, opened) = calls::open(path_bytes, flags, self.permissions()).map_err(failed)?;
+        let (stand_in, opened) =
+            ask(|world| world.open(path_bytes, flags, self.permissions())).map_err(failed)?;
         let file = self.simulated(stand_in, opened, path);
         if let Some(number) = file.target().simulated().filter(|_| self.truncate) {
-            calls::resize(number, 0)
+            ask(|world| world.resize(number, 0))
                 .map_err(|errno| Error::from_errno(errno, "truncating").on(Some(path)))?;
         }
         Ok(file)

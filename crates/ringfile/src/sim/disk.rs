@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::content::{Change, Data, PAGE, Parts, pieces};
+use super::content::{Change, Data, PAGE, Parts, split};
 use super::faults::Faults;
 use super::file_state::{FileState, Mark, Strictness};
 use super::seed::Random;
@@ -36,7 +36,7 @@ impl Node {
 }
 
 /// See the module.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Contents {
     pub(super) nodes: BTreeMap<Inode, Node>,
     pub(super) next: Inode,
@@ -57,18 +57,7 @@ pub(crate) struct Contents {
 
 impl Contents {
     pub(super) fn new() -> Self {
-        Self {
-            nodes: BTreeMap::from([(ROOT, Node::Folder)]),
-            next: ROOT + 1,
-            live: Tree::default(),
-            durable: Tree::default(),
-            name_changes: Vec::new(),
-            names_changed: 0,
-            removed: BTreeSet::new(),
-            long: None,
-            strictness: Strictness::default(),
-            room: None,
-        }
+        Self { nodes: BTreeMap::from([(ROOT, Node::Folder)]), next: ROOT + 1, ..Self::default() }
     }
 
     fn file(&mut self, inode: Inode) -> Result<&mut FileState, i32> {
@@ -136,9 +125,8 @@ impl Contents {
         if inode == ROOT {
             return;
         }
-        if let Some(room) = self.room {
-            self.room = Some(room + self.allocated(inode));
-        }
+        let freed = self.allocated(inode);
+        self.room = self.room.map(|room| room + freed);
         self.removed.insert(inode);
         if !self.may_return().any(|of| of == inode) {
             self.free_removed();
@@ -185,16 +173,9 @@ impl Contents {
         Ok(readable)
     }
 
-    /// Passes on what is at a place, without a drive; zeros behind the end of the file.
-    pub(super) fn peek(
-        &mut self,
-        inode: Inode,
-        offset: u64,
-        len: usize,
-        take: impl FnMut(&[u8]),
-    ) -> Result<(), i32> {
-        self.file(inode)?.live.read(offset, len, take);
-        Ok(())
+    /// Returns what is in a range, without a drive; zeros behind the end of the file.
+    pub(super) fn peek(&mut self, inode: Inode, range: Range<u64>) -> Result<Data, i32> {
+        Ok(self.file(inode)?.live.data(range))
     }
 
     /// Returns how many of the bytes the drive can write.
@@ -216,11 +197,11 @@ impl Contents {
     pub(super) fn fitting(&self, inode: Inode, offset: u64, len: usize) -> usize {
         let (Some(room), Some(file)) = (self.room, self.file_of(inode)) else { return len };
         let mut missing = 0;
-        let fits = pieces(offset, len).take_while(|piece| {
-            missing += if file.live.has_room_for(piece.page) { 0 } else { PAGE };
+        let fits = split(offset..offset + len as u64, PAGE).take_while(|(page, _)| {
+            missing += if file.live.has_room_for(*page) { 0 } else { PAGE };
             missing <= room
         });
-        fits.map(|piece| piece.in_page.len()).sum()
+        fits.last().map_or(0, |(_, part)| (part.end - offset) as usize)
     }
 
     pub(super) fn change(&mut self, inode: Inode, change: Change) -> Result<(), i32> {
@@ -267,10 +248,8 @@ impl Contents {
 
     /// Reserves room for a range; all or nothing.
     pub(super) fn reserve(&mut self, inode: Inode, range: Range<u64>) -> Result<(), i32> {
-        if self
-            .room
-            .is_some_and(|room| self.file_of(inode).is_some_and(|file| file.live.missing(&range) > room))
-        {
+        let missing = self.file_of(inode).map_or(0, |file| file.live.missing(&range));
+        if self.room.is_some_and(|room| missing > room) {
             return Err(libc::ENOSPC);
         }
         self.change(inode, Change::Reserve(range))
@@ -387,9 +366,7 @@ impl Contents {
         let mut reached = BTreeSet::from([ROOT]);
         let mut folders = vec![ROOT];
         while let Some(folder) = folders.pop() {
-            for ((_, name), inode) in
-                tree.names.range((folder, Vec::new())..).take_while(|((of, _), _)| *of == folder)
-            {
+            for (name, inode) in tree.in_folder(folder) {
                 after.live.names.insert((folder, name.clone()), *inode);
                 if reached.insert(*inode) && self.is_folder(*inode) {
                     folders.push(*inode);

@@ -48,7 +48,7 @@
 //! together, have more than 8192 changes since the last sync, the oldest become durable; how many, the seed chooses.
 //! [`Strictness`] says what is promised for names and permissions, and for sizes that are set.
 
-pub(crate) mod calls;
+mod calls;
 mod content;
 mod disk;
 mod faults;
@@ -75,7 +75,7 @@ use seed::Random;
 pub use seeds::{for_each_seed, replay};
 use world::World;
 pub(crate) use world::{
-    CarriedOut, OpenNumber, OpenRef, Operation, forget_timer, is_here, now, spawn, start, wake_at,
+    CarriedOut, OpenNumber, OpenRef, Operation, ask, forget_timer, is_here, now, spawn, start, wake_at,
 };
 
 /// By default, the power is cut before at most this many events.
@@ -149,8 +149,11 @@ impl Simulation {
         crate::memory::set_thread_must_not_block(true);
         set_thread_poisons(true);
         let result = world::run(pin!(program(Disk(()))));
-        let (disk, trace, events) = running.end();
-        Outcome { seed, run, result, disk, trace, events }
+        let World { left, disk, trace, events, .. } = running.end();
+        let mut disk = left.unwrap_or(disk);
+        disk.room = None;
+        let next = Self { seed, run: run + 1, disk, faults: Faults::none(), cut_within: 0 };
+        Outcome { next, result, trace, events }
     }
 }
 
@@ -161,12 +164,10 @@ struct Running {
 }
 
 impl Running {
-    fn end(self) -> (Contents, u64, u64) {
+    fn end(self) -> World {
         let world = take_world();
         std::mem::forget(self);
-        let mut world = world.expect("a world is in place");
-        let disk = world.left.take().unwrap_or_else(|| world.disk.clone());
-        (disk, world.trace, world.events)
+        world.expect("a world is in place")
     }
 }
 
@@ -239,10 +240,9 @@ impl Disk {
 
 /// How a simulation ended.
 pub struct Outcome<T> {
-    seed: u64,
-    run: u64,
+    /// Of what is on the disk now.
+    next: Simulation,
     result: Option<T>,
-    disk: Contents,
     trace: u64,
     events: u64,
 }
@@ -262,9 +262,7 @@ impl<T> Outcome<T> {
     /// power cuts; its time begins at 0. Its chances too follow from the seed, but are not those of the run before.
     #[must_use]
     pub fn disk(&self) -> Simulation {
-        let mut disk = self.disk.clone();
-        disk.room = None;
-        Simulation { seed: self.seed, run: self.run + 1, disk, faults: Faults::none(), cut_within: 0 }
+        self.next.clone()
     }
 
     /// Returns a number that is the same for two runs if the same happened in both, in the same order. Of what is written, the
@@ -285,7 +283,7 @@ impl<T> fmt::Debug for Outcome<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_cut = self.result.is_none();
         f.debug_struct("Outcome")
-            .field("seed", &self.seed)
+            .field("seed", &self.next.seed)
             .field("is_cut", &is_cut)
             .field("events", &self.events)
             .finish_non_exhaustive()

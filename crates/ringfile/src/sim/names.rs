@@ -87,8 +87,8 @@ impl Contents {
         if !self.is_folder(folder) {
             return Err(libc::ENOTDIR);
         }
-        let names = self.live.names.range((folder, Vec::new())..).take_while(|((of, _), _)| *of == folder);
-        Ok(names.map(|((_, name), inode)| (name.clone(), self.kind(*inode))).collect())
+        let names = self.live.in_folder(folder);
+        Ok(names.map(|(name, inode)| (name.clone(), self.kind(*inode))).collect())
     }
 
     pub(super) fn links(&self, inode: Inode) -> usize {
@@ -96,16 +96,15 @@ impl Contents {
     }
 
     fn is_empty(&self, folder: Inode) -> bool {
-        self.live.names.range((folder, Vec::new())..).next().is_none_or(|((of, _), _)| *of != folder)
+        self.live.in_folder(folder).next().is_none()
     }
 
     /// Returns whether a folder is, or lies in, another one.
     fn contains(&self, outer: Inode, mut inner: Inode) -> bool {
         while inner != outer {
-            match self.live.names.iter().find(|(_, of)| **of == inner) {
-                Some(((folder, _), _)) => inner = *folder,
-                None => return false,
-            }
+            let name = self.live.names.iter().find(|(_, of)| **of == inner);
+            let Some(((folder, _), _)) = name else { return false };
+            inner = *folder;
         }
         true
     }

@@ -15,6 +15,14 @@ pub(super) struct Tree {
     pub(super) modes: BTreeMap<Inode, u32>,
 }
 
+impl Tree {
+    /// Returns the names in a folder, and where they lead.
+    pub(super) fn in_folder(&self, folder: Inode) -> impl Iterator<Item = (&Vec<u8>, &Inode)> {
+        let names = self.names.range((folder, Vec::new())..).take_while(move |((of, _), _)| *of == folder);
+        names.map(|((_, name), inode)| (name, inode))
+    }
+}
+
 /// A change of names, in one step, or of permissions.
 #[derive(Clone)]
 pub(super) struct NameChange {

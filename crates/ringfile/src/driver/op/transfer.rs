@@ -192,7 +192,7 @@ fn simulated(
     began: usize,
     parts: &[libc::iovec],
 ) -> Result<usize, i32> {
-    use crate::sim::calls;
+    use crate::sim::ask;
     let offset = request.offset.checked_add(began as u64).ok_or(libc::EINVAL)?;
     let len = parts.iter().map(|part| part.iov_len).sum();
     if let Some(direct) = target.direct() {
@@ -206,16 +206,18 @@ fn simulated(
     let mut cursor = Cursor { parts, in_first: 0 };
     if request.kind.is_read() {
         // SAFETY: as in `call_on`; a read's memory has this capacity, and no page of the disk is in it.
-        return calls::read(file, offset, len, |bytes| unsafe {
+        let take = |bytes: &[u8]| unsafe {
             cursor.go_on(bytes.len(), |at, to, len| to.copy_from_nonoverlapping(bytes.as_ptr().add(at), len));
-        });
+        };
+        return ask(|world| world.read(file, offset, len, take));
     }
     // SAFETY: as in `call_on`: a write's memory is initialised.
-    calls::write(file, offset, len, request.op_flags.cast_signed(), |bytes| unsafe {
+    let fill = |bytes: &mut [u8]| unsafe {
         cursor.go_on(bytes.len(), |at, from, len| {
             bytes.as_mut_ptr().add(at).copy_from_nonoverlapping(from, len)
         });
-    })
+    };
+    ask(|world| world.write(file, offset, len, request.op_flags.cast_signed(), fill))
 }
 
 /// A place in the memory of a call, from which copies go on.
