@@ -115,6 +115,7 @@
 compile_error!("ringfile needs Linux: it is a layer over io_uring, which other systems do not have");
 
 mod aio;
+mod caught;
 #[cfg(feature = "config")]
 mod config;
 mod driver;
@@ -122,14 +123,13 @@ mod error;
 mod file;
 pub mod fs;
 mod latency;
+mod lock;
 mod many;
 mod memory;
 mod metrics;
 #[cfg(test)]
 #[path = "../tests/support/patience.rs"]
 mod patience;
-#[cfg(feature = "sim")]
-mod port;
 #[cfg(test)]
 #[path = "../tests/support/random.rs"]
 #[expect(dead_code, reason = "unit tests need a part of it")]

@@ -43,15 +43,15 @@ pub(crate) struct Aio {
     free: Vec<u32>,
     /// Records that were not submitted, oldest first, but the poll of the wake-up before all operations.
     queued: Vec<*mut Iocb>,
-    /// Operations that are queued or submitted.
-    open: u32,
     /// How many open operations signal no descriptor when they complete.
     silent: u32,
     /// Events from `io_getevents`. Those from `next` to `fetched` have not been taken yet.
     events: Box<[IoEvent]>,
     next: usize,
     fetched: usize,
-    wakeup: Wakeup,
+    /// The poll of the descriptor with which other threads wake this one.
+    wakeup: Iocb,
+    is_armed: bool,
     /// How often the kernel was called to submit, or for completions.
     pub(crate) calls: u64,
     fork_mark: fork::Mark,
@@ -62,12 +62,6 @@ pub(crate) struct Aio {
 
 // SAFETY: the context belongs to the process, and the records to this value, which alone uses them.
 unsafe impl Send for Aio {}
-
-/// The descriptor with which other threads wake this one; the context polls it.
-struct Wakeup {
-    poll: Iocb,
-    is_armed: bool,
-}
 
 struct CompletionRing {
     header: NonNull<Header>,
@@ -143,19 +137,19 @@ impl Aio {
         };
         let places = operations as usize + 1;
         let (fd, events) = (wakeup.cast_unsigned(), libc::POLLIN as u64);
-        let poll = Iocb { data: user_data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() };
+        let wakeup = Iocb { data: user_data, opcode: abi::POLL, fd, addr: events, ..Iocb::default() };
         let mut aio = Self {
             context,
             ring: CompletionRing::of(context),
             iocbs: (0..places).map(|_| UnsafeCell::default()).collect(),
             free: (0..operations).rev().collect(),
             queued: Vec::with_capacity(places),
-            open: 0,
             silent: 0,
             events: vec![IoEvent::default(); places].into(),
             next: 0,
             fetched: 0,
-            wakeup: Wakeup { poll, is_armed: false },
+            wakeup,
+            is_armed: false,
             calls: 0,
             fork_mark: fork::Mark::current(),
             #[cfg(test)]
@@ -170,7 +164,7 @@ impl Aio {
     /// Returns the number of operations that were pushed, and whose completions have not been taken.
     #[inline]
     pub(crate) fn open(&self) -> u32 {
-        self.open
+        (self.iocbs.len() - 1 - self.free.len()) as u32
     }
 
     /// Returns the number of these whose completion signals no descriptor.
@@ -187,7 +181,7 @@ impl Aio {
 
     /// Returns how many operations the kernel has.
     pub(crate) fn at_work(&self) -> u32 {
-        self.open - (self.queued.len() - usize::from(self.is_wakeup_queued())) as u32
+        self.open() - (self.queued.len() - usize::from(self.is_wakeup_queued())) as u32
     }
 
     /// Returns whether there are operations that were pushed but not submitted.
@@ -198,7 +192,7 @@ impl Aio {
 
     /// Returns whether the context answers when the wake-up descriptor is written to.
     pub(crate) fn is_wakeup_armed(&self) -> bool {
-        self.wakeup.is_armed && !self.is_wakeup_queued()
+        self.is_armed && !self.is_wakeup_queued()
     }
 
     /// Returns whether the kernel does not have the poll of the wake-up descriptor yet. It is always the first in the
@@ -222,7 +216,6 @@ impl Aio {
             code if code == op::IORING_OP_WRITE as u8 => abi::PWRITE,
             _ => abi::PWRITEV,
         };
-        self.open += 1;
         self.silent += u32::from(signal.is_none());
         let place = self.fill(
             position,
@@ -246,9 +239,9 @@ impl Aio {
     /// Makes the context complete once when the wake-up descriptor is written to. Submitted before all operations, so
     /// that one which the kernel refuses does not keep other threads from waking this one.
     pub(crate) fn arm_wakeup(&mut self) {
-        if !std::mem::replace(&mut self.wakeup.is_armed, true) {
+        if !std::mem::replace(&mut self.is_armed, true) {
             let last = self.iocbs.len() as u32 - 1;
-            let place = self.fill(last, self.wakeup.poll);
+            let place = self.fill(last, self.wakeup);
             self.queued.insert(0, place);
         }
     }
@@ -336,7 +329,7 @@ impl Aio {
     /// Collects completions with `io_getevents`, if they cannot be read from memory.
     #[inline]
     pub(crate) fn look(&mut self) {
-        if self.ring.is_none() && self.open > 0 && self.next == self.fetched {
+        if self.ring.is_none() && self.open() > 0 && self.next == self.fetched {
             // An error here is reported the next time.
             let _ = self.fetch(0, Some(Duration::ZERO));
         }
@@ -383,14 +376,13 @@ impl Aio {
     #[inline]
     fn is_over(&mut self, position: u32) {
         if position as usize + 1 == self.iocbs.len() {
-            self.wakeup.is_armed = false;
+            self.is_armed = false;
             return;
         }
         let place = self.iocbs[position as usize].get();
         // SAFETY: it is one of our records, and not in use by the kernel.
         let flags = unsafe { place.replace(Iocb::default()) }.flags;
         self.silent -= u32::from(flags & abi::SIGNALS == 0);
-        self.open -= 1;
         self.free.push(position);
     }
 }

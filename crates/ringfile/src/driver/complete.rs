@@ -225,7 +225,7 @@ impl Driver {
                 && let Some(timed) = parts.get().timed.take()
             {
                 let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
-                timed.end(target, &slot.request, ended, in_flight);
+                target.end_timed(timed, &slot.request, ended, in_flight);
             }
         }
         self.end_elsewhere(key, marks.owner(), deferred);

@@ -9,8 +9,8 @@ use std::task::Waker;
 
 use super::files::ClosedFile;
 use super::key::LocalHandler;
-use super::remote::RemoteRequest;
 use super::result::{Finished, Handler};
+use super::shared::RemoteRequest;
 use super::wake::{TaskNumber, Wake};
 use super::workers;
 use crate::memory::Held;

@@ -5,10 +5,9 @@
 //! and `waiting` between its pieces. So the next appender of the file can wait for the end of the writes, even if the
 //! appender that asked for them was dropped.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -16,7 +15,9 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::target::Target;
-use ringfile_buffer::internal::{event, fork, panics};
+use crate::caught::caught;
+use crate::lock::Lock;
+use ringfile_buffer::internal::{fork, panics};
 
 const IDLE: Duration = Duration::from_secs(10);
 /// The maximum size of one write.
@@ -45,7 +46,7 @@ pub(crate) trait Filled: Send + Sync {
 /// The device and the number of a file.
 pub(crate) type Inode = (u64, u64);
 
-struct FillQueue {
+pub(super) struct FillQueue {
     waiting: VecDeque<(Inode, Weak<dyn Filled>)>,
     current: Option<Inode>,
     /// The wakers of tasks that wait for a file. All are called when a piece has ended.
@@ -54,19 +55,10 @@ struct FillQueue {
     runs: Option<fork::Mark>,
 }
 
-static QUEUE: Mutex<FillQueue> =
-    Mutex::new(FillQueue { waiting: VecDeque::new(), current: None, wakers: Vec::new(), runs: None });
+pub(super) static QUEUE: Lock<FillQueue> =
+    Lock::new(FillQueue { waiting: VecDeque::new(), current: None, wakers: Vec::new(), runs: None });
 /// Notified when a request was added.
 static CAME: Condvar = Condvar::new();
-
-fn lock() -> MutexGuard<'static, FillQueue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes the lock of the queue, for a fork.
-pub(super) fn hold() -> Box<dyn Any> {
-    Box::new(lock())
-}
 
 impl FillQueue {
     fn is_ours(&self) -> bool {
@@ -84,7 +76,7 @@ impl FillQueue {
 /// Makes the thread fill pieces of a file until there are no more. Returns false if no thread can be started. Called
 /// with no lock held.
 pub(crate) fn ask(inode: Inode, filled: Weak<dyn Filled>) -> bool {
-    let mut queue = lock();
+    let mut queue = QUEUE.lock();
     if !queue.is_ours() {
         if queue.runs.take().is_some() {
             // A forked child has none of its parent's threads. The parent's requests and wakers are leaked there.
@@ -106,7 +98,7 @@ pub(crate) fn ask(inode: Inode, filled: Weak<dyn Filled>) -> bool {
 /// and still exist without handles: a thread that wakes one of its tasks keeps it, or its last handle was leaked.
 pub(crate) fn poll_idle(inode: Inode, context: &Context<'_>) -> Poll<()> {
     let waker = context.waker().clone();
-    let mut queue = lock();
+    let mut queue = QUEUE.lock();
     if queue.is_filled(inode) && queue.is_ours() {
         queue.wakers.push(waker);
         return Poll::Pending;
@@ -149,13 +141,13 @@ fn run() {
     // Never written, so it takes no memory: the kernel reads its page of zeros.
     let memory = vec![0; PIECE + ALIGNED];
     let zeros = &memory[memory.as_ptr().align_offset(ALIGNED).min(ALIGNED)..][..PIECE];
-    let mut queue = lock();
+    let mut queue = QUEUE.lock();
     loop {
         if let Some((inode, filled)) = queue.waiting.pop_front() {
             queue.current = Some(inode);
             drop(queue);
             let more = panics::catch(|| fill(&filled, zeros)).unwrap_or(false);
-            queue = lock();
+            queue = QUEUE.lock();
             queue.current = None;
             let wakers = std::mem::take(&mut queue.wakers);
             if more {
@@ -163,11 +155,9 @@ fn run() {
             }
             drop(queue);
             for waker in wakers {
-                if panics::catch(|| waker.wake()).is_err() {
-                    event::emit(|| tracing::error!("a waker panicked on the thread that fills files"));
-                }
+                caught("a waker panicked on the thread that fills files", || waker.wake());
             }
-            queue = lock();
+            queue = QUEUE.lock();
             continue;
         }
         let (woken, waited) = CAME.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
@@ -181,6 +171,7 @@ fn run() {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::mpsc::{Receiver, Sender, channel};
     use std::task::Wake;
 

@@ -1,28 +1,25 @@
 //! Forks: the locks that the forking thread holds, and what the child may do.
 
 use std::any::Any;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::refused::{Lack, after_fork};
 use super::state::{Driver, with};
 use super::target::HeldOverForks;
 use super::{filler, shared, target, timer, worker_queue};
 use crate::error::Error;
+use crate::lock::Lock;
 use crate::ring::RingOptions;
 use ringfile_buffer::internal::fork;
 
-/// Takes the lock that is held while the I/O threads are started: a fork can wait for a lock, but not for a `OnceLock`.
-pub(super) fn starting_io_threads() -> MutexGuard<'static, ()> {
-    static STARTING: Mutex<()> = Mutex::new(());
-    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Held while the I/O threads are started: a fork can wait for a lock, but not for a `OnceLock`.
+pub(super) static STARTING_IO_THREADS: Lock<()> = Lock::new(());
 
 /// Takes the locks of the whole process, for [`ringfile_buffer::internal::fork`]. A driver that retires may drop files, so the files'
 /// lock comes last. One-time initialisations are completed before a fork: a child would wait forever for the thread
 /// that had begun one.
 pub(super) fn hold_locks() -> Box<dyn Any> {
-    let (workers, starting) = (worker_queue::lock(), starting_io_threads());
-    let (timers, filler) = (timer::hold(), filler::hold());
+    let (workers, starting) = (worker_queue::QUEUE.lock(), STARTING_IO_THREADS.lock());
+    let (timers, filler) = (timer::TIMERS.lock(), filler::QUEUE.lock());
     let (all, drivers) = shared::hold(with(|driver| driver.id).unwrap_or_default());
     Box::new((
         workers,
@@ -31,8 +28,8 @@ pub(super) fn hold_locks() -> Box<dyn Any> {
         filler,
         drivers,
         all,
-        target::numbers(),
-        crate::ring::registry::holder(),
+        target::NUMBERS.lock(),
+        crate::ring::registry::HOLDER.lock(),
     ))
 }
 

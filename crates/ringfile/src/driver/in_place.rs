@@ -233,7 +233,7 @@ impl Driver {
             && let Some(target) = self.files.target(file)
             && let Some(ended) = end_of(number, request.want)
         {
-            timed.end(target, &request, ended, self.in_flight);
+            target.end_timed(timed, &request, ended, self.in_flight);
         }
         self.answered_in_place(index, number)
     }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use tokio::io::Interest;
@@ -14,27 +14,18 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, Id};
 
 use super::joint::Joint;
-use super::remote::RemoteRequest;
-use super::shared::Shared;
+use super::shared::{RemoteRequest, Shared};
 use crate::error::Error;
+use crate::lock::Lock;
 use ringfile_buffer::internal::fork;
 
-static RUNTIMES: Mutex<Vec<(Id, Arc<Joint>)>> = Mutex::new(Vec::new());
+static RUNTIMES: Lock<Vec<(Id, Arc<Joint>)>> = Lock::new(Vec::new());
 /// Whether there was ever a runtime, so that programs without one do not search.
 static ANY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// The runtime in which this thread has last sent an operation.
     static LAST: RefCell<Option<(Id, Weak<Joint>)>> = const { RefCell::new(None) };
-}
-
-fn runtimes() -> MutexGuard<'static, Vec<(Id, Arc<Joint>)>> {
-    RUNTIMES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes the lock of the list, for a fork.
-fn hold() -> Box<dyn std::any::Any> {
-    Box::new(runtimes())
 }
 
 /// Makes the threads of the current tokio runtime submit and collect their operations that have to wait, instead of
@@ -74,18 +65,18 @@ fn hold() -> Box<dyn std::any::Any> {
 /// }
 /// ```
 pub fn attach_to_tokio() -> Result<(), Error> {
-    fork::hold_over_forks(&fork::RUNTIMES, hold);
+    fork::hold_over_forks(&fork::RUNTIMES, || Box::new(RUNTIMES.lock()));
     let handle = Handle::current();
     let id = handle.id();
-    if runtimes().iter().any(|(known, _)| *known == id) {
+    if RUNTIMES.lock().iter().any(|(known, _)| *known == id) {
         return Ok(());
     }
     let joint = Joint::new()?;
     #[allow(deprecated, reason = "the function that replaces it is younger than tokio 1.49")]
-    let signal = AsyncFd::with_interest(joint.signal(), Interest::READABLE).map_err(|error| {
+    let signal = AsyncFd::with_interest(Arc::clone(&joint.signal), Interest::READABLE).map_err(|error| {
         Error::from_errno(error.raw_os_error().unwrap_or(libc::EIO), "attaching to tokio")
     })?;
-    let mut list = runtimes();
+    let mut list = RUNTIMES.lock();
     if list.iter().all(|(known, _)| *known != id) {
         list.push((id, Arc::clone(&joint)));
         ANY.store(true, Ordering::Release);
@@ -116,7 +107,8 @@ fn current() -> Option<Arc<Joint>> {
         {
             return joint.upgrade();
         }
-        let joint = runtimes().iter().find(|(known, _)| *known == id).map(|(_, joint)| Arc::clone(joint))?;
+        let joint =
+            RUNTIMES.lock().iter().find(|(known, _)| *known == id).map(|(_, joint)| Arc::clone(joint))?;
         *last = Some((id, Arc::downgrade(&joint)));
         Some(joint)
     })
@@ -137,7 +129,8 @@ impl Future for Keeper {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let Self { joint, signal, has_waited, .. } = self.get_mut();
-        if joint.is_inherited() {
+        // A forked child must not touch the driver, nor drop it.
+        if joint.shared.is_inherited() {
             return Poll::Pending;
         }
         // An executor may run a task first that another has just woken.
@@ -156,7 +149,7 @@ impl Future for Keeper {
             }
         }
         joint.work();
-        if signal.poll_read_ready(context).is_ready() || !joint.keeper_may_wait() {
+        if signal.poll_read_ready(context).is_ready() || !joint.shared.sleep.about_to_wait() {
             // Other tasks run first.
             context.waker().wake_by_ref();
         }
@@ -166,12 +159,12 @@ impl Future for Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        if self.joint.is_inherited() {
+        if self.joint.shared.is_inherited() {
             // A thread of the parent may have been using the driver, which therefore stays in the list.
             return std::mem::forget(Arc::clone(&self.joint));
         }
-        self.joint.keeper_ends();
-        let mut list = runtimes();
+        self.joint.set_keeper(None);
+        let mut list = RUNTIMES.lock();
         let place = list.iter().position(|(known, _)| *known == self.id);
         let removed = place.map(|place| list.swap_remove(place));
         drop(list);

@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock, mpsc};
 
 use super::deferred::Deferred;
 use super::forks;
-use super::remote::RemoteRequest;
-use super::shared::{Call, Shared};
+use super::shared::{Call, RemoteRequest, Shared};
+use crate::caught::caught;
 use crate::error::Error;
 use crate::ring::RingOptions;
-use ringfile_buffer::internal::{event, fork, panics};
+use ringfile_buffer::internal::{event, fork};
 
 /// The number of threads to start; 0 for the default.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
@@ -42,7 +42,7 @@ fn io_threads() -> &'static IoThreads {
 
 #[cold]
 fn make() -> &'static IoThreads {
-    let making = forks::starting_io_threads();
+    let making = forks::STARTING_IO_THREADS.lock();
     let mut failed = None;
     let threads = THREADS.get_or_init(|| {
         let wanted = WANTED.load(Ordering::Relaxed).max(1);
@@ -72,10 +72,8 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
             shared.sleep.take_notification();
             run_calls(&shared, &mut calls);
             // Work that a panic interrupted is completed before the thread sleeps.
-            may_sleep = panics::catch(|| super::turn(may_sleep, &mut deferred)).is_ok();
-            if !may_sleep {
-                event::emit(|| tracing::error!("a waker or a buffer panicked on an I/O thread"));
-            }
+            let turn = || super::turn(may_sleep, &mut deferred);
+            may_sleep = caught("a waker or a buffer panicked on an I/O thread", turn).is_some();
         }
     };
     std::thread::Builder::new().name(format!("ringfile-io-{index}")).spawn(run)?;
@@ -86,11 +84,7 @@ fn start(index: usize) -> io::Result<Arc<Shared>> {
 fn run_calls(shared: &Shared, calls: &mut Vec<Call>) {
     std::mem::swap(&mut shared.tasks().calls, calls);
     for call in calls.drain(..) {
-        if panics::catch(call).is_err() {
-            event::emit(|| {
-                tracing::error!("the function that a batch calls at its end panicked on an I/O thread")
-            });
-        }
+        caught("the function that a batch calls at its end panicked on an I/O thread", call);
     }
 }
 

@@ -12,8 +12,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
@@ -22,16 +22,16 @@ use super::forks::new_driver;
 use super::op::Request;
 use super::ports::RingKind;
 use super::refused::Lack;
-use super::remote::RemoteRequest;
-use super::shared::Shared;
+use super::shared::{RemoteRequest, Shared};
 use super::sleep::Asleep;
 use super::state::Driver;
 use super::target::Target;
 use super::timer::wake_at;
 use super::turns::Turns;
+use crate::caught::caught;
 use crate::error::Error;
+use crate::lock::Lock;
 use crate::ring::RingOptions;
-use ringfile_buffer::internal::{event, panics};
 
 /// How long completions may lie uncollected.
 const PATIENCE: Duration = Duration::from_millis(1);
@@ -50,10 +50,11 @@ const ENOUGH_IN_FLIGHT: usize = 16;
 
 pub(super) struct Joint {
     turns: Turns<Box<Driver>>,
-    shared: Arc<Shared>,
-    /// The wake-up descriptor, which the ring's completions signal too.
-    signal: Arc<OwnedFd>,
-    keeper: Mutex<Option<Waker>>,
+    pub(super) shared: Arc<Shared>,
+    /// The wake-up descriptor, which the ring's completions signal too: it is readable when there is something to do. It is
+    /// never read, so wait for edges.
+    pub(super) signal: Arc<OwnedFd>,
+    keeper: Lock<Option<Waker>>,
     /// How many turns were taken.
     taken: AtomicU32,
     /// How many operations were in flight after the last one.
@@ -101,16 +102,11 @@ impl Joint {
             turns: Turns::new(driver),
             shared,
             signal,
-            keeper: Mutex::default(),
+            keeper: Lock::default(),
             taken: AtomicU32::new(0),
             in_flight: AtomicUsize::new(0),
             watch: Watch::default(),
         }))
-    }
-
-    /// Returns the descriptor that is readable when there is something to do. It is never read, so wait for edges.
-    pub(super) fn signal(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.signal)
     }
 
     /// Returns whether an operation can be sent here: not if it may wait forever, since its cancellation may have to be
@@ -155,7 +151,7 @@ impl Joint {
 
     /// Returns false if there is no keeper.
     fn wake_keeper(&self) -> bool {
-        let keeper = lock(&self.keeper).clone();
+        let keeper = self.keeper.lock().clone();
         let has_one = keeper.is_some();
         if self.shared.sleep.notify() == Asleep::InRing {
             keeper.into_iter().for_each(Waker::wake);
@@ -183,11 +179,8 @@ impl Joint {
         };
         // A task must not fail for the waker of another.
         let settle = || {
-            while panics::catch(|| deferred.borrow_mut().settle()).is_err() {
-                event::emit(|| {
-                    tracing::error!("a waker or a buffer panicked on a thread of a tokio runtime")
-                });
-            }
+            const PANICKED: &str = "a waker or a buffer panicked on a thread of a tokio runtime";
+            while caught(PANICKED, || deferred.borrow_mut().settle()).is_none() {}
         };
         let is_done = || !must_turn.get() && !self.shared.sleep.has_mail();
         if !self.turns.take(MOST_TURNS, turn, settle, is_done) {
@@ -196,14 +189,9 @@ impl Joint {
         let _ = SPARE.try_with(|spare| spare.set(Some(deferred.into_inner())));
     }
 
-    /// Returns whether this is a forked child, which must not touch the driver, nor drop it.
-    pub(super) fn is_inherited(&self) -> bool {
-        self.shared.is_inherited()
-    }
-
     /// Called by the keeper before it works; `waker` wakes it.
     pub(super) fn keeper_runs(&self, waker: &Waker) {
-        let is_known = lock(&self.keeper).as_ref().is_some_and(|known| known.will_wake(waker));
+        let is_known = self.keeper.lock().as_ref().is_some_and(|known| known.will_wake(waker));
         if !is_known {
             self.set_keeper(Some(waker.clone()));
         }
@@ -211,20 +199,11 @@ impl Joint {
         self.shared.sleep.take_notification();
     }
 
-    /// From now on, only threads that send something and the timer collect.
-    pub(super) fn keeper_ends(&self) {
-        self.set_keeper(None);
-    }
-
-    fn set_keeper(&self, keeper: Option<Waker>) {
-        let before = std::mem::replace(&mut *lock(&self.keeper), keeper);
+    /// Changes the waker of the keeper. Without one, only threads that send something and the timer collect.
+    pub(super) fn set_keeper(&self, keeper: Option<Waker>) {
+        let before = std::mem::replace(&mut *self.keeper.lock(), keeper);
         // Dropped without the lock, since that may run user code.
         drop(before);
-    }
-
-    /// Called by the keeper before it waits. Returns false if it must work first.
-    pub(super) fn keeper_may_wait(&self) -> bool {
-        self.shared.sleep.about_to_wait()
     }
 
     /// Sets the timer, which is set once at a time. It holds the driver until then. Returns false if no thread can be started.
@@ -246,15 +225,15 @@ impl Joint {
         let Watch { seen, idle, vain, .. } = &self.watch;
         idle.store(0, Ordering::Relaxed);
         let has_mail = self.shared.sleep.has_mail();
+        let mut looks = 0;
         if has_mail || seen.load(Ordering::Relaxed) == self.taken.load(Ordering::Relaxed) {
             let before = self.in_flight.load(Ordering::Relaxed);
             self.work();
-            let is_vain = self.in_flight.load(Ordering::Relaxed) == before;
-            let looks = if is_vain { vain.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
-            vain.store(looks, Ordering::Relaxed);
-        } else {
-            vain.store(0, Ordering::Relaxed);
+            if self.in_flight.load(Ordering::Relaxed) == before {
+                looks = vain.load(Ordering::Relaxed).saturating_add(1);
+            }
         }
+        vain.store(looks, Ordering::Relaxed);
         seen.store(self.taken.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
@@ -285,7 +264,7 @@ impl Joint {
 impl Wake for Joint {
     /// Called when the time of the [watch](Watch) has come.
     fn wake(self: Arc<Self>) {
-        if self.is_inherited() {
+        if self.shared.is_inherited() {
             return;
         }
         let is_idle = self.is_idle();
@@ -299,8 +278,4 @@ impl Wake for Joint {
             Some(false) => self.collect_for_others(),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,8 +3,7 @@
 use super::deferred::Deferred;
 use super::key::Key;
 use super::refused::{Refused, warn_of_no_ring};
-use super::remote::RemoteRequest;
-use super::shared::Mail;
+use super::shared::{Mail, RemoteRequest};
 use super::slot::{Owner, State};
 use super::state::Driver;
 use super::target::Target;

@@ -5,39 +5,29 @@
 //! error.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
+use super::op::plain::{self, Attempt};
 use super::op::{Ended, Progress, Request};
 use super::result::{Finished, Handler};
-use super::shared::Shared;
 use super::target::Target;
 use crate::memory::Held;
 
-/// Keeps a thread from leaving its loop.
-pub(super) struct Hold(Arc<Shared>);
+/// Keeps the thread that has sent a request in its loop until this is dropped.
+pub(crate) trait Sender: Send + Sync + 'static {
+    /// Returns the number of the thread's driver.
+    fn id(&self) -> u64;
 
-impl Hold {
-    pub(super) fn on(owner: Arc<Shared>) -> Self {
-        owner.remotes.fetch_add(1, Ordering::Relaxed);
-        Self(owner)
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if self.0.remotes.fetch_sub(1, Ordering::SeqCst) == 1 {
-            self.0.notify();
-        }
-    }
+    /// Returns whether the thread is leaving its loop, and waits for its requests.
+    fn is_leaving(&self) -> bool;
 }
 
 /// Wraps a handler, and keeps a hold until its one remote request has ended.
-struct Holding {
+struct Holding<S> {
     handler: Arc<dyn Handler>,
-    hold: Hold,
+    hold: S,
 }
 
-impl Handler for Holding {
+impl<S: Sender> Handler for Holding<S> {
     fn done(self: Arc<Self>, index: u32, finished: Finished) {
         // The hold is dropped even if that panics.
         Arc::clone(&self.handler).done(index, finished);
@@ -48,7 +38,7 @@ impl Handler for Holding {
     }
 
     fn holds(&self, driver: u64) -> bool {
-        self.hold.0.id == driver
+        self.hold.id() == driver
     }
 
     fn address(&self) -> *const () {
@@ -56,7 +46,7 @@ impl Handler for Holding {
     }
 }
 
-pub(crate) struct RemoteRequest {
+pub(crate) struct RemoteRequest<S: Sender> {
     pub target: Arc<Target>,
     pub request: Request,
     pub held: Held,
@@ -66,10 +56,10 @@ pub(crate) struct RemoteRequest {
     pub(super) handler: Option<Arc<dyn Handler>>,
     pub index: u32,
     /// Keeps the sending thread in its loop until the request has ended.
-    pub(super) hold: Option<Hold>,
+    pub(super) hold: Option<S>,
 }
 
-impl RemoteRequest {
+impl<S: Sender> RemoteRequest<S> {
     pub(super) fn new(
         target: &Arc<Target>,
         request: &Request,
@@ -91,16 +81,19 @@ impl RemoteRequest {
     pub(super) fn is_wanted(&self) -> bool {
         // An operation that may wait forever must not keep a thread from leaving its loop.
         let waits_in_vain = self.target.may_wait_forever(self.request.kind)
-            && self.hold.as_ref().is_some_and(|hold| hold.0.leaving.load(Ordering::Relaxed));
+            && self.hold.as_ref().is_some_and(|hold| hold.is_leaving());
         self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
     }
 
-    /// Carries it out by calls on this thread. If it was cancelled, it ends after a call that has moved a part.
-    #[cfg(feature = "sim")]
-    pub(super) fn carry_out(&mut self) -> Ended {
-        let Self { target, request, held, handler, index, .. } = self;
+    /// Carries it out by calls on this thread, which may wait, or makes one call of a copy: returns [`Attempt::WouldWait`] if
+    /// more is left. If it was cancelled, it ends after a call that has moved a part.
+    pub(super) fn carry_out(&mut self) -> Attempt {
+        let Self { target, request, held, progress, handler, index, .. } = self;
         let is_wanted = || handler.as_ref().is_some_and(|handler| handler.is_wanted(*index));
-        super::op::plain::run(target, request, held, is_wanted)
+        if request.kind.is_copy() {
+            return plain::call_once(target, request, held, progress, is_wanted);
+        }
+        Attempt::Over(plain::run(target, request, held, is_wanted))
     }
 
     pub(super) fn end(mut self, ended: Ended) {
@@ -138,7 +131,7 @@ impl RemoteRequest {
     }
 }
 
-impl Drop for RemoteRequest {
+impl<S: Sender> Drop for RemoteRequest<S> {
     fn drop(&mut self) {
         if self.handler.is_some() {
             // It is not known whether the operation began, and how far it got.

@@ -1,6 +1,6 @@
 //! The future's side of a remote request.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::kept::Kept;
@@ -8,6 +8,7 @@ use super::op::Ended;
 use super::result::{Finished, Handler};
 use super::shared::Shared;
 use super::workers;
+use crate::lock::Lock;
 use ringfile_buffer::internal::fork;
 
 /// An operation that another thread carries out, as held by its future. Dropping it withdraws the operation if it has
@@ -19,7 +20,7 @@ pub(crate) struct RemoteOperation {
 }
 
 struct Outcome {
-    state: Mutex<OutcomeState>,
+    state: Lock<OutcomeState>,
     process: fork::Mark,
 }
 
@@ -31,30 +32,22 @@ enum OutcomeState {
     Closed,
 }
 
-impl Outcome {
-    fn lock(&self) -> MutexGuard<'_, OutcomeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Handler for Outcome {
     fn done(self: Arc<Self>, _: u32, finished: Finished) {
-        let mut state = self.lock();
-        let rest = match std::mem::replace(&mut *state, OutcomeState::Closed) {
-            OutcomeState::Open(waker) => {
-                *state = OutcomeState::Ended(finished);
-                drop(state);
-                return waker.wake();
-            }
+        let mut state = self.state.lock();
+        let OutcomeState::Open(_) = *state else {
             // The result is not wanted: the buffer is dropped outside the lock, since that may run user code.
-            _ => finished,
+            return drop(state);
         };
+        let before = std::mem::replace(&mut *state, OutcomeState::Ended(finished));
         drop(state);
-        drop(rest);
+        if let OutcomeState::Open(waker) = before {
+            waker.wake();
+        }
     }
 
     fn is_wanted(&self, _: u32) -> bool {
-        !matches!(*self.lock(), OutcomeState::Closed)
+        !matches!(*self.state.lock(), OutcomeState::Closed)
     }
 
     fn address(&self) -> *const () {
@@ -65,7 +58,7 @@ impl Handler for Outcome {
 impl RemoteOperation {
     /// Creates a remote operation; `send` takes its handler, and returns the I/O thread that has the request.
     pub(super) fn new(waker: &Waker, send: impl FnOnce(Arc<dyn Handler>) -> Option<Arc<Shared>>) -> Self {
-        let state = Mutex::new(OutcomeState::Open(waker.clone()));
+        let state = Lock::new(OutcomeState::Open(waker.clone()));
         let outcome = Arc::new(Outcome { state, process: fork::Mark::current() });
         let mut operation = Self { outcome, carrier: None };
         operation.carrier = send(Arc::clone(&operation.outcome) as Arc<dyn Handler>);
@@ -83,17 +76,16 @@ impl RemoteOperation {
             // other code uses or drops the buffer.
             return Poll::Ready(unsafe { held.reclaim() });
         }
-        if matches!(&*self.outcome.lock(), OutcomeState::Open(waker) if waker.will_wake(context.waker())) {
+        if matches!(&*self.outcome.state.lock(), OutcomeState::Open(waker) if waker.will_wake(context.waker()))
+        {
             return Poll::Pending;
         }
         // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
         let waker = context.waker().clone();
-        let mut state = self.outcome.lock();
-        let before = if matches!(*state, OutcomeState::Open(_)) {
-            std::mem::replace(&mut *state, OutcomeState::Open(waker))
-        } else {
-            std::mem::replace(&mut *state, OutcomeState::Closed)
-        };
+        let mut state = self.outcome.state.lock();
+        let is_open = matches!(*state, OutcomeState::Open(_));
+        let next = if is_open { OutcomeState::Open(waker) } else { OutcomeState::Closed };
+        let before = std::mem::replace(&mut *state, next);
         drop(state);
         match before {
             OutcomeState::Ended(finished) => {
@@ -112,7 +104,7 @@ impl Drop for RemoteOperation {
             std::mem::forget(Arc::clone(&self.outcome));
             return;
         }
-        let before = std::mem::replace(&mut *self.outcome.lock(), OutcomeState::Closed);
+        let before = std::mem::replace(&mut *self.outcome.state.lock(), OutcomeState::Closed);
         if let OutcomeState::Open(_) = &before {
             workers::withdraw(&*self.outcome, None);
             if let Some(carrier) = &self.carrier {

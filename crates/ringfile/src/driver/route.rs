@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::copy_time;
 use super::op::Kind;
+use super::timing::is_one_in;
 use ringfile_buffer::internal::{event, once::Value};
 
 /// Selects the route of a file's operations: io_uring, plain calls, worker threads, or Linux AIO.
@@ -167,6 +168,7 @@ impl Limits {
 }
 
 /// One direction of one file.
+#[derive(Default)]
 pub(crate) struct Lane {
     state: AtomicU8,
     score: AtomicU32,
@@ -187,25 +189,9 @@ fn now() -> u64 {
     START.get_or(Instant::now).elapsed().as_nanos() as u64 + 1
 }
 
-/// Returns whether the operation with this number is one of those that are sampled: one in `every`, which is a power of
-/// two. Needs no counter that threads share.
-#[inline]
-pub(super) fn is_one_in(every: u64, number: u64) -> bool {
-    // Fibonacci hashing: the upper bits of the product depend on all bits of the number.
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - every.ilog2()) == 0
-}
-
 impl Lane {
-    pub(crate) const fn new() -> Self {
-        Self {
-            state: AtomicU8::new(UNKNOWN),
-            score: AtomicU32::new(ON_TRIAL),
-            times_away: AtomicU32::new(0),
-            quick: AtomicU32::new(0),
-            waited: AtomicU32::new(0),
-            found: AtomicU32::new(0),
-            away_until: AtomicU64::new(0),
-        }
+    pub(crate) fn new() -> Self {
+        Self { score: AtomicU32::new(ON_TRIAL), ..Self::default() }
     }
 
     /// Forgets what was learned, because the file has changed its kind of I/O.

@@ -8,22 +8,23 @@
 //! - once a thread has left its loop, every result that was not taken is in `finished`.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, Weak};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
-use rustix::event::EventfdFlags;
 use rustix::thread::futex;
 
 use super::key::Key;
-use super::remote::RemoteRequest;
+use super::remote::{self, Sender};
 use super::result::{Finished, Handler};
 use super::sleep::{Asleep, Sleep};
 use super::wake::TaskNumber;
+use crate::lock::Lock;
 use crate::metrics::Counters;
+use crate::ring::Ring;
 use ringfile_buffer::internal::fork;
 
 /// A message of another thread to a driver. [`Close`](Self::Close) is kept whether or not the thread is in its loop:
@@ -77,12 +78,12 @@ pub(crate) struct Shared {
     /// destructors of pthread keys, an ending thread has no handle, and asking for it panics.
     unparks: AtomicU32,
     /// Operations of this thread's loop that other threads carry out: each must end before the thread leaves the loop.
-    pub remotes: AtomicUsize,
+    remotes: AtomicUsize,
     /// Whether the thread is leaving its loop, and waits for `remotes`.
     pub leaving: AtomicBool,
     process: fork::Mark,
-    inner: Mutex<SharedState>,
-    tasks: Mutex<LoopMail>,
+    inner: Lock<SharedState>,
+    tasks: Lock<LoopMail>,
     pub counters: Counters,
 }
 
@@ -96,19 +97,19 @@ impl Shared {
             remotes: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
             process: fork::Mark::current(),
-            inner: Mutex::new(SharedState::default()),
-            tasks: Mutex::default(),
+            inner: Lock::default(),
+            tasks: Lock::default(),
             counters: Counters::new(),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, SharedState> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Locks the messages to the thread's loop.
     pub(crate) fn tasks(&self) -> MutexGuard<'_, LoopMail> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tasks.lock()
     }
 
     /// Posts a message to the thread's loop, and wakes it. `put` is dropped instead, not under the lock, if the loop has
@@ -143,6 +144,12 @@ impl Shared {
         }
     }
 
+    /// Keeps the thread in its loop, for a request that it sends.
+    pub(super) fn hold(self: Arc<Self>) -> Hold {
+        self.remotes.fetch_add(1, Ordering::Relaxed);
+        Hold(self)
+    }
+
     /// Returns whether other threads carry out operations for this one; in a forked child they belong to the parent.
     pub(crate) fn has_remotes(&self) -> bool {
         self.remotes.load(Ordering::SeqCst) > 0 && self.process.is_current()
@@ -172,8 +179,7 @@ impl Shared {
         if let Some(fd) = own {
             return Ok(fd.as_raw_fd());
         }
-        let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let fd = own.insert(Arc::new(fd));
+        let fd = own.insert(Ring::make_signal()?);
         self.eventfd.get_or_init(|| Arc::downgrade(fd));
         Ok(fd.as_raw_fd())
     }
@@ -237,6 +243,30 @@ impl Shared {
     }
 }
 
+/// Keeps a thread from leaving its loop.
+pub(crate) struct Hold(Arc<Shared>);
+
+/// A request of a thread with a driver.
+pub(crate) type RemoteRequest = remote::RemoteRequest<Hold>;
+
+impl Sender for Hold {
+    fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.0.leaving.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.0.remotes.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.notify();
+        }
+    }
+}
+
 impl Wake for Shared {
     fn wake(self: Arc<Self>) {
         self.notify();
@@ -248,58 +278,48 @@ impl Wake for Shared {
 }
 
 /// Every driver of the process, for futures that moved to another thread.
-static ALL: Mutex<All> = Mutex::new(None);
+static ALL: Lock<All> = Lock::new(BTreeMap::new());
 
-type All = Option<HashMap<u64, Arc<Shared>>>;
+type All = BTreeMap<u64, Arc<Shared>>;
 
 /// The driver of the thread that forked last, or 0 if it had none. Set while the list of drivers is locked.
 static FORKED_BY: AtomicU64 = AtomicU64::new(0);
 
 /// Locks the list of all drivers, and the shared part of each, for a fork by the thread with the driver `own`.
 pub(super) fn hold(own: u64) -> (MutexGuard<'static, All>, Vec<Box<dyn Any>>) {
-    let all = lock_all();
+    let all = ALL.lock();
     FORKED_BY.store(own, Ordering::Relaxed);
-    let held = all.iter().flat_map(HashMap::values).flat_map(|shared| {
+    let held = all.values().flat_map(|shared| {
         [fork::hold(Arc::clone(shared), Shared::lock), fork::hold(Arc::clone(shared), Shared::tasks)]
     });
     let held = held.collect();
     (all, held)
 }
 
-fn lock_all() -> MutexGuard<'static, All> {
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn all<T>(look: impl FnOnce(&mut HashMap<u64, Arc<Shared>>) -> T) -> T {
-    look(lock_all().get_or_insert_default())
-}
-
 pub(crate) fn register(shared: &Arc<Shared>) {
-    all(|map| map.insert(shared.id, Arc::clone(shared)));
+    ALL.lock().insert(shared.id, Arc::clone(shared));
 }
 
 pub(crate) fn find(id: u64) -> Option<Arc<Shared>> {
-    all(|map| map.get(&id).cloned())
+    ALL.lock().get(&id).cloned()
 }
 
 pub(crate) fn everyone() -> Vec<Arc<Shared>> {
-    all(|map| map.values().cloned().collect())
+    ALL.lock().values().cloned().collect()
 }
 
 /// Visits the counters of every thread, then calls `last`; no driver is added or retired meanwhile.
 pub(crate) fn for_each_driver(look: impl Fn(&Counters), last: impl FnOnce()) {
-    all(|map| {
-        map.values().for_each(|shared| look(&shared.counters));
-        last();
-    });
+    let all = ALL.lock();
+    all.values().for_each(|shared| look(&shared.counters));
+    last();
 }
 
 /// Removes a driver from the list if its thread has ended, and no future waits for a result of it.
 pub(crate) fn retire(shared: &Shared) {
-    all(|map| {
-        let inner = shared.lock();
-        if inner.closed && inner.finished.is_empty() && map.remove(&shared.id).is_some() {
-            crate::metrics::retire(&shared.counters);
-        }
-    });
+    let mut all = ALL.lock();
+    let inner = shared.lock();
+    if inner.closed && inner.finished.is_empty() && all.remove(&shared.id).is_some() {
+        crate::metrics::retire(&shared.counters);
+    }
 }

@@ -1,25 +1,21 @@
-//! Hands operations to the port of a simulated disk, instead of a worker.
+//! Hands operations to the simulation of this thread, instead of a worker.
 //!
-//! The port decides when an operation is carried out, by plain calls that end at the port again. Invariant: an operation
+//! The simulation decides when an operation is carried out, by plain calls, which it answers. Invariant: an operation
 //! on a simulated file is never carried out elsewhere, and none on a real file in a simulation.
 
 use super::op::Ended;
-use super::remote::RemoteRequest;
+use super::op::plain::Attempt;
+use super::shared::RemoteRequest;
 use crate::memory::Held;
-use crate::port::{self, CarriedOut, Operation};
+use crate::sim::{CarriedOut, Operation, is_here, start};
 
-struct InFlight {
-    remote: RemoteRequest,
-    ended: Ended,
-}
-
-impl Operation for InFlight {
+impl Operation for RemoteRequest {
     fn is_wanted(&self) -> bool {
-        self.remote.is_wanted()
+        self.is_wanted()
     }
 
     fn describe(&self) -> String {
-        let RemoteRequest { target, request, held, .. } = &self.remote;
+        let Self { target, request, held, .. } = self;
         let path = match held {
             Held::Paths(paths) => Some(paths.as_path()),
             _ => target.path(),
@@ -29,40 +25,38 @@ impl Operation for InFlight {
         format!("{}{path}{at}", request.kind.verb(request.op_flags))
     }
 
-    fn carry_out(&mut self) -> CarriedOut {
-        self.ended = self.remote.carry_out();
-        let (request, Ended { done, errno }) = (&self.remote.request, self.ended);
-        CarriedOut {
+    fn carry_out(mut self: Box<Self>, note: fn(CarriedOut)) {
+        let ended = loop {
+            if let Attempt::Over(ended) = RemoteRequest::carry_out(&mut self) {
+                break ended;
+            }
+        };
+        let (request, Ended { done, errno }) = (&self.request, ended);
+        note(CarriedOut {
             verb: request.kind.verb(request.op_flags),
             kind: request.kind as u8,
             offset: request.offset,
             want: request.want,
             done,
             errno,
-        }
-    }
-
-    fn end(self: Box<Self>) {
-        self.remote.end(self.ended);
+        });
+        self.end(ended);
     }
 
     fn refuse(self: Box<Self>, errno: i32) {
-        self.remote.refuse(errno);
+        RemoteRequest::refuse(*self, errno);
     }
 }
 
 /// Hands an operation over; returns it if neither its file nor this thread is simulated.
 pub(super) fn take(remote: RemoteRequest) -> Result<(), RemoteRequest> {
-    match (port::here(), remote.target.simulated()) {
-        (None, None) => return Err(remote),
+    match (is_here(), remote.target.simulated()) {
+        (false, None) => return Err(remote),
         // The file was opened elsewhere.
-        (Some(_), None) => remote.refuse(libc::EOPNOTSUPP),
+        (true, None) => remote.refuse(libc::EOPNOTSUPP),
         // The simulation of this file is over, or is another thread's.
-        (None, Some(_)) => remote.refuse(libc::EBADF),
-        (Some(port), Some(file)) => {
-            let ended = Ended { done: 0, errno: libc::EIO };
-            (port.start)(file, Box::new(InFlight { remote, ended }));
-        }
+        (false, Some(_)) => remote.refuse(libc::EBADF),
+        (true, Some(file)) => start(file, Box::new(remote)),
     }
     Ok(())
 }

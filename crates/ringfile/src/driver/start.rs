@@ -18,11 +18,10 @@ use super::op::plain::{self, Attempt};
 use super::op::{Ended, Kind, Request};
 use super::ports::RingKind;
 use super::refused::{self, Refused};
-use super::remote::{Hold, RemoteRequest};
 use super::remote_operation::RemoteOperation;
 use super::result::Handler;
 use super::route::{Choice, Lanes, Limits, Route};
-use super::shared::Shared;
+use super::shared::{RemoteRequest, Shared};
 use super::state::with;
 use super::target::Target;
 use super::wake::{self, LocalOperation, Wake};
@@ -134,7 +133,7 @@ pub(crate) fn start<R: Receiver>(
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
     #[cfg(feature = "sim")]
-    if target.simulated().is_none() && crate::port::here().is_some() {
+    if target.simulated().is_none() && crate::sim::is_here() {
         // A file that was opened elsewhere: the simulation refuses it.
         return Ok(Started::Elsewhere(hand_over(target, request, held, receiver, Choice::Workers)));
     }
@@ -556,7 +555,7 @@ fn send(remote: RemoteRequest, choice: Choice, at_once: bool) -> Option<Arc<Shar
     let outlives_loops = remote.handler.as_ref().is_some_and(|handler| handler.outlives_loops());
     if !outlives_loops {
         let owner = with(|driver| driver.in_loop.then(|| Arc::clone(&driver.shared)));
-        remote.hold = owner.flatten().map(Hold::on);
+        remote.hold = owner.flatten().map(Shared::hold);
     }
     let sent = match choice {
         Choice::Ring => send_to_runtime(remote, at_once).or_else(iothreads::send),

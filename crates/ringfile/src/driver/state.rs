@@ -16,8 +16,7 @@ use super::key::Key;
 use super::local::LocalHandlers;
 use super::op::{Ended, Request};
 use super::ports::{Ports, RingKind};
-use super::remote::RemoteRequest;
-use super::shared::{self, Shared};
+use super::shared::{self, RemoteRequest, Shared};
 use super::slot::{Owner, Slots, State};
 use super::target::Target;
 use super::timing::Timed;
@@ -289,7 +288,7 @@ impl Answers {
     /// Notes when a read began, if it is timed.
     #[cold]
     pub(super) fn begin(&mut self, at: usize, target: &Target, in_flight: u32, read: Request) {
-        let Some(timed) = Timed::begin(target, &read, in_flight) else { return };
+        let Some(timed) = target.begin_timed(&read, in_flight) else { return };
         if self.timed.len() <= at {
             self.timed.resize_with(self.list.len(), || None);
         }

@@ -10,13 +10,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use linux_raw_sys::general::RWF_DSYNC;
 use rustix::fs::OFlags;
+use rustix::ioctl::{Getter, Opcode, ioctl};
 
 use super::alignment::Alignment;
 use super::namespace::Namespace;
-use super::op::{Kind, Request, Rules};
+use super::op::{Ended, Kind, Request, Rules};
 use super::ports::RingKind;
 use super::route::{FileSystem, Lanes, Route};
-use super::timing::Timing;
+use super::timing::{Timed, Timing};
+use crate::lock::Lock;
 use ringfile_buffer::internal::fork;
 
 /// Linux 6.14, include/uapi/linux/fs.h.
@@ -53,7 +55,7 @@ struct Extra {
     timing: Option<Timing>,
     /// The open file of a simulation.
     #[cfg(feature = "sim")]
-    simulated: Option<crate::port::OpenRef>,
+    simulated: Option<crate::sim::OpenRef>,
 }
 
 /// A file, shared by its handles and by the drivers that use it.
@@ -98,21 +100,7 @@ pub(crate) struct Target {
 }
 
 /// Numbers that are free again, and the first number that was never used.
-pub(super) type FileNumbers = (Vec<u32>, u32);
-
-static NUMBERS: Mutex<FileNumbers> = Mutex::new((Vec::new(), 0));
-
-pub(super) fn numbers() -> MutexGuard<'static, FileNumbers> {
-    NUMBERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn new_number() -> u32 {
-    let mut numbers = numbers();
-    numbers.0.pop().unwrap_or_else(|| {
-        numbers.1 += 1;
-        numbers.1 - 1
-    })
-}
+pub(super) static NUMBERS: Lock<(Vec<u32>, u32)> = Lock::new((Vec::new(), 0));
 
 /// Returns whether the file can be read and written only where it is: a pipe, a socket, a terminal, a timer. Linux 6.0
 /// lets timers and eventfds be sought, to no effect. A read into no memory does not call the file's driver.
@@ -194,11 +182,27 @@ impl Target {
         self.extra.as_deref()?.timing.as_ref()
     }
 
+    /// Begins to time an operation, while its thread has `in_flight` operations, this one among them; `None` if it is not
+    /// timed.
+    pub(super) fn begin_timed(&self, request: &Request, in_flight: u32) -> Option<Timed> {
+        Timed::begin(self.timing()?, request.kind.measured()?, in_flight)
+    }
+
+    /// Ends an operation that is timed, while its thread has `in_flight` operations, this one among them.
+    pub(super) fn end_timed(&self, timed: Timed, request: &Request, ended: Ended, in_flight: usize) {
+        // Of a cancelled one, nothing was done.
+        if let Some(timing) = self.timing().filter(|_| ended.errno != libc::ECANCELED)
+            && let Some(took) = timed.end(timing, in_flight)
+        {
+            timed.report(took, self.path(), request.offset, ended.done, ended.errno);
+        }
+    }
+
     /// Makes the target of a simulated file, which the descriptor stands for. `flags`: `O_…`, which that does not have.
     #[cfg(feature = "sim")]
     pub(crate) fn of_simulated(
         stand_in: OwnedFd,
-        file: crate::port::OpenRef,
+        file: crate::sim::OpenRef,
         direct: Option<Alignment>,
         flags: i32,
         path: PathBuf,
@@ -216,25 +220,30 @@ impl Target {
     /// Returns the number of the open file of a simulation, or 0 for the stand-in of a path there.
     #[cfg(feature = "sim")]
     #[inline]
-    pub(crate) fn simulated(&self) -> Option<crate::port::OpenNumber> {
+    pub(crate) fn simulated(&self) -> Option<crate::sim::OpenNumber> {
         self.extra.as_deref()?.simulated.as_ref().map(|open| open.0)
     }
 
     /// Makes a stand-in for a path, in operations that name it.
     pub(crate) fn of_path(path: PathBuf, held: HeldOverForks) -> Self {
         #[cfg(feature = "sim")]
-        if crate::port::here().is_some() {
+        if crate::sim::is_here() {
             let mut target = Self::unopened(Some(path), Lanes::new(Route::Workers, FileSystem::Other), held);
-            target.extra_mut().simulated = Some(crate::port::OpenRef::PATH);
+            target.extra_mut().simulated = Some(crate::sim::OpenRef::PATH);
             return target;
         }
         Self::unopened(Some(path), Lanes::new(Route::Auto, FileSystem::Other), held)
     }
 
     fn unopened(path: Option<PathBuf>, lanes: Lanes, _: HeldOverForks) -> Self {
+        let mut numbers = NUMBERS.lock();
+        let (free, never_used) = &mut *numbers;
+        let number = free.pop().unwrap_or(*never_used);
+        *never_used = (*never_used).max(number + 1);
+        drop(numbers);
         Self {
             fd: None,
-            number: new_number(),
+            number,
             kind: FileKind::Regular,
             is_direct: AtomicBool::new(false),
             multiples: BUFFERED,
@@ -413,8 +422,7 @@ impl Target {
     pub(crate) fn size(&self) -> std::io::Result<u64> {
         #[cfg(feature = "sim")]
         if let Some(file) = self.simulated() {
-            let size = crate::port::here().map_or(Err(libc::EBADF), |port| (port.size)(file));
-            return size.map_err(std::io::Error::from_raw_os_error);
+            return crate::sim::ask(|world| world.size(file)).map_err(std::io::Error::from_raw_os_error);
         }
         if let Some(namespace) = self.namespace() {
             return Ok(namespace.size());
@@ -524,18 +532,16 @@ impl Rules for Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        numbers().0.push(self.number);
+        NUMBERS.lock().0.push(self.number);
     }
 }
 
 /// `linux/fs.h`: `_IOR(0x12, 114, size_t)`, which gives 64 bits on every machine.
-const BLKGETSIZE64: u32 = rustix::ioctl::opcode::read::<usize>(0x12, 114);
+const BLKGETSIZE64: Opcode = rustix::ioctl::opcode::read::<usize>(0x12, 114);
 
 /// Returns the size of a block device in bytes. Does not seek: that would move the user's position. Nor does it open
 /// another descriptor to seek in: closing that would drop the process's record locks on the device.
 fn device_size(device: BorrowedFd<'_>) -> std::io::Result<u64> {
-    let mut size = 0_u64;
-    // SAFETY: the kernel writes 64 bits, which live on this stack frame.
-    let answer = unsafe { libc::ioctl(device.as_raw_fd(), BLKGETSIZE64 as libc::Ioctl, &raw mut size) };
-    if answer < 0 { Err(std::io::Error::last_os_error()) } else { Ok(size) }
+    // SAFETY: this request fills in 64 bits, and takes nothing.
+    Ok(unsafe { ioctl(device, Getter::<BLKGETSIZE64, u64>::new()) }?)
 }

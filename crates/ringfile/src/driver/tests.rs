@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use super::key::Key;
 use super::marks::SLICE;
-use super::remote::RemoteRequest;
+use super::shared::RemoteRequest;
 use super::slot::State;
 use super::state::{CancelledStreams, Driver, with};
 use super::{Ended, Kept, Kind, Lend, RemoteOperation, Request};

@@ -6,20 +6,21 @@
 //! called or dropped under the lock; while there are timers, a thread keeps the time or is about to, unless none can be
 //! started.
 
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use ringfile_buffer::internal::{event, fork, panics};
+use crate::caught::caught;
+use crate::lock::Lock;
+use ringfile_buffer::internal::fork;
 
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The number makes equal times differ.
 type TimerKey = (Instant, u64);
 
-struct Timers {
+pub(super) struct Timers {
     wakers: BTreeMap<TimerKey, Waker>,
     next: u64,
     /// Whether a thread keeps the time, or starts to.
@@ -30,27 +31,18 @@ struct Timers {
     process: Option<fork::Mark>,
 }
 
-static TIMERS: Mutex<Timers> =
-    Mutex::new(Timers { wakers: BTreeMap::new(), next: 0, is_kept: false, idle: 0, process: None });
+pub(super) static TIMERS: Lock<Timers> =
+    Lock::new(Timers { wakers: BTreeMap::new(), next: 0, is_kept: false, idle: 0, process: None });
 /// Notified when there is an earlier timer than before, for the thread that keeps the time.
 static EARLIER: Condvar = Condvar::new();
 /// Notified when no thread keeps the time, for the idle ones.
 static VACANT: Condvar = Condvar::new();
 
-fn lock() -> MutexGuard<'static, Timers> {
-    TIMERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Takes the lock of the timers, for a fork.
-pub(super) fn hold() -> Box<dyn Any> {
-    Box::new(lock())
-}
-
 /// Returns the time by which timers go: in a simulation, that of its own clock.
 pub(crate) fn now() -> Instant {
     #[cfg(feature = "sim")]
-    if let Some(port) = crate::port::here() {
-        return (port.now)();
+    if let Some(now) = crate::sim::now() {
+        return now;
     }
     Instant::now()
 }
@@ -61,10 +53,10 @@ pub(crate) struct Timer(TimerKey);
 impl Drop for Timer {
     fn drop(&mut self) {
         #[cfg(feature = "sim")]
-        if crate::port::here().is_some_and(|port| (port.forget_timer)(&self.0)) {
+        if crate::sim::forget_timer(&self.0) {
             return;
         }
-        let waker = lock().wakers.remove(&self.0);
+        let waker = TIMERS.lock().wakers.remove(&self.0);
         drop(waker);
     }
 }
@@ -73,10 +65,10 @@ impl Drop for Timer {
 /// Calls no waker itself.
 pub(crate) fn wake_at(at: Instant, waker: Waker) -> Option<Timer> {
     #[cfg(feature = "sim")]
-    if let Some(port) = crate::port::here() {
-        return Some(Timer((at, (port.wake_at)(at, waker))));
+    if crate::sim::is_here() {
+        return Some(Timer((at, crate::sim::wake_at(at, waker))));
     }
-    let mut timers = lock();
+    let mut timers = TIMERS.lock();
     if !timers.process.is_some_and(fork::Mark::is_current) {
         // A forked child has none of its parent's threads. The parent's timers are leaked there.
         std::mem::forget(std::mem::take(&mut timers.wakers));
@@ -113,17 +105,15 @@ impl Timers {
 
 /// Runs a thread, which keeps the time at first.
 fn run() {
-    let mut timers = lock();
+    let mut timers = TIMERS.lock();
     while let Some((mut left, waker)) = keep(timers) {
         if !left.wakers.is_empty() {
             // If no thread can be started, the other timers wait for this waker.
             left.is_watched();
         }
         drop(left);
-        if panics::catch(|| waker.wake()).is_err() {
-            event::emit(|| tracing::error!("a waker panicked on a timer thread"));
-        }
-        timers = lock();
+        caught("a waker panicked on a timer thread", || waker.wake());
+        timers = TIMERS.lock();
         while timers.is_kept {
             timers.idle += 1;
             let (woken, waited) = VACANT.wait_timeout(timers, IDLE).unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +150,7 @@ fn keep(mut timers: MutexGuard<'static, Timers>) -> Option<(MutexGuard<'static, 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, mpsc};
+    use std::sync::{Arc, Mutex, mpsc};
     use std::task::Wake;
 
     use super::*;

@@ -5,13 +5,11 @@
 //! operation.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::copy_time;
-use super::op::{Ended, Kind, Request};
-use super::route::is_one_in;
-use super::target::Target;
 use crate::latency::{Latencies, OperationKind};
 use ringfile_buffer::internal::event;
 
@@ -61,23 +59,17 @@ fn number() -> u64 {
     number
 }
 
-/// Returns the kind for histograms; `None` for one that is not measured.
-fn kind_of(kind: Kind) -> Option<OperationKind> {
-    Some(match kind {
-        Kind::Read | Kind::ReadVectored => OperationKind::Read,
-        Kind::Write | Kind::WriteVectored | Kind::WriteAtomic => OperationKind::Write,
-        Kind::Sync | Kind::SyncRange => OperationKind::Sync,
-        Kind::Allocate | Kind::Truncate | Kind::Advise => OperationKind::Other,
-        Kind::Open | Kind::Remove | Kind::Stat | Kind::SetMode | Kind::Copy => return None,
-        Kind::Rename | Kind::HardLink | Kind::Symlink | Kind::ReadLink => return None,
-        Kind::CreateDir | Kind::CreateDirs | Kind::ReadDir => return None,
-    })
+/// Returns whether the operation with this number is one of those that are sampled: one in `every`, which is a power of
+/// two. Needs no counter that threads share.
+#[inline]
+pub(super) fn is_one_in(every: u64, number: u64) -> bool {
+    // Fibonacci hashing: the upper bits of the product depend on all bits of the number.
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - every.ilog2()) == 0
 }
 
 impl Timed {
     /// Begins an operation, while its thread has `in_flight` operations, this one among them; `None` if it is not timed.
-    pub(super) fn begin(target: &Target, request: &Request, in_flight: u32) -> Option<Self> {
-        let (timing, kind) = (target.timing()?, kind_of(request.kind)?);
+    pub(super) fn begin(timing: &Timing, kind: OperationKind, in_flight: u32) -> Option<Self> {
         let are_short = timing.slow_after.is_none()
             && timing.latencies.as_ref().is_some_and(|latencies| latencies.of(kind).are_short());
         if are_short && !is_one_in(SAMPLED.into(), number()) {
@@ -86,14 +78,10 @@ impl Timed {
         Some(Self { began: Instant::now(), kind, weight: if are_short { SAMPLED } else { 1 }, in_flight })
     }
 
-    /// Ends the operation, while its thread has `in_flight` operations, this one among them.
-    pub(super) fn end(self, target: &Target, request: &Request, ended: Ended, in_flight: usize) {
-        // Nothing was done.
-        if ended.errno == libc::ECANCELED {
-            return;
-        }
+    /// Ends the operation, while its thread has `in_flight` operations, this one among them. Returns how long it took if
+    /// that is to be reported.
+    pub(super) fn end(self, timing: &Timing, in_flight: usize) -> Option<Duration> {
         let took = self.began.elapsed();
-        let Some(timing) = target.timing() else { return };
         if let Some(latencies) = &timing.latencies {
             // With many in flight, the thread has ended as many in this time. Of those that are submitted together, the
             // first find few in flight when they begin, and the last when they end.
@@ -101,20 +89,18 @@ impl Timed {
             let limit = copy_time::get().saturating_mul(WORTH_TIMING.saturating_mul(in_flight));
             latencies.of(self.kind).record(took, self.weight, took < limit);
         }
-        if timing.slow_after.is_some_and(|limit| took > limit) {
-            report(target, self.kind, request.offset, ended, took);
-        }
+        timing.slow_after.filter(|limit| took > *limit).map(|_| took)
     }
-}
 
-/// Reports a slow operation, once neither a driver is borrowed nor a lock is held.
-#[cold]
-fn report(target: &Target, kind: OperationKind, offset: u64, ended: Ended, took: Duration) {
-    let file = target.path().map(ToOwned::to_owned).unwrap_or_default();
-    let (kind, Ended { done, errno }) = (kind.name(), ended);
-    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-    event::defer(move || {
-        let file = file.display();
-        tracing::warn!(target: "ringfile::slow", %file, kind, bytes = done, offset, micros, errno, "slow operation");
-    });
+    /// Reports a slow operation, once neither a driver is borrowed nor a lock is held.
+    #[cold]
+    pub(super) fn report(self, took: Duration, file: Option<&Path>, offset: u64, bytes: usize, errno: i32) {
+        let file = file.map(ToOwned::to_owned).unwrap_or_default();
+        let kind = self.kind.name();
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        event::defer(move || {
+            let file = file.display();
+            tracing::warn!(target: "ringfile::slow", %file, kind, bytes, offset, micros, errno, "slow operation");
+        });
+    }
 }

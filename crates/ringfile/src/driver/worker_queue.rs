@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use super::remote::RemoteRequest;
+use super::shared::RemoteRequest;
+use crate::lock::Lock;
 use ringfile_buffer::internal::fork;
 
 pub(super) struct WorkerQueue {
@@ -22,7 +23,7 @@ pub(super) struct WorkerQueue {
 /// The process that sent the first remote request. Set under the queue's lock, so that no fork finds it half done.
 pub(super) static PROCESS: OnceLock<fork::Mark> = OnceLock::new();
 
-static QUEUE: Mutex<WorkerQueue> = Mutex::new(WorkerQueue {
+pub(super) static QUEUE: Lock<WorkerQueue> = Lock::new(WorkerQueue {
     remotes: VecDeque::new(),
     idle: 0,
     threads: 0,
@@ -30,10 +31,6 @@ static QUEUE: Mutex<WorkerQueue> = Mutex::new(WorkerQueue {
     waiting: Vec::new(),
     poller: None,
 });
-
-pub(super) fn lock() -> MutexGuard<'static, WorkerQueue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Returns whether the workers belong to another process, so that this is a forked child.
 pub(crate) fn are_of_another_process() -> bool {

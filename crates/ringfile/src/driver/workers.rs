@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::SocketType;
@@ -20,11 +20,13 @@ use rustix::net::SocketType;
 use super::counts::{add_to_counts, count};
 use super::op::Ended;
 use super::op::plain::{self, Attempt};
-use super::remote::RemoteRequest;
 use super::result::Handler;
+use super::shared::RemoteRequest;
 use super::target::FileKind;
-use super::worker_queue::{PROCESS, WorkerQueue, are_of_another_process, lock};
-use ringfile_buffer::internal::{event, fork, once::Value, panics};
+use super::worker_queue::{PROCESS, QUEUE, WorkerQueue, are_of_another_process};
+use crate::caught::caught;
+use crate::ring::Ring;
+use ringfile_buffer::internal::{event, fork, once::Value};
 
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -55,13 +57,13 @@ fn most() -> usize {
 /// Returns whether more than one worker is free, or can be started: then a request does not delay others, and if it hangs,
 /// one is left.
 pub(super) fn have_room() -> bool {
-    let queue = lock();
+    let queue = QUEUE.lock();
     queue.idle + most().saturating_sub(queue.threads) > queue.remotes.len() + 1
 }
 
 /// Gives a remote request to a worker. Ends it in a forked child, which has none of its parent's threads.
 pub(super) fn send(remote: RemoteRequest) {
-    let mut queue = lock();
+    let mut queue = QUEUE.lock();
     if !PROCESS.get_or_init(fork::Mark::current).is_current() {
         drop(queue);
         return remote.refuse(libc::EOPNOTSUPP);
@@ -80,7 +82,7 @@ pub(super) fn send(remote: RemoteRequest) {
                 let mut left = queue.remotes.pop_back();
                 drop(queue);
                 while let Some(remote) = left {
-                    left = carry_out(remote, On::Sender);
+                    left = carry_out(remote, event::emit_deferred);
                 }
             }
         }
@@ -101,7 +103,7 @@ pub(crate) fn withdraw(handler: &dyn Handler, index: Option<u32>) {
     };
     let mut withdrawn = Vec::new();
     {
-        let remotes = &mut lock().remotes;
+        let remotes = &mut QUEUE.lock().remotes;
         let mut from = 0;
         while let Some(at) = remotes.range(from..).position(is_unwanted) {
             from += at;
@@ -120,59 +122,44 @@ fn refuse_unwanted(remote: RemoteRequest) {
 /// How long a worker waits for a pipe, and how often the poller checks whether requests are still wanted.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// The thread that carries out a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum On {
-    Worker,
-    /// The thread that sends the request, since no worker could be started.
-    Sender,
-}
-
 /// Carries out a remote request. If it would wait for another process or a person, it is returned, or given to the
 /// poller, so that it does not delay other requests, and no data goes to a read that is no longer wanted. A copy is
-/// returned after each of its calls.
-fn carry_out(mut remote: RemoteRequest, on: On) -> Option<RemoteRequest> {
+/// returned after each of its calls. `emit` emits deferred events.
+fn carry_out(mut remote: RemoteRequest, emit: fn()) -> Option<RemoteRequest> {
     if !remote.is_wanted() {
         refuse_unwanted(remote);
         return None;
     }
     if remote.target.kind == FileKind::Other {
         match try_stream(&mut remote) {
-            Some(Attempt::Over(ended)) => return end(remote, ended, on),
+            Some(Attempt::Over(ended)) => return end(remote, ended, emit),
             Some(_) => return wait_for(remote),
             None => {}
         }
     }
-    let RemoteRequest { target, request, held, progress, handler, index, .. } = &mut remote;
-    let is_wanted = || handler.as_ref().is_some_and(|handler| handler.is_wanted(*index));
-    if request.kind.is_copy() {
-        // It may take hours: others that wait have their turn after each call.
-        return match plain::copy_on(target, request, held, progress, is_wanted) {
-            Attempt::Over(ended) => end(remote, ended, on),
-            Attempt::WouldWait | Attempt::NotOffered => Some(remote),
-        };
+    // A copy may take hours: others that wait have their turn after each call.
+    match remote.carry_out() {
+        Attempt::Over(ended) => end(remote, ended, emit),
+        Attempt::WouldWait | Attempt::NotOffered => Some(remote),
     }
-    let ended = plain::run(target, request, held, is_wanted);
-    end(remote, ended, on)
 }
 
-fn end(remote: RemoteRequest, ended: Ended, on: On) -> Option<RemoteRequest> {
+fn end(remote: RemoteRequest, ended: Ended, emit: fn()) -> Option<RemoteRequest> {
     count(|counts| &mut counts.worker_ops, &remote.request, ended);
     if event::are_deferred() {
-        emit(on);
+        emit();
     }
     remote.end(ended);
     None
 }
 
-/// Emits deferred events. A subscriber may wait for a request of its own: while a worker emits, another one may take its
-/// place.
+/// Emits deferred events on a worker. A subscriber may wait for a request of its own: meanwhile, another worker may take the
+/// place of this one.
 #[cold]
-fn emit(on: On) {
-    let place = usize::from(on == On::Worker);
-    lock().threads -= place;
+fn emit_on_worker() {
+    QUEUE.lock().threads -= 1;
     event::emit_deferred();
-    lock().threads += place;
+    QUEUE.lock().threads += 1;
 }
 
 /// Tries an operation on a pipe, a socket or a terminal, or the rest of it, without waiting; `None` if it needs a call
@@ -208,8 +195,8 @@ fn is_pipe_or_stream_socket(remote: &RemoteRequest) -> bool {
 /// Writes to a pipe or a socket without non-blocking writes while it is ready.
 fn write_pages(remote: &mut RemoteRequest) -> Attempt {
     loop {
-        let attempt =
-            plain::write_page(&remote.target, &remote.request, &mut remote.held, &mut remote.progress);
+        let RemoteRequest { target, request, held, progress, .. } = &mut *remote;
+        let attempt = plain::call_once(target, request, held, progress, || true);
         if attempt != Attempt::WouldWait || !is_ready(remote, Timespec::default()) {
             return attempt;
         }
@@ -236,20 +223,19 @@ fn is_ready(remote: &RemoteRequest, within: Timespec) -> bool {
 /// Waits for a stream for a while, if enough workers are left for other requests: handing the request over takes about
 /// 30 µs. Returns it if it is ready, and otherwise gives it to the poller.
 fn wait_for(remote: RemoteRequest) -> Option<RemoteRequest> {
-    let mut queue = lock();
+    let mut queue = QUEUE.lock();
     if queue.on_streams < most() / 2 {
         queue.on_streams += 1;
         drop(queue);
         let is_ready = is_ready(&remote, LOOK);
-        queue = lock();
+        queue = QUEUE.lock();
         queue.on_streams -= 1;
         if is_ready {
             return Some(remote);
         }
     }
     if queue.poller.is_none() {
-        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new);
-        queue.poller = signal.filter(|signal| {
+        queue.poller = Ring::make_signal().ok().filter(|signal| {
             let signal = Arc::clone(signal);
             let run = move || poll_all(&signal);
             std::thread::Builder::new().name("ringfile-poller".into()).spawn(run).is_ok()
@@ -282,11 +268,9 @@ fn poll_all(signal: &OwnedFd) {
         waiting = stay;
         for remote in go {
             // This calls user code if no worker can be started.
-            if panics::catch(|| send(remote)).is_err() {
-                event::emit(|| tracing::error!("a waker or a buffer panicked on the thread that polls"));
-            }
+            caught("a waker or a buffer panicked on the thread that polls", || send(remote));
         }
-        let mut queue = lock();
+        let mut queue = QUEUE.lock();
         waiting.append(&mut queue.waiting);
         if waiting.is_empty() && ready.first() == Some(&false) {
             queue.poller = None;
@@ -325,37 +309,27 @@ fn look(signal: &OwnedFd, waiting: &[RemoteRequest], timeout: &Timespec) -> Vec<
 /// Puts a request that was carried out in part behind the others that wait. Returns the queue, still locked: another
 /// thread that adds a request must not take this one for one that waits for a worker.
 fn give_back(rest: RemoteRequest) -> MutexGuard<'static, WorkerQueue> {
-    let mut queue = lock();
+    let mut queue = QUEUE.lock();
     // Looked at under the lock: a withdrawal has either come before, or finds it in the queue.
     if rest.is_wanted() {
         queue.remotes.push_back(rest);
         return queue;
     }
     drop(queue);
-    caught(|| {
-        refuse_unwanted(rest);
-        None
-    });
-    lock()
+    caught(PANICKED, || refuse_unwanted(rest));
+    QUEUE.lock()
 }
 
-/// Runs what may call user code.
-fn caught(act: impl FnOnce() -> Option<RemoteRequest>) -> Option<RemoteRequest> {
-    let caught = panics::catch(act);
-    if caught.is_err() {
-        event::emit(|| tracing::error!("a waker or a buffer panicked on a worker thread"));
-    }
-    caught.ok().flatten()
-}
+const PANICKED: &str = "a waker or a buffer panicked on a worker thread";
 
 fn run() {
-    let mut queue = lock();
+    let mut queue = QUEUE.lock();
     loop {
         if let Some(remote) = queue.remotes.pop_front() {
             drop(queue);
-            queue = match caught(|| carry_out(remote, On::Worker)) {
+            queue = match caught(PANICKED, || carry_out(remote, emit_on_worker)).flatten() {
                 Some(rest) => give_back(rest),
-                None => lock(),
+                None => QUEUE.lock(),
             };
             continue;
         }

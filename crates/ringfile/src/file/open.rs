@@ -317,8 +317,8 @@ impl OpenOptions {
         let path = path.as_ref();
         self.check().map_err(|error| error.on(Some(path)))?;
         #[cfg(feature = "sim")]
-        if let Some(port) = crate::port::here() {
-            return self.open_simulated(port, path);
+        if crate::sim::is_here() {
+            return self.open_simulated(path);
         }
         let (flags, mode) =
             (OFlags::from_bits_retain(self.flags()), Mode::from_bits_retain(self.permissions()));
@@ -364,15 +364,16 @@ impl OpenOptions {
 
     /// Opens a file of the simulation that runs on this thread.
     #[cfg(feature = "sim")]
-    fn open_simulated(&self, port: &crate::port::Port, path: &Path) -> Result<File> {
+    fn open_simulated(&self, path: &Path) -> Result<File> {
+        use crate::sim::ask;
         use std::os::unix::ffi::OsStrExt;
         let failed = |what| move |errno| Error::from_errno(errno, what).on(Some(path));
         let (path_bytes, flags) = (path.as_os_str().as_bytes(), self.flags().cast_signed());
         let (stand_in, opened) =
-            (port.open)(path_bytes, flags, self.permissions()).map_err(failed("opening"))?;
+            ask(|world| world.open(path_bytes, flags, self.permissions())).map_err(failed("opening"))?;
         let file = self.simulated(stand_in, opened, path);
         if let Some(number) = file.target().simulated().filter(|_| self.truncate) {
-            (port.resize)(number, 0).map_err(failed("truncating"))?;
+            ask(|world| world.resize(number, 0)).map_err(failed("truncating"))?;
         }
         Ok(file)
     }
@@ -380,7 +381,7 @@ impl OpenOptions {
     /// Makes the file of a simulation that was opened: an adaptive one is buffered, and durable writes are so by
     /// themselves, unless the options say otherwise.
     #[cfg(feature = "sim")]
-    pub(crate) fn simulated(&self, stand_in: OwnedFd, file: crate::port::OpenRef, path: &Path) -> File {
+    pub(crate) fn simulated(&self, stand_in: OwnedFd, file: crate::sim::OpenRef, path: &Path) -> File {
         // Memory at any address: addresses differ from run to run, and a seed must not.
         let atomic = driver::AtomicLimits::of_statx(512, 64 << 10, 1);
         let direct = self.direct.then_some(Alignment { bytes: 512, memory: 1, atomic });

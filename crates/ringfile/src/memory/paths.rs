@@ -37,7 +37,7 @@ pub(crate) enum Left {
     File(OwnedFd),
     /// The file of a simulation that was opened, and the descriptor that stands for it.
     #[cfg(feature = "sim")]
-    Simulated(OwnedFd, crate::port::OpenRef),
+    Simulated(OwnedFd, crate::sim::OpenRef),
     /// Where a symbolic link points.
     Link(PathBuf),
     Listing(Box<Listing>),

@@ -44,12 +44,8 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 #[must_use]
 pub fn refused_registration() -> Option<RegistrationRefused> {
     let last = LAST.load(Ordering::Relaxed);
-    let what = match last >> 32 {
-        1 => What::Table,
-        2 => What::Memory,
-        3 => What::Place,
-        _ => return None,
-    };
+    let what =
+        [What::Table, What::Memory, What::Place].into_iter().find(|what| *what as u64 == last >> 32)?;
     Some(RegistrationRefused { what, errno: last as u32 as i32 })
 }
 

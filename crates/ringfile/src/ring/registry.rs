@@ -12,7 +12,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use bytes::Bytes;
@@ -21,6 +21,7 @@ use linux_raw_sys::io_uring as uapi;
 use super::abi;
 use super::refusal::{RegistrationRefused, What, refused_registration};
 use super::setup;
+use crate::lock::Lock;
 use crate::memory::{KnownRegions, Region, Registration};
 use ringfile_buffer::internal::{event, fork::Mark};
 
@@ -37,7 +38,8 @@ const PAYS: u64 = 16;
 /// After this many such shares in a row, a loop waits with taking one.
 const WASTED: u32 = 4;
 
-static HOLDER: Mutex<Holder> = Mutex::new(Holder::new());
+pub(crate) static HOLDER: Lock<Holder> =
+    Lock::new(Holder { ring: None, free: Vec::new(), serial: 0, pinned: Vec::new(), rings: Vec::new() });
 static CAN_CLONE: AtomicBool = AtomicBool::new(false);
 /// Counts ended registrations: addresses remembered from before the last one are no longer valid.
 static RELEASES: AtomicU64 = AtomicU64::new(0);
@@ -57,10 +59,6 @@ pub(crate) struct Holder {
 unsafe impl Send for Holder {}
 
 impl Holder {
-    const fn new() -> Self {
-        Self { ring: None, free: Vec::new(), serial: 0, pinned: Vec::new(), rings: Vec::new() }
-    }
-
     /// Returns the holder's descriptor, created on first use; `None` in a forked child, or if it cannot be created.
     fn fd(&mut self) -> Option<&OwnedFd> {
         let ring = self.ring.get_or_insert_with(|| {
@@ -78,18 +76,12 @@ impl Holder {
     }
 
     fn take_index(&mut self) -> Option<u32> {
-        self.free.pop().or_else(|| {
-            let index = self.pinned.len() as u32;
-            (index < SLOTS).then(|| {
-                self.pinned.push(0);
-                index
-            })
-        })
+        if self.free.is_empty() && self.pinned.len() < SLOTS as usize {
+            self.free.push(self.pinned.len() as u32);
+            self.pinned.push(0);
+        }
+        self.free.pop()
     }
-}
-
-pub(crate) fn holder() -> MutexGuard<'static, Holder> {
-    HOLDER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn make_table(ring: &OwnedFd) -> io::Result<()> {
@@ -99,12 +91,11 @@ fn make_table(ring: &OwnedFd) -> io::Result<()> {
 /// Fills place `index` of a ring's table with `len` bytes at `start`, or empties it where `len` is 0.
 fn set_place(ring: &OwnedFd, index: u32, start: *mut u8, len: usize) -> io::Result<()> {
     let mut memory = libc::iovec { iov_base: start.cast(), iov_len: len };
-    let mut tag = 0u64;
     let mut update = uapi::io_uring_rsrc_update2 {
         offset: index,
         resv: 0,
         data: (&raw mut memory).expose_provenance() as u64,
-        tags: (&raw mut tag).expose_provenance() as u64,
+        tags: 0,
         nr: 1,
         resv2: 0,
     };
@@ -158,7 +149,7 @@ impl Holder {
 /// Registers a region, and pins its memory for the process, before a ring needs it. `Ok(false)` if this process has no ring that
 /// can do so.
 pub(crate) fn register_now(region: &Region) -> Result<bool, RegistrationRefused> {
-    let (mut holder, mut asked) = (holder(), None);
+    let (mut holder, mut asked) = (HOLDER.lock(), None);
     if !can_clone() || holder.fd().is_none() {
         return Ok(false);
     }
@@ -197,7 +188,7 @@ pub(crate) fn can_clone() -> bool {
 fn release(index: u32, serial: u64) {
     // This comes before the memory is unmapped, and so before another buffer can have the same address.
     RELEASES.fetch_add(1, Ordering::Release);
-    let mut holder = holder();
+    let mut holder = HOLDER.lock();
     if std::mem::take(&mut holder.pinned[index as usize]) != 0
         && let Some(ring) = holder.fd()
     {
@@ -207,7 +198,7 @@ fn release(index: u32, serial: u64) {
     let inboxes: Vec<_> = holder.rings.iter().filter_map(Weak::upgrade).collect();
     // This runs under the lock, which a forking thread holds: a child must not find its thread's inbox locked.
     for inbox in &inboxes {
-        inbox.released.lock().unwrap_or_else(PoisonError::into_inner).push((index, serial));
+        inbox.released.lock().push((index, serial));
         inbox.pending.store(true, Ordering::Release);
     }
     holder.free.push(index);
@@ -218,7 +209,7 @@ fn release(index: u32, serial: u64) {
 /// The inbox that tells a ring which registrations have ended.
 struct Inbox {
     /// Index and serial of each ended registration.
-    released: Mutex<Vec<(u32, u64)>>,
+    released: Lock<Vec<(u32, u64)>>,
     pending: AtomicBool,
     waker: Waker,
 }
@@ -279,9 +270,8 @@ impl ClonedBuffers {
             buffers.without = Some(without);
             return buffers;
         }
-        let inbox =
-            Arc::new(Inbox { released: Mutex::new(Vec::new()), pending: AtomicBool::new(false), waker });
-        let mut holder = holder();
+        let inbox = Arc::new(Inbox { released: Lock::default(), pending: AtomicBool::new(false), waker });
+        let mut holder = HOLDER.lock();
         holder.rings.retain(|inbox| inbox.strong_count() > 0);
         holder.rings.push(Arc::downgrade(&inbox));
         if let Some(from) = holder.fd() {
@@ -395,7 +385,7 @@ impl ClonedBuffers {
 
     #[cold]
     fn register<'a>(&mut self, region: &'a Region) -> Option<&'a Registration> {
-        let (mut holder, mut asked) = (holder(), false);
+        let (mut holder, mut asked) = (HOLDER.lock(), false);
         let registration = region.register(|start, len| {
             asked = true;
             holder.register(start, len).ok()
@@ -416,7 +406,7 @@ impl ClonedBuffers {
         let Some(inbox) = self.inbox.as_ref().filter(|_| self.has_released()) else { return };
         let inbox = Arc::clone(inbox);
         inbox.pending.store(false, Ordering::Release);
-        let released = std::mem::take(&mut *inbox.released.lock().unwrap_or_else(PoisonError::into_inner));
+        let released = std::mem::take(&mut *inbox.released.lock());
         for (index, serial) in released {
             if self.serials[index as usize] == serial {
                 self.empty(index);
@@ -458,7 +448,7 @@ impl ClonedBuffers {
 fn share(ring: &OwnedFd, registration: &Registration, region: &Region) -> u64 {
     let index = registration.index;
     let cloned = {
-        let mut holder = holder();
+        let mut holder = HOLDER.lock();
         let pinned = holder.pinned[index as usize] == registration.serial;
         match holder.fd() {
             Some(from) if pinned => Some(clone_place(from, ring, index)),
@@ -554,7 +544,7 @@ mod tests {
             assert_eq!(&buffer[1..4], b"ELF");
             let counts = thread_metrics() - before;
             assert_eq!((counts.ops, counts.fixed_ops), (1, 1));
-            assert!(holder().pinned.iter().all(|&serial| serial == 0), "the holder pins nothing");
+            assert!(HOLDER.lock().pinned.iter().all(|&serial| serial == 0), "the holder pins nothing");
         });
         assert!(!can_clone());
         // Each ring pins the pool's memory anew: here, this thread's ring and another thread's.

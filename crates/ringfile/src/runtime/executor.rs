@@ -16,9 +16,9 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use pin_project_lite::pin_project;
 
+use crate::caught::caught;
 use crate::driver::{self, Call, Deferred, Shared, TaskNumber};
 use crate::ring::RingOptions;
-use ringfile_buffer::internal::{event, panics};
 
 /// The task number of the future of `block_on`.
 const MAIN: TaskNumber = 0;
@@ -175,7 +175,7 @@ pub(super) fn current() -> Option<Arc<Shared>> {
 /// Returns whether this thread must not wait, because it is in a loop or is an I/O thread.
 pub(crate) fn is_in_loop() -> bool {
     #[cfg(feature = "sim")]
-    if crate::port::here().is_some() {
+    if crate::sim::is_here() {
         return true;
     }
     CURRENT.get() != 0 || driver::is_io_thread()
@@ -305,9 +305,7 @@ impl Loop {
             std::mem::take(&mut inbox.calls)
         };
         for call in calls {
-            if panics::catch(call).is_err() {
-                event::emit(|| tracing::error!("the waker of a task's handle panicked"));
-            }
+            caught("the waker of a task's handle panicked", call);
         }
     }
 
@@ -343,9 +341,7 @@ impl Loop {
 /// Drops a task. A panic of its destructor must not keep the loop from dropping its other tasks and draining its
 /// driver.
 fn drop_task(task: Task) {
-    if panics::catch(|| drop(task)).is_err() {
-        event::emit(|| tracing::error!("a task panicked while it was dropped"));
-    }
+    caught("a task panicked while it was dropped", || drop(task));
 }
 
 impl Drop for Loop {
@@ -354,9 +350,8 @@ impl Drop for Loop {
         driver::polled();
         self.drop_tasks();
         // A user's waker or buffer that panics is lost; other operations in flight must still be waited for.
-        while panics::catch(|| driver::leave(&mut self.deferred)).is_err() {
-            event::emit(|| tracing::error!("a waker or a buffer panicked while its thread left its loop"));
-        }
+        const PANICKED: &str = "a waker or a buffer panicked while its thread left its loop";
+        while caught(PANICKED, || driver::leave(&mut self.deferred)).is_none() {}
         // Tasks woken while draining no longer exist; tasks spawned meanwhile are dropped too.
         self.deferred.tasks.clear();
         self.shared.tasks().closed = true;

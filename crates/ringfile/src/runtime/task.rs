@@ -5,19 +5,21 @@ use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use pin_project_lite::pin_project;
 
 use super::executor;
+use crate::caught::caught;
 use crate::driver::Shared;
-use ringfile_buffer::internal::{blocking::block_on, event, fork, panics};
+use crate::lock::Lock;
+use ringfile_buffer::internal::{blocking::block_on, fork, panics};
 
 /// A handle to a task's result. Awaiting it, or [`join`](Self::join), returns the result or the task's panic. Dropping
 /// it does not stop the task.
 pub struct JoinHandle<T> {
-    state: Arc<Mutex<TaskState<T>>>,
+    state: Arc<Lock<TaskState<T>>>,
     /// The process of the task, if the task is on another thread, which does not exist in a forked child.
     process: Option<fork::Mark>,
 }
@@ -101,7 +103,7 @@ impl<T> JoinHandle<T> {
     /// Returns whether the task has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.is_inherited() || !matches!(*lock(&self.state), TaskState::Running(_))
+        self.is_inherited() || !matches!(*self.state.lock(), TaskState::Running(_))
     }
 
     /// Blocks the calling thread until the task has ended.
@@ -116,10 +118,6 @@ impl<T> JoinHandle<T> {
     }
 }
 
-fn lock<T>(state: &Mutex<TaskState<T>>) -> MutexGuard<'_, TaskState<T>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<T> Future for JoinHandle<T> {
     type Output = Result<T, JoinError>;
 
@@ -129,7 +127,7 @@ impl<T> Future for JoinHandle<T> {
         }
         // Wakers may run user code and own anything, so none is cloned or dropped under the lock.
         let waker = context.waker().clone();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let next = match *state {
             TaskState::Running(_) => TaskState::Running(Some(waker)),
             TaskState::Ended(_) => TaskState::Ended(Err(JoinError::Cancelled)),
@@ -144,11 +142,11 @@ impl<T> Future for JoinHandle<T> {
 }
 
 /// The other end of a handle. It always reports how the task ended, even if it is dropped.
-struct Completer<T>(Arc<Mutex<TaskState<T>>>);
+struct Completer<T>(Arc<Lock<TaskState<T>>>);
 
 impl<T> Completer<T> {
     fn end(&self, result: Result<T, JoinError>) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         let TaskState::Running(waker) = &mut *state else { return };
         let waker = waker.take();
         *state = TaskState::Ended(result);
@@ -207,7 +205,7 @@ impl<F: Future> Guarded<F> {
         }
         // In a simulation, a panic that nobody can ask for fails the run.
         #[cfg(feature = "sim")]
-        if crate::port::here().is_some()
+        if crate::sim::is_here()
             && this.completer.as_ref().is_some_and(|completer| Arc::strong_count(&completer.0) == 1)
             && let Err(JoinError::Panicked(panic)) = result
         {
@@ -215,14 +213,13 @@ impl<F: Future> Guarded<F> {
         }
         // A result without a handle is dropped here.
         let completer = this.completer.take();
-        if panics::catch(|| completer.map(|completer| completer.end(result))).is_err() {
-            event::emit(|| tracing::error!("a task's result, or the waker of its handle, panicked"));
-        }
+        let end = || completer.map(|completer| completer.end(result));
+        caught("a task's result, or the waker of its handle, panicked", end);
     }
 }
 
 fn handle<T>(process: Option<fork::Mark>) -> (JoinHandle<T>, Completer<T>) {
-    let state = Arc::new(Mutex::new(TaskState::Running(None)));
+    let state = Arc::new(Lock::new(TaskState::Running(None)));
     (JoinHandle { state: Arc::clone(&state), process }, Completer(state))
 }
 
@@ -250,8 +247,8 @@ where
     let (handle, completer) = handle(None);
     let task = Guarded { future: Some(future), completer: Some(completer) };
     #[cfg(feature = "sim")]
-    if let Some(port) = crate::port::here() {
-        (port.spawn)(Box::pin(task));
+    if crate::sim::is_here() {
+        crate::sim::spawn(Box::pin(task));
         return handle;
     }
     let here = executor::current()

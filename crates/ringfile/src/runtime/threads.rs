@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use super::executor::{self, Command, Loop};
 use super::task::{self, JoinHandle};
+use crate::caught::caught;
 use crate::driver::Shared;
 use crate::error::{Error, Result};
 use crate::ring::{Completions, RingOptions};
-use ringfile_buffer::internal::{event, fork, panics};
+use ringfile_buffer::internal::fork;
 
 /// A set of threads that run tasks and their I/O.
 ///
@@ -110,7 +111,7 @@ impl RuntimeBuilder {
                 .because("a runtime needs at least one thread"));
         }
         #[cfg(feature = "sim")]
-        if crate::port::here().is_some() {
+        if crate::sim::is_here() {
             return Err(Error::new(std::io::ErrorKind::Unsupported, "creating a runtime")
                 .because("its threads would do real I/O beside the simulation: use ringfile::spawn"));
         }
@@ -149,9 +150,8 @@ impl Worker {
             if let Some(mut thread) = Loop::enter(options) {
                 let _ = started.send(Ok(Arc::clone(&thread.shared)));
                 // The thread's other tasks continue.
-                while panics::catch(|| thread.run_commands()).is_err() {
-                    event::emit(|| tracing::error!("a waker or a buffer panicked on a thread of a runtime"));
-                }
+                const PANICKED: &str = "a waker or a buffer panicked on a thread of a runtime";
+                while caught(PANICKED, || thread.run_commands()).is_none() {}
             }
         };
         let ended =

@@ -28,11 +28,9 @@ pub(super) struct Content {
 impl Content {
     /// Passes the bytes on, a piece after the other.
     pub(super) fn read(&self, offset: u64, len: usize, mut take: impl FnMut(&[u8])) {
-        for piece in pieces(offset, len) {
-            match self.pages.get(&piece.page) {
-                Some(page) => take(&page[piece.in_page]),
-                None => take(&ZEROS[piece.in_page]),
-            }
+        for (page, part) in split(offset..offset + len as u64, PAGE) {
+            let page: &Page = self.pages.get(&page).map_or(&ZEROS, |page| page);
+            take(&page[in_page(&part)]);
         }
     }
 
@@ -47,14 +45,14 @@ impl Content {
 
     /// Returns how many bytes of the disk it would take to reserve a range.
     pub(super) fn missing(&self, range: &Range<u64>) -> u64 {
-        let pages = pages_of(range);
+        let pages = units(range, PAGE);
         let reserved: u64 = self.reserved.within(pages.clone()).map(|range| range.end - range.start).sum();
         let written = self.pages.range(pages.clone()).count() as u64;
         (pages.end - pages.start - reserved - written) * PAGE
     }
 
     fn reserve(&mut self, range: &Range<u64>) {
-        let pages = pages_of(range);
+        let pages = units(range, PAGE);
         self.reserved.add(pages.clone());
         for (page, _) in self.pages.range(pages) {
             self.reserved.remove(*page..page + 1);
@@ -64,10 +62,8 @@ impl Content {
     /// Returns the lengths of the hole at an offset, and of the data behind it, within `most` bytes and the file.
     pub(super) fn hole_at(&self, offset: u64, most: usize) -> (usize, usize) {
         let end = self.size.min(offset.saturating_add(most as u64)).max(offset);
-        let data = match self.pages.range(offset / PAGE..).next() {
-            Some((page, _)) => (page * PAGE).clamp(offset, end),
-            None => end,
-        };
+        let first = self.pages.range(offset / PAGE..).next();
+        let data = first.map_or(end, |(page, _)| (page * PAGE).clamp(offset, end));
         let mut behind = data;
         while behind < end && self.pages.contains_key(&(behind / PAGE)) {
             behind = end.min((behind / PAGE + 1) * PAGE);
@@ -75,17 +71,10 @@ impl Content {
         ((data - offset) as usize, (behind - data) as usize)
     }
 
-    /// Breaks the sectors of which a range has a part.
-    fn break_sectors(&mut self, range: &Range<u64>) {
-        self.bad.add(sectors_of(range.start..range.end.min(self.size)));
-    }
-
     /// Returns how many bytes at an offset the drive can read.
     pub(super) fn readable(&self, offset: u64, len: usize) -> usize {
-        match self.bad.within(sectors_of(offset..offset.saturating_add(len as u64))).next() {
-            Some(bad) => (bad.start * SECTOR).saturating_sub(offset) as usize,
-            None => len,
-        }
+        let bad = self.bad.within(units(&(offset..offset.saturating_add(len as u64)), SECTOR)).next();
+        bad.map_or(len, |bad| (bad.start * SECTOR).saturating_sub(offset) as usize)
     }
 
     /// Returns how many bytes at an offset can be written: a part of a sector needs the rest, which must be read.
@@ -100,16 +89,16 @@ impl Content {
 
     /// Writes a part of some data, and leaves the size as it is. A whole page is shared, and not copied.
     pub(super) fn put(&mut self, data: &Data, part: Range<u64>) {
-        self.reserved.remove(pages_of(&part));
+        self.reserved.remove(units(&part, PAGE));
         self.bad.remove(part.start.div_ceil(SECTOR)..part.end / SECTOR);
-        for piece in pieces(part.start, (part.end - part.start) as usize) {
-            let from = &data.pages[(piece.page - data.offset / PAGE) as usize];
-            if piece.in_page.len() == PAGE as usize {
-                self.pages.insert(piece.page, Rc::clone(from));
+        for (number, part) in split(part, PAGE) {
+            let from = &data.pages[(number - data.offset / PAGE) as usize];
+            if part.end - part.start == PAGE {
+                self.pages.insert(number, Rc::clone(from));
                 continue;
             }
-            let page = self.pages.entry(piece.page).or_insert_with(|| Rc::new(ZEROS));
-            Rc::make_mut(page)[piece.in_page.clone()].copy_from_slice(&from[piece.in_page]);
+            let page = self.pages.entry(number).or_insert_with(|| Rc::new(ZEROS));
+            Rc::make_mut(page)[in_page(&part)].copy_from_slice(&from[in_page(&part)]);
         }
     }
 
@@ -127,20 +116,24 @@ impl Content {
         if sectors == data.range() {
             return data;
         }
-        let mut bytes = Vec::with_capacity((sectors.end - sectors.start) as usize);
-        self.read(sectors.start, bytes.capacity(), |piece| bytes.extend_from_slice(piece));
         let Data { is_atomic, is_durable, .. } = data;
-        Data { is_atomic, is_durable, ..Data::of(sectors.start, &bytes) }
+        Data { is_atomic, is_durable, ..self.data(sectors) }
+    }
+
+    /// Returns what it has in a range; zeros behind its end.
+    pub(super) fn data(&self, range: Range<u64>) -> Data {
+        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+        self.read(range.start, bytes.capacity(), |piece| bytes.extend_from_slice(piece));
+        Data::of(range.start, &bytes)
     }
 
     pub(super) fn zero(&mut self, range: Range<u64>) {
         for part in self.in_pages(range.clone()) {
             let page = part.start / PAGE;
-            let (start, end) = (part.start - page * PAGE, part.end - page * PAGE);
-            if (start, end) == (0, PAGE) {
+            if part.end - part.start == PAGE {
                 self.pages.remove(&page);
             } else if let Some(bytes) = self.pages.get_mut(&page) {
-                Rc::make_mut(bytes)[start as usize..end as usize].fill(0);
+                Rc::make_mut(bytes)[in_page(&part)].fill(0);
             }
         }
         self.reserved.remove(range.start.div_ceil(PAGE)..range.end / PAGE);
@@ -167,7 +160,9 @@ impl Content {
             Change::Size(size) => self.resize(*size),
             Change::Zero(range) => self.zero(range.clone()),
             Change::Reserve(range) => self.reserve(range),
-            Change::Break(range) => self.break_sectors(range),
+            Change::Break(range) => {
+                self.bad.add(units(&(range.start..range.end.min(self.size)), SECTOR));
+            }
         }
     }
 }
@@ -187,18 +182,13 @@ pub(super) struct Data {
 impl Data {
     /// Makes the data for a place; `fill` gives the bytes, a piece after the other.
     pub(super) fn new(offset: u64, len: usize, mut fill: impl FnMut(&mut [u8])) -> Self {
-        let page = |piece: Piece| {
+        let page = |(_, part): (u64, Range<u64>)| {
             let mut page = ZEROS;
-            fill(&mut page[piece.in_page]);
+            fill(&mut page[in_page(&part)]);
             Rc::new(page)
         };
-        Self {
-            offset,
-            len,
-            pages: pieces(offset, len).map(page).collect(),
-            is_atomic: false,
-            is_durable: false,
-        }
+        let pages = split(offset..offset + len as u64, PAGE).map(page).collect();
+        Self { offset, len, pages, is_atomic: false, is_durable: false }
     }
 
     /// Makes the data of these bytes.
@@ -223,30 +213,26 @@ impl Data {
     }
 
     pub(super) fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
-        self.pages.truncate(pieces(self.offset, self.len).count());
+        *self = self.part(self.offset..self.offset + self.len.min(len) as u64);
     }
 
     /// Returns all of it, nothing, or any of its sectors.
     pub(super) fn any_parts(&self, random: &mut Random) -> Vec<Self> {
         let probability = [0.0, 0.5, 1.0][random.below(3) as usize];
-        let mut bytes = Vec::with_capacity(self.len);
-        for (piece, page) in pieces(self.offset, self.len).zip(&self.pages) {
-            bytes.extend_from_slice(&page[piece.in_page]);
-        }
-        let part = |sector: u64| {
-            let start = self.offset.max(sector * SECTOR);
-            let end = self.range().end.min((sector + 1) * SECTOR);
-            Self::of(start, &bytes[(start - self.offset) as usize..(end - self.offset) as usize])
+        let parts: Vec<Range<u64>> = match self.is_atomic {
+            true => vec![self.range()],
+            false => split(self.range(), SECTOR).map(|(_, part)| part).collect(),
         };
-        match self.is_atomic {
-            true => vec![self.clone()],
-            false => sectors_of(self.range()).map(part).collect(),
-        }
-        .into_iter()
-        .filter(|_| random.happens(probability))
-        .map(|part| Self { is_durable: false, ..part })
-        .collect()
+        let kept = parts.into_iter().filter(|_| random.happens(probability));
+        kept.map(|part| Self { is_durable: false, ..self.part(part) }).collect()
+    }
+
+    /// Returns a part of it.
+    fn part(&self, part: Range<u64>) -> Self {
+        let first = (part.start / PAGE - self.offset / PAGE) as usize;
+        let pages = split(part.clone(), PAGE).zip(&self.pages[first..]).map(|(_, page)| Rc::clone(page));
+        let (offset, len) = (part.start, (part.end - part.start) as usize);
+        Self { offset, len, pages: pages.collect(), ..*self }
     }
 
     /// Returns its part in the first page, moved to another page, as far as that lies before `end`.
@@ -261,31 +247,21 @@ impl Data {
     }
 }
 
-fn sectors_of(range: Range<u64>) -> Range<u64> {
-    range.start / SECTOR..range.end.div_ceil(SECTOR)
+/// Returns the numbers of the units of which a range has a part.
+fn units(range: &Range<u64>, unit: u64) -> Range<u64> {
+    range.start / unit..range.end.div_ceil(unit)
 }
 
-/// Returns the pages of which a range has a part.
-fn pages_of(range: &Range<u64>) -> Range<u64> {
-    range.start / PAGE..range.end.div_ceil(PAGE)
+/// Returns the parts of a range in the units of which it has a part, with the number of each.
+pub(super) fn split(range: Range<u64>, unit: u64) -> impl Iterator<Item = (u64, Range<u64>)> {
+    let numbers = if range.is_empty() { 0..0 } else { units(&range, unit) };
+    numbers.map(move |number| (number, range.start.max(number * unit)..range.end.min((number + 1) * unit)))
 }
 
-/// The part of some data that lies in one page.
-pub(super) struct Piece {
-    pub(super) page: u64,
-    pub(super) in_page: Range<usize>,
-}
-
-pub(super) fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
-    let mut done = 0;
-    std::iter::from_fn(move || {
-        let at = offset + done as u64;
-        let start = (at % PAGE) as usize;
-        let take = (PAGE as usize - start).min(len - done);
-        let piece = Piece { page: at / PAGE, in_page: start..start + take };
-        done += take;
-        (take > 0).then_some(piece)
-    })
+/// Returns where in its page a part of it lies.
+fn in_page(part: &Range<u64>) -> Range<usize> {
+    let start = (part.start % PAGE) as usize;
+    start..start + (part.end - part.start) as usize
 }
 
 /// A change of a file that is not known to be durable, or comes after one that is not.
@@ -334,21 +310,10 @@ impl<'a> Parts<'a> {
             }
             return;
         }
-        let mut at = start;
-        while at < end {
-            let sector = at / SECTOR;
-            let next = end.min((sector + 1) * SECTOR);
-            let is_whole = next - at == SECTOR;
-            let is_kept = self.random.happens(part) && (is_whole || !self.lost.contains(&sector));
-            if is_kept || must(sector) {
-                self.content.put(data, at..next);
-                self.content.size = self.content.size.max(next);
-                self.lost.remove(&sector);
-            } else {
-                self.lost.insert(sector);
-            }
-            at = next;
-        }
+        self.any_sectors(start..end, part, must, |content, piece| {
+            content.size = content.size.max(piece.end);
+            content.put(data, piece);
+        });
         if end > size && self.random.happens(part) {
             self.content.size = self.content.size.max(end);
         }
@@ -356,18 +321,27 @@ impl<'a> Parts<'a> {
 
     /// Zeros any part of a range, in whole sectors.
     pub(super) fn zero(&mut self, range: Range<u64>, part: f64) {
-        for mut rest in self.content.in_pages(range) {
-            while rest.start < rest.end {
-                let sector = rest.start / SECTOR;
-                let next = rest.end.min((sector + 1) * SECTOR);
-                if self.random.happens(part) && (next - rest.start == SECTOR || !self.lost.contains(&sector))
-                {
-                    self.content.zero(rest.start..next);
-                    self.lost.remove(&sector);
-                } else {
-                    self.lost.insert(sector);
-                }
-                rest.start = next;
+        for part_of_page in self.content.in_pages(range) {
+            self.any_sectors(part_of_page, part, |_| false, Content::zero);
+        }
+    }
+
+    /// Keeps any part of a change of a range, in whole sectors, and those that `must` names in any case.
+    fn any_sectors(
+        &mut self,
+        range: Range<u64>,
+        part: f64,
+        must: impl Fn(u64) -> bool,
+        keep: impl Fn(&mut Content, Range<u64>),
+    ) {
+        for (sector, piece) in split(range, SECTOR) {
+            let is_whole = piece.end - piece.start == SECTOR;
+            let is_kept = self.random.happens(part) && (is_whole || !self.lost.contains(&sector));
+            if is_kept || must(sector) {
+                keep(self.content, piece);
+                self.lost.remove(&sector);
+            } else {
+                self.lost.insert(sector);
             }
         }
     }

@@ -9,11 +9,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use super::content::{Change, Data, PAGE, Parts, pieces};
+use super::content::{Change, Data, PAGE, Parts, split};
 use super::faults::Faults;
 use super::file_state::{FileState, Mark, Strictness};
-use super::names::{Inode, NameChange, Numbered, Tree, with_earlier};
 use super::seed::Random;
+use super::tree::{Inode, NameChange, Tree, with_earlier};
 
 pub(super) const ROOT: Inode = 0;
 
@@ -36,14 +36,14 @@ impl Node {
 }
 
 /// See the module.
-#[derive(Clone)]
-pub(super) struct Contents {
+#[derive(Clone, Default)]
+pub(crate) struct Contents {
     pub(super) nodes: BTreeMap<Inode, Node>,
     pub(super) next: Inode,
     /// The names that programs see.
     pub(super) live: Tree,
     pub(super) durable: Tree,
-    pub(super) name_changes: Vec<Numbered>,
+    pub(super) name_changes: Vec<NameChange>,
     /// How many changes of names there were.
     pub(super) names_changed: u64,
     /// What has neither a name nor a handle, and may come back by a power cut.
@@ -57,18 +57,7 @@ pub(super) struct Contents {
 
 impl Contents {
     pub(super) fn new() -> Self {
-        Self {
-            nodes: BTreeMap::from([(ROOT, Node::Folder)]),
-            next: ROOT + 1,
-            live: Tree::default(),
-            durable: Tree::default(),
-            name_changes: Vec::new(),
-            names_changed: 0,
-            removed: BTreeSet::new(),
-            long: None,
-            strictness: Strictness::default(),
-            room: None,
-        }
+        Self { nodes: BTreeMap::from([(ROOT, Node::Folder)]), next: ROOT + 1, ..Self::default() }
     }
 
     fn file(&mut self, inode: Inode) -> Result<&mut FileState, i32> {
@@ -77,6 +66,14 @@ impl Contents {
             Some(Node::Folder) => Err(libc::EISDIR),
             Some(Node::Link(_)) => Err(libc::ELOOP),
             None => Err(libc::ESTALE),
+        }
+    }
+
+    /// Returns the file with this number; `None` for a folder, or a symbolic link.
+    fn file_of(&self, inode: Inode) -> Option<&FileState> {
+        match self.nodes.get(&inode)? {
+            Node::File(file) => Some(file),
+            Node::Folder | Node::Link(_) => None,
         }
     }
 
@@ -108,10 +105,7 @@ impl Contents {
 
     /// Returns how many bytes of the disk a file takes.
     pub(super) fn allocated(&self, inode: Inode) -> u64 {
-        match self.nodes.get(&inode) {
-            Some(Node::File(file)) => file.live.allocated(),
-            _ => 0,
-        }
+        self.file_of(inode).map_or(0, |file| file.live.allocated())
     }
 
     /// Prepares for a run: what an earlier one had open is closed.
@@ -131,9 +125,8 @@ impl Contents {
         if inode == ROOT {
             return;
         }
-        if let Some(room) = self.room {
-            self.room = Some(room + self.allocated(inode));
-        }
+        let freed = self.allocated(inode);
+        self.room = self.room.map(|room| room + freed);
         self.removed.insert(inode);
         if !self.may_return().any(|of| of == inode) {
             self.free_removed();
@@ -142,12 +135,8 @@ impl Contents {
 
     /// Returns what may have a name after a power cut.
     fn may_return(&self) -> impl Iterator<Item = Inode> + '_ {
-        let added = |change: &Numbered| match change.change {
-            NameChange::Add(_, inode) => Some(inode),
-            _ => None,
-        };
-        let added = self.name_changes.iter().filter_map(added);
-        added.chain(self.durable.names.values().copied())
+        let named = self.name_changes.iter().flat_map(NameChange::named);
+        named.chain(self.durable.names.values().copied())
     }
 
     /// Frees what has gone, and what no power cut can bring back.
@@ -184,34 +173,19 @@ impl Contents {
         Ok(readable)
     }
 
-    /// Passes on what is at a place, without a drive; zeros behind the end of the file.
-    pub(super) fn peek(
-        &mut self,
-        inode: Inode,
-        offset: u64,
-        len: usize,
-        take: impl FnMut(&[u8]),
-    ) -> Result<(), i32> {
-        self.file(inode)?.live.read(offset, len, take);
-        Ok(())
+    /// Returns what is in a range, without a drive; zeros behind the end of the file.
+    pub(super) fn peek(&mut self, inode: Inode, range: Range<u64>) -> Result<Data, i32> {
+        Ok(self.file(inode)?.live.data(range))
     }
 
     /// Returns how many of the bytes the drive can write.
     pub(super) fn writable(&self, inode: Inode, range: &Range<u64>) -> usize {
-        match self.nodes.get(&inode) {
-            Some(Node::File(file)) => file.live.writable(range),
-            _ => 0,
-        }
+        self.file_of(inode).map_or(0, |file| file.live.writable(range))
     }
 
     /// Returns a page that a write may hit instead of its own: a file, the number of the page in it, and the file's size.
     pub(super) fn any_page(&self, random: &mut Random) -> Option<(Inode, u64, u64)> {
-        let files = || {
-            self.nodes.iter().filter_map(|(inode, node)| match node {
-                Node::File(file) => Some((*inode, &file.live)),
-                Node::Folder | Node::Link(_) => None,
-            })
-        };
+        let files = || self.nodes.keys().filter_map(|inode| Some((*inode, &self.file_of(*inode)?.live)));
         let all: usize = files().map(|(_, content)| content.pages.len()).sum();
         let chosen = if all == 0 { return None } else { random.below(all as u64) as usize };
         let mut pages = files()
@@ -221,13 +195,13 @@ impl Contents {
 
     /// Returns how many of the bytes have room on the disk.
     pub(super) fn fitting(&self, inode: Inode, offset: u64, len: usize) -> usize {
-        let (Some(room), Some(Node::File(file))) = (self.room, self.nodes.get(&inode)) else { return len };
+        let (Some(room), Some(file)) = (self.room, self.file_of(inode)) else { return len };
         let mut missing = 0;
-        let fits = pieces(offset, len).take_while(|piece| {
-            missing += if file.live.has_room_for(piece.page) { 0 } else { PAGE };
+        let fits = split(offset..offset + len as u64, PAGE).take_while(|(page, _)| {
+            missing += if file.live.has_room_for(*page) { 0 } else { PAGE };
             missing <= room
         });
-        fits.map(|piece| piece.in_page.len()).sum()
+        fits.last().map_or(0, |(_, part)| (part.end - offset) as usize)
     }
 
     pub(super) fn change(&mut self, inode: Inode, change: Change) -> Result<(), i32> {
@@ -274,7 +248,8 @@ impl Contents {
 
     /// Reserves room for a range; all or nothing.
     pub(super) fn reserve(&mut self, inode: Inode, range: Range<u64>) -> Result<(), i32> {
-        if self.room.is_some_and(|room| self.file(inode).is_ok_and(|file| file.live.missing(&range) > room)) {
+        let missing = self.file_of(inode).map_or(0, |file| file.live.missing(&range));
+        if self.room.is_some_and(|room| missing > room) {
             return Err(libc::ENOSPC);
         }
         self.change(inode, Change::Reserve(range))
@@ -282,18 +257,12 @@ impl Contents {
 
     /// Returns the lengths of the hole at an offset, and of the data behind it, within `most` bytes and the file.
     pub(super) fn hole_at(&self, inode: Inode, offset: u64, most: usize) -> (usize, usize) {
-        match self.nodes.get(&inode) {
-            Some(Node::File(file)) => file.live.hole_at(offset, most),
-            _ => (0, 0),
-        }
+        self.file_of(inode).map_or((0, 0), |file| file.live.hole_at(offset, most))
     }
 
     /// Returns a mark: a sync that begins now covers the changes before it.
     pub(super) fn mark(&self, inode: Inode) -> Mark {
-        let file = match self.nodes.get(&inode) {
-            Some(Node::File(file)) => file.before + file.changes.len() as u64,
-            _ => 0,
-        };
+        let file = self.file_of(inode).map_or(0, |file| file.before + file.changes.len() as u64);
         Mark { file, names: self.names_changed }
     }
 
@@ -322,7 +291,7 @@ impl Contents {
 
     /// Returns how many changes of names there were after the last one before the mark that changed this file or folder.
     fn last_change_of(&self, inode: Inode, mark: Mark) -> u64 {
-        let of_it = |change: &&Numbered| change.number < mark.names && change.inodes.contains(&inode);
+        let of_it = |change: &&NameChange| change.number < mark.names && change.inodes.contains(&inode);
         self.name_changes.iter().rev().find(of_it).map_or(0, |change| change.number + 1)
     }
 
@@ -333,12 +302,10 @@ impl Contents {
         let chosen = with_earlier(&changes, is_wanted);
         for (change, is_chosen) in changes.into_iter().zip(chosen) {
             if is_chosen {
-                if let NameChange::Add(_, inode) = change.change
-                    && let Some(Node::File(file)) = self.nodes.get_mut(&inode)
-                {
-                    file.exists_durably();
+                for inode in change.named() {
+                    _ = self.file(inode).map(FileState::exists_durably);
                 }
-                change.change.apply(&mut self.durable);
+                change.apply(&mut self.durable);
             } else {
                 self.name_changes.push(change);
             }
@@ -386,10 +353,7 @@ impl Contents {
 
     /// Returns how many syncs of the file have failed.
     pub(super) fn failures(&self, inode: Inode) -> u64 {
-        match self.nodes.get(&inode) {
-            Some(Node::File(file)) => file.failures,
-            _ => 0,
-        }
+        self.file_of(inode).map_or(0, |file| file.failures)
     }
 
     // ---- Power cuts ----
@@ -402,9 +366,7 @@ impl Contents {
         let mut reached = BTreeSet::from([ROOT]);
         let mut folders = vec![ROOT];
         while let Some(folder) = folders.pop() {
-            for ((_, name), inode) in
-                tree.names.range((folder, Vec::new())..).take_while(|((of, _), _)| *of == folder)
-            {
+            for (name, inode) in tree.in_folder(folder) {
                 after.live.names.insert((folder, name.clone()), *inode);
                 if reached.insert(*inode) && self.is_folder(*inode) {
                     folders.push(*inode);
@@ -435,7 +397,7 @@ impl Contents {
         };
         for (change, is_kept) in self.name_changes.iter().zip::<Vec<bool>>(kept) {
             if is_kept {
-                change.change.apply(&mut tree);
+                change.apply(&mut tree);
             }
         }
         tree
@@ -635,7 +597,7 @@ mod tests {
         let mut contents = Contents::new();
         let (file, folder) = (
             contents.open(b"a", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap(),
-            contents.create(b"d", Node::Folder, 0o755).unwrap(),
+            contents.create_dir(b"d", 0o755).and_then(|()| contents.look_up(b"d", false)).unwrap(),
         );
         let other = contents.open(b"x", libc::O_CREAT | libc::O_RDWR, 0o644).unwrap();
         contents.sync(ROOT, contents.mark(ROOT), false);

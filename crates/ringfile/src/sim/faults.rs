@@ -17,9 +17,9 @@ use crate::OperationKind;
 /// let slow_and_unreliable = Faults::none().write_errors(0.01).stuck(0.001, Duration::from_secs(60));
 /// # let _ = slow_and_unreliable;
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Faults {
-    pub(super) latency: Range<Duration>,
+    latency: Latency,
     stuck: (f64, Duration),
     short: f64,
     interrupted: f64,
@@ -37,9 +37,19 @@ pub struct Faults {
     pub(super) room: Option<u64>,
 }
 
-impl Default for Faults {
+/// How long operations take.
+#[derive(Clone)]
+struct Latency(Range<Duration>);
+
+impl Default for Latency {
     fn default() -> Self {
-        Self::none()
+        Self(Duration::from_micros(10)..Duration::from_millis(1))
+    }
+}
+
+impl fmt::Debug for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -47,23 +57,7 @@ impl Faults {
     /// Nothing goes wrong: operations take 10 µs to 1 ms, and end in any order.
     #[must_use]
     pub fn none() -> Self {
-        Self {
-            latency: Duration::from_micros(10)..Duration::from_millis(1),
-            stuck: (0.0, Duration::ZERO),
-            short: 0.0,
-            interrupted: 0.0,
-            read_errors: 0.0,
-            write_errors: 0.0,
-            sync_errors: 0.0,
-            flips: 0.0,
-            failing: Vec::new(),
-            lost_writes: 0.0,
-            misdirected_writes: 0.0,
-            memory_errors: 0.0,
-            longest: Duration::ZERO,
-            bad_sectors: Vec::new(),
-            room: None,
-        }
+        Self::default()
     }
 
     /// What the kernel and a failing drive do, without lies: short transfers, interrupted and stuck operations, and errors
@@ -87,7 +81,7 @@ impl Faults {
     /// Sets how long operations take.
     #[must_use]
     pub fn latency(self, latency: Range<Duration>) -> Self {
-        Self { latency, ..self }
+        Self { latency: Latency(latency), ..self }
     }
 
     /// Makes a few operations take much longer, as on a real drive: one in ten takes ten times as long as
@@ -211,7 +205,7 @@ impl Faults {
 
     /// Draws how long an operation takes.
     pub(super) fn draw_latency(&self, random: &mut Random) -> Duration {
-        let Range { start, end } = self.latency;
+        let Range { start, end } = self.latency.0;
         let span = end.saturating_sub(start).as_nanos() as u64;
         let usual = start + Duration::from_nanos(random.below(span.max(1)));
         if self.longest <= usual {

@@ -58,6 +58,7 @@ mod ranges;
 mod script;
 mod seed;
 mod seeds;
+mod tree;
 mod world;
 
 use std::fmt;
@@ -66,14 +67,16 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::port;
 use disk::Contents;
 pub use faults::Faults;
 pub use file_state::Strictness;
 use ringfile_buffer::internal::set_thread_poisons;
 use seed::Random;
 pub use seeds::{for_each_seed, replay};
-use world::{End, World};
+use world::World;
+pub(crate) use world::{
+    CarriedOut, OpenNumber, OpenRef, Operation, ask, forget_timer, is_here, now, spawn, start, wake_at,
+};
 
 /// By default, the power is cut before at most this many events.
 const USUAL_EVENTS: u64 = 10_000;
@@ -142,17 +145,15 @@ impl Simulation {
             world.cut_within(cut_within);
         }
         world::set(Some(world));
-        port::set(Some(&calls::PORT));
         let running = Running { seed, run };
         crate::memory::set_thread_must_not_block(true);
         set_thread_poisons(true);
-        let end = world::run(pin!(program(Disk(()))));
-        let (disk, trace, events) = running.end();
-        let result = match end {
-            End::Returned(result) => Some(result),
-            End::PowerCut => None,
-        };
-        Outcome { seed, run, result, disk, trace, events }
+        let result = world::run(pin!(program(Disk(()))));
+        let World { left, disk, trace, events, .. } = running.end();
+        let mut disk = left.unwrap_or(disk);
+        disk.room = None;
+        let next = Self { seed, run: run + 1, disk, faults: Faults::none(), cut_within: 0 };
+        Outcome { next, result, trace, events }
     }
 }
 
@@ -163,12 +164,10 @@ struct Running {
 }
 
 impl Running {
-    fn end(self) -> (Contents, u64, u64) {
+    fn end(self) -> World {
         let world = take_world();
         std::mem::forget(self);
-        let mut world = world.expect("a world is in place");
-        let disk = world.left.take().unwrap_or_else(|| world.disk.clone());
-        (disk, world.trace, world.events)
+        world.expect("a world is in place")
     }
 }
 
@@ -194,7 +193,6 @@ fn take_world() -> Option<World> {
     world::end_tasks();
     crate::memory::set_thread_must_not_block(false);
     set_thread_poisons(false);
-    port::set(None);
     world::set(None)
 }
 
@@ -214,13 +212,13 @@ impl Disk {
     /// ```
     #[must_use]
     pub fn current() -> Option<Self> {
-        crate::port::here().map(|_| Self(()))
+        is_here().then_some(Self(()))
     }
 
     /// Returns the simulated time since the program began.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        world::with(|world| world.elapsed()).unwrap_or_default()
+        world::with(|world| world.now).unwrap_or_default()
     }
 
     /// Cuts the power before the next event, also in a simulation without [`power_cuts`](Simulation::power_cuts): at the
@@ -242,10 +240,9 @@ impl Disk {
 
 /// How a simulation ended.
 pub struct Outcome<T> {
-    seed: u64,
-    run: u64,
+    /// Of what is on the disk now.
+    next: Simulation,
     result: Option<T>,
-    disk: Contents,
     trace: u64,
     events: u64,
 }
@@ -265,9 +262,7 @@ impl<T> Outcome<T> {
     /// power cuts; its time begins at 0. Its chances too follow from the seed, but are not those of the run before.
     #[must_use]
     pub fn disk(&self) -> Simulation {
-        let mut disk = self.disk.clone();
-        disk.room = None;
-        Simulation { seed: self.seed, run: self.run + 1, disk, faults: Faults::none(), cut_within: 0 }
+        self.next.clone()
     }
 
     /// Returns a number that is the same for two runs if the same happened in both, in the same order. Of what is written, the
@@ -288,7 +283,7 @@ impl<T> fmt::Debug for Outcome<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_cut = self.result.is_none();
         f.debug_struct("Outcome")
-            .field("seed", &self.seed)
+            .field("seed", &self.next.seed)
             .field("is_cut", &is_cut)
             .field("events", &self.events)
             .finish_non_exhaustive()
@@ -300,8 +295,8 @@ impl<T> fmt::Debug for Outcome<T> {
 /// # Panics
 /// Outside a simulation, where nothing would wake it.
 pub fn sleep(time: Duration) -> Sleep {
-    let port = port::here().expect("ringfile::sim::sleep was called outside a simulation");
-    Sleep { until: (port.now)() + time.min(world::FOR_EVER), timer: None }
+    let now = now().expect("ringfile::sim::sleep was called outside a simulation");
+    Sleep { until: now + time.min(world::FOR_EVER), timer: None }
 }
 
 /// A wait for a simulated time: see [`sleep`].

@@ -1,121 +1,14 @@
-//! The names on a simulated disk: where a path leads, and changes of names and permissions.
+//! The names on a simulated disk: where a path leads, and the calls that change names and permissions.
 //!
 //! Paths and their errors are as in the kernel (`fs/namei.c`).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::disk::{Contents, Node, ROOT};
-
-/// The number of a file or a folder.
-pub(super) type Inode = u64;
-
-/// A name in a folder. An empty name is the folder itself.
-pub(super) type Name = (Inode, Vec<u8>);
+use super::tree::{Inode, Name, NameChange};
 
 /// A path leads through at most this many symbolic links (`MAXSYMLINKS`).
 const MOST_LINKS: usize = 40;
-
-/// All names, and the permissions of what they lead to.
-#[derive(Clone, Default)]
-pub(super) struct Tree {
-    pub(super) names: BTreeMap<Name, Inode>,
-    pub(super) modes: BTreeMap<Inode, u32>,
-}
-
-/// A change of a name, or of permissions.
-#[derive(Clone)]
-pub(super) enum NameChange {
-    /// The file or folder has this name too.
-    Add(Name, Inode),
-    Remove(Name),
-    /// In one step.
-    Rename {
-        from: Name,
-        to: Name,
-    },
-    /// In one step.
-    Exchange(Name, Name),
-    Mode(Inode, u32),
-}
-
-impl NameChange {
-    fn names(&self) -> impl Iterator<Item = &Name> {
-        let names = match self {
-            Self::Add(name, _) | Self::Remove(name) => [Some(name), None],
-            Self::Rename { from: one, to: other } | Self::Exchange(one, other) => [Some(one), Some(other)],
-            Self::Mode(..) => [None, None],
-        };
-        names.into_iter().flatten()
-    }
-
-    /// Returns whether it changes the names in a folder, or the permissions of a file or folder.
-    pub(super) fn is_of(&self, inode: Inode) -> bool {
-        matches!(self, Self::Mode(of, _) if *of == inode) || self.names().any(|(folder, _)| *folder == inode)
-    }
-
-    /// Returns the files and folders whose metadata it changes.
-    fn inodes(&self, before: &Tree) -> Vec<Inode> {
-        let own = if let Self::Add(_, inode) | Self::Mode(inode, _) = self { Some(*inode) } else { None };
-        let named = self.names().flat_map(|name| [Some(name.0), before.names.get(name).copied()]);
-        named.flatten().chain(own).collect()
-    }
-
-    pub(super) fn apply(&self, tree: &mut Tree) {
-        let names = &mut tree.names;
-        match self {
-            Self::Add(name, inode) => _ = names.insert(name.clone(), *inode),
-            Self::Remove(name) => _ = names.remove(name),
-            Self::Rename { from, to } => {
-                if let Some(inode) = names.remove(from) {
-                    names.insert(to.clone(), inode);
-                }
-            }
-            Self::Exchange(one, other) => {
-                if let (Some(&first), Some(&second)) = (names.get(one), names.get(other)) {
-                    names.insert(one.clone(), second);
-                    names.insert(other.clone(), first);
-                }
-            }
-            Self::Mode(inode, mode) => _ = tree.modes.insert(*inode, *mode),
-        }
-    }
-}
-
-/// A change of a name or of permissions.
-#[derive(Clone)]
-pub(super) struct Numbered {
-    pub(super) number: u64,
-    pub(super) change: NameChange,
-    /// The files and folders whose metadata it changes.
-    pub(super) inodes: Vec<Inode>,
-}
-
-impl Numbered {
-    pub(super) fn new(number: u64, change: NameChange, before: &Tree) -> Self {
-        Self { number, inodes: change.inodes(before), change }
-    }
-}
-
-/// Returns which changes become durable if all that are wanted do: also those on whose outcome a later one depends.
-pub(super) fn with_earlier(
-    changes: &[Numbered],
-    mut is_wanted: impl FnMut(&NameChange) -> bool,
-) -> Vec<bool> {
-    let mut needed = BTreeSet::new();
-    let mut chosen: Vec<bool> = changes
-        .iter()
-        .rev()
-        .map(|Numbered { change, .. }| {
-            let is_chosen = is_wanted(change) || change.names().any(|name| needed.contains(name));
-            if is_chosen {
-                needed.extend(change.names());
-            }
-            is_chosen
-        })
-        .collect();
-    chosen.reverse();
-    chosen
-}
 
 fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|part| !part.is_empty())
@@ -181,9 +74,9 @@ impl Contents {
     }
 
     /// Returns where a symbolic link points.
-    pub(super) fn link_target(&self, path: &[u8]) -> Result<&[u8], i32> {
+    pub(crate) fn read_link(&self, path: &[u8]) -> Result<Vec<u8>, i32> {
         match self.nodes.get(&self.look_up(path, false)?) {
-            Some(Node::Link(to)) => Ok(to),
+            Some(Node::Link(to)) => Ok(to.clone()),
             _ => Err(libc::EINVAL),
         }
     }
@@ -194,8 +87,8 @@ impl Contents {
         if !self.is_folder(folder) {
             return Err(libc::ENOTDIR);
         }
-        let names = self.live.names.range((folder, Vec::new())..).take_while(|((of, _), _)| *of == folder);
-        Ok(names.map(|((_, name), inode)| (name.clone(), self.kind(*inode))).collect())
+        let names = self.live.in_folder(folder);
+        Ok(names.map(|(name, inode)| (name.clone(), self.kind(*inode))).collect())
     }
 
     pub(super) fn links(&self, inode: Inode) -> usize {
@@ -203,25 +96,24 @@ impl Contents {
     }
 
     fn is_empty(&self, folder: Inode) -> bool {
-        self.live.names.range((folder, Vec::new())..).next().is_none_or(|((of, _), _)| *of != folder)
+        self.live.in_folder(folder).next().is_none()
     }
 
     /// Returns whether a folder is, or lies in, another one.
     fn contains(&self, outer: Inode, mut inner: Inode) -> bool {
         while inner != outer {
-            match self.live.names.iter().find(|(_, of)| **of == inner) {
-                Some(((folder, _), _)) => inner = *folder,
-                None => return false,
-            }
+            let name = self.live.names.iter().find(|(_, of)| **of == inner);
+            let Some(((folder, _), _)) = name else { return false };
+            inner = *folder;
         }
         true
     }
 
     // ---- Changing ----
 
-    fn change_names(&mut self, change: NameChange) {
-        let change = Numbered::new(self.names_changed, change, &self.live);
-        change.change.apply(&mut self.live);
+    fn change_names(&mut self, names: Vec<(Name, Option<Inode>)>, mode: Option<(Inode, u32)>) {
+        let change = NameChange::new(self.names_changed, names, mode, &self.live);
+        change.apply(&mut self.live);
         self.name_changes.push(change);
         self.names_changed += 1;
     }
@@ -233,7 +125,7 @@ impl Contents {
         // The permissions of creation are as durable as its existence.
         self.live.modes.insert(inode, mode & 0o7777);
         self.durable.modes.insert(inode, mode & 0o7777);
-        self.change_names(NameChange::Add(name, inode));
+        self.change_names(vec![(name, Some(inode))], None);
         inode
     }
 
@@ -264,10 +156,38 @@ impl Contents {
         }
     }
 
-    /// Makes a folder or a symbolic link.
-    pub(super) fn create(&mut self, path: &[u8], node: Node, mode: u32) -> Result<Inode, i32> {
-        let name = self.new_name(path, matches!(node, Node::Folder))?;
-        Ok(self.add(name, node, mode))
+    /// Creates a folder.
+    pub(crate) fn create_dir(&mut self, path: &[u8], mode: u32) -> Result<(), i32> {
+        let name = self.new_name(path, true)?;
+        self.add(name, Node::Folder, mode);
+        Ok(())
+    }
+
+    /// Creates a folder and those above it.
+    pub(crate) fn create_dirs(&mut self, path: &[u8], mode: u32) -> Result<(), i32> {
+        let ends = (1..=path.len()).filter(|end| path.get(*end).is_none_or(|next| *next == b'/'));
+        for end in ends {
+            let is_above = path[end..].iter().any(|byte| *byte != b'/');
+            match (self.create_dir(&path[..end], mode), self.look_up(&path[..end], true)) {
+                (Ok(()), _) => {}
+                (Err(libc::EEXIST), Ok(inode)) if self.is_folder(inode) => {}
+                // A file is above it, or a link that leads nowhere.
+                (Err(libc::EEXIST), Ok(_)) if is_above => return Err(libc::ENOTDIR),
+                (Err(libc::EEXIST), Err(errno)) if is_above && errno != libc::ENOENT => return Err(errno),
+                (Err(errno), _) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a symbolic link.
+    pub(crate) fn symlink(&mut self, to: &[u8], path: &[u8]) -> Result<(), i32> {
+        if to.is_empty() {
+            return Err(libc::ENOENT);
+        }
+        let name = self.new_name(path, false)?;
+        self.add(name, Node::Link(to.to_vec()), 0o777);
+        Ok(())
     }
 
     /// Returns a name that nothing has.
@@ -281,14 +201,24 @@ impl Contents {
     }
 
     /// Gives a file or a symbolic link another name.
-    pub(super) fn link(&mut self, from: &[u8], to: &[u8]) -> Result<(), i32> {
+    pub(crate) fn link(&mut self, from: &[u8], to: &[u8]) -> Result<(), i32> {
         let inode = self.look_up(from, false)?;
         let to = self.new_name(to, false)?;
         if self.is_folder(inode) {
             return Err(libc::EPERM);
         }
-        self.change_names(NameChange::Add(to, inode));
+        self.change_names(vec![(to, Some(inode))], None);
         Ok(())
+    }
+
+    /// Refuses to take the place of anything but an empty folder, or of a folder.
+    fn must_be(&self, folder: bool, replaced: Inode) -> Result<(), i32> {
+        match (folder, self.is_folder(replaced)) {
+            (false, true) => Err(libc::EISDIR),
+            (true, false) => Err(libc::ENOTDIR),
+            (true, true) if !self.is_empty(replaced) => Err(libc::ENOTEMPTY),
+            (true, true) | (false, false) => Ok(()),
+        }
     }
 
     /// Returns what had the name.
@@ -303,14 +233,11 @@ impl Contents {
             });
         }
         let inode = self.at(&name).ok_or(libc::ENOENT)?;
-        match (self.is_folder(inode), is_folder) {
-            (true, false) => return Err(libc::EISDIR),
-            (false, true) => return Err(libc::ENOTDIR),
-            (false, false) if path.ends_with(b"/") => return Err(libc::ENOTDIR),
-            (true, true) if !self.is_empty(inode) => return Err(libc::ENOTEMPTY),
-            (true, true) | (false, false) => {}
+        self.must_be(is_folder, inode)?;
+        if !is_folder && path.ends_with(b"/") {
+            return Err(libc::ENOTDIR);
         }
-        self.change_names(NameChange::Remove(name));
+        self.change_names(vec![(name, None)], None);
         Ok(inode)
     }
 
@@ -350,25 +277,20 @@ impl Contents {
             return Ok(None);
         }
         if is_exchange {
-            self.change_names(NameChange::Exchange(from, to));
+            self.change_names(vec![(from, replaced), (to, Some(inode))], None);
             return Ok(None);
         }
         if let Some(replaced) = replaced {
-            match (self.is_folder(inode), self.is_folder(replaced)) {
-                (false, true) => return Err(libc::EISDIR),
-                (true, false) => return Err(libc::ENOTDIR),
-                (true, true) if !self.is_empty(replaced) => return Err(libc::ENOTEMPTY),
-                (true, true) | (false, false) => {}
-            }
+            self.must_be(self.is_folder(inode), replaced)?;
         }
-        self.change_names(NameChange::Rename { from, to });
+        self.change_names(vec![(from, None), (to, Some(inode))], None);
         Ok(replaced)
     }
 
     /// Sets the permissions.
-    pub(super) fn set_mode(&mut self, path: &[u8], mode: u32) -> Result<(), i32> {
+    pub(crate) fn set_mode(&mut self, path: &[u8], mode: u32) -> Result<(), i32> {
         let inode = self.look_up(path, true)?;
-        self.change_names(NameChange::Mode(inode, mode & 0o7777));
+        self.change_names(Vec::new(), Some((inode, mode & 0o7777)));
         Ok(())
     }
 }

@@ -8,13 +8,12 @@ use std::ops::Range;
 pub(super) struct Ranges {
     /// The ends, by the starts.
     ends: BTreeMap<u64, u64>,
-    /// How many numbers they have in all.
-    len: u64,
 }
 
 impl Ranges {
+    /// Returns how many numbers they have in all.
     pub(super) fn len(&self) -> u64 {
-        self.len
+        self.ends.iter().map(|(start, end)| end - start).sum()
     }
 
     /// Returns the parts of the ranges that lie in another one.
@@ -35,7 +34,6 @@ impl Ranges {
             return;
         }
         self.remove(range.clone());
-        self.len += range.end - range.start;
         let follows = self.ends.remove(&range.end);
         let before = self.ends.range_mut(..range.start).next_back().map(|(_, end)| end);
         let end = follows.unwrap_or(range.end);
@@ -46,12 +44,8 @@ impl Ranges {
     }
 
     pub(super) fn remove(&mut self, range: Range<u64>) {
-        if self.ends.is_empty() {
-            return;
-        }
         let parts: Vec<Range<u64>> = self.within(range).collect();
         for part in parts {
-            self.len -= part.end - part.start;
             let Some((&start, end)) = self.ends.range_mut(..=part.start).next_back() else { continue };
             let behind = std::mem::replace(end, part.start);
             if start == part.start {

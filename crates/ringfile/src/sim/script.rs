@@ -87,7 +87,7 @@ pub(super) struct Plan {
     /// How many simulations have begun.
     pub(super) runs: u64,
     /// All that may go wrong; `None`: what the seed and the rates say.
-    only: Option<Rc<Script>>,
+    pub(super) only: Option<Rc<Script>>,
     /// What went wrong, in words.
     pub(super) happened: Vec<(Place, String)>,
     /// The runs at whose end the power was cut.
@@ -110,26 +110,13 @@ pub(super) fn set(plan: Option<Plan>) -> Option<Plan> {
 }
 
 /// Runs `act` on the calling thread's plan; `None` without one.
-fn with<R>(act: impl FnOnce(&mut Plan) -> R) -> Option<R> {
+pub(super) fn with<R>(act: impl FnOnce(&mut Plan) -> R) -> Option<R> {
     PLAN.with_borrow_mut(|plan| plan.as_mut().map(act))
-}
-
-/// Begins a simulation. Returns its number in the test, and all that may go wrong; `None` without a plan.
-pub(super) fn begin() -> Option<(u64, Option<Rc<Script>>)> {
-    with(|plan| {
-        plan.runs += 1;
-        (plan.runs, plan.only.clone())
-    })
 }
 
 /// Notes that something goes wrong.
 pub(super) fn note(place: Place, what: String) {
     with(|plan| plan.happened.push((place, what)));
-}
-
-/// Notes that the power is cut at the end of a run.
-pub(super) fn note_cut_at_end(run: u64) {
-    with(|plan| plan.cut_at_end.push(run));
 }
 
 #[cfg(test)]

@@ -5,11 +5,12 @@ use std::cell::{Cell, RefCell};
 use std::io::{IsTerminal, stderr};
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::script::{self, Plan, Script};
+use crate::lock::Lock;
 
 /// The variable that names one seed.
 const ONE: &str = "RINGFILE_SIM_SEED";
@@ -38,7 +39,7 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
         let seed = seed.to_str().and_then(|seed| seed.parse().ok());
         return test(seed.unwrap_or_else(|| panic!("{ONE} must be a number from 0 to {}", u64::MAX)));
     }
-    let run = Run { next: AtomicU64::new(seeds.start), failed: Mutex::new(None), began: Instant::now() };
+    let run = Run { next: AtomicU64::new(seeds.start), failed: Lock::default(), began: Instant::now() };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -46,7 +47,7 @@ pub fn for_each_seed(seeds: Range<u64>, test: impl Fn(u64) + Sync) {
             scope.spawn(move || run.run(&seeds, test, thread == 0 && stderr().is_terminal()));
         }
     });
-    let failed = run.lock().take();
+    let failed = run.failed.lock().take();
     // A test that is repeated may have called this.
     if !is_shrinking() {
         let done = run.next.load(Ordering::Relaxed).min(seeds.end).saturating_sub(seeds.start);
@@ -117,16 +118,18 @@ fn shrink(seed: u64, test: &impl Fn(u64)) {
         }));
     });
     SHRINKS.set(true);
-    let found = Shrinker { seed, test, runs: 0, began: Instant::now() }.shrink();
+    let mut shrinker = Shrinker { seed, test, runs: 0, began: Instant::now() };
+    let found = shrinker.shrink();
     SHRINKS.set(false);
     match found {
         None => {
             eprintln!("the test does not fail when it is repeated, so something else than the seed decides")
         }
-        Some(Shrunk { last: Plan { runs: 0, .. }, .. }) => {
+        Some((Plan { runs: 0, .. }, _)) => {
             eprintln!("no simulation ran on the thread of the test, so its faults are not known")
         }
-        Some(Shrunk { last: Plan { happened, cut_at_end, .. }, all, runs }) => {
+        Some((Plan { happened, cut_at_end, .. }, all)) => {
+            let runs = shrinker.runs;
             let script = Script(happened.iter().map(|(place, _)| *place).collect());
             match happened.len() {
                 0 => eprintln!("it fails without any fault"),
@@ -150,14 +153,6 @@ struct Shrinker<'a, T> {
     began: Instant,
 }
 
-struct Shrunk {
-    /// The last run that has failed.
-    last: Plan,
-    /// How many faults there were at first.
-    all: usize,
-    runs: usize,
-}
-
 impl<T: Fn(u64)> Shrinker<'_, T> {
     /// Runs the test. Returns where it has panicked, if it has, and what went wrong before.
     fn run(&mut self, only: Option<Script>) -> Option<(String, Plan)> {
@@ -173,8 +168,8 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
     }
 
     /// Leaves out parts of the faults, first large ones, and goes on with what is left where the test still fails at the same
-    /// place. `None` if it does not fail.
-    fn shrink(mut self) -> Option<Shrunk> {
+    /// place. Returns the last run that has failed, and how many faults there were at first; `None` if it does not fail.
+    fn shrink(&mut self) -> Option<(Plan, usize)> {
         let (failure, mut last) = self.run(None)?;
         let all = last.happened.len();
         let mut size = all;
@@ -192,21 +187,17 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
             }
             size = size.min(last.happened.len() + 1) / 2;
         }
-        Some(Shrunk { last, all, runs: self.runs })
+        Some((last, all))
     }
 }
 
 struct Run {
     next: AtomicU64,
-    failed: Mutex<Option<(u64, Box<dyn Any + Send>)>>,
+    failed: Lock<Option<(u64, Box<dyn Any + Send>)>>,
     began: Instant,
 }
 
 impl Run {
-    fn lock(&self) -> MutexGuard<'_, Option<(u64, Box<dyn Any + Send>)>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn rate(&self, done: u64) -> f64 {
         done as f64 / self.began.elapsed().as_secs_f64().max(1e-9)
     }
@@ -214,13 +205,13 @@ impl Run {
     /// Runs a thread.
     fn run(&self, seeds: &Range<u64>, test: &impl Fn(u64), tells: bool) {
         let mut told = Instant::now();
-        while self.lock().is_none() {
+        while self.failed.lock().is_none() {
             let seed = self.next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds.end {
                 return;
             }
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| test(seed))) {
-                self.lock().get_or_insert((seed, payload));
+                self.failed.lock().get_or_insert((seed, payload));
             }
             if tells && told.elapsed() >= Duration::from_millis(200) {
                 told = Instant::now();

@@ -1,6 +1,7 @@
 //! A simulation that runs: its tasks, its clock, and the operations in flight.
 //!
-//! Knows operations, which the driver hands to the port instead of a worker, and the disk. Everything is on one thread.
+//! Knows of an operation, which the driver hands over instead of giving it to a worker, that it can be carried out, and knows
+//! the disk. Everything is on one thread.
 //! Invariants: the same seed gives the same order of everything; no user code runs while the world is borrowed; an operation
 //! takes effect at one moment between its start and its end, when it ends.
 
@@ -10,18 +11,21 @@ use std::future::Future;
 use std::os::fd::RawFd;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::disk::Contents;
 use super::faults::{Call, Drawn, Faults};
 use super::file_state::Mark;
-use super::names::Inode;
 use super::script::{self, Moment, Place, Script};
 use super::seed::Random;
-use crate::port::{CarriedOut, Dropped, OpenNumber, Operation};
+use super::tree::Inode;
+use crate::lock::Lock;
+
+/// A number of an open file. No two files of a process have the same: one that outlives its simulation is not open in another.
+pub(crate) type OpenNumber = u64;
 
 /// 0 is that of paths.
 pub(super) static NEXT_OPEN: AtomicU64 = AtomicU64::new(1);
@@ -29,22 +33,65 @@ pub(super) static NEXT_OPEN: AtomicU64 = AtomicU64::new(1);
 pub(super) struct OpenFile {
     pub(super) inode: Inode,
     pub(super) flags: i32,
-    pub(super) path: Rc<[u8]>,
+    /// For reports.
+    pub(super) path: String,
     /// How many of the file's failed syncs it has reported.
     pub(super) reported: u64,
 }
 
-impl OpenFile {
-    fn path(&self) -> String {
-        String::from_utf8_lossy(&self.path).into_owned()
+/// An open file, held by its target; 0 for the stand-in of a path. Dropping it closes the file; where it says that it was
+/// dropped on another thread.
+pub(crate) struct OpenRef(pub(crate) OpenNumber, Option<Arc<Dropped>>);
+
+/// Open files that were dropped on other threads.
+type Dropped = Lock<Vec<OpenNumber>>;
+
+impl OpenRef {
+    pub(crate) const PATH: Self = Self(0, None);
+
+    pub(super) fn new(number: OpenNumber, dropped: &Arc<Dropped>) -> Self {
+        Self(number, Some(Arc::clone(dropped)))
     }
+}
+
+impl Drop for OpenRef {
+    fn drop(&mut self) {
+        if let Some(dropped) = &self.1
+            && with(|world| world.close(self.0)) != Some(true)
+        {
+            dropped.lock().push(self.0);
+        }
+    }
+}
+
+/// An operation in flight, which ends once.
+pub(crate) trait Operation {
+    /// Returns whether somebody still waits for it.
+    fn is_wanted(&self) -> bool;
+    /// Says what it is, for a report: "write of log at byte 512".
+    fn describe(&self) -> String;
+    /// Carries it out on this thread, by the calls of this simulation; calls `note` before it tells how it has ended.
+    fn carry_out(self: Box<Self>, note: fn(CarriedOut));
+    /// Ends it without carrying it out.
+    fn refuse(self: Box<Self>, errno: i32);
+}
+
+/// What an operation was asked, and what it has done.
+#[derive(Clone, Copy)]
+pub(crate) struct CarriedOut {
+    pub verb: &'static str,
+    pub kind: u8,
+    pub offset: u64,
+    /// Bytes that were asked for.
+    pub want: usize,
+    pub done: usize,
+    /// 0 after success.
+    pub errno: i32,
 }
 
 /// The places of a run at which something may go wrong.
 struct Places {
-    /// Whether what goes wrong is noted.
-    is_noted: bool,
-    /// The number of the run in its test.
+    /// The number of the run in its test; 0 if what goes wrong is not noted.
     run: u64,
     only: Option<Rc<Script>>,
     /// From which the chances of each place follow.
@@ -52,26 +99,27 @@ struct Places {
     counts: [u64; Moment::COUNT],
 }
 
-struct Pending {
-    operation: Box<dyn Operation>,
-    /// What a sync covers.
-    mark: Mark,
+enum Event {
+    /// An operation ends; the mark is what a sync covers.
+    Operation(Box<dyn Operation>, Mark),
+    Timer(Waker),
 }
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-pub(super) struct World {
-    pub(super) disk: Contents,
+pub(crate) struct World {
+    pub(crate) disk: Contents,
     pub(super) random: Random,
     pub(super) faults: Faults,
     places: Places,
     /// The time since the simulation began.
-    now: Duration,
+    pub(super) now: Duration,
     began: Instant,
     next: u64,
-    pending: BTreeMap<(Duration, u64), Pending>,
-    timers: BTreeMap<(Duration, u64), Waker>,
-    tasks: Vec<Option<Task>>,
+    /// What happens later, in its order.
+    queue: BTreeMap<(Duration, u64), Event>,
+    /// By number, each with its waker; `None` for the main future, those that have ended, and the one that runs.
+    tasks: Vec<Option<(Task, Waker)>>,
     woken: Arc<Woken>,
     pub(super) open: BTreeMap<OpenNumber, OpenFile>,
     /// The open files, by the descriptors that stand for them.
@@ -112,22 +160,18 @@ pub(super) const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 const MAIN: usize = 0;
 
 /// Tasks that are ready, in the order in which they were woken.
-struct Woken(Mutex<Vec<usize>>);
+struct Woken(Lock<Vec<usize>>);
 
 impl Woken {
-    fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(&self, task: usize) {
-        let mut woken = self.lock();
+        let mut woken = self.0.lock();
         if !woken.contains(&task) {
             woken.push(task);
         }
     }
 
     fn take(&self, random: &mut Random) -> Option<usize> {
-        let mut woken = self.lock();
+        let mut woken = self.0.lock();
         let at = match woken.len() {
             0 => return None,
             1 => 0,
@@ -142,44 +186,36 @@ struct TaskWaker {
     task: usize,
 }
 
+impl TaskWaker {
+    fn of(woken: &Arc<Woken>, task: usize) -> Waker {
+        Waker::from(Arc::new(Self { woken: Arc::clone(woken), task }))
+    }
+}
+
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.woken.add(self.task);
     }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.add(self.task);
-    }
-}
-
-/// Why a simulation ended.
-pub(super) enum End<T> {
-    Returned(T),
-    PowerCut,
 }
 
 impl World {
     pub(super) fn new(disk: Contents, random: Random, faults: Faults) -> Self {
-        let plan = script::begin();
-        let places = Places {
-            is_noted: plan.is_some(),
-            run: plan.as_ref().map_or(0, |(run, _)| *run),
-            only: plan.and_then(|(_, only)| only),
-            first: random.clone(),
-            counts: [0; Moment::COUNT],
-        };
+        let plan = script::with(|plan| {
+            plan.runs += 1;
+            (plan.runs, plan.only.clone())
+        });
+        let (run, only) = plan.unwrap_or_default();
         Self {
-            places,
+            places: Places { run, only, first: random.clone(), counts: [0; Moment::COUNT] },
             disk,
             random,
             faults,
             now: Duration::ZERO,
             began: Instant::now(),
             next: 0,
-            pending: BTreeMap::new(),
-            timers: BTreeMap::new(),
+            queue: BTreeMap::new(),
             tasks: vec![None],
-            woken: Arc::new(Woken(Mutex::new(vec![MAIN]))),
+            woken: Arc::new(Woken(Lock::new(vec![MAIN]))),
             open: BTreeMap::new(),
             stand_ins: BTreeMap::new(),
             dropped: Arc::default(),
@@ -193,31 +229,23 @@ impl World {
         }
     }
 
-    pub(super) fn elapsed(&self) -> Duration {
-        self.now
-    }
-
     /// Describes the last operation, for a report.
     pub(super) fn last_operation(&self) -> String {
-        match &self.last {
-            Some(CarriedOut { verb, offset, done, errno, .. }) => {
-                format!(
-                    "after {:?}; the last operation: {verb} at byte {offset} ({done} bytes, errno {errno})",
-                    self.now
-                )
-            }
-            None => "before the first operation".to_owned(),
-        }
+        let Some(CarriedOut { verb, offset, done, errno, .. }) = self.last else {
+            return "before the first operation".to_owned();
+        };
+        let after = self.now;
+        format!("after {after:?}; the last operation: {verb} at byte {offset} ({done} bytes, errno {errno})")
     }
 
     /// Sets that the power is cut within this many events, or at the end.
     pub(super) fn cut_within(&mut self, events: u64) {
         let chosen = self.random.of_any_size(events);
-        let Places { run, only, is_noted, .. } = &self.places;
+        let Places { run, only, .. } = &self.places;
         // A cut that is left out is the latest possible one, which is not noted: a program may end only by a cut.
         let scripted = only.as_ref().map(|only| only.cut(*run));
         self.cut_at = scripted.unwrap_or(Some(chosen)).unwrap_or(events).min(u64::MAX - 1);
-        if *is_noted && scripted != Some(None) {
+        if scripted != Some(None) {
             let place = Place { run: *run, moment: Moment::Cut, number: self.cut_at };
             script::note(place, format!("the power is cut before event {}", self.cut_at));
         }
@@ -243,7 +271,7 @@ impl World {
 
     /// Notes that something goes wrong, if that is wanted.
     pub(super) fn went_wrong(&self, place: Place, what: impl FnOnce() -> String) {
-        if self.places.is_noted {
+        if self.places.run > 0 {
             script::note(place, format!("{} in event {}", what(), self.events));
         }
     }
@@ -259,7 +287,7 @@ impl World {
         let drawn = self.faults.draw(call, place.number, len, &mut random);
         if !matches!(drawn, Drawn::Moves(all) if all == len) {
             self.went_wrong(place, || {
-                let path = self.open.get(&file).map_or_else(String::new, OpenFile::path);
+                let path = self.open.get(&file).map_or("", |open| &open.path);
                 match call {
                     Call::Sync => format!("the sync of {path} {drawn}"),
                     Call::Read => format!("the read of {len} bytes at {offset} of {path} {drawn}"),
@@ -308,10 +336,8 @@ impl World {
 
     /// Does what the kernel does by itself between operations.
     fn tidy(&mut self) {
-        let dropped = std::mem::take(&mut *self.dropped.lock().unwrap_or_else(PoisonError::into_inner));
-        for file in dropped {
-            self.close(file);
-        }
+        let dropped = std::mem::take(&mut *self.dropped.lock());
+        dropped.into_iter().for_each(|file| _ = self.close(file));
         self.disk.write_back(&mut self.random);
     }
 
@@ -329,33 +355,19 @@ impl World {
 
     /// Takes the next thing that happens after the present.
     fn next_event(&mut self) -> Option<Event> {
-        let operation = self.pending.first_key_value().map(|(key, _)| *key);
-        let timer = self.timers.first_key_value().map(|(key, _)| *key);
-        let first = operation.into_iter().chain(timer).min()?;
-        self.now = self.now.max(first.0);
-        self.note(first.0.as_nanos() as u64);
-        if timer == Some(first) {
-            return self.timers.remove(&first).map(Event::Timer);
-        }
-        self.pending.remove(&first).map(Event::Operation)
+        let ((at, _), event) = self.queue.pop_first()?;
+        self.now = self.now.max(at);
+        self.note(at.as_nanos() as u64);
+        Some(event)
     }
 }
 
-enum Event {
-    Operation(Pending),
-    Timer(Waker),
-}
-
-/// Runs the main future and its tasks until it returns, or the power is cut.
+/// Runs the main future and its tasks until it returns, or the power is cut: then returns `None`.
 ///
 /// # Panics
 /// If nothing can go on any more.
-pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
-    let waker = |task: usize| {
-        let woken = with(|world| Arc::clone(&world.woken)).expect("a world is in place");
-        Waker::from(Arc::new(TaskWaker { woken, task }))
-    };
-    let mut wakers = vec![waker(MAIN)];
+pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> Option<F::Output> {
+    let waker = with(|world| TaskWaker::of(&world.woken, MAIN)).expect("a world is in place");
     loop {
         let ready = with(|world| {
             let ready = world.woken.take(&mut world.random);
@@ -367,32 +379,29 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
         });
         let Some((ready, taken, false)) = ready else {
             cut_power();
-            return End::PowerCut;
+            return None;
         };
         match (ready, taken) {
             (Some(MAIN), _) => {
-                if let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&wakers[MAIN])) {
+                if let Poll::Ready(output) = main.as_mut().poll(&mut Context::from_waker(&waker)) {
                     if let Some(run) =
                         with(|world| (world.cut_at < u64::MAX).then_some(world.places.run)).flatten()
                     {
-                        script::note_cut_at_end(run);
+                        script::with(|plan| plan.cut_at_end.push(run));
                         cut_power();
                     }
-                    return End::Returned(output);
+                    return Some(output);
                 }
             }
-            (Some(number), Some(mut task)) => {
-                while wakers.len() <= number {
-                    wakers.push(waker(wakers.len()));
-                }
-                if task.as_mut().poll(&mut Context::from_waker(&wakers[number])).is_pending() {
-                    with(|world| world.tasks[number] = Some(task));
+            (Some(number), Some((mut task, waker))) => {
+                if task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+                    with(|world| world.tasks[number] = Some((task, waker)));
                 }
             }
             // It has ended.
             (Some(_), None) => {}
             (None, _) => match with(World::next_event).flatten() {
-                Some(Event::Operation(pending)) => carry_out(pending),
+                Some(Event::Operation(operation, mark)) => carry_out(operation, mark),
                 Some(Event::Timer(waker)) => waker.wake(),
                 None => panic!(
                     "the simulated program waits for something that never comes: no operation is in flight, no timer \
@@ -406,17 +415,13 @@ pub(super) fn run<F: Future>(mut main: Pin<&mut F>) -> End<F::Output> {
 /// Drops the tasks, ends the operations in flight, and drops the timers; also those that destructors begin: without a
 /// world, what they do would be real.
 pub(super) fn end_tasks() {
-    let is_left =
-        |world: &mut World| !(world.tasks.is_empty() && world.pending.is_empty() && world.timers.is_empty());
-    while with(is_left) == Some(true) {
+    while with(|world| !world.tasks.is_empty() || !world.queue.is_empty()) == Some(true) {
         let tasks = with(|world| {
-            world.woken.lock().clear();
+            world.woken.0.lock().clear();
             std::mem::take(&mut world.tasks)
         });
         drop(tasks);
-        end_operations();
-        let timers = with(|world| std::mem::take(&mut world.timers));
-        drop(timers);
+        drop(end_operations());
     }
 }
 
@@ -427,24 +432,29 @@ fn cut_power() {
         // What is lost does not depend on what was drawn before.
         world.random = world.places.first.at(Moment::Cut as u64, 0);
     });
-    end_operations();
-    with(|world| world.left = Some(world.disk.after_cut(&mut world.random)));
+    let timers = end_operations();
+    with(|world| {
+        world.queue.extend(timers);
+        world.left = Some(world.disk.after_cut(&mut world.random));
+    });
 }
 
-/// Ends the operations in flight: each has reached the disk or not.
-fn end_operations() {
-    let pending = with(|world| std::mem::take(&mut world.pending)).unwrap_or_default();
-    for pending in pending.into_values() {
-        if with(|world| world.random.happens(0.5)) == Some(true) {
-            carry_out(pending);
-        } else {
-            pending.operation.refuse(libc::ECANCELED);
+/// Ends the operations in flight: each has reached the disk or not. Returns the timers.
+fn end_operations() -> Vec<((Duration, u64), Event)> {
+    let mut timers = Vec::new();
+    for (at, event) in with(|world| std::mem::take(&mut world.queue)).unwrap_or_default() {
+        match event {
+            Event::Timer(_) => timers.push((at, event)),
+            Event::Operation(operation, mark) if with(|world| world.random.happens(0.5)) == Some(true) => {
+                carry_out(operation, mark);
+            }
+            Event::Operation(operation, _) => operation.refuse(libc::ECANCELED),
         }
     }
+    timers
 }
 
-fn carry_out(pending: Pending) {
-    let Pending { mut operation, mark } = pending;
+fn carry_out(operation: Box<dyn Operation>, mark: Mark) {
     // Cancelled: as on a ring, it may have been carried out or not.
     if !operation.is_wanted() && with(|world| world.random.happens(0.5)) != Some(false) {
         return operation.refuse(libc::ECANCELED);
@@ -453,28 +463,38 @@ fn carry_out(pending: Pending) {
         world.tidy();
         world.mark = mark;
     });
-    let carried_out = operation.carry_out();
-    with(|world| {
-        let CarriedOut { kind, offset, want, done, errno, .. } = carried_out;
-        for word in [u64::from(kind), offset, want as u64, done as u64, errno as u64] {
-            world.note(word);
-        }
-        world.last = Some(carried_out);
+    operation.carry_out(|carried_out| {
+        with(|world| {
+            let CarriedOut { kind, offset, want, done, errno, .. } = carried_out;
+            for word in [u64::from(kind), offset, want as u64, done as u64, errno as u64] {
+                world.note(word);
+            }
+            world.last = Some(carried_out);
+        });
     });
-    operation.end();
 }
 
 // ---- What the rest of the library calls ----
 
-/// Starts an operation.
-pub(super) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
+/// Returns whether the calling thread runs a simulation.
+pub(crate) fn is_here() -> bool {
+    WORLD.try_with(|world| world.try_borrow().map_or(true, |world| world.is_some())) == Ok(true)
+}
+
+/// Makes a call to this thread's simulation; `EBADF` outside one.
+pub(crate) fn ask<R>(act: impl FnOnce(&mut World) -> Result<R, i32>) -> Result<R, i32> {
+    with(act).unwrap_or(Err(libc::EBADF))
+}
+
+/// Starts an operation, on a file or, with number 0, on paths.
+pub(crate) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
     let mut operation = Some(operation);
     with(|world| {
         let mark = world.open.get(&file).map_or(Mark::default(), |open| world.disk.mark(open.inode));
         if let Some(operation) = operation.take() {
             let at = world.now + world.draw_latency(&*operation).min(FOR_EVER);
             let number = world.number();
-            world.pending.insert((at, number), Pending { operation, mark });
+            world.queue.insert((at, number), Event::Operation(operation, mark));
         }
     });
     if let Some(operation) = operation {
@@ -483,39 +503,35 @@ pub(super) fn start(file: OpenNumber, operation: Box<dyn Operation>) {
 }
 
 /// Starts a task.
-pub(super) fn spawn(task: Task) {
+pub(crate) fn spawn(task: Task) {
     with(|world| {
-        world.tasks.push(Some(task));
-        world.woken.add(world.tasks.len() - 1);
+        let number = world.tasks.len();
+        world.tasks.push(Some((task, TaskWaker::of(&world.woken, number))));
+        world.woken.add(number);
     });
 }
 
-/// Returns the simulated time.
-pub(super) fn now() -> Instant {
-    with(|world| world.began + world.now).unwrap_or_else(Instant::now)
+/// Returns the simulated time; `None` outside a simulation.
+pub(crate) fn now() -> Option<Instant> {
+    with(|world| world.began + world.now)
 }
 
-/// Calls a waker at that time. Returns the number of the timer.
-pub(super) fn wake_at(at: Instant, waker: Waker) -> u64 {
+/// Calls a waker at that time. Returns a number that makes equal times differ.
+pub(crate) fn wake_at(at: Instant, waker: Waker) -> u64 {
     let number = with(|world| {
         let number = world.number();
-        world.timers.insert((at.saturating_duration_since(world.began), number), waker);
+        world.queue.insert((at.saturating_duration_since(world.began), number), Event::Timer(waker));
         number
     });
     number.unwrap_or_default()
 }
 
 /// Forgets a timer. Returns whether it was one of this thread's simulation.
-pub(super) fn forget_timer(key: &(Instant, u64)) -> bool {
+pub(crate) fn forget_timer(key: &(Instant, u64)) -> bool {
     let removed = with(|world| {
         let after = key.0.saturating_duration_since(world.began);
-        world.timers.remove(&(after, key.1))
+        world.queue.remove(&(after, key.1))
     });
     // Dropped while the world is not borrowed.
     removed.flatten().is_some()
-}
-
-/// Closes a file. Returns whether it was open here.
-pub(super) fn close(file: OpenNumber) -> bool {
-    with(|world| world.close(file)) == Some(true)
 }

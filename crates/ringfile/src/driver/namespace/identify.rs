@@ -70,14 +70,11 @@ pub(super) struct Controller {
 
 impl Controller {
     pub(super) fn read(page: &Page) -> Self {
-        let (most, commands) = (page[77], u16_at(page, 520));
+        let commands = u16_at(page, 520);
+        // 2^12 bytes times 2^most, and none for 0: beyond 2^63 there is no limit that memory could reach.
+        let shift = if page[77] == 0 { u32::MAX } else { 12 + u32::from(page[77]) };
         Self {
-            most: if most == 0 {
-                usize::MAX
-            } else {
-                // 2^12 bytes times 2^most: beyond 2^63 there is no limit that memory could reach.
-                1_usize.checked_shl(12 + u32::from(most)).unwrap_or(usize::MAX)
-            },
+            most: 1_usize.checked_shl(shift).unwrap_or(usize::MAX),
             discards: commands & 1 << 2 != 0,
             writes_zeros: commands & 1 << 3 != 0,
         }

@@ -10,7 +10,6 @@ use super::parts::{Bounds, MOST_AT_ONCE};
 use super::progress::{Progress, Step};
 use super::request::{Ended, Request};
 use crate::driver::target::{FileKind, Target};
-use crate::driver::timing::Timed;
 use crate::memory::Held;
 
 /// The result of an attempt that must not wait.
@@ -58,19 +57,9 @@ pub(crate) fn attempt_rest(
     go(target, request, held, progress, WAITS_NOT, || true)
 }
 
-/// Carries out at most a page of what is left of a write to a pipe or a stream socket that is ready for it. It waits
-/// only if another writer takes the room first.
-pub(crate) fn write_page(
-    target: &Target,
-    request: &Request,
-    held: &mut Held,
-    progress: &mut Progress,
-) -> Attempt {
-    go(target, request, held, progress, A_PAGE, || true)
-}
-
-/// Makes one call for what is left of a copy. Returns [`Attempt::WouldWait`] if more is left.
-pub(crate) fn copy_on(
+/// Makes one call for what is left of a copy, or of a write to a pipe or a stream socket that is ready for it: of a write at
+/// most a page, so that it waits only if another writer takes the room first. Returns [`Attempt::WouldWait`] if more is left.
+pub(crate) fn call_once(
     target: &Target,
     request: &Request,
     held: &mut Held,
@@ -109,10 +98,10 @@ fn go_with_extra(
     if target.namespace().is_some() {
         return go_by::<true>(target, request, held, progress, bounds, is_wanted);
     }
-    let timed = Timed::begin(target, request, 1);
+    let timed = target.begin_timed(request, 1);
     let attempt = go_by::<false>(target, request, held, progress, bounds, is_wanted);
     if let (Some(timed), Attempt::Over(ended)) = (timed, attempt) {
-        timed.end(target, request, ended, 1);
+        target.end_timed(timed, request, ended, 1);
     }
     attempt
 }

@@ -9,6 +9,7 @@ use linux_raw_sys::general::RWF_DSYNC;
 
 use super::control::ControlKind;
 use super::path::PathKind;
+use crate::latency::OperationKind;
 
 /// `include/uapi/linux/fs.h`, Linux 6.11.
 pub(crate) const RWF_ATOMIC: u32 = libc::RWF_ATOMIC.cast_unsigned();
@@ -136,6 +137,19 @@ impl Kind {
             Family::Control(kind) => Some(kind.opcode()),
             Family::Path(kind) => kind.opcode(),
             Family::Read | Family::Write | Family::Copy => None,
+        }
+    }
+
+    /// Returns the kind for histograms; `None` for one that is not measured.
+    pub(crate) fn measured(self) -> Option<OperationKind> {
+        match self.family() {
+            Family::Read => Some(OperationKind::Read),
+            Family::Write => Some(OperationKind::Write),
+            Family::Control(ControlKind::Sync | ControlKind::SyncRange) => Some(OperationKind::Sync),
+            Family::Control(ControlKind::Allocate | ControlKind::Truncate | ControlKind::Advise) => {
+                Some(OperationKind::Other)
+            }
+            Family::Path(_) | Family::Copy => None,
         }
     }
 

@@ -187,12 +187,12 @@ fn call_on(
 #[cold]
 fn simulated(
     target: &Target,
-    file: crate::port::OpenNumber,
+    file: crate::sim::OpenNumber,
     request: &Request,
     began: usize,
     parts: &[libc::iovec],
 ) -> Result<usize, i32> {
-    let port = crate::port::here().ok_or(libc::EBADF)?;
+    use crate::sim::ask;
     let offset = request.offset.checked_add(began as u64).ok_or(libc::EINVAL)?;
     let len = parts.iter().map(|part| part.iov_len).sum();
     if let Some(direct) = target.direct() {
@@ -206,19 +206,18 @@ fn simulated(
     let mut cursor = Cursor { parts, in_first: 0 };
     if request.kind.is_read() {
         // SAFETY: as in `call_on`; a read's memory has this capacity, and no page of the disk is in it.
-        return (port.read)(file, offset, len, &mut |bytes| unsafe {
+        let take = |bytes: &[u8]| unsafe {
             cursor.go_on(bytes.len(), |at, to, len| to.copy_from_nonoverlapping(bytes.as_ptr().add(at), len));
-        });
+        };
+        return ask(|world| world.read(file, offset, len, take));
     }
-    let is_durable = request.op_flags & linux_raw_sys::general::RWF_DSYNC != 0;
-    let how = crate::port::HowToWrite { is_durable, is_atomic: request.is_atomic() };
     // SAFETY: as in `call_on`: a write's memory is initialised.
-    let mut fill = |bytes: &mut [u8]| unsafe {
+    let fill = |bytes: &mut [u8]| unsafe {
         cursor.go_on(bytes.len(), |at, from, len| {
             bytes.as_mut_ptr().add(at).copy_from_nonoverlapping(from, len)
         });
     };
-    (port.write)(file, offset, len, &mut fill, how)
+    ask(|world| world.write(file, offset, len, request.op_flags.cast_signed(), fill))
 }
 
 /// A place in the memory of a call, from which copies go on.

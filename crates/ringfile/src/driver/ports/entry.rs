@@ -9,7 +9,6 @@ use crate::driver::marks::ASYNC;
 use crate::driver::op::{self, PartsOf, Progress, Request};
 use crate::driver::slot::{Marks, Slot};
 use crate::driver::target::Target;
-use crate::driver::timing::Timed;
 use crate::memory::{Held, Part};
 use crate::ring::{Ring, Sqe};
 
@@ -25,7 +24,7 @@ pub(super) fn begin(
 ) -> u8 {
     if progress == Progress::default()
         && !marks.is_timed()
-        && let Some(timed) = Timed::begin(&file.target, request, file.in_flight())
+        && let Some(timed) = file.target.begin_timed(request, file.in_flight())
     {
         marks.set_timed(true);
         parts.get().timed = Some(timed);
