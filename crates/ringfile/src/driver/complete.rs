@@ -92,6 +92,7 @@ impl Driver {
             }
             return self.not_an_operation(RingKind::Main, cqe);
         };
+        let is_sync = slot.request.is_sync();
         let all_at_once =
             slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
         if all_at_once && slot.request.kind.moves_data() {
@@ -99,7 +100,7 @@ impl Driver {
         } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
             return;
         }
-        if self.slots.at(key.slot()).request.is_sync() {
+        if is_sync {
             self.settle_sync(key);
         }
         self.end(key, deferred);

@@ -14,7 +14,7 @@ use crate::ring::Ring;
 impl Driver {
     /// Ensures that an operation on `target` can be submitted, and returns the kind of ring that takes it. For `own`
     /// see [`takes`](Self::takes).
-    #[inline]
+    #[inline(always)]
     pub(super) fn may_start(
         &mut self,
         target: &Target,

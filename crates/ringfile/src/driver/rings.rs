@@ -101,12 +101,19 @@ impl Rings {
     }
 
     /// Returns whether an operation on `target` can be submitted now.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&self, target: &Target, request: &Request) -> bool {
+        if target.ring == RingKind::Main && request.kind.moves_data() {
+            return !target.is_misplaced_by_rings(request.kind);
+        }
+        self.take_unusual(target, request)
+    }
+
+    #[inline(never)]
+    fn take_unusual(&self, target: &Target, request: &Request) -> bool {
         let kind = request.kind;
         let ring = target.ring_for(kind);
         match ring {
-            RingKind::Main if kind.moves_data() => !target.is_misplaced_by_rings(kind),
             RingKind::Main => {
                 kind.opcode().is_some_and(|code| self.main.supports(code)) && request.fits_an_entry()
             }

@@ -50,10 +50,10 @@ impl Marks {
 
     #[inline]
     pub(crate) fn owner(self) -> Owner {
-        match self.0 & !Self::TIMED {
-            0 => Owner::Here,
-            Self::AFAR => Owner::Afar,
-            _ => Owner::Nobody,
+        match self {
+            _ if self.0 & Self::AFAR != 0 => Owner::Afar,
+            _ if self.0 & Self::NOBODY != 0 => Owner::Nobody,
+            _ => Owner::Here,
         }
     }
 
@@ -187,9 +187,8 @@ impl Slots {
     /// Returns the slot of a live operation.
     #[inline]
     pub(crate) fn get(&mut self, key: Key) -> Option<&mut Slot> {
-        self.slots
-            .get_mut(key.slot() as usize)
-            .filter(|slot| slot.generation == key.generation() && slot.state != State::Free)
+        let slot = self.slots.get_mut(key.slot() as usize)?;
+        (slot.generation == key.generation() && slot.state != State::Free).then_some(slot)
     }
 
     /// Returns a slot known to be live.

@@ -177,12 +177,13 @@ fn queue<R: Receiver>(
 ) -> Result<Place, Refused> {
     // Created before the driver is borrowed, because cloning a waker may run user code.
     let mut wake = receiver.wake();
-    let queued = with(|driver| {
-        let ring = driver.may_start(target, request, receiver.is_own())?;
-        Ok(Place { driver: driver.id, key: driver.queue(target, request, held, ring, &mut wake) })
+    let mut refused = Refused::Outside;
+    let place = with(|driver| {
+        let ring = driver.may_start(target, request, receiver.is_own()).map_err(|why| refused = why).ok()?;
+        Some(Place { driver: driver.id, key: driver.queue(target, request, held, ring, &mut wake) })
     });
     event::emit_deferred();
-    queued.unwrap_or(Err(Refused::Outside))
+    place.flatten().ok_or(refused)
 }
 
 #[inline(never)]

@@ -256,10 +256,9 @@ impl Driver {
     pub(super) fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
         let kind = self.slots.at(key.slot()).ring;
-        if kind != RingKind::Main
-            && let Some(rings) = self.rings.as_mut()
-        {
-            rings.in_flight(kind).into_iter().for_each(|count| *count -= 1);
+        if kind != RingKind::Main {
+            let count = self.rings.as_mut().and_then(|rings| rings.in_flight(kind));
+            count.into_iter().for_each(|count| *count -= 1);
         }
     }
 }

@@ -60,7 +60,7 @@ impl Driver {
                 && self.waiting.is_empty()
                 && !may_be_alone
                 && let Some(rings) = &mut self.rings
-                && push_to(&mut rings.main, file, key, slot, parts)
+                && push_to(&mut rings.main, file, key, slot, parts, 0)
             {
                 return key;
             }
@@ -372,12 +372,20 @@ fn push(rings: &mut Rings, file: &mut FileInUse, key: Key, slot: &mut Slot, part
     if slot.ring.takes_commands() {
         return commands::push(rings, file, key, slot, parts);
     }
-    rings.get(slot.ring).is_some_and(|ring| push_to(ring, file, key, slot, parts))
+    let began = slot.progress.began(&slot.request, &*file.target);
+    rings.get(slot.ring).is_some_and(|ring| push_to(ring, file, key, slot, parts, began))
 }
 
-/// Does what [`push`] does, on this ring, which takes no commands.
+/// Does what [`push`] does, on this ring, which takes no commands, from byte `began` on.
 #[inline(always)]
-fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, mut parts: PartsOf<'_>) -> bool {
+fn push_to(
+    ring: &mut Ring,
+    file: &mut FileInUse,
+    key: Key,
+    slot: &mut Slot,
+    mut parts: PartsOf<'_>,
+    began: usize,
+) -> bool {
     let request = &slot.request;
     // A linked operation must be submitted together with the one that waits for it, or later.
     if request.linked && ring.space() < 2 {
@@ -386,7 +394,6 @@ fn push_to(ring: &mut Ring, file: &mut FileInUse, key: Key, slot: &mut Slot, mut
     let has_fixed_form = request.kind.has_fixed_form();
     let index = if has_fixed_form { fixed_index(&slot.held, ring) } else { None };
     let (fd, registered) = file.descriptor(slot.ring, ring);
-    let began = slot.progress.began(request, &*file.target);
     let Some(sqe) = ring.vacant() else { return false };
     let extra = if file.target.has_extra() {
         begin(file, request, slot.progress, &mut slot.marks, parts.reborrow())
