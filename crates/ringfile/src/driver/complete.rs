@@ -248,13 +248,10 @@ impl Driver {
 
     /// Ends an operation whose handler the driver knows by number. If the thread turns its driver for that handler, the
     /// result stays in the deferred work; otherwise it is delivered.
-    #[inline]
+    #[inline(always)]
     fn end_local(&mut self, key: Key, handler: u32, index: u32, deferred: &mut Deferred) {
         if deferred.own == Some(LocalHandler(handler)) {
-            let finished = deferred.add_own_result(index);
-            self.slots.at(key.slot()).held.move_to(&mut finished.held);
-            finished.ended = self.slots.free(key.slot());
-            return;
+            return self.slots.take_to(key.slot(), deferred.add_own_result(index));
         }
         let finished = self.slots.take(key.slot());
         if let Some(handler) = self.local_handlers.at_end(handler) {

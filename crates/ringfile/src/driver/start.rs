@@ -183,7 +183,10 @@ fn queue<R: Receiver>(
         Some(Place { driver: driver.id, key: driver.queue(target, request, held, ring, &mut wake) })
     });
     event::emit_deferred();
-    place.flatten().ok_or(refused)
+    let Some(place) = place.flatten() else { return Err(refused) };
+    // The slot has taken it: there is nothing to drop.
+    std::mem::forget(wake);
+    Ok(place)
 }
 
 #[inline(never)]

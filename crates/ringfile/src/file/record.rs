@@ -64,10 +64,17 @@ impl OperationRecord {
     /// No operation; it becomes one in place, since building one elsewhere and copying it takes several times as long.
     pub(crate) const NOTHING: Self = Self::over(Request::of(Kind::Read), Held::None);
 
+    /// Returns the record of what was asked, still without its memory.
     #[inline(always)]
-    pub(crate) fn ask(&mut self, mut asked: Asked) {
-        self.request = asked.request;
-        self.rest = asked.rest;
+    pub(crate) fn of(asked: &Asked) -> Self {
+        let mut record = Self::over(asked.request, Held::None);
+        record.rest = asked.rest;
+        record
+    }
+
+    /// Takes the memory of what was asked.
+    #[inline(always)]
+    pub(crate) fn take_memory(&mut self, mut asked: Asked) {
         asked.held.move_to(&mut self.held);
         if let Some(options) = asked.opens.take() {
             self.opens_with(options);
@@ -172,24 +179,20 @@ impl<M: Lend> OperationRecord<M> {
     /// Begins the operation, or begins it again; `follows`: whether its driver can read streams.
     #[inline(always)]
     pub(crate) fn begin(&mut self, file: &File, follows: bool) -> Begun {
-        if !self.is_one_step() || !self.request.kind.moves_data() {
+        let is_usual = self.is_one_step()
+            && self.request.kind.moves_data()
+            && self.request.want > 0
+            && check::fits_as_it_is(file.target_of(self.descriptor), &self.request, self.held.get());
+        if !is_usual {
             return self.begin_otherwise(file);
         }
-        match self.fits(file) {
-            Ok(true) if self.request.want > 0 => {
-                if self.descriptor == Descriptor::Open
-                    && self.request.kind.is_read()
-                    && file.has_adaptive_reads()
-                {
-                    if !file.is_own_unchecked(&self.request) {
-                        return self.begin_adaptive(file, follows);
-                    }
-                    self.descriptor = Descriptor::Own;
-                }
-                Begun::Start
+        if self.descriptor == Descriptor::Open && self.request.kind.is_read() && file.has_adaptive_reads() {
+            if !file.is_own_unchecked(&self.request) {
+                return self.begin_adaptive(file, follows);
             }
-            fits => self.begin_unusual(file.target_of(self.descriptor), fits),
+            self.descriptor = Descriptor::Own;
         }
+        Begun::Start
     }
 
     #[inline(never)]

@@ -152,9 +152,9 @@ impl Batch {
         let wanted = self.0.ops.len() + 1;
         if has_room && self.0.ops.try_reserve(1).is_ok() && self.0.results.try_reserve(wanted).is_ok() {
             let number = self.0.files.enter(file);
-            self.0.ops.push(Op::NOTHING);
+            self.0.ops.push(Op::of(number, &asked));
             if let Some(op) = self.0.ops.last_mut() {
-                op.ask(number, asked);
+                op.record.take_memory(asked);
             }
         } else {
             self.0.refused += 1;

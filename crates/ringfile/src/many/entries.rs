@@ -122,7 +122,7 @@ impl Entries {
         // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        entry.op.insert(Op::NOTHING).ask(number, asked);
+        entry.op.insert(Op::of(number, &asked)).record.take_memory(asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
@@ -208,7 +208,7 @@ impl Entries {
         let entry = &mut self.list[index as usize];
         let op = entry.op.as_mut().filter(|op| op.is_over())?;
         let (number, user_data) = (op.file, entry.user_data);
-        let done = op.give(&self.files);
+        let done = op.give(&self.files, |done| done);
         // The value is empty now; dropping it would call drop code out of line.
         std::mem::forget(entry.op.take());
         self.done -= 1;
@@ -297,7 +297,9 @@ impl Entries {
 impl Source for Entries {
     #[inline]
     fn next(&mut self) -> Option<u32> {
-        if let Some(index) = self.given_back.take() {
+        if self.given_back.is_some()
+            && let Some(index) = self.given_back.take()
+        {
             if !self.list[index as usize].cancelled {
                 return Some(index);
             }
@@ -327,7 +329,7 @@ impl Source for Entries {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, index: u32, finished: &mut Finished) {
         let entry = &mut self.list[index as usize];
         let cancelled = entry.cancelled;

@@ -59,26 +59,40 @@ impl Op {
     pub(super) const NOTHING: Self =
         Self { record: OperationRecord::NOTHING, stage: Stage::Waiting, file: 0, next: NONE };
 
-    /// Becomes an operation on a file, which has this number among [`Files`].
+    /// Returns an operation on a file, which has this number among [`Files`]. It takes its memory in its place, see
+    /// [`OperationRecord::take_memory`].
     #[inline(always)]
-    pub(super) fn ask(&mut self, number: u32, asked: Asked) {
-        self.file = number;
-        self.record.ask(asked);
+    pub(super) fn of(number: u32, asked: &Asked) -> Self {
+        Self { record: OperationRecord::of(asked), stage: Stage::Waiting, file: number, next: NONE }
+    }
+
+    /// Sets the stage of an operation that has not ended: that one needs no drop.
+    #[inline(always)]
+    fn go_to(&mut self, stage: Stage) {
+        debug_assert!(!self.is_over());
+        std::mem::forget(std::mem::replace(&mut self.stage, stage));
     }
 
     /// Begins the operation; false if it has ended without being started.
     #[inline]
     pub(super) fn begin(&mut self, files: &Files) -> bool {
-        match self.record.begin(files.get(self.file), false) {
-            // With many reads in flight, no stream is followed.
-            Begun::Start | Begun::Stream(_) => {
-                self.stage = Stage::Begun(At::Nowhere);
-                return true;
-            }
+        let begun = self.record.begin(files.get(self.file), false);
+        // With many reads in flight, no stream is followed.
+        if let Begun::Start | Begun::Stream(_) = begun {
+            self.go_to(Stage::Begun(At::Nowhere));
+            return true;
+        }
+        self.begin_no_further(begun);
+        false
+    }
+
+    #[cold]
+    fn begin_no_further(&mut self, begun: Begun) {
+        match begun {
+            Begun::Start | Begun::Stream(_) => {}
             Begun::Over(ended) => self.stage = Stage::Over(ended),
             Begun::Refused(error) => self.stage = Stage::Refused(error),
         }
-        false
     }
 
     /// Returns the place of the begun operation.
@@ -132,7 +146,7 @@ impl Op {
         if ended.done == 0 {
             self.record.show_nothing();
         }
-        self.stage = Stage::Over(ended);
+        self.go_to(Stage::Over(ended));
     }
 
     /// Takes back an operation that could not be carried out.
@@ -167,19 +181,20 @@ impl Op {
         }
     }
 
-    /// Returns the result, and becomes [`NOTHING`](Self::NOTHING), which needs no drop.
+    /// Gives the result to `take`, and becomes [`NOTHING`](Self::NOTHING), which needs no drop.
     #[inline(always)]
-    pub(super) fn give(&mut self, files: &Files) -> Done {
-        if !self.record.has_detour()
-            && !self.has_failed()
-            && let (&Stage::Over(ended), Held::Pooled(_)) = (&self.stage, &self.record.held)
-            && let Held::Pooled(buffer) = std::mem::take(&mut self.record.held)
+    pub(super) fn give<R>(&mut self, files: &Files, take: impl FnOnce(Done) -> R) -> R {
+        if let Stage::Over(ended) = self.stage
+            && !self.record.has_detour()
+            && !self.record.has_failed(ended)
+            && let Some(buffer) = self.record.held.take_pooled()
         {
-            self.stage = Stage::Waiting;
+            // There is nothing to drop.
+            std::mem::forget(std::mem::replace(&mut self.stage, Stage::Waiting));
             let buffer = Some(AnyBuffer::Pooled(buffer));
-            return Done { result: Ok(ended.done), buffer, buffers: Vec::new(), on_path: None };
+            return take(Done { result: Ok(ended.done), buffer, buffers: Vec::new(), on_path: None });
         }
-        self.give_otherwise(files)
+        take(self.give_otherwise(files))
     }
 
     #[inline(never)]
