@@ -92,16 +92,18 @@ impl Driver {
             }
             return self.not_an_operation(RingKind::Main, cqe);
         };
-        let is_sync = slot.request.is_sync();
-        let all_at_once =
-            slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
-        if all_at_once && slot.request.kind.moves_data() {
+        let all_at_once = slot.progress.done() == 0 && cqe.result as usize == slot.request.want;
+        if all_at_once && slot.request.kind.is_read() {
             slot.progress.end(slot.request.want);
-        } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
-            return;
-        }
-        if is_sync {
-            self.settle_sync(key);
+        } else {
+            if all_at_once && slot.request.kind.is_write() {
+                slot.progress.end(slot.request.want);
+            } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
+                return;
+            }
+            if self.slots.at(key.slot()).request.is_sync() {
+                self.settle_sync(key);
+            }
         }
         self.end(key, deferred);
     }
@@ -194,13 +196,12 @@ impl Driver {
     /// withdrawn without an end.
     #[inline(always)]
     pub(super) fn end(&mut self, key: Key, deferred: &mut Deferred) {
-        self.no_longer_in_flight(key);
+        self.in_flight -= 1;
         let slot = self.slots.at(key.slot());
-        let (file, marks) = (slot.file, slot.marks);
+        let (file, marks, ring) = (slot.file, slot.marks, slot.ring);
         let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
         count_end(&mut self.counts, slot.request.kind, ended);
         self.counts.fixed_ops += u64::from(slot.fixed);
-        self.counts.aio_ops += u64::from(slot.ring == RingKind::Aio);
         slot.state = State::Done;
         if slot.request.kind.is_read() {
             // SAFETY: the kernel has written `done` bytes from `start` on; what comes before was there already, since
@@ -219,18 +220,20 @@ impl Driver {
             Wake::Nobody => {}
             Wake::Waker(_) | Wake::Handler(..) => self.end_for_others(key, deferred),
         }
-        if marks != Marks::NONE {
-            self.end_marked(key, marks, deferred);
+        if marks != Marks::NONE || ring != RingKind::Main {
+            self.end_unusual(key, marks, ring, deferred);
         }
         if let Some(closed) = self.leave_file(file) {
             deferred.files.push(closed);
         }
     }
 
-    /// Ends an operation that is timed, or whose future is not on this thread any more.
+    /// Ends an operation that is timed, or not on the main ring, or whose future is not on this thread any more.
     #[cold]
     #[inline(never)]
-    fn end_marked(&mut self, key: Key, marks: Marks, deferred: &mut Deferred) {
+    fn end_unusual(&mut self, key: Key, marks: Marks, ring: RingKind, deferred: &mut Deferred) {
+        self.no_longer_beside(ring);
+        self.counts.aio_ops += u64::from(ring == RingKind::Aio);
         if marks.is_timed() {
             // The operation no longer counts as in flight.
             let in_flight = self.in_flight + 1;

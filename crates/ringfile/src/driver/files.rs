@@ -78,10 +78,7 @@ impl FilesInUse {
     pub(crate) fn leave(&mut self, number: u32) -> Option<ClosedFile> {
         let entry = self.entry(number)?;
         entry.in_flight -= 1;
-        if !entry.closing {
-            return None;
-        }
-        self.release(number)
+        if entry.closing { self.release(number) } else { None }
     }
 
     /// Releases a file whose last handle was dropped, now or when its last operation ends.
@@ -91,6 +88,7 @@ impl FilesInUse {
     }
 
     /// Releases a file, if no operation uses it.
+    #[cold]
     pub(super) fn release(&mut self, number: u32) -> Option<ClosedFile> {
         let place = self.0.get_mut(number as usize)?;
         let entry = place.take_if(|entry| entry.in_flight == 0)?;

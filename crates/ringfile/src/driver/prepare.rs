@@ -14,23 +14,33 @@ use crate::ring::Ring;
 impl Driver {
     /// Ensures that an operation on `target` can be submitted, and returns the kind of ring that takes it. For `own`
     /// see [`takes`](Self::takes).
-    #[inline(always)]
     pub(super) fn may_start(
         &mut self,
         target: &Target,
         request: &Request,
         own: bool,
     ) -> Result<RingKind, Refused> {
-        match &self.rings {
-            Some(rings) if self.takes(own) && rings.are_ours() && rings.take(target, request) => {
-                Ok(target.ring_for(request.kind))
-            }
-            _ => self.prepare(target, request, own),
+        match self.ready_ring(target, request, own) {
+            Some(ring) => Ok(ring),
+            None => self.prepare(target, request, own),
         }
     }
 
+    /// Returns what [`may_start`](Self::may_start) returns, if nothing has to be prepared.
+    #[inline(always)]
+    pub(super) fn ready_ring(&self, target: &Target, request: &Request, own: bool) -> Option<RingKind> {
+        let rings = self.rings.as_ref()?;
+        (self.takes(own) && rings.are_ours() && rings.take(target, request))
+            .then(|| target.ring_for(request.kind))
+    }
+
     #[inline(never)]
-    fn prepare(&mut self, target: &Target, request: &Request, own: bool) -> Result<RingKind, Refused> {
+    pub(super) fn prepare(
+        &mut self,
+        target: &Target,
+        request: &Request,
+        own: bool,
+    ) -> Result<RingKind, Refused> {
         if !self.takes(own) {
             return Err(Refused::Outside);
         }

@@ -129,7 +129,7 @@ pub(crate) fn start<R: Receiver>(
     receiver: &R,
     hint: SubmitHint,
 ) -> Result<Started<R::Remote>, Error> {
-    if request.is_sync() && target.failed_sync() != 0 {
+    if target.failed_sync() != 0 && request.is_sync() {
         // The kernel would report success now, although data of the failed sync may be lost.
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
@@ -179,7 +179,10 @@ fn queue<R: Receiver>(
     let mut wake = receiver.wake();
     let mut refused = Refused::Outside;
     let place = with(|driver| {
-        let ring = driver.may_start(target, request, receiver.is_own()).map_err(|why| refused = why).ok()?;
+        let own = receiver.is_own();
+        let ready = driver.ready_ring(target, request, own);
+        let prepare = || driver.prepare(target, request, own).map_err(|why| refused = why).ok();
+        let ring = ready.or_else(prepare)?;
         Some(Place { driver: driver.id, key: driver.queue(target, request, held, ring, &mut wake) })
     });
     event::emit_deferred();

@@ -256,10 +256,13 @@ impl Driver {
     pub(super) fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
         let kind = self.slots.at(key.slot()).ring;
-        if kind != RingKind::Main {
-            let count = self.rings.as_mut().and_then(|rings| rings.in_flight(kind));
-            count.into_iter().for_each(|count| *count -= 1);
-        }
+        self.no_longer_beside(kind);
+    }
+
+    /// Notes that an operation is no longer in flight on a ring of this kind, if that ring counts its own.
+    pub(super) fn no_longer_beside(&mut self, kind: RingKind) {
+        let count = self.rings.as_mut().and_then(|rings| rings.in_flight(kind));
+        count.into_iter().for_each(|count| *count -= 1);
     }
 }
 

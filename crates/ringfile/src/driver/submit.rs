@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use linux_raw_sys::io_uring as uapi;
 use uapi::io_uring_op as uop;
 
+use super::alone::may_be_alone;
 use super::commands::{self, Entered};
 use super::deferred::Deferred;
 use super::files::FileInUse;
@@ -50,15 +51,14 @@ impl Driver {
         ring: RingKind,
         wake: &mut Wake,
     ) -> Key {
-        let may_be_alone = self.may_be_alone(request);
+        self.in_flight += 1;
         let file = self.files.enter(target, self.id);
         let key = {
             let (key, slot, parts) = self.slots.insert(request, held, target.number, ring, wake);
-            self.in_flight += 1;
             self.on_streams |= file.is_stream;
             if ring == RingKind::Main
                 && self.waiting.is_empty()
-                && !may_be_alone
+                && !may_be_alone(self.in_flight, request)
                 && let Some(rings) = &mut self.rings
                 && push_to(&mut rings.main, file, key, slot, parts, 0)
             {
@@ -66,15 +66,15 @@ impl Driver {
             }
             key
         };
-        self.queue_otherwise(key, ring, may_be_alone);
+        self.queue_otherwise(key, ring, request);
         key
     }
 
     /// Submits an operation for another ring, or one that found the main ring full, or, with the next turn, one that the
     /// thread may carry out itself ([`super::alone`]).
     #[cold]
-    fn queue_otherwise(&mut self, key: Key, ring: RingKind, may_be_alone: bool) {
-        if ring == RingKind::Main && may_be_alone {
+    fn queue_otherwise(&mut self, key: Key, ring: RingKind, request: &Request) {
+        if ring == RingKind::Main && may_be_alone(self.in_flight, request) {
             return self.waiting.push_back(Waiting::Operation(key));
         }
         if ring != RingKind::Main {

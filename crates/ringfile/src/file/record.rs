@@ -67,20 +67,23 @@ impl OperationRecord {
     /// Returns the record of what was asked, still without its memory.
     #[inline(always)]
     pub(crate) fn of(asked: &Asked) -> Self {
-        let mut record = Self::over(asked.request, Held::None);
-        record.rest = asked.rest;
-        record
+        Self {
+            request: asked.request,
+            held: Held::None,
+            detour: None,
+            rest: asked.rest,
+            descriptor: Descriptor::Open,
+            fell_back: false,
+        }
     }
 
-    /// Takes the memory of what was asked.
+    /// Takes the memory of what was asked, and leaves nothing there to drop.
     #[inline(always)]
-    pub(crate) fn take_memory(&mut self, mut asked: Asked) {
+    pub(crate) fn take_memory(&mut self, asked: &mut Asked) {
         asked.held.move_to(&mut self.held);
         if let Some(options) = asked.opens.take() {
             self.opens_with(options);
         }
-        // Nothing is left to drop; dropping it would call drop code out of line.
-        std::mem::forget(asked);
     }
 }
 

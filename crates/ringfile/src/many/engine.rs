@@ -108,14 +108,19 @@ impl Engine {
     #[inline]
     pub(super) fn take_in(&mut self, source: &mut impl Source) {
         if self.remote.mailbox.has_some() {
-            let mut fetched = std::mem::take(&mut self.fetched);
-            self.remote.mailbox.fetch(&mut fetched);
-            fetched.drain(..).for_each(|(index, mut finished)| self.end(source, index, &mut finished));
-            self.fetched = fetched;
+            self.fetch(source);
         }
     }
 
-    #[inline]
+    #[inline(never)]
+    fn fetch(&mut self, source: &mut impl Source) {
+        let mut fetched = std::mem::take(&mut self.fetched);
+        self.remote.mailbox.fetch(&mut fetched);
+        fetched.drain(..).for_each(|(index, mut finished)| self.end(source, index, &mut finished));
+        self.fetched = fetched;
+    }
+
+    #[inline(always)]
     fn end(&mut self, source: &mut impl Source, index: u32, finished: &mut Finished) {
         match source.op(index).0.set_at(At::Nowhere) {
             At::Nowhere => {}

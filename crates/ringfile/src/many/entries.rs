@@ -114,7 +114,7 @@ impl Entries {
     }
 
     #[inline]
-    pub(super) fn add(&mut self, file: &File, asked: Asked, user_data: u64) -> Token {
+    pub(super) fn add(&mut self, file: &File, mut asked: Asked, user_data: u64) -> Token {
         let number = self.files.enter(file);
         let index = self.free.pop().unwrap_or_else(|| self.grow());
         let generation = self.next_generation;
@@ -122,7 +122,9 @@ impl Entries {
         // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        entry.op.insert(Op::of(number, &asked)).record.take_memory(asked);
+        entry.op.insert(Op::of(number, &asked)).record.take_memory(&mut asked);
+        // Dropping what is left of it would call drop code out of line.
+        std::mem::forget(asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
@@ -146,7 +148,7 @@ impl Entries {
     }
 
     /// Notes that an open operation has ended.
-    #[inline]
+    #[inline(always)]
     fn is_over(&mut self, index: u32) {
         let entry = &self.list[index as usize];
         self.open -= 1;

@@ -199,9 +199,7 @@ impl Request {
     #[inline]
     pub(crate) fn is_sync(&self) -> bool {
         let is_durable = self.synced || self.op_flags & RWF_DSYNC != 0;
-        // Reads are ruled out first, by a single comparison.
-        !self.kind.is_read()
-            && (matches!(self.kind, Kind::Sync | Kind::SyncRange) || (self.kind.is_write() && is_durable))
+        matches!(self.kind, Kind::Sync | Kind::SyncRange) || (self.kind.is_write() && is_durable)
     }
 
     /// Returns whether a ring's entry can name all of it. Before Linux 6.12 the length of advice has 32 bits there.
