@@ -92,6 +92,7 @@ impl Driver {
             }
             return self.not_an_operation(RingKind::Main, cqe);
         };
+        // A negative result becomes a length that no memory has.
         let all_at_once = slot.progress.done() == 0 && cqe.result as usize == slot.request.want;
         if all_at_once && slot.request.kind.is_read() {
             slot.progress.end(slot.request.want);

@@ -249,7 +249,7 @@ impl Driver {
         }
         let CallInPlace { first, .. } = self.answers.calls.pop()?;
         let mut counts = self.counts;
-        for (at, answer) in self.answers.list[first..].iter().enumerate().take(reads.count()) {
+        for (at, answer) in self.answers.list[first..].iter().enumerate() {
             let Some(place) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
                 continue;
             };

@@ -109,6 +109,7 @@ impl Rings {
         self.take_unusual(target, request)
     }
 
+    /// As [`take`](Self::take), for all but reads and writes of a file on the main ring.
     #[inline(never)]
     fn take_unusual(&self, target: &Target, request: &Request) -> bool {
         let kind = request.kind;

@@ -50,10 +50,12 @@ impl Marks {
 
     #[inline]
     pub(crate) fn owner(self) -> Owner {
-        match self {
-            _ if self.0 & Self::AFAR != 0 => Owner::Afar,
-            _ if self.0 & Self::NOBODY != 0 => Owner::Nobody,
-            _ => Owner::Here,
+        if self.0 & Self::AFAR != 0 {
+            Owner::Afar
+        } else if self.0 & Self::NOBODY != 0 {
+            Owner::Nobody
+        } else {
+            Owner::Here
         }
     }
 

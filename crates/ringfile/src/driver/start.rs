@@ -179,6 +179,7 @@ fn queue<R: Receiver>(
     let mut wake = receiver.wake();
     let mut refused = Refused::Outside;
     let place = with(|driver| {
+        // As `may_start`, which would return its result in memory.
         let own = receiver.is_own();
         let ready = driver.ready_ring(target, request, own);
         let prepare = || driver.prepare(target, request, own).map_err(|why| refused = why).ok();

@@ -51,10 +51,11 @@ impl Driver {
         ring: RingKind,
         wake: &mut Wake,
     ) -> Key {
+        let number = target.number;
         self.in_flight += 1;
         let file = self.files.enter(target, self.id);
         let key = {
-            let (key, slot, parts) = self.slots.insert(request, held, target.number, ring, wake);
+            let (key, slot, parts) = self.slots.insert(request, held, number, ring, wake);
             self.on_streams |= file.is_stream;
             if ring == RingKind::Main
                 && self.waiting.is_empty()

@@ -64,26 +64,16 @@ impl OperationRecord {
     /// No operation; it becomes one in place, since building one elsewhere and copying it takes several times as long.
     pub(crate) const NOTHING: Self = Self::over(Request::of(Kind::Read), Held::None);
 
-    /// Returns the record of what was asked, still without its memory.
     #[inline(always)]
-    pub(crate) fn of(asked: &Asked) -> Self {
-        Self {
-            request: asked.request,
-            held: Held::None,
-            detour: None,
-            rest: asked.rest,
-            descriptor: Descriptor::Open,
-            fell_back: false,
-        }
-    }
-
-    /// Takes the memory of what was asked, and leaves nothing there to drop.
-    #[inline(always)]
-    pub(crate) fn take_memory(&mut self, asked: &mut Asked) {
+    pub(crate) fn ask(&mut self, mut asked: Asked) {
+        self.request = asked.request;
+        self.rest = asked.rest;
         asked.held.move_to(&mut self.held);
         if let Some(options) = asked.opens.take() {
             self.opens_with(options);
         }
+        // Nothing is left to drop; dropping it would call drop code out of line.
+        std::mem::forget(asked);
     }
 }
 

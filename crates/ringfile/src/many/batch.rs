@@ -146,18 +146,16 @@ impl Batch {
     }
 
     #[inline]
-    fn add_asked(&mut self, file: &File, mut asked: Asked) -> usize {
+    fn add_asked(&mut self, file: &File, asked: Asked) -> usize {
         // Once an operation was refused, so are all later ones: results stay in the order of their operations.
         let has_room = self.0.refused == 0 && self.0.ops.len() < MOST_OPERATIONS;
         let wanted = self.0.ops.len() + 1;
         if has_room && self.0.ops.try_reserve(1).is_ok() && self.0.results.try_reserve(wanted).is_ok() {
             let number = self.0.files.enter(file);
-            self.0.ops.push(Op::of(number, &asked));
+            self.0.ops.push(Op::NOTHING);
             if let Some(op) = self.0.ops.last_mut() {
-                op.record.take_memory(&mut asked);
+                op.ask(number, asked);
             }
-            // Dropping what is left of it would call drop code out of line.
-            std::mem::forget(asked);
         } else {
             self.0.refused += 1;
         }

@@ -114,7 +114,7 @@ impl Entries {
     }
 
     #[inline]
-    pub(super) fn add(&mut self, file: &File, mut asked: Asked, user_data: u64) -> Token {
+    pub(super) fn add(&mut self, file: &File, asked: Asked, user_data: u64) -> Token {
         let number = self.files.enter(file);
         let index = self.free.pop().unwrap_or_else(|| self.grow());
         let generation = self.next_generation;
@@ -122,9 +122,7 @@ impl Entries {
         // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        entry.op.insert(Op::of(number, &asked)).record.take_memory(&mut asked);
-        // Dropping what is left of it would call drop code out of line.
-        std::mem::forget(asked);
+        entry.op.insert(Op::NOTHING).ask(number, asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
@@ -205,12 +203,12 @@ impl Entries {
     }
 
     /// Takes the result of an ended operation.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, index: u32) -> Option<(u64, Done)> {
         let entry = &mut self.list[index as usize];
         let op = entry.op.as_mut().filter(|op| op.is_over())?;
         let (number, user_data) = (op.file, entry.user_data);
-        let done = op.give(&self.files, |done| done);
+        let done = op.give(&self.files);
         // The value is empty now; dropping it would call drop code out of line.
         std::mem::forget(entry.op.take());
         self.done -= 1;

@@ -59,11 +59,11 @@ impl Op {
     pub(super) const NOTHING: Self =
         Self { record: OperationRecord::NOTHING, stage: Stage::Waiting, file: 0, next: NONE };
 
-    /// Returns an operation on a file, which has this number among [`Files`]. It takes its memory in its place, see
-    /// [`OperationRecord::take_memory`].
+    /// Becomes an operation on a file, which has this number among [`Files`].
     #[inline(always)]
-    pub(super) fn of(number: u32, asked: &Asked) -> Self {
-        Self { record: OperationRecord::of(asked), stage: Stage::Waiting, file: number, next: NONE }
+    pub(super) fn ask(&mut self, number: u32, asked: Asked) {
+        self.file = number;
+        self.record.ask(asked);
     }
 
     /// Sets the stage of an operation that has not ended: that one needs no drop.
@@ -79,6 +79,8 @@ impl Op {
         let begun = self.record.begin(files.get(self.file), false);
         // With many reads in flight, no stream is followed.
         if let Begun::Start | Begun::Stream(_) = begun {
+            // There is nothing to drop.
+            std::mem::forget(begun);
             self.go_to(Stage::Begun(At::Nowhere));
             return true;
         }
@@ -181,9 +183,9 @@ impl Op {
         }
     }
 
-    /// Gives the result to `take`, and becomes [`NOTHING`](Self::NOTHING), which needs no drop.
+    /// Returns the result, and becomes [`NOTHING`](Self::NOTHING), which needs no drop.
     #[inline(always)]
-    pub(super) fn give<R>(&mut self, files: &Files, take: impl FnOnce(Done) -> R) -> R {
+    pub(super) fn give(&mut self, files: &Files) -> Done {
         if let Stage::Over(ended) = self.stage
             && !self.record.has_detour()
             && !self.record.has_failed(ended)
@@ -192,9 +194,9 @@ impl Op {
             // There is nothing to drop.
             std::mem::forget(std::mem::replace(&mut self.stage, Stage::Waiting));
             let buffer = Some(AnyBuffer::Pooled(buffer));
-            return take(Done { result: Ok(ended.done), buffer, buffers: Vec::new(), on_path: None });
+            return Done { result: Ok(ended.done), buffer, buffers: Vec::new(), on_path: None };
         }
-        take(self.give_otherwise(files))
+        self.give_otherwise(files)
     }
 
     #[inline(never)]
@@ -261,7 +263,7 @@ impl Op {
         if let Held::Pooled(buffer) = &mut self.record.held {
             buffer.set_len(ended.done);
         }
-        self.end_with(ended);
+        self.go_to(Stage::Over(ended));
     }
 }
 

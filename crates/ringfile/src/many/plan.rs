@@ -103,7 +103,7 @@ impl BatchPlan {
     /// Returns the results of a finished plan.
     pub(super) fn into_results(self) -> Vec<Done> {
         let List { mut ops, files, mut results, refused, .. } = self.batch;
-        ops.iter_mut().for_each(|op| op.give(&files, |done| results.push(done)));
+        results.extend(ops.iter_mut().map(|op| op.give(&files)));
         // The operations are empty by now, and dropping them would check each one.
         ops.into_iter().for_each(std::mem::forget);
         results.extend((0..refused).map(|_| Done { result: Err(Error::no_memory()), ..Done::NOTHING }));
