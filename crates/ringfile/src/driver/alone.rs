@@ -28,13 +28,14 @@ pub(crate) fn call_alone(deferred: &mut Deferred) -> bool {
     called
 }
 
-impl Driver {
-    /// Returns whether the thread may turn out to have nothing but this operation to do, which is about to be queued.
-    #[inline]
-    pub(super) fn may_be_alone(&self, request: &Request) -> bool {
-        self.in_flight == 0 && request.is_sync()
-    }
+/// Returns whether a thread with so many operations in flight may turn out to have nothing to do but this one, which is one
+/// of them.
+#[inline]
+pub(super) fn may_be_alone(in_flight: usize, request: &Request) -> bool {
+    in_flight == 1 && request.is_sync()
+}
 
+impl Driver {
     fn call_alone(&mut self, deferred: &mut Deferred) -> bool {
         let mut called = false;
         // A write may have its sync linked to it.

@@ -94,15 +94,19 @@ impl Driver {
             }
             return self.not_an_operation(RingKind::Main, cqe);
         };
-        let all_at_once =
-            slot.progress.done() == 0 && cqe.result > 0 && cqe.result as usize == slot.request.want;
-        if all_at_once && slot.request.kind.moves_data() {
+        // A negative result becomes a length that no memory has.
+        let all_at_once = slot.progress.done() == 0 && cqe.result as usize == slot.request.want;
+        if all_at_once && slot.request.kind.is_read() {
             slot.progress.end(slot.request.want);
-        } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
-            return;
-        }
-        if self.slots.at(key.slot()).request.is_sync() {
-            self.settle_sync(key);
+        } else {
+            if all_at_once && slot.request.kind.is_write() {
+                slot.progress.end(slot.request.want);
+            } else if !self.is_over(key, usize::try_from(cqe.result).map_err(|_| -cqe.result)) {
+                return;
+            }
+            if self.slots.at(key.slot()).request.is_sync() {
+                self.settle_sync(key);
+            }
         }
         self.end(key, deferred);
     }
@@ -179,13 +183,12 @@ impl Driver {
     /// withdrawn without an end.
     #[inline(always)]
     pub(super) fn end(&mut self, key: Key, deferred: &mut Deferred) {
-        self.no_longer_in_flight(key);
+        self.in_flight -= 1;
         let slot = self.slots.at(key.slot());
-        let (file, marks) = (slot.file, slot.marks);
+        let (file, marks, ring) = (slot.file, slot.marks, slot.ring);
         let ended = Ended { done: slot.progress.done(), errno: slot.errno.into() };
         count_end(&mut self.counts, slot.request.kind, ended);
         self.counts.fixed_ops += u64::from(slot.fixed);
-        self.counts.aio_ops += u64::from(slot.ring == RingKind::Aio);
         slot.state = State::Done;
         if slot.request.kind.is_read() {
             // SAFETY: the kernel has written `done` bytes from `start` on; what comes before was there already, since
@@ -204,18 +207,20 @@ impl Driver {
             Wake::Nobody => {}
             Wake::Waker(_) | Wake::Handler(..) => self.end_for_others(key, deferred),
         }
-        if marks != Marks::NONE {
-            self.end_marked(key, marks, deferred);
+        if marks != Marks::NONE || ring != RingKind::Main {
+            self.end_unusual(key, marks, ring, deferred);
         }
         if let Some(closed) = self.leave_file(file) {
             deferred.files.push(closed);
         }
     }
 
-    /// Ends an operation that is timed, or whose future is not on this thread any more.
+    /// Ends an operation that is timed, or not on the main ring, or whose future is not on this thread any more.
     #[cold]
     #[inline(never)]
-    fn end_marked(&mut self, key: Key, marks: Marks, deferred: &mut Deferred) {
+    fn end_unusual(&mut self, key: Key, marks: Marks, ring: RingKind, deferred: &mut Deferred) {
+        self.ports.count(ring, false);
+        self.counts.aio_ops += u64::from(ring == RingKind::Aio);
         if marks.is_timed() {
             // The operation no longer counts as in flight.
             let in_flight = self.in_flight + 1;
@@ -233,13 +238,10 @@ impl Driver {
 
     /// Ends an operation whose handler the driver knows by number. If the thread turns its driver for that handler, the
     /// result stays in the deferred work; otherwise it is delivered.
-    #[inline]
+    #[inline(always)]
     fn end_local(&mut self, key: Key, handler: u32, index: u32, deferred: &mut Deferred) {
         if deferred.own == Some(LocalHandler(handler)) {
-            let finished = deferred.add_own_result(index);
-            self.slots.at(key.slot()).held.move_to(&mut finished.held);
-            finished.ended = self.slots.free(key.slot());
-            return;
+            return self.slots.take_to(key.slot(), deferred.add_own_result(index));
         }
         let finished = self.slots.take(key.slot());
         if let Some(handler) = self.local_handlers.at_end(handler) {

@@ -33,18 +33,17 @@ impl FilesInUse {
     #[inline]
     pub(crate) fn enter(&mut self, target: &Arc<Target>, driver: u64) -> &mut FileInUse {
         let index = target.number as usize;
-        if !self.0.get(index).is_some_and(Option::is_some) {
-            self.add(target, driver);
+        if self.0.get(index).is_none_or(Option::is_none) {
+            return self.add(target, driver);
         }
-        // Called only after the check, so that the common case stays small: `get_or_insert_with` would be inlined.
-        let Some(entry) = &mut self.0[index] else { unreachable!("it was added") };
+        let Some(entry) = &mut self.0[index] else { unreachable!("it was checked") };
         debug_assert!(Arc::ptr_eq(&entry.target, target));
         entry.in_flight += 1;
         entry
     }
 
     #[cold]
-    fn add(&mut self, target: &Arc<Target>, driver: u64) {
+    fn add(&mut self, target: &Arc<Target>, driver: u64) -> &mut FileInUse {
         let index = target.number as usize;
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
@@ -52,14 +51,14 @@ impl FilesInUse {
         if let Some(mut users) = target.lock_users() {
             users.push(driver);
         }
-        self.0[index] = Some(FileInUse {
+        self.0[index].insert(FileInUse {
             target: Arc::clone(target),
-            in_flight: 0,
+            in_flight: 1,
             uses: 0,
             registered: None,
             is_stream: target.kind == FileKind::Other,
             closing: false,
-        });
+        })
     }
 
     /// Returns the file with this number, if it is in use.
@@ -89,6 +88,7 @@ impl FilesInUse {
     }
 
     /// Releases a file, if no operation uses it.
+    #[cold]
     pub(super) fn release(&mut self, number: u32) -> Option<ClosedFile> {
         let place = self.0.get_mut(number as usize)?;
         let entry = place.take_if(|entry| entry.in_flight == 0)?;

@@ -153,7 +153,7 @@ impl Driver {
     }
 
     /// Puts a read into the queue. Returns false if it is left to the caller instead; `None` if there is no room.
-    #[inline]
+    #[inline(always)]
     fn push_in_place(
         &mut self,
         targets: &Targets<'_>,
@@ -162,21 +162,20 @@ impl Driver {
     ) -> Option<bool> {
         let main = self.ports.main.as_mut()?;
         // The thread cannot sleep without an entry that polls its wake-up descriptor.
-        let kept_free = u32::from(!main.wakeup_armed);
-        let ring = &mut main.ring;
-        if ring.space() <= kept_free {
+        if !main.wakeup_armed && main.ring.space() <= 1 {
             return None;
         }
+        let ring = &mut main.ring;
         let Some(ReadInPlace { memory, offset, target }) = read else { return Some(false) };
         let Some(target) = targets[target] else { return Some(false) };
         let file = self.files.entry(target.number)?;
         let (start, len) = (memory.start(), memory.len());
-        let index = match (ring.buffers.recent_index_of(start, len), memory.region()) {
-            (None, Some(region)) => region.and_then(|region| ring.buffers.index_of(region)),
+        // The region of the last operation is known without reading the buffer's header.
+        let index = ring.buffers.recent_index_of(start, len).or_else(|| match memory.region() {
+            Some(region) => region.and_then(|region| ring.buffers.index_of(region)),
             // SAFETY: the read borrows its memory.
-            (None, None) => unsafe { ring.buffers.index_of_borrowed(start, len) },
-            (recent, _) => recent,
-        };
+            None => unsafe { ring.buffers.index_of_borrowed(start, len) },
+        });
         let (fd, registered) = file.descriptor(RingKind::Main, ring);
         let base = Sqe {
             flags: if registered { FIXED_FILE } else { 0 },
@@ -249,15 +248,17 @@ impl Driver {
             return None;
         }
         let CallInPlace { first, .. } = self.answers.calls.pop()?;
-        for (at, answer) in self.answers.list[first..].iter().enumerate().take(reads.count()) {
+        let mut counts = self.counts;
+        for (at, answer) in self.answers.list[first..].iter().enumerate() {
             let Some(place) = reads.begin(at).filter(|_| *answer != Answer::NOT_BEGUN) else {
                 continue;
             };
             let Some(ended) = end_of(answer.number, place.memory.len()) else { continue };
             reads.end(at, ended);
-            count_end(&mut self.counts, Kind::Read, ended);
-            self.counts.fixed_ops += u64::from(answer.is_fixed);
+            count_end(&mut counts, Kind::Read, ended);
+            counts.fixed_ops += u64::from(answer.is_fixed);
         }
+        self.counts = counts;
         self.answers.list.truncate(first);
         Some(targets.map(|target| self.leave_file(target?.number)))
     }

@@ -133,6 +133,11 @@ impl Lend for Kept {
     }
 
     #[inline]
+    fn lend(&mut self) -> Held {
+        self.take()
+    }
+
+    #[inline]
     fn own(&mut self) -> &mut Held {
         if !self.is_own {
             self.held.write(Held::None);

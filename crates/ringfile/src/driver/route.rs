@@ -393,11 +393,9 @@ impl Lanes {
     /// Returns whether an operation goes to its thread's ring without further checks.
     #[inline]
     pub(crate) fn goes_to_ring(&self, kind: Kind) -> bool {
-        match self.route {
-            Route::Auto => self.lane(kind).state.load(Ordering::Relaxed) == QUEUED || !kind.moves_data(),
-            Route::Ring | Route::Aio => true,
-            Route::Inline | Route::Workers => false,
-        }
+        matches!(self.route, Route::Ring | Route::Aio)
+            || self.route == Route::Auto
+                && (self.lane(kind).state.load(Ordering::Relaxed) == QUEUED || !kind.moves_data())
     }
 
     /// Returns whether an operation of this kind fails if the file's route is not available to it.

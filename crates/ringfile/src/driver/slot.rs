@@ -50,10 +50,12 @@ impl Marks {
 
     #[inline]
     pub(crate) fn owner(self) -> Owner {
-        match self.0 & !Self::TIMED {
-            0 => Owner::Here,
-            Self::AFAR => Owner::Afar,
-            _ => Owner::Nobody,
+        if self.0 & Self::AFAR != 0 {
+            Owner::Afar
+        } else if self.0 & Self::NOBODY != 0 {
+            Owner::Nobody
+        } else {
+            Owner::Here
         }
     }
 
@@ -102,6 +104,18 @@ pub(crate) struct Slot {
 }
 
 const _: () = assert!(size_of::<Slot>() <= 128);
+
+impl Slot {
+    /// Puts the slot with this index at the head of the list of free ones. Returns how its operation ended.
+    #[inline]
+    fn free(&mut self, index: u32, list: &mut u32) -> Ended {
+        debug_assert!(matches!((&self.wake, &self.held), (Wake::Nobody, Held::None)));
+        self.state = State::Free;
+        self.generation = self.generation.wrapping_add(1).max(1);
+        self.position = std::mem::replace(list, index);
+        Ended { done: self.progress.done(), errno: self.errno.into() }
+    }
+}
 
 const NONE: u32 = u32::MAX;
 
@@ -187,9 +201,8 @@ impl Slots {
     /// Returns the slot of a live operation.
     #[inline]
     pub(crate) fn get(&mut self, key: Key) -> Option<&mut Slot> {
-        self.slots
-            .get_mut(key.slot() as usize)
-            .filter(|slot| slot.generation == key.generation() && slot.state != State::Free)
+        let slot = self.slots.get_mut(key.slot() as usize)?;
+        (slot.generation == key.generation() && slot.state != State::Free).then_some(slot)
     }
 
     /// Returns a slot known to be live.
@@ -207,21 +220,23 @@ impl Slots {
     /// Frees the slot of an operation that has ended or was withdrawn. Its waker was taken before.
     #[inline]
     pub(super) fn take(&mut self, index: u32) -> Finished {
-        let held = std::mem::take(&mut self.at(index).held);
-        Finished { held, ended: self.free(index) }
+        let mut finished = Finished::NOTHING;
+        self.take_to(index, &mut finished);
+        finished
+    }
+
+    /// Does what [`take`](Self::take) does, and puts the result into a place that has no buffer.
+    #[inline]
+    pub(super) fn take_to(&mut self, index: u32, to: &mut Finished) {
+        let slot = &mut self.slots[index as usize];
+        slot.held.move_to(&mut to.held);
+        to.ended = slot.free(index, &mut self.free);
     }
 
     /// Frees the slot of an operation whose waker and buffer were taken before.
     #[inline]
     pub(super) fn free(&mut self, index: u32) -> Ended {
-        let free = self.free;
-        let slot = &mut self.slots[index as usize];
-        debug_assert!(matches!((&slot.wake, &slot.held), (Wake::Nobody, Held::None)));
-        slot.state = State::Free;
-        slot.generation = slot.generation.wrapping_add(1).max(1);
-        slot.position = free;
-        self.free = index;
-        Ended { done: slot.progress.done(), errno: slot.errno.into() }
+        self.slots[index as usize].free(index, &mut self.free)
     }
 
     /// Returns the operations that are answered and not yet taken.

@@ -128,7 +128,7 @@ pub(crate) fn start<R: Receiver>(
     receiver: &R,
     hint: SubmitHint,
 ) -> Result<Started<R::Remote>, Error> {
-    if request.is_sync() && target.failed_sync() != 0 {
+    if target.failed_sync() != 0 && request.is_sync() {
         // The kernel would report success now, although data of the failed sync may be lost.
         return Ok(Started::Done(Ended { done: 0, errno: target.failed_sync() }));
     }
@@ -176,12 +176,20 @@ fn queue<R: Receiver>(
 ) -> Result<Place, Refused> {
     // Created before the driver is borrowed, because cloning a waker may run user code.
     let mut wake = receiver.wake();
-    let queued = with(|driver| {
-        let ring = driver.may_start(target, request, receiver.is_own())?;
-        Ok(Place { driver: driver.id, key: driver.queue(target, request, held, ring, &mut wake) })
+    let mut refused = Refused::Outside;
+    let place = with(|driver| {
+        // As `may_start`, which would return its result in memory.
+        let own = receiver.is_own();
+        let ready = driver.ready(target, request, own);
+        let prepare = || driver.prepare(target, request, own).map_err(|why| refused = why).ok();
+        let ring = ready.or_else(prepare)?;
+        Some(Place { driver: driver.id, key: driver.queue(target, request, held, ring, &mut wake) })
     });
     event::emit_deferred();
-    queued.unwrap_or(Err(Refused::Outside))
+    let Some(place) = place.flatten() else { return Err(refused) };
+    // The slot has taken it: there is nothing to drop.
+    std::mem::forget(wake);
+    Ok(place)
 }
 
 #[inline(never)]

@@ -15,7 +15,7 @@ use super::kept::Kept;
 use super::key::Key;
 use super::local::LocalHandlers;
 use super::op::{Ended, Request};
-use super::ports::{Ports, RingKind};
+use super::ports::Ports;
 use super::shared::{self, RemoteRequest, Shared};
 use super::slot::{Owner, Slots, State};
 use super::target::Target;
@@ -228,9 +228,7 @@ impl Driver {
     pub(super) fn no_longer_in_flight(&mut self, key: Key) {
         self.in_flight -= 1;
         let kind = self.slots.at(key.slot()).ring;
-        if kind != RingKind::Main {
-            self.ports.count(kind, false);
-        }
+        self.ports.count(kind, false);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::alone::call_for;
+use super::alone::{call_for, may_be_alone};
 use super::deferred::Deferred;
 use super::kept::Lend;
 use super::key::Key;
@@ -19,17 +19,28 @@ use super::wake::Wake;
 impl Driver {
     /// Ensures that an operation on `target` can be submitted, and returns the port that takes it. For `own` see
     /// [`takes`](Self::takes).
-    #[inline]
     pub(super) fn may_start(
         &mut self,
         target: &Target,
         request: &Request,
         own: bool,
     ) -> Result<RingKind, Refused> {
-        if !self.takes(own) {
-            return Err(Refused::Outside);
-        }
-        self.ports.may_start(target, request)
+        self.ready(target, request, own).map_or_else(|| self.prepare(target, request, own), Ok)
+    }
+
+    /// Returns what [`may_start`](Self::may_start) returns, if nothing has to be prepared.
+    #[inline(always)]
+    pub(super) fn ready(&self, target: &Target, request: &Request, own: bool) -> Option<RingKind> {
+        if self.takes(own) { self.ports.ready(target, request) } else { None }
+    }
+
+    pub(super) fn prepare(
+        &mut self,
+        target: &Target,
+        request: &Request,
+        own: bool,
+    ) -> Result<RingKind, Refused> {
+        if self.takes(own) { self.ports.prepare(target, request) } else { Err(Refused::Outside) }
     }
 
     /// Gives an operation a slot, which owns its buffer from here on, and submits it. [`may_start`](Self::may_start)
@@ -43,31 +54,31 @@ impl Driver {
         ring: RingKind,
         wake: &mut Wake,
     ) -> Key {
-        let may_be_alone = self.may_be_alone(request);
+        let number = target.number;
+        self.in_flight += 1;
         let file = self.files.enter(target, self.id);
         let key = {
-            let (key, slot, parts) = self.slots.insert(request, held, target.number, ring, wake);
-            self.in_flight += 1;
+            let (key, slot, parts) = self.slots.insert(request, held, number, ring, wake);
             self.on_streams |= file.is_stream;
             if ring == RingKind::Main
                 && self.waiting.is_empty()
-                && !may_be_alone
+                && !may_be_alone(self.in_flight, request)
                 && let Some(main) = &mut self.ports.main
-                && main.push(file, key, slot, parts)
+                && main.push(file, key, slot, parts, 0)
             {
                 return key;
             }
             key
         };
-        self.queue_otherwise(key, ring, may_be_alone);
+        self.queue_otherwise(key, ring, request);
         key
     }
 
     /// Submits an operation for another ring, or one that found the main ring full, or, with the next turn, one that the
     /// thread may carry out itself ([`super::alone`]).
     #[cold]
-    fn queue_otherwise(&mut self, key: Key, ring: RingKind, may_be_alone: bool) {
-        if ring == RingKind::Main && may_be_alone {
+    fn queue_otherwise(&mut self, key: Key, ring: RingKind, request: &Request) {
+        if ring == RingKind::Main && may_be_alone(self.in_flight, request) {
             return self.waiting.push_back(Waiting::Operation(key));
         }
         if ring != RingKind::Main {

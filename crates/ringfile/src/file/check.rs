@@ -116,17 +116,29 @@ fn other_path(request: &Request, held: &Held) -> Option<String> {
 /// follow the request.
 #[inline(always)]
 pub(crate) fn fits(file: &Target, request: &Request, held: &Held) -> Result<bool, Error> {
+    if fits_as_it_is(file, request, held) { Ok(true) } else { fits_otherwise(file, request, held) }
+}
+
+/// Returns whether [`fits`] returns `Ok(true)`, as for most operations. May return false for one that moves no bytes.
+#[inline(always)]
+pub(crate) fn fits_as_it_is(file: &Target, request: &Request, held: &Held) -> bool {
+    lies_within(request, held)
+        && range_ends_in_a_file(request.offset, request.want)
+        && file.direct().is_none_or(|direct| direct.fits(request, held))
+}
+
+#[cold]
+fn fits_otherwise(file: &Target, request: &Request, held: &Held) -> Result<bool, Error> {
     if !lies_within(request, held) {
         return Err(beyond_memory(file, request, held));
     }
     if !range_ends_in_a_file(request.offset, request.want) {
         return Err(error(file, request, BEYOND));
     }
-    let Some(direct) = file.direct() else { return Ok(true) };
-    if direct.fits(request, held) || request.want == 0 {
-        return Ok(true);
+    match file.direct() {
+        Some(direct) if request.want > 0 => does_not_fit(file, request, direct),
+        _ => Ok(true),
     }
-    does_not_fit(file, request, direct)
 }
 
 /// Returns how an operation that moves no bytes ends.

@@ -165,53 +165,41 @@ impl<M: Lend> OperationRecord<M> {
     /// Begins the operation, or begins it again; `follows`: whether its driver can read streams.
     #[inline(always)]
     pub(crate) fn begin(&mut self, file: &File, follows: bool) -> Begun {
-        if (!self.is_one_step() || !self.request.kind.moves_data())
-            && let Some(begun) = self.begin_otherwise(file)
+        let is_usual = self.is_one_step()
+            && self.request.kind.moves_data()
+            && self.request.want > 0
+            && check::fits_as_it_is(file.target_of(self.descriptor), &self.request, self.held.get());
+        if !is_usual {
+            return self.begin_otherwise(file).unwrap_or_else(|error| self.refuse(error));
+        }
+        if self.descriptor == Descriptor::Open
+            && self.request.kind.is_read()
+            && let Some(adaptive) = file.adaptive()
         {
-            return begun;
-        }
-        match self.fits(file) {
-            Ok(true) if self.request.want > 0 => {
-                if self.descriptor == Descriptor::Open
-                    && self.request.kind.is_read()
-                    && let Some(adaptive) = file.adaptive()
-                {
-                    if !adaptive.is_own_unchecked(file.target(), &self.request) {
-                        return self.begin_adaptive(file, adaptive, follows);
-                    }
-                    self.descriptor = Descriptor::Own;
-                }
-                Begun::Start
+            if !adaptive.is_own_unchecked(file.target(), &self.request) {
+                return self.begin_adaptive(file, adaptive, follows);
             }
-            fits => self.begin_unusual(file.target_of(self.descriptor), fits),
+            self.descriptor = Descriptor::Own;
         }
+        Begun::Start
     }
 
-    /// Begins an operation that is not one step, or moves no data; `None` for a durable write, which begins as others
-    /// do.
+    /// Begins an operation that is not one step, moves no data, or cannot be submitted as it is.
     #[inline(never)]
-    fn begin_otherwise(&mut self, file: &File) -> Option<Begun> {
+    fn begin_otherwise(&mut self, file: &File) -> Result<Begun> {
         let on = file.target_of(self.descriptor);
-        let begun = if !self.request.kind.moves_data() {
-            self.begin_without_data(on)
-        } else if self.detour.is_some() {
-            self.begin_piece(on)
-        } else {
-            self.rest.begin();
-            return None;
-        };
-        Some(begun.unwrap_or_else(|error| self.refuse(error)))
-    }
-
-    /// Begins an operation that cannot be submitted as it is, or need not.
-    #[cold]
-    fn begin_unusual(&mut self, file: &Target, fits: Result<bool>) -> Begun {
-        let begun = match fits {
-            Ok(_) if self.request.want == 0 => self.begin_empty(file),
-            Ok(_) => self.begin_piece(file),
-            Err(error) => Err(error),
-        };
-        begun.unwrap_or_else(|error| self.refuse(error))
+        if !self.request.kind.moves_data() {
+            return self.begin_without_data(on);
+        }
+        if self.detour.is_some() {
+            return self.begin_piece(on);
+        }
+        self.rest.begin();
+        match self.fits(file)? {
+            _ if self.request.want == 0 => self.begin_empty(on),
+            true => Ok(Begun::Start),
+            false => self.begin_piece(on),
+        }
     }
 
     /// Returns whether the operation can be submitted as it is, see [`check::fits`].

@@ -77,6 +77,12 @@ pub(super) struct Engine {
     process: fork::Mark,
 }
 
+fn note_driver(drivers: &mut Vec<u64>, driver: u64) {
+    if !drivers.contains(&driver) {
+        drivers.push(driver);
+    }
+}
+
 impl Engine {
     pub(super) fn new(outlives_loops: bool) -> Self {
         let remote = RemoteResults::new(outlives_loops);
@@ -111,14 +117,19 @@ impl Engine {
     #[inline]
     pub(super) fn take_in(&mut self, source: &mut impl Source) {
         if self.remote.mailbox.has_some() {
-            let mut fetched = std::mem::take(&mut self.fetched);
-            self.remote.mailbox.fetch(&mut fetched);
-            fetched.drain(..).for_each(|(index, mut finished)| self.end(source, index, &mut finished));
-            self.fetched = fetched;
+            self.fetch(source);
         }
     }
 
-    #[inline]
+    #[inline(never)]
+    fn fetch(&mut self, source: &mut impl Source) {
+        let mut fetched = std::mem::take(&mut self.fetched);
+        self.remote.mailbox.fetch(&mut fetched);
+        fetched.drain(..).for_each(|(index, mut finished)| self.end(source, index, &mut finished));
+        self.fetched = fetched;
+    }
+
+    #[inline(always)]
     fn end(&mut self, source: &mut impl Source, index: u32, finished: &mut Finished) {
         match source.op(index).0.set_at(At::Nowhere) {
             At::Nowhere => {}
@@ -135,16 +146,18 @@ impl Engine {
     fn start(&mut self, source: &mut impl Source, waits: bool) -> bool {
         let together = source.startable(self.in_flight());
         let hint = SubmitHint { together, waits_for_one: waits && source.open() == 1 };
-        while let Some(index) = source.next(self.in_flight()) {
-            let receiver = HandlerOf { handler: &self.handler, index, local: self.local };
+        let Self { handler, local, elsewhere, on_ring, drivers, .. } = self;
+        let mut receiver = HandlerOf { handler, index: 0, local: *local };
+        while let Some(index) = source.next(*on_ring + *elsewhere) {
+            receiver.index = index;
             let (op, files) = source.op(index);
             let (target, request, held) = op.begun(files);
             match driver::start(target, request, held, &receiver, hint) {
                 Ok(Started::Queued(place)) => {
                     source.op(index).0.set_at(At::Ring(place));
-                    self.on_ring += 1;
-                    if self.local.is_none() {
-                        self.note_driver(place.driver);
+                    *on_ring += 1;
+                    if local.is_none() {
+                        note_driver(drivers, place.driver);
                     }
                 }
                 Ok(Started::Done(ended)) => {
@@ -153,8 +166,8 @@ impl Engine {
                 }
                 Ok(Started::Elsewhere(driver)) => {
                     source.op(index).0.set_at(At::Elsewhere);
-                    self.elsewhere += 1;
-                    driver.into_iter().for_each(|driver| self.note_driver(driver));
+                    *elsewhere += 1;
+                    driver.into_iter().for_each(|driver| note_driver(drivers, driver));
                 }
                 Ok(Started::Yield) => {
                     source.give_back(index);
@@ -182,12 +195,6 @@ impl Engine {
     /// Arranges that the awaiting task is woken when there is work. Returns false if there is work now.
     pub(super) fn wake(&self, source: &impl Source, waker: &Waker) -> bool {
         self.remote.mailbox.wake(waker, self.enough(source))
-    }
-
-    fn note_driver(&mut self, driver: u64) {
-        if !self.drivers.contains(&driver) {
-            self.drivers.push(driver);
-        }
     }
 
     /// Cancels all operations in flight, and drops their results.

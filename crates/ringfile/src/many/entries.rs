@@ -136,7 +136,7 @@ impl Entries {
     }
 
     /// Notes that an open operation has ended.
-    #[inline]
+    #[inline(always)]
     fn is_over(&mut self, index: u32) {
         let entry = &self.list[index as usize];
         self.open -= 1;
@@ -190,7 +190,7 @@ impl Entries {
     }
 
     /// Takes the result of an ended operation.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, index: u32) -> Option<(u64, Done)> {
         let entry = &mut self.list[index as usize];
         if !entry.op.is_over() {
@@ -282,7 +282,9 @@ impl Entries {
 impl Source for Entries {
     #[inline]
     fn next(&mut self, _: usize) -> Option<u32> {
-        if let Some(index) = self.given_back.take() {
+        if self.given_back.is_some()
+            && let Some(index) = self.given_back.take()
+        {
             if !self.list[index as usize].cancelled {
                 return Some(index);
             }
@@ -308,7 +310,7 @@ impl Source for Entries {
         (&mut entry.op, &self.files)
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(&mut self, index: u32, finished: &mut Finished) {
         let entry = &mut self.list[index as usize];
         let mut over = entry.op.end(&self.files, finished);

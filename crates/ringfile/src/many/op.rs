@@ -66,19 +66,35 @@ impl Op {
         self.record.ask(asked);
     }
 
+    /// Sets the stage of an operation that has not ended: that one needs no drop.
+    #[inline(always)]
+    fn go_to(&mut self, stage: Stage) {
+        debug_assert!(!self.is_over());
+        std::mem::forget(std::mem::replace(&mut self.stage, stage));
+    }
+
     /// Begins the operation; false if it has ended without being started.
     #[inline]
     pub(super) fn begin(&mut self, files: &Files) -> bool {
-        match self.record.begin(files.get(self.file), false) {
-            // With many reads in flight, no stream is followed.
-            Begun::Start | Begun::Stream(_) => {
-                self.stage = Stage::Begun(At::Nowhere);
-                return true;
-            }
+        let begun = self.record.begin(files.get(self.file), false);
+        // With many reads in flight, no stream is followed.
+        if let Begun::Start | Begun::Stream(_) = begun {
+            // There is nothing to drop.
+            std::mem::forget(begun);
+            self.go_to(Stage::Begun(At::Nowhere));
+            return true;
+        }
+        self.begin_no_further(begun);
+        false
+    }
+
+    #[cold]
+    fn begin_no_further(&mut self, begun: Begun) {
+        match begun {
+            Begun::Start | Begun::Stream(_) => {}
             Begun::Over(ended) => self.stage = Stage::Over(ended),
             Begun::Refused(error) => self.stage = Stage::Refused(error),
         }
-        false
     }
 
     /// Returns the place of the begun operation.
@@ -134,7 +150,7 @@ impl Op {
         if ended.done == 0 {
             self.record.show_nothing();
         }
-        self.stage = Stage::Over(ended);
+        self.go_to(Stage::Over(ended));
     }
 
     /// Takes back an operation that could not be carried out.
@@ -172,12 +188,13 @@ impl Op {
     /// Returns the result, and becomes [`NOTHING`](Self::NOTHING), which needs no drop.
     #[inline(always)]
     pub(super) fn give(&mut self, files: &Files) -> Done {
-        if !self.record.has_detour()
-            && !self.has_failed()
-            && let (&Stage::Over(ended), Held::Pooled(_)) = (&self.stage, &self.record.held)
-            && let Held::Pooled(buffer) = std::mem::take(&mut self.record.held)
+        if let Stage::Over(ended) = self.stage
+            && !self.record.has_detour()
+            && !self.record.has_failed(ended)
+            && let Some(buffer) = self.record.held.take_pooled()
         {
-            self.stage = Stage::Waiting;
+            // There is nothing to drop.
+            std::mem::forget(std::mem::replace(&mut self.stage, Stage::Waiting));
             let buffer = Some(AnyBuffer::Pooled(buffer));
             return Done { result: Ok(ended.done), buffer, buffers: Vec::new(), on_path: None };
         }
@@ -236,7 +253,7 @@ impl Op {
         if let Held::Pooled(buffer) = &mut self.record.held {
             buffer.set_len(ended.done);
         }
-        self.end_with(ended);
+        self.go_to(Stage::Over(ended));
     }
 }
 

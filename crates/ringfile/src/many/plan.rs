@@ -9,6 +9,7 @@ use super::files::Files;
 use super::op::{At, NONE, Op, Stage};
 use crate::driver::{Ended, Finished, InPlace, ReadInPlace};
 use crate::error::Error;
+use crate::file::File;
 
 const STOPPED: &str = "an operation of the batch failed, and the batch stops on errors";
 const BARRIER: &str = "an operation before the barrier failed";
@@ -65,8 +66,7 @@ impl BatchPlan {
             && !self.batch.stop_on_error
             && self.border as usize == self.batch.ops.len();
         let is_adaptive = file.has_adaptive_reads();
-        let mut can_stay = |op: &mut Op| op.file == number && op.can_stay_in_place(file, is_adaptive);
-        if in_any_order && self.batch.ops.iter_mut().all(&mut can_stay) {
+        if in_any_order && can_stay_in_place(&mut self.batch.ops, number, file, is_adaptive) {
             let targets = file.targets(self.batch.ops.iter().map(|op| op.record.descriptor));
             engine.read_in_place(targets, &mut self.batch.ops[..], self.batch.most);
             self.ended += self.batch.ops.iter().filter(|op| op.is_over()).count();
@@ -183,6 +183,13 @@ impl BatchPlan {
         self.border = self.next;
         (from..self.next).for_each(|index| self.cancel_waiting(index, why));
     }
+}
+
+/// Returns whether all are reads of this file that can be carried out in place.
+// Not inlined: a long function would read the address of the list again for each field.
+#[inline(never)]
+fn can_stay_in_place(ops: &mut [Op], number: u32, file: &File, is_adaptive: bool) -> bool {
+    ops.iter_mut().all(|op| op.file == number && op.can_stay_in_place(file, is_adaptive))
 }
 
 impl InPlace for [Op] {

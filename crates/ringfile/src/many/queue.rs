@@ -236,6 +236,15 @@ impl<Place> Queue<Place> {
 
     #[inline]
     fn take_ended(&mut self, token: Option<Token>) -> Option<(u64, Done)> {
+        match token {
+            Some(token) if self.entries.done > 1 => self.entries.take(token.index()),
+            last => self.take_last(last),
+        }
+    }
+
+    /// Takes the only result, if there is one, and tells that there is no other.
+    #[inline(never)]
+    fn take_last(&mut self, token: Option<Token>) -> Option<(u64, Done)> {
         let taken = token.and_then(|token| self.entries.take(token.index()));
         if self.entries.done == 0 {
             self.tell();

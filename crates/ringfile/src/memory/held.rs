@@ -165,6 +165,17 @@ impl Held {
         }
     }
 
+    /// Takes the buffer of a pool, and leaves nothing here; `None` if this is something else.
+    #[inline(always)]
+    pub(crate) fn take_pooled(&mut self) -> Option<Buffer> {
+        let Held::Pooled(buffer) = self else { return None };
+        // SAFETY: the buffer is valid, and the value here is forgotten next.
+        let taken = unsafe { std::ptr::read(buffer) };
+        // SAFETY: as above.
+        unsafe { std::ptr::write(self, Held::None) };
+        Some(taken)
+    }
+
     /// Returns how many parts there are.
     #[inline]
     pub(crate) fn count(&self) -> usize {

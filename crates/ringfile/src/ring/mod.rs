@@ -490,12 +490,12 @@ impl Ring {
         let place = (self.cq_next & self.cq_mask) << self.entry_shift;
         // SAFETY: the masked position is inside the array; the kernel wrote this entry before it moved the tail past it, and
         // will not reuse it until our head has passed it.
-        let cqe = unsafe { self.cqes.add(place as usize).read() };
+        let Cqe { user_data, result, flags } = unsafe { *self.cqes.add(place as usize).as_ref() };
         self.cq_next = self.cq_next.wrapping_add(1);
         self.collected = self.collected.wrapping_add(1);
         // SAFETY: as in `space`; release: the entry was read before the kernel may overwrite it.
         unsafe { self.cq_head.as_ref() }.store(self.cq_next, Ordering::Release);
-        Some(cqe)
+        Some(Cqe { user_data, result, flags })
     }
 
     /// Returns the ring's own descriptor. Without `DEFER_TASKRUN` it is readable while there are completions.

@@ -60,7 +60,8 @@ pin_project! {
 
 /// A task, with any future.
 trait Run {
-    /// Polls the task. Returns whether it is still pending.
+    /// Polls the task. Returns whether it is still pending. The caller calls [`driver::polled`] before it drops the task, or
+    /// after the last one.
     fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool;
 }
 
@@ -70,7 +71,8 @@ impl<F: Future<Output = ()>> Run for TaskCell<F> {
     #[inline]
     fn run(self: Pin<&mut Self>, number: TaskNumber) -> bool {
         let cell = self.project();
-        poll(cell.future, number, cell.waker).is_pending()
+        driver::polling(number, cell.waker);
+        cell.future.poll(&mut Context::from_waker(cell.waker)).is_pending()
     }
 }
 
@@ -279,12 +281,13 @@ impl Loop {
         let mut batch = std::mem::take(&mut self.batch);
         with_tasks(|tasks| std::mem::swap(&mut batch, &mut tasks.ready));
         let mut ran = None;
-        for number in batch.drain(..) {
+        for &number in &batch {
             match with_tasks(|tasks| tasks.exchange(ran.take(), number)) {
                 Some(mut task) => {
                     if task.as_mut().run(number) {
                         ran = Some((number, task));
                     } else {
+                        driver::polled();
                         drop_task(task);
                         with_tasks(|tasks| tasks.free.push(number));
                     }
@@ -292,7 +295,9 @@ impl Loop {
                 None => main_is_ready |= number == MAIN,
             }
         }
+        driver::polled();
         with_tasks(|tasks| tasks.put_back(ran));
+        batch.clear();
         self.batch = batch;
         main_is_ready
     }

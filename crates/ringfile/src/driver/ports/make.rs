@@ -24,30 +24,35 @@ fn recent(failed: Option<(Instant, i32)>) -> Option<i32> {
 }
 
 impl Ports {
-    /// Ensures that an operation on `target` can be submitted, and returns the port that takes it.
-    #[inline]
-    pub(crate) fn may_start(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
-        match &self.main {
-            Some(main) if main.ring.is_ours() && self.take(target, request) => {
-                Ok(target.ring_for(request.kind))
-            }
-            _ => self.prepare(target, request),
-        }
+    /// Returns the ring that takes an operation on `target`, if nothing has to be prepared.
+    #[inline(always)]
+    pub(crate) fn ready(&self, target: &Target, request: &Request) -> Option<RingKind> {
+        (self.are_ours() && self.take(target, request)).then(|| target.ring_for(request.kind))
     }
 
     /// Returns whether an operation on `target` can be submitted now, to a ring.
-    #[inline]
+    #[inline(always)]
     fn take(&self, target: &Target, request: &Request) -> bool {
+        if target.ring == RingKind::Main && request.kind.moves_data() {
+            return !target.is_misplaced_by_rings(request.kind);
+        }
+        self.take_unusual(target, request)
+    }
+
+    /// As [`take`](Self::take), for all but reads and writes of a file on the main ring.
+    #[inline(never)]
+    fn take_unusual(&self, target: &Target, request: &Request) -> bool {
         let kind = target.ring_for(request.kind);
         let port = match kind.beside() {
             None => self.main.as_ref().filter(|_| kind == RingKind::Main),
             Some(place) => self.beside[place].as_ref(),
         };
-        port.is_some_and(|port| port.takes(target, request))
+        port.is_some_and(|port| port.takes(request))
     }
 
+    /// Ensures that an operation on `target` can be submitted, and returns the port that takes it.
     #[inline(never)]
-    fn prepare(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
+    pub(crate) fn prepare(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
         if route::workers_are_forced() {
             return Err(Refused::NoRing(Lack::Forbidden(Backend::Workers)));
         }
@@ -114,7 +119,7 @@ impl Ports {
         }
     }
 
-    /// Does what [`may_start`](Self::may_start) does, for an operation that must use AIO. Creates the context if
+    /// Does what [`prepare`](Self::prepare) does, for an operation that must use AIO. Creates the context if
     /// there is none.
     fn prepare_aio(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
         if !is_for_aio(target, request) {

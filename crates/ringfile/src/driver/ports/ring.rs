@@ -14,7 +14,6 @@ use crate::driver::key::Key;
 use crate::driver::marks::{FIXED_FILE, IGNORED, LINK, WAKEUP};
 use crate::driver::op::{self, PartsOf, Request};
 use crate::driver::slot::{Slot, State};
-use crate::driver::target::Target;
 use crate::ring::{Cqe, Ring, Sqe};
 
 /// See the module.
@@ -34,7 +33,8 @@ impl RingPort {
         Self { ring, kind, in_flight: 0, wakeup_armed: false, wakeup_repeats: true }
     }
 
-    /// Puts an operation's next submission into the queue; returns false if the queue is full. The ring takes no commands.
+    /// Puts an operation's next submission, from byte `began` on, into the queue; returns false if the queue is full. The
+    /// ring takes no commands.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -42,6 +42,7 @@ impl RingPort {
         key: Key,
         slot: &mut Slot,
         mut parts: PartsOf<'_>,
+        began: usize,
     ) -> bool {
         let ring = &mut self.ring;
         let request = &slot.request;
@@ -52,7 +53,6 @@ impl RingPort {
         let has_fixed_form = request.kind.has_fixed_form();
         let index = if has_fixed_form { fixed_index(&slot.held, ring) } else { None };
         let (fd, registered) = file.descriptor(slot.ring, ring);
-        let began = slot.progress.began(request, &*file.target);
         let Some(sqe) = ring.vacant() else { return false };
         let extra = if file.target.has_extra() {
             begin(file, request, slot.progress, &mut slot.marks, parts.reborrow())
@@ -80,7 +80,8 @@ impl RingPort {
         if self.kind.takes_commands() {
             commands::push(&mut self.ring, file, key, slot, parts)
         } else {
-            self.push(file, key, slot, parts)
+            let began = slot.progress.began(&slot.request, &*file.target);
+            self.push(file, key, slot, parts, began)
         }
     }
 
@@ -127,14 +128,11 @@ impl RingPort {
         ends
     }
 
-    /// Returns whether an operation on `target`, whose port this is, can be submitted now.
-    #[inline]
-    pub(super) fn takes(&self, target: &Target, request: &Request) -> bool {
-        let kind = request.kind;
+    /// Returns whether an operation whose port this is can be submitted now; on the main ring one that moves no data.
+    pub(super) fn takes(&self, request: &Request) -> bool {
         match self.kind {
-            RingKind::Main if kind.moves_data() => !target.is_misplaced_by_rings(kind),
             RingKind::Main => {
-                kind.opcode().is_some_and(|code| self.ring.supports(code)) && request.fits_an_entry()
+                request.kind.opcode().is_some_and(|code| self.ring.supports(code)) && request.fits_an_entry()
             }
             RingKind::Polled | RingKind::Commands | RingKind::PolledCommands | RingKind::Aio => true,
         }

@@ -239,7 +239,7 @@ impl Ports {
 
     /// Returns whether this process created the ports' rings, and there are some.
     #[inline]
-    fn are_ours(&self) -> bool {
+    pub(super) fn are_ours(&self) -> bool {
         self.main.as_ref().is_some_and(|main| main.ring.is_ours())
     }
 
