@@ -2,8 +2,8 @@
 
 use ringfile_buffer::internal::{event, panics};
 
-/// Runs user code. If it panics, `what` is the message of an event, and the result is `None`. The caller must hold no lock
-/// and no borrow.
+/// Runs user code. If it panics, `what` is the message of an event, and the result is `None`. The caller must hold no
+/// lock and no borrow.
 pub(crate) fn caught<T>(what: &'static str, act: impl FnOnce() -> T) -> Option<T> {
     let result = panics::catch(act).ok();
     if result.is_none() {

@@ -51,8 +51,8 @@ const ENOUGH_IN_FLIGHT: usize = 16;
 pub(super) struct Joint {
     turns: Turns<Box<Driver>>,
     pub(super) shared: Arc<Shared>,
-    /// The wake-up descriptor, which the ring's completions signal too: it is readable when there is something to do. It is
-    /// never read, so wait for edges.
+    /// The wake-up descriptor, which the ring's completions signal too: it is readable when there is something to do.
+    /// It is never read, so wait for edges.
     pub(super) signal: Arc<OwnedFd>,
     keeper: Lock<Option<Waker>>,
     /// How many turns were taken.

@@ -85,8 +85,8 @@ impl<S: Sender> RemoteRequest<S> {
         self.handler.as_ref().is_some_and(|handler| handler.is_wanted(self.index)) && !waits_in_vain
     }
 
-    /// Carries it out by calls on this thread, which may wait, or makes one call of a copy: returns [`Attempt::WouldWait`] if
-    /// more is left. If it was cancelled, it ends after a call that has moved a part.
+    /// Carries it out by calls on this thread, which may wait, or makes one call of a copy: returns
+    /// [`Attempt::WouldWait`] if more is left. If it was cancelled, it ends after a call that has moved a part.
     pub(super) fn carry_out(&mut self) -> Attempt {
         let Self { target, request, held, progress, handler, index, .. } = self;
         let is_wanted = || handler.as_ref().is_some_and(|handler| handler.is_wanted(*index));

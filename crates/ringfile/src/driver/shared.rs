@@ -246,7 +246,7 @@ impl Shared {
 /// Keeps a thread from leaving its loop.
 pub(crate) struct Hold(Arc<Shared>);
 
-/// A request of a thread with a driver.
+/// A remote request, which keeps the thread that has sent it in its loop.
 pub(crate) type RemoteRequest = remote::RemoteRequest<Hold>;
 
 impl Sender for Hold {

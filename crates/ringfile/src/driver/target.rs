@@ -182,8 +182,8 @@ impl Target {
         self.extra.as_deref()?.timing.as_ref()
     }
 
-    /// Begins to time an operation, while its thread has `in_flight` operations, this one among them; `None` if it is not
-    /// timed.
+    /// Begins to time an operation, while its thread has `in_flight` operations, this one among them; `None` if it is
+    /// not timed.
     pub(super) fn begin_timed(&self, request: &Request, in_flight: u32) -> Option<Timed> {
         Timed::begin(self.timing()?, request.kind.measured()?, in_flight)
     }

@@ -78,8 +78,8 @@ impl Timed {
         Some(Self { began: Instant::now(), kind, weight: if are_short { SAMPLED } else { 1 }, in_flight })
     }
 
-    /// Ends the operation, while its thread has `in_flight` operations, this one among them. Returns how long it took if
-    /// that is to be reported.
+    /// Ends the operation, while its thread has `in_flight` operations, this one among them. Returns how long it took
+    /// if that is to be reported.
     pub(super) fn end(self, timing: &Timing, in_flight: usize) -> Option<Duration> {
         let took = self.began.elapsed();
         if let Some(latencies) = &timing.latencies {

@@ -153,8 +153,8 @@ fn end(remote: RemoteRequest, ended: Ended, emit: fn()) -> Option<RemoteRequest>
     None
 }
 
-/// Emits deferred events on a worker. A subscriber may wait for a request of its own: meanwhile, another worker may take the
-/// place of this one.
+/// Emits deferred events on a worker. A subscriber may wait for a request of its own: meanwhile, another worker may
+/// take the place of this one.
 #[cold]
 fn emit_on_worker() {
     QUEUE.lock().threads -= 1;

@@ -513,8 +513,8 @@ impl Ring {
         }
     }
 
-    /// Creates a descriptor that is readable once it was written to, such as for [`signal_as`](Self::signal_as) of a ring that
-    /// is made later.
+    /// Creates a descriptor that is readable once it was written to, such as for [`signal_as`](Self::signal_as) of a
+    /// ring that is made later.
     pub(crate) fn make_signal() -> io::Result<Arc<OwnedFd>> {
         let flags = rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK;
         Ok(Arc::new(rustix::event::eventfd(0, flags)?))

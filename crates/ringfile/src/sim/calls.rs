@@ -206,7 +206,8 @@ impl World {
         Ok(self.disk.size(inode))
     }
 
-    /// Copies a hole, or at most `len` bytes. Returns how many it has copied. [`begin_copy`](Self::begin_copy) has succeeded.
+    /// Copies a hole, or at most `len` bytes. Returns how many it has copied. [`begin_copy`](Self::begin_copy) has
+    /// succeeded.
     pub(crate) fn copy(
         &mut self,
         source: OpenNumber,

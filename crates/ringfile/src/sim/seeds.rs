@@ -168,7 +168,8 @@ impl<T: Fn(u64)> Shrinker<'_, T> {
     }
 
     /// Leaves out parts of the faults, first large ones, and goes on with what is left where the test still fails at the same
-    /// place. Returns the last run that has failed, and how many faults there were at first; `None` if it does not fail.
+    /// place. Returns the last run that has failed, and how many faults there were at first; `None` if it does not
+    /// fail.
     fn shrink(&mut self) -> Option<(Plan, usize)> {
         let (failure, mut last) = self.run(None)?;
         let all = last.happened.len();

@@ -1,9 +1,9 @@
 //! A simulation that runs: its tasks, its clock, and the operations in flight.
 //!
-//! Knows of an operation, which the driver hands over instead of giving it to a worker, that it can be carried out, and knows
-//! the disk. Everything is on one thread.
-//! Invariants: the same seed gives the same order of everything; no user code runs while the world is borrowed; an operation
-//! takes effect at one moment between its start and its end, when it ends.
+//! Knows of an operation, which the driver hands over instead of giving it to a worker, that it can be carried out, and
+//! knows the disk. Everything is on one thread. Invariants: the same seed gives the same order of everything; no user
+//! code runs while the world is borrowed; an operation takes effect at one moment between its start and its end, when
+//! it ends.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,7 +24,8 @@ use super::seed::Random;
 use super::tree::Inode;
 use crate::lock::Lock;
 
-/// A number of an open file. No two files of a process have the same: one that outlives its simulation is not open in another.
+/// A number of an open file. No two files of a process have the same: one that outlives its simulation is not open in
+/// another.
 pub(crate) type OpenNumber = u64;
 
 /// 0 is that of paths.
@@ -39,8 +40,8 @@ pub(super) struct OpenFile {
     pub(super) reported: u64,
 }
 
-/// An open file, held by its target; 0 for the stand-in of a path. Dropping it closes the file; where it says that it was
-/// dropped on another thread.
+/// An open file, held by its target; 0 for the stand-in of a path. Dropping it closes the file; where it says that it
+/// was dropped on another thread.
 pub(crate) struct OpenRef(pub(crate) OpenNumber, Option<Arc<Dropped>>);
 
 /// Open files that were dropped on other threads.

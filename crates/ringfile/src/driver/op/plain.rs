@@ -57,8 +57,9 @@ pub(crate) fn attempt_rest(
     go(target, request, held, progress, WAITS_NOT, || true)
 }
 
-/// Makes one call for what is left of a copy, or of a write to a pipe or a stream socket that is ready for it: of a write at
-/// most a page, so that it waits only if another writer takes the room first. Returns [`Attempt::WouldWait`] if more is left.
+/// Makes one call for what is left of a copy, or of a write to a pipe or a stream socket that is ready for it: of a
+/// write at most a page, so that it waits only if another writer takes the room first. Returns [`Attempt::WouldWait`]
+/// if more is left.
 pub(crate) fn call_once(
     target: &Target,
     request: &Request,
