@@ -184,14 +184,16 @@ impl Batch {
 
     /// Sets how many operations may be in flight at once: 128 by default, 1 to 4096. Batches that run at the same time
     /// share the I/O threads and the device in proportion to this number.
-    pub fn in_flight(self, most: usize) -> Self {
-        Self(List { most: most.clamp(1, MOST_IN_FLIGHT), ..self.0 })
+    pub fn in_flight(mut self, most: usize) -> Self {
+        self.0.most = most.clamp(1, MOST_IN_FLIGHT);
+        self
     }
 
     /// Sets whether the first error stops the batch: operations that have not started end with `ECANCELED`. Off by
     /// default.
-    pub fn stop_on_error(self, stop: bool) -> Self {
-        Self(List { stop_on_error: stop, ..self.0 })
+    pub fn stop_on_error(mut self, stop: bool) -> Self {
+        self.0.stop_on_error = stop;
+        self
     }
 
     /// Merges reads of a file that have at most `gap` bytes between them; those bytes are read too, and discarded. Off
@@ -199,8 +201,9 @@ impl Batch {
     ///
     /// Only reads into pooled buffers between the same two barriers are merged, up to 1 MiB and 128 of them. Results
     /// are the same as without merging: if the merged read fails, its parts are read one by one.
-    pub fn merge_reads(self, gap: usize) -> Self {
-        Self(List { merge: Some(gap), ..self.0 })
+    pub fn merge_reads(mut self, gap: usize) -> Self {
+        self.0.merge = Some(gap);
+        self
     }
 
     /// Returns how many operations were added.
@@ -224,18 +227,19 @@ impl Batch {
     #[must_use = "each operation has a result of its own"]
     pub fn run(self) -> Vec<Done> {
         let mut plan = BatchPlan::new(self.0);
-        let mut why = IN_LOOP;
-        if !crate::runtime::is_in_loop() {
-            let mut engine = ThreadEngine::new(AfterUse::KeepRing);
-            plan.read_in_place(&mut engine);
-            // If a user's buffer or waker panics in this call, the engine is dropped, which cancels and drops the
-            // operations in flight.
-            engine.wait(&mut plan, None, |plan| plan.open());
-            // If not all is over, the thread is ending and its driver is gone, or this is a forked child.
-            why = NO_RING;
+        if crate::runtime::is_in_loop() {
+            plan.end_all(|op, files| op.refuse_to_wait(files, IN_LOOP));
+            return plan.into_results();
         }
+        let mut engine = ThreadEngine::new(AfterUse::KeepRing);
+        plan.read_in_place(&mut engine);
+        // If a user's buffer or waker panics in this call, the engine is dropped, which cancels and drops the
+        // operations in flight.
+        engine.wait(&mut plan, None, |plan| plan.open());
+        drop(engine);
         if !plan.is_over() {
-            plan.end_all(|op, files| op.refuse_to_wait(files, why));
+            // The thread is ending and its driver is gone, or this is a forked child.
+            plan.end_all(|op, files| op.refuse_to_wait(files, NO_RING));
         }
         plan.into_results()
     }

@@ -282,7 +282,7 @@ impl ThreadEngine {
         } else {
             engine.know(deferred);
             engine.advance(source, deferred, false);
-            *is_refused = submit_all(&guard, deferred, |deferred| engine.advance(source, deferred, false));
+            *is_refused = engine.submit_all(&guard, source, deferred);
             true
         };
         if inherited {
@@ -328,8 +328,7 @@ impl ThreadEngine {
             }
         });
         // Done even if there was nothing to wait for, or no time.
-        *is_refused = guard.must_turn_again()
-            && submit_all(&guard, deferred, |deferred| engine.advance(source, deferred, false));
+        *is_refused = guard.must_turn_again() && engine.submit_all(&guard, source, deferred);
     }
 
     /// Carries out the reads that go to this thread's ring, into buffers that stay with their caller, and waits for
@@ -386,8 +385,13 @@ impl ThreadEngine {
         let Some(guard) = self.ring.guard() else { return };
         let Self { engine, deferred, is_refused, .. } = self;
         // The kernel is asked now: the program may wait for the descriptor next.
-        if !guard.is_in_loop() && guard.must_turn_again() {
-            *is_refused |= submit_all(&guard, deferred, |deferred| engine.collect(source, deferred));
+        while !guard.is_in_loop() && guard.must_turn_again() {
+            guard.look(deferred);
+            engine.collect(source, deferred);
+            if guard.is_refused() {
+                *is_refused = guard.must_turn_again();
+                return;
+            }
         }
     }
 }
@@ -433,6 +437,28 @@ impl Engine {
         }
     }
 
+    /// Turns the driver, again and again while there is something to submit: a result may let another operation start,
+    /// and the kernel may have done a part of an operation, of this engine or another one. The program may wait for the
+    /// descriptor next, so nothing may be left. Returns true if the kernel refuses the rest for now, and the caller
+    /// must come back.
+    fn submit_all(
+        &mut self,
+        guard: &RingGuard<'_>,
+        source: &mut impl Source,
+        deferred: &mut Deferred,
+    ) -> bool {
+        loop {
+            guard.look(deferred);
+            self.advance(source, deferred, false);
+            if !guard.must_turn_again() {
+                return false;
+            }
+            if guard.is_refused() {
+                return true;
+            }
+        }
+    }
+
     #[inline]
     fn advance(&mut self, source: &mut impl Source, deferred: &mut Deferred, waits: bool) {
         self.collect(source, deferred);
@@ -451,23 +477,6 @@ impl Engine {
         let in_flight: Vec<u32> = source.in_flight().collect();
         for index in in_flight {
             self.end(source, index, &mut Finished { held: Held::None, ended: CANCELLED });
-        }
-    }
-}
-
-/// Turns the driver and calls `act`, again and again while there is something to submit: a result may let another
-/// operation start, and the kernel may have done a part of an operation, of this engine or another one. The program may
-/// wait for the descriptor next, so nothing may be left. Returns true if the kernel refuses the rest for now, and the
-/// caller must come back.
-fn submit_all(guard: &RingGuard<'_>, deferred: &mut Deferred, mut act: impl FnMut(&mut Deferred)) -> bool {
-    loop {
-        guard.look(deferred);
-        act(deferred);
-        if !guard.must_turn_again() {
-            return false;
-        }
-        if guard.is_refused() {
-            return true;
         }
     }
 }

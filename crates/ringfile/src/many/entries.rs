@@ -1,8 +1,7 @@
 //! The operations of a queue: their requests, their progress, and the order in which they ended.
 //!
 //! Starts none itself. Invariants: an operation is waiting, started, or ended, and is counted in exactly one of these
-//! states; only those that are waiting are in the list to start; a token names one operation, and none once its result
-//! was taken.
+//! states; a token names one operation, and none once its result was taken.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -87,13 +86,18 @@ pub(super) struct Entries {
     pub(super) polled: usize,
 }
 
+#[derive(Default)]
 struct Entry {
-    /// That of the token; 0 if the entry is free.
     generation: u32,
-    /// [`Op::NOTHING`] if the entry is free.
-    op: Op,
+    op: Option<Op>,
     cancelled: bool,
     user_data: u64,
+}
+
+impl Entry {
+    fn is_open(&self) -> bool {
+        self.op.as_ref().is_some_and(|op| !op.is_over())
+    }
 }
 
 impl Entries {
@@ -117,9 +121,7 @@ impl Entries {
         // Filled in place: copying an entry over one that must be dropped takes as long as a lock.
         let entry = &mut self.list[index as usize];
         entry.generation = generation;
-        // The previous value needs no drop, see `Op::give`.
-        std::mem::forget(std::mem::replace(&mut entry.op, Op::NOTHING));
-        entry.op.ask(number, asked);
+        entry.op.insert(Op::NOTHING).ask(number, asked);
         entry.cancelled = false;
         entry.user_data = user_data;
         self.open += 1;
@@ -131,7 +133,7 @@ impl Entries {
     #[cold]
     fn grow(&mut self) -> u32 {
         let index = self.list.len() as u32;
-        self.list.push(Entry { generation: 0, op: Op::NOTHING, cancelled: false, user_data: 0 });
+        self.list.push(Entry::default());
         index
     }
 
@@ -141,8 +143,10 @@ impl Entries {
         let entry = &self.list[index as usize];
         self.open -= 1;
         self.done += 1;
-        if self.polled > 0 {
-            self.polled -= usize::from(!self.files.get(entry.op.file).target().ring.announces());
+        if self.polled > 0
+            && let Some(op) = &entry.op
+        {
+            self.polled -= usize::from(!self.files.get(op.file).target().ring.announces());
         }
         self.ended.push_back(Token::new(index, entry.generation));
     }
@@ -157,18 +161,18 @@ impl Entries {
     #[inline]
     pub(super) fn find(&self, token: Token) -> Option<u32> {
         let entry = self.list.get(token.index() as usize)?;
-        (entry.generation == token.generation() && entry.generation != 0).then_some(token.index())
+        (entry.generation == token.generation() && entry.op.is_some()).then_some(token.index())
     }
 
     /// Returns whether a token names an operation that has not ended.
     pub(super) fn is_open(&self, token: Token) -> bool {
-        self.find(token).is_some_and(|index| !self.list[index as usize].op.is_over())
+        self.find(token).is_some_and(|index| self.list[index as usize].is_open())
     }
 
     /// Marks an operation as cancelled. Returns false if there is none, or it has ended.
     pub(super) fn mark_cancelled(&mut self, index: u32) -> bool {
         let entry = &mut self.list[index as usize];
-        let is_open = entry.generation != 0 && !entry.op.is_over();
+        let is_open = entry.is_open();
         entry.cancelled |= is_open;
         is_open
     }
@@ -193,12 +197,11 @@ impl Entries {
     #[inline(always)]
     pub(super) fn take(&mut self, index: u32) -> Option<(u64, Done)> {
         let entry = &mut self.list[index as usize];
-        if !entry.op.is_over() {
-            return None;
-        }
-        let (number, user_data) = (entry.op.file, entry.user_data);
-        let done = entry.op.give(&self.files);
-        entry.generation = 0;
+        let op = entry.op.as_mut().filter(|op| op.is_over())?;
+        let (number, user_data) = (op.file, entry.user_data);
+        let done = op.give(&self.files);
+        // The value is empty now; dropping it would call drop code out of line.
+        std::mem::forget(entry.op.take());
         self.done -= 1;
         if self.done == 0 {
             // All remaining ones were taken by token.
@@ -226,12 +229,14 @@ impl InPlace for WaitingReads<'_> {
 
     #[inline]
     fn begin(&mut self, at: usize) -> Option<ReadInPlace<'_>> {
-        self.list[self.to_start[at] as usize].op.begin_in_place()
+        self.list[self.to_start[at] as usize].op.as_mut()?.begin_in_place()
     }
 
     #[inline]
     fn end(&mut self, at: usize, ended: Ended) {
-        self.list[self.to_start[at] as usize].op.end_in_place(ended);
+        if let Some(op) = &mut self.list[self.to_start[at] as usize].op {
+            op.end_in_place(ended);
+        }
     }
 }
 
@@ -243,24 +248,25 @@ impl Entries {
         let Some(&first) = self.to_start.front().filter(|_| self.to_start.len() == self.open) else {
             return Ok(());
         };
-        let number = self.list[first as usize].op.file;
+        let Some(number) = self.list[first as usize].op.as_ref().map(|op| op.file) else { return Ok(()) };
         let file = self.files.get(number);
         let is_adaptive = file.has_adaptive_reads();
         let can_stay = |&index: &u32| {
             let entry = &mut self.list[index as usize];
-            !entry.cancelled && entry.op.file == number && entry.op.can_stay_in_place(file, is_adaptive)
+            let fits = |op: &mut Op| op.file == number && op.can_stay_in_place(file, is_adaptive);
+            !entry.cancelled && entry.op.as_mut().is_some_and(fits)
         };
         if !self.to_start.iter().all(can_stay) {
             return Ok(());
         }
-        let descriptor = |&index: &u32| self.list[index as usize].op.record.descriptor;
-        let targets = file.targets(self.to_start.iter().map(descriptor));
+        let ops = self.to_start.iter().filter_map(|&index| self.list[index as usize].op.as_ref());
+        let targets = file.targets(ops.map(|op| op.record.descriptor));
         let mut reads = WaitingReads { list: &mut self.list, to_start: &self.to_start };
         let all = AssertUnwindSafe(|| engine.read_in_place(targets, &mut reads, usize::MAX));
         let read = catch_unwind(all);
         for _ in 0..self.to_start.len() {
             let Some(index) = self.to_start.pop_front() else { break };
-            if self.list[index as usize].op.is_over() {
+            if self.list[index as usize].op.as_ref().is_some_and(Op::is_over) {
                 self.is_over(index);
             } else {
                 self.to_start.push_back(index);
@@ -292,9 +298,10 @@ impl Source for Entries {
         }
         while let Some(index) = self.to_start.pop_front() {
             let entry = &mut self.list[index as usize];
+            let Some(op) = entry.op.as_mut().filter(|op| !op.is_over()) else { continue };
             if entry.cancelled {
-                entry.op.cancel(CANCELLED);
-            } else if entry.op.begin(&self.files) {
+                op.cancel(CANCELLED);
+            } else if op.begin(&self.files) {
                 return Some(index);
             }
             self.is_over(index);
@@ -303,19 +310,24 @@ impl Source for Entries {
         None
     }
 
+    /// # Panics
+    /// If it was taken.
     #[inline]
     fn op(&mut self, index: u32) -> (&mut Op, &Files) {
-        let entry = &mut self.list[index as usize];
-        debug_assert_ne!(entry.generation, 0, "an operation is kept until its result was taken");
-        (&mut entry.op, &self.files)
+        match &mut self.list[index as usize].op {
+            Some(op) => (op, &self.files),
+            None => unreachable!("an operation is kept until its result was taken"),
+        }
     }
 
     #[inline(always)]
     fn end(&mut self, index: u32, finished: &mut Finished) {
         let entry = &mut self.list[index as usize];
-        let mut over = entry.op.end(&self.files, finished);
-        if entry.cancelled && (!over || entry.op.was_cancelled()) {
-            entry.op.cancel(CANCELLED);
+        let cancelled = entry.cancelled;
+        let Some(op) = entry.op.as_mut() else { return };
+        let mut over = op.end(&self.files, finished);
+        if cancelled && (!over || op.was_cancelled()) {
+            op.cancel(CANCELLED);
             over = true;
         }
         if over {
@@ -328,8 +340,10 @@ impl Source for Entries {
 
     #[cold]
     fn refuse(&mut self, index: u32, error: Error) {
-        self.list[index as usize].op.refuse_with(error, &self.files);
-        self.is_over(index);
+        if let Some(op) = self.list[index as usize].op.as_mut() {
+            op.refuse_with(error, &self.files);
+            self.is_over(index);
+        }
     }
 
     #[cold]
@@ -352,6 +366,7 @@ impl Source for Entries {
     }
 
     fn in_flight(&self) -> impl Iterator<Item = u32> {
-        (0..).zip(&self.list).filter(|(_, entry)| entry.op.at() != At::Nowhere).map(|(index, _)| index)
+        let is_started = |entry: &Entry| entry.op.as_ref().is_some_and(|op| op.at() != At::Nowhere);
+        (0..).zip(&self.list).filter(move |(_, entry)| is_started(entry)).map(|(index, _)| index)
     }
 }

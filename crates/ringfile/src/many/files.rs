@@ -31,7 +31,9 @@ impl Files {
     #[cold]
     fn add(&mut self, file: &File) {
         let index = file.target().number as usize;
-        self.0.resize_with(self.0.len().max(index + 1), || None);
+        if self.0.len() <= index {
+            self.0.resize_with(index + 1, || None);
+        }
         self.0[index] = Some(NumberedFile { file: file.clone(), uses: 1 });
     }
 
