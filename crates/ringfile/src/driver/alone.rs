@@ -11,7 +11,7 @@
 use super::deferred::Deferred;
 use super::key::Key;
 use super::op::{Ended, Request, plain};
-use super::ports::RingKind;
+use super::ports::PortKind;
 use super::slot::{Owner, Slot, State};
 use super::state::{Driver, Waiting, with};
 use super::target::Target;
@@ -66,7 +66,7 @@ impl Driver {
             Some(_) => return None,
         }
         let slot = self.slots.get(key)?;
-        let is_here = slot.marks.owner() == Owner::Here && slot.ring == RingKind::Main;
+        let is_here = slot.marks.owner() == Owner::Here && slot.ring == PortKind::Main;
         if slot.state != State::Waiting || slot.cancelled || !is_here {
             return None;
         }
@@ -102,6 +102,6 @@ pub(super) fn call_for(slot: &mut Slot, target: &Target) -> Ended {
     slot.marks.set_timed(false);
     let ended = plain::run(target, &slot.request, &mut slot.held, || true);
     slot.progress.end(ended.done);
-    (slot.errno, slot.fixed, slot.ring) = (ended.errno as u16, false, RingKind::Main);
+    (slot.errno, slot.fixed, slot.ring) = (ended.errno as u16, false, PortKind::Main);
     ended
 }

@@ -9,7 +9,7 @@ use super::deferred::Deferred;
 use super::key::{Key, LocalHandler};
 use super::marks::index;
 use super::op::{Ended, NO_THREAD, Step, keep_opened};
-use super::ports::{RingKind, answer};
+use super::ports::{PortKind, answer};
 use super::slot::{Marks, Owner, State};
 use super::state::{ActiveTasks, Driver};
 use super::wake::Wake;
@@ -33,7 +33,7 @@ impl Driver {
             self.submit_waiting();
             let can_sleep = self.can_sleep_in_ring();
             if can_sleep {
-                self.ports.arm_wakeup(RingKind::Main);
+                self.ports.arm_wakeup(PortKind::Main);
             }
             let wanted = if may_sleep && can_sleep { wanted } else { 0 };
             self.enter(wanted, deadline, deferred);
@@ -67,7 +67,7 @@ impl Driver {
 
     /// Handles a completion of AIO, or of a ring other than the main one.
     #[inline(never)]
-    fn completed_beside(&mut self, kind: RingKind, cqe: Cqe, deferred: &mut Deferred) {
+    fn completed_beside(&mut self, kind: PortKind, cqe: Cqe, deferred: &mut Deferred) {
         if !kind.takes_commands() {
             return self.completed(cqe, deferred);
         }
@@ -92,7 +92,7 @@ impl Driver {
             {
                 return;
             }
-            return self.not_an_operation(RingKind::Main, cqe);
+            return self.not_an_operation(PortKind::Main, cqe);
         };
         // A negative result becomes a length that no memory has.
         let all_at_once = slot.progress.done() == 0 && cqe.result as usize == slot.request.want;
@@ -121,7 +121,7 @@ impl Driver {
     }
 
     #[cold]
-    fn not_an_operation(&mut self, kind: RingKind, cqe: Cqe) {
+    fn not_an_operation(&mut self, kind: PortKind, cqe: Cqe) {
         if self.ports.answered(kind, cqe) {
             return;
         }
@@ -207,7 +207,7 @@ impl Driver {
             Wake::Nobody => {}
             Wake::Waker(_) | Wake::Handler(..) => self.end_for_others(key, deferred),
         }
-        if marks != Marks::NONE || ring != RingKind::Main {
+        if marks != Marks::NONE || ring != PortKind::Main {
             self.end_unusual(key, marks, ring, deferred);
         }
         if let Some(closed) = self.leave_file(file) {
@@ -218,9 +218,9 @@ impl Driver {
     /// Ends an operation that is timed, or not on the main ring, or whose future is not on this thread any more.
     #[cold]
     #[inline(never)]
-    fn end_unusual(&mut self, key: Key, marks: Marks, ring: RingKind, deferred: &mut Deferred) {
+    fn end_unusual(&mut self, key: Key, marks: Marks, ring: PortKind, deferred: &mut Deferred) {
         self.ports.count(ring, false);
-        self.counts.aio_ops += u64::from(ring == RingKind::Aio);
+        self.counts.aio_ops += u64::from(ring == PortKind::Aio);
         if marks.is_timed() {
             // The operation no longer counts as in flight.
             let in_flight = self.in_flight + 1;

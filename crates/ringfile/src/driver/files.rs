@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::ports::RingKind;
+use super::ports::PortKind;
 use super::target::{FileKind, Target};
 use crate::ring::Ring;
 
@@ -18,7 +18,7 @@ pub(crate) struct FileInUse {
     in_flight: u32,
     uses: u32,
     /// The kind of ring with which it is registered.
-    registered: Option<RingKind>,
+    registered: Option<PortKind>,
     /// A pipe, a socket, a terminal or another device.
     pub is_stream: bool,
     closing: bool,
@@ -109,7 +109,7 @@ impl FileInUse {
 
     /// Returns the file number for an entry of `ring`, and whether it is registered.
     #[inline]
-    pub(super) fn descriptor(&mut self, kind: RingKind, ring: &mut Ring) -> (i32, bool) {
+    pub(super) fn descriptor(&mut self, kind: PortKind, ring: &mut Ring) -> (i32, bool) {
         if self.registered == Some(kind) {
             return (self.target.number as i32, true);
         }
@@ -118,7 +118,7 @@ impl FileInUse {
     }
 
     #[cold]
-    fn register_if_it_pays(&mut self, kind: RingKind, ring: &mut Ring) {
+    fn register_if_it_pays(&mut self, kind: PortKind, ring: &mut Ring) {
         let has_none = !self.target.has_fd();
         if has_none || self.target.ring != kind || self.uses > USES_BEFORE_REGISTERING {
             return;

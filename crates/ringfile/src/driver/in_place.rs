@@ -12,7 +12,7 @@ use super::deferred::Deferred;
 use super::files::ClosedFile;
 use super::marks::{ASYNC, FIRST, FIXED_FILE};
 use super::op::{Ended, Kind, Request, piece};
-use super::ports::RingKind;
+use super::ports::PortKind;
 use super::start::{MANY, is_for_ring};
 use super::state::{Answer, Answers, CallInPlace, Driver, with};
 use super::target::Target;
@@ -118,7 +118,7 @@ impl Driver {
         is_for_ring(&target.lanes, Kind::Read, || are_many)
             && !may_be_a_call
             && !target.may_wait_forever(Kind::Read)
-            && matches!(self.may_start(target, &request, true), Ok(RingKind::Main))
+            && matches!(self.may_start(target, &request, true), Ok(PortKind::Main))
     }
 
     /// Submits further reads from `next` on. Returns how many completions to wait for; `None` if all were answered.
@@ -176,7 +176,7 @@ impl Driver {
             // SAFETY: the read borrows its memory.
             None => unsafe { ring.buffers.index_of_borrowed(start, len) },
         });
-        let (fd, registered) = file.descriptor(RingKind::Main, ring);
+        let (fd, registered) = file.descriptor(PortKind::Main, ring);
         let base = Sqe {
             flags: if registered { FIXED_FILE } else { 0 },
             fd,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use super::deferred::Deferred;
 use super::forks::new_driver;
 use super::op::Request;
-use super::ports::RingKind;
+use super::ports::PortKind;
 use super::refused::Lack;
 use super::shared::{RemoteRequest, Shared};
 use super::sleep::Asleep;
@@ -113,7 +113,7 @@ impl Joint {
     /// repeated, nor if its ring does not announce completions.
     pub(super) fn takes(&self, target: &Target, request: &Request) -> bool {
         !self.shared.is_inherited()
-            && target.ring_for(request.kind) == RingKind::Main
+            && target.ring_for(request.kind) == PortKind::Main
             && !target.may_wait_forever(request.kind)
     }
 

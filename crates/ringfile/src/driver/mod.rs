@@ -87,7 +87,7 @@ pub use namespace::fuzzing;
 pub(crate) use namespace::{Access, Namespace, Status, errno_of, look as look_for_namespace};
 pub(crate) use op::cached_pages;
 pub(crate) use op::{DISCARD, Ended, Kind, MOST_AT_ONCE, RWF_ATOMIC, Request};
-pub(crate) use ports::{CompletionSignals, RingKind};
+pub(crate) use ports::{CompletionSignals, PortKind};
 pub(crate) use refused::{TOO_MANY_FILES, aio_is_for_direct_io};
 pub use register::register_now;
 pub(crate) use remote_operation::RemoteOperation;

@@ -9,7 +9,7 @@ use super::kept::Lend;
 use super::key::Key;
 use super::local::LocalHandlers;
 use super::op::{Ended, Kind, Parts, PartsOf, Progress, Request};
-use super::ports::RingKind;
+use super::ports::PortKind;
 use super::result::{Finished, Handler};
 use super::wake::Wake;
 use crate::memory::Held;
@@ -88,8 +88,8 @@ pub(crate) struct Slot {
     pub marks: Marks,
     /// Whether the operation was cancelled: the kernel's next answer ends it.
     pub cancelled: bool,
-    /// The kind of ring that it is submitted to.
-    pub ring: RingKind,
+    /// The kind of port that it is submitted to.
+    pub ring: PortKind,
     /// Whether the kernel cancels it if the linked operation before it fails or is short.
     pub behind_link: bool,
     /// 0, or the errno with which the operation failed; Linux has no errno above 4095.
@@ -147,7 +147,7 @@ impl Slots {
         request: &Request,
         held: &mut impl Lend,
         file: u32,
-        ring: RingKind,
+        ring: PortKind,
         wake: &mut Wake,
     ) -> (Key, &'a mut Slot, PartsOf<'a>) {
         if self.free == NONE {
@@ -184,7 +184,7 @@ impl Slots {
                 fixed: false,
                 marks: Marks::NONE,
                 cancelled: false,
-                ring: RingKind::Main,
+                ring: PortKind::Main,
                 behind_link: false,
                 errno: 0,
                 file: 0,

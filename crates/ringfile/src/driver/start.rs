@@ -16,7 +16,7 @@ use super::key::{LocalHandler, Place, Started, SubmitHint};
 use super::local::Numbered;
 use super::op::plain::{self, Attempt};
 use super::op::{Ended, Kind, Request};
-use super::ports::RingKind;
+use super::ports::PortKind;
 use super::refused::{self, Refused};
 use super::remote_operation::RemoteOperation;
 use super::result::Handler;
@@ -260,7 +260,7 @@ fn hand_over<R: Receiver>(
 /// the shorter way: 16 tasks in tokio had 1.4 times as many syncs that way, and one task 1.3 times.
 fn is_for_kernel_thread(target: &Target, request: &Request) -> bool {
     target.lanes.route == Route::Auto
-        && target.ring == RingKind::Main
+        && target.ring == PortKind::Main
         && request.is_sync()
         && !(request.kind.moves_data() && target.direct().is_some())
 }
@@ -272,7 +272,7 @@ fn is_for_kernel_thread(target: &Target, request: &Request) -> bool {
 fn in_forked_child(target: &Target, request: &Request, held: &mut Held) -> Result<Ended, Error> {
     let is_step = matches!(request.kind, Kind::Sync | Kind::Truncate)
         && target.lanes.route == Route::Auto
-        && target.ring == RingKind::Main;
+        && target.ring == PortKind::Main;
     if request.kind.names_paths() || is_step || target.may_wait_inline(request) {
         Ok(call_and_wait(target, request, held))
     } else {
@@ -344,12 +344,12 @@ pub(crate) fn start_linked(
     let mut wakes = [Wake::new(context.waker()), Wake::new(context.waker())];
     let places = with(|driver| {
         for request in [sync.0, &request] {
-            driver.may_start(target, request, false).ok().filter(|ring| *ring == RingKind::Main)?;
+            driver.may_start(target, request, false).ok().filter(|ring| *ring == PortKind::Main)?;
         }
         driver.ports.main.as_ref().filter(|main| !main.ring.is_sqpoll())?;
         let [write_wake, sync_wake] = &mut wakes;
-        let write = driver.queue(target, &request, write.1, RingKind::Main, write_wake);
-        let sync = driver.queue(target, sync.0, sync.1, RingKind::Main, sync_wake);
+        let write = driver.queue(target, &request, write.1, PortKind::Main, write_wake);
+        let sync = driver.queue(target, sync.0, sync.1, PortKind::Main, sync_wake);
         driver.slots.at(sync.slot()).behind_link = true;
         Some([write, sync].map(|key| Place { driver: driver.id, key }))
     });

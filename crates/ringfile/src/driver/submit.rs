@@ -9,7 +9,7 @@ use super::kept::Lend;
 use super::key::Key;
 use super::marks::{SLICE, index};
 use super::op::Request;
-use super::ports::{Lost, RingKind, Turn};
+use super::ports::{Lost, PortKind, Turn};
 use super::refused::Refused;
 use super::slot::State;
 use super::state::{Driver, Waiting};
@@ -24,13 +24,13 @@ impl Driver {
         target: &Target,
         request: &Request,
         own: bool,
-    ) -> Result<RingKind, Refused> {
+    ) -> Result<PortKind, Refused> {
         self.ready(target, request, own).map_or_else(|| self.prepare(target, request, own), Ok)
     }
 
     /// Returns what [`may_start`](Self::may_start) returns, if nothing has to be prepared.
     #[inline(always)]
-    pub(super) fn ready(&self, target: &Target, request: &Request, own: bool) -> Option<RingKind> {
+    pub(super) fn ready(&self, target: &Target, request: &Request, own: bool) -> Option<PortKind> {
         if self.takes(own) { self.ports.ready(target, request) } else { None }
     }
 
@@ -39,7 +39,7 @@ impl Driver {
         target: &Target,
         request: &Request,
         own: bool,
-    ) -> Result<RingKind, Refused> {
+    ) -> Result<PortKind, Refused> {
         if self.takes(own) { self.ports.prepare(target, request) } else { Err(Refused::Outside) }
     }
 
@@ -51,7 +51,7 @@ impl Driver {
         target: &Arc<Target>,
         request: &Request,
         held: &mut impl Lend,
-        ring: RingKind,
+        ring: PortKind,
         wake: &mut Wake,
     ) -> Key {
         let number = target.number;
@@ -60,7 +60,7 @@ impl Driver {
         let key = {
             let (key, slot, parts) = self.slots.insert(request, held, number, ring, wake);
             self.on_streams |= file.is_stream;
-            if ring == RingKind::Main
+            if ring == PortKind::Main
                 && self.waiting.is_empty()
                 && !may_be_alone(self.in_flight, request)
                 && let Some(main) = &mut self.ports.main
@@ -77,11 +77,11 @@ impl Driver {
     /// Submits an operation for another ring, or one that found the main ring full, or, with the next turn, one that the
     /// thread may carry out itself ([`super::alone`]).
     #[cold]
-    fn queue_otherwise(&mut self, key: Key, ring: RingKind, request: &Request) {
-        if ring == RingKind::Main && may_be_alone(self.in_flight, request) {
+    fn queue_otherwise(&mut self, key: Key, ring: PortKind, request: &Request) {
+        if ring == PortKind::Main && may_be_alone(self.in_flight, request) {
             return self.waiting.push_back(Waiting::Operation(key));
         }
-        if ring != RingKind::Main {
+        if ring != PortKind::Main {
             self.ports.count(ring, true);
         }
         // If there is no room, the operation waits; each of the next turns submits some of those that wait.
@@ -170,7 +170,7 @@ impl Driver {
             let key = Key::from_user_data(user_data);
             if let Some(slot) = self.slots.get(key).filter(|slot| slot.state == State::InFlight) {
                 slot.errno = errno as u16;
-                if kind == RingKind::Aio && matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS) {
+                if kind == PortKind::Aio && matches!(errno, libc::EPERM | libc::EACCES | libc::ENOSYS) {
                     self.call_instead(key, errno);
                 }
                 self.end(key, deferred);

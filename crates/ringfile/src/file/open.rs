@@ -17,7 +17,7 @@ use super::adaptive::{self, Adaptive};
 use super::durability::Durability;
 use super::handle::File;
 use super::probe::{FOR_DIRECT, NO_DIRECT, alignment, file_system, kind_of, no_direct};
-use crate::driver::{self, Access, Alignment, FileKind, Lanes, Namespace, RingKind, Route, Target, Timing};
+use crate::driver::{self, Access, Alignment, FileKind, Lanes, Namespace, PortKind, Route, Target, Timing};
 use crate::error::{Error, Result};
 use crate::latency::Latencies;
 #[cfg(doc)]
@@ -407,7 +407,7 @@ impl OpenOptions {
                 "NVMe commands need io_uring; open the namespace without a route, or with Route::Ring",
             );
         }
-        let ring = if self.poll { RingKind::PolledCommands } else { RingKind::Commands };
+        let ring = if self.poll { PortKind::PolledCommands } else { PortKind::Commands };
         let (own, user) = self.descriptors(opened.into())?;
         let path = path.map(Path::to_owned);
         let mut target = Target::of_namespace(own, namespace, ring, path, driver::hold_over_forks());
@@ -526,9 +526,9 @@ impl OpenOptions {
         let kind = kind_of(&own);
         let route = self.route.unwrap_or_else(driver::default_route);
         let ring = match route {
-            Route::Aio => RingKind::Aio,
-            _ if self.poll && direct.is_some() => RingKind::Polled,
-            _ => RingKind::Main,
+            Route::Aio => PortKind::Aio,
+            _ if self.poll && direct.is_some() => PortKind::Polled,
+            _ => PortKind::Main,
         };
         let lanes = Lanes::new(route, file_system(&own));
         let path = path.map(Path::to_owned);

@@ -15,7 +15,7 @@ use linux_raw_sys::io_uring::io_uring_op;
 
 use super::device::{Access, CommandLimits, Namespace};
 use super::identify::{self, About, Controller, Format};
-use crate::driver::RingKind;
+use crate::driver::PortKind;
 use crate::driver::refused::{self, Lack};
 use crate::error::Error;
 use crate::ring::{Ring, RingOptions};
@@ -147,7 +147,7 @@ fn can_send() -> Result<(), Error> {
     if let Some(lack) = Lack::forbidden() {
         return Err(lack.into_error());
     }
-    let options = RingOptions { entries: 1, ..RingKind::Commands.options(&RingOptions::default()) };
+    let options = RingOptions { entries: 1, ..PortKind::Commands.options(&RingOptions::default()) };
     let old = || {
         Error::new(io::ErrorKind::Unsupported, OPENING)
             .because("this kernel does not accept NVMe commands through io_uring; it needs Linux 5.19")

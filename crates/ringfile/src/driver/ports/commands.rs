@@ -51,7 +51,7 @@ mod tests {
     use crate::driver::namespace::testing::{BOTH, LIMITS, namespace};
     use crate::driver::ports::Turn;
     use crate::driver::state::with;
-    use crate::driver::{Access, RingKind, route};
+    use crate::driver::{Access, PortKind, route};
     use crate::{AllocateMode, Batch, File, OpenOptions, Pool, Queue, block_on, thread_metrics};
 
     /// Returns a namespace on `/dev/null`, which accepts all commands since Linux 6.1, answers them at once and does
@@ -136,15 +136,15 @@ mod tests {
         // most, one of which announces all commands.
         let entered = with(|driver| {
             driver.in_flight = 5;
-            (0..3).for_each(|_| driver.ports.count(RingKind::Commands, true));
+            (0..3).for_each(|_| driver.ports.count(PortKind::Commands, true));
             let mut turn = Turn { wanted: 5, most: 1, deadline: None, in_flight: 5, has_waiting: false };
-            let mut home = RingKind::Polled;
+            let mut home = PortKind::Polled;
             driver.ports.enter_beside(&mut turn, &mut home);
             driver.in_flight = 0;
-            (0..3).for_each(|_| driver.ports.count(RingKind::Commands, false));
+            (0..3).for_each(|_| driver.ports.count(PortKind::Commands, false));
             (home, turn.wanted)
         });
-        assert_eq!(entered, Some((RingKind::Main, 1)));
+        assert_eq!(entered, Some((PortKind::Main, 1)));
     }
 
     #[test]

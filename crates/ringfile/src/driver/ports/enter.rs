@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::kind::RingKind;
+use super::kind::PortKind;
 use super::ring::RingPort;
 use super::set::{Lost, Ports, of_kind};
 use crate::aio::Aio;
@@ -73,7 +73,7 @@ impl Ports {
         }
         // Reset before the kernel is asked for the completions that it holds back, so that later ones signal again.
         main.ring.reset_completion_signal();
-        let mut home = RingKind::Main;
+        let mut home = PortKind::Main;
         if self.has_beside {
             refused |= self.enter_beside(&mut turn, &mut home);
         }
@@ -109,14 +109,14 @@ impl Ports {
             }
             self.refusals = None;
             let taken_back = self.aio.context.as_mut().and_then(Aio::take_back);
-            self.lost.extend(taken_back.map(|user_data| Lost { kind: RingKind::Aio, user_data, errno }));
+            self.lost.extend(taken_back.map(|user_data| Lost { kind: PortKind::Aio, user_data, errno }));
         }
         false
     }
 
     /// Enters the ring in which the thread may sleep. Returns whether the kernel refused its entries.
     #[inline(always)]
-    fn enter_home(&mut self, home: RingKind, turn: &Turn) -> bool {
+    fn enter_home(&mut self, home: PortKind, turn: &Turn) -> bool {
         let is_stuck = self.aio.is_out_of_room();
         // A thread that sleeps forgets no released memory.
         let has_released = turn.wanted > 0 && self.has_released();
@@ -159,27 +159,27 @@ impl Ports {
     /// durable write then syncs again when the write has ended. The kernel takes entries in order, so it never takes
     /// the second without the first.
     #[cold]
-    fn lose_cut_off(&mut self, kind: RingKind, user_data: u64) {
+    fn lose_cut_off(&mut self, kind: PortKind, user_data: u64) {
         self.lost.push(Lost { kind, user_data, errno: libc::ECANCELED });
     }
 
     /// Enters all rings except the one in which the thread may sleep, and does not wait. Returns whether the kernel refused
     /// entries.
     #[cold]
-    pub(super) fn enter_beside(&mut self, turn: &mut Turn, home: &mut RingKind) -> bool {
-        let spins = self.in_flight(RingKind::Polled) + self.in_flight(RingKind::PolledCommands);
-        let commands = self.in_flight(RingKind::Commands);
+    pub(super) fn enter_beside(&mut self, turn: &mut Turn, home: &mut PortKind) -> bool {
+        let spins = self.in_flight(PortKind::Polled) + self.in_flight(PortKind::PolledCommands);
+        let commands = self.in_flight(PortKind::Commands);
         let on_main = turn.in_flight - spins - commands;
         let signal = self.main.as_ref().and_then(|main| main.ring.signal());
-        let shares = self.ring(RingKind::Commands).map_or(Ok(false), |port| port.ring.signal_as(signal));
+        let shares = self.ring(PortKind::Commands).map_or(Ok(false), |port| port.ring.signal_as(signal));
         // If the signal has just changed, the main ring still polls the previous one.
         self.commands_announced &= !matches!(shares, Ok(true));
         let only_commands = commands > 0 && on_main == 0;
-        *home = if only_commands { RingKind::Commands } else { RingKind::Main };
+        *home = if only_commands { PortKind::Commands } else { PortKind::Main };
         let mixed = commands > 0 && !only_commands;
         if mixed && !self.commands_announced {
             // Reset before completions are collected, so that one that arrives meanwhile signals again.
-            self.ring(RingKind::Commands).into_iter().for_each(|port| port.ring.reset_completion_signal());
+            self.ring(PortKind::Commands).into_iter().for_each(|port| port.ring.reset_completion_signal());
         }
         let mut refused = false;
         for kind in home.others() {
@@ -191,7 +191,7 @@ impl Ports {
             refused |= self.was_refused(kind, answer);
         }
         if only_commands {
-            self.arm_wakeup(RingKind::Commands);
+            self.arm_wakeup(PortKind::Commands);
         }
         let is_told = shares.is_ok() && (!mixed || turn.wanted == 0 || self.announce_commands());
         let is_some = home.others().any(|kind| {
@@ -208,7 +208,7 @@ impl Ports {
     }
 
     /// Returns the number of operations in flight on the ring of a kind, except the main one.
-    fn in_flight(&self, kind: RingKind) -> usize {
+    fn in_flight(&self, kind: PortKind) -> usize {
         let port = kind.beside().and_then(|place| self.beside[place].as_ref());
         port.map_or(0, |port| port.in_flight)
     }
@@ -216,7 +216,7 @@ impl Ports {
     /// Makes the main ring poll the signal of the ring for commands. Returns false if it cannot.
     fn announce_commands(&mut self) -> bool {
         if !self.commands_announced
-            && let Some(commands) = self.ring(RingKind::Commands)
+            && let Some(commands) = self.ring(PortKind::Commands)
             && let Ok(signal) = commands.ring.completion_signal()
             && let Some(main) = &mut self.main
         {
@@ -227,7 +227,7 @@ impl Ports {
 
     /// Makes the ring of a kind, or AIO without a ring, answer when another thread writes to the wake-up descriptor.
     #[inline]
-    pub(crate) fn arm_wakeup(&mut self, kind: RingKind) {
+    pub(crate) fn arm_wakeup(&mut self, kind: PortKind) {
         if self.main.is_none() {
             return self.aio.arm_wakeup();
         }
@@ -243,7 +243,7 @@ impl Ports {
     #[inline]
     pub(crate) fn listen(&mut self) {
         if self.main.as_ref().is_some_and(|main| !main.wakeup_armed) {
-            self.arm_wakeup(RingKind::Main);
+            self.arm_wakeup(PortKind::Main);
             let _ = self.main.as_mut().map(|main| main.ring.enter(Until::Submitted, SLICE, None));
         }
     }
@@ -278,19 +278,19 @@ impl Ports {
     /// Returns whether the kernel refused entries. After EINTR, and for a while if the kernel lacks a resource, the
     /// next turn tries again. Any other errno is the answer to every operation that was not taken.
     #[inline]
-    fn was_refused(&mut self, kind: RingKind, answer: io::Result<()>) -> bool {
+    fn was_refused(&mut self, kind: PortKind, answer: io::Result<()>) -> bool {
         answer.map_err(|error| self.refused(kind, error)).is_err()
     }
 
     #[cold]
-    fn refused(&mut self, kind: RingKind, error: io::Error) {
+    fn refused(&mut self, kind: PortKind, error: io::Error) {
         let errno = error.raw_os_error().unwrap_or(libc::EIO);
         match errno {
             libc::EINTR | libc::ETIME => return,
             libc::EBUSY | libc::EAGAIN | libc::ENOMEM if self.may_ask_again() => return,
             _ => {}
         }
-        if kind != RingKind::Main || !std::mem::replace(&mut self.shut, true) {
+        if kind != PortKind::Main || !std::mem::replace(&mut self.shut, true) {
             event::defer(move || {
                 tracing::warn!(%error, "io_uring_enter failed, and so do the operations that it did not accept");
             });

@@ -1,10 +1,10 @@
-//! The kinds of ring that an operation may go to.
+//! The kinds of port that an operation may go to.
 
 use crate::ring::RingOptions;
 
-/// The kind of ring that an operation goes to.
+/// The kind of port that an operation goes to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum RingKind {
+pub(crate) enum PortKind {
     /// The kernel announces completions.
     Main,
     /// Completions are polled from the device (`IORING_SETUP_IOPOLL`).
@@ -13,12 +13,12 @@ pub(crate) enum RingKind {
     Commands,
     /// Entries have room for NVMe commands, and completions are polled.
     PolledCommands,
-    /// Not a ring: the thread's AIO context, [`super::aio`].
+    /// The thread's AIO context, [`super::aio`]; all others are rings.
     Aio,
 }
 
-impl RingKind {
-    /// Returns every other kind of ring. AIO is not a ring.
+impl PortKind {
+    /// Returns every other kind of ring.
     pub(super) fn others(self) -> impl Iterator<Item = Self> {
         let all = [Self::Main, Self::Polled, Self::Commands, Self::PolledCommands];
         all.into_iter().filter(move |&kind| kind != self)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::aio::is_for_aio;
-use super::kind::RingKind;
+use super::kind::PortKind;
 use super::ring::RingPort;
 use super::set::Ports;
 use crate::aio::Aio;
@@ -26,14 +26,14 @@ fn recent(failed: Option<(Instant, i32)>) -> Option<i32> {
 impl Ports {
     /// Returns the ring that takes an operation on `target`, if nothing has to be prepared.
     #[inline(always)]
-    pub(crate) fn ready(&self, target: &Target, request: &Request) -> Option<RingKind> {
+    pub(crate) fn ready(&self, target: &Target, request: &Request) -> Option<PortKind> {
         (self.are_ours() && self.take(target, request)).then(|| target.ring_for(request.kind))
     }
 
     /// Returns whether an operation on `target` can be submitted now, to a ring.
     #[inline(always)]
     fn take(&self, target: &Target, request: &Request) -> bool {
-        if target.ring == RingKind::Main && request.kind.moves_data() {
+        if target.ring == PortKind::Main && request.kind.moves_data() {
             return !target.is_misplaced_by_rings(request.kind);
         }
         self.take_unusual(target, request)
@@ -44,7 +44,7 @@ impl Ports {
     fn take_unusual(&self, target: &Target, request: &Request) -> bool {
         let kind = target.ring_for(request.kind);
         let port = match kind.beside() {
-            None => self.main.as_ref().filter(|_| kind == RingKind::Main),
+            None => self.main.as_ref().filter(|_| kind == PortKind::Main),
             Some(place) => self.beside[place].as_ref(),
         };
         port.is_some_and(|port| port.takes(request))
@@ -52,7 +52,7 @@ impl Ports {
 
     /// Ensures that an operation on `target` can be submitted, and returns the port that takes it.
     #[inline(never)]
-    pub(crate) fn prepare(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
+    pub(crate) fn prepare(&mut self, target: &Target, request: &Request) -> Result<PortKind, Refused> {
         if route::workers_are_forced() {
             return Err(Refused::NoRing(Lack::Forbidden(Backend::Workers)));
         }
@@ -60,12 +60,12 @@ impl Ports {
             return Err(Refused::Forked);
         }
         let kind = target.ring_for(request.kind);
-        if self.options.is_joint && !matches!(kind, RingKind::Main | RingKind::Aio) {
+        if self.options.is_joint && !matches!(kind, PortKind::Main | PortKind::Aio) {
             // Nothing would wake the threads that share the driver.
             return Err(Refused::Outside);
         }
         // Once the context replaces the ring, operations that it accepts do not make the driver try a ring again.
-        if kind == RingKind::Aio
+        if kind == PortKind::Aio
             || self.main.is_none() && !kind.takes_commands() && self.aio.may_take(target, request)
         {
             return self.prepare_aio(target, request);
@@ -83,7 +83,7 @@ impl Ports {
 
     /// Creates the ring of a kind besides the main one, if there is none.
     #[cold]
-    fn prepare_beside(&mut self, kind: RingKind) -> Result<(), Refused> {
+    fn prepare_beside(&mut self, kind: PortKind) -> Result<(), Refused> {
         if let Some(place) = kind.beside()
             && self.beside[place].is_none()
         {
@@ -108,7 +108,7 @@ impl Ports {
         match made.and_then(|mut ring| ring.signal_as(self.signal.clone()).map(|_| ring)) {
             Ok(ring) => {
                 self.failed = None;
-                self.main = Some(RingPort::new(ring, RingKind::Main));
+                self.main = Some(RingPort::new(ring, PortKind::Main));
                 Ok(())
             }
             Err(error) => {
@@ -121,7 +121,7 @@ impl Ports {
 
     /// Does what [`prepare`](Self::prepare) does, for an operation that must use AIO. Creates the context if
     /// there is none.
-    fn prepare_aio(&mut self, target: &Target, request: &Request) -> Result<RingKind, Refused> {
+    fn prepare_aio(&mut self, target: &Target, request: &Request) -> Result<PortKind, Refused> {
         if !is_for_aio(target, request) {
             return Err(Refused::Unsupported);
         }
@@ -131,7 +131,7 @@ impl Ports {
         if self.aio.context.is_none() {
             self.aio.context = Some(self.make_aio().map_err(Refused::NoRing)?);
         }
-        Ok(RingKind::Aio)
+        Ok(PortKind::Aio)
     }
 
     #[cold]
@@ -158,7 +158,7 @@ impl Ports {
         target: &Target,
         request: &Request,
         lack: Lack,
-    ) -> Result<RingKind, Refused> {
+    ) -> Result<PortKind, Refused> {
         let prepared = self.prepare_aio(target, request);
         match &prepared {
             Ok(_) => warn_of_no_ring(lack),

@@ -22,6 +22,6 @@ mod signals;
 
 pub(super) use commands::answer;
 pub(super) use enter::{Rest, Turn};
-pub(crate) use kind::RingKind;
+pub(crate) use kind::PortKind;
 pub(super) use set::{Lost, Ports};
 pub(crate) use signals::CompletionSignals;

@@ -8,7 +8,7 @@ use uapi::io_uring_op as uop;
 
 use super::commands;
 use super::entry::{base, begin, fixed_index};
-use super::kind::RingKind;
+use super::kind::PortKind;
 use crate::driver::files::FileInUse;
 use crate::driver::key::Key;
 use crate::driver::marks::{FIXED_FILE, IGNORED, LINK, WAKEUP};
@@ -19,7 +19,7 @@ use crate::ring::{Cqe, Ring, Sqe};
 /// See the module.
 pub(crate) struct RingPort {
     pub(crate) ring: Ring,
-    pub(super) kind: RingKind,
+    pub(super) kind: PortKind,
     /// Operations in flight here; not counted on the main ring.
     pub(super) in_flight: usize,
     /// Whether it polls the wake-up descriptor, so that other threads can wake one that sleeps here.
@@ -29,7 +29,7 @@ pub(crate) struct RingPort {
 }
 
 impl RingPort {
-    pub(super) fn new(ring: Ring, kind: RingKind) -> Self {
+    pub(super) fn new(ring: Ring, kind: PortKind) -> Self {
         Self { ring, kind, in_flight: 0, wakeup_armed: false, wakeup_repeats: true }
     }
 
@@ -131,10 +131,10 @@ impl RingPort {
     /// Returns whether an operation whose port this is can be submitted now; on the main ring one that moves no data.
     pub(super) fn takes(&self, request: &Request) -> bool {
         match self.kind {
-            RingKind::Main => {
+            PortKind::Main => {
                 request.kind.opcode().is_some_and(|code| self.ring.supports(code)) && request.fits_an_entry()
             }
-            RingKind::Polled | RingKind::Commands | RingKind::PolledCommands | RingKind::Aio => true,
+            PortKind::Polled | PortKind::Commands | PortKind::PolledCommands | PortKind::Aio => true,
         }
     }
 }

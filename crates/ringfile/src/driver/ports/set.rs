@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::aio::AioPort;
-use super::kind::RingKind;
+use super::kind::PortKind;
 use super::ring::RingPort;
 use crate::driver::files::FileInUse;
 use crate::driver::key::Key;
@@ -19,7 +19,7 @@ use crate::ring::{Cqe, RingOptions};
 /// See the module. The rings besides the main one are made after it.
 pub(crate) struct Ports {
     pub(crate) main: Option<RingPort>,
-    /// The other rings; [`RingKind::beside`] is the place.
+    /// The other rings; [`PortKind::beside`] is the place.
     pub(super) beside: [Option<RingPort>; 3],
     pub(super) has_beside: bool,
     pub(crate) aio: AioPort,
@@ -49,14 +49,14 @@ pub(crate) struct Ports {
 pub(super) fn of_kind<'a>(
     main: &'a mut Option<RingPort>,
     beside: &'a mut [Option<RingPort>; 3],
-    kind: RingKind,
+    kind: PortKind,
 ) -> Option<&'a mut RingPort> {
-    if kind == RingKind::Main { main.as_mut() } else { beside[kind.beside()?].as_mut() }
+    if kind == PortKind::Main { main.as_mut() } else { beside[kind.beside()?].as_mut() }
 }
 
 /// An operation that the kernel did not take, and that is not in a queue any more.
 pub(crate) struct Lost {
-    pub(crate) kind: RingKind,
+    pub(crate) kind: PortKind,
     pub(crate) user_data: u64,
     pub(crate) errno: i32,
 }
@@ -98,7 +98,7 @@ impl Ports {
 
     /// Returns the ring of a kind, if it was created.
     #[inline]
-    pub(crate) fn ring(&mut self, kind: RingKind) -> Option<&mut RingPort> {
+    pub(crate) fn ring(&mut self, kind: PortKind) -> Option<&mut RingPort> {
         of_kind(&mut self.main, &mut self.beside, kind)
     }
 
@@ -119,7 +119,7 @@ impl Ports {
         slot: &mut Slot,
         parts: PartsOf<'_>,
     ) -> bool {
-        if slot.ring == RingKind::Aio {
+        if slot.ring == PortKind::Aio {
             // If the thread may sleep elsewhere than in the context, completions must signal.
             let tells = self.main.is_some() || self.aio.signals;
             let signal = if tells { self.shared.eventfd(&mut self.wakeup).ok() } else { None };
@@ -129,13 +129,13 @@ impl Ports {
     }
 
     /// Withdraws an entry, unless the kernel may already have it.
-    pub(crate) fn withdraw(&mut self, kind: RingKind, key: Key, position: u32) -> bool {
+    pub(crate) fn withdraw(&mut self, kind: PortKind, key: Key, position: u32) -> bool {
         match kind {
-            RingKind::Main | RingKind::Polled | RingKind::Commands | RingKind::PolledCommands => {
+            PortKind::Main | PortKind::Polled | PortKind::Commands | PortKind::PolledCommands => {
                 let own = key.to_user_data();
                 self.ring(kind).is_some_and(|port| port.ring.withdraw(position, own, IGNORED))
             }
-            RingKind::Aio => self.aio.context.as_mut().is_some_and(|aio| aio.withdraw(position)),
+            PortKind::Aio => self.aio.context.as_mut().is_some_and(|aio| aio.withdraw(position)),
         }
     }
 
@@ -143,8 +143,8 @@ impl Ports {
     /// cannot be cancelled, and simply finish; in AIO none can.
     pub(crate) fn cancel(&mut self, key: Key, slot: &Slot) -> bool {
         match (slot.ring, &mut self.aio.context) {
-            (RingKind::Aio, Some(aio)) if slot.state == State::InFlight => aio.cancel(slot.position),
-            (RingKind::Aio, _) => {}
+            (PortKind::Aio, Some(aio)) if slot.state == State::InFlight => aio.cancel(slot.position),
+            (PortKind::Aio, _) => {}
             (kind, _) => return self.ring(kind).is_none_or(|port| port.cancel(key)),
         }
         true
@@ -159,17 +159,17 @@ impl Ports {
     /// Takes the next completion of another port. AIO comes last: the wake-up descriptor, which announces its completions, is
     /// reset when the main ring's are collected.
     #[inline]
-    pub(crate) fn complete_beside(&mut self) -> Option<(RingKind, Cqe)> {
+    pub(crate) fn complete_beside(&mut self) -> Option<(PortKind, Cqe)> {
         if self.has_beside
             && let Some(completed) = self.complete_in_rings_beside()
         {
             return Some(completed);
         }
-        self.aio.context.as_mut()?.complete().map(|cqe| (RingKind::Aio, cqe))
+        self.aio.context.as_mut()?.complete().map(|cqe| (PortKind::Aio, cqe))
     }
 
     #[cold]
-    fn complete_in_rings_beside(&mut self) -> Option<(RingKind, Cqe)> {
+    fn complete_in_rings_beside(&mut self) -> Option<(PortKind, Cqe)> {
         self.beside.iter_mut().flatten().find_map(|port| Some((port.kind, port.ring.complete()?)))
     }
 
@@ -192,7 +192,7 @@ impl Ports {
     }
 
     /// Ends the registration of a file with the ring of its kind.
-    pub(crate) fn unregister(&mut self, kind: RingKind, number: u32) {
+    pub(crate) fn unregister(&mut self, kind: PortKind, number: u32) {
         // A forked child's registered files belong to the parent's ring.
         if self.are_ours()
             && let Some(port) = self.ring(kind)
@@ -204,7 +204,7 @@ impl Ports {
     /// Counts an operation that goes to a port of this kind, or has ended there. Those of the main ring follow from the
     /// driver's count, and AIO counts its own.
     #[cold]
-    pub(crate) fn count(&mut self, kind: RingKind, begins: bool) {
+    pub(crate) fn count(&mut self, kind: PortKind, begins: bool) {
         if let Some(place) = kind.beside()
             && let Some(port) = &mut self.beside[place]
         {
@@ -214,7 +214,7 @@ impl Ports {
 
     /// Takes an answer to an entry of the ports' own; returns false if it is none.
     #[cold]
-    pub(crate) fn answered(&mut self, kind: RingKind, cqe: Cqe) -> bool {
+    pub(crate) fn answered(&mut self, kind: PortKind, cqe: Cqe) -> bool {
         match cqe.user_data {
             IGNORED => {}
             WAKEUP => {
