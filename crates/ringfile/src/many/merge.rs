@@ -37,8 +37,8 @@ fn may_merge(op: &Op, files: &Files) -> bool {
         && matches!(check::fits(file.target_of(Descriptor::Direct), &op.record.request, &op.record.held), Ok(true))
 }
 
-/// Visits the members of a group in the order of their offsets, each with its index and the length of the gap before it.
-/// Returns how many there are. `look` may take any of them out of the group.
+/// Visits the members of a group in the order of their offsets, each with its index and the length of the gap before
+/// it. Returns how many there are. `look` may take any of them out of the group.
 fn for_each(ops: &mut [Op], first: u32, mut look: impl FnMut(&mut Op, u32, usize)) -> usize {
     let (mut index, mut count, mut end) = (first, 0, ops[first as usize].record.request.offset);
     while index != NONE {

@@ -88,8 +88,8 @@ const TOO_LATE: &str = "before Linux 5.18, a thread's first descriptor must be c
     create it together with the queue";
 
 const WOULD_BLOCK: &str = "waiting would block a ringfile thread: await the queue's `ready` there";
-const NOT_THERE: &str = "the token names no operation of this queue, its result was taken, the thread is ending, or user \
-    code runs in a call of a shared queue";
+const NOT_THERE: &str = "the token names no operation of this queue, its result was taken, the thread is ending, or \
+    user code runs in a call of a shared queue";
 
 /// Returns why an operation cannot be waited for.
 #[cold]

@@ -188,8 +188,8 @@ pub(crate) fn note_started() {
     STARTED.set(true);
 }
 
-/// Returns whether the loop should turn before this task does more, because I/O was started since the last turn. A task that
-/// yields for this is polled again in the order of the others that do.
+/// Returns whether the loop should turn before this task does more, because I/O was started since the last turn. A task
+/// that yields for this is polled again in the order of the others that do.
 pub(crate) fn should_turn() -> bool {
     CURRENT.get() != 0 && STARTED.get()
 }

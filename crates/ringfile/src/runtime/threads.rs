@@ -232,12 +232,12 @@ impl Runtime {
         let own = std::thread::current().id();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
             if !self.process.is_current() {
-                // Joining or detaching a thread that this process does not have is undefined in the C library, which may
-                // have given its stack to another thread.
+                // Joining or detaching a thread that this process does not have is undefined in the C library, which
+                // may have given its stack to another thread.
                 std::mem::forget(thread);
             } else if thread.thread().id() != own {
-                // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread ends
-                // after the task. A thread does not panic: its tasks' panics are their results.
+                // A thread cannot wait for itself: if a task of the runtime drops its last handle, that task's thread
+                // ends after the task. A thread does not panic: its tasks' panics are their results.
                 let _ = thread.join();
             }
         }
