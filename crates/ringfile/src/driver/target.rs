@@ -15,7 +15,7 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 use super::alignment::Alignment;
 use super::namespace::Namespace;
 use super::op::{Ended, Kind, Request, Rules};
-use super::ports::RingKind;
+use super::ports::PortKind;
 use super::route::{FileSystem, Lanes, Route};
 use super::timing::{Timed, Timing};
 use crate::lock::Lock;
@@ -77,7 +77,7 @@ pub(crate) struct Target {
     /// Whether buffered operations carried `RWF_DONTCACHE` when the file was opened.
     must_not_cache: AtomicBool,
     /// Where its reads and writes go.
-    pub ring: RingKind,
+    pub ring: PortKind,
     /// A pipe, a socket or a terminal: there are no offsets.
     streams: bool,
     /// Whether writes go to the end, whatever their offset.
@@ -114,7 +114,7 @@ impl Target {
         fd: OwnedFd,
         kind: FileKind,
         direct: Option<Alignment>,
-        ring: RingKind,
+        ring: PortKind,
         path: Option<PathBuf>,
         lanes: Lanes,
         held: HeldOverForks,
@@ -145,7 +145,7 @@ impl Target {
     pub(crate) fn of_namespace(
         fd: OwnedFd,
         namespace: Namespace,
-        ring: RingKind,
+        ring: PortKind,
         path: Option<PathBuf>,
         held: HeldOverForks,
     ) -> Self {
@@ -210,7 +210,7 @@ impl Target {
     ) -> Self {
         let lanes = Lanes::new(Route::Workers, FileSystem::Other);
         let mut target =
-            Self::new(stand_in, FileKind::Regular, direct, RingKind::Main, Some(path), lanes, held);
+            Self::new(stand_in, FileKind::Regular, direct, PortKind::Main, Some(path), lanes, held);
         target.appends = flags & libc::O_APPEND != 0;
         target.write_flags = if flags & libc::O_DSYNC != 0 { RWF_DSYNC } else { 0 };
         target.extra_mut().simulated = Some(file);
@@ -250,7 +250,7 @@ impl Target {
             falls_back: false,
             cache_flags: AtomicU32::new(0),
             must_not_cache: AtomicBool::new(false),
-            ring: RingKind::Main,
+            ring: PortKind::Main,
             streams: false,
             appends: false,
             write_flags: 0,
@@ -382,7 +382,7 @@ impl Target {
 
     /// Returns the kind of ring that its operations of this kind go to.
     #[inline]
-    pub(crate) fn ring_for(&self, kind: Kind) -> RingKind {
+    pub(crate) fn ring_for(&self, kind: Kind) -> PortKind {
         if kind.moves_data() { self.ring } else { self.ring.without_data() }
     }
 
