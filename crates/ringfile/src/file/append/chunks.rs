@@ -53,21 +53,20 @@ impl Chunks {
         Self { size, block, current: None, carried: memory, spare, full, kept }
     }
 
-    /// Returns bytes of the log from `position` on, at most up to `limit`, if they are kept. The log ends at `end`.
-    pub fn at(&self, position: u64, limit: u64, end: u64) -> Option<Bytes> {
+    /// Returns bytes of the log, which ends at `end`, from `position` on, at most up to `limit`. If they are not kept,
+    /// returns where the part begins that is: everything before is in the file.
+    pub fn at(&self, position: u64, limit: u64, end: u64) -> Result<Bytes, u64> {
         let current = self.current.as_ref().filter(|_| self.kept.keeps());
-        let from = current.and_then(|current| (position + current.len() as u64).checked_sub(end));
-        match (current, from) {
-            (Some(current), Some(from)) => Some(share(current, from as usize, (limit - position) as usize)),
-            _ => self.kept.at(position, limit),
+        let current = current.map(|current| (current, end - current.len() as u64));
+        match current {
+            Some((chunk, start)) if start <= position => {
+                Ok(share(chunk, (position - start) as usize, (limit - position) as usize))
+            }
+            _ => self.kept.at(position, limit).ok_or_else(|| {
+                let start = self.kept.start().or(current.map(|(_, start)| start));
+                start.unwrap_or(u64::MAX)
+            }),
         }
-    }
-
-    /// Returns where the part of the log begins that is kept, if it ends at `end`. Everything before is in the file.
-    pub fn kept_from(&self, end: u64) -> u64 {
-        let of_current = || self.current.as_ref().map(|current| end - current.len() as u64);
-        let start = self.kept.start().or_else(of_current).filter(|_| self.kept.keeps());
-        start.unwrap_or(u64::MAX)
     }
 
     /// Keeps a chunk that ends at `end` in the log, and whose memory takes `unused` bytes with it.
@@ -132,14 +131,20 @@ impl Chunks {
         self.full.len()
     }
 
-    /// Takes the memory of the first full piece.
-    pub fn take_full(&mut self) -> Option<Buffer> {
-        self.full.pop_front()
+    /// Makes a chunk, up to whose end the plan has been told of all bytes, a full one.
+    fn seal(&mut self, chunk: Buffer, plan: &mut Plan) {
+        plan.seal_full();
+        Self::keep(&mut self.kept, &chunk, 0, plan.appended());
+        self.full.push_back(chunk);
     }
 
-    /// Takes the memory of the data since the last full piece, padded with zeros up to a block. Appending continues after it
-    /// in this chunk, or in the next one, which gets a copy of the last block's content. The log ends at `end`.
-    pub fn take_rest(&mut self, end: u64) -> Option<Buffer> {
+    /// Takes the memory of the next write: the first full chunk, or the data since the last one, padded with zeros up to a
+    /// block. Appending continues after it in this chunk, or in the next one, which gets a copy of the last block's content.
+    /// The write ends at `end`.
+    pub fn take(&mut self, end: u64) -> Option<Buffer> {
+        if let Some(full) = self.full.pop_front() {
+            return Some(full);
+        }
         let mut rest = self.current.take()?;
         let (len, block) = (rest.len(), self.block);
         let mut next = rest.split_off(len.next_multiple_of(block));
@@ -214,16 +219,14 @@ impl Record<'_> {
         let mut before = self.before;
         if let Some(first) = self.first.take() {
             plan.append(first.len() - std::mem::take(&mut before));
-            plan.seal_full();
-            Chunks::keep(&mut self.chunks.kept, &first, 0, plan.appended());
-            self.chunks.full.push_back(first);
+            self.chunks.seal(first, plan);
         }
         if let Some(current) = &self.chunks.current {
             plan.append(current.len() - before);
-            if is_full(current) {
-                plan.seal_full();
-                Chunks::keep(&mut self.chunks.kept, current, 0, plan.appended());
-                self.chunks.full.extend(self.chunks.current.take());
+            if is_full(current)
+                && let Some(full) = self.chunks.current.take()
+            {
+                self.chunks.seal(full, plan);
             }
         }
     }

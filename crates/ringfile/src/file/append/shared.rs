@@ -7,18 +7,19 @@
 //! kept without being polled must not stop writes, syncs and the tasks that wait for these. Later appends do wait for it,
 //! until it is dropped: records are appended in order of arrival.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::io::ErrorKind;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::chunks::Chunks;
 use super::lanes::{AppendLanes, Job};
-use super::plan::{AppendStep, Plan};
-use super::tail::Positions;
-use super::waiters::{Goal, WaiterPlace, Waiters, Wakers};
+use super::plan::{AppendStep, Goal, Plan};
+use super::positions::Positions;
+use super::waiters::{WaiterPlace, Waiters, Wakers};
 use crate::driver::filler::{self, FillPiece, Filled, Inode};
 use crate::driver::is_main_polled;
 use crate::driver::timer::{self, Timer};
@@ -77,10 +78,8 @@ pub(super) struct AppenderState {
     /// Lanes that have a job.
     busy: usize,
     depth: usize,
-    /// Whether a lane must be polled.
+    /// Whether a lane must be polled, or there is more work for the task that has the lanes.
     stirred: bool,
-    /// Set when there is more work for the task that has the lanes.
-    again: bool,
     /// The first failure of a write or a sync.
     failure: Option<Error>,
     /// The least time between the starts of two syncs.
@@ -97,44 +96,26 @@ pub(super) struct AppenderState {
     watch: Option<Timer>,
 }
 
-/// Wakes the tasks that wait for the appender, and records which lane to poll.
-struct LaneWaker {
-    shared: Weak<AppenderShared>,
-    woken: Arc<AtomicBool>,
+/// A waker that calls a function of the appender, but not in a forked child: no task waits there for operations of the
+/// parent.
+struct Call<F>(Weak<AppenderShared>, F);
+
+impl<F: Fn(&AppenderShared) + Send + Sync + 'static> Call<F> {
+    fn waker(shared: &Weak<AppenderShared>, function: F) -> Waker {
+        Waker::from(Arc::new(Self(Weak::clone(shared), function)))
+    }
 }
 
-impl Wake for LaneWaker {
+impl<F: Fn(&AppenderShared) + Send + Sync + 'static> Wake for Call<F> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that lock.
-        self.woken.store(true, Ordering::SeqCst);
-        if let Some(shared) = self.shared.upgrade() {
-            shared.stirred();
-        }
-    }
-}
-
-/// Ends a pause between two syncs.
-struct PauseWaker(Weak<AppenderShared>);
-
-impl Wake for PauseWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.pause_is_over();
-        }
-    }
-}
-
-/// Wakes all tasks, if the one that was woken has not driven.
-struct OverdueWaker(Weak<AppenderShared>);
-
-impl Wake for OverdueWaker {
-    fn wake(self: Arc<Self>) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.is_overdue();
+        if let Some(shared) = self.0.upgrade()
+            && shared.is_ours()
+        {
+            (self.1)(&shared);
         }
     }
 }
@@ -151,8 +132,13 @@ impl AppenderShared {
     ) -> Arc<Self> {
         let (chunk, len, keeps) = (chunks.size(), plan.appended(), chunks.kept.keeps());
         let shared = Arc::new_cyclic(|shared: &Weak<Self>| {
-            let waker = |woken| Waker::from(Arc::new(LaneWaker { shared: shared.clone(), woken }));
-            let lanes = AppendLanes::new(depth, &file, plan.cuts(), waker);
+            let lanes = AppendLanes::new(depth, &file, |woken| {
+                Call::waker(shared, move |shared| {
+                    // Stored before `stirred` takes its lock: the task that has the lanes reads it after taking that lock.
+                    woken.store(true, Ordering::SeqCst);
+                    shared.stirred();
+                })
+            });
             let state = AppenderState {
                 plan,
                 chunks,
@@ -163,13 +149,12 @@ impl AppenderShared {
                 busy: 0,
                 depth,
                 stirred: false,
-                again: false,
                 failure: None,
                 sync_interval,
                 synced: None,
-                pause_over: Waker::from(Arc::new(PauseWaker(shared.clone()))),
+                pause_over: Call::waker(shared, Self::pause_is_over),
                 timer: None,
-                overdue: Waker::from(Arc::new(OverdueWaker(shared.clone()))),
+                overdue: Call::waker(shared, Self::is_overdue),
                 watch: None,
             };
             let (process, state) = (fork::Mark::current(), Mutex::new(state));
@@ -227,26 +212,32 @@ impl AppenderShared {
         Error::new(ErrorKind::Unsupported, what).on(self.file.path()).because(why)
     }
 
+    /// Returns the error of a call that was refused, and changed nothing.
+    #[cold]
+    pub fn invalid(&self, what: &'static str, why: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(ErrorKind::InvalidInput, what).on(self.file.path()).because(why)
+    }
+
     /// Returns the ends of the appended, the written and the durable bytes.
     pub fn ends(&self) -> [u64; 3] {
         self.ends.each_ref().map(|end| end.load(Ordering::Acquire))
     }
 
-    /// Gives up the oldest bytes that are kept for readers, if they are in the file, and if that is too much or the pool's
-    /// memory is wanted for something else.
-    fn gives_up_kept(&self, is_wanted: bool) -> bool {
-        let mut state = self.lock();
-        let written = state.plan.written();
-        let kept = &mut state.chunks.kept;
-        let oldest = if is_wanted || kept.is_over() { kept.take_oldest(written) } else { None };
-        drop(state);
-        oldest.is_some()
-    }
-
-    /// Returns what a task waits for that waits until something more is written.
-    pub fn next_write(&self) -> Goal {
-        let plan = &self.lock().plan;
-        Goal::Written((plan.truncations(), plan.written() + 1))
+    /// Gives up the oldest bytes that are kept for readers and are in the file, as long as that is too much or the pool's
+    /// memory is wanted for something else. Returns whether it gave up any.
+    fn give_up_kept(&self, is_wanted: bool) -> bool {
+        let mut gave_up = false;
+        loop {
+            let mut state = self.lock();
+            let written = state.plan.written();
+            let kept = &mut state.chunks.kept;
+            let oldest = if is_wanted || kept.is_over() { kept.take_oldest(written) } else { None };
+            drop(state);
+            if oldest.is_none() {
+                return gave_up;
+            }
+            gave_up = true;
+        }
     }
 
     /// Adds memory to append to.
@@ -301,11 +292,10 @@ impl AppenderShared {
     /// Wakes one task that waits, which drives. If there are others, a timer makes sure of that.
     fn wake_one(&self, mut state: MutexGuard<'_, AppenderState>) {
         let Some((waker, has_more)) = state.waiters.take_one(this_thread()) else { return };
-        let mut is_watched = true;
         if has_more && state.watch.is_none() {
             state.watch = timer::wake_at(timer::now() + PATIENCE, state.overdue.clone());
-            is_watched = state.watch.is_some();
         }
+        let is_watched = !has_more || state.watch.is_some();
         drop(state);
         // See `wake`.
         let _ = panics::catch(|| waker.wake());
@@ -316,12 +306,9 @@ impl AppenderShared {
 
     /// Called by a timer thread.
     fn is_overdue(&self) {
-        if !self.is_ours() {
-            return;
-        }
         let mut state = self.lock();
         let watch = state.watch.take();
-        let is_overdue = state.lanes.is_some() && state.has_work();
+        let is_overdue = state.needs_a_task();
         drop(state);
         drop(watch);
         if is_overdue {
@@ -332,7 +319,7 @@ impl AppenderShared {
     /// Lets another task drive what is left, if there is one: a task that was woken to drive is dropped.
     pub fn pass_on(&self) {
         let state = self.lock();
-        if state.lanes.is_some() && state.has_work() {
+        if state.needs_a_task() {
             self.wake_one(state);
         }
     }
@@ -348,19 +335,12 @@ impl AppenderShared {
             self.wake_one(state);
         } else {
             drop(state);
-            self.drive();
+            self.drive(false);
         }
     }
 
     /// Removes a task from the list. If it was the first that waited to append, the next one is woken.
-    #[inline]
     pub fn leave(&self, place: &mut Option<WaiterPlace>) {
-        if place.is_some() && self.is_ours() {
-            self.leave_list(place);
-        }
-    }
-
-    fn leave_list(&self, place: &mut Option<WaiterPlace>) {
         let before = self.lock().waiters.leave(place);
         drop(before);
         self.wake(false);
@@ -387,41 +367,27 @@ impl AppenderShared {
     }
 
     /// Called when a lane must be polled, by a waiting task or by the one that has the lanes.
-    pub fn stirred(&self) {
-        // In a forked child no task waits for operations of the parent.
-        if !self.is_ours() {
-            return;
-        }
+    fn stirred(&self) {
         let mut state = self.lock();
-        if state.lanes.is_none() {
-            return;
+        if state.lanes.is_some() {
+            state.stirred = true;
+            self.wake_one(state);
         }
-        state.stirred = true;
-        self.wake_one(state);
     }
 
     /// Called by a timer thread.
     fn pause_is_over(&self) {
-        if !self.is_ours() {
-            return;
-        }
         let mut state = self.lock();
         state.plan.end_pause();
         // The task that has the lanes goes on, or a waiting one drives.
-        state.again = true;
         state.stirred = true;
         drop(state);
         self.wake(true);
     }
 
-    /// Starts the steps that can start, and collects those that have ended. Returns false if nothing has ended and a
-    /// waiting task will be woken.
-    pub fn drive(&self) -> bool {
-        self.drive_until(false)
-    }
-
-    /// As [`drive`](Self::drive), or until the first step has ended.
-    pub fn drive_until(&self, first_ends: bool) -> bool {
+    /// Starts the steps that can start, and collects those that have ended; with `first_ends` only until the first has
+    /// ended. Returns false if nothing has ended and a waiting task will be woken.
+    pub fn drive(&self, first_ends: bool) -> bool {
         let mut progress = false;
         for _ in 0..MOST_TURNS {
             let Some(mut lanes) = self.begin() else { return progress };
@@ -440,21 +406,19 @@ impl AppenderShared {
     /// Takes the lanes, with jobs for idle ones, or sets the flag for the task that has them.
     fn begin(&self) -> Option<AppendLanes> {
         let mut state = self.lock();
-        let Some(mut lanes) = state.lanes.take() else {
-            state.again = true;
-            return None;
-        };
-        (state.again, state.stirred) = (false, false);
-        while lanes.has_idle()
+        let lanes = state.lanes.take();
+        state.stirred = lanes.is_none();
+        let mut lanes = lanes?;
+        while let Some(lane) = lanes.idle()
             && let Some(job) = state.next_job()
         {
-            lanes.give(job);
+            lane.give(job);
             state.busy += 1;
         }
-        let fills = state.begins_to_fill();
+        let fills = !state.has_failed() && state.plan.begins_to_fill();
         drop(state);
         if fills && !filler::ask(self.inode, self.this.clone()) {
-            self.lock().plan.stop_filling();
+            self.lock().plan.ahead.stop();
         }
         Some(lanes)
     }
@@ -468,38 +432,32 @@ impl AppenderShared {
         for (step, result) in lanes.ended() {
             ended = true;
             state.busy -= 1;
+            if let AppendStep::Truncate { len, .. } = step {
+                // After a failure, what follows is not there for readers either.
+                unused = state.chunks.restart(result.as_deref().unwrap_or_default());
+                if result.is_ok() {
+                    cut = Some(state.chunks.kept.cut(len));
+                    state.positions.cut(len);
+                } else {
+                    state.plan.was_not_truncated(len);
+                }
+            }
             match result {
-                Ok(carried) => {
-                    if let AppendStep::Truncate { len, .. } = step {
-                        unused = state.chunks.restart(&carried);
-                        cut = Some(state.chunks.kept.cut(len));
-                        state.positions.cut(len);
-                    }
-                    state.plan.ended(step);
-                }
-                Err(error) => {
-                    if let AppendStep::Truncate { len, .. } = step {
-                        // What follows is not there for readers either.
-                        unused = state.chunks.restart(&[]);
-                        state.plan.was_not_truncated(len);
-                    }
-                    state.fail(error);
-                }
+                Ok(_) => state.plan.ended(step),
+                Err(error) => state.fail(error),
             }
         }
         let stirred = lanes.is_woken();
-        state.stirred = stirred;
+        let again = std::mem::replace(&mut state.stirred, stirred);
         state.lanes = Some(lanes);
         self.publish(&state);
         let failed = state.final_failure().is_some();
-        let again = std::mem::take(&mut state.again);
         let keeps = state.chunks.kept.keeps();
         drop(state);
         drop((unused, cut));
         if keeps {
             // What could not be given up when somebody asked for memory is in the file now.
-            let is_wanted = ended && is_wanted(&self.pool);
-            while self.gives_up_kept(is_wanted) {}
+            self.give_up_kept(ended && is_wanted(&self.pool));
         }
         if ended {
             self.wake(failed);
@@ -515,7 +473,7 @@ impl Filled for AppenderShared {
     fn begin_piece(&self) -> Option<FillPiece> {
         let mut state = self.lock();
         if state.has_failed() {
-            state.plan.stop_filling();
+            state.plan.ahead.stop();
             return None;
         }
         let fill = state.plan.next_fill()?;
@@ -526,10 +484,9 @@ impl Filled for AppenderShared {
         let mut state = self.lock();
         state.metrics.filled += result.unwrap_or(0);
         // A program may still be able to append what it needs, and learns of errors then.
-        let more = state.plan.filled(result.is_ok());
+        let more = state.plan.ahead.ended(result.is_ok());
         // Steps may have waited for the end of the piece.
         let waits = state.has_failed() || state.plan.peek().is_some();
-        state.again |= waits;
         state.stirred |= waits;
         if state.has_failed() {
             drop(state);
@@ -544,14 +501,7 @@ impl Filled for AppenderShared {
 impl Spare for AppenderShared {
     fn give_up(&self) -> bool {
         // A function that writes a record in place may ask for memory: its thread has the lock of an appender.
-        if FILLS.get() || !self.is_ours() {
-            return false;
-        }
-        let mut gave_up = false;
-        while self.gives_up_kept(true) {
-            gave_up = true;
-        }
-        gave_up
+        !FILLS.get() && self.is_ours() && self.give_up_kept(true)
     }
 }
 
@@ -579,10 +529,15 @@ fn this_thread() -> usize {
 impl AppenderState {
     /// Returns whether polling the lanes would achieve anything.
     pub fn has_work(&self) -> bool {
-        self.stirred
+        self.stirred && self.lanes.is_some()
             || self.failure.is_none()
                 && self.busy < self.depth
                 && (self.plan.wants_pause() || self.plan.peek().is_some())
+    }
+
+    /// Returns whether there is something to do, and no task is doing it.
+    fn needs_a_task(&self) -> bool {
+        self.lanes.is_some() && self.has_work()
     }
 
     /// Returns where a truncation that was asked for will cut the log; `None` if there is none, or none any more.
@@ -592,17 +547,7 @@ impl AppenderState {
 
     /// Returns the failure, once nothing is in flight: nothing more is started after it.
     fn final_failure(&self) -> Option<&Error> {
-        self.failure.as_ref().filter(|_| self.is_idle())
-    }
-
-    /// Returns whether nothing is in flight.
-    fn is_idle(&self) -> bool {
-        self.busy == 0 && !self.plan.is_filling()
-    }
-
-    /// Returns whether a run of filling ahead begins.
-    fn begins_to_fill(&mut self) -> bool {
-        !self.has_failed() && self.plan.begins_to_fill()
+        self.failure.as_ref().filter(|_| self.busy == 0 && !self.plan.ahead.is_filling())
     }
 
     fn fail(&mut self, error: Error) {
@@ -634,18 +579,14 @@ impl AppenderState {
         }
         self.pause();
         let step = self.plan.next()?;
-        let buffer = match step {
-            AppendStep::Full(_) => self.chunks.take_full()?,
-            AppendStep::Rest { piece, .. } => self.chunks.take_rest(piece.end)?,
-            AppendStep::Sync | AppendStep::SyncAll | AppendStep::Cut(_) | AppendStep::Truncate { .. } => {
-                Buffer::default()
-            }
-        };
-        let is_write = matches!(step, AppendStep::Full(_) | AppendStep::Rest { .. });
+        let mut buffer = Buffer::default();
+        if let AppendStep::Write { piece, .. } = step {
+            buffer = self.chunks.take(piece.end)?;
+            self.metrics.writes += 1;
+        }
         if step.is_sync() && !self.sync_interval.is_zero() {
             self.synced = Some(timer::now());
         }
-        self.metrics.writes += u64::from(is_write);
         self.metrics.syncs += u64::from(step.is_sync());
         Some((step, buffer))
     }
@@ -662,7 +603,8 @@ mod tests {
     fn shared(depth: usize, sync_interval: Duration) -> (tempfile::TempDir, Arc<AppenderShared>) {
         let folder = tempfile::tempdir().unwrap();
         let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
-        let plan = Plan::new(1, 1 << 20, depth, 0, true).paced(!sync_interval.is_zero());
+        let mut plan = Plan::new(1, 1 << 20, depth, 0, true);
+        plan.paced = !sync_interval.is_zero();
         let chunks = Chunks::new(4096, 1, depth, &[], Kept::default());
         (folder, AppenderShared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks, sync_interval))
     }
@@ -683,14 +625,14 @@ mod tests {
             state.lanes = Some(lanes);
             state.busy = 2;
         }
-        shared.drive();
+        shared.drive(false);
         let state = shared.lock();
         assert!(state.has_failed());
         assert!(shared.refusal(&state, "appending").is_none(), "an operation is in flight");
         drop(state);
         release.store(true, Ordering::SeqCst);
         shared.lock().lanes.as_mut().unwrap().stir();
-        shared.drive();
+        shared.drive(false);
         let error = shared.refusal(&shared.lock(), "appending").unwrap();
         assert!(error.to_string().contains("panicked"), "{error}");
     }

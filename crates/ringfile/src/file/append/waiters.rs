@@ -5,36 +5,7 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use super::plan::{Plan, Point};
-
-/// The event that a task waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Goal {
-    /// The task waits for its turn to append, and for room. Tasks are served in order of arrival.
-    Turn,
-    /// The file has everything up to this point.
-    Written(Point),
-    /// Everything up to this point is durable.
-    Durable(Point),
-    /// The appender is closed.
-    Closed,
-    /// A reader of the log's tail waits until everything up to this point was appended, or nothing more will be.
-    Appended(Point),
-}
-
-impl Goal {
-    /// Returns whether the goal is reached; for [`Turn`](Self::Turn), whether the first task may try.
-    pub fn is_reached(self, plan: &Plan) -> bool {
-        match self {
-            Self::Turn => plan.has_room(1) || plan.is_closing(),
-            Self::Written(point) => plan.has_written(point),
-            // A reader may wait for more than there ever is.
-            Self::Durable(point) => plan.has_made_durable(point) || plan.is_closed(),
-            Self::Closed => plan.is_closed(),
-            Self::Appended(point) => plan.has_appended(point),
-        }
-    }
-}
+use super::plan::{Goal, Plan};
 
 /// A place in the list of [`Waiters`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +26,8 @@ pub(super) struct Waiters {
 pub(super) type Wakers = [Option<Waker>; 16];
 
 impl Waiters {
-    /// Adds a task, or replaces the waker of one in the list. The caller drops the returned value without the lock.
+    /// Adds a task, or replaces the waker of one in the list, which keeps its place if it waits for the same kind of goal.
+    /// The caller drops the returned value without the lock.
     #[must_use]
     pub fn register(
         &mut self,
@@ -64,11 +36,13 @@ impl Waiters {
         waker: Option<Waker>,
         thread: usize,
     ) -> Option<Waker> {
-        if let Some((waits_for, kept, on)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut()) {
-            debug_assert!(std::mem::discriminant(waits_for) == std::mem::discriminant(&goal));
+        if let Some((waits_for, kept, on)) = place.and_then(|place| self.all.get_mut(place.0)?.as_mut())
+            && std::mem::discriminant(waits_for) == std::mem::discriminant(&goal)
+        {
             (*waits_for, *on) = (goal, thread);
             return std::mem::replace(kept, waker);
         }
+        let before = self.leave(place);
         let index = self.free.pop().unwrap_or(self.all.len());
         if index == self.all.len() {
             self.all.push(None);
@@ -82,7 +56,7 @@ impl Waiters {
             Goal::Written(_) | Goal::Durable(_) | Goal::Closed => {}
         }
         *place = Some(WaiterPlace(index));
-        None
+        before
     }
 
     /// Removes a task from the list. The caller drops the returned value without the lock.
@@ -111,23 +85,17 @@ impl Waiters {
 
     /// Returns whether there is a task to wake.
     pub fn has_wakers(&self) -> bool {
-        self.all.iter().any(|waiter| matches!(waiter, Some((_, Some(_), _))))
+        self.all.iter().flatten().any(|(_, waker, _)| waker.is_some())
     }
 
     /// Takes the waker of one task: of one that waits on this thread, if there is one. Returns whether there are more.
     pub fn take_one(&mut self, thread: usize) -> Option<(Waker, bool)> {
-        let mut can_wake = self.all.iter().enumerate().filter_map(|(index, waiter)| match waiter {
-            Some((_, Some(_), on)) => Some((index, *on)),
-            _ => None,
-        });
-        let first = can_wake.next()?;
-        let has_more = can_wake.next().is_some();
-        let is_here = |waiter: &Option<(Goal, Option<Waker>, usize)>| {
-            waiter.as_ref().is_some_and(|(_, waker, on)| waker.is_some() && *on == thread)
-        };
-        let here = if first.1 == thread { None } else { self.all.iter().position(is_here) };
-        let waker = self.all.get_mut(here.unwrap_or(first.0))?.as_mut()?.1.take()?;
-        Some((waker, has_more))
+        let mut can_wake = self.all.iter_mut().flatten().filter(|(_, waker, _)| waker.is_some());
+        let (first, second) = (can_wake.next()?, can_wake.next());
+        let has_more = second.is_some();
+        let is_here = |(_, _, on): &&mut (Goal, Option<Waker>, usize)| *on == thread;
+        let here = if is_here(&first) { None } else { second.into_iter().chain(can_wake).find(is_here) };
+        Some((here.unwrap_or(first).1.take()?, has_more))
     }
 
     /// Takes wakers from `cursor` on: of all tasks, or of those that have reached their goals. Returns true if there
@@ -141,7 +109,7 @@ impl Waiters {
                 *cursor += 1;
                 let Some((goal, waker, _)) = waiter else { continue };
                 let is_next = *goal != Goal::Turn || first == Some(index);
-                if waker.is_some() && (everyone || is_next && goal.is_reached(plan)) {
+                if waker.is_some() && (everyone || is_next && plan.has_reached(*goal)) {
                     break waker.take();
                 }
             };

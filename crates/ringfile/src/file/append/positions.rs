@@ -1,0 +1,45 @@
+//! Where the readers of a log are, so that a truncation reaches those that are behind its end.
+
+#[derive(Default)]
+pub(super) struct Positions(Vec<Option<ReaderPosition>>);
+
+#[derive(Clone, Copy)]
+enum ReaderPosition {
+    At(u64),
+    /// The log was cut at this length, before the reader's position.
+    Cut(u64),
+}
+
+impl Positions {
+    /// Adds a reader; returns its index.
+    pub fn add(&mut self, position: u64) -> usize {
+        let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        self.0.resize(self.0.len().max(free + 1), None);
+        self.set(free, position);
+        free
+    }
+
+    pub fn set(&mut self, index: usize, position: u64) {
+        self.0[index] = Some(ReaderPosition::At(position));
+    }
+
+    pub fn remove(&mut self, index: usize) {
+        self.0[index] = None;
+    }
+
+    pub fn cut(&mut self, len: u64) {
+        for position in self.0.iter_mut().flatten() {
+            if matches!(position, ReaderPosition::At(at) if *at > len) {
+                *position = ReaderPosition::Cut(len);
+            }
+        }
+    }
+
+    /// Returns the length at which the log was cut, if that was before this reader's position.
+    pub fn was_cut(&self, index: usize) -> Option<u64> {
+        match self.0[index]? {
+            ReaderPosition::At(_) => None,
+            ReaderPosition::Cut(len) => Some(len),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A task that waits for an appender: it drives the appender until what it looks for is there.
+//!
+//! One loop for all futures and readers. Invariant: a task registers its waker before it looks for the last time.
+
+use std::ops::Deref;
+use std::task::{Context, Poll};
+
+use super::plan::Goal;
+use super::shared::AppenderShared;
+use super::waiters::WaiterPlace;
+use crate::error::Result;
+use crate::runtime;
+
+/// A place in the list of waiting tasks. Dropping it leaves the list.
+pub(super) struct Waits<S: Deref<Target = AppenderShared>> {
+    pub shared: S,
+    pub place: Option<WaiterPlace>,
+    may_yield: bool,
+}
+
+/// What a look at the appender has found.
+pub(super) enum Look<T> {
+    Ready(T),
+    /// Nothing yet: the task waits for this.
+    Wait(Goal),
+    /// Nothing yet, but there is more to drive than before.
+    Drive(Goal),
+    /// Nothing yet, and another look may find something.
+    Again,
+    /// Nothing yet, and something other than the appender wakes the task.
+    Leave,
+}
+
+impl<S: Deref<Target = AppenderShared>> Waits<S> {
+    /// With `may_yield`, the first poll lets the thread's loop turn if appends have started writes.
+    pub fn new(shared: S, may_yield: bool) -> Self {
+        Self { shared, place: None, may_yield }
+    }
+
+    /// Begins a poll.
+    ///
+    /// # Errors
+    /// If this is a forked child.
+    pub fn begin(&mut self, what: &'static str, context: &Context<'_>) -> Poll<Result<()>> {
+        self.shared.check_process(what)?;
+        if std::mem::take(&mut self.may_yield) && runtime::should_turn() {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Looks and drives by turns, until there is a result or nothing to do but wait. With `first_ends`, it looks after each
+    /// step that has ended.
+    pub fn poll<T>(
+        &mut self,
+        first_ends: bool,
+        context: &mut Context<'_>,
+        mut look: impl FnMut(&mut Self, &mut Context<'_>) -> Result<Look<T>>,
+    ) -> Poll<Result<T>> {
+        let mut has_driven = false;
+        loop {
+            let goal = match look(self, context) {
+                Ok(Look::Ready(result)) => return Poll::Ready(Ok(result)),
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(Look::Again) => continue,
+                Ok(Look::Leave) => {
+                    self.stop();
+                    return Poll::Pending;
+                }
+                Ok(Look::Wait(_)) if has_driven => return Poll::Pending,
+                Ok(Look::Wait(goal) | Look::Drive(goal)) => goal,
+            };
+            self.shared.register(&mut self.place, goal, context.waker());
+            // What came before the registration woke nobody, so it looks again in any case.
+            has_driven = !self.shared.drive(first_ends);
+        }
+    }
+
+    /// Leaves the list, if the task is in it. Returns whether it was.
+    #[inline]
+    pub fn leave(&mut self) -> bool {
+        let leaves = self.place.is_some() && self.shared.is_ours();
+        if leaves {
+            self.shared.leave(&mut self.place);
+        }
+        leaves
+    }
+
+    /// Leaves the list, for a task that waits no more. It may have been woken to drive.
+    pub fn stop(&mut self) {
+        if self.leave() {
+            self.shared.hand_over();
+        }
+    }
+
+    /// Leaves the list, for a task that is polled no more: another one drives.
+    pub fn give_up(&mut self) {
+        if self.leave() {
+            self.shared.pass_on();
+        }
+    }
+}
+
+impl<S: Deref<Target = AppenderShared>> Drop for Waits<S> {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
