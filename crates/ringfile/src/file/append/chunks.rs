@@ -14,8 +14,8 @@ use super::plan::Plan;
 use crate::memory::Buffer;
 
 pub(super) struct Chunks {
-    /// The size of a new chunk in bytes.
-    size: usize,
+    /// The size of the chunks to [add](Self::add), in bytes.
+    pub size: usize,
     block: usize,
     current: Option<Buffer>,
     /// The first bytes of the block that the next chunk begins with. Empty while there is a current chunk.
@@ -75,11 +75,6 @@ impl Chunks {
             let memory = chunk.capacity() + unused;
             kept.add(end - chunk.len() as u64, share(chunk, 0, chunk.len()), memory);
         }
-    }
-
-    /// Returns the size of the chunks to [add](Self::add), in bytes.
-    pub fn size(&self) -> usize {
-        self.size
     }
 
     /// Returns whether there is memory for `bytes` more.

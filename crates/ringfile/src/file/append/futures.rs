@@ -4,6 +4,7 @@
 //! dropped; a record of at most a chunk is appended in one step.
 
 use std::future::Future;
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -81,7 +82,6 @@ struct Unappended<'a, R> {
     len: usize,
     /// How many bytes have been appended. Only a record longer than a chunk is appended in several steps.
     done: usize,
-    offset: Option<u64>,
     memory: Option<Pin<Box<MemoryFuture<'a>>>>,
     has_waited: bool,
 }
@@ -104,7 +104,7 @@ impl<'a, R: Content> Appending<'a, R> {
     /// task that appends without end never waits, and nothing would be submitted. All that is polled first in such a turn does
     /// so, which keeps their order.
     pub fn new(shared: &'a AppenderShared, len: usize, content: R, may_yield: bool) -> Self {
-        let record = Unappended { content, len, done: 0, offset: None, memory: None, has_waited: false };
+        let record = Unappended { content, len, done: 0, memory: None, has_waited: false };
         Self { waits: Waits::new(shared, may_yield), record }
     }
 }
@@ -117,7 +117,7 @@ impl<'a, R: Content> Unappended<'a, R> {
             Some(CLOSED)
         } else if !check::range_ends_in_a_file(state.plan.appended(), left) {
             Some(check::BEYOND)
-        } else if !R::IN_PIECES && left > state.chunks.size() {
+        } else if !R::IN_PIECES && left > state.chunks.size {
             Some(
                 "a record that is written in place has at most a block of the appender: open it with a larger block",
             )
@@ -139,10 +139,10 @@ impl<'a, R: Content> Unappended<'a, R> {
             return Ok(AppendAttempt::NoRoom);
         }
         if let Some(why) = self.refusal(state) {
-            return Err(shared.invalid(APPENDING, why).after(self.done));
+            return Err(shared.error(ErrorKind::InvalidInput, APPENDING, why).after(self.done));
         }
         loop {
-            let piece = (self.len - self.done).min(state.chunks.size());
+            let piece = (self.len - self.done).min(state.chunks.size);
             if !state.plan.has_room(piece) {
                 return Ok(AppendAttempt::NoRoom);
             }
@@ -159,7 +159,7 @@ impl<'a, R: Content> Unappended<'a, R> {
             };
             state.chunks.append(piece, &mut state.plan, |record| self.content.put(record));
             drop(filling);
-            let offset = *self.offset.get_or_insert(before);
+            let offset = before - self.done as u64;
             self.done += piece;
             shared.publish_appended(state);
             if self.done == self.len {
@@ -214,7 +214,7 @@ impl<'a, R: Content> Unappended<'a, R> {
             }
             AppendAttempt::NoMemory => {
                 if let Poll::Ready(chunk) = self.poll_memory(shared, context)? {
-                    shared.add_memory(chunk);
+                    shared.lock().chunks.add(chunk);
                     return Ok(Look::Again);
                 }
             }
@@ -297,7 +297,7 @@ impl Request {
                 let too_long =
                     || format!("the length is to be {len} bytes, but only {appended} were appended");
                 let why = if plan.is_closing() { CLOSED.into() } else { too_long() };
-                return Err(waits.shared.invalid(self.what(), why));
+                return Err(waits.shared.error(ErrorKind::InvalidInput, self.what(), why));
             }
         }))
     }

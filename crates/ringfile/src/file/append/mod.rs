@@ -114,7 +114,7 @@ struct Handles(Arc<AppenderShared>);
 
 impl Drop for Handles {
     fn drop(&mut self) {
-        if Arc::strong_count(&self.0) > 1 {
+        if Arc::strong_count(&self.0) > 1 && self.0.is_ours() {
             self.0.abandoned();
         }
     }
@@ -272,10 +272,10 @@ impl OpenAppender {
         let may_fill = !recycle && IN_PLACE.contains(&magic(file.target()));
         let ahead = if may_fill { fill_ahead.unwrap_or(usual) } else { 0 };
         let mut plan = Plan::new(alignment as u64, limit, depth, valid, !recycle);
-        (plan.owes_sync, plan.paced) = (sync_later, !sync_interval.is_zero());
+        (plan.owes_sync, plan.sync_interval) = (sync_later, sync_interval);
         plan.ahead = FillAhead::new(ahead, alignment as u64, valid);
         let chunks = Chunks::new(chunk, alignment, depth, &carried, Kept::new(keep_tail));
-        let shared = AppenderShared::new(file, inode, pool, depth, plan, chunks, sync_interval);
+        let shared = AppenderShared::new(file, inode, pool, depth, plan, chunks);
         Ok(Appender(Arc::new(Handles(shared))))
     }
 }

@@ -6,8 +6,10 @@
 //! cut only while nothing else is in flight.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use super::ahead::{Fill, FillAhead};
+use super::ahead::FillAhead;
+use crate::driver::filler::FillPiece;
 
 /// The bytes of one write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +50,7 @@ impl AppendStep {
 
 /// Whether a group commit may start, if syncs have a least time between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Pace {
+pub(super) enum Pace {
     #[default]
     Open,
     /// A sync has started.
@@ -90,9 +92,9 @@ pub(super) struct Plan {
     /// Whether the file was not synced when it was opened, or since it was cut at the end. A durable write is then not
     /// enough. Of a recycled file of which nothing is valid, the first sync syncs what it had before.
     pub owes_sync: bool,
-    /// Whether a group commit may start only after a [pause](Self::wants_pause) since the last sync started.
-    pub paced: bool,
-    pace: Pace,
+    /// The least time between the starts of two syncs: a group commit waits for a [pause](Self::wants_pause).
+    pub sync_interval: Duration,
+    pub pace: Pace,
     /// Whether the last write ended with zeros up to a block.
     padded: bool,
     full: VecDeque<Piece>,
@@ -242,7 +244,7 @@ impl Plan {
     }
 
     /// Returns the next piece of the run to fill. The caller reports to [`ahead`](Self::ahead) when it has ended.
-    pub fn next_fill(&mut self) -> Option<Fill> {
+    pub fn next_fill(&mut self) -> Option<FillPiece> {
         if !self.is_open() {
             self.ahead.end_run();
             return None;
@@ -278,7 +280,7 @@ impl Plan {
 
     fn starts_sync(&mut self, covers: u64) {
         self.covers = Some(covers);
-        if self.paced {
+        if !self.sync_interval.is_zero() {
             self.pace = Pace::Held;
         }
     }
@@ -287,14 +289,6 @@ impl Plan {
     pub fn wants_pause(&self) -> bool {
         // A sync that is in flight comes first: it often takes longer than the pause.
         self.pace == Pace::Held && self.covers.is_none() && self.wants_durable() && self.is_open()
-    }
-
-    pub fn begin_pause(&mut self) {
-        self.pace = Pace::Pausing;
-    }
-
-    pub fn end_pause(&mut self) {
-        self.pace = Pace::Open;
     }
 
     /// Returns the step that [`next`](Self::next) would return.
@@ -462,7 +456,7 @@ mod tests {
                     "what the file had before is not synced"
                 );
                 assert!(model.open || plan.truncating().is_some(), "a sync without a pause");
-                model.open = !plan.paced;
+                model.open = plan.sync_interval.is_zero();
             }
             if matches!(step, AppendStep::Cut(_) | AppendStep::Truncate { .. }) {
                 assert!(running.is_empty() && model.fills.is_none(), "the file is cut while it is written");
@@ -494,10 +488,10 @@ mod tests {
         if plan.wants_pause() && random.below(2) == 0 {
             // One that has begun is replaced if the sync of a truncation, which waits for none, came meanwhile.
             assert!(!model.open, "a pause too many");
-            plan.begin_pause();
+            plan.pace = Pace::Pausing;
             model.pauses = true;
         } else if model.pauses && random.below(2) == 0 {
-            plan.end_pause();
+            plan.pace = Pace::Open;
             (model.open, model.pauses) = (true, false);
         }
     }
@@ -550,7 +544,7 @@ mod tests {
         let first = random.below(3 * block);
         let mut plan = Plan {
             owes_sync: random.below(2) == 0,
-            paced: random.below(2) == 0,
+            sync_interval: Duration::from_secs(random.below(2)),
             ahead: FillAhead::new(random.below(2) << 20, block, first),
             ..Plan::new(block, (depth as u64 + 1) * chunk, depth, first, true)
         };
@@ -685,13 +679,13 @@ mod tests {
 
     #[test]
     fn syncs_that_come_within_the_interval_share_one_behind_a_pause() {
-        let mut plan = Plan { paced: true, ..Plan::new(4096, 1 << 20, 4, 0, true) };
+        let mut plan = Plan { sync_interval: Duration::from_secs(1), ..Plan::new(4096, 1 << 20, 4, 0, true) };
         let mut sync = |expect_pause: bool, appends: u64| {
             plan.append(100);
             plan.want_durable();
             assert_eq!(plan.wants_pause(), expect_pause);
             if expect_pause {
-                plan.begin_pause();
+                plan.pace = Pace::Pausing;
             }
             for _ in 1..appends {
                 assert_eq!((plan.next(), plan.wants_pause()), (None, false), "the pause runs");
@@ -699,7 +693,7 @@ mod tests {
                 plan.want_durable();
             }
             if expect_pause {
-                plan.end_pause();
+                plan.pace = Pace::Open;
             }
             let from = plan.durable();
             let piece = Piece { start: 0, from, end: from + 100 * appends };
@@ -714,7 +708,7 @@ mod tests {
         plan.append(100);
         plan.want_durable();
         assert!(plan.wants_pause());
-        plan.begin_pause();
+        plan.pace = Pace::Pausing;
         plan.want_written();
         let piece = Piece { start: 0, from: 700, end: 800 };
         assert_eq!(plan.next(), Some(AppendStep::Write { piece, durable: false }));
@@ -726,7 +720,7 @@ mod tests {
         assert_eq!(plan.next(), Some(AppendStep::SyncAll));
         plan.ended(AppendStep::SyncAll);
         assert!(plan.is_closed());
-        plan.end_pause();
+        plan.pace = Pace::Open;
         assert!(plan.is_closed() && plan.next().is_none() && !plan.wants_pause());
     }
 

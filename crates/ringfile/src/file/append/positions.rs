@@ -4,10 +4,10 @@
 pub(super) struct Positions(Vec<Option<ReaderPosition>>);
 
 #[derive(Clone, Copy)]
-enum ReaderPosition {
-    At(u64),
-    /// The log was cut at this length, before the reader's position.
-    Cut(u64),
+struct ReaderPosition {
+    at: u64,
+    /// The length at which the log was cut, if that was before the position.
+    cut: Option<u64>,
 }
 
 impl Positions {
@@ -20,7 +20,7 @@ impl Positions {
     }
 
     pub fn set(&mut self, index: usize, position: u64) {
-        self.0[index] = Some(ReaderPosition::At(position));
+        self.0[index] = Some(ReaderPosition { at: position, cut: None });
     }
 
     pub fn remove(&mut self, index: usize) {
@@ -28,18 +28,13 @@ impl Positions {
     }
 
     pub fn cut(&mut self, len: u64) {
-        for position in self.0.iter_mut().flatten() {
-            if matches!(position, ReaderPosition::At(at) if *at > len) {
-                *position = ReaderPosition::Cut(len);
-            }
+        for behind in self.0.iter_mut().flatten().filter(|position| position.at > len) {
+            behind.cut.get_or_insert(len);
         }
     }
 
     /// Returns the length at which the log was cut, if that was before this reader's position.
     pub fn was_cut(&self, index: usize) -> Option<u64> {
-        match self.0[index]? {
-            ReaderPosition::At(_) => None,
-            ReaderPosition::Cut(len) => Some(len),
-        }
+        self.0[index]?.cut
     }
 }

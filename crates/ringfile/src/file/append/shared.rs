@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 
 use super::chunks::Chunks;
 use super::lanes::{AppendLanes, Job};
-use super::plan::{AppendStep, Goal, Plan};
+use super::plan::{AppendStep, Goal, Pace, Plan};
 use super::positions::Positions;
 use super::waiters::{WaiterPlace, Waiters, Wakers};
 use crate::driver::filler::{self, FillPiece, Filled, Inode};
-use crate::driver::is_main_polled;
 use crate::driver::timer::{self, Timer};
+use crate::driver::{Target, is_main_polled};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::memory::{Buffer, Pool};
+use bytes::Bytes;
 use ringfile_buffer::internal::{Spare, add_spare, fork, is_wanted, panics};
 
 /// How long a task that was woken has time to drive, before all are woken.
@@ -82,8 +83,6 @@ pub(super) struct AppenderState {
     stirred: bool,
     /// The first failure of a write or a sync.
     failure: Option<Error>,
-    /// The least time between the starts of two syncs.
-    sync_interval: Duration,
     /// When the last sync started, if there is such a time.
     synced: Option<Instant>,
     /// Called when a pause is over.
@@ -121,16 +120,8 @@ impl<F: Fn(&AppenderShared) + Send + Sync + 'static> Wake for Call<F> {
 }
 
 impl AppenderShared {
-    pub fn new(
-        file: File,
-        inode: Inode,
-        pool: Pool,
-        depth: usize,
-        plan: Plan,
-        chunks: Chunks,
-        sync_interval: Duration,
-    ) -> Arc<Self> {
-        let (chunk, len, keeps) = (chunks.size(), plan.appended(), chunks.kept.keeps());
+    pub fn new(file: File, inode: Inode, pool: Pool, depth: usize, plan: Plan, chunks: Chunks) -> Arc<Self> {
+        let (chunk, len, keeps) = (chunks.size, plan.appended(), chunks.kept.keeps());
         let shared = Arc::new_cyclic(|shared: &Weak<Self>| {
             let lanes = AppendLanes::new(depth, &file, |woken| {
                 Call::waker(shared, move |shared| {
@@ -150,7 +141,6 @@ impl AppenderShared {
                 depth,
                 stirred: false,
                 failure: None,
-                sync_interval,
                 synced: None,
                 pause_over: Call::waker(shared, Self::pause_is_over),
                 timer: None,
@@ -203,19 +193,13 @@ impl AppenderShared {
     /// If this is a forked child.
     #[inline]
     pub fn check_process(&self, what: &'static str) -> Result<()> {
-        if self.is_ours() { Ok(()) } else { Err(self.inherited(what)) }
+        const WHY: &str = "this is a forked child: the appender belongs to the process that opened it";
+        if self.is_ours() { Ok(()) } else { Err(self.error(ErrorKind::Unsupported, what, WHY)) }
     }
 
     #[cold]
-    fn inherited(&self, what: &'static str) -> Error {
-        let why = "this is a forked child: the appender belongs to the process that opened it";
-        Error::new(ErrorKind::Unsupported, what).on(self.file.path()).because(why)
-    }
-
-    /// Returns the error of a call that was refused, and changed nothing.
-    #[cold]
-    pub fn invalid(&self, what: &'static str, why: impl Into<Cow<'static, str>>) -> Error {
-        Error::new(ErrorKind::InvalidInput, what).on(self.file.path()).because(why)
+    pub fn error(&self, kind: ErrorKind, what: &'static str, why: impl Into<Cow<'static, str>>) -> Error {
+        Error::new(kind, what).on(self.file.path()).because(why)
     }
 
     /// Returns the ends of the appended, the written and the durable bytes.
@@ -223,33 +207,22 @@ impl AppenderShared {
         self.ends.each_ref().map(|end| end.load(Ordering::Acquire))
     }
 
-    /// Gives up the oldest bytes that are kept for readers and are in the file, as long as that is too much or the pool's
-    /// memory is wanted for something else. Returns whether it gave up any.
+    /// Takes the oldest bytes that are kept for readers, if they are in the file, and if that is too much or the pool's
+    /// memory is wanted for something else. The caller drops them without the lock.
+    fn take_kept(&self, is_wanted: bool) -> Option<Bytes> {
+        let mut state = self.lock();
+        let written = state.plan.written();
+        let kept = &mut state.chunks.kept;
+        if is_wanted || kept.is_over() { kept.take_oldest(written) } else { None }
+    }
+
+    /// Gives up all that [`take_kept`](Self::take_kept) finds. Returns whether that is any.
     fn give_up_kept(&self, is_wanted: bool) -> bool {
-        let mut gave_up = false;
-        loop {
-            let mut state = self.lock();
-            let written = state.plan.written();
-            let kept = &mut state.chunks.kept;
-            let oldest = if is_wanted || kept.is_over() { kept.take_oldest(written) } else { None };
-            drop(state);
-            if oldest.is_none() {
-                return gave_up;
-            }
-            gave_up = true;
-        }
+        std::iter::from_fn(|| self.take_kept(is_wanted)).count() > 0
     }
 
-    /// Adds memory to append to.
-    pub fn add_memory(&self, chunk: Buffer) {
-        self.lock().chunks.add(chunk);
-    }
-
-    /// Called when the last handle is dropped. Readers may still be there.
+    /// Called when the last handle is dropped in this process. Readers may still be there.
     pub fn abandoned(&self) {
-        if !self.is_ours() {
-            return;
-        }
         let mut state = self.lock();
         if !state.plan.is_closed() {
             let why = "the last handle of the appender was dropped without `close`";
@@ -378,7 +351,7 @@ impl AppenderShared {
     /// Called by a timer thread.
     fn pause_is_over(&self) {
         let mut state = self.lock();
-        state.plan.end_pause();
+        state.plan.pace = Pace::Open;
         // The task that has the lanes goes on, or a waiting one drives.
         state.stirred = true;
         drop(state);
@@ -470,14 +443,14 @@ impl AppenderShared {
 }
 
 impl Filled for AppenderShared {
-    fn begin_piece(&self) -> Option<FillPiece> {
+    fn begin_piece(&self) -> Option<(Arc<Target>, FillPiece)> {
         let mut state = self.lock();
         if state.has_failed() {
             state.plan.ahead.stop();
             return None;
         }
         let fill = state.plan.next_fill()?;
-        Some(FillPiece { target: Arc::clone(self.file.target()), allocate: fill.allocate, zeros: fill.zeros })
+        Some((Arc::clone(self.file.target()), fill))
     }
 
     fn end_piece(&self, result: rustix::io::Result<u64>) -> bool {
@@ -563,13 +536,13 @@ impl AppenderState {
         if !self.plan.wants_pause() {
             return;
         }
-        let until = self.synced.map(|synced| synced + self.sync_interval);
-        self.plan.begin_pause();
+        let until = self.synced.map(|synced| synced + self.plan.sync_interval);
+        self.plan.pace = Pace::Pausing;
         let until = until.filter(|until| *until > timer::now());
         // Dropping the waker of this timer, or of the one before, runs no code of a program.
         self.timer = until.and_then(|until| timer::wake_at(until, self.pause_over.clone()));
         if self.timer.is_none() {
-            self.plan.end_pause();
+            self.plan.pace = Pace::Open;
         }
     }
 
@@ -584,7 +557,7 @@ impl AppenderState {
             buffer = self.chunks.take(piece.end)?;
             self.metrics.writes += 1;
         }
-        if step.is_sync() && !self.sync_interval.is_zero() {
+        if step.is_sync() && !self.plan.sync_interval.is_zero() {
             self.synced = Some(timer::now());
         }
         self.metrics.syncs += u64::from(step.is_sync());
@@ -604,9 +577,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = OpenOptions::new().write(true).create(true).open(folder.path().join("log")).unwrap();
         let mut plan = Plan::new(1, 1 << 20, depth, 0, true);
-        plan.paced = !sync_interval.is_zero();
+        plan.sync_interval = sync_interval;
         let chunks = Chunks::new(4096, 1, depth, &[], Kept::default());
-        (folder, AppenderShared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks, sync_interval))
+        (folder, AppenderShared::new(file, (0, 0), Pool::new(1 << 20), depth, plan, chunks))
     }
 
     #[test]

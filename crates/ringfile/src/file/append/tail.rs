@@ -15,7 +15,7 @@ use futures_core::Stream;
 use super::plan::Goal;
 use super::shared::{AppenderShared, AppenderState};
 use super::waits::{Look, Waits};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::file::stream::Reader;
 
 const READING: &str = "reading the tail of a log";
@@ -157,7 +157,7 @@ impl Tail {
     fn check_cut(&self, shared: &AppenderShared, state: &AppenderState) -> Result<()> {
         let Some(len) = state.positions.was_cut(self.index) else { return Ok(()) };
         let why = format!("the log was cut to {len} bytes, and this reader had come to {}", self.position);
-        Err(Error::new(ErrorKind::InvalidData, READING).on(shared.file.path()).because(why))
+        Err(shared.error(ErrorKind::InvalidData, READING, why))
     }
 
     fn look(&mut self, shared: &AppenderShared, context: &mut Context<'_>) -> Result<Look<Option<Bytes>>> {
@@ -223,8 +223,7 @@ impl Tail {
             Poll::Ready(Some(piece)) => Some(self.give(piece?, &mut state)),
             Poll::Ready(None) if self.position < until => {
                 let why = format!("the file ends at {}, but {until} bytes were written", self.position);
-                let error = Error::new(ErrorKind::UnexpectedEof, READING).on(shared.file.path());
-                return Err(error.because(why));
+                return Err(shared.error(ErrorKind::UnexpectedEof, READING, why));
             }
             Poll::Ready(None) => None,
             // What is kept is given up as it is written.

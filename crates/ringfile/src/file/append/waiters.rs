@@ -102,18 +102,14 @@ impl Waiters {
     /// may be more.
     pub fn take(&mut self, cursor: &mut usize, everyone: bool, plan: &Plan, into: &mut Wakers) -> bool {
         let first = self.appending.front().copied();
-        for slot in into {
-            *slot = loop {
-                let Some(waiter) = self.all.get_mut(*cursor) else { return false };
-                let index = *cursor;
-                *cursor += 1;
-                let Some((goal, waker, _)) = waiter else { continue };
-                let is_next = *goal != Goal::Turn || first == Some(index);
-                if waker.is_some() && (everyone || is_next && plan.has_reached(*goal)) {
-                    break waker.take();
-                }
-            };
-        }
-        true
+        let woken = self.all.iter_mut().enumerate().skip(*cursor).filter_map(|(index, waiter)| {
+            *cursor = index + 1;
+            let (goal, waker, _) = waiter.as_mut()?;
+            let is_next = *goal != Goal::Turn || first == Some(index);
+            let wakes = waker.is_some() && (everyone || is_next && plan.has_reached(*goal));
+            if wakes { waker.take() } else { None }
+        });
+        into.iter_mut().zip(woken).for_each(|(slot, waker)| *slot = Some(waker));
+        matches!(into, [.., Some(_)])
     }
 }
