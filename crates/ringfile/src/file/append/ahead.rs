@@ -74,10 +74,8 @@ impl FillAhead {
     /// Starts the next piece of the run; `None` ends the run. The file is complete up to `written`.
     pub fn next(&mut self, written: u64, appended: u64) -> Option<FillPiece> {
         let start = self.filled.max(appended.next_multiple_of(self.unit));
-        let Some(end) = self.run.filter(|&end| start < end && self.piece.is_none()) else {
-            self.run = None;
-            return None;
-        };
+        let run = self.run.filter(|&end| start < end && self.piece.is_none());
+        let Some(end) = run else { return self.end_run() };
         let zeros = start..end.min(start + PIECE as u64);
         let allocate = std::mem::take(&mut self.fresh).then_some(written..end);
         (self.piece, self.filled) = (Some(start), zeros.end);
@@ -93,9 +91,10 @@ impl FillAhead {
         self.run.is_some()
     }
 
-    /// Ends the run after the piece that is being written.
-    pub fn end_run(&mut self) {
+    /// Ends the run after the piece that is being written: there is no next one.
+    pub fn end_run(&mut self) -> Option<FillPiece> {
         self.run = None;
+        None
     }
 
     /// Fills nothing more.

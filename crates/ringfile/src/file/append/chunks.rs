@@ -28,21 +28,12 @@ pub(super) struct Chunks {
     pub kept: Kept,
 }
 
-/// A second owner of bytes that nobody writes to any more.
-struct Shared(Buffer);
-
-impl AsRef<[u8]> for Shared {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-/// Returns some of a chunk's bytes, which were appended.
+/// Returns a second owner of some of a chunk's bytes, which were appended: nobody writes to them any more.
 fn share(chunk: &Buffer, at: usize, len: usize) -> Bytes {
     debug_assert!(at + len <= chunk.len(), "they were appended");
     // SAFETY: bytes that were appended are only read from here on, by readers and by writes: appending and padding write
     // behind them, and whoever gets the chunk or a part of it appends behind its length, too, writes it, or drops it.
-    Bytes::from_owner(Shared(unsafe { chunk.share(at, len) }))
+    Bytes::from_owner(unsafe { chunk.share(at, len) })
 }
 
 impl Chunks {
@@ -279,13 +270,9 @@ unsafe impl BufMut for Record<'_> {
 
     fn chunk_mut(&mut self) -> &mut UninitSlice {
         let room = self.room;
-        match self.chunk() {
-            Some(chunk) => {
-                let len = room.min(chunk.capacity() - chunk.len());
-                &mut chunk.chunk_mut()[..len]
-            }
-            None => UninitSlice::new(&mut []),
-        }
+        let Some(chunk) = self.chunk() else { return UninitSlice::new(&mut []) };
+        let len = room.min(chunk.capacity() - chunk.len());
+        &mut chunk.chunk_mut()[..len]
     }
 
     #[inline]

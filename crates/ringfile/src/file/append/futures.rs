@@ -16,26 +16,24 @@ use super::shared::{AppenderShared, AppenderState};
 use super::waits::{Look, Waits};
 use crate::error::Result;
 use crate::file::check;
-use crate::memory::{Buffer, PoolError};
+use crate::file::memory_wait::WaitForMemory;
 use crate::runtime;
-
-/// Waits for memory of the pool.
-type MemoryFuture<'a> = dyn Future<Output = std::result::Result<Buffer, PoolError>> + Send + 'a;
 
 /// What an [`Appending`] appends.
 pub(super) trait Content {
     /// Whether it may be appended in pieces.
     const IN_PIECES: bool;
 
-    /// Writes as much as `record` has room for, or at most that much if it can't be appended in pieces.
-    fn put(&mut self, record: &mut Record<'_>);
+    /// Writes as much as `record` has room for, or at most that much if it can't be appended in pieces. Called under the
+    /// lock of the appender.
+    fn put(&mut self, record: &mut Record<'_>, shared: &AppenderShared);
 }
 
 impl Content for &[u8] {
     const IN_PIECES: bool = true;
 
     #[inline]
-    fn put(&mut self, record: &mut Record<'_>) {
+    fn put(&mut self, record: &mut Record<'_>, _: &AppenderShared) {
         let (now, later) = self.split_at(record.remaining_mut());
         record.put_slice(now);
         *self = later;
@@ -49,8 +47,9 @@ impl<F: FnOnce(&mut Record<'_>)> Content for InPlaceRecord<F> {
     const IN_PIECES: bool = false;
 
     #[inline]
-    fn put(&mut self, record: &mut Record<'_>) {
+    fn put(&mut self, record: &mut Record<'_>, shared: &AppenderShared) {
         let Some(fill) = self.0.take() else { panic!("an append was polled again after it had ended") };
+        let _filling = shared.begin_filling();
         fill(record);
     }
 }
@@ -72,17 +71,17 @@ impl Future for Append<'_> {
 /// Waits until a record is appended.
 pub(super) struct Appending<'a, R> {
     waits: Waits<&'a AppenderShared>,
-    record: Unappended<'a, R>,
+    record: Unappended<R>,
 }
 
 /// A record, and how much of it has been appended.
-struct Unappended<'a, R> {
+struct Unappended<R> {
     content: R,
     /// How many bytes it has, at most.
     len: usize,
     /// How many bytes have been appended. Only a record longer than a chunk is appended in several steps.
     done: usize,
-    memory: Option<Pin<Box<MemoryFuture<'a>>>>,
+    memory: WaitForMemory,
     has_waited: bool,
 }
 
@@ -104,12 +103,13 @@ impl<'a, R: Content> Appending<'a, R> {
     /// task that appends without end never waits, and nothing would be submitted. All that is polled first in such a turn does
     /// so, which keeps their order.
     pub fn new(shared: &'a AppenderShared, len: usize, content: R, may_yield: bool) -> Self {
-        let record = Unappended { content, len, done: 0, memory: None, has_waited: false };
+        let record =
+            Unappended { content, len, done: 0, memory: WaitForMemory::default(), has_waited: false };
         Self { waits: Waits::new(shared, may_yield), record }
     }
 }
 
-impl<'a, R: Content> Unappended<'a, R> {
+impl<R: Content> Unappended<R> {
     /// Returns why a record can't be appended to an appender that works.
     fn refusal(&self, state: &AppenderState) -> Option<&'static str> {
         let left = self.len - self.done;
@@ -126,7 +126,7 @@ impl<'a, R: Content> Unappended<'a, R> {
         }
     }
 
-    fn attempt(&mut self, waits: &mut Waits<&'a AppenderShared>) -> Result<AppendAttempt> {
+    fn attempt(&mut self, waits: &mut Waits<&AppenderShared>) -> Result<AppendAttempt> {
         let shared = waits.shared;
         // Dropped after the lock.
         let mut leaves = Waits::new(shared, false);
@@ -150,15 +150,11 @@ impl<'a, R: Content> Unappended<'a, R> {
                 return Ok(AppendAttempt::NoMemory);
             }
             let (before, full) = (state.plan.appended(), state.chunks.full());
-            let filling = if R::IN_PIECES {
-                None
-            } else {
+            if !R::IN_PIECES {
                 // Left also if the program's function panics and the future is kept.
                 leaves.place = waits.place.take();
-                Some(shared.begin_filling())
-            };
-            state.chunks.append(piece, &mut state.plan, |record| self.content.put(record));
-            drop(filling);
+            }
+            state.chunks.append(piece, &mut state.plan, |record| self.content.put(record, shared));
             let offset = before - self.done as u64;
             self.done += piece;
             shared.publish_appended(state);
@@ -175,31 +171,7 @@ impl<'a, R: Content> Unappended<'a, R> {
         }
     }
 
-    /// Gets memory for one more chunk.
-    fn poll_memory(
-        &mut self,
-        shared: &'a AppenderShared,
-        context: &mut Context<'_>,
-    ) -> Poll<std::result::Result<Buffer, PoolError>> {
-        let memory = match &mut self.memory {
-            Some(memory) => memory,
-            None => match shared.pool.try_get(shared.chunk) {
-                Err(PoolError::Full { .. }) => {
-                    self.memory.insert(Box::pin(shared.pool.get_async(shared.chunk)))
-                }
-                got => return Poll::Ready(got),
-            },
-        };
-        let got = ready!(memory.as_mut().poll(context));
-        self.memory = None;
-        Poll::Ready(got)
-    }
-
-    fn look(
-        &mut self,
-        waits: &mut Waits<&'a AppenderShared>,
-        context: &mut Context<'_>,
-    ) -> Result<Look<u64>> {
+    fn look(&mut self, waits: &mut Waits<&AppenderShared>, context: &mut Context<'_>) -> Result<Look<u64>> {
         let (shared, before) = (waits.shared, self.done);
         match self.attempt(waits)? {
             AppendAttempt::Done(offset, has_work, has_readers) => {
@@ -213,7 +185,7 @@ impl<'a, R: Content> Unappended<'a, R> {
                 return Ok(Look::Ready(offset));
             }
             AppendAttempt::NoMemory => {
-                if let Poll::Ready(chunk) = self.poll_memory(shared, context)? {
+                if let Some(chunk) = self.memory.poll(&shared.pool, shared.chunk, context)? {
                     shared.lock().chunks.add(chunk);
                     return Ok(Look::Again);
                 }
@@ -235,8 +207,8 @@ impl<R: Content> Future for Appending<'_, R> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { waits, record } = &mut *self;
-        ready!(waits.begin(APPENDING, context))?;
-        let result = ready!(waits.poll(false, context, |waits, context| record.look(waits, context)));
+        let result =
+            ready!(waits.poll(APPENDING, false, context, |waits, context| record.look(waits, context)));
         waits.leave();
         Poll::Ready(result)
     }
@@ -336,10 +308,11 @@ impl Future for Settle<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { waits, request, goal } = &mut *self;
-        ready!(waits.begin(request.what(), context))?;
-        let result = ready!(waits.poll(true, context, |waits, _| request.look(goal, waits)));
+        let result = ready!(waits.poll(request.what(), true, context, |waits, _| request.look(goal, waits)));
         waits.leave();
-        waits.shared.hand_over();
+        if waits.shared.is_ours() {
+            waits.shared.hand_over();
+        }
         Poll::Ready(result)
     }
 }

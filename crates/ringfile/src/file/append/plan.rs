@@ -245,11 +245,7 @@ impl Plan {
 
     /// Returns the next piece of the run to fill. The caller reports to [`ahead`](Self::ahead) when it has ended.
     pub fn next_fill(&mut self) -> Option<FillPiece> {
-        if !self.is_open() {
-            self.ahead.end_run();
-            return None;
-        }
-        self.ahead.next(self.written(), self.appended)
+        if self.is_open() { self.ahead.next(self.written(), self.appended) } else { self.ahead.end_run() }
     }
 
     /// Returns whether the file is to be cut, since it may be longer than the log.

@@ -226,17 +226,10 @@ impl AppenderShared {
         let mut state = self.lock();
         if !state.plan.is_closed() {
             let why = "the last handle of the appender was dropped without `close`";
-            state.fail(Error::new(ErrorKind::Other, "appending to a file").because(why));
+            state.failure.get_or_insert(Error::new(ErrorKind::Other, "appending to a file").because(why));
         }
         drop(state);
         self.wake(true);
-    }
-
-    pub fn publish(&self, state: &AppenderState) {
-        let [_, written, durable] = &self.ends;
-        durable.store(state.plan.durable(), Ordering::Release);
-        written.store(state.plan.written(), Ordering::Release);
-        self.publish_appended(state);
     }
 
     pub fn publish_appended(&self, state: &AppenderState) {
@@ -280,10 +273,10 @@ impl AppenderShared {
     /// Called by a timer thread.
     fn is_overdue(&self) {
         let mut state = self.lock();
-        let watch = state.watch.take();
+        // Dropping its waker runs no code of a program.
+        state.watch = None;
         let is_overdue = state.needs_a_task();
         drop(state);
-        drop(watch);
         if is_overdue {
             self.wake(true);
         }
@@ -417,13 +410,17 @@ impl AppenderShared {
             }
             match result {
                 Ok(_) => state.plan.ended(step),
-                Err(error) => state.fail(error),
+                Err(error) => {
+                    state.failure.get_or_insert(error);
+                }
             }
         }
         let stirred = lanes.is_woken();
         let again = std::mem::replace(&mut state.stirred, stirred);
         state.lanes = Some(lanes);
-        self.publish(&state);
+        self.ends[2].store(state.plan.durable(), Ordering::Release);
+        self.ends[1].store(state.plan.written(), Ordering::Release);
+        self.publish_appended(&state);
         let failed = state.final_failure().is_some();
         let keeps = state.chunks.kept.keeps();
         drop(state);
@@ -521,10 +518,6 @@ impl AppenderState {
     /// Returns the failure, once nothing is in flight: nothing more is started after it.
     fn final_failure(&self) -> Option<&Error> {
         self.failure.as_ref().filter(|_| self.busy == 0 && !self.plan.ahead.is_filling())
-    }
-
-    fn fail(&mut self, error: Error) {
-        self.failure.get_or_insert(error);
     }
 
     pub fn has_failed(&self) -> bool {

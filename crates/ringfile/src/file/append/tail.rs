@@ -252,10 +252,8 @@ impl Stream for TailReader {
         if tail.has_ended {
             return Poll::Ready(None);
         }
-        let result = match waits.shared.check_process(READING) {
-            Ok(()) => ready!(waits.poll(false, context, |waits, context| tail.look(&waits.shared, context))),
-            Err(error) => Err(error),
-        };
+        let result =
+            ready!(waits.poll(READING, false, context, |waits, context| tail.look(&waits.shared, context)));
         waits.stop();
         if !matches!(result, Ok(Some(_))) {
             tail.has_ended = true;

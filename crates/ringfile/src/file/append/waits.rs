@@ -37,39 +37,34 @@ impl<S: Deref<Target = AppenderShared>> Waits<S> {
         Self { shared, place: None, may_yield }
     }
 
-    /// Begins a poll.
+    /// Looks and drives by turns, until there is a result or nothing to do but wait. With `first_ends`, it looks after each
+    /// step that has ended.
     ///
     /// # Errors
-    /// If this is a forked child.
-    pub fn begin(&mut self, what: &'static str, context: &Context<'_>) -> Poll<Result<()>> {
+    /// Those of `look`, and if this is a forked child.
+    pub fn poll<T>(
+        &mut self,
+        what: &'static str,
+        first_ends: bool,
+        context: &mut Context<'_>,
+        mut look: impl FnMut(&mut Self, &mut Context<'_>) -> Result<Look<T>>,
+    ) -> Poll<Result<T>> {
         self.shared.check_process(what)?;
         if std::mem::take(&mut self.may_yield) && runtime::should_turn() {
             context.waker().wake_by_ref();
             return Poll::Pending;
         }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Looks and drives by turns, until there is a result or nothing to do but wait. With `first_ends`, it looks after each
-    /// step that has ended.
-    pub fn poll<T>(
-        &mut self,
-        first_ends: bool,
-        context: &mut Context<'_>,
-        mut look: impl FnMut(&mut Self, &mut Context<'_>) -> Result<Look<T>>,
-    ) -> Poll<Result<T>> {
         let mut has_driven = false;
         loop {
-            let goal = match look(self, context) {
-                Ok(Look::Ready(result)) => return Poll::Ready(Ok(result)),
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok(Look::Again) => continue,
-                Ok(Look::Leave) => {
+            let goal = match look(self, context)? {
+                Look::Ready(result) => return Poll::Ready(Ok(result)),
+                Look::Again => continue,
+                Look::Leave => {
                     self.stop();
                     return Poll::Pending;
                 }
-                Ok(Look::Wait(_)) if has_driven => return Poll::Pending,
-                Ok(Look::Wait(goal) | Look::Drive(goal)) => goal,
+                Look::Wait(_) if has_driven => return Poll::Pending,
+                Look::Wait(goal) | Look::Drive(goal) => goal,
             };
             self.shared.register(&mut self.place, goal, context.waker());
             // What came before the registration woke nobody, so it looks again in any case.
